@@ -1,0 +1,91 @@
+"""Outfield tells a deployed classifier when an input is none of its business.
+
+One convention holds everywhere: **a score is one float per sample, and higher means more out-of-distribution (OOD)**.
+
+    images ─backbone▶ FeatureSet ─Detector.fit / .score▶ scores (N,) ─Threshold▶ is_ood (N,)
+"""
+
+from outfield.detectors import (
+    DETECTORS,
+    EBM,
+    KNN,
+    MSP,
+    ODIN,
+    SSD,
+    Detector,
+    EnergyCorrected,
+    EnergyLogits,
+    GaussianMixture,
+    load,
+)
+from outfield.energy import MLP, CorrectedEnergy
+from outfield.errors import (
+    DivergenceError,
+    FileFormatError,
+    InputError,
+    MissingDependencyError,
+    MissingFieldError,
+    NotFittedError,
+    OutfieldError,
+    OutfieldWarning,
+    StorageError,
+    TooFewSamplesError,
+    UnknownNameError,
+)
+from outfield.evaluation import Result, evaluate
+from outfield.features import FeatureSet
+from outfield.gaussian import ClassStatistics, MixturePrior
+from outfield.langevin import HamiltonianMonteCarlo, Langevin, MetropolisLangevin, run_chains
+from outfield.metrics import aupr_in, aupr_out, auroc, fpr95, id_rejected_at_95_ood_recall, ood_accepted
+from outfield.prior import Prior
+from outfield.threshold import Threshold
+from outfield.training import Checkpoint, History, Training
+from outfield.version import __version__
+
+__all__ = [
+    "DETECTORS",
+    "EBM",
+    "KNN",
+    "MLP",
+    "MSP",
+    "ODIN",
+    "SSD",
+    "Checkpoint",
+    "ClassStatistics",
+    "CorrectedEnergy",
+    "Detector",
+    "DivergenceError",
+    "EnergyCorrected",
+    "EnergyLogits",
+    "FeatureSet",
+    "FileFormatError",
+    "GaussianMixture",
+    "HamiltonianMonteCarlo",
+    "History",
+    "InputError",
+    "Langevin",
+    "MetropolisLangevin",
+    "MissingDependencyError",
+    "MissingFieldError",
+    "MixturePrior",
+    "NotFittedError",
+    "OutfieldError",
+    "OutfieldWarning",
+    "Prior",
+    "Result",
+    "StorageError",
+    "Threshold",
+    "TooFewSamplesError",
+    "Training",
+    "UnknownNameError",
+    "__version__",
+    "aupr_in",
+    "aupr_out",
+    "auroc",
+    "evaluate",
+    "fpr95",
+    "id_rejected_at_95_ood_recall",
+    "load",
+    "ood_accepted",
+    "run_chains",
+]

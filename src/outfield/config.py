@@ -1,0 +1,76 @@
+"""Settings as plain data: what a detector was built with, written to a file and read back.
+
+A class whose constructor arguments are settings is marked :func:`configurable`; its instances then travel inside a
+detector's file as ``{"type": name, argument: value, ...}``. An unknown type or argument is an error, never ignored.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, TypeVar
+
+from outfield.errors import InputError, UnknownNameError
+
+CONFIGURABLE: dict[str, type] = {}
+"""Every class that may appear as a setting, by name."""
+
+C = TypeVar("C", bound=type)
+
+
+def configurable(cls: C) -> C:
+    """Let instances of ``cls`` be settings of a detector. Its constructor must store each argument under its name."""
+    CONFIGURABLE[cls.__name__] = cls
+    return cls
+
+
+def arguments(obj: Any) -> dict[str, Any]:
+    """Constructor arguments of ``obj``, read back from its attributes."""
+    return {name: getattr(obj, name) for name in inspect.signature(type(obj)).parameters}
+
+
+def to_plain(value: Any) -> Any:
+    """Settings to what JSON can hold."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, tuple | list):
+        return [to_plain(item) for item in value]
+    name = type(value).__name__
+    if CONFIGURABLE.get(name) is not type(value):
+        raise InputError(f"{value!r} cannot be written to a file: mark its class with @outfield.config.configurable")
+    return {"type": name, **{key: to_plain(item) for key, item in arguments(value).items()}}
+
+
+def from_plain(value: Any) -> Any:
+    """What :func:`to_plain` made, back to settings.
+
+    Raises:
+        UnknownNameError: a type that is not registered.
+        InputError: an argument that the type does not take, or a value it refuses.
+    """
+    if isinstance(value, list):
+        return tuple(from_plain(item) for item in value)
+    if not isinstance(value, dict):
+        return value
+    rest = {key: from_plain(item) for key, item in value.items() if key != "type"}
+    name = value.get("type")
+    if name not in CONFIGURABLE:
+        raise UnknownNameError(f"unknown setting of type {name!r}; known: {', '.join(sorted(CONFIGURABLE))}")
+    return construct(CONFIGURABLE[name], rest)
+
+
+def construct(cls: type, settings: dict[str, Any]) -> Any:
+    """``cls(**settings)``, with an error that lists what it takes when a name is unknown."""
+    known = list(inspect.signature(cls).parameters)
+    unknown = sorted(set(settings) - set(known))
+    if unknown:
+        raise InputError(f"{cls.__name__} has no setting {', '.join(unknown)}; it has {', '.join(known) or 'none'}")
+    try:
+        return cls(**settings)
+    except TypeError as error:
+        raise InputError(f"{cls.__name__} cannot be built from {settings}: {error}") from error
+
+
+def require(condition: bool, name: str, value: Any, right: str) -> None:
+    """Raise an :class:`InputError` that names the argument, its value and what would be right."""
+    if not condition:
+        raise InputError(f"{name} is {value!r}; it must be {right}")

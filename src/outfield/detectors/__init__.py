@@ -1,0 +1,24 @@
+"""Detectors, in the order of the paper's table; importing this fills :data:`outfield.detectors.base.DETECTORS`."""
+
+from outfield.detectors.logits import MSP, ODIN, EnergyLogits  # isort: skip
+from outfield.detectors.knn import KNN  # isort: skip
+from outfield.detectors.gaussian import SSD, GaussianMixture  # isort: skip
+from outfield.detectors.ebm import EBM  # isort: skip
+from outfield.detectors.corrected import EnergyCorrected  # isort: skip
+from outfield.detectors.base import DETECTORS, Detector, get_detector, load, register
+
+__all__ = [
+    "DETECTORS",
+    "EBM",
+    "KNN",
+    "MSP",
+    "ODIN",
+    "SSD",
+    "Detector",
+    "EnergyCorrected",
+    "EnergyLogits",
+    "GaussianMixture",
+    "get_detector",
+    "load",
+    "register",
+]

@@ -1,0 +1,202 @@
+"""What every detector is: fit learns from a FeatureSet, score gives one number per row (higher = more OOD)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, Self, final
+
+import torch
+from torch import Tensor
+
+from outfield import storage
+from outfield.config import arguments, construct, from_plain, to_plain
+from outfield.errors import FileFormatError, InputError, MissingFieldError, NotFittedError, UnknownNameError
+from outfield.features import FeatureSet
+from outfield.version import __version__
+
+DETECTORS: dict[str, type[Detector]] = {}
+"""Every detector by name: what the command line and the contract tests walk."""
+
+Batch = dict[str, Tensor]
+
+
+def register(cls: type[Detector]) -> type[Detector]:
+    """Put a detector into :data:`DETECTORS` under its class name."""
+    DETECTORS[cls.__name__] = cls
+    return cls
+
+
+class Detector(ABC):
+    """Base of all detectors. Constructor arguments are settings and are only stored; what is learned ends in ``_``.
+
+    A subclass gives ``_fit``, ``_score`` for one piece of rows, and its learned tensors through ``_state`` and
+    ``_load_state``; checking, chunking, devices and files are done here.
+    """
+
+    fit_needs: ClassVar[tuple[str, ...]] = ()
+    """Fields that fit uses besides features."""
+    score_needs: ClassVar[tuple[str, ...]] = ("features",)
+    """Fields that score uses."""
+    rows_at_once: ClassVar[int] = 4096
+    """Rows scored together; memory grows with this, not with the number of rows."""
+
+    _device: str = "auto"
+    _fitted: bool = False
+    _width: int | None = None
+    """Width of the first field in ``score_needs`` that fit saw, or None where fit saw none."""
+
+    def to(self, device: str | torch.device) -> Self:
+        """Fit and score on this device ("cpu", "cuda", "auto" for a GPU where there is one)."""
+        if str(device) != "auto":
+            try:
+                torch.empty(0, device=device)
+            except (RuntimeError, AssertionError) as error:
+                raise InputError(f"device {device!s} cannot be used here ({str(error).splitlines()[0]})") from error
+        self._device = str(device)
+        self._moved()
+        return self
+
+    def _moved(self) -> None:
+        """Called when the device changed after fitting; a subclass moves what it keeps there."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where fit and score run."""
+        if self._device == "auto":
+            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return torch.device(self._device)
+
+    def fit(self, train: FeatureSet) -> Self:
+        """Learn from ID training data; returns self.
+
+        Raises:
+            MissingFieldError: ``train`` lacks a field that this detector learns from.
+        """
+        self._accept(train, self.fit_needs, "fit")
+        self._fit(train)
+        return self._now_fitted(train)
+
+    def _now_fitted(self, train: FeatureSet) -> Self:
+        value = getattr(train, self.score_needs[0])
+        self._width = None if value is None else value.shape[1]
+        self._fitted = True
+        return self
+
+    @final
+    def score(self, test: FeatureSet) -> Tensor:
+        """One float32 score per row (N,), on the CPU; higher = more OOD.
+
+        Raises:
+            NotFittedError: fit was not called.
+            MissingFieldError: ``test`` lacks a field that this detector scores.
+            InputError: features of another width than those it was fitted on.
+        """
+        if not self._fitted:
+            raise NotFittedError(f"this {type(self).__name__} is not fitted; call fit(train) or load a saved one first")
+        self._accept(test, self.score_needs, "score")
+        self._check_width(test)
+        pieces = []
+        with torch.no_grad():
+            for batch in test.batches(self._rows()):
+                moved = {name: batch[name].to(self.device) for name in self.score_needs}
+                pieces.append(self._score(moved).float().cpu())
+        return torch.cat(pieces)
+
+    def _rows(self) -> int:
+        return self.rows_at_once
+
+    def _accept(self, data: FeatureSet, needs: tuple[str, ...], what: str) -> None:
+        if not isinstance(data, FeatureSet):
+            raise InputError(
+                f"{what} takes an outfield.FeatureSet, not {type(data).__name__}; wrap it: FeatureSet(features)"
+            )
+        missing = [name for name in needs if getattr(data, name) is None]
+        if missing:
+            raise MissingFieldError(
+                f"{type(self).__name__}.{what} needs {' and '.join(missing)}, which this FeatureSet lacks; "
+                f"pass FeatureSet(features, {', '.join(f'{name}=...' for name in missing)})"
+            )
+
+    def _check_width(self, data: FeatureSet) -> None:
+        name = self.score_needs[0]
+        width = getattr(data, name).shape[1]
+        if self._width is not None and width != self._width:
+            raise InputError(
+                f"{name} has {width} columns but this {type(self).__name__} was fitted on {self._width}; "
+                "use what the same backbone gave"
+            )
+
+    @abstractmethod
+    def _fit(self, train: FeatureSet) -> None:
+        """Learn."""
+
+    @abstractmethod
+    def _score(self, batch: Batch) -> Tensor:
+        """Scores (n,) of one piece: the fields in ``score_needs``, on ``self.device``, in the type they came in."""
+
+    def _state(self) -> dict[str, Tensor]:
+        return {}
+
+    def _load_state(self, state: dict[str, Tensor]) -> None:
+        pass
+
+    def _notes(self) -> dict[str, Any]:
+        """What else a file should tell, ready for JSON."""
+        return {}
+
+    def _load_notes(self, notes: dict[str, Any]) -> None:
+        pass
+
+    def __repr__(self) -> str:
+        inside = ", ".join(f"{name}={value!r}" for name, value in arguments(self).items())
+        return f"{type(self).__name__}({inside})"
+
+    @final
+    def save(self, path: storage.PathLike) -> None:
+        """Write settings and everything learned to one safetensors file, atomically.
+
+        Raises:
+            NotFittedError: there is nothing to save yet.
+            StorageError: the file could not be written; what was there stays.
+        """
+        if not self._fitted:
+            raise NotFittedError(f"this {type(self).__name__} is not fitted; there is nothing to save")
+        header = {
+            "detector": type(self).__name__,
+            "settings": {name: to_plain(value) for name, value in arguments(self).items()},
+            "width": self._width,
+            "notes": self._notes(),
+            "outfield": __version__,
+        }
+        storage.write(path, "detector", header, self._state())
+
+
+def load(path: storage.PathLike) -> Detector:
+    """Read a detector that ``save`` wrote: equal scores to the bit, no refit, nothing unpickled.
+
+    Raises:
+        StorageError: there is no such file.
+        FileFormatError: it is truncated, changed, or not a detector.
+    """
+    header, tensors = storage.read(path, "detector")
+    try:
+        cls = get_detector(header["detector"])
+        detector: Detector = construct(cls, {name: from_plain(value) for name, value in header["settings"].items()})
+        detector._width = header["width"]
+        detector._load_state(tensors)
+        detector._load_notes(header["notes"])
+    except (KeyError, InputError, RuntimeError, AttributeError) as error:
+        raise FileFormatError(f"{path} holds a detector that this version of Outfield cannot build: {error}") from error
+    detector._fitted = True
+    return detector
+
+
+def get_detector(name: str) -> type[Detector]:
+    """The detector class of that name.
+
+    Raises:
+        UnknownNameError: there is none; the message lists what there is.
+    """
+    if name not in DETECTORS:
+        raise UnknownNameError(f"there is no detector {name!r}; there are {', '.join(DETECTORS)}")
+    return DETECTORS[name]

@@ -1,0 +1,83 @@
+"""The paper's method: a prior whose energy a network corrects."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from outfield.config import arguments, construct
+from outfield.detectors.base import register
+from outfield.detectors.learned import LearnedEnergy
+from outfield.energy import MLP, CorrectedEnergy, Network
+from outfield.features import FeatureSet
+from outfield.gaussian import MixturePrior
+from outfield.langevin import Langevin, Sampler
+from outfield.prior import Prior
+from outfield.training import Training
+
+
+@register
+class EnergyCorrected(LearnedEnergy):
+    """score = E_θ(z) + E_prior(z) / T_prior, E_θ trained by maximum likelihood with chains that start from the prior.
+
+    The defaults are the paper's (Lafon, Rambour & Thome 2022).
+
+    Args:
+        prior: what is corrected; a fresh copy of it is fitted. None for the mixture of Gaussians.
+        prior_temperature: T_prior. The paper's T_G = 1000 is stated for an energy without the factor ½: 500 here.
+        network: recipe of the network.
+        temperature: T in E_θ = network / T.
+        sampler: how chains move.
+        training: optimiser, loss and where chains start ("prior", "normal", "data" or "replay").
+        projection: where chains live: "relu_sphere", "sphere", "none", or "auto" for the first unless features are negative.
+        seed: of weights, batches and chains.
+
+    Attributes:
+        prior_: the fitted prior.
+    """
+
+    prior_: Prior
+
+    def __init__(
+        self,
+        prior: Prior | None = None,
+        prior_temperature: float = 500.0,
+        network: Network = MLP(),
+        temperature: float = 1.0,
+        sampler: Sampler = Langevin(),
+        training: Training = Training(),
+        projection: str = "auto",
+        seed: int = 0,
+    ) -> None:
+        self.prior = prior
+        self.prior_temperature = prior_temperature
+        self.network = network
+        self.temperature = temperature
+        self.sampler = sampler
+        self.training = training
+        self.projection = projection
+        self.seed = seed
+
+    def _fresh_prior(self) -> Prior:
+        if self.prior is None:
+            return MixturePrior()
+        prior: Prior = construct(type(self.prior), arguments(self.prior))
+        return prior
+
+    def _accept(self, data: FeatureSet, needs: tuple[str, ...], what: str) -> None:
+        learns_labels = what == "fit" and self._fresh_prior().needs_labels
+        super()._accept(data, (*needs, "labels") if learns_labels else needs, what)
+
+    def _build(self, z: Tensor, labels: Tensor | None) -> CorrectedEnergy:
+        self.prior_ = self._fresh_prior().fit(z, labels)
+        return self._assemble(self.network.build(z.shape[1], self.seed))
+
+    def _assemble(self, network: nn.Module) -> CorrectedEnergy:
+        return CorrectedEnergy(network, self.temperature, self.prior_, self.prior_temperature)
+
+    def _state(self) -> dict[str, Tensor]:
+        return super()._state() | {f"prior.{name}": value for name, value in self.prior_.state().items()}
+
+    def _load_state(self, state: dict[str, Tensor]) -> None:
+        learned = {name.removeprefix("prior."): value for name, value in state.items() if name.startswith("prior.")}
+        self.prior_ = self._fresh_prior().load_state(learned)
+        self.model_ = self._finish(self._assemble(self._load_network(state)))

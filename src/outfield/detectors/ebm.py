@@ -1,0 +1,49 @@
+"""An energy-based model on its own ("ours without mixture" in the paper)."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from outfield.detectors.base import register
+from outfield.detectors.learned import LearnedEnergy
+from outfield.energy import MLP, CorrectedEnergy, Network
+from outfield.langevin import Langevin, Sampler
+from outfield.training import Training
+
+
+@register
+class EBM(LearnedEnergy):
+    """score = E_θ(z) = network(z) / T, trained by maximum likelihood with chains that start from N(0, I).
+
+    The defaults are the paper's. 200 steps a batch make it ten times as costly as the correction.
+
+    Args:
+        network: recipe of the network.
+        temperature: T.
+        sampler: how chains move.
+        training: optimiser, loss and where chains start ("normal", "data" or "replay").
+        projection: where chains live: "relu_sphere", "sphere", "none", or "auto" for the first unless features are negative.
+        seed: of weights, batches and chains.
+    """
+
+    def __init__(
+        self,
+        network: Network = MLP(),
+        temperature: float = 1e-2,
+        sampler: Sampler = Langevin(steps=200, step_size=(1e-2, 1e-3), noise_std=(1e-2, 1e-3)),
+        training: Training = Training(learning_rate=5e-5, l2=0.1, start="normal"),
+        projection: str = "auto",
+        seed: int = 0,
+    ) -> None:
+        self.network = network
+        self.temperature = temperature
+        self.sampler = sampler
+        self.training = training
+        self.projection = projection
+        self.seed = seed
+
+    def _build(self, z: Tensor, labels: Tensor | None) -> CorrectedEnergy:
+        return CorrectedEnergy(self.network.build(z.shape[1], self.seed), self.temperature)
+
+    def _load_state(self, state: dict[str, Tensor]) -> None:
+        self.model_ = self._finish(CorrectedEnergy(self._load_network(state), self.temperature))

@@ -1,0 +1,100 @@
+"""Distance to the k-th nearest training feature (Sun et al. 2022)."""
+
+from __future__ import annotations
+
+import importlib.util
+import warnings
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from outfield.config import require
+from outfield.detectors.base import Batch, Detector, register
+from outfield.errors import OutfieldWarning, TooFewSamplesError
+from outfield.features import FeatureSet
+from outfield.projection import normalise
+
+TABLE_BYTES = 256 * 2**20
+"""Size of the largest table of distances held at once without faiss."""
+
+
+@register
+class KNN(Detector):
+    """score = ‖z − z_(k)‖, the Euclidean distance to the k-th nearest normalised training feature.
+
+    The neighbour is found with faiss where it is installed (CPU), else with an exact search in PyTorch; the distance to it
+    is then taken from the difference itself, so that a training point scores exactly 0 at k = 1.
+
+    Args:
+        k: which neighbour. The paper's 50 and 200 are for 5,000 and 500 samples a class; a k above the smallest class's
+            size looks into other classes, and fit warns.
+
+    Attributes:
+        bank_: normalised training features (N, D), float32.
+    """
+
+    def __init__(self, k: int = 50) -> None:
+        require(isinstance(k, int) and not isinstance(k, bool) and k >= 1, "k", k, "a whole number, 1 or more")
+        self.k = k
+        self._index: Any = None
+
+    def _fit(self, train: FeatureSet) -> None:
+        if self.k > len(train):
+            raise TooFewSamplesError(f"k is {self.k} but there are only {len(train)} training samples; lower k")
+        if train.labels is not None:
+            smallest = int(torch.unique(train.labels, return_counts=True)[1].min())
+            if self.k > smallest:
+                warnings.warn(
+                    f"k = {self.k} exceeds the smallest class ({smallest} samples): its k-th neighbour lies in another class; "
+                    f"lower k to at most {smallest}",
+                    OutfieldWarning,
+                    stacklevel=3,
+                )
+        self.bank_ = torch.cat([normalise(piece["features"]) for piece in train.batches(self.rows_at_once)])
+        self._moved()
+
+    def _moved(self) -> None:
+        self._index = None
+        if hasattr(self, "bank_"):
+            self.bank_ = self.bank_.to(self.device)
+
+    def _rows(self) -> int:
+        if self._use_faiss():
+            return self.rows_at_once
+        return max(1, min(self.rows_at_once, TABLE_BYTES // (4 * len(self.bank_))))
+
+    def _use_faiss(self) -> bool:
+        return self.bank_.device.type == "cpu" and importlib.util.find_spec("faiss") is not None
+
+    def _score(self, batch: Batch) -> Tensor:
+        z = normalise(batch["features"])
+        nearest = self._search_faiss(z) if self._use_faiss() else kth_nearest(z, self.bank_, self.k)
+        return (z - self.bank_[nearest]).norm(dim=1)
+
+    def _search_faiss(self, z: Tensor) -> Tensor:
+        if self._index is None:
+            import faiss
+
+            self._index = faiss.IndexFlatL2(self.bank_.shape[1])
+            self._index.add(self.bank_.numpy())
+        _, index = self._index.search(z.numpy(), self.k)
+        return torch.from_numpy(np.ascontiguousarray(index[:, -1]))
+
+    def _state(self) -> dict[str, Tensor]:
+        return {"bank": self.bank_}
+
+    def _load_state(self, state: dict[str, Tensor]) -> None:
+        self.bank_ = state["bank"]
+        self._moved()
+
+
+def kth_nearest(z: Tensor, bank: Tensor, k: int) -> Tensor:
+    """Index (N,) of the k-th nearest row of ``bank`` (M, D) to each row of z (N, D), both of unit length.
+
+    For unit rows the order of distances is that of the products, ‖a − b‖² = 2 − 2 a·b; zero rows are handled by keeping
+    the bank's norms.
+    """
+    closeness = torch.addmm(-0.5 * bank.square().sum(1), z, bank.T)
+    return closeness.topk(k, dim=1).indices[:, -1]

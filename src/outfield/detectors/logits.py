@@ -1,0 +1,86 @@
+"""Detectors that look only at the classifier's outputs: MSP, ODIN, Energy-logits. There is nothing to learn."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from outfield.config import require
+from outfield.detectors.base import Batch, Detector, register
+from outfield.features import FeatureSet
+
+
+def _check_temperature(temperature: float) -> None:
+    require(temperature > 0 and math.isfinite(temperature), "temperature", temperature, "a positive number")
+
+
+@register
+class MSP(Detector):
+    """Maximum softmax probability (Hendrycks & Gimpel 2017).
+
+    score = 1 − max_c softmax(l)_c, computed as r / (1 + r) with r = Σ_{c ≠ max} exp(l_c − l_max), so that confident rows keep
+    their order instead of all rounding to 0.
+    """
+
+    score_needs = ("logits",)
+
+    def _fit(self, train: FeatureSet) -> None:
+        pass
+
+    def _score(self, batch: Batch) -> Tensor:
+        logits = batch["logits"].double()
+        top, index = logits.max(dim=1, keepdim=True)
+        rest = (logits - top).exp().scatter(1, index, 0.0).sum(1)
+        return rest / (1 + rest)
+
+
+@register
+class ODIN(Detector):
+    """MSP with a temperature, at the perturbed input (Liang et al. 2018).
+
+    Scores ``odin_logits`` l, the outputs at x̃ = x − ε sign(−∇ log S(x; T)). With S = max_c softmax(l / T)_c,
+
+        score = T (−log S − log K) = T log mean_c exp(l_c / T) − max_c l_c,
+
+    an increasing function of 1 − S that keeps its resolution at T = 1000, where S itself differs in the fourth digit.
+
+    Args:
+        temperature: T.
+    """
+
+    score_needs = ("odin_logits",)
+
+    def __init__(self, temperature: float = 1000.0) -> None:
+        _check_temperature(temperature)
+        self.temperature = temperature
+
+    def _fit(self, train: FeatureSet) -> None:
+        pass
+
+    def _score(self, batch: Batch) -> Tensor:
+        logits = batch["odin_logits"].double()
+        below = logits - logits.amax(dim=1, keepdim=True)
+        return self.temperature * torch.log1p(torch.expm1(below / self.temperature).mean(1))
+
+
+@register
+class EnergyLogits(Detector):
+    """Free energy of the logits (Liu et al. 2020): score = −T log Σ_c exp(l_c / T).
+
+    Args:
+        temperature: T.
+    """
+
+    score_needs = ("logits",)
+
+    def __init__(self, temperature: float = 1.0) -> None:
+        _check_temperature(temperature)
+        self.temperature = temperature
+
+    def _fit(self, train: FeatureSet) -> None:
+        pass
+
+    def _score(self, batch: Batch) -> Tensor:
+        return -self.temperature * torch.logsumexp(batch["logits"].double() / self.temperature, dim=1)

@@ -1,0 +1,61 @@
+"""The tree of errors.
+
+::
+
+    OutfieldError
+    ├── InputError (ValueError)            an argument or array is not what was asked for
+    │   ├── MissingFieldError              a FeatureSet lacks a field that a detector needs
+    │   ├── TooFewSamplesError             not enough samples for what was asked
+    │   └── UnknownNameError               no detector, prior or option of that name
+    ├── NotFittedError (ValueError)        score or save before fit
+    ├── FileFormatError (ValueError)       a file is truncated, tampered with, or not ours
+    ├── StorageError (OSError)             a file could not be read or written
+    ├── DivergenceError (RuntimeError)     training left the region where its numbers mean anything
+    └── MissingDependencyError (ImportError)  an optional package is not installed
+
+Every message names the argument, what it was, and what would be right.
+"""
+
+
+class OutfieldError(Exception):
+    """Root of every error that Outfield raises on purpose."""
+
+
+class InputError(OutfieldError, ValueError):
+    """An argument or array is not what was asked for."""
+
+
+class MissingFieldError(InputError):
+    """A FeatureSet lacks a field that a detector needs."""
+
+
+class TooFewSamplesError(InputError):
+    """There are not enough samples for what was asked."""
+
+
+class UnknownNameError(InputError):
+    """No detector, prior or option goes by that name."""
+
+
+class NotFittedError(OutfieldError, ValueError):
+    """A detector was asked to score or save before it was fitted."""
+
+
+class FileFormatError(OutfieldError, ValueError):
+    """A file is truncated, tampered with, or not one of ours."""
+
+
+class StorageError(OutfieldError, OSError):
+    """A file could not be read or written."""
+
+
+class DivergenceError(OutfieldError, RuntimeError):
+    """Training produced non-finite or exploding energies."""
+
+
+class MissingDependencyError(OutfieldError, ImportError):
+    """An optional package is needed and not installed."""
+
+
+class OutfieldWarning(UserWarning):
+    """Something works but is probably not what you want."""

@@ -1,0 +1,52 @@
+"""Detectors against data sets: fitted detectors, one ID set, any number of OOD sets → results, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from outfield.detectors.base import Detector
+from outfield.features import FeatureSet
+from outfield.metrics import aupr_in, aupr_out, auroc, fpr95
+
+
+@dataclass(frozen=True)
+class Result:
+    """How one detector told one OOD set from the ID set; fractions."""
+
+    detector: str
+    ood: str
+    fpr95: float
+    auroc: float
+    aupr_in: float
+    aupr_out: float
+    n_id: int
+    n_ood: int
+
+
+def evaluate(detectors: Mapping[str, Detector], test: FeatureSet, ood: Mapping[str, FeatureSet]) -> list[Result]:
+    """Score the ID test set once per detector and every OOD set against it.
+
+    Args:
+        detectors: fitted detectors by the name to report.
+        test: held-out ID data.
+        ood: OOD sets by name.
+    """
+    results = []
+    for name, detector in detectors.items():
+        scores_id = detector.score(test)
+        for other, data in ood.items():
+            scores_ood = detector.score(data)
+            results.append(
+                Result(
+                    detector=name,
+                    ood=other,
+                    fpr95=fpr95(scores_id, scores_ood),
+                    auroc=auroc(scores_id, scores_ood),
+                    aupr_in=aupr_in(scores_id, scores_ood),
+                    aupr_out=aupr_out(scores_id, scores_ood),
+                    n_id=len(test),
+                    n_ood=len(data),
+                )
+            )
+    return results

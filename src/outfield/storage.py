@@ -1,0 +1,123 @@
+"""Files: safetensors with one JSON header of ours, written atomically, checked on reading, never unpickled.
+
+Layout of every file Outfield writes: tensors as safetensors stores them, and one metadata entry ``outfield`` that holds
+JSON: ``{"format": 1, "kind": ..., "sha256": ..., ...}``. The digest covers the kind, the header's other entries, and
+each tensor's name, type, shape and bytes, so a changed byte anywhere is found on loading.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from outfield.errors import FileFormatError, StorageError
+
+FORMAT = 1
+PathLike = str | os.PathLike[str]
+
+
+def write_atomically(path: PathLike, write: Callable[[Path], None]) -> None:
+    """Call ``write`` with a temporary path beside ``path``, then move the result into place.
+
+    A reader sees the old file or the whole new one, never a part. When anything fails the temporary file is removed and
+    what stood at ``path`` stays.
+
+    Raises:
+        StorageError: the folder does not exist, is not writable, or the disk is full.
+    """
+    path = Path(path)
+    scratch = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
+    try:
+        os.close(os.open(scratch, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+        write(scratch)
+        with open(scratch, "rb+") as file:
+            os.fsync(file.fileno())
+        os.replace(scratch, path)
+    except (OSError, SafetensorError) as error:
+        raise StorageError(f"cannot write {path}: {error}; nothing was changed") from error
+    finally:
+        scratch.unlink(missing_ok=True)
+
+
+def write(path: PathLike, kind: str, header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    """Write tensors and a JSON-ready header to ``path``.
+
+    Raises:
+        StorageError: see :func:`write_atomically`.
+    """
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    body = {"format": FORMAT, "kind": kind, **header}
+    body["sha256"] = _digest(body, plain)
+    metadata = {"outfield": json.dumps(body, sort_keys=True)}
+    write_atomically(path, lambda scratch: save_file(plain, scratch, metadata))
+
+
+def read(path: PathLike, kind: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Read a file that :func:`write` wrote; returns its header and tensors.
+
+    Raises:
+        StorageError: there is no such file, or it cannot be read.
+        FileFormatError: it is truncated, changed, of another kind, from a newer version, or not ours at all.
+    """
+    metadata, tensors = read_tensors(path)
+    if "outfield" not in metadata:
+        raise FileFormatError(
+            f"{path} is a safetensors file, but not one that Outfield wrote: it has no Outfield header"
+        )
+    return parse_header(path, kind, metadata["outfield"], tensors), tensors
+
+
+def read_tensors(path: PathLike) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """Metadata and tensors of any safetensors file."""
+    path = Path(path)
+    if not path.is_file():
+        raise StorageError(f"cannot read {path}: there is no such file")
+    try:
+        with safe_open(path, framework="pt") as file:
+            return dict(file.metadata() or {}), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise FileFormatError(f"{path} is truncated or is not a safetensors file ({error})") from error
+    except OSError as error:
+        raise StorageError(f"cannot read {path}: {error}") from error
+
+
+def parse_header(path: PathLike, kind: str, text: str, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """The checked header: right kind, known format, matching digest."""
+    try:
+        body = json.loads(text)
+        found, version, digest = body["kind"], body["format"], body.pop("sha256")
+    except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+        raise FileFormatError(f"{path} has a broken Outfield header ({error!r})") from error
+    if version != FORMAT:
+        raise FileFormatError(f"{path} is of file format {version!r}; this version of Outfield reads format {FORMAT}")
+    if digest != _digest(body, tensors):
+        raise FileFormatError(f"{path} was changed after it was written: its checksum does not match its content")
+    if found != kind:
+        raise FileFormatError(f"{path} holds a {found}, not a {kind}")
+    return {key: value for key, value in body.items() if key not in ("format", "kind")}
+
+
+def fingerprint(tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 over names, types, shapes and bytes."""
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().cpu().contiguous()
+        digest.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
+        if tensor.numel():
+            digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _digest(body: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
+    text = json.dumps(body, sort_keys=True) + fingerprint(tensors)
+    return hashlib.sha256(text.encode()).hexdigest()
