@@ -48,7 +48,7 @@ def main() -> None:
 
     plain = [name for name in of.DETECTORS if name not in ("EBM", "EnergyCorrected")]
     work = [(name, None) for name in plain] + [(name, seed) for name in args.learned for seed in range(args.seeds)]
-    everything = []
+    everything: list[dict[str, object]] = []
     with ProcessPoolExecutor(args.jobs, mp_context=get_context("spawn")) as pool:
         futures = [pool.submit(rows, args.pack, name, seed, args.k) for name, seed in work]
         for (name, seed), future in zip(work, futures, strict=True):

@@ -48,13 +48,13 @@ class MLP:
 @configurable
 @dataclass(frozen=True)
 class SineMLP:
-    """sin and cos of random projections, then ``depth`` SiLU layers: for low-dimensional data with fine structure.
+    """sin and cos of random projections, then ``depth`` LeakyReLU layers: for low-dimensional data with fine structure.
 
     A plain network on raw 2-D coordinates learns narrow arms far too slowly; ``scale`` is the standard deviation of the
     projections' frequencies, in radians per unit length.
     """
 
-    hidden: int = 128
+    hidden: int = 64
     depth: int = 3
     frequencies: int = 64
     scale: float = 3.0
@@ -66,7 +66,7 @@ class SineMLP:
         layers: list[nn.Module] = [_Sines(width, self.frequencies, self.scale)]
         inputs = 2 * self.frequencies
         for _ in range(self.depth):
-            layers += [nn.Linear(inputs, self.hidden), nn.SiLU()]
+            layers += [nn.Linear(inputs, self.hidden), nn.LeakyReLU(0.2)]
             inputs = self.hidden
         return [*layers, nn.Linear(inputs, 1)]
 
@@ -76,6 +76,7 @@ class _Sines(nn.Module):
 
     def __init__(self, width: int, frequencies: int, scale: float) -> None:
         super().__init__()
+        self.directions: Tensor
         self.register_buffer("directions", torch.randn(width, frequencies) * scale)
 
     def forward(self, z: Tensor) -> Tensor:

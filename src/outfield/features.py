@@ -9,12 +9,13 @@ from __future__ import annotations
 import warnings
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from outfield import storage
@@ -24,7 +25,7 @@ ROWS_AT_ONCE = 65_536
 """Rows looked at together when a large array is checked."""
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False, repr=False, init=False)
 class FeatureSet:
     """Features of a set of images, and what else detectors may need of them.
 
@@ -46,19 +47,26 @@ class FeatureSet:
     """
 
     features: Tensor
-    labels: Tensor | None = field(default=None, kw_only=True)
-    logits: Tensor | None = field(default=None, kw_only=True)
-    spread: Tensor | None = field(default=None, kw_only=True)
-    odin_logits: Tensor | None = field(default=None, kw_only=True)
+    labels: Tensor | None
+    logits: Tensor | None
+    spread: Tensor | None
+    odin_logits: Tensor | None
 
-    def __post_init__(self) -> None:
-        for name in FIELDS:
-            value = getattr(self, name)
-            if name == "features" and value is None:
-                raise InputError("features is None; pass an array of shape (N, D)")
-            if value is not None:
-                checked = _labels(value) if name == "labels" else _matrix(name, value)
-                object.__setattr__(self, name, checked)
+    def __init__(
+        self,
+        features: ArrayLike | Tensor,
+        *,
+        labels: ArrayLike | Tensor | None = None,
+        logits: ArrayLike | Tensor | None = None,
+        spread: ArrayLike | Tensor | None = None,
+        odin_logits: ArrayLike | Tensor | None = None,
+    ) -> None:
+        given = (features, labels, logits, spread, odin_logits)
+        if features is None:
+            raise InputError("features is None; pass an array of shape (N, D)")
+        for name, value in zip(FIELDS, given, strict=True):
+            checked = None if value is None else _labels(value) if name == "labels" else _matrix(name, value)
+            object.__setattr__(self, name, checked)
         self._check_agreement()
 
     def _check_agreement(self) -> None:
@@ -156,9 +164,9 @@ class FeatureSet:
         """
         suffix = Path(path).suffix
         if suffix == ".safetensors":
-            arrays = _read_safetensors(path)
+            arrays: dict[str, Any] = _read_safetensors(path)
         elif suffix == ".npz":
-            arrays = _read_npz(path, part)
+            arrays = dict(_read_npz(path, part))
         else:
             raise InputError(f"{path}: a FeatureSet is read from .safetensors or .npz, not {suffix or 'no ending'!r}")
         unknown = sorted(set(arrays) - set(FIELDS))

@@ -49,6 +49,15 @@ def write_atomically(path: PathLike, write: Callable[[Path], None]) -> None:
         scratch.unlink(missing_ok=True)
 
 
+def write_bytes(path: PathLike, content: bytes) -> None:
+    """Write ``content`` to ``path``, atomically."""
+
+    def put(scratch: Path) -> None:
+        scratch.write_bytes(content)
+
+    write_atomically(path, put)
+
+
 def write(path: PathLike, kind: str, header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
     """Write tensors and a JSON-ready header to ``path``.
 

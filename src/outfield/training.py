@@ -139,7 +139,7 @@ def train(
         run.step()
         if progress is not None:
             progress(run.epoch * run.batches + run.batch, training.epochs * run.batches, run.history)
-        due = run.batch == 0 or checkpoint is not None and time.monotonic() - written >= checkpoint.seconds
+        due = run.batch == 0 or (checkpoint is not None and time.monotonic() - written >= checkpoint.seconds)
         if checkpoint is not None and due:
             run.check()
             run.save(checkpoint.path)

@@ -71,7 +71,7 @@ class KNN(Detector):
     def _score(self, batch: Batch) -> Tensor:
         z = normalise(batch["features"])
         nearest = self._search_faiss(z) if self._use_faiss() else kth_nearest(z, self.bank_, self.k)
-        return (z - self.bank_[nearest]).norm(dim=1)
+        return (z - self.bank_[nearest]).square().sum(1).sqrt()
 
     def _search_faiss(self, z: Tensor) -> Tensor:
         if self._index is None:

@@ -1,0 +1,358 @@
+"""The command line. It reads files, calls the library and prints; it computes nothing itself.
+
+Exit codes: 0 done; 1 a failure we did not foresee; 2 wrong usage or invalid data; 3 a file that cannot be read or written;
+4 training diverged; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import os
+import sys
+import warnings
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table as RichTable
+
+from outfield import report
+from outfield.config import CONFIGURABLE, construct
+from outfield.detectors import DETECTORS, Detector, get_detector, load
+from outfield.detectors.learned import LearnedEnergy
+from outfield.errors import (
+    DivergenceError,
+    FileFormatError,
+    InputError,
+    OutfieldError,
+    OutfieldWarning,
+    StorageError,
+)
+from outfield.evaluation import evaluate as run_evaluation
+from outfield.storage import write_bytes
+from outfield.tables import csv_rows, read_features, write_columns
+from outfield.threshold import Threshold
+from outfield.version import __version__
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    help="Tell a classifier when an input is none of its business. Scores: higher = more out-of-distribution.",
+    epilog="Exit codes: 0 done, 2 wrong usage or invalid data, 3 unreadable or unwritable file, 4 training diverged.",
+)
+out = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+FEATURES = "a FeatureSet: .safetensors, .npz, .csv or .parquet; FILE.npz#SET for one set of several in a file"
+Device = Annotated[str, typer.Option(help="auto (a GPU where there is one), cpu or cuda.")]
+
+
+class Toy(StrEnum):
+    """Which toys to run."""
+
+    CROSS = "cross"
+    GRID = "grid"
+    BOTH = "both"
+
+
+def main() -> None:
+    """Entry point: errors of ours become one line on stderr and an exit code."""
+    warnings.showwarning = _show_warning
+    try:
+        app()
+    except OutfieldError as error:
+        err.print(f"[bold red]error:[/] {_plain(error)}")
+        sys.exit(_exit_code(error))
+    except KeyboardInterrupt:
+        err.print("interrupted")
+        sys.exit(130)
+
+
+def _exit_code(error: OutfieldError) -> int:
+    if isinstance(error, FileFormatError | StorageError):
+        return 3
+    return 4 if isinstance(error, DivergenceError) else 2
+
+
+def _plain(text: object) -> str:
+    return str(text).replace("[", r"\[")
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+    if issubclass(category, OutfieldWarning):
+        err.print(f"[bold yellow]warning:[/] {_plain(message)}")
+
+
+def _version(value: bool) -> None:
+    if value:
+        out.print(f"outfield {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+def _print(table: report.Table) -> None:
+    shown = RichTable(
+        title=table.title, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False
+    )
+    shown.add_column(table.header[0], no_wrap=True)
+    for name in table.header[1:]:
+        shown.add_column(name, justify="right")
+    for row in table.rows:
+        shown.add_row(*row)
+    wide = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
+    wide.print(shown)
+
+
+@app.command(epilog="Example:  outfield detectors")
+def detectors() -> None:
+    """List the detectors, what they need and what can be set."""
+    rows = []
+    for name, cls in DETECTORS.items():
+        needs = sorted({*cls.fit_needs, *cls.score_needs} | ({"labels"} if name == "EnergyCorrected" else set()))
+        settings = ", ".join(f"{p.name}={_short(p.default)}" for p in inspect.signature(cls).parameters.values())
+        rows.append([name, ", ".join(needs), (inspect.getdoc(cls) or "").splitlines()[0], settings or "–"])
+    _print(report.Table("detectors (higher score = more OOD)", ["name", "needs", "what it is", "settings"], rows))
+
+
+def _short(value: Any) -> str:
+    return type(value).__name__ + "(…)" if dataclasses.is_dataclass(value) else repr(value)
+
+
+@app.command(
+    epilog="Examples:  outfield fit SSD train.npz --out ssd.safetensors   |   outfield fit KNN train.csv -o knn.safetensors "
+    "--set k=200   |   outfield fit EnergyCorrected train.safetensors -o ours.safetensors --seed 1 --set training.epochs=10 "
+    "--checkpoint fit.safetensors --held-out val.npz --threshold-out threshold.safetensors"
+)
+def fit(
+    detector: Annotated[str, typer.Argument(help="Name of a detector; see: outfield detectors.")],
+    train: Annotated[str, typer.Argument(help=f"Training data, {FEATURES}.")],
+    output: Annotated[Path, typer.Option("--out", "-o", help="Where the fitted detector goes (.safetensors).")],
+    setting: Annotated[
+        list[str] | None,
+        typer.Option("--set", "-s", help="A setting, NAME=VALUE; inner ones with a dot: training.epochs=5."),
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of a detector that is trained.")] = None,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(help="Keep the running fit here, and go on from it if it exists (EBM, EnergyCorrected)."),
+    ] = None,
+    held_out: Annotated[str | None, typer.Option(help="Held-out ID data on which to choose a threshold.")] = None,
+    keep: Annotated[float, typer.Option(help="Share of ID samples that the threshold keeps.")] = 0.95,
+    threshold_out: Annotated[Path | None, typer.Option(help="Where the threshold goes (.safetensors).")] = None,
+    device: Device = "auto",
+) -> None:
+    """Fit a detector on ID training data and save it."""
+    if (held_out is None) != (threshold_out is None):
+        raise InputError("--held-out and --threshold-out go together: one names the data, the other the file to write")
+    for path in (output, threshold_out):
+        if path is not None and path.suffix != ".safetensors":
+            raise InputError(f"{path}: detectors and thresholds are saved as .safetensors")
+    cls = get_detector(detector)
+    settings = dict(item.partition("=")[::2] for item in setting or [])
+    if seed is not None:
+        settings["seed"] = str(seed)
+    model = _configured(cls, settings).to(device)
+    data = read_features(train)
+    held_out_data = None if held_out is None else read_features(held_out)
+    if isinstance(model, LearnedEnergy):
+        model.fit(data, checkpoint=checkpoint)
+    elif checkpoint is not None:
+        raise InputError(f"--checkpoint is for detectors that are trained; {detector} is fitted at once")
+    else:
+        model.fit(data)
+    model.save(output)
+    err.print(f"fitted {detector} on {len(data):,} samples → {output}")
+    if held_out_data is not None and threshold_out is not None:
+        threshold = Threshold.fit(model.score(held_out_data), keep=keep)
+        threshold.save(threshold_out)
+        err.print(_plain(f"{threshold} → {threshold_out}"))
+
+
+def _configured(cls: type[Detector], settings: dict[str, str]) -> Detector:
+    """A detector with settings given as text; ``training.epochs`` reaches into a setting that is itself settings."""
+    defaults = {name: p.default for name, p in inspect.signature(cls).parameters.items()}
+    chosen: dict[str, Any] = {}
+    for path, text in settings.items():
+        name, _, inner = path.partition(".")
+        if not inner:
+            chosen[name] = _value(text)
+            continue
+        owner = chosen.get(name, defaults.get(name))
+        if not dataclasses.is_dataclass(owner) or isinstance(owner, type):
+            raise InputError(f"{cls.__name__} has no setting {path}; it has {', '.join(defaults) or 'none'}")
+        known = {field.name: getattr(owner, field.name) for field in dataclasses.fields(owner)}
+        chosen[name] = construct(type(owner), known | {inner: _value(text)})
+    result: Detector = construct(cls, chosen)
+    return result
+
+
+def _value(text: str) -> Any:
+    """Text as a number, a pair, a settings class's defaults, or itself."""
+    if text in CONFIGURABLE:
+        return CONFIGURABLE[text]()
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError:
+        return text
+    return tuple(value) if isinstance(value, list) else value
+
+
+@app.command(
+    epilog="Examples:  outfield score ssd.safetensors new.npz   |   outfield score ssd.safetensors new.csv "
+    "--threshold threshold.safetensors --out scores.parquet"
+)
+def score(
+    detector: Annotated[Path, typer.Argument(help="A fitted detector.")],
+    data: Annotated[str, typer.Argument(help=f"What to score, {FEATURES}.")],
+    output: Annotated[
+        Path | None, typer.Option("--out", "-o", help=".csv, .parquet or .npz; standard output if absent.")
+    ] = None,
+    threshold: Annotated[Path | None, typer.Option(help="Add columns is_ood and p_value.")] = None,
+    device: Device = "auto",
+) -> None:
+    """Score samples: one row each, in the order of the input."""
+    scores = load(detector).to(device).score(read_features(data))
+    columns = {"score": scores.numpy()}
+    if threshold is not None:
+        rule = Threshold.load(threshold)
+        columns |= {"is_ood": rule.is_ood(scores).numpy(), "p_value": rule.p_value(scores).numpy()}
+    if output is not None:
+        write_columns(output, columns)
+        refused = f", {int(columns['is_ood'].sum()):,} of them OOD" if "is_ood" in columns else ""
+        err.print(f"scored {len(scores):,} samples{refused} → {output}")
+        return
+    for row in csv_rows(columns):
+        sys.stdout.write(",".join(row) + "\n")
+
+
+@app.command(
+    epilog="Example:  outfield evaluate ssd.safetensors ours.safetensors --id test.npz --ood svhn.npz --ood "
+    "places=pack.npz#places --csv results.csv"
+)
+def evaluate(
+    detector: Annotated[list[Path], typer.Argument(help="One or more fitted detectors.")],
+    id_data: Annotated[str, typer.Option("--id", help=f"ID test data, {FEATURES}.")],
+    ood: Annotated[list[str], typer.Option("--ood", help="OOD data, FILE or NAME=FILE; any number of times.")],
+    json_out: Annotated[
+        str | None, typer.Option("--json", help="Write fractions as JSON to this file, or - for stdout.")
+    ] = None,
+    csv_out: Annotated[
+        str | None, typer.Option("--csv", help="Write fractions as CSV to this file, or - for stdout.")
+    ] = None,
+    device: Device = "auto",
+) -> None:
+    """FPR95, AUROC and AUPR of fitted detectors: one ID set against any number of OOD sets."""
+    named = dict(_named(source) for source in ood)
+    if len(named) < len(ood):
+        raise InputError(
+            f"two --ood sets have the same name ({', '.join(name for name, _ in map(_named, ood))}); use NAME=FILE"
+        )
+    sets = {name: read_features(source) for name, source in named.items()}
+    loaded: dict[str, Detector] = {}
+    for path in detector:
+        model = load(path).to(device)
+        name = type(model).__name__ if type(model).__name__ not in loaded else path.stem
+        if name in loaded:
+            raise InputError(f"{path} and another detector would both be called {name}; rename one of the files")
+        loaded[name] = model
+    results = run_evaluation(loaded, read_features(id_data), sets)
+    wanted = {json_out: report.results_json, csv_out: report.results_csv}
+    for target, render in wanted.items():
+        if target is not None and target != "-":
+            write_bytes(target, render(results).encode())
+    if "-" in wanted:
+        sys.stdout.write(wanted["-"](results))
+        return
+    _print(report.full_table(results))
+    if len(sets) > 1:
+        out.print()
+        _print(report.results_table(results))
+
+
+def _named(source: str) -> tuple[str, str]:
+    name, equals, file = source.partition("=")
+    if equals:
+        return name, file
+    file, _, part = source.partition("#")
+    return part or Path(file).stem, source
+
+
+@app.command(epilog="Examples:  outfield toy   |   outfield toy grid --seeds 5 --out figures")
+def toy(
+    which: Annotated[Toy, typer.Argument(help="cross, grid or both.")] = Toy.BOTH,
+    output: Annotated[Path, typer.Option("--out", "-o", help="Folder for the figures and numbers.")] = Path("toy"),
+    seeds: Annotated[
+        int, typer.Option(min=1, help="How many seeds the table averages; the figure shows the first.")
+    ] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="Seeds run at once.")] = os.cpu_count() or 1,
+) -> None:
+    """The paper's 2-D experiments: energies as pictures, and exact likelihoods and mode masses as a table."""
+    from outfield import plots
+    from outfield.progress import bar
+    from outfield.toy import ToyRun, run_toys
+
+    _make_folder(output)
+    draw = {"cross": plots.cross_figure, "grid": plots.grid_figure}
+    runs: list[ToyRun] = []
+    names = ["cross", "grid"] if which is Toy.BOTH else [which.value]
+    with bar("training toys", total=seeds * len(names), unit="runs") as advance:
+        for name in names:
+            mine = []
+            for run in run_toys(name, seeds, jobs=jobs):
+                mine.append(run)
+                advance(len(runs) + len(mine))
+            draw[name](mine[0], output / f"{name}.png")
+            runs += mine
+    for name in names:
+        _print(report.toy_table([run for run in runs if run.data.name == name]))
+        out.print()
+    write_bytes(output / "toy.json", report.toy_json(runs).encode())
+    err.print(f"wrote {', '.join(str(output / f'{name}.png') for name in names)} and {output / 'toy.json'}")
+
+
+@app.command(epilog="Example:  outfield demo --out demo")
+def demo(
+    output: Annotated[Path, typer.Option("--out", "-o", help="Folder for what the demo makes.")] = Path("demo"),
+    seed: Annotated[int, typer.Option(help="Seed of everything.")] = 0,
+) -> None:
+    """The main job on real images that ship with scikit-learn: train, fit, evaluate, choose a threshold, save."""
+    from outfield import plots
+    from outfield.demo import run_demo
+
+    _make_folder(output)
+    run = run_demo(seed, say=lambda text: err.print(text))
+    _print(report.results_table(run.results))
+    plots.demo_figure(run, output / "demo.png")
+    for name, model in run.detectors.items():
+        model.save(output / f"{name}.safetensors")
+        run.thresholds[name].save(output / f"{name}.threshold.safetensors")
+    for name, data in run.sets.items():
+        data.save(output / f"{name.partition(' ')[0]}.safetensors")
+    write_bytes(output / "results.json", report.results_json(run.results).encode())
+    kept = run.thresholds["EnergyCorrected"]
+    out.print(f"\nEnergyCorrected: {_plain(kept)}")
+    out.print(f"The figure is {output / 'demo.png'}; detectors, thresholds and features lie beside it. Try:")
+    out.print(
+        f"  outfield score {output}/SSD.safetensors {output}/photo.safetensors --threshold {output}/SSD.threshold.safetensors"
+    )
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"cannot make the folder {path}: {error.strerror}") from error
