@@ -34,7 +34,7 @@ SETTINGS: dict[str, dict[str, object]] = {
     "KNN": {"k": 10},
     "EBM": {
         "network": NETWORK,
-        "training": Training(epochs=40, batch_size=128, learning_rate=1e-4, l2=0.1, start="normal"),
+        "training": Training(epochs=40, batch_size=128, learning_rate=1e-4, l2=0.1),
         "sampler": Langevin(steps=200, step_size=(1e-2, 1e-3), noise_std=(1e-2, 1e-3)),
     },
     "EnergyCorrected": {

@@ -246,9 +246,10 @@ def _read_npz(path: storage.PathLike, part: str | None) -> dict[str, np.ndarray]
     if not Path(path).is_file():
         raise StorageError(f"cannot read {path}: there is no such file")
     try:
-        with np.load(path, allow_pickle=False) as file:
-            if not isinstance(file, np.lib.npyio.NpzFile):
-                raise FileFormatError(f"{path} holds a single array, not an .npz archive")
+        file = np.load(path, allow_pickle=False)
+        if not isinstance(file, np.lib.npyio.NpzFile):
+            raise FileFormatError(f"{path} holds a single array, not an .npz archive")
+        with file:
             if part is None:
                 return {name: file[name] for name in file.files}
             arrays = {name: file[f"{part}_{name}"] for name in FIELDS if f"{part}_{name}" in file.files}

@@ -120,7 +120,7 @@ class MixtureParameters:
             means=statistics.means,
             mean=weights @ statistics.means,
             eigenvalues=eigenvalues.clamp_min(floor * scale),
-            eigenvectors=eigenvectors,
+            eigenvectors=eigenvectors.contiguous(),  # as a file gives it back: layout decides the last bit
         )
 
 

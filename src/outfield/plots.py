@@ -148,7 +148,8 @@ def demo_figure(run: DemoRun, path: PathLike, shown: Sequence[str] = ("MSP", "KN
     near, far = (name for name in run.sets if name.endswith(")"))
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(13.5, 7.0))
-        top, bottom = np.ravel(figure.subfigures(2, 1, height_ratios=[1, 1.4]))
+        parts: Any = figure.subfigures(2, 1, height_ratios=[1, 1.4])
+        top, bottom = parts
         top.suptitle(
             "A network that knows eight digits, and what it should refuse",
             x=0.035,

@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from outfield.errors import UnknownNameError
+from outfield.errors import InputError, UnknownNameError
 from outfield.prior import Prior
 
 
@@ -107,18 +107,21 @@ class FromReplay:
         self._buffer = state.get("buffer")
 
 
-STARTS = ("prior", "normal", "data", "replay")
+STARTS = ("auto", "prior", "normal", "data", "replay")
 
 
 def make_start(name: str, prior: Prior | None, replay_size: int, replay_fresh: float) -> Start:
-    """The start of that name; a replay buffer begins new chains from the prior where there is one, else from N(0, I)."""
+    """The start of that name; "auto", and new chains of "replay", are the prior where there is one, else N(0, I)."""
+    if name == "auto":
+        name = "normal" if prior is None else "prior"
     if name == "replay":
-        return FromReplay(make_start("normal" if prior is None else "prior", prior, 0, 0.0), replay_size, replay_fresh)
+        return FromReplay(make_start("auto", prior, 0, 0.0), replay_size, replay_fresh)
     if name == "prior" and prior is not None:
         return FromPrior(prior)
     if name == "normal":
         return FromNormal()
     if name == "data":
         return FromData()
-    why = " (there is no prior here)" if name == "prior" else ""
-    raise UnknownNameError(f"start is {name!r}{why}; it must be one of {', '.join(STARTS)}")
+    if name == "prior":
+        raise InputError("start is 'prior' but there is no prior here; it must be auto, normal, data or replay")
+    raise UnknownNameError(f"start is {name!r}; it must be one of {', '.join(STARTS)}")

@@ -39,7 +39,9 @@ def write_atomically(path: PathLike, write: Callable[[Path], None]) -> None:
     scratch = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
     try:
         os.close(os.open(scratch, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+        mode = scratch.stat().st_mode  # what the umask makes of it; a library may put a file of its own there
         write(scratch)
+        os.chmod(scratch, mode)
         with open(scratch, "rb+") as file:
             os.fsync(file.fileno())
         os.replace(scratch, path)
@@ -64,7 +66,7 @@ def write(path: PathLike, kind: str, header: Mapping[str, Any], tensors: Mapping
     Raises:
         StorageError: see :func:`write_atomically`.
     """
-    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    plain = _unshared({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
     body = {"format": FORMAT, "kind": kind, **header}
     body["sha256"] = _digest(body, plain)
     metadata = {"outfield": json.dumps(body, sort_keys=True)}
@@ -125,6 +127,17 @@ def fingerprint(tensors: Mapping[str, Tensor]) -> str:
         if tensor.numel():
             digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
+
+
+def _unshared(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The same tensors, none sharing memory with another (safetensors refuses that)."""
+    seen: set[int] = set()
+    result = {}
+    for name, tensor in tensors.items():
+        pointer = tensor.untyped_storage().data_ptr()
+        result[name] = tensor.clone() if pointer in seen else tensor
+        seen.add(pointer)
+    return result
 
 
 def _digest(body: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.stats import beta
+from scipy.special import betaincinv
 from torch import Tensor
 
 from outfield import storage
@@ -73,8 +73,8 @@ class Threshold:
         """
         n = len(self.reference)
         rank = math.ceil(self.keep * (n + 1) - 1e-9)
-        low, high = beta.interval(confidence, rank, n + 1 - rank)
-        return float(low), float(high)
+        tail = (1 - confidence) / 2
+        return float(betaincinv(rank, n + 1 - rank, tail)), float(betaincinv(rank, n + 1 - rank, 1 - tail))
 
     def __repr__(self) -> str:
         low, high = self.kept_interval()

@@ -126,13 +126,18 @@ def nll(energy: Energy, density: GridDensity, points: Tensor) -> float:
 
 @dataclass(frozen=True)
 class ToySettings:
-    """How the toys are trained. Chains are proper Langevin: noise of √(2 · step); the same chains for both models."""
+    """How the toys are trained. Chains are proper Langevin, noise √(2 · step), and the same for both models.
+
+    Chains from the mixture never leave their mode, so only the L2 term pins the modes' relative heights: l2 = 0.2 fits the
+    crosses more closely (NLL 2.70 instead of 2.89 on the grid) but lets a mode's mass stray by 0.026 from 1/9 in one seed of
+    two; 0.5 keeps all within 0.012 over five seeds.
+    """
 
     steps: int = 20
     batches: int = 1000
     batch_size: int = 512
     learning_rate: float = 1e-3
-    l2: float = 0.2
+    l2: float = 0.5
     input_noise: float = 0.0
     network: SineMLP = SineMLP()
 

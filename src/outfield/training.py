@@ -33,7 +33,9 @@ CHECK_EVERY = 25
 @configurable
 @dataclass(frozen=True)
 class Training:
-    """How an energy is trained. The defaults are the paper's for the correction.
+    """How an energy is trained. The defaults are the paper's for the correction; ``EBM().training`` has those for the EBM.
+
+    To change one of them: ``dataclasses.replace(EBM().training, epochs=5)``.
 
     Args:
         epochs: passes over the training features.
@@ -42,7 +44,7 @@ class Training:
         betas: of Adam.
         l2: α, weight of the squared energies.
         input_noise: standard deviation of the noise on real rows and chain ends in the loss.
-        start: where chains begin: "prior", "normal", "data" or "replay".
+        start: where chains begin: "prior", "normal", "data", "replay", or "auto": the prior where there is one, else normal.
         replay_size: chain ends kept by "replay".
         replay_fresh: share of chains that "replay" begins anew.
         energy_limit: mean absolute energy above which training counts as diverged.
@@ -54,7 +56,7 @@ class Training:
     betas: tuple[float, float] = (0.0, 0.999)
     l2: float = 10.0
     input_noise: float = 1e-3
-    start: str = "prior"
+    start: str = "auto"
     replay_size: int = 10_000
     replay_fresh: float = 0.05
     energy_limit: float = 1e4

@@ -27,7 +27,7 @@ class EnergyCorrected(LearnedEnergy):
         network: recipe of the network.
         temperature: T in E_θ = network / T.
         sampler: how chains move.
-        training: optimiser, loss and where chains start ("prior", "normal", "data" or "replay").
+        training: optimiser, loss and where chains start.
         projection: where chains live: "relu_sphere", "sphere", "none", or "auto" for the first unless features are negative.
         seed: of weights, batches and chains.
 

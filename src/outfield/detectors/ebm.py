@@ -21,7 +21,7 @@ class EBM(LearnedEnergy):
         network: recipe of the network.
         temperature: T.
         sampler: how chains move.
-        training: optimiser, loss and where chains start ("normal", "data" or "replay").
+        training: optimiser, loss and where chains start.
         projection: where chains live: "relu_sphere", "sphere", "none", or "auto" for the first unless features are negative.
         seed: of weights, batches and chains.
     """
@@ -31,7 +31,7 @@ class EBM(LearnedEnergy):
         network: Network = MLP(),
         temperature: float = 1e-2,
         sampler: Sampler = Langevin(steps=200, step_size=(1e-2, 1e-3), noise_std=(1e-2, 1e-3)),
-        training: Training = Training(learning_rate=5e-5, l2=0.1, start="normal"),
+        training: Training = Training(learning_rate=5e-5, l2=0.1),
         projection: str = "auto",
         seed: int = 0,
     ) -> None:

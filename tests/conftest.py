@@ -1,0 +1,30 @@
+"""Fixtures that tests share."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import outfield as of
+from samples import make_set
+
+
+@pytest.fixture
+def train_set() -> of.FeatureSet:
+    return make_set()
+
+
+@pytest.fixture
+def test_set() -> of.FeatureSet:
+    return make_set(n=50, seed=1)
+
+
+@pytest.fixture
+def ood_set() -> of.FeatureSet:
+    return make_set(n=60, seed=2, shift=1.0)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    """Small matrices run faster on one thread, and tests run side by side."""
+    torch.set_num_threads(1)

@@ -1,0 +1,45 @@
+"""Small data with classes, and settings that make every detector quick."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import outfield as of
+
+QUICK_NETWORK = of.MLP(hidden=16, depth=1)
+QUICK: dict[str, dict[str, object]] = {
+    "KNN": {"k": 5},
+    "EBM": {
+        "network": QUICK_NETWORK,
+        "training": of.Training(epochs=2, batch_size=32, learning_rate=1e-3, l2=0.1, start="normal"),
+        "sampler": of.Langevin(steps=3, step_size=(1e-2, 1e-3), noise_std=(1e-2, 1e-3)),
+    },
+    "EnergyCorrected": {
+        "prior_temperature": 5.0,
+        "network": QUICK_NETWORK,
+        "training": of.Training(epochs=2, batch_size=32, learning_rate=1e-3),
+        "sampler": of.Langevin(steps=3),
+    },
+}
+"""Settings by detector name; a new detector is tested with its defaults until it needs a line here."""
+
+
+def make_set(n: int = 120, width: int = 6, classes: int = 3, seed: int = 0, shift: float = 0.0) -> of.FeatureSet:
+    """Non-negative features in classes, with every field."""
+    rng = np.random.default_rng(seed)
+    labels = np.arange(n) % classes
+    centres = np.random.default_rng(99).uniform(0, 3, (classes, width))
+    features = np.abs(centres[labels] + 0.3 * rng.standard_normal((n, width)) + shift * rng.uniform(0, 4, (n, width)))
+    logits = 4 * np.eye(classes)[labels] * (1 - min(shift, 0.9)) + rng.standard_normal((n, classes))
+    return of.FeatureSet(
+        features.astype(np.float32),
+        labels=labels,
+        logits=logits.astype(np.float32),
+        spread=rng.uniform(0, 1, (n, width)).astype(np.float32),
+        odin_logits=(1.01 * logits).astype(np.float32),
+    )
+
+
+def quick(name: str, **more: object) -> of.Detector:
+    """A detector of that name that fits in well under a second."""
+    return of.DETECTORS[name](**{**QUICK.get(name, {}), **more})  # type: ignore[arg-type]
