@@ -182,7 +182,7 @@ def test_a_missing_field_is_named(name, train_set, test_set):
 
 @every
 def test_only_what_is_needed_is_needed(name, train_set, test_set):
-    needs = {"features", *quick(name).fit_needs} | ({"labels"} if name == "EnergyCorrected" else set())
+    needs = {"features", *quick(name).fit_needs}
     train = of.FeatureSet(**{f: v for f, v in train_set.tensors().items() if f in needs})
     test = of.FeatureSet(**{f: v for f, v in test_set.tensors().items() if f in {"features", *quick(name).score_needs}})
     assert torch.equal(quick(name).fit(train).score(test), quick(name).fit(train_set).score(test_set))

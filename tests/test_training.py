@@ -165,6 +165,17 @@ def test_any_prior_can_be_corrected(train_set, test_set, tmp_path):
         quick("EnergyCorrected", prior=UnitPrior(), training=of.Training(epochs=1)).fit(unlabelled)
 
 
+def test_a_failed_refit_leaves_the_first_fit_whole(train_set, test_set, tmp_path):
+    detector = quick("EnergyCorrected").fit(train_set)
+    before = detector.score(test_set)
+    detector.training = of.Training(epochs=9, batch_size=32, learning_rate=1e30, l2=0.0)
+    with pytest.raises(of.DivergenceError):
+        detector.fit(make_set(seed=6, shift=0.5))
+    detector.save(tmp_path / "d.safetensors")
+    assert torch.equal(detector.score(test_set), before)
+    assert torch.equal(of.load(tmp_path / "d.safetensors").score(test_set), before)
+
+
 class TestDivergence:
     @pytest.mark.parametrize("rate", [1e3, 1e30])
     def test_exploding_energies_stop_with_advice(self, rate, train_set):

@@ -122,7 +122,7 @@ def detectors() -> None:
     """List the detectors, what they need and what can be set."""
     rows = []
     for name, cls in DETECTORS.items():
-        needs = sorted({*cls.fit_needs, *cls.score_needs} | ({"labels"} if name == "EnergyCorrected" else set()))
+        needs = dict.fromkeys([*cls.score_needs, *cls.fit_needs])
         settings = ", ".join(f"{p.name}={_short(p.default)}" for p in inspect.signature(cls).parameters.values())
         rows.append([name, ", ".join(needs), (inspect.getdoc(cls) or "").splitlines()[0], settings or "–"])
     _print(report.Table("detectors (higher score = more OOD)", ["name", "needs", "what it is", "settings"], rows))

@@ -12,6 +12,7 @@ from outfield import storage
 from outfield.config import arguments, construct, from_plain, to_plain
 from outfield.errors import FileFormatError, InputError, MissingFieldError, NotFittedError, UnknownNameError
 from outfield.features import FeatureSet
+from outfield.progress import bar
 from outfield.version import __version__
 
 DETECTORS: dict[str, type[Detector]] = {}
@@ -96,10 +97,11 @@ class Detector(ABC):
         self._accept(test, self.score_needs, "score")
         self._check_width(test)
         pieces = []
-        with torch.no_grad():
+        with torch.no_grad(), bar(f"scoring with {type(self).__name__}", len(test), "samples") as advance:
             for batch in test.batches(self._rows()):
                 moved = {name: batch[name].to(self.device) for name in self.score_needs}
                 pieces.append(self._score(moved).float().cpu())
+                advance(sum(map(len, pieces)))
         return torch.cat(pieces)
 
     def _rows(self) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from torch import Tensor, nn
 
 from outfield.config import arguments, construct
@@ -35,7 +37,7 @@ class EnergyCorrected(LearnedEnergy):
         prior_: the fitted prior.
     """
 
-    prior_: Prior
+    fit_needs = ("labels",)
 
     def __init__(
         self,
@@ -57,6 +59,10 @@ class EnergyCorrected(LearnedEnergy):
         self.projection = projection
         self.seed = seed
 
+    @property
+    def prior_(self) -> Prior:
+        return cast(Prior, self.model_.prior)
+
     def _fresh_prior(self) -> Prior:
         if self.prior is None:
             return MixturePrior()
@@ -64,20 +70,20 @@ class EnergyCorrected(LearnedEnergy):
         return prior
 
     def _accept(self, data: FeatureSet, needs: tuple[str, ...], what: str) -> None:
-        learns_labels = what == "fit" and self._fresh_prior().needs_labels
-        super()._accept(data, (*needs, "labels") if learns_labels else needs, what)
+        unlabelled = what == "fit" and self.prior is not None and not self.prior.needs_labels
+        super()._accept(data, () if unlabelled else needs, what)
 
     def _build(self, z: Tensor, labels: Tensor | None) -> CorrectedEnergy:
-        self.prior_ = self._fresh_prior().fit(z, labels)
-        return self._assemble(self.network.build(z.shape[1], self.seed))
+        prior = self._fresh_prior().fit(z, labels)
+        return self._assemble(self.network.build(z.shape[1], self.seed), prior)
 
-    def _assemble(self, network: nn.Module) -> CorrectedEnergy:
-        return CorrectedEnergy(network, self.temperature, self.prior_, self.prior_temperature)
+    def _assemble(self, network: nn.Module, prior: Prior) -> CorrectedEnergy:
+        return CorrectedEnergy(network, self.temperature, prior, self.prior_temperature)
 
     def _state(self) -> dict[str, Tensor]:
         return super()._state() | {f"prior.{name}": value for name, value in self.prior_.state().items()}
 
     def _load_state(self, state: dict[str, Tensor]) -> None:
         learned = {name.removeprefix("prior."): value for name, value in state.items() if name.startswith("prior.")}
-        self.prior_ = self._fresh_prior().load_state(learned)
-        self.model_ = self._finish(self._assemble(self._load_network(state)))
+        prior = self._fresh_prior().load_state(learned)
+        self.model_ = self._finish(self._assemble(self._load_network(state), prior))

@@ -52,7 +52,8 @@ class KNN(Detector):
                     OutfieldWarning,
                     stacklevel=3,
                 )
-        self.bank_ = torch.cat([normalise(piece["features"]) for piece in train.batches(self.rows_at_once)])
+        pieces = train.batches(self.rows_at_once)
+        self.bank_ = torch.cat([normalise(piece["features"].to(self.device)) for piece in pieces])
         self._moved()
 
     def _moved(self) -> None:

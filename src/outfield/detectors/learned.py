@@ -62,7 +62,7 @@ class LearnedEnergy(Detector):
         require(isinstance(self.seed, int), "seed", self.seed, "a whole number")
         z = torch.cat([normalise(piece["features"].to(self.device)) for piece in data.batches(self.rows_at_once)])
         labels = None if data.labels is None else data.labels.to(self.device)
-        self.projection_ = resolve(self.projection, z)
+        projection = resolve(self.projection, z)
         model = self._build(z, labels).to(self.device)
         title = f"fitting {type(self).__name__}"
         with bar(
@@ -70,13 +70,11 @@ class LearnedEnergy(Detector):
         ) as advance:
 
             def progress(done: int, total: int, history: History) -> None:
-                note = f"epoch {len(history)}: loss {history.loss[-1]:.4g}" if len(history) else ""
-                advance(done, note=note)
+                advance(done, note=f"epoch {len(history)}: loss {history.loss[-1]:.4g}" if len(history) else "")
 
-            self.history_ = train(
-                model, z, self.training, self.sampler, PROJECTIONS[self.projection_], self.seed, checkpoint, progress
-            )
-        self.model_ = self._finish(model)
+            project = PROJECTIONS[projection]
+            history = train(model, z, self.training, self.sampler, project, self.seed, checkpoint, progress)
+        self.model_, self.history_, self.projection_ = self._finish(model), history, projection
 
     @abstractmethod
     def _build(self, z: Tensor, labels: Tensor | None) -> CorrectedEnergy:
