@@ -11,17 +11,29 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import sys
 import time
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
 
 import outfield as of
+from outfield.report import mean_std
 
 ORDER = ("cifar100", "cifar10", "tinyimagenet", "lsun", "places", "textures", "svhn")
+
+
+@dataclass(frozen=True)
+class Run:
+    detector: str
+    seed: int | None
+    results: list[of.Result]
+    seconds: float
 
 
 def rows(pack: Path, name: str, seed: int | None, k: int) -> tuple[list[of.Result], float]:
@@ -36,6 +48,20 @@ def rows(pack: Path, name: str, seed: int | None, k: int) -> tuple[list[of.Resul
     return of.evaluate({name: detector}, of.FeatureSet.load(pack, "test"), ood), seconds
 
 
+def markdown(runs: Sequence[Run]) -> str:
+    """FPR95 / AUROC of each detector on each OOD set and their mean, in percent, with ± over seeds."""
+
+    def cell(pairs: list[tuple[float, float]]) -> str:
+        return " / ".join(mean_std([100 * value for value in values], digits=1) for values in zip(*pairs, strict=True))
+
+    lines = [["", *(result.ood for result in runs[0].results), "mean"], ["---"] * (len(runs[0].results) + 2)]
+    for name in dict.fromkeys(run.detector for run in runs):
+        mine = [[(r.fpr95, r.auroc) for r in run.results] for run in runs if run.detector == name]
+        means = [(statistics.mean(f for f, _ in run), statistics.mean(a for _, a in run)) for run in mine]
+        lines.append([name, *(cell(list(column)) for column in zip(*mine, strict=True)), cell(means)])
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("pack", type=Path)
@@ -48,27 +74,17 @@ def main() -> None:
 
     plain = [name for name in of.DETECTORS if name not in ("EBM", "EnergyCorrected")]
     work = [(name, None) for name in plain] + [(name, seed) for name in args.learned for seed in range(args.seeds)]
-    everything: list[dict[str, object]] = []
+    runs: list[Run] = []
     with ProcessPoolExecutor(args.jobs, mp_context=get_context("spawn")) as pool:
         futures = [pool.submit(rows, args.pack, name, seed, args.k) for name, seed in work]
         for (name, seed), future in zip(work, futures, strict=True):
-            results, seconds = future.result()
-            if not everything:
-                print(f"{'':<22}" + "".join(f"{r.ood:>14}" for r in results) + f"{'mean':>14}")
-            cells = [(r.fpr95, r.auroc) for r in results]
-            cells.append((float(np.mean([c[0] for c in cells])), float(np.mean([c[1] for c in cells]))))
-            label = name if seed is None else f"{name}, seed {seed}"
+            runs.append(Run(name, seed, *future.result()))
             print(
-                f"{label:<22}"
-                + "".join(f"{f'{100 * f:.1f}/{100 * a:.1f}':>14}" for f, a in cells)
-                + f"{seconds:>8.1f} s"
+                f"{name}{'' if seed is None else f', seed {seed}'}: fitted in {runs[-1].seconds:.1f} s", file=sys.stderr
             )
-            sys.stdout.flush()
-            everything.append(
-                {"detector": name, "seed": seed, "seconds": seconds, "results": [vars(r) for r in results]}
-            )
+    print(markdown(runs))
     if args.json:
-        args.json.write_text(json.dumps(everything, indent=1))
+        args.json.write_text(json.dumps([asdict(run) for run in runs], indent=1))
 
 
 if __name__ == "__main__":

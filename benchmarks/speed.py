@@ -83,9 +83,9 @@ def main() -> None:
     print(f"{'':<44}{'ours':>10}{'beside':>10}{'ratio':>8}{'limit':>8}{'memory':>10}")
 
     def line(name: str, memory: float, limit: float, times: tuple[float, float, float]) -> None:
-        print(
-            f"{name:<44}{times[0]:>8.3f} s{times[1]:>8.3f} s{times[2]:>8.2f}{limit:>8.2f}{memory:>7.0f} MB", flush=True
-        )
+        bound = f"{limit:.2f}" if limit == limit else "–"
+        rise = f"{memory:.0f} MB" if memory == memory else "–"
+        print(f"{name:<44}{times[0]:>8.3f} s{times[1]:>8.3f} s{times[2]:>8.2f}{bound:>8}{rise:>10}", flush=True)
 
     ssd, mixture, knn = of.SSD().to("cpu"), of.GaussianMixture().to("cpu"), of.KNN(50).to("cpu")
     memory = {"fit": peak_memory(lambda: ssd.fit(train)), "ssd": peak_memory(lambda: ssd.score(train))}
