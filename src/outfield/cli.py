@@ -108,16 +108,16 @@ def _print(table: report.Table) -> None:
     shown = RichTable(
         title=table.title, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False
     )
-    shown.add_column(table.header[0], no_wrap=True)
-    for name in table.header[1:]:
-        shown.add_column(name, justify="right")
+    for column, name in enumerate(table.header):
+        words = column < table.left
+        shown.add_column(name, justify="left" if words else "right", no_wrap=column == 0 or not words, min_width=8)
     for row in table.rows:
         shown.add_row(*row)
     wide = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
     wide.print(shown)
 
 
-@app.command(epilog="Example:  outfield detectors")
+@app.command(epilog="Example:\n\noutfield detectors")
 def detectors() -> None:
     """List the detectors, what they need and what can be set."""
     rows = []
@@ -125,7 +125,9 @@ def detectors() -> None:
         needs = dict.fromkeys([*cls.score_needs, *cls.fit_needs])
         settings = ", ".join(f"{p.name}={_short(p.default)}" for p in inspect.signature(cls).parameters.values())
         rows.append([name, ", ".join(needs), (inspect.getdoc(cls) or "").splitlines()[0], settings or "–"])
-    _print(report.Table("detectors (higher score = more OOD)", ["name", "needs", "what it is", "settings"], rows))
+    _print(
+        report.Table("detectors (higher score = more OOD)", ["name", "needs", "what it is", "settings"], rows, left=4)
+    )
 
 
 def _short(value: Any) -> str:
@@ -133,8 +135,8 @@ def _short(value: Any) -> str:
 
 
 @app.command(
-    epilog="Examples:  outfield fit SSD train.npz --out ssd.safetensors   |   outfield fit KNN train.csv -o knn.safetensors "
-    "--set k=200   |   outfield fit EnergyCorrected train.safetensors -o ours.safetensors --seed 1 --set training.epochs=10 "
+    epilog="Examples:\n\noutfield fit SSD train.npz --out ssd.safetensors\n\noutfield fit KNN train.csv -o knn.safetensors "
+    "--set k=200\n\noutfield fit EnergyCorrected train.safetensors -o ours.safetensors --seed 1 --set training.epochs=10 "
     "--checkpoint fit.safetensors --held-out val.npz --threshold-out threshold.safetensors"
 )
 def fit(
@@ -212,7 +214,7 @@ def _value(text: str) -> Any:
 
 
 @app.command(
-    epilog="Examples:  outfield score ssd.safetensors new.npz   |   outfield score ssd.safetensors new.csv "
+    epilog="Examples:\n\noutfield score ssd.safetensors new.npz\n\noutfield score ssd.safetensors new.csv "
     "--threshold threshold.safetensors --out scores.parquet"
 )
 def score(
@@ -240,7 +242,7 @@ def score(
 
 
 @app.command(
-    epilog="Example:  outfield evaluate ssd.safetensors ours.safetensors --id test.npz --ood svhn.npz --ood "
+    epilog="Example:\n\noutfield evaluate ssd.safetensors ours.safetensors --id test.npz --ood svhn.npz --ood "
     "places=pack.npz#places --csv results.csv"
 )
 def evaluate(
@@ -291,7 +293,7 @@ def _named(source: str) -> tuple[str, str]:
     return part or Path(file).stem, source
 
 
-@app.command(epilog="Examples:  outfield toy   |   outfield toy grid --seeds 5 --out figures")
+@app.command(epilog="Examples:\n\noutfield toy\n\noutfield toy grid --seeds 5 --out figures")
 def toy(
     which: Annotated[Toy, typer.Argument(help="cross, grid or both.")] = Toy.BOTH,
     output: Annotated[Path, typer.Option("--out", "-o", help="Folder for the figures and numbers.")] = Path("toy"),
@@ -324,7 +326,7 @@ def toy(
     err.print(f"wrote {', '.join(str(output / f'{name}.png') for name in names)} and {output / 'toy.json'}")
 
 
-@app.command(epilog="Example:  outfield demo --out demo")
+@app.command(epilog="Example:\n\noutfield demo --out demo")
 def demo(
     output: Annotated[Path, typer.Option("--out", "-o", help="Folder for what the demo makes.")] = Path("demo"),
     seed: Annotated[int, typer.Option(help="Seed of everything.")] = 0,
@@ -346,9 +348,9 @@ def demo(
     kept = run.thresholds["EnergyCorrected"]
     out.print(f"\nEnergyCorrected: {_plain(kept)}")
     out.print(f"The figure is {output / 'demo.png'}; detectors, thresholds and features lie beside it. Try:")
-    out.print(
-        f"  outfield score {output}/SSD.safetensors {output}/photo.safetensors --threshold {output}/SSD.threshold.safetensors"
-    )
+    program = sys.argv[0] if Path(sys.argv[0]).name == "outfield" else "outfield"
+    files = f"{output}/SSD.safetensors {output}/photo.safetensors --threshold {output}/SSD.threshold.safetensors"
+    out.print(f"  {_plain(program)} score {_plain(files)}", soft_wrap=True)
 
 
 def _make_folder(path: Path) -> None:

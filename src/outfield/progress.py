@@ -13,15 +13,17 @@ Advance = Callable[..., None]
 
 
 @contextmanager
-def bar(title: str, total: int, unit: str = "") -> Iterator[Advance]:
+def bar(title: str, total: int, unit: str = "", worth_it: bool = True) -> Iterator[Advance]:
     """Show ``title`` with a bar of ``total`` units while the block runs; it disappears at the end.
+
+    Nothing is shown when the work is not ``worth_it``, being over before anyone could read.
 
     >>> with bar("counting", 3) as advance:
     ...     for i in range(3):
     ...         advance(i + 1)
     """
     console = Console(stderr=True)
-    if not (console.is_terminal or console.is_jupyter):
+    if not worth_it or not (console.is_terminal or console.is_jupyter):
         yield lambda done, note="": None
         return
     columns = (

@@ -15,11 +15,12 @@ from outfield.toy import ToyRun
 
 @dataclass(frozen=True)
 class Table:
-    """A table ready to print: a header and rows of text."""
+    """A table ready to print: a header and rows of text. The first ``left`` columns are words, the others numbers."""
 
     title: str
     header: list[str]
     rows: list[list[str]]
+    left: int = 1
 
     def markdown(self) -> str:
         """As a Markdown table."""
@@ -52,9 +53,8 @@ def full_table(results: Sequence[Result]) -> Table:
         [r.detector, r.ood, percent(r.fpr95), percent(r.auroc), percent(r.aupr_in), percent(r.aupr_out), f"{r.n_ood:,}"]
         for r in results
     ]
-    return Table(
-        "in percent", ["detector", "OOD set", "FPR95 ↓", "AUROC ↑", "AUPR in ↑", "AUPR out ↑", "OOD samples"], rows
-    )
+    header = ["detector", "OOD set", "FPR95 ↓", "AUROC ↑", "AUPR in ↑", "AUPR out ↑", "OOD samples"]
+    return Table("in percent", header, rows, left=2)
 
 
 def results_json(results: Sequence[Result]) -> str:

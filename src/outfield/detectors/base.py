@@ -96,9 +96,9 @@ class Detector(ABC):
             raise NotFittedError(f"this {type(self).__name__} is not fitted; call fit(train) or load a saved one first")
         self._accept(test, self.score_needs, "score")
         self._check_width(test)
-        pieces = []
-        with torch.no_grad(), bar(f"scoring with {type(self).__name__}", len(test), "samples") as advance:
-            for batch in test.batches(self._rows()):
+        pieces, rows, title = [], self._rows(), f"scoring with {type(self).__name__}"
+        with torch.no_grad(), bar(title, len(test), "samples", worth_it=len(test) > rows) as advance:
+            for batch in test.batches(rows):
                 moved = {name: batch[name].to(self.device) for name in self.score_needs}
                 pieces.append(self._score(moved).float().cpu())
                 advance(sum(map(len, pieces)))

@@ -19,9 +19,10 @@ from outfield.training import Training
 
 @register
 class EnergyCorrected(LearnedEnergy):
-    """score = E_θ(z) + E_prior(z) / T_prior, E_θ trained by maximum likelihood with chains that start from the prior.
+    """A prior whose energy a network corrects: the paper's method (Lafon, Rambour & Thome 2022).
 
-    The defaults are the paper's (Lafon, Rambour & Thome 2022).
+    score = E_θ(z) + E_prior(z) / T_prior, with E_θ = network / T trained by maximum likelihood, chains starting from the prior.
+    The defaults are the paper's.
 
     Args:
         prior: what is corrected; a fresh copy of it is fitted. None for the mixture of Gaussians.

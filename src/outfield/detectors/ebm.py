@@ -1,4 +1,4 @@
-"""An energy-based model on its own ("ours without mixture" in the paper)."""
+"""The energy-based model without a prior."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from outfield.training import Training
 
 @register
 class EBM(LearnedEnergy):
-    """score = E_θ(z) = network(z) / T, trained by maximum likelihood with chains that start from N(0, I).
+    """An energy-based model on its own ("ours without mixture" in the paper).
 
+    score = E_θ(z) = network(z) / T, trained by maximum likelihood with chains that start from N(0, I).
     The defaults are the paper's. 200 steps a batch make it ten times as costly as the correction.
 
     Args:

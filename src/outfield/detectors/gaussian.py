@@ -63,7 +63,7 @@ class SSD(MixtureDetector):
 
 @register
 class GaussianMixture(MixtureDetector):
-    """The mixture's energy, the correction's starting point ("ours without energy" in the paper).
+    """Energy of the mixture of Gaussians ("ours without energy" in the paper).
 
     score = −log Σ_c π_c exp(−½ (z − μ_c)ᵀ Σ⁻¹ (z − μ_c)).
     """

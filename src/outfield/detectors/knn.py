@@ -22,7 +22,9 @@ TABLE_BYTES = 256 * 2**20
 
 @register
 class KNN(Detector):
-    """score = ‖z − z_(k)‖, the Euclidean distance to the k-th nearest normalised training feature.
+    """Distance to the k-th nearest training feature (Sun et al. 2022).
+
+    score = ‖z − z_(k)‖, Euclidean, both normalised.
 
     The neighbour is found with faiss where it is installed (CPU), else with an exact search in PyTorch; the distance to it
     is then taken from the difference itself, so that a training point scores exactly 0 at k = 1.

@@ -67,7 +67,9 @@ class ODIN(Detector):
 
 @register
 class EnergyLogits(Detector):
-    """Free energy of the logits (Liu et al. 2020): score = −T log Σ_c exp(l_c / T).
+    """Free energy of the logits (Liu et al. 2020).
+
+    score = −T log Σ_c exp(l_c / T).
 
     Args:
         temperature: T.
