@@ -110,11 +110,12 @@ def _print(table: report.Table) -> None:
     )
     for column, name in enumerate(table.header):
         words = column < table.left
-        shown.add_column(name, justify="left" if words else "right", no_wrap=column == 0 or not words, min_width=8)
+        shown.add_column(name, justify="left" if words else "right", no_wrap=column == 0 or not words)
     for row in table.rows:
         shown.add_row(*row)
-    wide = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
-    wide.print(shown)
+    natural = Console(width=1000).measure(shown).maximum
+    fits = table.left == len(table.header) and sys.stdout.isatty()  # words wrap in a narrow terminal, numbers must not
+    Console(highlight=False, width=None if fits else natural).print(shown)
 
 
 @app.command(epilog="Example:\n\noutfield detectors")
