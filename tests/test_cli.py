@@ -112,7 +112,8 @@ def test_tables_are_features_too(files, ending, name, tmp_path):
 
 def test_parquet_may_hold_lists(files, tmp_path):
     data = of.FeatureSet.load(files / "test.npz")
-    for kind in (pyarrow.list_(pyarrow.float32()), pyarrow.list_(pyarrow.float32(), data.features.shape[1])):
+    number = pyarrow.float32()
+    for kind in (pyarrow.list_(number), pyarrow.large_list(number), pyarrow.list_(number, data.features.shape[1])):
         table = pyarrow.table({"features": pyarrow.array(data.features.numpy().tolist(), kind)})
         pyarrow.parquet.write_table(table, tmp_path / "lists.parquet")
         done = outfield("score", files / "ssd.safetensors", tmp_path / "lists.parquet", "-o", tmp_path / "s.npz")
@@ -204,6 +205,16 @@ def test_help_has_examples_and_the_version_is_printed():
         (("fit", "SSD", "{f}/train.npz", "-o", "{t}/d.safetensors", "--checkpoint", "{t}/c"), 2, "fitted at once"),
         (("fit", "SSD", "{f}/train.npz", "-o", "{t}/d.safetensors", "--held-out", "{f}/val.npz"), 2, "go together"),
         (("fit", "SSD", "{f}/train.npz", "-o", "{t}/d.safetensors", "--device", "warp"), 2, "warp"),
+        (("fit", "SSD", "{f}/train.npz", "-o", "{t}/d.safetensors", "--held-out", "{f}/val.npz", "--threshold-out",
+          "{t}/t.safetensors", "--keep", "95"), 2, "keep is 95"),
+        (("fit", "EBM", "{f}/train.npz", "-o", "{t}/d.safetensors", "--set", "temperature=abc"), 2, "temperature is 'abc'"),
+        (("fit", "EBM", "{f}/train.npz", "-o", "{t}/d.safetensors", "--set", "network.hidden=8.5"), 2, "hidden is 8.5"),
+        (("fit", "EBM", "{f}/train.npz", "-o", "{t}/d.safetensors", "--set", "training=5"), 2, "training is 5"),
+        (("fit", "EBM", "{f}/train.npz", "-o", "{t}/d.safetensors", "--seed", "99999999999999999999"), 2, "seed"),
+        (("fit", "EBM", "{f}/train.npz", "-o", "{t}/no/d.safetensors"), 3, "there is no folder"),
+        (("score", "{f}/ssd.safetensors", "{f}/test.safetensors#part"), 2, "several sets"),
+        (("evaluate", "{f}/ssd.safetensors", "--id", "{f}/test.npz", "--ood", "{f}/noise.npz", "--json", "-", "--csv", "-"),
+         2, "standard output"),
         (("score", "{f}/train.safetensors", "{f}/test.npz"), 3, "holds a FeatureSet, not a detector"),
         (("score", "{f}/ssd.safetensors", "{f}/test.txt"), 2, ".npz"),
         (("score", "{f}/ssd.safetensors", "{f}/test.npz", "-o", "{t}/s.xls"), 2, ".parquet"),
@@ -230,6 +241,7 @@ def test_mistakes_get_one_clear_line_and_an_exit_code(files, tmp_path, arguments
         ({"feature_0": ["x"]}, "not numbers"),
         ({"feature_0": [1.0, ""], "feature_1": [1.0, 2.0]}, "empty"),
         ({"label": [1]}, "feature_0"),
+        ({"feature_0": [1.0], "feature_00": [1.0]}, "feature_00"),
         ({"feature_0": [1.0], "label": [-1]}, "out of range"),
     ],
 )
@@ -239,6 +251,49 @@ def test_bad_tables_are_explained(files, tmp_path, columns, words):
     assert done.returncode in (2, 3)
     assert words in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_threshold_belongs_to_its_detector(files):
+    outfield("fit", "MSP", files / "train.npz", "-o", files / "msp.safetensors")
+    done = outfield("score", files / "msp.safetensors", files / "test.npz", "--threshold", files / "t.safetensors")
+    assert done.returncode == 2
+    assert "was chosen for SSD" in done.stderr
+
+
+def test_csv_scores_read_back_equal(files, tmp_path):
+    outfield(
+        "score",
+        files / "ssd.safetensors",
+        files / "val.npz",
+        "-o",
+        tmp_path / "s.csv",
+        "--threshold",
+        files / "t.safetensors",
+    )
+    rows = list(csv.DictReader((tmp_path / "s.csv").open()))
+    scores = np.array([float(row["score"]) for row in rows])
+    direct = of.load(files / "ssd.safetensors").score(of.FeatureSet.load(files / "val.npz"))
+    np.testing.assert_array_equal(scores, direct.double().numpy())
+    threshold = of.Threshold.load(files / "t.safetensors")
+    assert [float(row["p_value"]) for row in rows] == threshold.p_value(scores).tolist()
+
+
+def test_odd_file_names(files, tmp_path):
+    for name in ("lr=0.1.npz", "run#3.npz", "with space.npz", "no[red]ise.npz"):
+        (tmp_path / name).write_bytes((files / "noise.npz").read_bytes())
+        done = outfield("evaluate", files / "ssd.safetensors", "--id", files / "test.npz", "--ood", tmp_path / name)
+        assert done.returncode == 0, done.stderr
+        assert name.removesuffix(".npz") in done.stdout
+
+
+def test_the_priors_settings_can_be_reached(files, tmp_path):
+    done = outfield("fit", "EnergyCorrected", files / "train.npz", "-o", tmp_path / "e.safetensors", "--set", "prior.floor=1e-4",
+                    "--set", "network.hidden=4", "--set", "training.epochs=1", "--set", "sampler=MetropolisLangevin",
+                    "--set", "sampler.steps=1")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    detector = of.load(tmp_path / "e.safetensors")
+    assert detector.prior.floor == 1e-4
+    assert detector.sampler == of.MetropolisLangevin(steps=1)
 
 
 def test_divergence_has_its_own_exit_code(files, tmp_path):

@@ -40,6 +40,8 @@ good = np.ones((4, 3), np.float32)
         ({"features": good, "logits": np.full((4, 3), np.nan)}, "logits"),
         ({"features": good, "logits": good, "odin_logits": np.ones((4, 5))}, "odin_logits has shape"),
         ({"features": good, "spread": np.ones(4)}, "spread"),
+        ({"features": torch.eye(3).to_sparse()}, "sparse"),
+        ({"features": np.ma.masked_less(np.arange(6.0).reshape(2, 3), 2)}, "masked"),
     ],
 )
 def test_bad_input_is_named(arguments, words):
@@ -73,6 +75,11 @@ def test_rows():
     assert len(data[2:5]) == 3
     assert torch.equal(data[[1, 3]].labels, data.labels[[1, 3]])
     assert len(data[data.labels == 1]) == int((data.labels == 1).sum())
+    assert torch.equal(data[::-1].labels, data.labels.flip(0))
+    assert torch.equal(data[np.array([2, 0])].features, data.features[[2, 0]])
+    for wrong in ([500], [True, False], "abc", 1.5):
+        with pytest.raises(of.InputError, match="rows"):
+            data[wrong]
     with pytest.raises(of.InputError, match=r"\[3:4\]"):
         data[3]
     joined = of.FeatureSet.join([data[:4], data[4:]])
@@ -129,6 +136,8 @@ def test_a_pack_of_several_sets(tmp_path):
         of.FeatureSet.load(path)
     with pytest.raises(of.FileFormatError, match="no set 'val'"):
         of.FeatureSet.load(path, "val")
+    with pytest.raises(of.InputError, match="several sets"):
+        of.FeatureSet.load(tmp_path / "pack.safetensors", "train")
 
 
 def test_endings(tmp_path):

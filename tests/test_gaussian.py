@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch.distributions import Categorical, MixtureSameFamily, MultivariateNormal
 
 import outfield as of
-from outfield.gaussian import mahalanobis_sq
+from outfield.gaussian import mahalanobis_sq, mahalanobis_sq_refined
 
 
 def data(n=300, d=4, k=3, seed=0, dtype=torch.float64):
@@ -189,6 +189,31 @@ def test_degenerate_data_gives_finite_and_sensible_energies(case):
     drawn = mixture.sample(1000, torch.Generator().manual_seed(0))
     assert torch.isfinite(drawn).all()
     assert float((drawn.mean(0) - z.mean(0)).abs().max()) < 0.3
+
+
+@pytest.mark.parametrize(("n", "d", "k"), [(12, 20, 12), (100, 512, 10), (40, 30, 2)])
+def test_float32_is_as_good_as_float64_where_the_covariance_is_singular(n, d, k):
+    """Near the data too, where expanding the square would leave nothing but rounding."""
+    g = torch.Generator().manual_seed(0)
+    z = torch.nn.functional.normalize(torch.rand(n, d, generator=g))
+    mixture = of.MixturePrior().fit(z, torch.arange(n) % k)
+    near = z + 1e-4 * torch.randn(n, d, generator=g)
+    for points in (z, near):
+        narrow, wide = mixture.mahalanobis_sq(points).amin(1).double(), mixture.mahalanobis_sq(points.double()).amin(1)
+        torch.testing.assert_close(narrow, wide, rtol=1e-3, atol=0.1)
+        torch.testing.assert_close(
+            mixture.energy(points).double(), mixture.energy(points.double()), rtol=1e-3, atol=0.1
+        )
+
+
+def test_the_refined_distances_are_the_plain_ones():
+    g = torch.Generator().manual_seed(0)
+    w, centres = (
+        torch.randn(50, 6, generator=g, dtype=torch.float64),
+        torch.randn(4, 6, generator=g, dtype=torch.float64),
+    )
+    torch.testing.assert_close(mahalanobis_sq_refined(w, centres), mahalanobis_sq(w, centres))
+    torch.testing.assert_close(mahalanobis_sq(w, centres), torch.cdist(w, centres).square())
 
 
 def test_constant_features_in_a_detector():

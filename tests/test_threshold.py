@@ -17,7 +17,8 @@ def test_decision_and_p_value_are_one_rule(n, keep, seed):
     held_out = rng.integers(0, 30, n).astype(float) if seed % 2 else rng.standard_normal(n)
     threshold = of.Threshold.fit(held_out, keep=keep)
     new = np.r_[held_out, rng.standard_normal(50) * 10, threshold.value]
-    assert torch.equal(threshold.is_ood(new), threshold.p_value(new) <= 1 - keep + 1e-12)
+    assert torch.equal(threshold.is_ood(new), threshold.p_value(new) <= threshold.p_limit)
+    assert 1 - keep - 1 / (n + 1) - 1e-12 < threshold.p_limit <= 1 - keep + 1e-12
     assert float((~threshold.is_ood(held_out)).float().mean()) >= keep - 1e-9
 
 
@@ -68,12 +69,18 @@ def test_bad_scores_are_refused():
         of.Threshold.fit(np.arange(100)).is_ood([float("nan")])
 
 
+def test_confidence_is_a_share():
+    with pytest.raises(of.InputError, match="confidence"):
+        of.Threshold.fit(np.arange(100)).kept_interval(2.0)
+
+
 def test_saved_with_how_it_was_chosen(tmp_path):
-    threshold = of.Threshold.fit(np.random.default_rng(0).standard_normal(321), keep=0.9)
+    threshold = of.Threshold.fit(np.random.default_rng(0).standard_normal(321), keep=0.9, source="SSD 12ab")
     threshold.save(tmp_path / "t.safetensors")
     loaded = of.Threshold.load(tmp_path / "t.safetensors")
     assert (loaded.value, loaded.keep, len(loaded.reference)) == (threshold.value, 0.9, 321)
     assert "0.9" in repr(loaded)
     assert "321" in repr(loaded)
+    assert loaded.source == "SSD 12ab"
     new = np.linspace(-3, 3, 50)
     assert torch.equal(loaded.p_value(new), threshold.p_value(new))

@@ -11,6 +11,7 @@ import textwrap
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -183,6 +184,12 @@ class TestDivergence:
         with pytest.raises(of.DivergenceError, match=r"diverged in epoch .*learning_rate.*l2.*step_size"):
             quick("EnergyCorrected", training=training).fit(train_set)
 
+    @pytest.mark.parametrize("rate", [10.0, 1e30])
+    def test_the_last_step_is_looked_at_too(self, rate, train_set):
+        training = of.Training(epochs=1, batch_size=1000, learning_rate=rate)
+        with pytest.raises(of.DivergenceError):
+            quick("EnergyCorrected", training=training, network=of.MLP(hidden=64, depth=2)).fit(train_set)
+
     def test_a_failed_fit_leaves_nothing_behind(self, train_set, test_set, tmp_path):
         training = of.Training(epochs=50, batch_size=32, learning_rate=1e30, l2=0.0)
         detector = quick("EBM", training=training)
@@ -234,6 +241,15 @@ class TestResume:
             quick(name, **self.settings(name, start, epochs=4)).fit(train_set, checkpoint=path)
         with pytest.raises(of.InputError, match="other features"):
             quick(name, **self.settings(name, start)).fit(make_set(seed=8), checkpoint=path)
+        relabelled = of.FeatureSet(train_set.features, labels=1 - train_set.labels.clamp_max(1))
+        slope = of.MLP(hidden=16, depth=1, slope=0.9)
+        with pytest.raises(of.InputError, match="other settings"):
+            quick(name, network=slope, **self.settings(name, start)).fit(train_set, checkpoint=path)
+        if name == "EnergyCorrected":
+            with pytest.raises(of.InputError, match="other features"):
+                quick(name, **self.settings(name, start)).fit(relabelled, checkpoint=path)
+            with pytest.raises(of.InputError, match="belongs to a fit with other"):
+                quick(name, prior=of.MixturePrior(0.5), **self.settings(name, start)).fit(train_set, checkpoint=path)
         path.write_bytes(path.read_bytes()[:-9])
         with pytest.raises(of.FileFormatError):
             quick(name, **self.settings(name, start)).fit(train_set, checkpoint=path)
@@ -273,11 +289,60 @@ def test_a_killed_process_goes_on(tmp_path, train_set, test_set):
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"epochs": 0}, {"batch_size": 0}, {"learning_rate": 0.0}, {"l2": -1.0}, {"start": "moon"}, {"replay_fresh": 2.0}],
+    [
+        {"epochs": 0},
+        {"epochs": 2.5},
+        {"batch_size": 0},
+        {"learning_rate": 0.0},
+        {"learning_rate": "fast"},
+        {"l2": -1.0},
+        {"start": "moon"},
+        {"replay_fresh": 2.0},
+        {"betas": 0.5},
+        {"betas": (2, 3)},
+    ],
 )
 def test_bad_settings_are_refused(wrong):
     with pytest.raises(of.InputError, match=next(iter(wrong))):
         of.Training(**wrong)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"temperature": "warm"},
+        {"temperature": 0.0},
+        {"training": 5},
+        {"sampler": None},
+        {"network": "MLP"},
+        {"seed": -1},
+        {"seed": 2**70},
+        {"seed": 0.5},
+        {"prior": "mixture"},
+        {"prior_temperature": 0},
+    ],
+)
+def test_bad_settings_of_a_detector_stop_before_any_work(wrong, train_set):
+    with pytest.raises(of.InputError, match=next(iter(wrong))):
+        quick("EnergyCorrected", **wrong).fit(train_set)
+
+
+def test_what_could_not_be_saved_is_refused_before_training(train_set):
+    class Homemade(UnitPrior):
+        """Not marked as configurable."""
+
+    with pytest.raises(of.InputError, match="configurable"):
+        quick("EnergyCorrected", prior=Homemade()).fit(train_set)
+    with pytest.raises(of.InputError, match="checkpoint"):
+        quick("EnergyCorrected").fit(train_set, checkpoint=5)
+
+
+def test_numpy_numbers_are_numbers(train_set, tmp_path):
+    training = of.Training(epochs=1, batch_size=32, learning_rate=np.float32(1e-3))
+    quick("EnergyCorrected", prior_temperature=np.float32(5), training=training).fit(train_set).save(
+        tmp_path / "d.safetensors"
+    )
+    assert of.load(tmp_path / "d.safetensors").prior_temperature == 5
 
 
 def test_the_loop_leaves_the_prior_alone():

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import json
 import os
 import sys
 import warnings
@@ -21,8 +20,8 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from outfield import report
-from outfield.config import CONFIGURABLE, construct
-from outfield.detectors import DETECTORS, Detector, get_detector, load
+from outfield.config import construct_from_text
+from outfield.detectors import DETECTORS, Detector, load
 from outfield.detectors.learned import LearnedEnergy
 from outfield.errors import (
     DivergenceError,
@@ -33,9 +32,9 @@ from outfield.errors import (
     StorageError,
 )
 from outfield.evaluation import evaluate as run_evaluation
-from outfield.storage import write_bytes
-from outfield.tables import csv_rows, read_features, write_columns
-from outfield.threshold import Threshold
+from outfield.storage import check_writable, write_bytes
+from outfield.tables import csv_rows, read_features, split_source, write_columns
+from outfield.threshold import Threshold, check_keep
 from outfield.version import __version__
 
 app = typer.Typer(
@@ -112,7 +111,7 @@ def _print(table: report.Table) -> None:
         words = column < table.left
         shown.add_column(name, justify="left" if words else "right", no_wrap=column == 0 or not words)
     for row in table.rows:
-        shown.add_row(*row)
+        shown.add_row(*map(_plain, row))
     natural = Console(width=1000).measure(shown).maximum
     fits = table.left == len(table.header) and sys.stdout.isatty()  # words wrap in a narrow terminal, numbers must not
     Console(highlight=False, width=None if fits else natural).print(shown)
@@ -164,11 +163,16 @@ def fit(
     for path in (output, threshold_out):
         if path is not None and path.suffix != ".safetensors":
             raise InputError(f"{path}: detectors and thresholds are saved as .safetensors")
-    cls = get_detector(detector)
+    for path in (output, threshold_out, checkpoint):
+        if path is not None:
+            check_writable(path)
+    check_keep(keep)
+    cls = DETECTORS[detector]
     settings = dict(item.partition("=")[::2] for item in setting or [])
     if seed is not None:
         settings["seed"] = str(seed)
-    model = _configured(cls, settings).to(device)
+    model: Detector = construct_from_text(cls, settings)
+    model.to(device)
     data = read_features(train)
     held_out_data = None if held_out is None else read_features(held_out)
     if isinstance(model, LearnedEnergy):
@@ -180,38 +184,9 @@ def fit(
     model.save(output)
     err.print(f"fitted {detector} on {len(data):,} samples → {output}")
     if held_out_data is not None and threshold_out is not None:
-        threshold = Threshold.fit(model.score(held_out_data), keep=keep)
+        threshold = Threshold.fit(model.score(held_out_data), keep=keep, source=model.fingerprint())
         threshold.save(threshold_out)
         err.print(_plain(f"{threshold} → {threshold_out}"))
-
-
-def _configured(cls: type[Detector], settings: dict[str, str]) -> Detector:
-    """A detector with settings given as text; ``training.epochs`` reaches into a setting that is itself settings."""
-    defaults = {name: p.default for name, p in inspect.signature(cls).parameters.items()}
-    chosen: dict[str, Any] = {}
-    for path, text in settings.items():
-        name, _, inner = path.partition(".")
-        if not inner:
-            chosen[name] = _value(text)
-            continue
-        owner = chosen.get(name, defaults.get(name))
-        if not dataclasses.is_dataclass(owner) or isinstance(owner, type):
-            raise InputError(f"{cls.__name__} has no setting {path}; it has {', '.join(defaults) or 'none'}")
-        known = {field.name: getattr(owner, field.name) for field in dataclasses.fields(owner)}
-        chosen[name] = construct(type(owner), known | {inner: _value(text)})
-    result: Detector = construct(cls, chosen)
-    return result
-
-
-def _value(text: str) -> Any:
-    """Text as a number, a pair, a settings class's defaults, or itself."""
-    if text in CONFIGURABLE:
-        return CONFIGURABLE[text]()
-    try:
-        value = json.loads(text)
-    except json.JSONDecodeError:
-        return text
-    return tuple(value) if isinstance(value, list) else value
 
 
 @app.command(
@@ -228,10 +203,13 @@ def score(
     device: Device = "auto",
 ) -> None:
     """Score samples: one row each, in the order of the input."""
-    scores = load(detector).to(device).score(read_features(data))
+    model = load(detector).to(device)
+    rule = None if threshold is None else Threshold.load(threshold)
+    if rule is not None and rule.source not in (None, model.fingerprint()):
+        raise InputError(f"{threshold} was chosen for {rule.source}, but {detector} is {model.fingerprint()}")
+    scores = model.score(read_features(data))
     columns = {"score": scores.numpy()}
-    if threshold is not None:
-        rule = Threshold.load(threshold)
+    if rule is not None:
         columns |= {"is_ood": rule.is_ood(scores).numpy(), "p_value": rule.p_value(scores).numpy()}
     if output is not None:
         write_columns(output, columns)
@@ -259,6 +237,8 @@ def evaluate(
     device: Device = "auto",
 ) -> None:
     """FPR95, AUROC and AUPR of fitted detectors: one ID set against any number of OOD sets."""
+    if json_out == csv_out == "-":
+        raise InputError("--json - and --csv - would both go to standard output; name a file for one of them")
     named = dict(_named(source) for source in ood)
     if len(named) < len(ood):
         raise InputError(
@@ -273,12 +253,12 @@ def evaluate(
             raise InputError(f"{path} and another detector would both be called {name}; rename one of the files")
         loaded[name] = model
     results = run_evaluation(loaded, read_features(id_data), sets)
-    wanted = {json_out: report.results_json, csv_out: report.results_csv}
-    for target, render in wanted.items():
-        if target is not None and target != "-":
+    for target, render in ((json_out, report.results_json), (csv_out, report.results_csv)):
+        if target == "-":
+            sys.stdout.write(render(results))
+        elif target is not None:
             write_bytes(target, render(results).encode())
-    if "-" in wanted:
-        sys.stdout.write(wanted["-"](results))
+    if "-" in (json_out, csv_out):
         return
     _print(report.full_table(results))
     if len(sets) > 1:
@@ -287,11 +267,11 @@ def evaluate(
 
 
 def _named(source: str) -> tuple[str, str]:
+    path, part = split_source(source)
     name, equals, file = source.partition("=")
-    if equals:
+    if equals and not path.is_file():
         return name, file
-    file, _, part = source.partition("#")
-    return part or Path(file).stem, source
+    return part or path.stem, source
 
 
 @app.command(epilog="Examples:\n\noutfield toy\n\noutfield toy grid --seeds 5 --out figures")

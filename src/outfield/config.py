@@ -7,7 +7,13 @@ detector's file as ``{"type": name, argument: value, ...}``. An unknown type or 
 from __future__ import annotations
 
 import inspect
+import json
+import math
+from collections.abc import Mapping
+from numbers import Integral, Real
 from typing import Any, TypeVar
+
+import numpy as np
 
 from outfield.errors import InputError, UnknownNameError
 
@@ -29,14 +35,23 @@ def arguments(obj: Any) -> dict[str, Any]:
 
 
 def to_plain(value: Any) -> Any:
-    """Settings to what JSON can hold."""
+    """Settings to what JSON can hold.
+
+    Raises:
+        InputError: a value that is neither plain nor of a :func:`configurable` class.
+    """
+    if isinstance(value, np.generic):
+        value = value.item()
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, tuple | list):
         return [to_plain(item) for item in value]
     name = type(value).__name__
     if CONFIGURABLE.get(name) is not type(value):
-        raise InputError(f"{value!r} cannot be written to a file: mark its class with @outfield.config.configurable")
+        raise InputError(
+            f"{value!r} cannot be kept in a file; settings are numbers, text, tuples of them, or objects whose class is marked "
+            "with @outfield.config.configurable"
+        )
     return {"type": name, **{key: to_plain(item) for key, item in arguments(value).items()}}
 
 
@@ -70,7 +85,56 @@ def construct(cls: type, settings: dict[str, Any]) -> Any:
         raise InputError(f"{cls.__name__} cannot be built from {settings}: {error}") from error
 
 
+def construct_from_text(cls: type, settings: Mapping[str, str]) -> Any:
+    """``cls`` with settings given as text; ``training.epochs`` reaches into a setting that has settings of its own.
+
+    >>> construct_from_text(CONFIGURABLE["MLP"], {"hidden": "8"})
+    MLP(hidden=8, depth=4, slope=0.2)
+    """
+    defaults = {name: parameter.default for name, parameter in inspect.signature(cls).parameters.items()}
+    chosen: dict[str, Any] = {}
+    for path, text in settings.items():
+        name, _, inner = path.partition(".")
+        value = _parse(text)
+        if inner:
+            owner = chosen.get(name, defaults.get(name))
+            if type(owner).__name__ not in CONFIGURABLE:
+                raise InputError(f"{cls.__name__} has no setting {path}; it has {', '.join(defaults) or 'none'}")
+            value = construct(type(owner), arguments(owner) | {inner: value})
+        chosen[name] = value
+    return construct(cls, chosen)
+
+
+def _parse(text: str) -> Any:
+    """Text as a number, a pair, a settings class with its defaults, or itself."""
+    if text in CONFIGURABLE:
+        return CONFIGURABLE[text]()
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError:
+        return text
+    return tuple(value) if isinstance(value, list) else value
+
+
 def require(condition: bool, name: str, value: Any, right: str) -> None:
     """Raise an :class:`InputError` that names the argument, its value and what would be right."""
     if not condition:
         raise InputError(f"{name} is {value!r}; it must be {right}")
+
+
+def require_number(
+    name: str,
+    value: Any,
+    *,
+    above: float = -math.inf,
+    least: float = -math.inf,
+    most: float = math.inf,
+    whole: bool = False,
+) -> None:
+    """Raise an :class:`InputError` unless ``value`` is a finite number with above < value, least ≤ value ≤ most."""
+    kind = Integral if whole else Real
+    good = isinstance(value, kind) and not isinstance(value, bool) and math.isfinite(value)
+    bounds = [f"above {above:g}"] * (above > -math.inf) + [f"at least {least:g}"] * (least > -math.inf)
+    bounds += [f"at most {most:g}"] * (most < math.inf)
+    what = " ".join(["a whole number" if whole else "a number", " and ".join(bounds)]).strip()
+    require(good and above < value and least <= value <= most, name, value, what)

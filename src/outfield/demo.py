@@ -133,7 +133,7 @@ def train_network(images: Tensor, labels: Tensor, seed: int = 0, epochs: int = 4
     """A network trained with Adam and shifts of a pixel, in seconds on a CPU."""
     generator = torch.Generator().manual_seed(seed)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
         network = DigitNet(int(labels.max()) + 1)
     optimiser = torch.optim.Adam(network.parameters(), lr=2e-3, weight_decay=5e-4)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, epochs)
@@ -192,6 +192,9 @@ def run_demo(seed: int = 0, say: Callable[[str], None] = lambda text: None) -> D
     for name, cls in DETECTORS.items():
         detector = cls(**SETTINGS.get(name, {}))
         detectors[name] = detector.fit(sets["train"])
-    thresholds = {name: Threshold.fit(detector.score(sets["held-out"])) for name, detector in detectors.items()}
+    thresholds = {
+        name: Threshold.fit(detector.score(sets["held-out"]), source=detector.fingerprint())
+        for name, detector in detectors.items()
+    }
     ood = {name: data for name, data in sets.items() if name.endswith(")")}
     return DemoRun(images, accuracy, detectors, sets, thresholds, evaluate(detectors, sets["test"], ood))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -10,7 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from outfield.config import configurable, require
+from outfield.config import configurable, require_number
 from outfield.prior import Prior
 
 
@@ -32,8 +31,9 @@ class MLP:
     slope: float = 0.2
 
     def __post_init__(self) -> None:
-        require(self.hidden >= 1, "hidden", self.hidden, "at least 1")
-        require(self.depth >= 0, "depth", self.depth, "at least 0")
+        require_number("hidden", self.hidden, least=1, whole=True)
+        require_number("depth", self.depth, least=0, whole=True)
+        require_number("slope", self.slope)
 
     def build(self, width: int, seed: int) -> nn.Module:
         return _seeded(seed, lambda: nn.Sequential(*self._layers(width)))
@@ -101,7 +101,7 @@ class CorrectedEnergy(nn.Module):
     ) -> None:
         super().__init__()
         for name, value in (("temperature", temperature), ("prior_temperature", prior_temperature)):
-            require(value > 0 and math.isfinite(value), name, value, "a positive number")
+            require_number(name, value, above=0)
         self.network = network
         self.temperature = temperature
         self.prior = prior
@@ -120,6 +120,7 @@ class CorrectedEnergy(nn.Module):
 
 
 def _seeded(seed: int, build: Callable[[], nn.Module]) -> nn.Module:
+    """Build with the CPU generator at ``seed``, then put it back; no other generator is touched."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
         return build()

@@ -10,8 +10,7 @@
     ├── NotFittedError (ValueError)        score or save before fit
     ├── FileFormatError (ValueError)       a file is truncated, tampered with, or not ours
     ├── StorageError (OSError)             a file could not be read or written
-    ├── DivergenceError (RuntimeError)     training left the region where its numbers mean anything
-    └── MissingDependencyError (ImportError)  an optional package is not installed
+    └── DivergenceError (RuntimeError)     training left the region where its numbers mean anything
 
 Every message names the argument, what it was, and what would be right.
 """
@@ -51,10 +50,6 @@ class StorageError(OutfieldError, OSError):
 
 class DivergenceError(OutfieldError, RuntimeError):
     """Training produced non-finite or exploding energies."""
-
-
-class MissingDependencyError(OutfieldError, ImportError):
-    """An optional package is needed and not installed."""
 
 
 class OutfieldWarning(UserWarning):

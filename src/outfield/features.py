@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -19,8 +20,10 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from outfield import storage
-from outfield.errors import FileFormatError, InputError, StorageError
+from outfield.errors import FileFormatError, InputError
 
+DIGEST = "outfield_sha256"
+"""Name of the array in an ``.npz`` of ours that holds the digest of the others."""
 ROWS_AT_ONCE = 65_536
 """Rows looked at together when a large array is checked."""
 
@@ -99,7 +102,11 @@ class FeatureSet:
         """The chosen rows (a slice, indices or a mask) as a FeatureSet."""
         if isinstance(rows, int):
             raise InputError(f"index {rows} would give a single row; write [{rows}:{rows + 1}] for a set of one")
-        index = rows if isinstance(rows, slice) else torch.as_tensor(rows)
+        forward = isinstance(rows, slice) and (rows.step or 1) > 0
+        try:
+            index = rows if forward else torch.from_numpy(np.arange(len(self))[rows].copy())
+        except (IndexError, TypeError, ValueError) as error:
+            raise InputError(f"these rows cannot be taken from {len(self)}: {error}") from error
         return FeatureSet(**{name: value[index] for name, value in self.tensors().items()})
 
     def tensors(self) -> dict[str, Tensor]:
@@ -142,6 +149,7 @@ class FeatureSet:
             if any(value.dtype == torch.bfloat16 for value in self.tensors().values()):
                 raise InputError(f"{path}: .npz cannot hold bfloat16; save as .safetensors")
             arrays = {name: value.numpy() for name, value in self.tensors().items()}
+            arrays[DIGEST] = np.array(storage.fingerprint(self.tensors()))
             storage.write_atomically(path, lambda scratch: _write_npz(scratch, arrays))
         else:
             raise InputError(
@@ -163,6 +171,8 @@ class FeatureSet:
             InputError: its arrays are not valid as a FeatureSet.
         """
         suffix = Path(path).suffix
+        if part is not None and suffix != ".npz":
+            raise InputError(f"{path}: only an .npz can hold several sets; {part!r} has no meaning here")
         if suffix == ".safetensors":
             arrays: dict[str, Any] = _read_safetensors(path)
         elif suffix == ".npz":
@@ -184,7 +194,11 @@ FIELDS = tuple(f.name for f in fields(FeatureSet))
 
 def _tensor(name: str, value: Any) -> Tensor:
     if isinstance(value, Tensor):
+        if value.layout != torch.strided:
+            raise InputError(f"{name} is a sparse tensor; pass {name}.to_dense()")
         return value.detach().cpu()
+    if np.ma.is_masked(value):
+        raise InputError(f"{name} has masked entries; every entry must hold a number")
     try:
         array = np.asarray(value)
         with warnings.catch_warnings():
@@ -243,23 +257,31 @@ def _read_safetensors(path: storage.PathLike) -> dict[str, Tensor]:
 
 
 def _read_npz(path: storage.PathLike, part: str | None) -> dict[str, np.ndarray]:
-    if not Path(path).is_file():
-        raise StorageError(f"cannot read {path}: there is no such file")
+    storage.check_readable(path)
     try:
         file = np.load(path, allow_pickle=False)
         if not isinstance(file, np.lib.npyio.NpzFile):
             raise FileFormatError(f"{path} holds a single array, not an .npz archive")
         with file:
             if part is None:
-                return {name: file[name] for name in file.files}
+                return _checked_npz(path, {name: file[name] for name in file.files})
             arrays = {name: file[f"{part}_{name}"] for name in FIELDS if f"{part}_{name}" in file.files}
             if not arrays:
                 raise FileFormatError(f"{path} has no set {part!r}{_parts_hint(file.files)}")
             return arrays
     except FileFormatError:
         raise
-    except (ValueError, OSError, EOFError, KeyError, zipfile.BadZipFile, NotImplementedError) as error:
+    except (ValueError, OSError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         raise FileFormatError(f"{path} is truncated, or is not an .npz archive of plain arrays ({error})") from error
+
+
+def _checked_npz(path: storage.PathLike, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The arrays without the digest that :meth:`FeatureSet.save` adds, compared with it where there is one."""
+    if DIGEST in arrays:
+        digest = str(arrays.pop(DIGEST))
+        if digest != storage.fingerprint({name: torch.from_numpy(array) for name, array in arrays.items()}):
+            raise FileFormatError(f"{path} was changed after it was written: its checksum does not match its content")
+    return arrays
 
 
 def _parts_hint(names: Sequence[str]) -> str:

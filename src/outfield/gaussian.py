@@ -16,11 +16,13 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from outfield.config import configurable, require
+from outfield.config import configurable, require_number
 from outfield.errors import FileFormatError, InputError, NotFittedError
 from outfield.prior import Prior
 
 ROWS_AT_ONCE = 8192
+TOLERANCE = 1e-2
+"""Rounding of a squared distance above which the slower, refined formula is taken; real features stay far below it."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,21 @@ def mahalanobis_sq(w: Tensor, centres: Tensor) -> Tensor:
     return (cross + w.square().sum(1, keepdim=True)).clamp_min(0)
 
 
+def mahalanobis_sq_refined(w: Tensor, centres: Tensor) -> Tensor:
+    """The same where ‖m‖² is so large that the expansion's rounding would drown small distances.
+
+    With the nearest class a found by the expansion and u = w − m_a, ‖w − m_c‖² = ‖u‖² − 2 u·(m_c − m_a) + ‖m_c − m_a‖², whose
+    terms are small for the classes near w.
+    """
+    nearest = mahalanobis_sq(w.detach(), centres).argmin(1)
+    u = w - centres[nearest]
+    along = u @ centres.T
+    apart = torch.cdist(centres, centres, compute_mode="donot_use_mm_for_euclid_dist").square()
+    return (
+        u.square().sum(1, keepdim=True) - 2 * (along - along.gather(1, nearest[:, None])) + apart[nearest]
+    ).clamp_min(0)
+
+
 @dataclass(frozen=True)
 class MixtureParameters:
     """What the mixture is made of, float64 (classes int64).
@@ -136,6 +153,8 @@ class _Ready:
         self.whitening = whitening.to(like)
         self.centres = ((p.means - p.mean) @ whitening).to(like)
         self.colouring = colouring.to(like)
+        rounding = torch.finfo(like.dtype).eps * float(self.centres.square().sum(1).max())
+        self.distances = mahalanobis_sq_refined if rounding > TOLERANCE else mahalanobis_sq
 
 
 @configurable
@@ -156,7 +175,7 @@ class MixturePrior(Prior):
     needs_labels = True
 
     def __init__(self, floor: float = 1e-6) -> None:
-        require(0 < floor < 1, "floor", floor, "between 0 and 1")
+        require_number("floor", floor, above=0, most=1)
         self.floor = floor
         self._statistics: ClassStatistics | None = None
         self._parameters: MixtureParameters | None = None
@@ -205,12 +224,13 @@ class MixturePrior(Prior):
 
     def mahalanobis_sq(self, z: Tensor) -> Tensor:
         """d_c²(z) for every class (N, K)."""
-        return mahalanobis_sq(self.whiten(z), self._on(z).centres)
+        ready = self._on(z)
+        return ready.distances(self.whiten(z), ready.centres)
 
     def energy_whitened(self, w: Tensor) -> Tensor:
         """The energy at whitened points w (N, D) → (N,)."""
         ready = self._on(w)
-        return -torch.logsumexp(ready.log_weights - 0.5 * mahalanobis_sq(w, ready.centres), dim=1)
+        return -torch.logsumexp(ready.log_weights - 0.5 * ready.distances(w, ready.centres), dim=1)
 
     def energy(self, z: Tensor) -> Tensor:
         """E(z) = −log Σ_c π_c exp(−½ d_c²(z)) (N,)."""

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from outfield.config import configurable, require
+from outfield.config import configurable, require, require_number
 from outfield.errors import InputError
 from outfield.projection import Projection, identity
 
@@ -92,10 +92,11 @@ def linear(ends: tuple[float, float], t: int, steps: int) -> float:
 
 
 def _check(steps: int, **schedules: tuple[float, float]) -> None:
-    require(isinstance(steps, int) and steps >= 0, "steps", steps, "a whole number, 0 or more")
+    require_number("steps", steps, least=0, whole=True)
     for name, ends in schedules.items():
-        ok = isinstance(ends, tuple) and len(ends) == 2 and all(math.isfinite(e) and e >= 0 for e in ends)
-        require(ok, name, ends, "a pair (first, last) of non-negative numbers")
+        require(isinstance(ends, tuple) and len(ends) == 2, name, ends, "a pair (first, last) of numbers")
+        for end in ends:
+            require_number(name, end, least=0)
 
 
 @configurable
@@ -181,7 +182,7 @@ class HamiltonianMonteCarlo:
 
     def __post_init__(self) -> None:
         _check(self.steps, step_size=self.step_size)
-        require(self.leapfrog >= 1, "leapfrog", self.leapfrog, "at least 1")
+        require_number("leapfrog", self.leapfrog, least=1, whole=True)
 
     def move(
         self, energy: Energy, z: Tensor, t: int, project: Projection, generator: torch.Generator

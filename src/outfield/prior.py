@@ -12,6 +12,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from outfield.config import arguments
 from outfield.errors import InputError
 
 
@@ -19,6 +20,9 @@ class Prior(ABC):
     """A density q(z) ∝ exp(−E(z)). Constructor arguments are settings; what is learned ends in ``_``."""
 
     needs_labels: bool = False
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in arguments(self).items())})"
 
     @abstractmethod
     def fit(self, z: Tensor, labels: Tensor | None) -> Self:

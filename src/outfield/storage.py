@@ -7,6 +7,7 @@ each tensor's name, type, shape and bytes, so a changed byte anywhere is found o
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -35,9 +36,11 @@ def write_atomically(path: PathLike, write: Callable[[Path], None]) -> None:
     Raises:
         StorageError: the folder does not exist, is not writable, or the disk is full.
     """
-    path = Path(path)
-    scratch = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
+    path = Path(path).resolve()  # a link stays a link, and its target is replaced
+    scratch = path.with_name(f".{secrets.token_hex(8)}.tmp")
     try:
+        if path.exists() and not path.is_file():
+            raise FileExistsError("it is there and is not an ordinary file")
         os.close(os.open(scratch, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
         mode = scratch.stat().st_mode  # what the umask makes of it; a library may put a file of its own there
         write(scratch)
@@ -48,7 +51,21 @@ def write_atomically(path: PathLike, write: Callable[[Path], None]) -> None:
     except (OSError, SafetensorError) as error:
         raise StorageError(f"cannot write {path}: {error}; nothing was changed") from error
     finally:
-        scratch.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            scratch.unlink()
+
+
+def check_writable(path: PathLike) -> None:
+    """Find out before long work whether ``path`` can be written after it.
+
+    Raises:
+        StorageError: its folder does not exist or is not writable.
+    """
+    folder = Path(path).resolve().parent
+    if not folder.is_dir():
+        raise StorageError(f"cannot write {path}: there is no folder {folder}")
+    if not os.access(folder, os.W_OK):
+        raise StorageError(f"cannot write {path}: the folder {folder} is not writable")
 
 
 def write_bytes(path: PathLike, content: bytes) -> None:
@@ -88,11 +105,19 @@ def read(path: PathLike, kind: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
     return parse_header(path, kind, metadata["outfield"], tensors), tensors
 
 
+def check_readable(path: PathLike) -> None:
+    """Raise a :class:`StorageError` unless ``path`` is a file that may be read."""
+    if Path(path).is_dir():
+        raise StorageError(f"cannot read {path}: it is a folder")
+    if not Path(path).is_file():
+        raise StorageError(f"cannot read {path}: there is no such file")
+    if not os.access(path, os.R_OK):
+        raise StorageError(f"cannot read {path}: permission denied")
+
+
 def read_tensors(path: PathLike) -> tuple[dict[str, str], dict[str, Tensor]]:
     """Metadata and tensors of any safetensors file."""
-    path = Path(path)
-    if not path.is_file():
-        raise StorageError(f"cannot read {path}: there is no such file")
+    check_readable(path)
     try:
         with safe_open(path, framework="pt") as file:
             return dict(file.metadata() or {}), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118

@@ -18,9 +18,9 @@ import pyarrow
 import pyarrow.csv
 import pyarrow.parquet
 
-from outfield.errors import FileFormatError, InputError, StorageError
+from outfield.errors import FileFormatError, InputError
 from outfield.features import FIELDS, FeatureSet
-from outfield.storage import write_atomically
+from outfield.storage import check_readable, write_atomically
 
 PREFIXES = {"feature": "features", "logit": "logits", "odin_logit": "odin_logits", "spread": "spread"}
 
@@ -33,12 +33,12 @@ def read_features(source: str) -> FeatureSet:
         FileFormatError: it does not hold a FeatureSet.
         InputError: its arrays are not valid, or its ending is unknown.
     """
-    name, _, part = source.partition("#")
-    path = Path(name)
+    path, part = split_source(source)
     if path.suffix not in (".csv", ".parquet"):
-        return FeatureSet.load(path, part or None)
-    if not path.is_file():
-        raise StorageError(f"cannot read {path}: there is no such file")
+        return FeatureSet.load(path, part)
+    if part is not None:
+        raise InputError(f"{path}: only an .npz can hold several sets; {part!r} has no meaning here")
+    check_readable(path)
     try:
         table = pyarrow.csv.read_csv(path) if path.suffix == ".csv" else pyarrow.parquet.read_table(path)
     except (pyarrow.ArrowException, OSError) as error:
@@ -46,11 +46,21 @@ def read_features(source: str) -> FeatureSet:
     return FeatureSet(**_fields(path, table))
 
 
+def split_source(source: str) -> tuple[Path, str | None]:
+    """``FILE`` or ``FILE#SET`` as path and set; a file whose own name has a # in it is found first."""
+    name, hash_sign, part = source.rpartition("#")
+    if not hash_sign or Path(source).is_file():
+        return Path(source), None
+    return Path(name), part or None
+
+
 def _fields(path: Path, table: Any) -> dict[str, np.ndarray]:
     fields: dict[str, np.ndarray] = {}
     numbered: dict[str, dict[int, str]] = {}
+    if len(set(table.column_names)) < len(table.column_names):
+        raise FileFormatError(f"{path} has two columns of the same name; each name may stand once")
     for name in table.column_names:
-        match = re.fullmatch(r"(feature|logit|odin_logit|spread)_(\d+)", name)
+        match = re.fullmatch(r"(feature|logit|odin_logit|spread)_(0|[1-9]\d*)", name)
         if match:
             numbered.setdefault(PREFIXES[match[1]], {})[int(match[2])] = name
         elif name in ("label", "labels"):
@@ -86,7 +96,8 @@ def _numbers(path: Path, table: Any, name: str) -> np.ndarray:
 
 def _lists(path: Path, table: Any, name: str) -> np.ndarray:
     column = table.column(name).combine_chunks()
-    if not pyarrow.types.is_list(column.type) and not pyarrow.types.is_fixed_size_list(column.type):
+    types = pyarrow.types
+    if not any(check(column.type) for check in (types.is_list, types.is_large_list, types.is_fixed_size_list)):
         raise FileFormatError(f"{path}: column {name!r} must hold lists of numbers; it holds {column.type}")
     flat = column.flatten().to_numpy(zero_copy_only=False)
     if column.null_count or len(column) == 0 or len(flat) % len(column):
@@ -113,8 +124,8 @@ def write_columns(path: Path, columns: Mapping[str, np.ndarray]) -> None:
 
 
 def csv_rows(columns: Mapping[str, np.ndarray]) -> list[list[str]]:
-    """Header and rows as text; floats in the fewest digits that read back equal."""
-    texts = [[str(value) for value in column] for column in columns.values()]
+    """Header and rows as text; floats in digits that read back equal as float64."""
+    texts = [[str(value) for value in column.tolist()] for column in columns.values()]
     return [list(columns), *(list(row) for row in zip(*texts, strict=True))]
 
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from outfield import storage
-from outfield.config import configurable, require
+from outfield.config import arguments, configurable, require, require_number
 from outfield.energy import CorrectedEnergy
 from outfield.errors import DivergenceError, FileFormatError, InputError
 from outfield.langevin import Sampler, run_chains
@@ -62,18 +62,21 @@ class Training:
     energy_limit: float = 1e4
 
     def __post_init__(self) -> None:
-        require(isinstance(self.epochs, int) and self.epochs >= 1, "epochs", self.epochs, "a whole number, 1 or more")
-        require(
-            isinstance(self.batch_size, int) and self.batch_size >= 1,
-            "batch_size",
-            self.batch_size,
-            "a whole number, 1 or more",
-        )
-        require(self.learning_rate > 0, "learning_rate", self.learning_rate, "positive")
-        require(self.l2 >= 0, "l2", self.l2, "0 or more")
-        require(self.input_noise >= 0, "input_noise", self.input_noise, "0 or more")
+        for name, least in (("epochs", 1), ("batch_size", 1), ("replay_size", 1)):
+            require_number(name, getattr(self, name), least=least, whole=True)
+        for name in ("l2", "input_noise"):
+            require_number(name, getattr(self, name), least=0)
+        for name in ("learning_rate", "energy_limit"):
+            require_number(name, getattr(self, name), above=0)
+        require_number("replay_fresh", self.replay_fresh, least=0, most=1)
         require(self.start in STARTS, "start", self.start, f"one of {', '.join(STARTS)}")
-        require(0 <= self.replay_fresh <= 1, "replay_fresh", self.replay_fresh, "between 0 and 1")
+        pair = isinstance(self.betas, tuple) and len(self.betas) == 2
+        require(
+            pair and all(0 <= beta < 1 for beta in self.betas),
+            "betas",
+            self.betas,
+            "a pair of numbers from 0 to below 1",
+        )
 
 
 @dataclass
@@ -146,6 +149,7 @@ def train(
             run.check()
             run.save(checkpoint.path)
             written = time.monotonic()
+    run.check_result()
     return run.history
 
 
@@ -174,6 +178,7 @@ class _Run:
         self.sums = torch.zeros(3, dtype=torch.float64, device=z.device)
         self.largest = torch.zeros((), device=z.device)
         self.history = History()
+        self._fingerprint: str | None = None
 
     def step(self) -> None:
         """One batch: chains, loss, optimiser; closes the epoch after its last batch."""
@@ -225,16 +230,25 @@ class _Run:
                 f"or lower the sampler's step_size (now {getattr(self.sampler, 'step_size', None)})."
             )
 
+    def check_result(self) -> None:
+        """The last step's weights have not been looked at yet: see what they make of real rows."""
+        with torch.no_grad():
+            self.largest = self.model.residual(self.z[: self.batch_size]).abs().mean()
+        self.check()
+
     def _identity(self) -> dict[str, Any]:
-        """What must be equal for a checkpoint to belong to this fit."""
-        if not hasattr(self, "_fingerprint"):
-            self._fingerprint = storage.fingerprint({"z": self.z})
-        shapes = [list(p.shape) for p in self.parameters]
-        prior = (type(self.model.prior).__name__, self.model.temperature, self.model.prior_temperature)
+        """What must be equal for a checkpoint to belong to this fit: the data, what the prior learned of it, all settings."""
+        if self._fingerprint is None:
+            prior = {} if self.model.prior is None else self.model.prior.state()
+            self._fingerprint = storage.fingerprint({"z": self.z, **{f"prior.{k}": v for k, v in prior.items()}})
+        prior_settings = (
+            None if self.model.prior is None else (type(self.model.prior).__name__, arguments(self.model.prior))
+        )
+        model = (repr(self.model.network), self.model.temperature, prior_settings, self.model.prior_temperature)
         project = getattr(self.project, "__name__", repr(self.project))
         return {
             "features": self._fingerprint,
-            "settings": repr((self.training, self.sampler, project, self.seed, shapes, prior, str(self.z.device.type))),
+            "settings": repr((self.training, self.sampler, project, self.seed, model, self.z.device.type)),
         }
 
     def save(self, path: storage.PathLike) -> None:

@@ -5,7 +5,7 @@ from outfield.detectors.knn import KNN  # isort: skip
 from outfield.detectors.gaussian import SSD, GaussianMixture  # isort: skip
 from outfield.detectors.ebm import EBM  # isort: skip
 from outfield.detectors.corrected import EnergyCorrected  # isort: skip
-from outfield.detectors.base import DETECTORS, Detector, get_detector, load, register
+from outfield.detectors.base import DETECTORS, Detector, load, register
 
 __all__ = [
     "DETECTORS",
@@ -18,7 +18,6 @@ __all__ = [
     "EnergyCorrected",
     "EnergyLogits",
     "GaussianMixture",
-    "get_detector",
     "load",
     "register",
 ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Self, final
 
@@ -15,7 +17,18 @@ from outfield.features import FeatureSet
 from outfield.progress import bar
 from outfield.version import __version__
 
-DETECTORS: dict[str, type[Detector]] = {}
+LARGEST = torch.finfo(torch.float32).max
+"""Scores are cut off here, so that a huge float64 logit gives a finite float32 score."""
+
+
+class Registry(dict[str, "type[Detector]"]):
+    """Detectors by name; an unknown name is an :class:`outfield.errors.UnknownNameError` that lists the known ones."""
+
+    def __missing__(self, name: str) -> type[Detector]:
+        raise UnknownNameError(f"there is no detector {name!r}; there are {', '.join(self)}")
+
+
+DETECTORS = Registry()
 """Every detector by name: what the command line and the contract tests walk."""
 
 Batch = dict[str, Tensor]
@@ -73,9 +86,17 @@ class Detector(ABC):
         Raises:
             MissingFieldError: ``train`` lacks a field that this detector learns from.
         """
+        self._check_settings()
         self._accept(train, self.fit_needs, "fit")
         self._fit(train)
         return self._now_fitted(train)
+
+    def _check_settings(self) -> None:
+        """Refuse, before any work, settings that could not be saved or would fail later."""
+        self._settings()
+
+    def _settings(self) -> dict[str, Any]:
+        return {name: to_plain(value) for name, value in arguments(self).items()}
 
     def _now_fitted(self, train: FeatureSet) -> Self:
         value = getattr(train, self.score_needs[0])
@@ -100,7 +121,7 @@ class Detector(ABC):
         with torch.no_grad(), bar(title, len(test), "samples", worth_it=len(test) > rows) as advance:
             for batch in test.batches(rows):
                 moved = {name: batch[name].to(self.device) for name in self.score_needs}
-                pieces.append(self._score(moved).float().cpu())
+                pieces.append(self._score(moved).clamp(-LARGEST, LARGEST).float().cpu())
                 advance(sum(map(len, pieces)))
         return torch.cat(pieces)
 
@@ -165,12 +186,20 @@ class Detector(ABC):
             raise NotFittedError(f"this {type(self).__name__} is not fitted; there is nothing to save")
         header = {
             "detector": type(self).__name__,
-            "settings": {name: to_plain(value) for name, value in arguments(self).items()},
+            "settings": self._settings(),
             "width": self._width,
             "notes": self._notes(),
             "outfield": __version__,
         }
         storage.write(path, "detector", header, self._state())
+
+    @final
+    def fingerprint(self) -> str:
+        """Name and a digest of settings and learned tensors, such as ``SSD 5f0c…``: equal for equal detectors."""
+        if not self._fitted:
+            raise NotFittedError(f"this {type(self).__name__} is not fitted; it has no fingerprint yet")
+        content = json.dumps(self._settings(), sort_keys=True) + storage.fingerprint(self._state())
+        return f"{type(self).__name__} {hashlib.sha256(content.encode()).hexdigest()[:16]}"
 
 
 def load(path: storage.PathLike) -> Detector:
@@ -182,7 +211,7 @@ def load(path: storage.PathLike) -> Detector:
     """
     header, tensors = storage.read(path, "detector")
     try:
-        cls = get_detector(header["detector"])
+        cls = DETECTORS[header["detector"]]
         detector: Detector = construct(cls, {name: from_plain(value) for name, value in header["settings"].items()})
         detector._width = header["width"]
         detector._load_state(tensors)
@@ -191,14 +220,3 @@ def load(path: storage.PathLike) -> Detector:
         raise FileFormatError(f"{path} holds a detector that this version of Outfield cannot build: {error}") from error
     detector._fitted = True
     return detector
-
-
-def get_detector(name: str) -> type[Detector]:
-    """The detector class of that name.
-
-    Raises:
-        UnknownNameError: there is none; the message lists what there is.
-    """
-    if name not in DETECTORS:
-        raise UnknownNameError(f"there is no detector {name!r}; there are {', '.join(DETECTORS)}")
-    return DETECTORS[name]

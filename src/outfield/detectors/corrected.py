@@ -6,7 +6,7 @@ from typing import cast
 
 from torch import Tensor, nn
 
-from outfield.config import arguments, construct
+from outfield.config import arguments, construct, require, require_number
 from outfield.detectors.base import register
 from outfield.detectors.learned import LearnedEnergy
 from outfield.energy import MLP, CorrectedEnergy, Network
@@ -25,7 +25,7 @@ class EnergyCorrected(LearnedEnergy):
     The defaults are the paper's.
 
     Args:
-        prior: what is corrected; a fresh copy of it is fitted. None for the mixture of Gaussians.
+        prior: what is corrected; a fresh copy of it is fitted.
         prior_temperature: T_prior. The paper's T_G = 1000 is stated for an energy without the factor ½: 500 here.
         network: recipe of the network.
         temperature: T in E_θ = network / T.
@@ -42,7 +42,7 @@ class EnergyCorrected(LearnedEnergy):
 
     def __init__(
         self,
-        prior: Prior | None = None,
+        prior: Prior = MixturePrior(),
         prior_temperature: float = 500.0,
         network: Network = MLP(),
         temperature: float = 1.0,
@@ -64,14 +64,17 @@ class EnergyCorrected(LearnedEnergy):
     def prior_(self) -> Prior:
         return cast(Prior, self.model_.prior)
 
+    def _check_settings(self) -> None:
+        super()._check_settings()
+        require(isinstance(self.prior, Prior), "prior", self.prior, "an outfield.Prior")
+        require_number("prior_temperature", self.prior_temperature, above=0)
+
     def _fresh_prior(self) -> Prior:
-        if self.prior is None:
-            return MixturePrior()
         prior: Prior = construct(type(self.prior), arguments(self.prior))
         return prior
 
     def _accept(self, data: FeatureSet, needs: tuple[str, ...], what: str) -> None:
-        unlabelled = what == "fit" and self.prior is not None and not self.prior.needs_labels
+        unlabelled = what == "fit" and isinstance(self.prior, Prior) and not self.prior.needs_labels
         super()._accept(data, () if unlabelled else needs, what)
 
     def _build(self, z: Tensor, labels: Tensor | None) -> CorrectedEnergy:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from outfield.config import require
+from outfield.config import require_number
 from outfield.detectors.base import Batch, Detector, register
 from outfield.errors import OutfieldWarning, TooFewSamplesError
 from outfield.features import FeatureSet
@@ -38,7 +38,7 @@ class KNN(Detector):
     """
 
     def __init__(self, k: int = 50) -> None:
-        require(isinstance(k, int) and not isinstance(k, bool) and k >= 1, "k", k, "a whole number, 1 or more")
+        require_number("k", k, least=1, whole=True)
         self.k = k
         self._index: Any = None
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from outfield import storage
-from outfield.config import require
+from outfield.config import require, require_number
 from outfield.detectors.base import Batch, Detector
 from outfield.energy import CorrectedEnergy, Network
 from outfield.errors import FileFormatError
@@ -51,15 +51,23 @@ class LearnedEnergy(Detector):
             DivergenceError: energies became non-finite or exploded; the message says what to change.
             InputError: the checkpoint belongs to another fit.
         """
+        self._check_settings()
         self._accept(train, self.fit_needs, "fit")
-        self._train(train, Checkpoint(checkpoint) if isinstance(checkpoint, str | os.PathLike) else checkpoint)
+        if isinstance(checkpoint, str | os.PathLike):
+            checkpoint = Checkpoint(checkpoint)
+        require(isinstance(checkpoint, Checkpoint | None), "checkpoint", checkpoint, "a path or an outfield.Checkpoint")
+        self._fit(train, checkpoint)
         return self._now_fitted(train)
 
-    def _fit(self, train: FeatureSet) -> None:
-        self._train(train, None)
+    def _check_settings(self) -> None:
+        super()._check_settings()
+        require(isinstance(self.training, Training), "training", self.training, "an outfield.Training")
+        require(hasattr(self.sampler, "move"), "sampler", self.sampler, "a sampler such as outfield.Langevin")
+        require(hasattr(self.network, "build"), "network", self.network, "a network such as outfield.MLP")
+        require_number("temperature", self.temperature, above=0)
+        require_number("seed", self.seed, least=0, most=2**63 - 1, whole=True)
 
-    def _train(self, data: FeatureSet, checkpoint: Checkpoint | None) -> None:
-        require(isinstance(self.seed, int), "seed", self.seed, "a whole number")
+    def _fit(self, data: FeatureSet, checkpoint: Checkpoint | None = None) -> None:
         z = torch.cat([normalise(piece["features"].to(self.device)) for piece in data.batches(self.rows_at_once)])
         labels = None if data.labels is None else data.labels.to(self.device)
         projection = resolve(self.projection, z)

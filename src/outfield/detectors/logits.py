@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
-from outfield.config import require
+from outfield.config import require_number
 from outfield.detectors.base import Batch, Detector, register
 from outfield.features import FeatureSet
-
-
-def _check_temperature(temperature: float) -> None:
-    require(temperature > 0 and math.isfinite(temperature), "temperature", temperature, "a positive number")
 
 
 @register
@@ -21,7 +15,7 @@ class MSP(Detector):
     """Maximum softmax probability (Hendrycks & Gimpel 2017).
 
     score = 1 − max_c softmax(l)_c, computed as r / (1 + r) with r = Σ_{c ≠ max} exp(l_c − l_max), so that confident rows keep
-    their order instead of all rounding to 0.
+    their order instead of all rounding to 0 (up to a margin of about 100, where float32 ends).
     """
 
     score_needs = ("logits",)
@@ -53,7 +47,7 @@ class ODIN(Detector):
     score_needs = ("odin_logits",)
 
     def __init__(self, temperature: float = 1000.0) -> None:
-        _check_temperature(temperature)
+        require_number("temperature", temperature, above=0)
         self.temperature = temperature
 
     def _fit(self, train: FeatureSet) -> None:
@@ -78,7 +72,7 @@ class EnergyLogits(Detector):
     score_needs = ("logits",)
 
     def __init__(self, temperature: float = 1.0) -> None:
-        _check_temperature(temperature)
+        require_number("temperature", temperature, above=0)
         self.temperature = temperature
 
     def _fit(self, train: FeatureSet) -> None:
