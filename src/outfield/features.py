@@ -148,8 +148,8 @@ class FeatureSet:
         elif suffix == ".npz":
             if any(value.dtype == torch.bfloat16 for value in self.tensors().values()):
                 raise InputError(f"{path}: .npz cannot hold bfloat16; save as .safetensors")
-            arrays = {name: value.numpy() for name, value in self.tensors().items()}
-            arrays[DIGEST] = np.array(storage.fingerprint(self.tensors()))
+            digest = np.array(storage.fingerprint(self.tensors()))  # first, so that losing the end of the index is found
+            arrays = {DIGEST: digest, **{name: value.numpy() for name, value in self.tensors().items()}}
             storage.write_atomically(path, lambda scratch: _write_npz(scratch, arrays))
         else:
             raise InputError(
