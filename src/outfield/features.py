@@ -148,7 +148,8 @@ class FeatureSet:
         elif suffix == ".npz":
             if any(value.dtype == torch.bfloat16 for value in self.tensors().values()):
                 raise InputError(f"{path}: .npz cannot hold bfloat16; save as .safetensors")
-            digest = np.array(storage.fingerprint(self.tensors()))  # first, so that losing the end of the index is found
+            # The digest comes first, so that an index that lost its end is found.
+            digest = np.array(storage.fingerprint(self.tensors()))
             arrays = {DIGEST: digest, **{name: value.numpy() for name, value in self.tensors().items()}}
             storage.write_atomically(path, lambda scratch: _write_npz(scratch, arrays))
         else:
