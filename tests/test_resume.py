@@ -66,9 +66,9 @@ class TestResume:
         with pytest.raises(of.InputError, match="other settings"):
             quick(name, network=slope, **self.settings(name, start)).fit(train_set, checkpoint=path)
         if name == "EnergyCorrected":
-            with pytest.raises(of.InputError, match="other features"):
+            with pytest.raises(of.InputError, match="other labels"):
                 quick(name, **self.settings(name, start)).fit(relabelled, checkpoint=path)
-            with pytest.raises(of.InputError, match="belongs to a fit with other"):
+            with pytest.raises(of.InputError, match="other settings"):
                 quick(name, prior=of.MixturePrior(0.5), **self.settings(name, start)).fit(train_set, checkpoint=path)
         path.write_bytes(path.read_bytes()[:-9])
         with pytest.raises(of.FileFormatError):

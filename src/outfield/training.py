@@ -10,7 +10,7 @@ The prior's energy has no gradient in θ, so it appears only inside the chains.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from outfield import storage
-from outfield.config import arguments, configurable, require, require_number
+from outfield.config import configurable, require, require_number
 from outfield.energy import CorrectedEnergy
 from outfield.errors import DivergenceError, FileFormatError, InputError
 from outfield.langevin import Sampler, run_chains
@@ -91,17 +91,20 @@ class History:
         return len(self.loss)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Checkpoint:
     """Where a running fit is kept so that a killed one can go on.
 
     Args:
         path: a ``.safetensors`` file, replaced atomically.
         seconds: how often it is written; also after every epoch.
+        identity: what, besides the rows and the settings of the loop, must be equal for a checkpoint to belong to a fit.
+            Detectors fill it in.
     """
 
     path: storage.PathLike
     seconds: float = 30.0
+    identity: Mapping[str, str] = field(default_factory=dict)
 
 
 Progress = Callable[[int, int, History], None]
@@ -138,7 +141,7 @@ def train(
     """
     run = _Run(model, z, training, sampler, project, seed)
     if checkpoint is not None and Path(checkpoint.path).exists():
-        run.restore(checkpoint.path)
+        run.restore(checkpoint)
     written = time.monotonic()
     while run.epoch < training.epochs:
         run.step()
@@ -147,7 +150,7 @@ def train(
         due = run.batch == 0 or (checkpoint is not None and time.monotonic() - written >= checkpoint.seconds)
         if checkpoint is not None and due:
             run.check()
-            run.save(checkpoint.path)
+            run.save(checkpoint)
             written = time.monotonic()
     run.check_result()
     return run.history
@@ -159,14 +162,8 @@ class _Run:
     def __init__(
         self, model: CorrectedEnergy, z: Tensor, training: Training, sampler: Sampler, project: Projection, seed: int
     ) -> None:
-        self.model, self.z, self.training, self.sampler, self.project, self.seed = (
-            model,
-            z,
-            training,
-            sampler,
-            project,
-            seed,
-        )
+        self.model, self.z, self.project, self.seed = model, z, project, seed
+        self.training, self.sampler = training, sampler
         self.generator = torch.Generator(z.device).manual_seed(seed)
         self.parameters = [p for p in model.network.parameters() if p.requires_grad]
         self.optimiser = torch.optim.Adam(self.parameters, lr=training.learning_rate, betas=training.betas)
@@ -192,16 +189,17 @@ class _Run:
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()
         self.optimiser.step()
-        means = torch.stack([loss.detach(), on_real.detach().mean(), on_negatives.detach().mean()])
-        self.sums += means
-        self.largest = torch.maximum(
-            self.largest, torch.maximum(on_real.detach().abs().mean(), on_negatives.detach().abs().mean())
-        )
+        self._record(loss.detach(), on_real.detach(), on_negatives.detach())
         self.batch += 1
         if self.batch % CHECK_EVERY == 0 or self.batch == self.batches:
             self.check()
         if self.batch == self.batches:
             self._close_epoch()
+
+    def _record(self, loss: Tensor, on_real: Tensor, on_negatives: Tensor) -> None:
+        self.sums += torch.stack([loss, on_real.mean(), on_negatives.mean()])
+        for energies in (on_real, on_negatives):
+            self.largest = torch.maximum(self.largest, energies.abs().mean())
 
     def _noisy(self, z: Tensor) -> Tensor:
         noise = torch.randn(z.shape, generator=self.generator, device=z.device, dtype=z.dtype)
@@ -219,11 +217,7 @@ class _Run:
         """Stop a run whose energies mean nothing any more."""
         largest, limit = float(self.largest), self.training.energy_limit
         if not largest <= limit:
-            what = (
-                f"a mean absolute energy of {largest:.3g} (the limit is {limit:.3g})"
-                if largest == largest
-                else "NaN energies"
-            )
+            what = f"the mean absolute energy is {largest:.3g} (the limit is {limit:.3g})"
             raise DivergenceError(
                 f"training diverged in epoch {self.epoch + 1}, batch {self.batch}: {what}. "
                 f"Lower learning_rate (now {self.training.learning_rate:g}), raise l2 (now {self.training.l2:g}), "
@@ -236,22 +230,16 @@ class _Run:
             self.largest = self.model.residual(self.z[: self.batch_size]).abs().mean()
         self.check()
 
-    def _identity(self) -> dict[str, Any]:
-        """What must be equal for a checkpoint to belong to this fit: the data, what the prior learned of it, all settings."""
+    def _identity(self, checkpoint: Checkpoint) -> dict[str, str]:
+        """What must be equal for a checkpoint to belong to this fit."""
         if self._fingerprint is None:
-            prior = {} if self.model.prior is None else self.model.prior.state()
-            self._fingerprint = storage.fingerprint({"z": self.z, **{f"prior.{k}": v for k, v in prior.items()}})
-        prior_settings = (
-            None if self.model.prior is None else (type(self.model.prior).__name__, arguments(self.model.prior))
-        )
-        model = (repr(self.model.network), self.model.temperature, prior_settings, self.model.prior_temperature)
+            self._fingerprint = storage.fingerprint({"z": self.z})
+        model = (repr(self.model.network), self.model.temperature, repr(self.model.prior), self.model.prior_temperature)
         project = getattr(self.project, "__name__", repr(self.project))
-        return {
-            "features": self._fingerprint,
-            "settings": repr((self.training, self.sampler, project, self.seed, model, self.z.device.type)),
-        }
+        settings = repr((self.training, self.sampler, project, self.seed, model, self.z.device.type))
+        return {"features": self._fingerprint, "settings": settings, **checkpoint.identity}
 
-    def save(self, path: storage.PathLike) -> None:
+    def save(self, checkpoint: Checkpoint) -> None:
         tensors = {f"network.{name}": value for name, value in self.model.network.state_dict().items()}
         for index, state in self.optimiser.state_dict()["state"].items():
             tensors |= {f"adam.{index}.{name}": value for name, value in state.items()}
@@ -262,17 +250,13 @@ class _Run:
             "sums": self.sums,
             "largest": self.largest,
         }
-        header = {
-            "epoch": self.epoch,
-            "batch": self.batch,
-            "history": asdict(self.history),
-            "identity": self._identity(),
-        }
-        storage.write(path, "Checkpoint", header, tensors)
+        header = {"epoch": self.epoch, "batch": self.batch, "history": asdict(self.history)}
+        storage.write(checkpoint.path, "Checkpoint", header | {"identity": self._identity(checkpoint)}, tensors)
 
-    def restore(self, path: storage.PathLike) -> None:
+    def restore(self, checkpoint: Checkpoint) -> None:
+        path = checkpoint.path
         header, tensors = storage.read(path, "Checkpoint")
-        for key, value in self._identity().items():
+        for key, value in self._identity(checkpoint).items():
             if header.get("identity", {}).get(key) != value:
                 raise InputError(
                     f"the checkpoint {path} belongs to a fit with other {key}; delete it or name another file to start afresh"

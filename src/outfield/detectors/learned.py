@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Self
 
 import torch
@@ -72,10 +72,10 @@ class LearnedEnergy(Detector):
         labels = None if data.labels is None else data.labels.to(self.device)
         projection = resolve(self.projection, z)
         model = self._build(z, labels).to(self.device)
-        title = f"fitting {type(self).__name__}"
-        with bar(
-            title, total=self.training.epochs * max(1, len(z) // self.training.batch_size), unit="steps"
-        ) as advance:
+        if checkpoint is not None and labels is not None:
+            checkpoint = replace(checkpoint, identity={"labels": storage.fingerprint({"labels": labels})})
+        steps = self.training.epochs * max(1, len(z) // self.training.batch_size)
+        with bar(f"fitting {type(self).__name__}", steps, unit="steps") as advance:
 
             def progress(done: int, total: int, history: History) -> None:
                 advance(done, note=f"epoch {len(history)}: loss {history.loss[-1]:.4g}" if len(history) else "")
