@@ -181,6 +181,14 @@ def test_detectors_lists_all():
     assert all(name in done.stdout for name in of.DETECTORS)
 
 
+def test_every_setting_of_a_detector_is_listed_and_can_be_set(files, tmp_path):
+    done = outfield("detectors", "EnergyCorrected")
+    assert done.returncode == 0
+    for path in ("prior.floor", "network.hidden", "sampler.steps", "training.epochs", "seed"):
+        assert f"{path} " in done.stdout
+    assert outfield("detectors", "Nonsense").returncode == 2
+
+
 def test_help_has_examples_and_the_version_is_printed():
     for command in ("fit", "score", "evaluate", "toy", "demo", "detectors"):
         done = outfield(command, "--help")
@@ -241,6 +249,7 @@ def test_mistakes_get_one_clear_line_and_an_exit_code(files, tmp_path, arguments
         ({"feature_0": ["x"]}, "not numbers"),
         ({"feature_0": [1.0, ""], "feature_1": [1.0, 2.0]}, "empty"),
         ({"label": [1]}, "feature_0"),
+        ({"0.5": [1.0], "1.5": [2.0]}, "no header"),
         ({"feature_0": [1.0], "feature_00": [1.0]}, "feature_00"),
         ({"feature_0": [1.0], "label": [-1]}, "out of range"),
     ],

@@ -65,6 +65,13 @@ def test_closed_forms_of_two_normals(delta):
     assert of.fpr95(ids, oods) == pytest.approx(norm.cdf(norm.ppf(0.95) - delta), abs=6e-3)
 
 
+@pytest.mark.parametrize("n", [1, 7, 1000])
+def test_perfect_separation_is_exactly_one(n):
+    ids, oods = np.arange(n), np.arange(n) + n
+    assert of.auroc(ids, oods) == of.aupr_in(ids, oods) == of.aupr_out(ids, oods) == 1
+    assert of.fpr95(ids, oods) == of.id_rejected_at_95_ood_recall(ids, oods) == 0
+
+
 def test_large_scores_do_not_saturate():
     ids, oods = 1e12 + np.arange(10.0), 1e12 + np.arange(10.0) + 0.5
     assert of.auroc(ids, oods) == roc_auc_score(*labelled(ids, oods)) == 0.55

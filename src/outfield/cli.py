@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from outfield import report
-from outfield.config import construct_from_text
+from outfield.config import construct_from_text, settings_of
 from outfield.detectors import DETECTORS, Detector, load
 from outfield.detectors.learned import LearnedEnergy
 from outfield.errors import (
@@ -109,7 +109,7 @@ def _print(table: report.Table) -> None:
     )
     for column, name in enumerate(table.header):
         words = column < table.left
-        shown.add_column(name, justify="left" if words else "right", no_wrap=column == 0 or not words)
+        shown.add_column(name, justify="left" if words else "right", no_wrap=column == 0 or not words, overflow="fold")
     for row in table.rows:
         shown.add_row(*map(_plain, row))
     natural = Console(width=1000).measure(shown).maximum
@@ -117,14 +117,28 @@ def _print(table: report.Table) -> None:
     Console(highlight=False, width=None if fits else natural).print(shown)
 
 
-@app.command(epilog="Example:\n\noutfield detectors")
-def detectors() -> None:
+@app.command(epilog="Examples:\n\noutfield detectors\n\noutfield detectors EnergyCorrected")
+def detectors(
+    name: Annotated[
+        str | None, typer.Argument(help="One detector, to see every setting that fit --set can change.")
+    ] = None,
+) -> None:
     """List the detectors, what they need and what can be set."""
+    if name is not None:
+        out.print(_plain(inspect.getdoc(DETECTORS[name])))
+        out.print()
+        rows = [[path, repr(value)] for path, value in settings_of(DETECTORS[name]()).items()]
+        _print(
+            report.Table(
+                f"settings of {name} (outfield fit {name} … --set NAME=VALUE)", ["name", "default"], rows, left=2
+            )
+        )
+        return
     rows = []
     for name, cls in DETECTORS.items():
-        needs = dict.fromkeys([*cls.score_needs, *cls.fit_needs])
+        needs = ", ".join(cls.score_needs) + "".join(f"; {field} to fit" for field in cls.fit_needs)
         settings = ", ".join(f"{p.name}={_short(p.default)}" for p in inspect.signature(cls).parameters.values())
-        rows.append([name, ", ".join(needs), (inspect.getdoc(cls) or "").splitlines()[0], settings or "–"])
+        rows.append([name, needs, (inspect.getdoc(cls) or "").splitlines()[0], settings or "–"])
     _print(
         report.Table("detectors (higher score = more OOD)", ["name", "needs", "what it is", "settings"], rows, left=4)
     )
@@ -145,7 +159,9 @@ def fit(
     output: Annotated[Path, typer.Option("--out", "-o", help="Where the fitted detector goes (.safetensors).")],
     setting: Annotated[
         list[str] | None,
-        typer.Option("--set", "-s", help="A setting, NAME=VALUE; inner ones with a dot: training.epochs=5."),
+        typer.Option(
+            "--set", "-s", help="A setting, NAME=VALUE, such as training.epochs=5; outfield detectors NAME lists them."
+        ),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of a detector that is trained.")] = None,
     checkpoint: Annotated[
@@ -176,6 +192,8 @@ def fit(
     data = read_features(train)
     held_out_data = None if held_out is None else read_features(held_out)
     if isinstance(model, LearnedEnergy):
+        if checkpoint is not None and checkpoint.exists():
+            err.print(f"going on from {_plain(checkpoint)}")
         model.fit(data, checkpoint=checkpoint)
     elif checkpoint is not None:
         raise InputError(f"--checkpoint is for detectors that are trained; {detector} is fitted at once")

@@ -105,6 +105,19 @@ def construct_from_text(cls: type, settings: Mapping[str, str]) -> Any:
     return construct(cls, chosen)
 
 
+def settings_of(obj: Any, prefix: str = "") -> dict[str, Any]:
+    """Every setting of ``obj`` by the path that :func:`construct_from_text` takes.
+
+    >>> settings_of(CONFIGURABLE["MLP"]())
+    {'hidden': 1024, 'depth': 4, 'slope': 0.2}
+    """
+    found: dict[str, Any] = {}
+    for name, value in arguments(obj).items():
+        inner = type(value).__name__ in CONFIGURABLE
+        found |= settings_of(value, f"{prefix}{name}.") if inner else {prefix + name: value}
+    return found
+
+
 def _parse(text: str) -> Any:
     """Text as a number, a pair, a settings class with its defaults, or itself."""
     if text in CONFIGURABLE:

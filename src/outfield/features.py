@@ -42,7 +42,8 @@ class FeatureSet:
     Arrays may be numpy or torch, half to double precision; they are neither copied nor changed where that can be helped.
 
     Raises:
-        InputError: NaN or infinite values, a wrong rank, lengths that differ, labels that are not 0 … K−1.
+        InputError: NaN or infinite values, a wrong rank, lengths that differ, labels that are not integers from 0 or that
+            exceed the classes of the logits.
 
     >>> import numpy as np, outfield as of
     >>> of.FeatureSet(np.eye(3), labels=[0, 1, 1])

@@ -76,7 +76,7 @@ def _average_precision(positives: np.ndarray, negatives: np.ndarray) -> float:
     values, counts = np.unique(positives, return_counts=True)
     true = len(positives) - np.searchsorted(positives, values, side="left")
     false = len(negatives) - np.searchsorted(negatives, values, side="left")
-    return float(np.sum(counts / len(positives) * (true / (true + false))))
+    return float(np.sum(counts * (true / (true + false))) / len(positives))
 
 
 def _rank(share: float, n: int) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import matplotlib
+import matplotlib.ticker
 import numpy as np
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
@@ -54,7 +55,7 @@ def cross_figure(run: ToyRun, path: PathLike) -> None:
         image = _energy(axes[1], run, run.mixture, "Gaussian")
         _residual(axes[2], run)
         _energy(axes[3], run, run.corrected, "corrected")
-        _energy(axes[4], run, run.ebm, "EBM alone")
+        _energy(axes[4], run, run.ebm, "EBM alone", ", mass outside")
         for panel in axes:
             panel.set(xlim=(-2, 2), ylim=(-2, 2))
         for left, right, sign in ((1, 2, "+"), (2, 3, "=")):
@@ -106,8 +107,8 @@ def _map(axes: Any, run: ToyRun, values: Tensor, **options: Any) -> Any:
     return axes.imshow(values.T.numpy(), origin="lower", extent=(-h, h, -h, h), interpolation="bilinear", **options)
 
 
-def _energy(axes: Any, run: ToyRun, model: ToyModel, title: str) -> Any:
-    _panel(axes, title, f"held-out NLL {model.nll:.2f}")
+def _energy(axes: Any, run: ToyRun, model: ToyModel, title: str, note: str = "") -> Any:
+    _panel(axes, title, f"held-out NLL {model.nll:.2f}{note}")
     energy = model.density.energy
     return _map(axes, run, (energy - energy.min()).clamp_max(DEPTH), cmap=ENERGY, vmin=0, vmax=DEPTH)
 
@@ -127,6 +128,9 @@ def _points(axes: Any, run: ToyRun, title: str, caption: str) -> None:
     h = run.data.half_width
     axes.set(xlim=(-h, h), ylim=(-h, h), aspect="equal")
     _panel(axes, title, caption)
+    if len(run.data.centres) > 1:
+        for number, (x, y) in enumerate(run.data.centres.tolist(), 1):
+            axes.text(x + 1.0, y + 0.9, str(number), fontsize=9, color=MUTED, ha="center", va="center")
 
 
 def _masses(axes: Any, run: ToyRun) -> None:
@@ -137,6 +141,9 @@ def _masses(axes: Any, run: ToyRun) -> None:
     axes.annotate("1/9", (positions[-1] + 0.95, 1 / len(positions)), va="center", fontsize=9, annotation_clip=False)
     axes.set_title("mass of each mode")
     axes.set_xticks(positions, [str(p + 1) for p in positions])
+    axes.yaxis.set_major_locator(matplotlib.ticker.MultipleLocator(0.05))
+    box = axes.get_position()
+    axes.set_position((box.x0 + 0.025, box.y0, box.width - 0.025, box.height))
     axes.set_xlabel("mode", color=MUTED)
     axes.legend(loc="upper center", ncols=3, fontsize=8.5, bbox_to_anchor=(0.5, 1.0), columnspacing=1, handlelength=1)
     axes.set_ylim(0, 1.3 * max(float(model.masses.max()) for model in run.models))
@@ -148,7 +155,7 @@ def demo_figure(run: DemoRun, path: PathLike, shown: Sequence[str] = ("MSP", "KN
     near, far = (name for name in run.sets if name.endswith(")"))
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(13.5, 7.0))
-        parts: Any = figure.subfigures(2, 1, height_ratios=[1, 1.4])
+        parts: Any = figure.subfigures(2, 1, height_ratios=[1, 1.5])
         top, bottom = parts
         top.suptitle(
             "A network that knows eight digits, and what it should refuse",
@@ -159,7 +166,7 @@ def demo_figure(run: DemoRun, path: PathLike, shown: Sequence[str] = ("MSP", "KN
             fontweight="bold",
         )
         mosaics = top.subplots(
-            1, 3, gridspec_kw={"left": 0.035, "right": 0.985, "top": 0.76, "bottom": 0.0, "wspace": 0.06}
+            1, 3, gridspec_kw={"left": 0.035, "right": 0.985, "top": 0.8, "bottom": 0.0, "wspace": 0.06}
         )
         for axes, (title, colour, images) in zip(
             mosaics,
@@ -170,7 +177,7 @@ def demo_figure(run: DemoRun, path: PathLike, shown: Sequence[str] = ("MSP", "KN
             axes.set_title(title, color=colour)
             _bare(axes)
         panels = bottom.subplots(
-            1, len(shown), gridspec_kw={"left": 0.035, "right": 0.985, "top": 0.8, "bottom": 0.13, "wspace": 0.12}
+            1, len(shown), gridspec_kw={"left": 0.035, "right": 0.985, "top": 0.83, "bottom": 0.13, "wspace": 0.12}
         )
         for axes, name in zip(panels, shown, strict=True):
             _histograms(axes, run, name, near, far)
@@ -185,18 +192,13 @@ def _histograms(axes: Any, run: DemoRun, name: str, near: str, far: str) -> None
     lowest = min(values.min() for values in scores.values())
     span = max(values.max() for values in scores.values()) - lowest
     wide = np.median(scores["test"]) - lowest < 0.02 * span
-    transform = (lambda s: np.log10(s - lowest + 1e-4 * span)) if wide else (lambda s: s)
+    transform = (lambda s: np.log10(np.maximum(s - min(lowest, 0.0), 1e-7 * span))) if wide else (lambda s: s)
     pooled = transform(np.concatenate(list(scores.values())))
     bins = np.linspace(pooled.min(), np.quantile(pooled, 0.995), 42)
     for key, colour, label in sets:
-        axes.hist(
-            np.clip(transform(scores[key]), bins[0], bins[-1]),
-            bins,
-            density=True,
-            color=colour,
-            alpha=0.55,
-            label=label,
-        )
+        shown = np.clip(transform(scores[key]), bins[0], bins[-1])
+        axes.hist(shown, bins, density=True, color=colour, alpha=0.35, label=label)
+        axes.hist(shown, bins, density=True, color=colour, histtype="step", linewidth=1.4)
     axes.axvline(
         transform(np.array(threshold)), color=INK, linewidth=1.1, linestyle=(0, (4, 3)), label="keeps 95 % of ID"
     )
@@ -205,7 +207,8 @@ def _histograms(axes: Any, run: DemoRun, name: str, near: str, far: str) -> None
     axes.set_xlabel(f"score{' (log scale)' if wide else ''} → more OOD", color=MUTED)
     axes.set_yticks([])
     if wide:
-        axes.set_xticks([])
+        powers = range(int(np.ceil(bins[0])), int(np.floor(bins[-1])) + 1)
+        axes.set_xticks(list(powers)[::2], [f"$10^{{{power}}}$" for power in list(powers)[::2]])
 
 
 def _mosaic(images: Tensor, rows: int = 5, columns: int = 12) -> np.ndarray:

@@ -34,6 +34,8 @@ def read_features(source: str) -> FeatureSet:
         InputError: its arrays are not valid, or its ending is unknown.
     """
     path, part = split_source(source)
+    if path.suffix not in (".safetensors", ".npz", ".csv", ".parquet"):
+        raise InputError(f"{path}: features are read from .safetensors, .npz, .csv or .parquet")
     if path.suffix not in (".csv", ".parquet"):
         return FeatureSet.load(path, part)
     if part is not None:
@@ -57,6 +59,8 @@ def split_source(source: str) -> tuple[Path, str | None]:
 def _fields(path: Path, table: Any) -> dict[str, np.ndarray]:
     fields: dict[str, np.ndarray] = {}
     numbered: dict[str, dict[int, str]] = {}
+    if all(re.fullmatch(r"[-+.\deE]+", name) for name in table.column_names):
+        raise FileFormatError(f"{path} has no header; its first line must name the columns: feature_0, feature_1, …")
     if len(set(table.column_names)) < len(table.column_names):
         raise FileFormatError(f"{path} has two columns of the same name; each name may stand once")
     for name in table.column_names:
