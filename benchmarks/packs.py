@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 import outfield as of
-from outfield.report import mean_std
+from outfield.report import Table, mean_std
 
 ORDER = ("cifar100", "cifar10", "tinyimagenet", "lsun", "places", "textures", "svhn")
 
@@ -54,12 +54,12 @@ def markdown(runs: Sequence[Run]) -> str:
     def cell(pairs: list[tuple[float, float]]) -> str:
         return " / ".join(mean_std([100 * value for value in values], digits=1) for values in zip(*pairs, strict=True))
 
-    lines = [["", *(result.ood for result in runs[0].results), "mean"], ["---"] * (len(runs[0].results) + 2)]
+    lines = []
     for name in dict.fromkeys(run.detector for run in runs):
         mine = [[(r.fpr95, r.auroc) for r in run.results] for run in runs if run.detector == name]
         means = [(statistics.mean(f for f, _ in run), statistics.mean(a for _, a in run)) for run in mine]
         lines.append([name, *(cell(list(column)) for column in zip(*mine, strict=True)), cell(means)])
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return Table("", ["", *(result.ood for result in runs[0].results), "mean"], lines).markdown()
 
 
 def main() -> None:

@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table as RichTable
 
 from outfield import report
 from outfield.config import construct_from_text, settings_of
+from outfield.console import err, out, plain, print_table
 from outfield.detectors import DETECTORS, Detector, load
 from outfield.detectors.learned import LearnedEnergy
 from outfield.errors import (
@@ -45,8 +44,6 @@ app = typer.Typer(
     help="Tell a classifier when an input is none of its business. Scores: higher = more out-of-distribution.",
     epilog="Exit codes: 0 done, 2 wrong usage or invalid data, 3 unreadable or unwritable file, 4 training diverged.",
 )
-out = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
-err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 FEATURES = "a FeatureSet: .safetensors, .npz, .csv or .parquet; FILE.npz#SET for one set of several in a file"
 Device = Annotated[str, typer.Option(help="auto (a GPU where there is one), cpu or cuda.")]
@@ -66,7 +63,7 @@ def main() -> None:
     try:
         app()
     except OutfieldError as error:
-        err.print(f"[bold red]error:[/] {_plain(error)}")
+        err.print(f"[bold red]error:[/] {plain(error)}")
         sys.exit(_exit_code(error))
     except KeyboardInterrupt:
         err.print("interrupted")
@@ -79,13 +76,9 @@ def _exit_code(error: OutfieldError) -> int:
     return 4 if isinstance(error, DivergenceError) else 2
 
 
-def _plain(text: object) -> str:
-    return str(text).replace("[", r"\[")
-
-
 def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
     if issubclass(category, OutfieldWarning):
-        err.print(f"[bold yellow]warning:[/] {_plain(message)}")
+        err.print(f"[bold yellow]warning:[/] {plain(message)}")
 
 
 def _version(value: bool) -> None:
@@ -103,20 +96,6 @@ def _root(
     pass
 
 
-def _print(table: report.Table) -> None:
-    shown = RichTable(
-        title=table.title, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False
-    )
-    for column, name in enumerate(table.header):
-        words = column < table.left
-        shown.add_column(name, justify="left" if words else "right", no_wrap=column == 0 or not words, overflow="fold")
-    for row in table.rows:
-        shown.add_row(*map(_plain, row))
-    natural = Console(width=1000).measure(shown).maximum
-    fits = table.left == len(table.header) and sys.stdout.isatty()  # words wrap in a narrow terminal, numbers must not
-    Console(highlight=False, width=None if fits else natural).print(shown)
-
-
 @app.command(epilog="Examples:\n\noutfield detectors\n\noutfield detectors EnergyCorrected")
 def detectors(
     name: Annotated[
@@ -125,10 +104,10 @@ def detectors(
 ) -> None:
     """List the detectors, what they need and what can be set."""
     if name is not None:
-        out.print(_plain(inspect.getdoc(DETECTORS[name])))
+        out.print(plain(inspect.getdoc(DETECTORS[name])))
         out.print()
         rows = [[path, repr(value)] for path, value in settings_of(DETECTORS[name]()).items()]
-        _print(
+        print_table(
             report.Table(
                 f"settings of {name} (outfield fit {name} … --set NAME=VALUE)", ["name", "default"], rows, left=2
             )
@@ -139,7 +118,7 @@ def detectors(
         needs = ", ".join(cls.score_needs) + "".join(f"; {field} to fit" for field in cls.fit_needs)
         settings = ", ".join(f"{p.name}={_short(p.default)}" for p in inspect.signature(cls).parameters.values())
         rows.append([name, needs, (inspect.getdoc(cls) or "").splitlines()[0], settings or "–"])
-    _print(
+    print_table(
         report.Table("detectors (higher score = more OOD)", ["name", "needs", "what it is", "settings"], rows, left=4)
     )
 
@@ -193,7 +172,7 @@ def fit(
     held_out_data = None if held_out is None else read_features(held_out)
     if isinstance(model, LearnedEnergy):
         if checkpoint is not None and checkpoint.exists():
-            err.print(f"going on from {_plain(checkpoint)}")
+            err.print(f"going on from {plain(checkpoint)}")
         model.fit(data, checkpoint=checkpoint)
     elif checkpoint is not None:
         raise InputError(f"--checkpoint is for detectors that are trained; {detector} is fitted at once")
@@ -204,7 +183,7 @@ def fit(
     if held_out_data is not None and threshold_out is not None:
         threshold = Threshold.fit(model.score(held_out_data), keep=keep, source=model.fingerprint())
         threshold.save(threshold_out)
-        err.print(_plain(f"{threshold} → {threshold_out}"))
+        err.print(plain(f"{threshold} → {threshold_out}"))
 
 
 @app.command(
@@ -278,10 +257,10 @@ def evaluate(
             write_bytes(target, render(results).encode())
     if "-" in (json_out, csv_out):
         return
-    _print(report.full_table(results))
+    print_table(report.full_table(results))
     if len(sets) > 1:
         out.print()
-        _print(report.results_table(results))
+        print_table(report.results_table(results))
 
 
 def _named(source: str) -> tuple[str, str]:
@@ -319,7 +298,7 @@ def toy(
             draw[name](mine[0], output / f"{name}.png")
             runs += mine
     for name in names:
-        _print(report.toy_table([run for run in runs if run.data.name == name]))
+        print_table(report.toy_table([run for run in runs if run.data.name == name]))
         out.print()
     write_bytes(output / "toy.json", report.toy_json(runs).encode())
     err.print(f"wrote {', '.join(str(output / f'{name}.png') for name in names)} and {output / 'toy.json'}")
@@ -336,7 +315,7 @@ def demo(
 
     _make_folder(output)
     run = run_demo(seed, say=lambda text: err.print(text))
-    _print(report.results_table(run.results))
+    print_table(report.results_table(run.results))
     plots.demo_figure(run, output / "demo.png")
     for name, model in run.detectors.items():
         model.save(output / f"{name}.safetensors")
@@ -345,11 +324,11 @@ def demo(
         data.save(output / f"{name.partition(' ')[0]}.safetensors")
     write_bytes(output / "results.json", report.results_json(run.results).encode())
     kept = run.thresholds["EnergyCorrected"]
-    out.print(f"\nEnergyCorrected: {_plain(kept)}")
+    out.print(f"\nEnergyCorrected: {plain(kept)}")
     out.print(f"The figure is {output / 'demo.png'}; detectors, thresholds and features lie beside it. Try:")
     program = sys.argv[0] if Path(sys.argv[0]).name == "outfield" else "outfield"
     files = f"{output}/SSD.safetensors {output}/photo.safetensors --threshold {output}/SSD.threshold.safetensors"
-    out.print(f"  {_plain(program)} score {_plain(files)}", soft_wrap=True)
+    out.print(f"  {plain(program)} score {plain(files)}", soft_wrap=True)
 
 
 def _make_folder(path: Path) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -152,7 +152,7 @@ class FeatureSet:
             # The digest comes first, so that an index that lost its end is found.
             digest = np.array(storage.fingerprint(self.tensors()))
             arrays = {DIGEST: digest, **{name: value.numpy() for name, value in self.tensors().items()}}
-            storage.write_atomically(path, lambda scratch: _write_npz(scratch, arrays))
+            storage.write_npz(path, arrays)
         else:
             raise InputError(
                 f"{path}: a FeatureSet is saved as .safetensors or .npz, not {suffix or 'without an ending'!r}"
@@ -244,11 +244,6 @@ def _labels(value: Any) -> Tensor:
     if len(tensor) and int(tensor.min()) < 0:
         raise InputError(f"labels go down to {int(tensor.min())}, out of range; classes are counted from 0")
     return tensor
-
-
-def _write_npz(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    with open(path, "wb") as file:
-        np.savez(file, **arrays)  # type: ignore[arg-type]
 
 
 def _read_safetensors(path: storage.PathLike) -> dict[str, Tensor]:

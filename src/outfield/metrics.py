@@ -6,13 +6,12 @@ Every function takes two vectors of scores (higher = more OOD) of any length and
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 
 from outfield.errors import InputError
-from outfield.scores import as_scores
+from outfield.scores import as_scores, rank
 
 
 def auroc(scores_id: Any, scores_ood: Any) -> float:
@@ -41,8 +40,10 @@ def fpr95(scores_id: Any, scores_ood: Any) -> float:
 
 def ood_accepted(scores_id: Any, scores_ood: Any, keep: float) -> float:
     """Share of OOD samples at or below the lowest threshold that keeps at least ``keep`` of the ID samples."""
+    if not 0 < keep <= 1:
+        raise InputError(f"keep is {keep}; it must lie in (0, 1]")
     ids, oods = _sorted(scores_id, scores_ood)
-    threshold = ids[_rank(keep, len(ids)) - 1]
+    threshold = ids[max(1, rank(keep, len(ids))) - 1]
     return float(np.searchsorted(oods, threshold, side="right") / len(oods))
 
 
@@ -55,7 +56,7 @@ def id_rejected_at_95_ood_recall(scores_id: Any, scores_ood: Any) -> float:
     0.5
     """
     ids, oods = _sorted(scores_id, scores_ood)
-    threshold = oods[len(oods) - _rank(0.95, len(oods))]
+    threshold = oods[len(oods) - rank(0.95, len(oods))]
     return float(1 - np.searchsorted(ids, threshold, side="left") / len(ids))
 
 
@@ -77,13 +78,6 @@ def _average_precision(positives: np.ndarray, negatives: np.ndarray) -> float:
     true = len(positives) - np.searchsorted(positives, values, side="left")
     false = len(negatives) - np.searchsorted(negatives, values, side="left")
     return float(np.sum(counts * (true / (true + false))) / len(positives))
-
-
-def _rank(share: float, n: int) -> int:
-    """Smallest r with r / n ≥ share, guarded against 0.95 · 20 = 19.000000000000004."""
-    if not 0 < share <= 1:
-        raise InputError(f"keep is {share}; it must lie in (0, 1]")
-    return max(1, math.ceil(share * n - 1e-9))
 
 
 def _sorted(scores_id: Any, scores_ood: Any) -> tuple[np.ndarray, np.ndarray]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -23,3 +24,8 @@ def as_scores(name: str, scores: Any) -> np.ndarray:
     if np.isnan(array).any():
         raise InputError(f"{name} has NaN at position {int(np.isnan(array).argmax())}; scores must be numbers")
     return array
+
+
+def rank(share: float, n: int) -> int:
+    """⌈share · n⌉, guarded against 0.95 · 20 = 19.000000000000004."""
+    return math.ceil(share * n - 1e-9)

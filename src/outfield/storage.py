@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -73,6 +74,16 @@ def write_bytes(path: PathLike, content: bytes) -> None:
 
     def put(scratch: Path) -> None:
         scratch.write_bytes(content)
+
+    write_atomically(path, put)
+
+
+def write_npz(path: PathLike, arrays: Mapping[str, np.ndarray]) -> None:
+    """Write arrays to an ``.npz`` at ``path``, atomically."""
+
+    def put(scratch: Path) -> None:
+        with open(scratch, "wb") as file:
+            np.savez(file, **arrays)  # type: ignore[arg-type]
 
     write_atomically(path, put)
 

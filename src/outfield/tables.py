@@ -7,7 +7,6 @@ error, so that nothing is taken for a feature by mistake.
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,7 +19,7 @@ import pyarrow.parquet
 
 from outfield.errors import FileFormatError, InputError
 from outfield.features import FIELDS, FeatureSet
-from outfield.storage import check_readable, write_atomically
+from outfield.storage import check_readable, write_atomically, write_bytes, write_npz
 
 PREFIXES = {"feature": "features", "logit": "logits", "odin_logit": "odin_logits", "spread": "spread"}
 
@@ -119,29 +118,19 @@ def write_columns(path: Path, columns: Mapping[str, np.ndarray]) -> None:
         InputError: another ending.
         StorageError: the file could not be written; what was there stays.
     """
-    writers = {".csv": _write_csv, ".parquet": _write_parquet, ".npz": _write_npz}
-    if path.suffix not in writers:
+    if path.suffix == ".npz":
+        write_npz(path, columns)
+    elif path.suffix == ".parquet":
+        write_atomically(path, lambda scratch: pyarrow.parquet.write_table(pyarrow.table(dict(columns)), scratch))
+    elif path.suffix == ".csv":
+        write_bytes(path, "".join(",".join(row) + "\n" for row in csv_rows(columns)).encode())
+    else:
         raise InputError(
-            f"{path}: scores are written as {', '.join(writers)}, not {path.suffix or 'without an ending'!r}"
+            f"{path}: scores are written as .csv, .parquet or .npz, not {path.suffix or 'without an ending'!r}"
         )
-    write_atomically(path, lambda scratch: writers[path.suffix](scratch, columns))
 
 
 def csv_rows(columns: Mapping[str, np.ndarray]) -> list[list[str]]:
     """Header and rows as text; floats in digits that read back equal as float64."""
     texts = [[str(value) for value in column.tolist()] for column in columns.values()]
     return [list(columns), *(list(row) for row in zip(*texts, strict=True))]
-
-
-def _write_csv(path: Path, columns: Mapping[str, np.ndarray]) -> None:
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows(csv_rows(columns))
-
-
-def _write_parquet(path: Path, columns: Mapping[str, np.ndarray]) -> None:
-    pyarrow.parquet.write_table(pyarrow.table(dict(columns)), path)
-
-
-def _write_npz(path: Path, columns: Mapping[str, np.ndarray]) -> None:
-    with open(path, "wb") as file:
-        np.savez(file, **columns)  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ from torch import Tensor
 from outfield import storage
 from outfield.config import require, require_number
 from outfield.errors import FileFormatError, InputError, TooFewSamplesError
-from outfield.scores import as_scores
+from outfield.scores import as_scores, rank
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,13 +56,15 @@ class Threshold:
         if np.isinf(scores).any():
             raise InputError("held_out has infinite scores; a threshold needs finite ones")
         n = len(scores)
-        rank = _rank(keep, n)
-        if rank > n:
+        position = rank(keep, n + 1)
+        if position > n:
             need = math.ceil(keep / (1 - keep) - 1e-9)
             raise TooFewSamplesError(
                 f"{n} held-out scores are too few to keep {keep:.4g} of ID samples; pass at least {need}"
             )
-        return cls(value=float(scores[rank - 1]), keep=float(keep), reference=torch.from_numpy(scores), source=source)
+        return cls(
+            value=float(scores[position - 1]), keep=float(keep), reference=torch.from_numpy(scores), source=source
+        )
 
     def is_ood(self, scores: Any) -> Tensor:
         """True where the score is larger than the threshold (N,); the same as ``p_value(scores) <= p_limit``."""
@@ -78,7 +80,7 @@ class Threshold:
     def p_limit(self) -> float:
         """The largest p-value of an OOD sample: (n + 1 − r) / (n + 1), 1 − keep rounded down to a multiple of 1 / (n + 1)."""
         n = len(self.reference)
-        return (n + 1 - _rank(self.keep, n)) / (n + 1)
+        return (n + 1 - rank(self.keep, n + 1)) / (n + 1)
 
     def kept_interval(self, confidence: float = 0.9) -> tuple[float, float]:
         """Where the share of new ID samples that will be kept lies, given how many samples chose the threshold.
@@ -87,9 +89,10 @@ class Threshold:
         """
         require_number("confidence", confidence, above=0, most=1)
         n = len(self.reference)
-        rank = _rank(self.keep, n)
+        position = rank(self.keep, n + 1)
         tail = (1 - confidence) / 2
-        return float(betaincinv(rank, n + 1 - rank, tail)), float(betaincinv(rank, n + 1 - rank, 1 - tail))
+        low, high = (betaincinv(position, n + 1 - position, share) for share in (tail, 1 - tail))
+        return float(low), float(high)
 
     def __repr__(self) -> str:
         low, high = self.kept_interval()
@@ -101,7 +104,7 @@ class Threshold:
 
     def save(self, path: storage.PathLike) -> None:
         """Write the value, how it was chosen and the held-out scores (``.safetensors``), atomically."""
-        rule = f"held-out score of rank ceil(keep * (n + 1)) = {_rank(self.keep, len(self.reference))}"
+        rule = f"held-out score of rank ceil(keep * (n + 1)) = {rank(self.keep, len(self.reference) + 1)}"
         header = {"value": self.value, "keep": self.keep, "n": len(self.reference), "rule": rule, "source": self.source}
         storage.write(path, "Threshold", header, {"reference": self.reference})
 
@@ -123,8 +126,3 @@ def check_keep(keep: float) -> None:
         keep,
         "the share of ID samples to accept, between 0 and 1",
     )
-
-
-def _rank(keep: float, n: int) -> int:
-    """⌈keep · (n + 1)⌉, guarded against 0.95 · 20 = 19.000000000000004."""
-    return math.ceil(keep * (n + 1) - 1e-9)
