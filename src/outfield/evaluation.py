@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from outfield.detectors.base import Detector
 from outfield.features import FeatureSet
-from outfield.metrics import aupr_in, aupr_out, auroc, fpr95
+from outfield.metrics import Separation
 
 
 @dataclass(frozen=True)
@@ -36,15 +36,15 @@ def evaluate(detectors: Mapping[str, Detector], test: FeatureSet, ood: Mapping[s
     for name, detector in detectors.items():
         scores_id = detector.score(test)
         for other, data in ood.items():
-            scores_ood = detector.score(data)
+            separation = Separation(scores_id, detector.score(data))
             results.append(
                 Result(
                     detector=name,
                     ood=other,
-                    fpr95=fpr95(scores_id, scores_ood),
-                    auroc=auroc(scores_id, scores_ood),
-                    aupr_in=aupr_in(scores_id, scores_ood),
-                    aupr_out=aupr_out(scores_id, scores_ood),
+                    fpr95=separation.fpr95(),
+                    auroc=separation.auroc(),
+                    aupr_in=separation.aupr_in(),
+                    aupr_out=separation.aupr_out(),
                     n_id=len(test),
                     n_ood=len(data),
                 )
