@@ -4,7 +4,7 @@
     python benchmarks/packs.py PACK.npz --learned EBM EnergyCorrected --seeds 3
 
 A pack is an .npz with arrays SET_features, SET_logits, SET_odin_logits and SET_labels; SET is train, test (ID), and any
-number of OOD sets. Learned rows take minutes a seed on a GPU and much longer on a CPU; with ``--jobs`` several run at once.
+number of OOD sets. The seeds of a learned row are fitted side by side: seconds on a GPU, minutes to hours on a CPU.
 """
 
 from __future__ import annotations
@@ -15,9 +15,7 @@ import statistics
 import sys
 import time
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
-from multiprocessing import get_context
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +23,7 @@ import numpy as np
 import outfield as of
 from outfield.report import Table, mean_std
 
+LEARNED: dict[str, type[of.EBM] | type[of.EnergyCorrected]] = {"EBM": of.EBM, "EnergyCorrected": of.EnergyCorrected}
 ORDER = ("cifar100", "cifar10", "tinyimagenet", "lsun", "places", "textures", "svhn")
 
 
@@ -34,18 +33,25 @@ class Run:
     seed: int | None
     results: list[of.Result]
     seconds: float
+    """For all seeds of the detector together."""
 
 
-def rows(pack: Path, name: str, seed: int | None, k: int) -> tuple[list[of.Result], float]:
-    """Results of one detector on every OOD set of the pack, and the seconds its fit took."""
+def load(pack: Path) -> tuple[of.FeatureSet, of.FeatureSet, dict[str, of.FeatureSet]]:
+    """Training data, ID test data, OOD sets by name."""
     with np.load(pack) as file:
         parts = {n.removesuffix("_features") for n in file.files if n.endswith("_features")} - {"train", "test"}
     ood = {n: of.FeatureSet.load(pack, n) for n in sorted(parts, key=lambda n: ORDER.index(n) if n in ORDER else 99)}
-    settings = {"seed": seed} if seed is not None else {"k": k} if name == "KNN" else {}
-    start = time.perf_counter()
-    detector = of.DETECTORS[name](**settings).fit(of.FeatureSet.load(pack, "train"))
-    seconds = time.perf_counter() - start
-    return of.evaluate({name: detector}, of.FeatureSet.load(pack, "test"), ood), seconds
+    return of.FeatureSet.load(pack, "train"), of.FeatureSet.load(pack, "test"), ood
+
+
+def fitted(name: str, train: of.FeatureSet, args: argparse.Namespace) -> dict[int | None, of.Detector]:
+    """Detectors by seed (None where nothing is random); several seeds are fitted at once."""
+    if name not in LEARNED:
+        return {None: of.DETECTORS[name](**({"k": args.k} if name == "KNN" else {})).fit(train)}
+    plain = LEARNED[name]()
+    training = replace(plain.training, engine=args.engine, precision=args.precision)
+    detectors = LEARNED[name](training=training).fit_seeds(train, range(args.seeds))
+    return {detector.seed: detector for detector in detectors}
 
 
 def markdown(runs: Sequence[Run]) -> str:
@@ -65,23 +71,24 @@ def markdown(runs: Sequence[Run]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("pack", type=Path)
-    parser.add_argument("--learned", nargs="*", default=[], choices=["EBM", "EnergyCorrected"], metavar="NAME")
+    parser.add_argument("--learned", nargs="*", default=[], choices=list(LEARNED), metavar="NAME")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--engine", default="auto")
+    parser.add_argument("--precision", default="auto")
     parser.add_argument("--k", type=int, default=50)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
 
-    plain = [name for name in of.DETECTORS if name not in ("EBM", "EnergyCorrected")]
-    work = [(name, None) for name in plain] + [(name, seed) for name in args.learned for seed in range(args.seeds)]
+    train, test, ood = load(args.pack)
     runs: list[Run] = []
-    with ProcessPoolExecutor(args.jobs, mp_context=get_context("spawn")) as pool:
-        futures = [pool.submit(rows, args.pack, name, seed, args.k) for name, seed in work]
-        for (name, seed), future in zip(work, futures, strict=True):
-            runs.append(Run(name, seed, *future.result()))
-            print(
-                f"{name}{'' if seed is None else f', seed {seed}'}: fitted in {runs[-1].seconds:.1f} s", file=sys.stderr
-            )
+    for name in [*(name for name in of.DETECTORS if name not in LEARNED), *args.learned]:
+        start = time.perf_counter()
+        detectors = fitted(name, train, args)
+        seconds = time.perf_counter() - start
+        print(f"{name}: {len(detectors)} fitted in {seconds:.1f} s", file=sys.stderr)
+        runs += [
+            Run(name, seed, of.evaluate({name: detector}, test, ood), seconds) for seed, detector in detectors.items()
+        ]
     print(markdown(runs))
     if args.json:
         args.json.write_text(json.dumps([asdict(run) for run in runs], indent=1))

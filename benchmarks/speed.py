@@ -1,124 +1,171 @@
-"""Speed of fitting and scoring on a CPU, each line beside its floor or its peer in the same run.
+"""Speed on a CPU, each line ours beside a peer in the same run, taken in turns.
 
-    make bench        (or: python benchmarks/speed.py)
+    make bench        (or: python benchmarks/speed.py [--only WORD] [--json FILE])
 
-50,000 × 512 features, K = 10. The floor of SSD is the matrix products it contains, in the same precision: the scatter
-(float64) for fit; whitening and class products (float32) for score. KNN's peer is faiss's own flat index. Memory is the
-highest resident size during the work minus that before it, sampled every millisecond.
+"ratio" is how many times as fast ours is. "of limit" is the share of what the machine's own matrix product (float32, measured in
+the same run) would need for the products that our line contains; of KNN, whose selection is no product, faiss is the measure.
+The peers: pytorch-ood (per-class loop, scikit-learn's neighbours), faiss's flat index, scikit-learn's and torchmetrics' AUROC,
+and training over the mixture energy of ``torch.distributions.MixtureSameFamily`` in an eager loop.
 """
 
 from __future__ import annotations
 
+import argparse
 import statistics
-import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import faiss
 import numpy as np
-import psutil
+import pytorch_ood.detector as peers
 import torch
 from sklearn.metrics import roc_auc_score, roc_curve
+from torchmetrics.functional.classification import binary_auroc
 
 import outfield as of
-from outfield.projection import normalise
+from measure import DEPTH, HIDDEN, D, Line, Results, TorchMixture, features, in_turns, machine, peak_memory, step_flops
+from outfield.energy import CorrectedEnergy
+from outfield.engine import has_bfloat16
+from outfield.gaussian import MixturePrior
+from outfield.projection import relu_sphere
+from outfield.training import train
 
-N, D, K, QUERIES = 50_000, 512, 10, 10_000
-
-
-class _WithoutFaiss(of.KNN):
-    """KNN as on a machine where faiss is not installed."""
-
-    def _use_faiss(self) -> bool:
-        return False
-
-
-def side_by_side(
-    ours: Callable[[], object], other: Callable[[], object], repeats: int = 7
-) -> tuple[float, float, float]:
-    """Median times of both, taken in turns so that a noisy machine disturbs both alike, and the median of the ratios."""
-    ours()
-    other()
-    pairs = []
-    for _ in range(repeats):
-        a = time.perf_counter()
-        ours()
-        b = time.perf_counter()
-        other()
-        pairs.append((b - a, time.perf_counter() - b))
-    return (
-        statistics.median(p[0] for p in pairs),
-        statistics.median(p[1] for p in pairs),
-        statistics.median(p[0] / p[1] for p in pairs),
-    )
-
-
-def peak_memory(work: Callable[[], object]) -> float:
-    """Megabytes by which the resident size rose at most while ``work`` ran."""
-    process, done, highest = psutil.Process(), threading.Event(), [0]
-    before = process.memory_info().rss
-
-    def watch() -> None:
-        while not done.is_set():
-            highest[0] = max(highest[0], process.memory_info().rss)
-            time.sleep(0.001)
-
-    thread = threading.Thread(target=watch)
-    thread.start()
-    try:
-        work()
-    finally:
-        done.set()
-        thread.join()
-    return float(highest[0] - before) / 2**20
+N = 50_000
 
 
 def main() -> None:
-    generator = torch.Generator().manual_seed(0)
-    labels = torch.arange(N) % K
-    centres = torch.rand(K, D, generator=generator)
-    train = of.FeatureSet((centres[labels] + 0.3 * torch.randn(N, D, generator=generator)).relu(), labels=labels)
-    test = train[torch.randperm(N, generator=generator)[:QUERIES]]
-    print(f"{N:,} × {D} features, K = {K}, {torch.get_num_threads()} threads, torch {torch.__version__}")
-    print(f"{'':<44}{'ours':>10}{'beside':>10}{'ratio':>8}{'limit':>8}{'memory':>10}")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="a word that chosen parts begin with, such as train")
+    parser.add_argument("--json", type=Path, help="where the lines go")
+    arguments = parser.parse_args()
+    results = Results(machine())
+    results.start()
+    parts = {"training": training, "mahalanobis": mahalanobis, "knn": knn, "correction": correction, "metrics": metrics}
+    for name, part in parts.items():
+        if name.startswith(arguments.only):
+            part(results)
+    results.save(arguments.json)
 
-    def line(name: str, memory: float, limit: float, times: tuple[float, float, float]) -> None:
-        bound = f"{limit:.2f}" if limit == limit else "–"
-        rise = f"{memory:.0f} MB" if memory == memory else "–"
-        print(f"{name:<44}{times[0]:>8.3f} s{times[1]:>8.3f} s{times[2]:>8.2f}{bound:>8}{rise:>10}", flush=True)
 
-    ssd, mixture, knn = of.SSD().to("cpu"), of.GaussianMixture().to("cpu"), of.KNN(50).to("cpu")
-    memory = {"fit": peak_memory(lambda: ssd.fit(train)), "ssd": peak_memory(lambda: ssd.score(train))}
-    mixture.fit(train)
-    memory["mixture"] = peak_memory(lambda: mixture.score(train))
-    memory["knn"] = peak_memory(lambda: knn.fit(train).score(test))
-    exact = _WithoutFaiss(50).to("cpu")
-    memory["exact"] = peak_memory(lambda: exact.fit(train).score(test))
+def product_rate(dtype: torch.dtype = torch.float32, size: int = 2048) -> float:
+    """Operations per second of a large matrix product: the best of several, the machine's limit."""
+    a = torch.randn(size, size).to(dtype)
+    out = torch.empty_like(a)
+    times = []
+    for _ in range(5):
+        start = time.perf_counter()
+        torch.mm(a, a, out=out)
+        times.append(time.perf_counter() - start)
+    return 2 * size**3 / min(times)
 
-    wide, square, means = train.features.double(), torch.randn(D, D), torch.randn(K, D)
-    times = side_by_side(lambda: ssd.fit(train), lambda: wide.T @ wide, repeats=5)
-    line("SSD fit / its float64 product", memory["fit"], 3, times)
-    times = side_by_side(lambda: ssd.score(train), lambda: (train.features @ square) @ means.T)
-    line("SSD score / its float32 products", memory["ssd"], 3, times)
-    times = side_by_side(lambda: mixture.score(train), lambda: (train.features @ square) @ means.T)
-    line("mixture energy / the same products", memory["mixture"], 3, times)
 
-    bank, queries = normalise(train.features), normalise(test.features)
+def seconds_a_step(
+    engine: str, precision: str, prior: of.MixturePrior | TorchMixture, z: torch.Tensor
+) -> Callable[[], float]:
+    """A function that trains one epoch of three batches and gives the seconds of its later steps."""
+
+    def run() -> float:
+        model = CorrectedEnergy(of.MLP().build(D, 0), 1.0, prior, 500.0)
+        clock: list[float] = []
+        setup = of.Training(epochs=1, engine=engine, precision=precision)
+        train(
+            model, z[:768], setup, of.Langevin(), relu_sphere, 0, progress=lambda *_: clock.append(time.perf_counter())
+        )
+        return (clock[-1] - clock[0]) / (len(clock) - 1)
+
+    return run
+
+
+def training(results: Results) -> None:
+    z, labels = features(10_000, 10)
+    prior = MixturePrior().fit(z, labels)
+    peer = TorchMixture(prior, z)
+    work = step_flops(256, 20, 10)
+    for precision in ("float32", "bfloat16"):
+        if precision == "bfloat16" and not has_bfloat16(torch.device("cpu")):
+            continue
+        ours, other = seconds_a_step("fused", precision, prior, z), seconds_a_step("eager", "float32", peer, z)
+        rows = [(ours(), other(), product_rate(getattr(torch, precision))) for _ in range(3)]
+        a, b = (statistics.median(row[i] for row in rows) for i in (0, 1))
+        ratio = statistics.median(row[1] / row[0] for row in rows)
+        share = statistics.median(work / row[0] / row[2] for row in rows)
+        what = f"training step, batch 256, {precision} / MixtureSameFamily"
+        limit = f"limit {statistics.median(row[2] for row in rows) / 1e9:.0f} GFLOP/s"
+        results.add(Line(what, a, b, ratio, None, share, limit))
+
+
+def mahalanobis(results: Results) -> None:
+    for classes, target in ((10, 4.0), (100, 80.0)):
+        mahalanobis_of(results, classes, target)
+
+
+def mahalanobis_of(results: Results, classes: int, target: float) -> None:
+    z, labels = features(N, classes)
+    data = of.FeatureSet(z, labels=labels)
+    ours, peer = of.SSD().to("cpu").fit(data), peers.Mahalanobis(None).fit_features(z, labels)
+    times = in_turns(lambda: ours.score(data), lambda: peer.predict_features(z), 3)
+    share = N * 2 * (D * D + D * classes) / product_rate() / times[0]
+    note = f"memory +{peak_memory(lambda: ours.score(data)):.0f} MB"
+    results.add(Line(f"Mahalanobis, {N:,} rows, K = {classes} / pytorch-ood", *times, target, share, note))
+    times = in_turns(lambda: of.SSD().to("cpu").fit(data), lambda: peers.Mahalanobis(None).fit_features(z, labels), 3)
+    wide = z[:8192].double()
+    product = in_turns(lambda: wide.T @ wide, lambda: None, 3)[0] * N / 8192
+    note = "limit: the float64 product; the peer sums in float32"
+    results.add(Line(f"fit, {N:,} rows, K = {classes} / pytorch-ood", *times, None, product / times[0], note))
+
+
+def knn(results: Results) -> None:
+    z, labels = features(N, 10)
+    ours = of.KNN(50).to("cpu").fit(of.FeatureSet(z, labels=labels))
     index = faiss.IndexFlatL2(D)
-    index.add(bank.numpy())
-    times = side_by_side(lambda: knn.score(test), lambda: index.search(queries.numpy(), 50), repeats=5)
-    line(f"KNN (k = 50), {QUERIES:,} queries / faiss", memory["knn"], 1.05, times)
-    times = side_by_side(lambda: exact.score(test), lambda: index.search(queries.numpy(), 50), repeats=3)
-    line("the same without faiss / faiss", memory["exact"], np.nan, times)
-
-    scores = np.random.default_rng(0).standard_normal(2_000_000)
-    y = np.r_[np.zeros(1_000_000), np.ones(1_000_000)]
-    times = side_by_side(
-        lambda: (of.auroc(scores[:1_000_000], scores[1_000_000:]), of.fpr95(scores[:1_000_000], scores[1_000_000:])),
-        lambda: (roc_auc_score(y, scores), roc_curve(y, scores)),
-        repeats=3,
+    index.add(z.numpy())
+    peer = peers.KNN(None, k=50).fit_features(z, labels)
+    few, rows = of.FeatureSet(z[:2000]), z[:2000]
+    times = in_turns(lambda: ours.score(few), lambda: index.search(rows.numpy(), 50), 3)
+    memory = peak_memory(lambda: ours.score(of.FeatureSet(z[:10_000])))
+    results.add(
+        Line("KNN (k = 50), 2,000 queries, bank of 50,000 / faiss", *times, 0.95, None, f"memory +{memory:.0f} MB")
     )
-    line("AUROC + FPR95, 2 million / scikit-learn", np.nan, 1, times)
+    times = in_turns(lambda: ours.score(few), lambda: peer.predict_features(rows), 3)
+    results.add(Line("the same / pytorch-ood", *times))
+
+
+def correction(results: Results) -> None:
+    z, labels = features(N, 10)
+    few = of.FeatureSet(z[:2000])
+    index = faiss.IndexFlatL2(D)
+    index.add(z.numpy())
+    quick = of.EnergyCorrected(training=of.Training(epochs=1), sampler=of.Langevin(steps=0)).to("cpu")
+    ours = quick.fit(of.FeatureSet(z[:5120], labels=labels[:5120]))
+    times = in_turns(lambda: ours.score(few), lambda: index.search(z[:2000].numpy(), 50), 5)
+    network = D * HIDDEN + DEPTH * HIDDEN**2 + HIDDEN
+    share = 2000 * 2 * (network + D * D + 10 * D) / product_rate() / times[0]
+    memory = peak_memory(lambda: ours.score(of.FeatureSet(z)))
+    note = f"memory +{memory:.0f} MB at {N:,} rows"
+    results.add(Line("correction, 2,000 rows / faiss over 50,000", *times, 4.0, share, note))
+
+
+def metrics(results: Results) -> None:
+    half = 5_000_000
+    scores = np.random.default_rng(0).standard_normal(2 * half)
+    scores[half:] += 1.0
+    positive = np.arange(2 * half) >= half
+
+    def ours() -> tuple[float, float]:
+        pair = of.Separation(scores[:half], scores[half:])
+        return pair.auroc(), pair.fpr95()
+
+    def scikit() -> tuple[float, float]:
+        accepted, kept, _ = roc_curve(~positive, -scores)
+        return roc_auc_score(positive, scores), accepted[np.argmax(kept >= 0.95)]
+
+    times = in_turns(ours, scikit, 3)
+    apart = max(abs(a - b) for a, b in zip(ours(), scikit(), strict=True))
+    results.add(Line("AUROC + FPR95, 10 million scores / scikit-learn", *times, 12.0, None, f"differ by {apart:.0e}"))
+    bounded = torch.from_numpy(1 / (1 + np.exp(-scores)))  # torchmetrics squashes anything else itself
+    times = in_turns(ours, lambda: binary_auroc(bounded, torch.from_numpy(positive.astype(np.int64))), 2)
+    results.add(Line("the same / torchmetrics' AUROC alone", *times))
 
 
 if __name__ == "__main__":

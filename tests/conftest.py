@@ -11,6 +11,9 @@ from hypothesis import settings
 import outfield as of
 from samples import make_set
 
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # the GPU's kernels then run on the CPU, for small tests
+
 # A busy machine must not fail a property, and CI must fail on the same examples twice.
 settings.register_profile("outfield", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("outfield")

@@ -251,3 +251,18 @@ def test_one_gaussian_has_the_closed_form_entropy():
     mixture = of.MixturePrior().fit(z, torch.zeros(len(z), dtype=torch.int64))
     expected = 0.5 * (3 * math.log(2 * math.pi * math.e) + float(mixture.parameters_.eigenvalues.log().sum()))
     assert -float(mixture.log_prob(z).mean()) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("singular", [False, True])
+def test_the_written_gradient_is_that_of_the_energy(singular):
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(60) % 4
+    z = torch.rand(4, 40, generator=generator)[labels] + 0.1 * torch.randn(60, 40, generator=generator)
+    if singular:
+        z[:, 0] = 0.1 * labels  # no spread within a class
+    mixture = of.MixturePrior().fit(z, labels)
+    points = (z + 0.01 * torch.randn(60, 40, generator=generator)).requires_grad_()
+    (expected,) = torch.autograd.grad(mixture.energy(points).sum(), points)
+    found = mixture.gradient(points.detach())
+    assert mixture.well_scaled(z) != singular
+    assert float((found - expected).norm() / expected.norm()) < 1e-4

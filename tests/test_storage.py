@@ -176,7 +176,7 @@ def test_a_forged_header_is_found(saved, change, words):
     ],
 )
 def test_a_consistent_file_that_makes_no_sense_is_found(saved, change, words, monkeypatch):
-    monkeypatch.setattr("outfield.storage._digest", lambda *_: "same")
+    monkeypatch.setattr("outfield.storage.header_digest", lambda *_: "same")
     rewritten(saved, lambda h: (change(h), h.update(sha256="same")))
     with pytest.raises(of.FileFormatError, match=words):
         of.load(saved)

@@ -13,7 +13,8 @@ import outfield as of
 from outfield.config import configurable
 from outfield.projection import PROJECTIONS
 from outfield.starts import FromNormal, FromPrior, make_start
-from outfield.training import loss_of, train
+from outfield.steps import loss_of
+from outfield.training import train
 from samples import make_set, quick
 
 LEARNED = ["EBM", "EnergyCorrected"]

@@ -33,12 +33,15 @@ from outfield.errors import (
 )
 from outfield.evaluation import Result, evaluate
 from outfield.features import FeatureSet
-from outfield.gaussian import ClassStatistics, MixturePrior
+from outfield.gaussian import MixturePrior
 from outfield.langevin import HamiltonianMonteCarlo, Langevin, MetropolisLangevin, run_chains
-from outfield.metrics import aupr_in, aupr_out, auroc, fpr95, id_rejected_at_95_ood_recall, ood_accepted
+from outfield.metrics import Separation, aupr_in, aupr_out, auroc, fpr95, id_rejected_at_95_ood_recall, ood_accepted
+from outfield.moments import ClassStatistics
 from outfield.prior import Prior
+from outfield.steps import Training
+from outfield.streams import FeatureStream, open_features
 from outfield.threshold import Threshold
-from outfield.training import Checkpoint, History, Training
+from outfield.training import Checkpoint, History
 from outfield.version import __version__
 
 __all__ = [
@@ -57,6 +60,7 @@ __all__ = [
     "EnergyCorrected",
     "EnergyLogits",
     "FeatureSet",
+    "FeatureStream",
     "FileFormatError",
     "GaussianMixture",
     "HamiltonianMonteCarlo",
@@ -71,6 +75,7 @@ __all__ = [
     "OutfieldWarning",
     "Prior",
     "Result",
+    "Separation",
     "StorageError",
     "Threshold",
     "TooFewSamplesError",
@@ -85,5 +90,6 @@ __all__ = [
     "id_rejected_at_95_ood_recall",
     "load",
     "ood_accepted",
+    "open_features",
     "run_chains",
 ]

@@ -18,6 +18,7 @@ from typing import Annotated, Any
 import typer
 
 from outfield import report
+from outfield.arrays import split_source
 from outfield.config import construct_from_text, settings_of
 from outfield.console import err, out, plain, print_table
 from outfield.detectors import DETECTORS, Detector, load
@@ -32,7 +33,8 @@ from outfield.errors import (
 )
 from outfield.evaluation import evaluate as run_evaluation
 from outfield.storage import check_writable, write_bytes
-from outfield.tables import csv_rows, read_features, split_source, write_columns
+from outfield.streams import open_or_read
+from outfield.tables import csv_rows, read_features, write_columns
 from outfield.threshold import Threshold, check_keep
 from outfield.version import __version__
 
@@ -168,12 +170,12 @@ def fit(
         settings["seed"] = str(seed)
     model: Detector = construct_from_text(cls, settings)
     model.to(device)
-    data = read_features(train)
-    held_out_data = None if held_out is None else read_features(held_out)
+    data = open_or_read(train) if cls.fits_in_pieces else read_features(train)
+    held_out_data = None if held_out is None else open_or_read(held_out)
     if isinstance(model, LearnedEnergy):
         if checkpoint is not None and checkpoint.exists():
             err.print(f"going on from {plain(checkpoint)}")
-        model.fit(data, checkpoint=checkpoint)
+        model.fit(data.in_memory(), checkpoint=checkpoint)
     elif checkpoint is not None:
         raise InputError(f"--checkpoint is for detectors that are trained; {detector} is fitted at once")
     else:
@@ -204,7 +206,7 @@ def score(
     rule = None if threshold is None else Threshold.load(threshold)
     if rule is not None and rule.source not in (None, model.fingerprint()):
         raise InputError(f"{threshold} was chosen for {rule.source}, but {detector} is {model.fingerprint()}")
-    scores = model.score(read_features(data))
+    scores = model.score(open_or_read(data))
     columns = {"score": scores.numpy()}
     if rule is not None:
         columns |= {"is_ood": rule.is_ood(scores).numpy(), "p_value": rule.p_value(scores).numpy()}

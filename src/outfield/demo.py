@@ -21,8 +21,8 @@ from outfield.energy import MLP
 from outfield.evaluation import Result, evaluate
 from outfield.features import FeatureSet
 from outfield.langevin import Langevin
+from outfield.steps import Training
 from outfield.threshold import Threshold
-from outfield.training import Training
 
 NEAR = (8, 9)
 """Digits that the network never sees."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -117,6 +117,34 @@ class CorrectedEnergy(nn.Module):
         if self.prior is None:
             return self.residual(z)
         return self.residual(z) + self.prior.energy(z) / self.prior_temperature
+
+
+@dataclass(frozen=True)
+class Layers:
+    """The linear layers of a network, the last one → 1, with LeakyReLU of one slope between them."""
+
+    linears: list[nn.Linear]
+    slope: float
+
+
+def layers_of(network: nn.Module) -> Layers | None:
+    """The layers if the network is Linear, LeakyReLU, …, Linear → 1, all float32 and trained; else None."""
+    modules = list(network) if isinstance(network, nn.Sequential) else []
+    linears, activations = modules[::2], modules[1::2]
+    if not activations or not all(type(m) is nn.Linear and m.bias is not None for m in linears):
+        return None
+    slopes = {m.negative_slope for m in activations if type(m) is nn.LeakyReLU}
+    if (
+        len(linears) != len(activations) + 1
+        or len(slopes) != 1
+        or not all(type(m) is nn.LeakyReLU for m in activations)
+    ):
+        return None
+    plain = all(p.dtype == torch.float32 and p.requires_grad for p in network.parameters())
+    slope = float(slopes.pop())
+    return (
+        Layers(cast(list[nn.Linear], linears), slope) if plain and slope > 0 and linears[-1].out_features == 1 else None
+    )
 
 
 def _seeded(seed: int, build: Callable[[], nn.Module]) -> nn.Module:

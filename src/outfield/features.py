@@ -6,11 +6,9 @@ start at 0, tensors on the CPU.
 
 from __future__ import annotations
 
-import warnings
-import zipfile
-import zlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +17,66 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from outfield import storage
-from outfield.errors import FileFormatError, InputError
+from outfield import checks, storage
+from outfield.arrays import DIGEST, check_names, read_npz, read_safetensors
+from outfield.checks import FIELDS
+from outfield.config import require_number
+from outfield.errors import InputError, MissingFieldError
 
-DIGEST = "outfield_sha256"
-"""Name of the array in an ``.npz`` of ours that holds the digest of the others."""
-ROWS_AT_ONCE = 65_536
-"""Rows looked at together when a large array is checked."""
+
+class FeatureSource(ABC):
+    """Where detectors read features from: a :class:`FeatureSet` in memory or an :class:`outfield.FeatureStream` on disk.
+
+    Every batch that leaves it holds: two-dimensional finite floating features, matching lengths, integer labels that start
+    at 0, tensors on the CPU.
+    """
+
+    @property
+    @abstractmethod
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of the fields that are present, by name: (N, width), of labels (N,)."""
+
+    def __len__(self) -> int:
+        return self.shapes["features"][0]
+
+    @abstractmethod
+    def batches(self, size: int, names: Iterable[str] | None = None) -> Iterator[dict[str, Tensor]]:
+        """The fields in consecutive pieces of ``size`` rows, the last perhaps shorter.
+
+        Args:
+            size: rows of a piece.
+            names: which fields; all that are present if None.
+        """
+
+    @abstractmethod
+    def rows(self, index: Sequence[int] | np.ndarray | Tensor, names: Iterable[str] | None = None) -> dict[str, Tensor]:
+        """The fields at chosen rows (n,), in the order of ``index``; for shuffled batches."""
+
+    @abstractmethod
+    def in_memory(self) -> FeatureSet:
+        """All of it as a FeatureSet."""
+
+    def _chosen(self, names: Iterable[str] | None) -> tuple[str, ...]:
+        chosen = tuple(self.shapes) if names is None else tuple(names)
+        if not chosen:
+            raise InputError(f"no field was chosen; name any of {', '.join(self.shapes)}")
+        for name in chosen:
+            if name not in self.shapes:
+                raise MissingFieldError(f"there is no field {name!r} here; there are {', '.join(self.shapes)}")
+        return chosen
+
+    def _row_numbers(self, index: Any) -> np.ndarray:
+        """An index (n,) as int64, counted from 0."""
+        numbers = np.asarray(index)
+        if numbers.ndim != 1 or (len(numbers) and numbers.dtype.kind not in "iu"):
+            raise InputError(f"rows are chosen by a vector of integers; got {numbers.dtype} of shape {numbers.shape}")
+        if len(numbers) and not 0 <= int(numbers.min()) <= int(numbers.max()) < len(self):
+            raise InputError(f"rows go from 0 to {len(self) - 1}; got {int(numbers.min())} to {int(numbers.max())}")
+        return numbers.astype(np.int64)
 
 
 @dataclass(frozen=True, eq=False, repr=False, init=False)
-class FeatureSet:
+class FeatureSet(FeatureSource):
     """Features of a set of images, and what else detectors may need of them.
 
     Args:
@@ -69,28 +116,17 @@ class FeatureSet:
         if features is None:
             raise InputError("features is None; pass an array of shape (N, D)")
         for name, value in zip(FIELDS, given, strict=True):
-            checked = None if value is None else _labels(value) if name == "labels" else _matrix(name, value)
-            object.__setattr__(self, name, checked)
-        self._check_agreement()
-
-    def _check_agreement(self) -> None:
-        for name, value in self.tensors().items():
-            if len(value) != len(self.features):
-                raise InputError(f"{name} has {len(value)} rows but features has {len(self.features)}; they must match")
-        if self.logits is not None and self.odin_logits is not None and self.logits.shape != self.odin_logits.shape:
-            raise InputError(
-                f"odin_logits has shape {tuple(self.odin_logits.shape)} but logits {tuple(self.logits.shape)}; "
-                "both come from the same classifier and must match"
+            checked = (
+                None if value is None else checks.labels(value) if name == "labels" else checks.matrix(name, value)
             )
+            object.__setattr__(self, name, checked)
+        checks.check_agreement(self.shapes)
         if self.labels is not None and self.logits is not None:
-            width = self.logits.shape[1]
-            if int(self.labels.max()) >= width:
-                raise InputError(
-                    f"labels go up to {int(self.labels.max())}, out of range for logits of {width} classes (0 to {width - 1})"
-                )
+            checks.labels(self.labels, classes=self.logits.shape[1])
 
-    def __len__(self) -> int:
-        return len(self.features)
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {name: tuple(value.shape) for name, value in self.tensors().items()}
 
     def __repr__(self) -> str:
         parts = [f"{len(self):,} samples", f"features {self.features.shape[1]}-d"]
@@ -114,11 +150,21 @@ class FeatureSet:
         """The fields that are present, by name."""
         return {name: getattr(self, name) for name in FIELDS if getattr(self, name) is not None}
 
-    def batches(self, size: int) -> Iterator[dict[str, Tensor]]:
+    def batches(self, size: int, names: Iterable[str] | None = None) -> Iterator[dict[str, Tensor]]:
         """The fields in consecutive pieces of at most ``size`` rows, unchecked (this set was checked)."""
-        present = self.tensors()
+        require_number("size", size, least=1, whole=True)
+        present = {name: getattr(self, name) for name in self._chosen(names)}
         for start in range(0, len(self), size):
             yield {name: value[start : start + size] for name, value in present.items()}
+
+    def rows(self, index: Sequence[int] | np.ndarray | Tensor, names: Iterable[str] | None = None) -> dict[str, Tensor]:
+        """The fields at chosen rows (n,), in the order of ``index``."""
+        chosen = torch.from_numpy(self._row_numbers(index))
+        return {name: getattr(self, name)[chosen] for name in self._chosen(names)}
+
+    def in_memory(self) -> FeatureSet:
+        """This set."""
+        return self
 
     @classmethod
     def join(cls, parts: Sequence[FeatureSet]) -> FeatureSet:
@@ -176,116 +222,10 @@ class FeatureSet:
         if part is not None and suffix != ".npz":
             raise InputError(f"{path}: only an .npz can hold several sets; {part!r} has no meaning here")
         if suffix == ".safetensors":
-            arrays: dict[str, Any] = _read_safetensors(path)
+            arrays: dict[str, Any] = dict(read_safetensors(path))
         elif suffix == ".npz":
-            arrays = dict(_read_npz(path, part))
+            arrays = dict(read_npz(path, part))
         else:
             raise InputError(f"{path}: a FeatureSet is read from .safetensors or .npz, not {suffix or 'no ending'!r}")
-        unknown = sorted(set(arrays) - set(FIELDS))
-        if unknown or "features" not in arrays:
-            hint = _parts_hint(list(arrays)) if part is None else ""
-            raise FileFormatError(
-                f"{path} is not a FeatureSet: it holds {_some(list(arrays))}; expected features and any of "
-                f"{', '.join(FIELDS[1:])}{hint}"
-            )
+        check_names(path, list(arrays))
         return cls(**arrays)
-
-
-FIELDS = tuple(f.name for f in fields(FeatureSet))
-
-
-def _tensor(name: str, value: Any) -> Tensor:
-    if isinstance(value, Tensor):
-        if value.layout != torch.strided:
-            raise InputError(f"{name} is a sparse tensor; pass {name}.to_dense()")
-        return value.detach().cpu()
-    if np.ma.is_masked(value):
-        raise InputError(f"{name} has masked entries; every entry must hold a number")
-    try:
-        array = np.asarray(value)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-            if array.dtype.byteorder == ">" or any(stride < 0 for stride in array.strides):
-                array = array.astype(array.dtype.newbyteorder("="))
-            return torch.from_numpy(array)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{name} must be an array of numbers; got {type(value).__name__} ({error})") from error
-
-
-def _matrix(name: str, value: Any) -> Tensor:
-    tensor = _tensor(name, value)
-    if tensor.is_complex() or tensor.dtype == torch.bool:
-        raise InputError(f"{name} must hold real numbers; got {tensor.dtype}")
-    if tensor.ndim != 2:
-        raise InputError(f"{name} must have two dimensions (samples, width); got shape {tuple(tensor.shape)}")
-    if 0 in tensor.shape:
-        raise InputError(f"{name} is empty: shape {tuple(tensor.shape)}; at least one row and one column are needed")
-    if not tensor.is_floating_point():
-        tensor = tensor.to(torch.float32)
-    for start in range(0, len(tensor), ROWS_AT_ONCE):
-        finite = torch.isfinite(tensor[start : start + ROWS_AT_ONCE])
-        if not bool(finite.all()):
-            row, column = (~finite).nonzero()[0].tolist()
-            bad = float(tensor[start + row, column])
-            count = int((~torch.isfinite(tensor)).any(1).sum())
-            raise InputError(
-                f"{name}[{start + row}, {column}] is {bad}; all values must be finite (rows with such values: {count})"
-            )
-    return tensor
-
-
-def _labels(value: Any) -> Tensor:
-    tensor = _tensor("labels", value)
-    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
-        raise InputError(f"labels must be integers from 0; got {tensor.dtype}")
-    if tensor.ndim != 1:
-        raise InputError(f"labels must have one dimension; got shape {tuple(tensor.shape)}")
-    tensor = tensor.to(torch.int64)
-    if len(tensor) and int(tensor.min()) < 0:
-        raise InputError(f"labels go down to {int(tensor.min())}, out of range; classes are counted from 0")
-    return tensor
-
-
-def _read_safetensors(path: storage.PathLike) -> dict[str, Tensor]:
-    metadata, tensors = storage.read_tensors(path)
-    if "outfield" in metadata:
-        storage.parse_header(path, "FeatureSet", metadata["outfield"], tensors)
-    return tensors
-
-
-def _read_npz(path: storage.PathLike, part: str | None) -> dict[str, np.ndarray]:
-    storage.check_readable(path)
-    try:
-        file = np.load(path, allow_pickle=False)
-        if not isinstance(file, np.lib.npyio.NpzFile):
-            raise FileFormatError(f"{path} holds a single array, not an .npz archive")
-        with file:
-            if part is None:
-                return _checked_npz(path, {name: file[name] for name in file.files})
-            arrays = {name: file[f"{part}_{name}"] for name in FIELDS if f"{part}_{name}" in file.files}
-            if not arrays:
-                raise FileFormatError(f"{path} has no set {part!r}{_parts_hint(file.files)}")
-            return arrays
-    except FileFormatError:
-        raise
-    except (ValueError, OSError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
-        raise FileFormatError(f"{path} is truncated, or is not an .npz archive of plain arrays ({error})") from error
-
-
-def _checked_npz(path: storage.PathLike, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The arrays without the digest that :meth:`FeatureSet.save` adds, compared with it where there is one."""
-    if DIGEST in arrays:
-        digest = str(arrays.pop(DIGEST))
-        if digest != storage.fingerprint({name: torch.from_numpy(array) for name, array in arrays.items()}):
-            raise FileFormatError(f"{path} was changed after it was written: its checksum does not match its content")
-    return arrays
-
-
-def _parts_hint(names: Sequence[str]) -> str:
-    parts = [name.removesuffix("_features") for name in names if name.endswith("_features")]
-    return f"; it holds several sets, name one of them: {', '.join(parts)}" if parts else ""
-
-
-def _some(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:6]) or "nothing"
-    return f"{shown}, …" if len(names) > 6 else shown

@@ -2,9 +2,10 @@
 
 q(z) = Σ_c π_c N(z; μ_c, Σ),  π_c = N_c / N,  μ_c = mean of class c,  Σ = (1/N) Σ_c Σ_{i: y_i = c} (z_i − μ_c)(z_i − μ_c)ᵀ.
 
-Fitting is one pass over batches in float64 (:class:`ClassStatistics`); afterwards Σ = V diag(λ) Vᵀ is decomposed once,
-with its eigenvalues floored, and every distance is taken in whitened coordinates w = (z − m) V diag(λ)^(−1/2), where all
-classes are unit balls: one (N, D)·(D, D) product and one (N, D)·(D, K) product, whatever K is.
+Fitting is one pass over batches in float64 (:class:`outfield.moments.ClassStatistics`); afterwards Σ = V diag(λ) Vᵀ is
+decomposed once, with its eigenvalues floored, and every distance is taken in whitened coordinates
+w = (z − m) V diag(λ)^(−1/2), where all classes are unit balls: one (N, D)·(D, D) product and one (N, D)·(D, K) product,
+whatever K is.
 """
 
 from __future__ import annotations
@@ -18,64 +19,11 @@ from torch import Tensor
 
 from outfield.config import configurable, require_number
 from outfield.errors import FileFormatError, InputError, NotFittedError
+from outfield.moments import ClassStatistics, one_thread_each
 from outfield.prior import Prior
 
-ROWS_AT_ONCE = 8192
 TOLERANCE = 1e-2
 """Rounding of a squared distance above which the slower, refined formula is taken; real features stay far below it."""
-
-
-@dataclass(frozen=True)
-class ClassStatistics:
-    """Sufficient statistics of the mixture; two of them merge into that of the joined data (Chan et al. 1979).
-
-    Attributes:
-        classes: labels seen, ascending (K,), int64.
-        counts: N_c (K,), float64.
-        means: μ_c (K, D), float64.
-        scatter: Σ_c Σ_i (z_i − μ_c)(z_i − μ_c)ᵀ (D, D), float64.
-    """
-
-    classes: Tensor
-    counts: Tensor
-    means: Tensor
-    scatter: Tensor
-
-    @classmethod
-    def of(cls, z: Tensor, labels: Tensor) -> ClassStatistics:
-        """Statistics of one batch: z (N, D) of any floating type, labels (N,)."""
-        classes, index = labels.to(z.device).unique(return_inverse=True)
-        z = z.double()
-        counts = torch.bincount(index, minlength=len(classes)).double()
-        sums = z.new_zeros(len(classes), z.shape[1]).index_add_(0, index, z)
-        means = sums / counts[:, None]
-        centred = z - means[index]
-        return cls(classes, counts, means, centred.T @ centred)
-
-    def merge(self, other: ClassStatistics) -> ClassStatistics:
-        """Statistics of both batches together.
-
-        For each class δ = μ_b − μ_a:  μ = μ_a + δ N_b / N,  scatter = S_a + S_b + Σ_c (N_a N_b / N) δ δᵀ.
-        """
-        if self.means.shape[1] != other.means.shape[1]:
-            raise InputError(f"batches of width {self.means.shape[1]} and {other.means.shape[1]} cannot be merged")
-        classes = torch.cat([self.classes, other.classes]).unique()
-        counts_a, means_a = self._on(classes)
-        counts_b, means_b = other._on(classes)
-        total = counts_a + counts_b
-        delta = means_b - means_a
-        share = counts_b / total
-        both = (counts_a * share)[:, None] * delta
-        return ClassStatistics(
-            classes, total, means_a + share[:, None] * delta, self.scatter + other.scatter + both.T @ delta
-        )
-
-    def _on(self, classes: Tensor) -> tuple[Tensor, Tensor]:
-        """Counts and means laid out for a superset of this batch's classes (0 where a class is absent)."""
-        index = torch.searchsorted(classes, self.classes)
-        counts = self.counts.new_zeros(len(classes)).index_copy_(0, index, self.counts)
-        means = self.means.new_zeros(len(classes), self.means.shape[1]).index_copy_(0, index, self.means)
-        return counts, means
 
 
 def mahalanobis_sq(w: Tensor, centres: Tensor) -> Tensor:
@@ -128,7 +76,8 @@ class MixtureParameters:
         n = statistics.counts.sum()
         weights = statistics.counts / n
         covariance = statistics.scatter / n
-        eigenvalues, eigenvectors = torch.linalg.eigh((covariance + covariance.T) / 2)
+        with one_thread_each():  # LAPACK gains little from more, and waits long for them on a busy machine
+            eigenvalues, eigenvectors = torch.linalg.eigh((covariance + covariance.T) / 2)
         mean_square = float(covariance.trace() + weights @ statistics.means.square().sum(1)) / len(covariance)
         scale = max(float(eigenvalues[-1]), floor * mean_square) or 1.0
         return cls(
@@ -141,7 +90,7 @@ class MixtureParameters:
         )
 
 
-class _Ready:
+class Ready:
     """The parameters as the formulas use them, in one type on one device."""
 
     def __init__(self, p: MixtureParameters, like: Tensor) -> None:
@@ -153,6 +102,7 @@ class _Ready:
         self.whitening = whitening.to(like)
         self.centres = ((p.means - p.mean) @ whitening).to(like)
         self.colouring = colouring.to(like)
+        self.offsets = self.log_weights - 0.5 * self.centres.square().sum(1)
         rounding = torch.finfo(like.dtype).eps * float(self.centres.square().sum(1).max())
         self.distances = mahalanobis_sq_refined if rounding > TOLERANCE else mahalanobis_sq
 
@@ -179,16 +129,14 @@ class MixturePrior(Prior):
         self.floor = floor
         self._statistics: ClassStatistics | None = None
         self._parameters: MixtureParameters | None = None
-        self._ready: dict[tuple[torch.device, torch.dtype], _Ready] = {}
+        self._ready: dict[tuple[torch.device, torch.dtype], Ready] = {}
 
     def fit(self, z: Tensor, labels: Tensor | None) -> Self:
-        """Learn from all rows (in pieces, so that the float64 copy stays small)."""
+        """Learn from all rows: z (N, D), labels (N,)."""
         if labels is None:
             raise InputError("the mixture needs labels; pass zeros for a single Gaussian")
-        self._statistics = None
-        for start in range(0, len(z), ROWS_AT_ONCE):
-            self.partial_fit(z[start : start + ROWS_AT_ONCE], labels[start : start + ROWS_AT_ONCE])
-        return self
+        self._statistics, self._parameters = None, None
+        return self.partial_fit(z, labels)
 
     def partial_fit(self, z: Tensor, labels: Tensor) -> Self:
         """Learn from one more batch: rows z (N, D), labels (N,)."""
@@ -211,30 +159,45 @@ class MixturePrior(Prior):
             self._parameters = MixtureParameters.of(self._statistics, self.floor)
         return self._parameters
 
-    def _on(self, like: Tensor) -> _Ready:
+    def ready(self, like: Tensor) -> Ready:
+        """The learned parameters as the formulas use them, in the type and on the device of ``like``; made once."""
         key = (like.device, like.dtype)
         if key not in self._ready:
-            self._ready[key] = _Ready(self.parameters_, like)
+            self._ready[key] = Ready(self.parameters_, like)
         return self._ready[key]
 
     def whiten(self, z: Tensor) -> Tensor:
         """w = (z − m) V diag(λ)^(−1/2) (N, D): coordinates in which every class has covariance I."""
-        ready = self._on(z)
+        ready = self.ready(z)
         return (z - ready.mean) @ ready.whitening
 
     def mahalanobis_sq(self, z: Tensor) -> Tensor:
         """d_c²(z) for every class (N, K)."""
-        ready = self._on(z)
+        ready = self.ready(z)
         return ready.distances(self.whiten(z), ready.centres)
 
     def energy_whitened(self, w: Tensor) -> Tensor:
         """The energy at whitened points w (N, D) → (N,)."""
-        ready = self._on(w)
+        ready = self.ready(w)
         return -torch.logsumexp(ready.log_weights - 0.5 * ready.distances(w, ready.centres), dim=1)
 
     def energy(self, z: Tensor) -> Tensor:
         """E(z) = −log Σ_c π_c exp(−½ d_c²(z)) (N,)."""
         return self.energy_whitened(self.whiten(z))
+
+    def gradient(self, z: Tensor) -> Tensor:
+        """∇E(z) = V diag(λ)^(−1/2) (w − Σ_c p_c(z) m_c) (N, D), p_c the posterior of class c: :meth:`energy` differentiated."""
+        ready = self.ready(z)
+        w = self.whiten(z)
+        if self.well_scaled(z):
+            posterior = torch.addmm(ready.offsets, w, ready.centres.T).softmax(1)
+        else:
+            posterior = (ready.log_weights - 0.5 * ready.distances(w, ready.centres)).softmax(1)
+        return torch.addmm(w, posterior, ready.centres, alpha=-1) @ ready.whitening.T
+
+    def well_scaled(self, like: Tensor) -> bool:
+        """Whether distances in the type of ``like`` need no refinement (see :func:`mahalanobis_sq_refined`)."""
+        return self.ready(like).distances is mahalanobis_sq
 
     def log_prob(self, z: Tensor) -> Tensor:
         """log q(z) with its constant (N,): exp of it integrates to 1."""
@@ -245,7 +208,7 @@ class MixturePrior(Prior):
     def sample(self, n: int, generator: torch.Generator) -> Tensor:
         """n points from q (n, D), float32: one component is chosen for each, and only that one is drawn."""
         noise = torch.randn(n, len(self.parameters_.mean), generator=generator, device=generator.device)
-        ready = self._on(noise)
+        ready = self.ready(noise)
         chosen = torch.multinomial(ready.log_weights.exp(), n, replacement=True, generator=generator)
         return ready.means[chosen] + noise @ ready.colouring
 

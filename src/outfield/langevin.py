@@ -20,6 +20,9 @@ from outfield.projection import Projection, identity
 
 Energy = Callable[[Tensor], Tensor]
 
+NUMBERS_AT_ONCE = 2**22
+"""Normal numbers drawn together for several moves."""
+
 
 class Chains(NamedTuple):
     """Where chains ended (N, D), and the share of proposals accepted, a 0-d tensor (1 where none can be refused)."""
@@ -28,15 +31,45 @@ class Chains(NamedTuple):
     acceptance: Tensor
 
 
+class Random:
+    """Random numbers for the moves of chains; normal ones are drawn for several moves at a time, which suits a GPU.
+
+    Args:
+        generator: where they come from.
+        moves: how many moves there will be.
+    """
+
+    def __init__(self, generator: torch.Generator, moves: int) -> None:
+        self.generator = generator
+        self._left = moves
+        self._drawn: list[Tensor] = []
+
+    def normal(self, z: Tensor) -> Tensor:
+        """The next move's standard normal numbers, in the shape, type and place of z."""
+        if not self._drawn:
+            count = moves_at_once(self._left, z.numel())
+            self._left -= count
+            block = torch.randn(count, *z.shape, generator=self.generator, device=z.device, dtype=z.dtype)
+            self._drawn = list(block)[::-1]
+        return self._drawn.pop()
+
+    def uniform(self, z: Tensor) -> Tensor:
+        """Numbers from [0, 1), one for each row of z (N, D)."""
+        return torch.rand(len(z), generator=self.generator, device=z.device, dtype=z.dtype)
+
+
+def moves_at_once(left: int, numbers: int) -> int:
+    """For how many of the ``left`` moves, of so many numbers each, noise is drawn together."""
+    return max(1, min(left, NUMBERS_AT_ONCE // numbers))
+
+
 class Sampler(Protocol):
     """Settings of a chain and how it moves."""
 
     @property
     def steps(self) -> int: ...
 
-    def move(
-        self, energy: Energy, z: Tensor, t: int, project: Projection, generator: torch.Generator
-    ) -> tuple[Tensor, Tensor]:
+    def move(self, energy: Energy, z: Tensor, t: int, project: Projection, random: Random) -> tuple[Tensor, Tensor]:
         """One transition at step t: new points (N, D), and whether each proposal was accepted (N,)."""
         ...
 
@@ -64,10 +97,10 @@ def run_chains(
         raise InputError(f"start must have shape (chains, dimensions); got {tuple(start.shape)}")
     if generator is None:
         generator = torch.Generator(start.device).manual_seed(0)
-    z = project(start.detach())
+    z, random = project(start.detach()), Random(generator, sampler.steps)
     accepted = []
     for t in range(sampler.steps):
-        z, taken = sampler.move(energy, z, t, project, generator)
+        z, taken = sampler.move(energy, z, t, project, random)
         accepted.append(taken.float().mean())
     return Chains(z, torch.stack(accepted).mean() if accepted else z.new_ones(()))
 
@@ -119,11 +152,9 @@ class Langevin:
     def __post_init__(self) -> None:
         _check(self.steps, step_size=self.step_size, noise_std=self.noise_std)
 
-    def move(
-        self, energy: Energy, z: Tensor, t: int, project: Projection, generator: torch.Generator
-    ) -> tuple[Tensor, Tensor]:
+    def move(self, energy: Energy, z: Tensor, t: int, project: Projection, random: Random) -> tuple[Tensor, Tensor]:
         _, grad = energy_and_grad(energy, z)
-        noise = _randn(z, generator)
+        noise = random.normal(z)
         step_size, noise_std = linear(self.step_size, t, self.steps), linear(self.noise_std, t, self.steps)
         return project(langevin_step(z, grad, step_size, noise_std, noise)), z.new_ones(())
 
@@ -146,12 +177,10 @@ class MetropolisLangevin:
     def __post_init__(self) -> None:
         _check(self.steps, step_size=self.step_size)
 
-    def move(
-        self, energy: Energy, z: Tensor, t: int, project: Projection, generator: torch.Generator
-    ) -> tuple[Tensor, Tensor]:
+    def move(self, energy: Energy, z: Tensor, t: int, project: Projection, random: Random) -> tuple[Tensor, Tensor]:
         step_size = linear(self.step_size, t, self.steps)
         here, grad_here = energy_and_grad(energy, z)
-        proposal = project(langevin_step(z, grad_here, step_size, math.sqrt(2 * step_size), _randn(z, generator)))
+        proposal = project(langevin_step(z, grad_here, step_size, math.sqrt(2 * step_size), random.normal(z)))
         there, grad_there = energy_and_grad(energy, proposal)
 
         def log_density(to: Tensor, at: Tensor, grad: Tensor) -> Tensor:
@@ -160,7 +189,7 @@ class MetropolisLangevin:
             )
 
         log_ratio = here - there + log_density(z, proposal, grad_there) - log_density(proposal, z, grad_here)
-        return _metropolis(z, proposal, log_ratio, generator)
+        return _metropolis(z, proposal, log_ratio, random)
 
 
 @configurable
@@ -184,11 +213,9 @@ class HamiltonianMonteCarlo:
         _check(self.steps, step_size=self.step_size)
         require_number("leapfrog", self.leapfrog, least=1, whole=True)
 
-    def move(
-        self, energy: Energy, z: Tensor, t: int, project: Projection, generator: torch.Generator
-    ) -> tuple[Tensor, Tensor]:
+    def move(self, energy: Energy, z: Tensor, t: int, project: Projection, random: Random) -> tuple[Tensor, Tensor]:
         step_size = linear(self.step_size, t, self.steps)
-        momentum = _randn(z, generator)
+        momentum = random.normal(z)
         here, grad = energy_and_grad(energy, z)
         start = here + 0.5 * momentum.square().sum(1)
         proposal = z
@@ -200,15 +227,10 @@ class HamiltonianMonteCarlo:
         proposal = project(proposal)
         with torch.no_grad():
             there = energy(proposal)
-        return _metropolis(z, proposal, start - there - 0.5 * momentum.square().sum(1), generator)
+        return _metropolis(z, proposal, start - there - 0.5 * momentum.square().sum(1), random)
 
 
-def _metropolis(z: Tensor, proposal: Tensor, log_ratio: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+def _metropolis(z: Tensor, proposal: Tensor, log_ratio: Tensor, random: Random) -> tuple[Tensor, Tensor]:
     """Keep the proposal with probability min(1, exp(log_ratio)); a non-finite ratio refuses it."""
-    chance = torch.rand(len(z), generator=generator, device=z.device, dtype=z.dtype)
-    taken = chance.log() < log_ratio
+    taken = random.uniform(z).log() < log_ratio
     return torch.where(taken[:, None], proposal, z), taken
-
-
-def _randn(z: Tensor, generator: torch.Generator) -> Tensor:
-    return torch.randn(z.shape, generator=generator, device=z.device, dtype=z.dtype)

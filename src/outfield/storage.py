@@ -96,7 +96,7 @@ def write(path: PathLike, kind: str, header: Mapping[str, Any], tensors: Mapping
     """
     plain = _unshared({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
     body = {"format": FORMAT, "kind": kind, **header}
-    body["sha256"] = _digest(body, plain)
+    body["sha256"] = header_digest(body, fingerprint(plain))
     metadata = {"outfield": json.dumps(body, sort_keys=True)}
     write_atomically(path, lambda scratch: save_file(plain, scratch, metadata))
 
@@ -140,28 +140,64 @@ def read_tensors(path: PathLike) -> tuple[dict[str, str], dict[str, Tensor]]:
 
 def parse_header(path: PathLike, kind: str, text: str, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     """The checked header: right kind, known format, matching digest."""
+    body, digest = read_header(path, text)
+    check_digest(path, digest, header_digest(body, fingerprint(tensors)))
+    check_kind(path, kind, body)
+    return {key: value for key, value in body.items() if key not in ("format", "kind")}
+
+
+def read_header(path: PathLike, text: str) -> tuple[dict[str, Any], str]:
+    """The header's entries without its digest, and the digest, which is still to be compared."""
     try:
         body = json.loads(text)
-        found, version, digest = body["kind"], body["format"], body.pop("sha256")
+        version, digest = body["format"], body.pop("sha256")
+        body["kind"]
     except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
         raise FileFormatError(f"{path} has a broken Outfield header ({error!r})") from error
     if version != FORMAT:
         raise FileFormatError(f"{path} is of file format {version!r}; this version of Outfield reads format {FORMAT}")
-    if digest != _digest(body, tensors):
+    return body, digest
+
+
+def check_kind(path: PathLike, kind: str, body: Mapping[str, Any]) -> None:
+    """Refuse a header of another kind of file."""
+    if body["kind"] != kind:
+        raise FileFormatError(f"{path} holds a {body['kind']}, not a {kind}")
+
+
+def check_digest(path: PathLike, written: str, found: str) -> None:
+    """Refuse a file whose content has another digest than the one written into it."""
+    if written != found:
         raise FileFormatError(f"{path} was changed after it was written: its checksum does not match its content")
-    if found != kind:
-        raise FileFormatError(f"{path} holds a {found}, not a {kind}")
-    return {key: value for key, value in body.items() if key not in ("format", "kind")}
+
+
+class Fingerprint:
+    """SHA-256 over names, types, shapes and bytes of tensors, which may come in pieces; names must ascend."""
+
+    def __init__(self) -> None:
+        self._sha = hashlib.sha256()
+
+    def begin(self, name: str, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+        """The next tensor's bytes follow."""
+        self._sha.update(f"{name}|{dtype}|{shape}|".encode())
+
+    def update(self, content: Tensor) -> None:
+        """More bytes of it, from a contiguous tensor of any type."""
+        if content.numel():
+            self._sha.update(content.reshape(-1).view(torch.uint8).numpy().data)
+
+    def hexdigest(self) -> str:
+        """The digest of all that came."""
+        return self._sha.hexdigest()
 
 
 def fingerprint(tensors: Mapping[str, Tensor]) -> str:
     """SHA-256 over names, types, shapes and bytes."""
-    digest = hashlib.sha256()
+    digest = Fingerprint()
     for name in sorted(tensors):
         tensor = tensors[name].detach().cpu().contiguous()
-        digest.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
-        if tensor.numel():
-            digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+        digest.begin(name, tensor.dtype, tuple(tensor.shape))
+        digest.update(tensor)
     return digest.hexdigest()
 
 
@@ -176,6 +212,6 @@ def _unshared(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return result
 
 
-def _digest(body: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
-    text = json.dumps(body, sort_keys=True) + fingerprint(tensors)
-    return hashlib.sha256(text.encode()).hexdigest()
+def header_digest(body: Mapping[str, Any], content: str) -> str:
+    """Digest of a header's entries and the fingerprint of its tensors."""
+    return hashlib.sha256((json.dumps(body, sort_keys=True) + content).encode()).hexdigest()

@@ -8,7 +8,8 @@ error, so that nothing is taken for a feature by mistake.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,15 @@ import pyarrow
 import pyarrow.csv
 import pyarrow.parquet
 
+from outfield.arrays import split_source
+from outfield.checks import FIELDS
 from outfield.errors import FileFormatError, InputError
-from outfield.features import FIELDS, FeatureSet
+from outfield.features import FeatureSet
 from outfield.storage import check_readable, write_atomically, write_bytes, write_npz
 
 PREFIXES = {"feature": "features", "logit": "logits", "odin_logit": "odin_logits", "spread": "spread"}
+ROWS_AT_ONCE = 8192
+"""Rows of a Parquet file decoded together."""
 
 
 def read_features(source: str) -> FeatureSet:
@@ -44,47 +49,116 @@ def read_features(source: str) -> FeatureSet:
         table = pyarrow.csv.read_csv(path) if path.suffix == ".csv" else pyarrow.parquet.read_table(path)
     except (pyarrow.ArrowException, OSError) as error:
         raise FileFormatError(f"{path} cannot be read as {path.suffix[1:]}: {error}") from error
-    return FeatureSet(**_fields(path, table))
+    return FeatureSet(**_values(path, table, _columns(path, table.column_names)))
 
 
-def split_source(source: str) -> tuple[Path, str | None]:
-    """``FILE`` or ``FILE#SET`` as path and set; a file whose own name has a # in it is found first."""
-    name, hash_sign, part = source.rpartition("#")
-    if not hash_sign or Path(source).is_file():
-        return Path(source), None
-    return Path(name), part or None
+class ParquetColumns:
+    """The fields in a Parquet file, read some thousand rows at a time.
+
+    Attributes:
+        shapes: of the fields, by name.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with self._open() as file:
+            self.columns = _columns(path, file.schema_arrow.names)
+            self.rows = file.metadata.num_rows
+            if not self.rows:
+                raise InputError(f"{path} is empty; at least one row is needed")
+            first = next(file.iter_batches(1, columns=self._wanted(self.columns)))
+            values = _values(path, pyarrow.Table.from_batches([first]), self.columns)
+        self.shapes = {name: (self.rows, *value.shape[1:]) for name, value in values.items()}
+
+    @contextmanager
+    def _open(self) -> Iterator[Any]:
+        try:
+            # Buffered, since otherwise a row group's columns are read whole.
+            with pyarrow.parquet.ParquetFile(self.path, buffer_size=2**20, pre_buffer=False) as file:
+                yield file
+        except (pyarrow.ArrowException, OSError) as error:
+            raise FileFormatError(f"{self.path} cannot be read as parquet: {error}") from error
+
+    def _wanted(self, names: Iterable[str]) -> list[str]:
+        return [column for name in names for column in self.columns[name]]
+
+    def pieces(self, size: int, names: Sequence[str]) -> Iterator[dict[str, np.ndarray]]:
+        """The fields ``names`` in pieces of ``size`` rows, whatever the row groups are, the last perhaps shorter."""
+        held: list[dict[str, np.ndarray]] = []
+        count = 0
+        with self._open() as file:
+            for batch in file.iter_batches(max(size, ROWS_AT_ONCE), columns=self._wanted(names)):
+                held.append(self._decode(batch, names))
+                count += batch.num_rows
+                if count >= size:
+                    joined = _joined(held)
+                    whole = count - count % size
+                    for start in range(0, whole, size):
+                        yield {name: value[start : start + size] for name, value in joined.items()}
+                    held, count = [{name: value[whole:] for name, value in joined.items()}], count - whole
+        if count:
+            yield _joined(held)
+
+    def _decode(self, batch: Any, names: Sequence[str]) -> dict[str, np.ndarray]:
+        values = _values(self.path, pyarrow.Table.from_batches([batch]), {name: self.columns[name] for name in names})
+        for name, value in values.items():
+            if value.shape[1:] != self.shapes[name][1:]:
+                raise InputError(
+                    f"{self.path}: the lists in column {name!r} must all have the same length; "
+                    f"the first has {self.shapes[name][1]}, a later one {value.shape[1]}"
+                )
+        return values
 
 
-def _fields(path: Path, table: Any) -> dict[str, np.ndarray]:
-    fields: dict[str, np.ndarray] = {}
+def _joined(parts: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    if len(parts) == 1:
+        return parts[0]
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def _columns(path: Path, names: Sequence[str]) -> dict[str, list[str]]:
+    """Which columns make up each field."""
+    columns: dict[str, list[str]] = {}
     numbered: dict[str, dict[int, str]] = {}
-    if all(re.fullmatch(r"[-+.\deE]+", name) for name in table.column_names):
+    if all(re.fullmatch(r"[-+.\deE]+", name) for name in names):
         raise FileFormatError(f"{path} has no header; its first line must name the columns: feature_0, feature_1, …")
-    if len(set(table.column_names)) < len(table.column_names):
+    if len(set(names)) < len(names):
         raise FileFormatError(f"{path} has two columns of the same name; each name may stand once")
-    for name in table.column_names:
+    for name in names:
         match = re.fullmatch(r"(feature|logit|odin_logit|spread)_(0|[1-9]\d*)", name)
         if match:
             numbered.setdefault(PREFIXES[match[1]], {})[int(match[2])] = name
-        elif name in ("label", "labels"):
-            fields["labels"] = _numbers(path, table, name)
-        elif name in FIELDS:
-            fields[name] = _lists(path, table, name)
+        elif name in ("label", *FIELDS):
+            columns.setdefault("labels" if name == "label" else name, []).append(name)
         else:
             raise FileFormatError(
                 f"{path} has a column {name!r}; expected feature_0, feature_1, … perhaps label, logit_*, odin_logit_*, spread_*"
             )
-    for name, columns in numbered.items():
-        if sorted(columns) != list(range(len(columns))):
+    for name, found in numbered.items():
+        if sorted(found) != list(range(len(found))):
+            raise FileFormatError(f"{path}: the columns of {name} must be numbered 0 to {len(found) - 1} without gaps")
+        columns.setdefault(name, []).extend(found[i] for i in range(len(found)))
+    for name, found_names in columns.items():
+        if name in found_names and len(found_names) > 1:
             raise FileFormatError(
-                f"{path}: the columns of {name} must be numbered 0 to {len(columns) - 1} without gaps"
+                f"{path} has {name} twice, as columns {found_names[0]} and {found_names[1]}; keep one"
             )
-        fields[name] = np.stack([_numbers(path, table, columns[i]) for i in range(len(columns))], axis=1)
-    if "features" not in fields:
-        raise FileFormatError(
-            f"{path} has no columns feature_0, feature_1, …; it has {', '.join(table.column_names[:6])}"
-        )
-    return fields
+    if "features" not in columns:
+        raise FileFormatError(f"{path} has no columns feature_0, feature_1, …; it has {', '.join(names[:6])}")
+    return columns
+
+
+def _values(path: Path, table: Any, columns: Mapping[str, Sequence[str]]) -> dict[str, np.ndarray]:
+    """The fields of a table, each from its columns."""
+    values = {}
+    for name, found in columns.items():
+        if name == "labels":
+            values[name] = _numbers(path, table, found[0])
+        elif list(found) == [name]:
+            values[name] = _lists(path, table, name)
+        else:
+            values[name] = np.stack([_numbers(path, table, column) for column in found], axis=1)
+    return values
 
 
 def _numbers(path: Path, table: Any, name: str) -> np.ndarray:

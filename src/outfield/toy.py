@@ -22,7 +22,8 @@ from outfield.gaussian import MixturePrior
 from outfield.langevin import Energy, Langevin
 from outfield.prior import Prior
 from outfield.projection import identity
-from outfield.training import History, Training, train
+from outfield.steps import Training
+from outfield.training import History, train
 
 SPACING = 5.0
 ARM_LENGTH = 1.0

@@ -1,4 +1,4 @@
-"""What every detector is: fit learns from a FeatureSet, score gives one number per row (higher = more OOD)."""
+"""What every detector is: fit learns from features, score gives one number per row (higher = more OOD)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from outfield import storage
 from outfield.config import arguments, construct, from_plain, to_plain
 from outfield.errors import FileFormatError, InputError, MissingFieldError, NotFittedError, UnknownNameError
-from outfield.features import FeatureSet
+from outfield.features import FeatureSet, FeatureSource
 from outfield.progress import bar
 from outfield.version import __version__
 
@@ -53,6 +53,8 @@ class Detector(ABC):
     """Fields that score uses."""
     rows_at_once: ClassVar[int] = 4096
     """Rows scored together; memory grows with this, not with the number of rows."""
+    fits_in_pieces: ClassVar[bool] = False
+    """Whether ``_fit`` takes any :class:`outfield.features.FeatureSource`, reading it in batches; else it gets all in memory."""
 
     _device: str = "auto"
     _fitted: bool = False
@@ -80,15 +82,19 @@ class Detector(ABC):
             return torch.device("cuda" if torch.cuda.is_available() else "cpu")
         return torch.device(self._device)
 
-    def fit(self, train: FeatureSet) -> Self:
+    def fit(self, train: FeatureSource) -> Self:
         """Learn from ID training data; returns self.
+
+        Args:
+            train: a FeatureSet, or a FeatureStream (:func:`outfield.open_features`), which detectors that need not hold all
+                data read in pieces.
 
         Raises:
             MissingFieldError: ``train`` lacks a field that this detector learns from.
         """
         self._check_settings()
         self._accept(train, self.fit_needs, "fit")
-        self._fit(train)
+        self._fit(train if self.fits_in_pieces else train.in_memory())  # type: ignore[arg-type]  # as fits_in_pieces says
         return self._now_fitted(train)
 
     def _check_settings(self) -> None:
@@ -98,15 +104,18 @@ class Detector(ABC):
     def _settings(self) -> dict[str, Any]:
         return {name: to_plain(value) for name, value in arguments(self).items()}
 
-    def _now_fitted(self, train: FeatureSet) -> Self:
-        value = getattr(train, self.score_needs[0])
-        self._width = None if value is None else value.shape[1]
+    def _now_fitted(self, train: FeatureSource) -> Self:
+        shape = train.shapes.get(self.score_needs[0])
+        self._width = None if shape is None else shape[1]
         self._fitted = True
         return self
 
     @final
-    def score(self, test: FeatureSet) -> Tensor:
+    def score(self, test: FeatureSource) -> Tensor:
         """One float32 score per row (N,), on the CPU; higher = more OOD.
+
+        Args:
+            test: a FeatureSet or a FeatureStream.
 
         Raises:
             NotFittedError: fit was not called.
@@ -117,32 +126,37 @@ class Detector(ABC):
             raise NotFittedError(f"this {type(self).__name__} is not fitted; call fit(train) or load a saved one first")
         self._accept(test, self.score_needs, "score")
         self._check_width(test)
-        pieces, rows, title = [], self._rows(), f"scoring with {type(self).__name__}"
+        rows, title, done = self._rows(), f"scoring with {type(self).__name__}", 0
+        scores = torch.empty(
+            len(test)
+        )  # filled in place: small results kept between large temporaries would split the heap
         with torch.no_grad(), bar(title, len(test), "samples", worth_it=len(test) > rows) as advance:
-            for batch in test.batches(rows):
+            for batch in test.batches(rows, self.score_needs):
                 moved = {name: batch[name].to(self.device) for name in self.score_needs}
-                pieces.append(self._score(moved).clamp(-LARGEST, LARGEST).float().cpu())
-                advance(sum(map(len, pieces)))
-        return torch.cat(pieces)
+                piece = self._score(moved).clamp(-LARGEST, LARGEST)
+                scores[done : done + len(piece)] = piece
+                done += len(piece)
+                advance(done)
+        return scores
 
     def _rows(self) -> int:
         return self.rows_at_once
 
-    def _accept(self, data: FeatureSet, needs: tuple[str, ...], what: str) -> None:
-        if not isinstance(data, FeatureSet):
+    def _accept(self, data: FeatureSource, needs: tuple[str, ...], what: str) -> None:
+        if not isinstance(data, FeatureSource):
             raise InputError(
                 f"{what} takes an outfield.FeatureSet, not {type(data).__name__}; wrap it: FeatureSet(features)"
             )
-        missing = [name for name in needs if getattr(data, name) is None]
+        missing = [name for name in needs if name not in data.shapes]
         if missing:
             raise MissingFieldError(
-                f"{type(self).__name__}.{what} needs {' and '.join(missing)}, which this FeatureSet lacks; "
+                f"{type(self).__name__}.{what} needs {' and '.join(missing)}, which {_shown(data)} lacks; "
                 f"pass FeatureSet(features, {', '.join(f'{name}=...' for name in missing)})"
             )
 
-    def _check_width(self, data: FeatureSet) -> None:
+    def _check_width(self, data: FeatureSource) -> None:
         name = self.score_needs[0]
-        width = getattr(data, name).shape[1]
+        width = data.shapes[name][1]
         if self._width is not None and width != self._width:
             raise InputError(
                 f"{name} has {width} columns but this {type(self).__name__} was fitted on {self._width}; "
@@ -200,6 +214,10 @@ class Detector(ABC):
             raise NotFittedError(f"this {type(self).__name__} is not fitted; it has no fingerprint yet")
         content = json.dumps(self._settings(), sort_keys=True) + storage.fingerprint(self._state())
         return f"{type(self).__name__} {hashlib.sha256(content.encode()).hexdigest()[:16]}"
+
+
+def _shown(data: FeatureSource) -> str:
+    return "this FeatureSet" if isinstance(data, FeatureSet) else repr(data)
 
 
 def load(path: storage.PathLike) -> Detector:

@@ -10,11 +10,14 @@ from outfield.config import arguments, construct, require, require_number
 from outfield.detectors.base import register
 from outfield.detectors.learned import LearnedEnergy
 from outfield.energy import MLP, CorrectedEnergy, Network
-from outfield.features import FeatureSet
+from outfield.errors import InputError
+from outfield.features import FeatureSource
 from outfield.gaussian import MixturePrior
 from outfield.langevin import Langevin, Sampler
 from outfield.prior import Prior
-from outfield.training import Training
+from outfield.projection import normalise
+from outfield.rows import Rows
+from outfield.steps import Training
 
 
 @register
@@ -73,15 +76,23 @@ class EnergyCorrected(LearnedEnergy):
         prior: Prior = construct(type(self.prior), arguments(self.prior))
         return prior
 
-    def _accept(self, data: FeatureSet, needs: tuple[str, ...], what: str) -> None:
+    def _accept(self, data: FeatureSource, needs: tuple[str, ...], what: str) -> None:
         unlabelled = what == "fit" and isinstance(self.prior, Prior) and not self.prior.needs_labels
         super()._accept(data, () if unlabelled else needs, what)
 
-    def _build(self, z: Tensor, labels: Tensor | None) -> CorrectedEnergy:
-        prior = self._fresh_prior().fit(z, labels)
-        return self._assemble(self.network.build(z.shape[1], self.seed), prior)
+    def _fit_prior(self, data: FeatureSource, z: Rows) -> Prior:
+        prior = self._fresh_prior()
+        if isinstance(z, Tensor):
+            return prior.fit(z, data.in_memory().labels)
+        if not isinstance(prior, MixturePrior):
+            raise InputError(
+                f"{type(prior).__name__} cannot be fitted in pieces; load the features first, with in_memory()"
+            )
+        for piece in data.batches(self.rows_at_once):
+            prior.partial_fit(normalise(piece["features"].to(self.device)), piece["labels"].to(self.device))
+        return prior
 
-    def _assemble(self, network: nn.Module, prior: Prior) -> CorrectedEnergy:
+    def _assemble(self, network: nn.Module, prior: Prior | None) -> CorrectedEnergy:
         return CorrectedEnergy(network, self.temperature, prior, self.prior_temperature)
 
     def _state(self) -> dict[str, Tensor]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from outfield.detectors.base import register
 from outfield.detectors.learned import LearnedEnergy
 from outfield.energy import MLP, CorrectedEnergy, Network
 from outfield.langevin import Langevin, Sampler
-from outfield.training import Training
+from outfield.prior import Prior
+from outfield.steps import Training
 
 
 @register
@@ -43,8 +44,8 @@ class EBM(LearnedEnergy):
         self.projection = projection
         self.seed = seed
 
-    def _build(self, z: Tensor, labels: Tensor | None) -> CorrectedEnergy:
-        return CorrectedEnergy(self.network.build(z.shape[1], self.seed), self.temperature)
+    def _assemble(self, network: nn.Module, prior: Prior | None) -> CorrectedEnergy:
+        return CorrectedEnergy(network, self.temperature)
 
     def _load_state(self, state: dict[str, Tensor]) -> None:
-        self.model_ = self._finish(CorrectedEnergy(self._load_network(state), self.temperature))
+        self.model_ = self._finish(self._assemble(self._load_network(state), None))

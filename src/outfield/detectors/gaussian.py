@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Self
 
 from torch import Tensor
 
 from outfield.detectors.base import Batch, Detector, register
-from outfield.features import FeatureSet
+from outfield.features import FeatureSource
 from outfield.gaussian import MixturePrior
+from outfield.moments import ClassStatistics, piece_rows, workers_for
+from outfield.progress import Advance, bar
 from outfield.projection import normalise
+
+WORTH_A_BAR = 200_000
+"""Rows above which fitting takes long enough to show how far it has come."""
 
 
 class MixtureDetector(Detector):
@@ -23,25 +29,35 @@ class MixtureDetector(Detector):
     """
 
     fit_needs = ("labels",)
+    fits_in_pieces = True
 
     def __init__(self, floor: float = 1e-6) -> None:
         self.floor = floor
         self.mixture_ = MixturePrior(floor)
 
-    def partial_fit(self, batch: FeatureSet) -> Self:
-        """Learn from one more batch of ID training data; for features larger than memory."""
+    def partial_fit(self, batch: FeatureSource) -> Self:
+        """Learn from one more batch, or file, of ID training data; for features that come by and by."""
         self._accept(batch, self.fit_needs, "partial_fit")
         self._check_width(batch)
         self._learn(batch)
         return self._now_fitted(batch)
 
-    def _fit(self, train: FeatureSet) -> None:
+    def _fit(self, train: FeatureSource) -> None:
         self.mixture_ = MixturePrior(self.floor)
         self._learn(train)
 
-    def _learn(self, data: FeatureSet) -> None:
-        for piece in data.batches(2 * self.rows_at_once):
-            self.mixture_.partial_fit(normalise(piece["features"].to(self.device)), piece["labels"])
+    def _learn(self, data: FeatureSource) -> None:
+        rows, width = data.shapes["features"]
+        size, workers = piece_rows(width, self.device), workers_for(rows, width, self.device)
+
+        def pieces(advance: Advance) -> Iterator[tuple[Tensor, Tensor]]:
+            for i, piece in enumerate(data.batches(size, ("features", "labels"))):
+                yield piece["features"], piece["labels"]
+                advance(min(rows, (i + 1) * size))
+
+        with bar(f"fitting {type(self).__name__}", rows, "samples", worth_it=rows > WORTH_A_BAR) as advance:
+            statistics = ClassStatistics.over(pieces(advance), workers, lambda z: normalise(z.to(self.device)))
+        self.mixture_.merge(statistics)
 
     def _state(self) -> dict[str, Tensor]:
         return self.mixture_.state()

@@ -13,7 +13,7 @@ from torch import Tensor
 from outfield.config import require_number
 from outfield.detectors.base import Batch, Detector, register
 from outfield.errors import OutfieldWarning, TooFewSamplesError
-from outfield.features import FeatureSet
+from outfield.features import FeatureSource
 from outfield.projection import normalise
 
 TABLE_BYTES = 256 * 2**20
@@ -37,26 +37,38 @@ class KNN(Detector):
         bank_: normalised training features (N, D), float32.
     """
 
+    fits_in_pieces = True
+
     def __init__(self, k: int = 50) -> None:
         require_number("k", k, least=1, whole=True)
         self.k = k
         self._index: Any = None
 
-    def _fit(self, train: FeatureSet) -> None:
+    def _fit(self, train: FeatureSource) -> None:
         if self.k > len(train):
             raise TooFewSamplesError(f"k is {self.k} but there are only {len(train)} training samples; lower k")
-        if train.labels is not None:
-            smallest = int(torch.unique(train.labels, return_counts=True)[1].min())
-            if self.k > smallest:
-                warnings.warn(
-                    f"k = {self.k} exceeds the smallest class ({smallest} samples): its k-th neighbour lies in another class; "
-                    f"lower k to at most {smallest}",
-                    OutfieldWarning,
-                    stacklevel=3,
-                )
-        pieces = train.batches(self.rows_at_once)
-        self.bank_ = torch.cat([normalise(piece["features"].to(self.device)) for piece in pieces])
+        names = [name for name in ("features", "labels") if name in train.shapes]
+        bank = torch.empty(train.shapes["features"], device=self.device)
+        labels, done = [], 0
+        for piece in train.batches(self.rows_at_once, names):
+            rows = normalise(piece["features"].to(self.device))
+            bank[done : done + len(rows)] = rows
+            done += len(rows)
+            labels.append(piece.get("labels", torch.empty(0)))
+        if "labels" in names:
+            self._compare_with_classes(torch.cat(labels))
+        self.bank_ = bank
         self._moved()
+
+    def _compare_with_classes(self, labels: Tensor) -> None:
+        smallest = int(torch.unique(labels, return_counts=True)[1].min())
+        if self.k > smallest:
+            warnings.warn(
+                f"k = {self.k} exceeds the smallest class ({smallest} samples): its k-th neighbour lies in another class; "
+                f"lower k to at most {smallest}",
+                OutfieldWarning,
+                stacklevel=4,
+            )
 
     def _moved(self) -> None:
         self._index = None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from abc import abstractmethod
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from typing import Any, Self
 
@@ -15,11 +17,14 @@ from outfield.config import require, require_number
 from outfield.detectors.base import Batch, Detector
 from outfield.energy import CorrectedEnergy, Network
 from outfield.errors import FileFormatError
-from outfield.features import FeatureSet
+from outfield.features import FeatureSource
 from outfield.langevin import Sampler
+from outfield.prior import Prior
 from outfield.progress import bar
-from outfield.projection import PROJECTIONS, normalise, resolve
-from outfield.training import Checkpoint, History, Training, train
+from outfield.projection import PROJECTIONS, normalise
+from outfield.rows import Rows, projection_for, rows_of
+from outfield.steps import Training
+from outfield.training import Checkpoint, History, train_seeds
 
 
 class LearnedEnergy(Detector):
@@ -37,12 +42,17 @@ class LearnedEnergy(Detector):
     training: Training
     projection: str
     seed: int
+    model_: CorrectedEnergy
+    history_: History
+    projection_: str
 
-    def fit(self, train: FeatureSet, *, checkpoint: storage.PathLike | Checkpoint | None = None) -> Self:
+    fits_in_pieces = True
+
+    def fit(self, train: FeatureSource, *, checkpoint: storage.PathLike | Checkpoint | None = None) -> Self:
         """Train; shows progress on a terminal; returns self.
 
         Args:
-            train: ID training data.
+            train: ID training data. A FeatureStream stays on disk: batches are read from it as they are needed.
             checkpoint: a file in which the running fit is kept. If it exists, the fit goes on from there; on the CPU it
                 ends with the same bits as one that was never interrupted.
 
@@ -53,10 +63,7 @@ class LearnedEnergy(Detector):
         """
         self._check_settings()
         self._accept(train, self.fit_needs, "fit")
-        if isinstance(checkpoint, str | os.PathLike):
-            checkpoint = Checkpoint(checkpoint)
-        require(isinstance(checkpoint, Checkpoint | None), "checkpoint", checkpoint, "a path or an outfield.Checkpoint")
-        self._fit(train, checkpoint)
+        self._fit(train, _checkpoint(checkpoint))
         return self._now_fitted(train)
 
     def _check_settings(self) -> None:
@@ -67,26 +74,67 @@ class LearnedEnergy(Detector):
         require_number("temperature", self.temperature, above=0)
         require_number("seed", self.seed, least=0, most=2**63 - 1, whole=True)
 
-    def _fit(self, data: FeatureSet, checkpoint: Checkpoint | None = None) -> None:
-        z = torch.cat([normalise(piece["features"].to(self.device)) for piece in data.batches(self.rows_at_once)])
-        labels = None if data.labels is None else data.labels.to(self.device)
-        projection = resolve(self.projection, z)
-        model = self._build(z, labels).to(self.device)
-        if checkpoint is not None and labels is not None:
-            checkpoint = replace(checkpoint, identity={"labels": storage.fingerprint({"labels": labels})})
-        steps = self.training.epochs * max(1, len(z) // self.training.batch_size)
-        with bar(f"fitting {type(self).__name__}", steps, unit="steps") as advance:
+    def fit_seeds(
+        self, train: FeatureSource, seeds: Iterable[int], *, checkpoint: storage.PathLike | Checkpoint | None = None
+    ) -> list[Self]:
+        """Fit a copy of this detector for each seed, side by side; this one stays as it is.
 
-            def progress(done: int, total: int, history: History) -> None:
-                advance(done, note=f"epoch {len(history)}: loss {history.loss[-1]:.4g}" if len(history) else "")
+        On a GPU all of them share every kernel, which takes far less time than one after the other. Each copy has its own
+        weights, batches and noise, and is what ``fit`` with that seed would give, up to rounding.
 
-            project = PROJECTIONS[projection]
-            history = train(model, z, self.training, self.sampler, project, self.seed, checkpoint, progress)
-        self.model_, self.history_, self.projection_ = self._finish(model), history, projection
+        Args:
+            train: ID training data.
+            seeds: different whole numbers.
+            checkpoint: a file in which all the running fits are kept together; see :meth:`fit`.
+
+        Raises:
+            DivergenceError: one of them diverged; the message says which.
+        """
+        chosen = list(seeds)
+        require(
+            bool(chosen) and len(set(chosen)) == len(chosen), "seeds", chosen, "different whole numbers, at least one"
+        )
+        copies = [copy.copy(self) for _ in chosen]
+        for one, seed in zip(copies, chosen, strict=True):
+            one.seed = seed
+            one._check_settings()
+        self._accept(train, self.fit_needs, "fit")
+        self._fit_together(copies, train, _checkpoint(checkpoint))
+        return [one._now_fitted(train) for one in copies]
+
+    def _fit(self, data: FeatureSource, checkpoint: Checkpoint | None = None) -> None:
+        self._fit_together([self], data, checkpoint)
+
+    def _fit_together(self, ours: Sequence[Self], data: FeatureSource, checkpoint: Checkpoint | None) -> None:
+        """Fit detectors that differ in their seed only."""
+        with rows_of(data, self.device) as z:
+            projection = projection_for(self.projection, z)
+            prior = self._fit_prior(data, z)
+            models = [self._assemble(one.network.build(z.shape[1], one.seed), prior) for one in ours]
+            for model in models:
+                model.to(self.device)
+            if checkpoint is not None and "labels" in data.shapes:
+                labels = torch.cat([piece["labels"] for piece in data.batches(self.rows_at_once, ["labels"])])
+                checkpoint = replace(checkpoint, identity={"labels": storage.fingerprint({"labels": labels})})
+            steps = self.training.epochs * max(1, len(z) // self.training.batch_size)
+            several = f", {len(ours)} seeds" if len(ours) > 1 else ""
+            with bar(f"fitting {type(self).__name__}{several}", steps, unit="steps") as advance:
+
+                def progress(done: int, total: int, history: History) -> None:
+                    advance(done, note=f"epoch {len(history)}: loss {history.loss[-1]:.4g}" if len(history) else "")
+
+                project, seeds = PROJECTIONS[projection], [one.seed for one in ours]
+                histories = train_seeds(models, z, self.training, self.sampler, project, seeds, checkpoint, progress)
+        for one, model, history in zip(ours, models, histories, strict=True):
+            one.model_, one.history_, one.projection_ = one._finish(model), history, projection
+
+    def _fit_prior(self, data: FeatureSource, z: Rows) -> Prior | None:
+        """The fitted prior, if there is one, from the normalised rows z (N, D)."""
+        return None
 
     @abstractmethod
-    def _build(self, z: Tensor, labels: Tensor | None) -> CorrectedEnergy:
-        """A fresh model for rows z (N, D)."""
+    def _assemble(self, network: nn.Module, prior: Prior | None) -> CorrectedEnergy:
+        """A fresh model."""
 
     def _score(self, batch: Batch) -> Tensor:
         energy: Tensor = self.model_(normalise(batch["features"]))
@@ -116,3 +164,10 @@ class LearnedEnergy(Detector):
     def _load_notes(self, notes: dict[str, Any]) -> None:
         self.history_ = History(**notes["history"])
         self.projection_ = notes["projection"]
+
+
+def _checkpoint(given: storage.PathLike | Checkpoint | None) -> Checkpoint | None:
+    if isinstance(given, str | os.PathLike):
+        return Checkpoint(given)
+    require(isinstance(given, Checkpoint | None), "checkpoint", given, "a path or an outfield.Checkpoint")
+    return given

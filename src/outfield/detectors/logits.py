@@ -7,7 +7,7 @@ from torch import Tensor
 
 from outfield.config import require_number
 from outfield.detectors.base import Batch, Detector, register
-from outfield.features import FeatureSet
+from outfield.features import FeatureSource
 
 
 @register
@@ -19,8 +19,9 @@ class MSP(Detector):
     """
 
     score_needs = ("logits",)
+    fits_in_pieces = True
 
-    def _fit(self, train: FeatureSet) -> None:
+    def _fit(self, train: FeatureSource) -> None:
         pass
 
     def _score(self, batch: Batch) -> Tensor:
@@ -45,12 +46,13 @@ class ODIN(Detector):
     """
 
     score_needs = ("odin_logits",)
+    fits_in_pieces = True
 
     def __init__(self, temperature: float = 1000.0) -> None:
         require_number("temperature", temperature, above=0)
         self.temperature = temperature
 
-    def _fit(self, train: FeatureSet) -> None:
+    def _fit(self, train: FeatureSource) -> None:
         pass
 
     def _score(self, batch: Batch) -> Tensor:
@@ -70,12 +72,13 @@ class EnergyLogits(Detector):
     """
 
     score_needs = ("logits",)
+    fits_in_pieces = True
 
     def __init__(self, temperature: float = 1.0) -> None:
         require_number("temperature", temperature, above=0)
         self.temperature = temperature
 
-    def _fit(self, train: FeatureSet) -> None:
+    def _fit(self, train: FeatureSource) -> None:
         pass
 
     def _score(self, batch: Batch) -> Tensor:

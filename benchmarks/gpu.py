@@ -1,0 +1,154 @@
+"""Speed on a GPU: training side by side with an eager loop over ``MixtureSameFamily``, and scoring.
+
+    python benchmarks/gpu.py [--quick] [--json FILE]
+
+Training is 20 epochs of 50,000 × 512 features with the paper's network: ours in full, the peer for some batches, scaled up.
+Times are steady state; the warm-up (compilation, recording) of a fresh process stands beside them. "of limit" is the share of
+the GPU's bfloat16 matrix-product rate, measured here, that the step's products reach.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+
+import outfield as of
+from measure import D, Line, Results, TorchMixture, features, step_flops
+from outfield.energy import CorrectedEnergy
+from outfield.gaussian import MixturePrior
+from outfield.langevin import Langevin
+from outfield.projection import relu_sphere
+from outfield.training import train_seeds
+
+N, EPOCHS = 50_000, 20
+CORRECTION, ALONE = of.EnergyCorrected(), of.EBM()
+
+
+class _EnoughError(Exception):
+    """Ends a training whose speed is known."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="two epochs instead of twenty")
+    parser.add_argument("--json", type=Path, help="where the lines go")
+    arguments = parser.parse_args()
+    epochs = 2 if arguments.quick else EPOCHS
+    limit = product_rate()
+    name = torch.cuda.get_device_name()
+    results = Results(f"{name}, torch {torch.__version__}, bfloat16 products {limit / 1e12:.0f} TFLOP/s")
+    results.start()
+    one = training(results, "training, batch 256, K = 10", 256, 10, epochs, limit, target=35, peer_batches=30)
+    training(results, "training, batch 1024, K = 100", 1024, 100, epochs, limit, target=60, peer_batches=8)
+    training(results, "EBM alone, 200 steps, batch 256", 256, None, epochs, limit, target=None, peer_batches=3)
+    four = training(results, "four seeds at once, batch 256, K = 10", 256, 10, epochs, limit, None, 0, seeds=range(4))
+    results.add(Line("four seeds at once against one after the other", four, 4 * one, 4 * one / four, 4 / 1.8))
+    precision(results, one, epochs)
+    scoring(results)
+    results.save(arguments.json)
+
+
+def product_rate(size: int = 8192) -> float:
+    """Operations per second of a large bfloat16 matrix product."""
+    a = torch.randn(size, size, device="cuda", dtype=torch.bfloat16)
+    return 2 * size**3 / timed(lambda: a @ a)
+
+
+def timed(work: Callable[[], object], repeats: int = 10) -> float:
+    """Seconds a call, after a warm-up."""
+    work()
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(repeats):
+        work()
+    torch.cuda.synchronize()
+    return (time.perf_counter() - start) / repeats
+
+
+def fit(
+    batch: int, classes: int | None, epochs: int, engine: str = "fused", stop: int | None = None,
+    seeds: Sequence[int] = (0,), precision: str = "auto",
+) -> tuple[float, float]:  # fmt: skip
+    """Seconds a step in steady state, and seconds before it; the peer's mixture where the engine is eager."""
+    z, labels = features(N, classes or 10, device="cuda")
+    like = ALONE if classes is None else CORRECTION
+    prior = None if classes is None else MixturePrior().fit(z, labels)
+    energy_of = prior if prior is None or engine == "fused" else TorchMixture(prior, z)
+    temperature = CORRECTION.prior_temperature
+    models = [CorrectedEnergy(of.MLP().build(D, s), like.temperature, energy_of, temperature).cuda() for s in seeds]
+    settings = {"batch_size": batch, "epochs": epochs, "engine": engine, "precision": precision}
+    training = of.Training(learning_rate=like.training.learning_rate, l2=like.training.l2, **settings)  # type: ignore[arg-type]
+    assert isinstance(like.sampler, Langevin)
+    clock: dict[int, float] = {}
+    total = epochs * (N // batch)
+    last = min(stop or total, total)
+
+    def look(done: int, *_: object) -> None:
+        if done in (2, last):
+            torch.cuda.synchronize()
+            clock[done] = time.perf_counter()
+        if done == last < total:
+            raise _EnoughError
+
+    torch.cuda.synchronize()
+    begin = time.perf_counter()
+    with contextlib.suppress(_EnoughError):
+        train_seeds(models, z, training, like.sampler, relu_sphere, list(seeds), progress=look)
+    return (clock[last] - clock[2]) / (last - 2), clock[2] - begin
+
+
+def training(
+    results: Results, what: str, batch: int, classes: int | None, epochs: int, limit: float,
+    target: float | None, peer_batches: int, seeds: Sequence[int] = (0,),
+) -> float:  # fmt: skip
+    """A line for training; returns the seconds for 20 epochs."""
+    ours, warm_up = fit(batch, classes, epochs, seeds=seeds)
+    steps = EPOCHS * (N // batch)
+    other = fit(batch, classes, epochs, "eager", stop=2 + peer_batches)[0] if peer_batches else float("nan")
+    chain = 200 if classes is None else 20
+    share = len(seeds) * step_flops(batch, chain, classes) / ours / limit
+    note = f"warm-up {warm_up:.1f} s"
+    results.add(Line(what, ours * steps, other * steps, other / ours, target, share, note))
+    return ours * steps
+
+
+def precision(results: Results, rounded: float, epochs: int) -> None:
+    """What bfloat16 gains over the other precisions of the same engine."""
+    for name in ("tf32", "float32"):
+        seconds = fit(256, 10, epochs, precision=name, stop=200)[0] * EPOCHS * (N // 256)
+        results.add(Line(f"bfloat16 against {name} in the engine, batch 256", rounded, seconds, seconds / rounded))
+
+
+def scoring(results: Results) -> None:
+    """Scores of 50,000 rows on the GPU beside what one would write first."""
+    z, labels = features(N, 100)
+    data = of.FeatureSet(z, labels=labels)
+    on_gpu = z.cuda()
+    ssd = of.SSD().to("cuda").fit(data)
+    mixture = TorchMixture(ssd.mixture_, on_gpu)
+    rows = on_gpu[:10_000]
+
+    def distances() -> list[torch.Tensor]:
+        inverse = mixture.parts.precision_matrix[0]
+        return [((rows - mean) @ inverse * (rows - mean)).sum(1) for mean in mixture.parts.loc]
+
+    few = of.FeatureSet(z[:10_000])
+    ours, other = timed(lambda: ssd.score(few), 5), timed(distances, 5)
+    results.add(Line("SSD scores, 10,000 rows, K = 100 / loop over classes", ours, other, other / ours))
+    knn = of.KNN(50).to("cuda").fit(data)
+    bank = knn.bank_
+
+    def plain() -> list[torch.Tensor]:
+        return [torch.cdist(piece, bank).topk(50, largest=False).values[:, -1] for piece in rows.split(2500)]
+
+    ours, other = timed(lambda: knn.score(few), 5), timed(plain, 5)
+    results.add(Line("KNN (k = 50), 10,000 queries, bank of 50,000 / cdist, topk", ours, other, other / ours))
+
+
+if __name__ == "__main__":
+    main()

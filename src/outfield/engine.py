@@ -1,0 +1,491 @@
+"""The fast training step: chains, both passes of the loss and Adam as one fixed sequence of operations on fixed buffers.
+
+What makes it fast, compared with :class:`outfield.steps.EagerStep`:
+
+- The network's input gradient is written out instead of recorded by autograd. For layers h_l = φ(h_{l−1} W_lᵀ + b_l), φ a
+  LeakyReLU, and E = (v·h_L + c) / T:  g_L = (v / T) φ'(h_L),  g_{l−1} = (g_l W_l) φ'(h_{l−1}),  ∇E = g_1 W_1. The energy itself
+  is never needed in a chain, and φ' is read off the sign of h.
+- On a GPU each layer is one kernel (:mod:`outfield.kernels`: product, bias, activation, and in the weights' kernel Adam), S fits
+  share every launch, noise and the prior's gradient are made beside the network's, and the whole step is recorded once in a CUDA
+  graph and replayed.
+- On a CPU the same sequence runs in PyTorch with in-place operations, so that little but matrix products is left.
+
+Random numbers are drawn in the same order from the same generators as in the eager step: with one seed and precision both take
+the same path up to rounding.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import importlib.util
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Protocol, cast
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from outfield import projection
+from outfield.energy import CorrectedEnergy, Layers, layers_of
+from outfield.errors import InputError
+from outfield.gaussian import MixturePrior
+from outfield.langevin import Langevin, Sampler, linear, moves_at_once
+from outfield.packing import Packed, pack
+from outfield.projection import Projection
+from outfield.starts import Memoryless, Start
+from outfield.steps import (
+    EagerStep,
+    InTurn,
+    Positions,
+    Step,
+    Training,
+    adam_state,
+    load_adam_state,
+    matmul_precision,
+    part,
+)
+
+LANES = 4
+"""Parallel branches of a recorded step."""
+PROJECTIONS = (projection.identity, projection.sphere, projection.relu_sphere)
+
+
+def make_step(
+    models: Sequence[CorrectedEnergy],
+    z: Tensor,
+    batch_size: int,
+    training: Training,
+    sampler: Sampler,
+    project: Projection,
+    starts: Sequence[Start],
+    generators: Sequence[torch.Generator],
+) -> Step:
+    """The fastest step that can train these models on batches of rows like z (N, D).
+
+    Raises:
+        InputError: the engine or the precision that was asked for cannot be had.
+    """
+    reason = obstacle(models[0], sampler, project, z)
+    if training.engine == "fused" and reason is not None:
+        raise InputError(f"engine is 'fused', but {reason}; it must be auto or eager here")
+    fused = training.engine != "eager" and reason is None
+    training = replace(training, precision=_precision(training.precision, z.device, fused))
+    rows = list(zip(models, starts, generators, strict=True))
+    if not fused:
+        return InTurn([EagerStep(m, training, sampler, project, start, g) for m, start, g in rows])
+    together = [rows] if has_triton(z.device) else [[row] for row in rows]
+    steps = [FusedStep(group, training, cast(Langevin, sampler), project, batch_size) for group in together]
+    return steps[0] if len(steps) == 1 else InTurn(steps)
+
+
+def _precision(asked: str, device: torch.device, fused: bool) -> str:
+    """The precision to train in; see :class:`outfield.steps.Training`."""
+    if asked == "auto":
+        return "bfloat16" if fused and device.type == "cuda" and has_bfloat16(device) else "float32"
+    if asked == "bfloat16" and not has_bfloat16(device):
+        raise InputError("precision is 'bfloat16', but this device has no units for it and would crawl; use float32")
+    return asked
+
+
+def obstacle(model: CorrectedEnergy, sampler: Sampler, project: Projection, z: Tensor) -> str | None:
+    """Why the fused engine cannot train this model, or None if it can."""
+    if layers_of(model.network) is None:
+        return "the network is not a chain of float32 Linear layers with LeakyReLU (of one positive slope) between them"
+    if type(sampler) is not Langevin:
+        return f"the sampler is {type(sampler).__name__}, not Langevin"
+    if project not in PROJECTIONS:
+        return "the projection is not one of Outfield's own"
+    if not (model.prior is None or type(model.prior) is MixturePrior):
+        return f"the prior is {type(model.prior).__name__}, not MixturePrior"
+    if z.dtype != torch.float32:
+        return f"the rows are {z.dtype}, not float32"
+    if model.prior is not None and not model.prior.well_scaled(z):
+        return "the mixture is nearly singular and its distances need the refined formula"
+    return None
+
+
+def has_bfloat16(device: torch.device) -> bool:
+    """Whether the device has units for bfloat16 products; without them a CPU is a hundred times slower than in float32."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_capability(device) >= (8, 0)
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+@functools.cache
+def has_triton(device: torch.device) -> bool:
+    """Whether the kernels of :mod:`outfield.kernels` can run there."""
+    if device.type != "cuda" or importlib.util.find_spec("triton") is None:
+        return False
+    from outfield import kernels
+
+    return kernels.works(device)
+
+
+class Operations(Protocol):
+    """The pieces of a step; all tensors have a leading axis of S fits, ``layer`` counts from 0."""
+
+    def forward(self, layer: int, x: Tensor, out: Tensor) -> Tensor:
+        """φ(x Wᵀ + b), in ``out`` or in a tensor of its own."""
+
+    def turn(self, layer: int, x: Tensor, out: Tensor) -> Tensor:
+        """(v / T) φ'(x Wᵀ + b): the top layer forward and the beginning of the way back in one."""
+
+    def backward(self, layer: int, g: Tensor, below: Tensor, out: Tensor) -> Tensor:
+        """(g W) φ'(below)."""
+
+    def head(self, h: Tensor, energy: Tensor, pull: Tensor, g: Tensor) -> None:
+        """E = (h·v + c) / T, pull = ∂L/∂(T E), g = pull · v · φ'(h); the first half of the rows is real."""
+
+    def prepare(self, z: Positions) -> None:
+        """What :meth:`descend` needs of the prior, made while the network is busy."""
+
+    def descend(self, g: Tensor, z: Positions, out: Tensor) -> None:
+        """out = g W_0 + ∇E_prior(z) / T_prior."""
+
+    def advance(self) -> None:
+        """Begin a step of Adam."""
+
+    def learn(self, layer: int, g: Tensor, x: Tensor) -> None:
+        """Adam on one layer: W with gᵀ x, b with the sum of g."""
+
+    def move(self, z: Positions, grad: Tensor, noise: Tensor, sizes: tuple[float, float]) -> None:
+        """z ← P(z − α grad + σ noise) in place, with (α, σ) = ``sizes``."""
+
+    def state(self) -> list[dict[str, Tensor]]: ...
+
+    def load_state(self, states: Sequence[dict[str, Tensor]]) -> None: ...
+
+
+class FusedStep:
+    """The fast step for S models of one shape (see the module's docstring); S = 1 unless Triton is there.
+
+    Args:
+        fits: for each its model, whose parameters are updated in place, where its chains begin, its source of randomness.
+        training: with the precision already chosen.
+        sampler: how chains move.
+        project: where chains live.
+        batch_size: B.
+    """
+
+    def __init__(
+        self,
+        fits: Sequence[tuple[CorrectedEnergy, Start, torch.Generator]],
+        training: Training,
+        sampler: Langevin,
+        project: Projection,
+        batch_size: int,
+    ) -> None:
+        models, self.starts, self.generators = zip(*fits, strict=True)
+        layers = [cast(Layers, layers_of(model.network)) for model in models]
+        self.training, self.sampler, self.project = training, sampler, project
+        self.operations = _operations(layers, models[0], training, project, batch_size)
+        first = layers[0].linears[0]
+        device, seeds = first.weight.device, len(models)
+        products = torch.bfloat16 if training.precision == "bfloat16" else torch.float32
+        widths = [linear_.out_features for linear_ in layers[0].linears[:-1]]
+
+        def buffers(rows: int, dtype: torch.dtype, *columns: int) -> list[Tensor]:
+            return [torch.empty(seeds, rows, n, dtype=dtype, device=device) for n in columns]
+
+        d = first.in_features
+        self.real, z, self.grad = buffers(batch_size, torch.float32, d, d, d)
+        at_once = moves_at_once(sampler.steps, batch_size * d)
+        self.noise = torch.empty(seeds, at_once, batch_size, d, device=device)
+        self.shake = torch.empty(seeds, 2, batch_size, d, device=device)
+        self.z = Positions(z, z, z) if products == torch.float32 else Positions(z, *buffers(batch_size, products, d, d))
+        self.below, self.back = buffers(batch_size, products, *widths[:-1]), buffers(batch_size, products, *widths)
+        self.inputs = buffers(2 * batch_size, products, d, *widths)
+        self.gradients = buffers(2 * batch_size, products, *widths, 1)
+        self.energy = buffers(2 * batch_size, torch.float32, 1)[0]
+        self.result = torch.empty(seeds, 5, device=device)
+        self.recorder = _Recorder(device, self.generators)
+
+    def run(self, real: Tensor) -> Tensor:
+        self.real.copy_(real)
+        with torch.no_grad(), matmul_precision(self.training.precision):
+            if not self._starts_inside:
+                self._begin()
+            self.recorder.run(self._all if self._starts_inside else self._body)
+            if not self._starts_inside:
+                for start, ends in zip(self.starts, self.z.exact, strict=True):
+                    start.end(ends)
+        return self.result
+
+    @property
+    def _starts_inside(self) -> bool:
+        """Starts that keep nothing are part of the recorded sequence; others look at their memory before it."""
+        return all(isinstance(start, Memoryless) for start in self.starts)
+
+    def _all(self) -> None:
+        self._begin()
+        self._body()
+
+    def _begin(self) -> None:
+        for index, (start, generator) in enumerate(zip(self.starts, self.generators, strict=True)):
+            with self.recorder.beside(index):
+                self.z.exact[index].copy_(start.begin(self.real[index], generator))
+        self.recorder.join()
+        self.z.exact.copy_(self.project(self.z.exact))
+
+    def _body(self) -> None:
+        if self.z.copy is not self.z.exact:
+            self.z.copy.copy_(self.z.exact)
+            self.z.rest.copy_(self.z.exact - self.z.copy)
+        for t in range(self.sampler.steps):
+            self._langevin(t)
+        self._loss()
+
+    def _langevin(self, t: int) -> None:
+        """One move of every chain."""
+        steps, at_once = self.sampler.steps, self.noise.shape[1]
+        if t % at_once == 0:
+            self._draw(self.noise[:, : min(at_once, steps - t)])
+        with self.recorder.beside():
+            self.operations.prepare(self.z)
+        self._input_gradient()
+        sizes = linear(self.sampler.step_size, t, steps), linear(self.sampler.noise_std, t, steps)
+        self.operations.move(self.z, self.grad, self.noise[:, t % at_once], sizes)
+
+    def _input_gradient(self) -> None:
+        """∇E_θ at the chains' positions into ``self.grad``."""
+        ops, top, h = self.operations, len(self.back) - 1, [self.z.copy]
+        for layer, out in enumerate(self.below):
+            h.append(ops.forward(layer, h[layer], out))
+        g = ops.turn(top, h[top], self.back[top])
+        for layer in range(top, 0, -1):
+            g = ops.backward(layer, g, h[layer], self.back[layer - 1])
+        self.recorder.join()
+        ops.descend(g, self.z, self.grad)
+
+    def _loss(self) -> None:
+        """Both passes of the loss and the optimiser."""
+        ops, batch = self.operations, self.real.shape[1]
+        with self.recorder.beside():
+            ops.advance()
+        self._draw(self.shake)
+        for index, rows in enumerate((self.real, self.z.exact)):
+            into = self.inputs[0][:, index * batch : (index + 1) * batch]
+            torch.add(rows, self.shake[:, index], alpha=self.training.input_noise, out=into)
+        inputs = [self.inputs[0]]
+        for layer, out in enumerate(self.inputs[1:]):
+            inputs.append(ops.forward(layer, inputs[layer], out))
+        top = len(inputs) - 1
+        pull, g = self.gradients[top], self.gradients[top - 1]
+        ops.head(inputs[top], self.energy, pull, g)
+        with self.recorder.beside(top):
+            ops.learn(top, pull, inputs[top])
+        for layer in range(top - 1, -1, -1):
+            below = ops.backward(layer, g, inputs[layer], self.gradients[layer - 1]) if layer else g
+            with self.recorder.beside(layer):  # its weights are not needed any more
+                ops.learn(layer, g, inputs[layer])
+            g = below
+        self._record()
+        self.recorder.join()
+
+    def _draw(self, out: Tensor) -> None:
+        for index, generator in enumerate(self.generators):
+            with self.recorder.beside(index):
+                out[index].normal_(generator=generator)
+        self.recorder.join()
+
+    def _record(self) -> None:
+        halves = self.energy.view(len(self.energy), 2, -1)
+        mean, square = halves.mean(2), halves.square().mean(2)
+        loss = mean[:, 0] - mean[:, 1] + self.training.l2 * square.sum(1)
+        torch.cat([loss[:, None], mean, halves.abs().mean(2)], dim=1, out=self.result)
+
+    def state(self) -> list[dict[str, Tensor]]:
+        kept = [{f"start.{name}": value for name, value in start.state().items()} for start in self.starts]
+        return [adam | start for adam, start in zip(self.operations.state(), kept, strict=True)]
+
+    def load_state(self, states: Sequence[dict[str, Tensor]]) -> None:
+        self.operations.load_state([part(state, "adam.") for state in states])
+        for start, state in zip(self.starts, states, strict=True):
+            start.load_state(part(state, "start."))
+
+
+def _operations(
+    layers: Sequence[Layers], model: CorrectedEnergy, training: Training, project: Projection, batch_size: int
+) -> Operations:
+    if has_triton(layers[0].linears[0].weight.device):
+        from outfield.kernels import TritonOperations
+
+        return TritonOperations(layers, model, training, project, batch_size)
+    return TorchOperations(layers[0], model, training, project)
+
+
+class TorchOperations:
+    """The pieces in PyTorch, for one fit; few passes over memory beside the products."""
+
+    def __init__(self, layers: Layers, model: CorrectedEnergy, training: Training, project: Projection) -> None:
+        self.linears, self.slope = layers.linears, layers.slope
+        self.model, self.training, self.project, self.temperature = model, training, project, model.temperature
+        self.products = torch.bfloat16 if training.precision == "bfloat16" else torch.float32
+        parameters = [p for layer in self.linears for p in (layer.weight, layer.bias)]
+        for p in parameters:
+            p.grad = torch.zeros_like(p)
+        settings: dict[str, Any] = {"lr": training.learning_rate, "betas": training.betas}
+        on_gpu = parameters[0].is_cuda
+        self.optimiser = torch.optim.Adam(parameters, **settings, fused=not on_gpu, capturable=on_gpu)
+        # In float32 these are the parameters themselves, not copies.
+        self.weights = [layer.weight.detach().to(self.products) for layer in self.linears]
+        self.biases = [layer.bias.detach().to(self.products) for layer in self.linears]
+        self.packed: list[tuple[Packed | None, Packed | None]] = [(None, None)] * len(self.linears)
+        self._refresh()
+
+    def _refresh(self) -> None:
+        """Bring what the products use of the weights up to date."""
+        for index, layer in enumerate(self.linears):
+            if self.products != torch.float32:
+                self.weights[index].copy_(layer.weight)
+                self.biases[index].copy_(layer.bias)
+            if index < len(self.linears) - 1:
+                weight = self.weights[index]
+                self.packed[index] = pack(weight), pack(weight.T)
+
+    def _linear(self, layer: int, x: Tensor, out: Tensor, activation: str) -> Tensor:
+        there = self.packed[layer][0]
+        if there is not None:
+            return there(x[0], self.biases[layer], activation, self.slope)[None]
+        torch.addmm(self.biases[layer], x[0], self.weights[layer].T, out=out[0])
+        return functional.leaky_relu_(out, self.slope) if activation == "leaky_relu" else out
+
+    def forward(self, layer: int, x: Tensor, out: Tensor) -> Tensor:
+        return self._linear(layer, x, out, "leaky_relu")
+
+    def turn(self, layer: int, x: Tensor, out: Tensor) -> Tensor:
+        h = self._linear(layer, x, out, "none")
+        top = (self.linears[-1].weight.detach() / self.temperature).to(h.dtype)
+        return torch.where(h > 0, top, self.slope * top, out=h)
+
+    def _product(self, layer: int, g: Tensor, out: Tensor) -> Tensor:
+        """g W."""
+        back = self.packed[layer][1]
+        if back is not None:
+            return back(g[0], None, "none", 0.0)[None]
+        return g @ self.weights[layer] if out.dtype != g.dtype else torch.matmul(g, self.weights[layer], out=out)
+
+    def backward(self, layer: int, g: Tensor, below: Tensor, out: Tensor) -> Tensor:
+        return self._slope(self._product(layer, g, out), below)
+
+    def prepare(self, z: Positions) -> None:
+        pass
+
+    def descend(self, g: Tensor, z: Positions, out: Tensor) -> None:
+        network = self._product(0, g, out)
+        if network is not out:
+            out.copy_(network)
+        if self.model.prior is not None:
+            gradient = cast(MixturePrior, self.model.prior).gradient(z.exact[0])
+            out[0].add_(gradient, alpha=1 / self.model.prior_temperature)
+
+    def _slope(self, g: Tensor, h: Tensor) -> Tensor:
+        """g φ'(h), in place."""
+        torch.ops.aten.leaky_relu_backward.grad_input(g, h, self.slope, True, grad_input=g)
+        return g
+
+    def head(self, h: Tensor, energy: Tensor, pull: Tensor, g: Tensor) -> None:
+        last = self.linears[-1]
+        torch.addmm(last.bias.detach(), h[0].float(), last.weight.detach().T, out=energy[0]).div_(self.temperature)
+        batch = h.shape[1] // 2
+        force = 2 * self.training.l2 * energy
+        force[:, :batch] += 1
+        force[:, batch:] -= 1
+        force /= batch * self.temperature
+        pull.copy_(force)
+        g.copy_(force * last.weight.detach())
+        self._slope(g, h)
+
+    def advance(self) -> None:
+        pass
+
+    def learn(self, layer: int, g: Tensor, x: Tensor) -> None:
+        linear_ = self.linears[layer]
+        weight, bias = cast(Tensor, linear_.weight.grad), cast(Tensor, linear_.bias.grad)
+        if g.dtype == weight.dtype:
+            torch.mm(g[0].T, x[0], out=weight)
+        else:
+            weight.copy_(g[0].T @ x[0])
+        torch.sum(g[0], dim=0, dtype=torch.float32, out=bias)
+        if layer == 0:
+            self.optimiser.step()
+            self._refresh()
+
+    def move(self, z: Positions, grad: Tensor, noise: Tensor, sizes: tuple[float, float]) -> None:
+        z.exact.sub_(grad, alpha=sizes[0]).add_(noise, alpha=sizes[1])
+        z.exact.copy_(self.project(z.exact))
+        if z.copy is not z.exact:
+            z.copy.copy_(z.exact)
+
+    def state(self) -> list[dict[str, Tensor]]:
+        return [adam_state(self.optimiser)]
+
+    def load_state(self, states: Sequence[dict[str, Tensor]]) -> None:
+        load_adam_state(self.optimiser, states[0])
+        self._refresh()
+
+
+class _Recorder:
+    """Runs a sequence of operations; on a GPU once as it is, then as a CUDA graph recorded from it."""
+
+    def __init__(self, device: torch.device, generators: Sequence[torch.Generator]) -> None:
+        self.generators = generators
+        self.on_gpu = device.type == "cuda"
+        self.runs = 0
+        if self.on_gpu:
+            self.main, self.sides = torch.cuda.Stream(device), [torch.cuda.Stream(device) for _ in range(LANES)]
+            self.busy: set[torch.cuda.Stream] = set()
+            self.graph = torch.cuda.CUDAGraph()
+
+    def run(self, work: Callable[[], None]) -> None:
+        """Do ``work``, or replay what it did: it must be the same in every call."""
+        if not self.on_gpu:
+            work()
+        elif self.runs == 0:
+            self._first(work)
+        else:
+            if self.runs == 1:
+                self._record(work)
+            self.graph.replay()
+        self.runs += 1
+
+    def _first(self, work: Callable[[], None]) -> None:
+        """The first step also compiles kernels and prepares libraries, which a recording must not contain."""
+        self.main.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.main):
+            work()
+        torch.cuda.current_stream().wait_stream(self.main)
+
+    def _record(self, work: Callable[[], None]) -> None:
+        for generator in self.generators:
+            self.graph.register_generator_state(generator)
+        # A graph or stream that the garbage collector frees meanwhile would spoil the recording.
+        gc.collect()
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            with torch.cuda.graph(self.graph, stream=self.main):
+                work()
+        finally:
+            if collecting:
+                gc.enable()
+
+    @contextlib.contextmanager
+    def beside(self, lane: int = 0) -> Iterator[None]:
+        """What happens inside may run at the same time as what follows, or as other lanes, until :meth:`join`."""
+        if not self.on_gpu:
+            yield
+            return
+        side = self.sides[lane % len(self.sides)]
+        side.wait_stream(torch.cuda.current_stream())
+        self.busy.add(side)
+        with torch.cuda.stream(side):
+            yield
+
+    def join(self) -> None:
+        """Wait for what :meth:`beside` began."""
+        while self.on_gpu and self.busy:
+            torch.cuda.current_stream().wait_stream(self.busy.pop())
