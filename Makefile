@@ -17,8 +17,10 @@ lint: $(VENV)/.ready-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(VENV)/.ready-dev
+bench: $(VENV)/.ready-bench
 	$(BIN)/python benchmarks/speed.py
+	$(BIN)/python benchmarks/large.py --rows 500000
+	$(BIN)/python benchmarks/scaling.py --out build/scaling.png
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -30,6 +32,10 @@ $(VENV)/.ready-core: pyproject.toml | $(VENV)/bin/python
 $(VENV)/.ready-dev: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	touch $@ $(VENV)/.ready-core
+
+$(VENV)/.ready-bench: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[bench]'
+	touch $@ $(VENV)/.ready-dev $(VENV)/.ready-core
 
 clean:
 	rm -rf $(VENV) demo toy build .pytest_cache .mypy_cache .ruff_cache

@@ -67,6 +67,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("scaling.png"))
     out = parser.parse_args().out
+    out.parent.mkdir(parents=True, exist_ok=True)
     print(machine())
     figure, axes = plt.subplots(1, 3, figsize=(13, 4.4), sharey=True, layout="constrained")
     for axis, (title, (which, values)) in zip(axes, SWEEPS.items(), strict=True):

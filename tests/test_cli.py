@@ -318,3 +318,56 @@ def test_warnings_are_one_line(files, tmp_path):
     done = outfield("fit", "KNN", files / "train.npz", "-o", tmp_path / "k.safetensors", "--set", "k=60")
     assert done.returncode == 0
     assert "warning: k = 60 exceeds the smallest class" in done.stderr
+
+
+QUICK = [
+    "--set",
+    "network.hidden=8",
+    "--set",
+    "network.depth=1",
+    "--set",
+    "training.epochs=1",
+    "--set",
+    "sampler.steps=1",
+]
+
+
+def test_several_seeds_at_once_give_a_file_each(files, tmp_path):
+    done = outfield("fit", "EnergyCorrected", files / "train.npz", "-o", tmp_path / "ours-{seed}.safetensors", *QUICK,
+                    "--seeds", 2, "--seed", 3, "--held-out", files / "val.npz",
+                    "--threshold-out", tmp_path / "t{seed}.safetensors")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "ours-3.safetensors", "ours-4.safetensors", "t3.safetensors", "t4.safetensors",
+    ]  # fmt: skip
+    assert [of.load(tmp_path / f"ours-{seed}.safetensors").seed for seed in (3, 4)] == [3, 4]
+    scored = outfield(
+        "score", tmp_path / "ours-4.safetensors", files / "test.npz", "--threshold", tmp_path / "t4.safetensors"
+    )
+    assert scored.returncode == 0, scored.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["EBM", "-o", "ebm.safetensors", "--seeds", 2], "put {seed} into its name"),
+        (["SSD", "-o", "ssd-{seed}.safetensors", "--seeds", 2], "--seeds is for detectors that are trained"),
+    ],
+)
+def test_seeds_that_make_no_sense(files, tmp_path, arguments, message):
+    name, *rest = arguments
+    done = outfield("fit", name, files / "train.npz", *rest, cwd=tmp_path)
+    assert done.returncode == 2
+    assert message in " ".join(done.stderr.split())
+    assert not list(tmp_path.iterdir())
+
+
+def test_features_too_large_for_memory_stay_on_disk(files, tmp_path, monkeypatch):
+    from outfield import cli
+
+    seen = []
+    monkeypatch.setattr(cli, "_small", lambda data: False)
+    monkeypatch.setattr(of.EBM, "_fit_together", lambda self, ours, data, checkpoint: seen.append(data))
+    monkeypatch.setattr(of.EBM, "save", lambda self, path: None)
+    cli.fit("EBM", str(files / "train.safetensors"), tmp_path / "ebm.safetensors", device="cpu")
+    assert isinstance(seen[0], of.FeatureStream)

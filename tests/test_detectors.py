@@ -93,13 +93,20 @@ class TestKNN:
 
     @settings(max_examples=25, deadline=None)
     @given(
-        n=st.integers(1, 60), m=st.integers(1, 30), d=st.integers(1, 8), k=st.integers(1, 60), seed=st.integers(0, 99)
+        n=st.integers(1, 60),
+        m=st.integers(1, 30),
+        d=st.integers(1, 8),
+        k=st.integers(1, 60),
+        seed=st.integers(0, 99),
+        at_once=st.sampled_from([1, 7, 64]),
     )
-    def test_kth_nearest_is_brute_force(self, n, m, d, k, seed):
+    def test_kth_nearest_is_brute_force(self, n, m, d, k, seed, at_once):
         g = torch.Generator().manual_seed(seed)
         bank, z = (torch.nn.functional.normalize(torch.randn(s, d, generator=g)) for s in (n, m))
         k = min(k, n)
-        found = (z - bank[kth_nearest(z, bank, k)]).norm(dim=1)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("outfield.detectors.knn.BANK_ROWS", at_once)
+            found = (z - bank[kth_nearest(z, bank, k)]).norm(dim=1)
         expected = torch.cdist(z.double(), bank.double()).kthvalue(k, dim=1).values.float()
         torch.testing.assert_close(found, expected, atol=1e-3, rtol=1e-4)
 

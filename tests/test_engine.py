@@ -191,7 +191,8 @@ class TestGPU:
     def test_an_epoch_agrees_with_the_eager_step(self, variant, precision):
         training, z, others = variant
         others = {k: v.cuda() if isinstance(v, torch.Tensor) else v for k, v in others.items()}
-        training = dataclasses.replace(training, precision=precision)
+        # Adam's steps hardly depend on a gradient's size, so that large ones magnify rounding.
+        training = dataclasses.replace(training, precision=precision, learning_rate=1e-4)
         (eager, _), (fused, _) = both(training, z.cuda(), **others)
         assert apart(eager[0], fused[0]) < (1e-4 if precision == "float32" else 1e-2)
 

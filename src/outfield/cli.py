@@ -13,7 +13,7 @@ import sys
 import warnings
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -32,6 +32,7 @@ from outfield.errors import (
     StorageError,
 )
 from outfield.evaluation import evaluate as run_evaluation
+from outfield.features import FeatureSource
 from outfield.storage import check_writable, write_bytes
 from outfield.streams import open_or_read
 from outfield.tables import csv_rows, read_features, write_columns
@@ -47,7 +48,9 @@ app = typer.Typer(
     epilog="Exit codes: 0 done, 2 wrong usage or invalid data, 3 unreadable or unwritable file, 4 training diverged.",
 )
 
-FEATURES = "a FeatureSet: .safetensors, .npz, .csv or .parquet; FILE.npz#SET for one set of several in a file"
+FEATURES = (
+    "a FeatureSet: .safetensors, .npz, .npy (features alone), .csv or .parquet; FILE.npz#SET for one set of several"
+)
 Device = Annotated[str, typer.Option(help="auto (a GPU where there is one), cpu or cuda.")]
 
 
@@ -132,7 +135,8 @@ def _short(value: Any) -> str:
 @app.command(
     epilog="Examples:\n\noutfield fit SSD train.npz --out ssd.safetensors\n\noutfield fit KNN train.csv -o knn.safetensors "
     "--set k=200\n\noutfield fit EnergyCorrected train.safetensors -o ours.safetensors --seed 1 --set training.epochs=10 "
-    "--checkpoint fit.safetensors --held-out val.npz --threshold-out threshold.safetensors"
+    "--checkpoint fit.safetensors --held-out val.npz --threshold-out threshold.safetensors\n\noutfield fit EnergyCorrected "
+    "train.npz -o 'ours-{seed}.safetensors' --seeds 4"
 )
 def fit(
     detector: Annotated[str, typer.Argument(help="Name of a detector; see: outfield detectors.")],
@@ -145,6 +149,10 @@ def fit(
         ),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of a detector that is trained.")] = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option(min=1, help="Train this many at once, from --seed (0) on; write {seed} into the names of files."),
+    ] = None,
     checkpoint: Annotated[
         Path | None,
         typer.Option(help="Keep the running fit here, and go on from it if it exists (EBM, EnergyCorrected)."),
@@ -160,11 +168,16 @@ def fit(
     for path in (output, threshold_out):
         if path is not None and path.suffix != ".safetensors":
             raise InputError(f"{path}: detectors and thresholds are saved as .safetensors")
+        if path is not None and seeds is not None and "{seed}" not in path.name:
+            raise InputError(f"{path}: with --seeds every seed gets its own file; put {{seed}} into its name")
     for path in (output, threshold_out, checkpoint):
         if path is not None:
             check_writable(path)
     check_keep(keep)
     cls = DETECTORS[detector]
+    if (checkpoint is not None or seeds is not None) and not issubclass(cls, LearnedEnergy):
+        option = "--checkpoint" if checkpoint is not None else "--seeds"
+        raise InputError(f"{option} is for detectors that are trained; {detector} is fitted at once")
     settings = dict(item.partition("=")[::2] for item in setting or [])
     if seed is not None:
         settings["seed"] = str(seed)
@@ -175,17 +188,34 @@ def fit(
     if isinstance(model, LearnedEnergy):
         if checkpoint is not None and checkpoint.exists():
             err.print(f"going on from {plain(checkpoint)}")
-        model.fit(data.in_memory(), checkpoint=checkpoint)
-    elif checkpoint is not None:
-        raise InputError(f"--checkpoint is for detectors that are trained; {detector} is fitted at once")
+        data = data.in_memory() if _small(data) else data
+        numbers = [model.seed] if seeds is None else range(model.seed, model.seed + seeds)
+        fitted: list[Detector] = [*model.fit_seeds(data, numbers, checkpoint=checkpoint)]
     else:
-        model.fit(data)
-    model.save(output)
-    err.print(f"fitted {detector} on {len(data):,} samples → {output}")
-    if held_out_data is not None and threshold_out is not None:
-        threshold = Threshold.fit(model.score(held_out_data), keep=keep, source=model.fingerprint())
-        threshold.save(threshold_out)
-        err.print(plain(f"{threshold} → {threshold_out}"))
+        fitted = [model.fit(data)]
+    for one in fitted:
+        place, threshold_place = (_for_seed(path, one) for path in (output, threshold_out))
+        one.save(cast(Path, place))
+        err.print(plain(f"fitted {detector} on {len(data):,} samples → {place}"))
+        if held_out_data is not None and threshold_place is not None:
+            threshold = Threshold.fit(one.score(held_out_data), keep=keep, source=one.fingerprint())
+            threshold.save(threshold_place)
+            err.print(plain(f"{threshold} → {threshold_place}"))
+
+
+def _small(data: FeatureSource) -> bool:
+    """Whether the features, as float32, take less than half of the memory that is free; else they stay on disk."""
+    rows, width = data.shapes["features"]
+    try:
+        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):  # not every system says
+        return True
+    return 4 * rows * width < free / 2
+
+
+def _for_seed(path: Path | None, detector: Detector) -> Path | None:
+    """The path with the detector's seed where {seed} stands."""
+    return None if path is None else path.with_name(path.name.replace("{seed}", str(getattr(detector, "seed", ""))))
 
 
 @app.command(
@@ -243,7 +273,7 @@ def evaluate(
         raise InputError(
             f"two --ood sets have the same name ({', '.join(name for name, _ in map(_named, ood))}); use NAME=FILE"
         )
-    sets = {name: read_features(source) for name, source in named.items()}
+    sets = {name: open_or_read(source) for name, source in named.items()}
     loaded: dict[str, Detector] = {}
     for path in detector:
         model = load(path).to(device)
@@ -251,7 +281,7 @@ def evaluate(
         if name in loaded:
             raise InputError(f"{path} and another detector would both be called {name}; rename one of the files")
         loaded[name] = model
-    results = run_evaluation(loaded, read_features(id_data), sets)
+    results = run_evaluation(loaded, open_or_read(id_data), sets)
     for target, render in ((json_out, report.results_json), (csv_out, report.results_csv)):
         if target == "-":
             sys.stdout.write(render(results))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from outfield.detectors.base import Detector
-from outfield.features import FeatureSet
+from outfield.features import FeatureSource
 from outfield.metrics import Separation
 
 
@@ -24,7 +24,7 @@ class Result:
     n_ood: int
 
 
-def evaluate(detectors: Mapping[str, Detector], test: FeatureSet, ood: Mapping[str, FeatureSet]) -> list[Result]:
+def evaluate(detectors: Mapping[str, Detector], test: FeatureSource, ood: Mapping[str, FeatureSource]) -> list[Result]:
     """Score the ID test set once per detector and every OOD set against it.
 
     Args:

@@ -16,8 +16,10 @@ from outfield.errors import OutfieldWarning, TooFewSamplesError
 from outfield.features import FeatureSource
 from outfield.projection import normalise
 
-TABLE_BYTES = 256 * 2**20
+TABLE_BYTES = {"cpu": 2**28, "cuda": 2**30}
 """Size of the largest table of distances held at once without faiss."""
+BANK_ROWS = 2**16
+"""Rows of the bank looked at together without faiss."""
 
 
 @register
@@ -43,6 +45,7 @@ class KNN(Detector):
         require_number("k", k, least=1, whole=True)
         self.k = k
         self._index: Any = None
+        self._offsets: Tensor | None = None
 
     def _fit(self, train: FeatureSource) -> None:
         if self.k > len(train):
@@ -71,22 +74,28 @@ class KNN(Detector):
             )
 
     def _moved(self) -> None:
-        self._index = None
+        self._index = self._offsets = None
         if hasattr(self, "bank_"):
             self.bank_ = self.bank_.to(self.device)
 
     def _rows(self) -> int:
         if self._use_faiss():
             return self.rows_at_once
-        return max(1, min(self.rows_at_once, TABLE_BYTES // (4 * len(self.bank_))))
+        table = TABLE_BYTES.get(self.bank_.device.type, 2**28)
+        return max(1, min(self.rows_at_once, table // (4 * min(len(self.bank_), BANK_ROWS))))
 
     def _use_faiss(self) -> bool:
         return self.bank_.device.type == "cpu" and importlib.util.find_spec("faiss") is not None
 
     def _score(self, batch: Batch) -> Tensor:
         z = normalise(batch["features"])
-        nearest = self._search_faiss(z) if self._use_faiss() else kth_nearest(z, self.bank_, self.k)
+        nearest = self._search_faiss(z) if self._use_faiss() else self._search(z)
         return (z - self.bank_[nearest]).square().sum(1).sqrt()
+
+    def _search(self, z: Tensor) -> Tensor:
+        if self._offsets is None:
+            self._offsets = half_norms(self.bank_)
+        return kth_nearest(z, self.bank_, self.k, self._offsets)
 
     def _search_faiss(self, z: Tensor) -> Tensor:
         if self._index is None:
@@ -105,11 +114,33 @@ class KNN(Detector):
         self._moved()
 
 
-def kth_nearest(z: Tensor, bank: Tensor, k: int) -> Tensor:
-    """Index (N,) of the k-th nearest row of ``bank`` (M, D) to each row of z (N, D), both of unit length.
+def kth_nearest(z: Tensor, bank: Tensor, k: int, offsets: Tensor | None = None) -> Tensor:
+    """Index (N,) of the k-th nearest row of ``bank`` (M, D) to each row of z (N, D).
 
-    For unit rows the order of distances is that of the products, ‖a − b‖² = 2 − 2 a·b; zero rows are handled by keeping
-    the bank's norms.
+    The nearest rows b have the largest z·b − ½ ‖b‖². The bank is looked at piece by piece and the k best so far are kept, all
+    on the device of z.
+
+    Args:
+        z: (N, D).
+        bank: (M, D), M ≥ k.
+        k: counted from 1.
+        offsets: −½ ‖b‖² (M,), if known.
     """
-    closeness = torch.addmm(-0.5 * bank.square().sum(1), z, bank.T)
-    return closeness.topk(k, dim=1).indices[:, -1]
+    if offsets is None:
+        offsets = half_norms(bank)
+    best = z.new_empty(len(z), 0)
+    found = torch.empty(len(z), 0, dtype=torch.int64, device=z.device)
+    for start in range(0, len(bank), BANK_ROWS):
+        piece = slice(start, start + BANK_ROWS)
+        closeness = torch.addmm(offsets[piece], z, bank[piece].T)
+        values, index = closeness.topk(min(k, closeness.shape[1]), dim=1, sorted=False)
+        best, found = torch.cat([best, values], 1), torch.cat([found, index + start], 1)
+        if best.shape[1] > k:
+            best, chosen = best.topk(k, dim=1, sorted=False)
+            found = found.gather(1, chosen)
+    return found.gather(1, best.argmin(1, keepdim=True))[:, 0]
+
+
+def half_norms(bank: Tensor) -> Tensor:
+    """−½ ‖b‖² (M,) of each row, in pieces."""
+    return torch.cat([-0.5 * piece.square().sum(1) for piece in bank.split(BANK_ROWS)])
