@@ -27,8 +27,8 @@ import outfield as of
 from measure import DEPTH, HIDDEN, D, Line, Results, TorchMixture, features, in_turns, machine, peak_memory, step_flops
 from outfield.energy import CorrectedEnergy
 from outfield.engine import has_bfloat16
+from outfield.engine.packing import pack
 from outfield.gaussian import MixturePrior
-from outfield.packing import pack
 from outfield.projection import relu_sphere
 from outfield.training import train
 

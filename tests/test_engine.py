@@ -11,8 +11,9 @@ import torch
 from torch import nn
 
 import outfield as of
-from outfield import engine, packing
+from outfield import engine
 from outfield.energy import SineMLP, layers_of
+from outfield.engine import packing
 from outfield.langevin import Random, moves_at_once
 from outfield.projection import PROJECTIONS
 from outfield.steps import Positions, matmul_precision
@@ -158,9 +159,9 @@ class TestInterpreter:
             assert apart(a, b) < 1e-5
 
     def test_more_classes_than_a_program_holds(self, monkeypatch):
-        from outfield import kernels
+        from outfield.engine import triton_operations
 
-        monkeypatch.setattr(kernels, "MOST_CLASSES", 8)
+        monkeypatch.setattr(triton_operations, "MOST_CLASSES", 8)
         z, labels = rows(n=32, width=16)
         (eager, _), (fused, _) = both(dataclasses.replace(TRAINING, batch_size=16), z, labels)
         assert apart(eager[0], fused[0]) < 1e-5
@@ -199,13 +200,13 @@ class TestGPU:
     @pytest.mark.parametrize("classes", [10, 100, 1000, 1500])
     @pytest.mark.parametrize(("precision", "limit"), [("float32", 1e-4), ("tf32", 1e-4), ("bfloat16", 1e-3)])
     def test_the_priors_gradient_for_any_number_of_classes(self, classes, precision, limit):
-        from outfield.kernels import TritonOperations
+        from outfield.engine.triton_operations import TritonOperations
 
         z, labels = rows(n=6000, width=128, classes=classes, device="cuda")
         prior = of.MixturePrior().fit(z, labels)
         model = of.CorrectedEnergy(of.MLP(hidden=64, depth=1).build(128, 0), 1.0, prior, 5.0).cuda()
         training = of.Training(precision=precision)
-        operations = TritonOperations([layers_of(model.network)], model, training, PROJECTIONS["sphere"], 256)
+        operations = TritonOperations([model], training, PROJECTIONS["sphere"], 256)
         here = z[None, :256]
         copy = here.bfloat16() if precision == "bfloat16" else here
         at = Positions(here, copy, (here - copy.float()).to(copy.dtype) if precision == "bfloat16" else here)
