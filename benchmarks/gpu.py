@@ -20,6 +20,7 @@ import torch
 import outfield as of
 from measure import D, Line, Results, TorchMixture, features, step_flops
 from outfield.energy import CorrectedEnergy
+from outfield.engine.triton_operations import TritonOperations
 from outfield.gaussian import MixturePrior
 from outfield.langevin import Langevin
 from outfield.projection import relu_sphere
@@ -49,6 +50,7 @@ def main() -> None:
     several(results, one, epochs, limit)
     precision(results, one, epochs)
     scoring(results)
+    layers(results)
     results.save(arguments.json)
 
 
@@ -130,6 +132,35 @@ def precision(results: Results, rounded: float, epochs: int) -> None:
     for name in ("tf32", "float32"):
         seconds = fit(256, 10, epochs, precision=name, stop=200)[0] * EPOCHS * (N // 256)
         results.add(Line(f"bfloat16 against {name} in the engine, batch 256", rounded, seconds, seconds / rounded))
+
+
+def layers(results: Results) -> None:
+    """A hidden layer forward, bias and activation included, beside cuBLAS's product alone, replayed in graphs."""
+    for seeds, rows in ((1, 256), (1, 1024), (4, 256)):
+        models = [CorrectedEnergy(of.MLP().build(D, s)).cuda() for s in range(seeds)]
+        kernels = TritonOperations(models, of.Training(precision="bfloat16"), relu_sphere, rows)
+        x = torch.randn(seeds, rows, 1024, device="cuda").bfloat16()
+        out, weight = torch.empty_like(x), kernels.copies[1].transpose(1, 2)
+        ours, other = replayed(lambda: kernels.forward(1, x, out)), replayed(lambda: torch.bmm(x, weight, out=out))  # noqa: B023
+        share = seeds * 2 * rows * 1024**2 / ours / product_rate()
+        results.add(
+            Line(f"a layer, {seeds} × {rows} rows / cuBLAS's product alone", ours, other, other / ours, None, share)
+        )
+    nothing = torch.zeros(256, device="cuda")
+    least = replayed(lambda: nothing.add_(1))
+    print(f"the least that a kernel takes in a graph: {1e6 * least:.1f} µs")
+
+
+def replayed(work: Callable[[], object], count: int = 50) -> float:
+    """Seconds a call, when many calls are recorded in a CUDA graph and replayed."""
+    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    with torch.cuda.stream(stream):
+        work()
+        torch.cuda.synchronize()
+        with torch.cuda.graph(graph, stream=stream):
+            for _ in range(count):
+                work()
+    return timed(graph.replay, 20) / count
 
 
 def scoring(results: Results) -> None:

@@ -61,7 +61,10 @@ class Results:
 
 
 def _seconds(value: float) -> str:
-    return f"{value:.3g} s" if value >= 0.1 else f"{1e3 * value:.3g} ms"
+    for unit, scale in (("s", 1.0), ("ms", 1e3)):
+        if value * scale >= 0.1:
+            return f"{value * scale:.3g} {unit}"
+    return f"{value * 1e6:.3g} µs"
 
 
 def machine() -> str:

@@ -33,11 +33,13 @@ def rows(n=96, width=24, classes=3, device="cpu"):
     return nn.functional.normalize(z.relu(), dim=1).to(device), labels.to(device)
 
 
-def fit(training, z, labels=None, seeds=(0,), project="relu_sphere", network=of.MLP(hidden=40, depth=2)):
+def fit(
+    training, z, labels=None, seeds=(0,), project="relu_sphere", network=of.MLP(hidden=40, depth=2), sampler=SAMPLER
+):
     """Energies of all rows after training, one vector for each seed, and the histories."""
     prior = None if labels is None else of.MixturePrior().fit(z, labels)
     models = [of.CorrectedEnergy(network.build(z.shape[1], s), 0.5, prior, 5.0).to(z.device) for s in seeds]
-    histories = train_seeds(models, z, training, SAMPLER, PROJECTIONS[project], list(seeds))
+    histories = train_seeds(models, z, training, sampler, PROJECTIONS[project], list(seeds))
     return [model(z).detach() for model in models], histories
 
 
@@ -150,6 +152,14 @@ class TestInterpreter:
         assert apart(eager[0], fused[0]) < 1e-5
         assert fast.loss == pytest.approx(slow.loss, rel=1e-4, abs=1e-6)
 
+    def test_sizes_that_need_no_masks(self):
+        z, labels = rows(n=128, width=64)
+        training = dataclasses.replace(TRAINING, batch_size=128)
+        sampler = dataclasses.replace(SAMPLER, steps=1)
+        network = of.MLP(hidden=128, depth=1)
+        (eager, _), (fused, _) = both(training, z, labels, network=network, sampler=sampler)
+        assert apart(eager[0], fused[0]) < 1e-5
+
     def test_several_seeds_in_one_launch(self):
         z, labels = rows(n=32, width=16)
         training = dataclasses.replace(TRAINING, batch_size=16)
@@ -186,7 +196,7 @@ def _interrupt(self):
 
 @needs_gpu
 class TestGPU:
-    """On a GPU: recorded graphs, bfloat16, large shapes."""
+    """On a GPU: recorded graphs, bfloat16, the paper's sizes."""
 
     @pytest.mark.parametrize("precision", ["float32", "tf32"])
     def test_an_epoch_agrees_with_the_eager_step(self, variant, precision):
@@ -215,6 +225,35 @@ class TestGPU:
         operations.descend(torch.zeros(1, 256, 64, dtype=copy.dtype, device="cuda"), at, found)
         exact = prior.gradient(here[0].double()) / 5
         assert float((found[0] - exact).norm() / exact.norm()) < limit
+
+    def test_the_papers_sizes_in_bfloat16(self):
+        z, labels = rows(n=2048, width=512, classes=10, device="cuda")
+        training = of.Training(epochs=1, engine="fused")
+        found, _ = fit(training, z, labels, seeds=(0, 1), network=of.MLP(), sampler=of.Langevin())
+        reference = dataclasses.replace(training, engine="eager", precision="float32")
+        expected, _ = fit(reference, z, labels, seeds=(0, 1), network=of.MLP(), sampler=of.Langevin())
+        for a, b in zip(expected, found, strict=True):
+            assert 1e-8 < apart(a, b) < 1e-3
+
+    def test_a_cut_fit_goes_on(self, tmp_path, monkeypatch):
+        data = make_set(n=256)
+        training = dataclasses.replace(TRAINING, epochs=2, start="replay", replay_size=64, learning_rate=1e-4)
+        detector = quick("EnergyCorrected", training=training)
+        whole = detector.fit_seeds(data, [1, 2])
+        path = of.Checkpoint(tmp_path / "fit.safetensors", seconds=0)
+        with monkeypatch.context() as patch:
+            patch.setattr("outfield.training._Run._close_epoch", _interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                detector.fit_seeds(data, [1, 2], checkpoint=path)
+        for a, b in zip(whole, detector.fit_seeds(data, [1, 2], checkpoint=path), strict=True):
+            assert apart(a.score(data), b.score(data)) < 1e-4
+
+    def test_without_triton_adam_waits_for_every_gradient(self, monkeypatch):
+        monkeypatch.setattr(engine, "has_triton", lambda device: False)
+        z, labels = rows(n=256, width=16, device="cuda")
+        training = dataclasses.replace(TRAINING, learning_rate=1e-4)
+        (eager, _), (fused, _) = both(training, z, labels, network=of.MLP(hidden=2048, depth=4))
+        assert apart(eager[0], fused[0]) < 1e-4
 
     def test_seeds_together_are_the_seeds_alone(self):
         z, labels = rows(n=1024, width=64, device="cuda")
@@ -316,10 +355,29 @@ class TestSeeds:
         assert torch.equal(of.load(tmp_path / "one.safetensors").score(test_set), one.score(test_set))
         assert one.fingerprint() != two.fingerprint()
 
-    @pytest.mark.parametrize("seeds", [[], [1, 1], [-1]])
+    @pytest.mark.parametrize("seeds", [[], [1, 1], [-1], 4, ["one"], [0.5]])
     def test_seeds_that_make_no_sense(self, train_set, seeds):
         with pytest.raises(of.InputError, match="seed"):
             quick("EBM").fit_seeds(train_set, seeds)
+
+    def test_seeds_may_be_numpys(self, train_set):
+        assert [one.seed for one in quick("EBM").fit_seeds(train_set, np.arange(2))] == [0, 1]
+
+    def test_fitted_detectors_share_nothing_and_hold_no_gradients(self, train_set, test_set):
+        one, two = quick("EnergyCorrected").fit_seeds(train_set, [0, 1])
+        before = two.score(test_set)
+        one.prior_.partial_fit(torch.rand(9, 6), torch.zeros(9, dtype=torch.int64))
+        for parameter in one.model_.network.parameters():
+            assert parameter.grad is None
+            assert parameter.untyped_storage().nbytes() == parameter.nbytes
+            parameter.data.zero_()
+        assert torch.equal(two.score(test_set), before)
+
+    def test_models_that_differ_in_more_than_weights_are_refused(self):
+        z, _ = rows()
+        models = [of.CorrectedEnergy(of.MLP(hidden=8, depth=1).build(24, 0), temperature) for temperature in (1.0, 2.0)]
+        with pytest.raises(of.InputError, match="differ in temperature"):
+            train_seeds(models, z, TRAINING, SAMPLER, PROJECTIONS["sphere"], [0, 1])
 
     def test_divergence_names_the_seed(self, train_set):
         training = dataclasses.replace(quick("EBM").training, energy_limit=1e-6)
@@ -347,8 +405,10 @@ class TestOnDisk:
         whole = quick(name).fit(train_set)
         streamed = quick(name).fit(of.open_features(path), checkpoint=tmp_path / "fit.safetensors")
         np.testing.assert_allclose(streamed.score(test_set), whole.score(test_set), rtol=1e-5)
-        again = quick(name).fit(of.open_features(path), checkpoint=tmp_path / "fit.safetensors")
-        assert torch.equal(again.score(test_set), streamed.score(test_set))
+        in_memory = quick(name).fit(
+            train_set, checkpoint=tmp_path / "fit.safetensors"
+        )  # the same fit, so the same checkpoint
+        assert torch.equal(in_memory.model_.network[0].weight, streamed.model_.network[0].weight)
 
 
 class TestNoise:
@@ -362,3 +422,11 @@ class TestNoise:
     def test_a_block_is_never_larger_than_what_is_left(self):
         assert [moves_at_once(left, 2**20) for left in (1, 3, 4, 9)] == [1, 3, 4, 4]
         assert moves_at_once(9, 2**23) == 1
+
+
+def test_tiles_fit_the_shared_memory_of_smaller_gpus():
+    triton_operations = pytest.importorskip("outfield.engine.triton_operations")
+    for memory in (64 * 2**10, 97 * 2**10, 225 * 2**10):
+        for rows_, columns, seeds in ((256, 512, 1), (1024, 512, 4), (4096, 1024, 8)):
+            tile = triton_operations.tile_for(rows_, columns, 1024, seeds, 2, 82, memory, least=256)
+            assert (tile.M + tile.N) * max(tile.K, 256) * 2 * tile.stages <= memory

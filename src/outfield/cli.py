@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import math
 import os
 import sys
 import warnings
@@ -204,18 +205,19 @@ def fit(
 
 
 def _small(data: FeatureSource) -> bool:
-    """Whether the features, as float32, take less than half of the memory that is free; else they stay on disk."""
-    rows, width = data.shapes["features"]
+    """Whether all fields and the normalised features surely fit half of the free memory; else they stay on disk."""
+    wanted = 4 * math.prod(data.shapes["features"]) + 8 * sum(math.prod(shape) for shape in data.shapes.values())
     try:
         free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError, AttributeError):  # not every system says
-        return True
-    return 4 * rows * width < free / 2
+        free = 2**32
+    return wanted < free / 2
 
 
 def _for_seed(path: Path | None, detector: Detector) -> Path | None:
     """The path with the detector's seed where {seed} stands."""
-    return None if path is None else path.with_name(path.name.replace("{seed}", str(getattr(detector, "seed", ""))))
+    seed = getattr(detector, "seed", None)
+    return path if path is None or seed is None else path.with_name(path.name.replace("{seed}", str(seed)))
 
 
 @app.command(
@@ -274,10 +276,11 @@ def evaluate(
             f"two --ood sets have the same name ({', '.join(name for name, _ in map(_named, ood))}); use NAME=FILE"
         )
     sets = {name: open_or_read(source) for name, source in named.items()}
+    models = [(path, load(path).to(device)) for path in detector]
+    kinds = [type(model).__name__ for _, model in models]
     loaded: dict[str, Detector] = {}
-    for path in detector:
-        model = load(path).to(device)
-        name = type(model).__name__ if type(model).__name__ not in loaded else path.stem
+    for path, model in models:
+        name = type(model).__name__ if kinds.count(type(model).__name__) == 1 else path.stem
         if name in loaded:
             raise InputError(f"{path} and another detector would both be called {name}; rename one of the files")
         loaded[name] = model

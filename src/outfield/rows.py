@@ -53,7 +53,10 @@ def rows_of(data: FeatureSource, device: torch.device) -> Iterator[Rows]:
     Rows of a Parquet file cannot be picked one by one, so its features are first copied to a temporary file.
     """
     if isinstance(data, FeatureSet):
-        yield torch.cat([normalise(piece["features"].to(device)) for piece in data.batches(ROWS_AT_ONCE)])
+        z = torch.empty(data.shapes["features"], device=device)
+        for start, piece in zip(range(0, len(data), ROWS_AT_ONCE), RowsOnDisk(data, device).pieces(), strict=True):
+            z[start : start + len(piece)] = piece
+        yield z
     elif isinstance(data, FeatureStream) and not data.picks_rows:
         with tempfile.TemporaryDirectory() as folder:
             yield RowsOnDisk(_unpacked(data, Path(folder) / "features.npy"), device)
@@ -62,14 +65,11 @@ def rows_of(data: FeatureSource, device: torch.device) -> Iterator[Rows]:
 
 
 def fingerprint(z: Rows) -> str:
-    """SHA-256 of the rows, or of the features on disk from which they are made."""
-    if isinstance(z, Tensor):
-        return storage.fingerprint({"z": z})
+    """SHA-256 of the rows, the same in memory and on disk."""
     digest = storage.Fingerprint()
-    for index, piece in enumerate(z.source.batches(ROWS_AT_ONCE, ["features"])):
-        if index == 0:
-            digest.begin("features", piece["features"].dtype, z.shape)
-        digest.update(piece["features"])
+    digest.begin("z", z.dtype, tuple(z.shape))
+    for piece in [z] if isinstance(z, Tensor) else z.pieces():
+        digest.update(piece.cpu())
     return digest.hexdigest()
 
 

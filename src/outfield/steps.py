@@ -48,7 +48,8 @@ class Training:
         energy_limit: mean absolute energy above which training counts as diverged.
         engine: "fused" (:mod:`outfield.engine`), "eager" (plain PyTorch), or "auto": fused wherever it can run.
         precision: of the network's matrix products while training: "float32", "tf32", "bfloat16", or "auto": bfloat16 in the
-            fused engine on a GPU that has units for it, else float32. Weights, chains and sums are float32 in any case.
+            fused engine on a GPU that has units for it, else float32. Weights, chains and sums are float32 in any case; the
+            prior's products keep at least TF32's precision.
     """
 
     epochs: int = 20

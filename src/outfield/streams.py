@@ -83,6 +83,8 @@ def open_or_read(source: str) -> FeatureSource:
     try:
         return open_features(source)
     except NotInRowsError:
+        if split_source(source)[0].suffix == ".npy":  # nothing else reads one
+            raise
         return read_features(source)
 
 

@@ -92,7 +92,10 @@ def train_seeds(
     checkpoint: Checkpoint | None = None,
     progress: Progress | None = None,
 ) -> list[History]:
-    """Train models of one shape that share a prior, each from its own seed; see :func:`train`."""
+    """Train models that differ in their weights only, each from its own seed; see :func:`train`."""
+    for name in ("temperature", "prior", "prior_temperature"):
+        if len({getattr(model, name) for model in models}) > 1:
+            raise InputError(f"the models differ in {name}; models that are trained together must share it")
     run = _Run(models, z, training, sampler, project, seeds)
     if checkpoint is not None and Path(checkpoint.path).exists():
         run.restore(checkpoint)

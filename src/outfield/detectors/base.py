@@ -145,13 +145,15 @@ class Detector(ABC):
     def _accept(self, data: FeatureSource, needs: tuple[str, ...], what: str) -> None:
         if not isinstance(data, FeatureSource):
             raise InputError(
-                f"{what} takes an outfield.FeatureSet, not {type(data).__name__}; wrap it: FeatureSet(features)"
+                f"{what} takes an outfield.FeatureSet, not {type(data).__name__}; wrap it, FeatureSet(features), "
+                "or open a file, open_features(path)"
             )
         missing = [name for name in needs if name not in data.shapes]
         if missing:
             raise MissingFieldError(
                 f"{type(self).__name__}.{what} needs {' and '.join(missing)}, which {_shown(data)} lacks; "
-                f"pass FeatureSet(features, {', '.join(f'{name}=...' for name in missing)})"
+                f"give it where the features come from: FeatureSet(features, {missing[0]}=...) or "
+                f"open_features(path, {missing[0]}='{missing[0]}.npy')"
             )
 
     def _check_width(self, data: FeatureSource) -> None:

@@ -14,6 +14,7 @@ from outfield.errors import InputError
 from outfield.features import FeatureSource
 from outfield.gaussian import MixturePrior
 from outfield.langevin import Langevin, Sampler
+from outfield.moments import ClassStatistics, piece_rows, workers_for
 from outfield.prior import Prior
 from outfield.projection import normalise
 from outfield.rows import Rows
@@ -88,9 +89,9 @@ class EnergyCorrected(LearnedEnergy):
             raise InputError(
                 f"{type(prior).__name__} cannot be fitted in pieces; load the features first, with in_memory()"
             )
-        for piece in data.batches(self.rows_at_once):
-            prior.partial_fit(normalise(piece["features"].to(self.device)), piece["labels"].to(self.device))
-        return prior
+        size, workers = piece_rows(z.shape[1], self.device), workers_for(len(z), z.shape[1], self.device)
+        pieces = ((piece["features"], piece["labels"]) for piece in data.batches(size, ("features", "labels")))
+        return prior.merge(ClassStatistics.over(pieces, workers, lambda rows: normalise(rows.to(self.device))))
 
     def _assemble(self, network: nn.Module, prior: Prior | None) -> CorrectedEnergy:
         return CorrectedEnergy(network, self.temperature, prior, self.prior_temperature)

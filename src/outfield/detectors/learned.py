@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import operator
 import os
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
@@ -16,7 +17,7 @@ from outfield import storage
 from outfield.config import require, require_number
 from outfield.detectors.base import Batch, Detector
 from outfield.energy import CorrectedEnergy, Network
-from outfield.errors import FileFormatError
+from outfield.errors import FileFormatError, InputError
 from outfield.features import FeatureSource
 from outfield.langevin import Sampler
 from outfield.prior import Prior
@@ -90,7 +91,10 @@ class LearnedEnergy(Detector):
         Raises:
             DivergenceError: one of them diverged; the message says which.
         """
-        chosen = list(seeds)
+        try:
+            chosen = [operator.index(seed) for seed in seeds]
+        except TypeError as error:
+            raise InputError(f"seeds is {seeds!r}; it must be a list of whole numbers, such as range(4)") from error
         require(
             bool(chosen) and len(set(chosen)) == len(chosen), "seeds", chosen, "different whole numbers, at least one"
         )
@@ -141,7 +145,10 @@ class LearnedEnergy(Detector):
         return energy
 
     def _finish(self, model: CorrectedEnergy) -> CorrectedEnergy:
-        """Frozen, in evaluation mode, on this detector's device."""
+        """Frozen, in evaluation mode, on this detector's device, sharing nothing with what was trained beside it."""
+        model.prior = copy.copy(model.prior)
+        for parameter in model.network.parameters():
+            parameter.grad, parameter.data = None, parameter.data.clone()
         return model.to(self.device).eval().requires_grad_(False)
 
     def _moved(self) -> None:

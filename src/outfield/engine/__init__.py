@@ -16,7 +16,6 @@ the same path up to rounding.
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 from collections.abc import Sequence
 from dataclasses import replace
@@ -105,10 +104,12 @@ def has_bfloat16(device: torch.device) -> bool:
     """Whether the device has units for bfloat16 products; without them a CPU is a hundred times slower than in float32."""
     if device.type == "cuda":
         return torch.cuda.get_device_capability(device) >= (8, 0)
-    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    try:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    except (AttributeError, RuntimeError):  # a build without oneDNN
+        return False
 
 
-@functools.cache
 def has_triton(device: torch.device) -> bool:
     """Whether the kernels of :mod:`outfield.engine.kernels` can run there."""
     if device.type != "cuda" or importlib.util.find_spec("triton") is None:

@@ -13,6 +13,28 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+if hasattr(tl.extra.cuda, "gdc_wait"):
+
+    @triton.jit
+    def _wait():
+        """Wait until the kernel before this one has ended."""
+        tl.extra.cuda.gdc_wait()
+
+    @triton.jit
+    def _release():
+        """Let the next kernel be set up."""
+        tl.extra.cuda.gdc_launch_dependents()
+
+else:  # an older Triton, where kernels are not chained
+
+    @triton.jit
+    def _wait():
+        """Nothing."""
+
+    @triton.jit
+    def _release():
+        """Nothing."""
+
 
 @triton.jit
 def _product(
@@ -81,14 +103,14 @@ def forward_kernel(
 ):  # fmt: skip
     """out = LeakyReLU(x Wᵀ + b); LAST: out = head · scale · LeakyReLU'(x Wᵀ + b), where the way back begins."""
     if CHAINED:
-        tl.extra.cuda.gdc_wait()
+        _wait()
     i, j, s = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     x += s * rows * inner
     weight += s * columns * inner
     y = tl.zeros((M, N), dtype=tl.float32)
     y = _product(y, x, weight, rows, columns, inner, i, j, inner, 1, 1, inner, M, N, K, PRECISION, EVEN)
     if CHAINED:
-        tl.extra.cuda.gdc_launch_dependents()
+        _release()
     m = i * M + tl.arange(0, M)
     n = j * N + tl.arange(0, N)
     inside = (m < rows)[:, None] & (n < columns)[None, :]
@@ -109,14 +131,14 @@ def backward_kernel(
 ):  # fmt: skip
     """out = (g W) · LeakyReLU'(below), below (rows, columns) being the layer's input."""
     if CHAINED:
-        tl.extra.cuda.gdc_wait()
+        _wait()
     i, j, s = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     g += s * rows * inner
     weight += s * columns * inner
     y = tl.zeros((M, N), dtype=tl.float32)
     y = _product(y, g, weight, rows, columns, inner, i, j, inner, 1, columns, 1, M, N, K, PRECISION, EVEN)
     if CHAINED:
-        tl.extra.cuda.gdc_launch_dependents()
+        _release()
     m = i * M + tl.arange(0, M)
     n = j * N + tl.arange(0, N)
     inside = (m < rows)[:, None] & (n < columns)[None, :]
@@ -224,7 +246,7 @@ def descend_kernel(
     SPLIT: z, matrix and pulls are sums of two parts. EXACT: the precision of the prior's products.
     """
     if CHAINED:
-        tl.extra.cuda.gdc_wait()
+        _wait()
     i, j, s = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     d = columns
     y = tl.zeros((M, N), dtype=tl.float32)
@@ -244,7 +266,7 @@ def descend_kernel(
     weight += s * inner * d
     y = _product(y, g, weight, rows, d, inner, i, j, inner, 1, d, 1, M, N, K, PRECISION, EVEN)
     if CHAINED:
-        tl.extra.cuda.gdc_launch_dependents()
+        _release()
     m = i * M + tl.arange(0, M)
     n = j * N + tl.arange(0, N)
     if MIXTURE:

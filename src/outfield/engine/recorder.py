@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 
@@ -17,12 +18,16 @@ class Recorder:
 
     def __init__(self, device: torch.device, generators: Sequence[torch.Generator]) -> None:
         self.generators = generators
-        self.on_gpu = device.type == "cuda"
+        self.device, self.on_gpu = device, device.type == "cuda"
         self.runs = 0
         if self.on_gpu:
             self.main, self.sides = torch.cuda.Stream(device), [torch.cuda.Stream(device) for _ in range(LANES)]
             self.busy: set[torch.cuda.Stream] = set()
             self.graph = torch.cuda.CUDAGraph()
+
+    def on_device(self) -> contextlib.AbstractContextManager[Any]:
+        """Makes this GPU the current one, so that streams and kernels are its own."""
+        return torch.cuda.device(self.device) if self.on_gpu else contextlib.nullcontext()
 
     def run(self, work: Callable[[], None]) -> None:
         """Do ``work``, or replay what it did: it must be the same in every call."""

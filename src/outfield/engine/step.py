@@ -40,7 +40,10 @@ class Operations(Protocol):
         """Begin a step of Adam."""
 
     def learn(self, layer: int, g: Tensor, x: Tensor) -> None:
-        """Adam on one layer: W with gᵀ x, b with the sum of g."""
+        """Adam on one layer: W with gᵀ x, b with the sum of g. Layers may be learned at the same time."""
+
+    def finish(self) -> None:
+        """End a step of Adam, when every layer's gradient is there."""
 
     def move(self, z: Positions, grad: Tensor, noise: Tensor, sizes: tuple[float, float]) -> None:
         """z ← P(z − α grad + σ noise) in place, with (α, σ) = ``sizes``."""
@@ -97,8 +100,8 @@ class FusedStep:
         self.recorder = Recorder(device, self.generators)
 
     def run(self, real: Tensor) -> Tensor:
-        self.real.copy_(real)
-        with torch.no_grad(), matmul_precision(self.training.precision):
+        with self.recorder.on_device(), torch.no_grad(), matmul_precision(self.training.precision):
+            self.real.copy_(real)
             if not self._starts_inside:
                 self._begin()
             self.recorder.run(self._all if self._starts_inside else self._body)
@@ -177,6 +180,7 @@ class FusedStep:
             g = below
         self._record()
         self.recorder.join()
+        ops.finish()
 
     def _draw(self, out: Tensor) -> None:
         for index, generator in enumerate(self.generators):

@@ -110,9 +110,10 @@ class TorchOperations:
         else:
             weight.copy_(g[0].T @ x[0])
         torch.sum(g[0], dim=0, dtype=torch.float32, out=bias)
-        if layer == 0:
-            self.optimiser.step()
-            self._refresh()
+
+    def finish(self) -> None:
+        self.optimiser.step()
+        self._refresh()
 
     def move(self, z: Positions, grad: Tensor, noise: Tensor, sizes: tuple[float, float]) -> None:
         z.exact.sub_(grad, alpha=sizes[0]).add_(noise, alpha=sizes[1])

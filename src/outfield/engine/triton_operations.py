@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -49,26 +51,38 @@ TILES = (Tile(128, 128, 64, 8, 3), Tile(64, 128, 128, 4, 3), Tile(64, 64, 128, 4
 """From large to small; the depths and stages are those that were fastest on an H200 where each tile is chosen."""
 
 
-def tile_for(rows: int, columns: int, inner: int, seeds: int, wide: bool, processors: int) -> Tile:
-    """The largest tile that still gives nearly every multiprocessor one; ``wide``: float32 operands, half as deep."""
+def tile_for(
+    rows: int, columns: int, inner: int, seeds: int, size: int, processors: int, memory: int, least: int = 0
+) -> Tile:
+    """The largest tile that still gives nearly every multiprocessor one, with as many stages as its shared memory holds.
+
+    Args:
+        rows, columns, inner: of the product.
+        seeds: how many products there are.
+        size: bytes of an operand's entry; float32 tiles are half as deep.
+        processors: how many multiprocessors there are.
+        memory: bytes of shared memory of one.
+        least: a depth that the tile's memory must hold in any case.
+    """
     for tile in TILES:
-        if triton.cdiv(rows, tile.M) * triton.cdiv(columns, tile.N) * seeds >= 0.9 * processors:
+        depth = max(16, min(tile.K * 2 // size, triton.next_power_of_2(inner)))
+        stage = (tile.M + tile.N) * max(depth, least) * size
+        enough = triton.cdiv(rows, tile.M) * triton.cdiv(columns, tile.N) * seeds >= 0.9 * processors
+        if enough and stage <= memory:
             break
-    depth = max(16, min(tile.K // 2 if wide else tile.K, triton.next_power_of_2(inner)))
-    return replace(tile, K=depth)
+    return replace(tile, K=depth, stages=max(1, min(tile.stages, memory // stage)))
 
 
-def stages_within(stages: int, stage_bytes: int, memory: int) -> int:
-    """As many pipeline stages of that size as the shared memory of a multiprocessor holds, at least one."""
-    return max(1, min(stages, memory // stage_bytes))
-
-
+@functools.cache
 def works(device: torch.device) -> bool:
-    """Whether a kernel can be compiled and run there (Triton also needs a C compiler)."""
-    z = torch.ones(1, 1, 16, device=device)
+    """Whether kernels can be compiled and run there (Triton also needs a C compiler)."""
+    x = torch.ones(1, 16, 16, device=device)
+    out, row = torch.zeros_like(x), torch.zeros(1, 16, device=device)
+    flags = {"M": 16, "N": 16, "K": 16, "PRECISION": "ieee", "EVEN": True, "LAST": False, "CHAINED": False}
     try:
-        move_kernel[(1, 1)](z, z, z, z, z, 1, 16, 16, 0.25, 0.0, N=16, RELU=False, UNIT=False, COPY=False)
-        return bool((z == 0.75).all())
+        with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
+            forward_kernel[(1, 1, 1)](x, x, row, row, out, 16, 16, 16, 0.2, 1.0, **flags)
+            return bool((out == 16).all())
     except Exception as error:  # whatever a compiler, a driver or a library may raise
         warnings.warn(
             f"Triton does not work here ({error}); training goes on without it, slower", OutfieldWarning, stacklevel=2
@@ -110,16 +124,16 @@ class TritonOperations:
 
     def _launch(self, kernel: Any, rows: int, columns: int, inner: int, *arguments: Any, **flags: Any) -> None:
         seeds = len(self.weights[0])
-        tile = tile_for(rows, columns, inner, seeds, not self.rounded, self.processors)
+        deepest = (2 if flags.get("SPLIT") else 1) * flags.get("D", 0)
+        size = self.copies[0].element_size()
+        tile = tile_for(rows, columns, inner, seeds, size, self.processors, self.memory, deepest)
         if kernel is weights_kernel:  # Adam's traffic wants many programs at once
-            tile = replace(tile, M=64, N=64, K=min(tile.K, 64), warps=4, stages=3)
+            tile = replace(tile, M=64, N=64, K=min(tile.K, 64), warps=4, stages=min(tile.stages, 3))
         even = rows % tile.M == columns % tile.N == inner % tile.K == columns % flags.get("D", 1) == 0
-        depth = max(tile.K, (2 if flags.get("SPLIT") else 1) * flags.get("D", 0))
-        stage = (tile.M + tile.N) * depth * self.copies[0].element_size()
         grid = (triton.cdiv(rows, tile.M), triton.cdiv(columns, tile.N), seeds)
         kernel[grid](
             *arguments, M=tile.M, N=tile.N, K=tile.K, PRECISION=self.how, EVEN=even,
-            num_warps=tile.warps, num_stages=stages_within(tile.stages, stage, self.memory), **flags,
+            num_warps=tile.warps, num_stages=tile.stages, **flags,
         )  # fmt: skip
 
     def _chained(self) -> dict[str, bool]:
@@ -191,6 +205,9 @@ class TritonOperations:
             g, self.biases[layer], firsts[1], seconds[1], self.corrections, rows, inner, *optimiser,
             N=16, K=256, FIRST=first,
         )  # fmt: skip
+
+    def finish(self) -> None:
+        pass
 
     def move(self, z: Positions, grad: Tensor, noise: Tensor, sizes: tuple[float, float]) -> None:
         seeds, rows, columns = z.exact.shape
@@ -265,7 +282,7 @@ class _Mixture:
             z.copy, z.rest, *self.factors, self.offsets, self.posterior, rows, columns,
             M=16, N=self.padded, K=deep, PRECISION=self.how, EVEN=rows % 16 == columns % deep == 0, SPLIT=self.split,
             num_warps=2 if self.padded < 128 else 4 if self.padded < 512 else 8,
-            num_stages=stages_within(3, 4 * deep * (16 + self.padded), self.memory),
+            num_stages=max(1, min(3, self.memory // (4 * deep * (16 + self.padded)))),
         )  # fmt: skip
 
     def terms(self) -> tuple[Tensor, ...]:
