@@ -14,6 +14,7 @@ import outfield as of
 from outfield import engine
 from outfield.energy import SineMLP, layers_of
 from outfield.engine import packing
+from outfield.engine.recorder import Recorder
 from outfield.langevin import Random, moves_at_once
 from outfield.projection import PROJECTIONS
 from outfield.steps import Positions, matmul_precision
@@ -110,6 +111,19 @@ class TestPyTorch:
         assert packing.pack(torch.rand(2, 2)) is None
         packing._works.cache_clear()
 
+    def test_adam_begins_when_every_branch_has_joined(self, monkeypatch):
+        """On a GPU the layers' gradients are made in parallel branches; Adam must not run beside them."""
+        events = []
+        beside, join = Recorder.beside, Recorder.join
+        monkeypatch.setattr(Recorder, "beside", lambda self, lane=0: events.append("beside") or beside(self, lane))
+        monkeypatch.setattr(Recorder, "join", lambda self: events.append("join") or join(self))
+        step = torch.optim.Adam.step
+        monkeypatch.setattr(torch.optim.Adam, "step", lambda self: events.append("adam") or step(self))
+        z, labels = rows()
+        fit(TRAINING, z, labels)
+        assert events.count("adam") == 3
+        assert all(events[at - 1] == "join" for at, event in enumerate(events) if event == "adam")
+
     def test_bfloat16_is_close_where_the_cpu_has_units(self):
         if not engine.has_bfloat16(torch.device("cpu")):
             pytest.skip("this CPU has no units for bfloat16")
@@ -180,18 +194,24 @@ class TestInterpreter:
         data = make_set(n=32)
         detector = quick("EnergyCorrected", training=dataclasses.replace(TRAINING, epochs=2, batch_size=16))
         whole = detector.fit_seeds(data, [1, 2])
-        path = of.Checkpoint(tmp_path / "fit.safetensors", seconds=0)
-        with monkeypatch.context() as patch:
-            patch.setattr("outfield.training._Run._close_epoch", _interrupt)
-            with pytest.raises(KeyboardInterrupt):
-                detector.fit_seeds(data, [1, 2], checkpoint=path)
+        path = cut_off(detector, data, tmp_path, monkeypatch)
         assert (tmp_path / "fit.safetensors").exists()
         for a, b in zip(whole, detector.fit_seeds(data, [1, 2], checkpoint=path), strict=True):
             assert torch.equal(a.score(data), b.score(data))
 
 
-def _interrupt(self):
-    raise KeyboardInterrupt
+def cut_off(detector, data, folder, monkeypatch):
+    """Fit two seeds until the end of the first epoch, where the program is interrupted; gives the checkpoint."""
+
+    def interrupt(self):
+        raise KeyboardInterrupt
+
+    checkpoint = of.Checkpoint(folder / "fit.safetensors", seconds=0)
+    with monkeypatch.context() as patch:
+        patch.setattr("outfield.training._Run._close_epoch", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            detector.fit_seeds(data, [1, 2], checkpoint=checkpoint)
+    return checkpoint
 
 
 @needs_gpu
@@ -240,11 +260,7 @@ class TestGPU:
         training = dataclasses.replace(TRAINING, epochs=2, start="replay", replay_size=64, learning_rate=1e-4)
         detector = quick("EnergyCorrected", training=training)
         whole = detector.fit_seeds(data, [1, 2])
-        path = of.Checkpoint(tmp_path / "fit.safetensors", seconds=0)
-        with monkeypatch.context() as patch:
-            patch.setattr("outfield.training._Run._close_epoch", _interrupt)
-            with pytest.raises(KeyboardInterrupt):
-                detector.fit_seeds(data, [1, 2], checkpoint=path)
+        path = cut_off(detector, data, tmp_path, monkeypatch)
         for a, b in zip(whole, detector.fit_seeds(data, [1, 2], checkpoint=path), strict=True):
             assert apart(a.score(data), b.score(data)) < 1e-4
 

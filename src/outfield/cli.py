@@ -166,14 +166,9 @@ def fit(
     """Fit a detector on ID training data and save it."""
     if (held_out is None) != (threshold_out is None):
         raise InputError("--held-out and --threshold-out go together: one names the data, the other the file to write")
-    for path in (output, threshold_out):
-        if path is not None and path.suffix != ".safetensors":
-            raise InputError(f"{path}: detectors and thresholds are saved as .safetensors")
-        if path is not None and seeds is not None and "{seed}" not in path.name:
-            raise InputError(f"{path}: with --seeds every seed gets its own file; put {{seed}} into its name")
-    for path in (output, threshold_out, checkpoint):
-        if path is not None:
-            check_writable(path)
+    _check_places([path for path in (output, threshold_out) if path is not None], named_by_seed=seeds is not None)
+    if checkpoint is not None:
+        check_writable(checkpoint)
     check_keep(keep)
     cls = DETECTORS[detector]
     if (checkpoint is not None or seeds is not None) and not issubclass(cls, LearnedEnergy):
@@ -202,6 +197,16 @@ def fit(
             threshold = Threshold.fit(one.score(held_out_data), keep=keep, source=one.fingerprint())
             threshold.save(threshold_place)
             err.print(plain(f"{threshold} → {threshold_place}"))
+
+
+def _check_places(paths: list[Path], named_by_seed: bool) -> None:
+    """Find out before long work whether what is fitted can be written after it."""
+    for path in paths:
+        if path.suffix != ".safetensors":
+            raise InputError(f"{path}: detectors and thresholds are saved as .safetensors")
+        if named_by_seed and "{seed}" not in path.name:
+            raise InputError(f"{path}: with --seeds every seed gets its own file; put {{seed}} into its name")
+        check_writable(path)
 
 
 def _small(data: FeatureSource) -> bool:
