@@ -363,7 +363,7 @@ def test_seeds_that_make_no_sense(files, tmp_path, arguments, message):
 
 
 def test_features_too_large_for_memory_stay_on_disk(files, tmp_path, monkeypatch):
-    from outfield import cli
+    from outfield.cli import features as cli
 
     seen = []
     monkeypatch.setattr(cli, "_small", lambda data: False)

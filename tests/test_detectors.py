@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import outfield as of
 from outfield.detectors.knn import kth_nearest
 from outfield.projection import normalise
+from outfield.storage import read_tensors
 from samples import make_set, quick
 
 
@@ -180,3 +181,21 @@ def test_loading_needs_no_training_data(train_set, test_set, tmp_path):
     assert printed.split() == [
         quick(n).fit(train_set).score(test_set).double().sum().item().hex() for n in of.DETECTORS
     ]
+
+
+@pytest.mark.parametrize("name", ["KNN", "EBM", "EnergyCorrected"])
+def test_a_detector_saved_in_half_precision_scores_nearly_the_same(name, tmp_path):
+    train, test = make_set(n=120), make_set(n=50, seed=1)
+    detector = quick(name).fit(train)
+    detector.save(tmp_path / "half.safetensors", half=True)
+    kept = read_tensors(tmp_path / "half.safetensors")[1]
+    assert (
+        "torch.float16"
+        in {str(value.dtype) for value in kept.values()}
+        <= {"torch.float16", "torch.float32", "torch.int64"}
+    )
+    small = of.load(tmp_path / "half.safetensors")
+    scores, rounded = detector.score(test), small.score(test)
+    assert rounded.dtype == torch.float32
+    assert not torch.equal(scores, rounded)
+    assert float((scores - rounded).abs().max()) < 5e-3 * float(scores.abs().max())

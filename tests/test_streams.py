@@ -428,7 +428,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path, ending):
 
 def test_the_command_line_streams(folder, tmp_path, monkeypatch):
     """As the library: fit and score without loading."""
-    from outfield import cli
+    from outfield.cli import features as cli
 
     def refused(*_):
         raise AssertionError("the file was loaded whole")

@@ -219,5 +219,6 @@ class MixturePrior(Prior):
         missing = sorted({field.name for field in fields(MixtureParameters)} - set(state))
         if missing:
             raise FileFormatError(f"the mixture's state lacks {', '.join(missing)}")
-        self._statistics, self._parameters, self._ready = None, MixtureParameters(**state), {}
+        whole = {name: value.double() if value.is_floating_point() else value for name, value in state.items()}
+        self._statistics, self._parameters, self._ready = None, MixtureParameters(**whole), {}
         return self

@@ -47,7 +47,7 @@ class Checkpoint:
 
     Args:
         path: a ``.safetensors`` file, replaced atomically.
-        seconds: how often it is written; also after every epoch.
+        seconds: how often it is written; also at the end.
         identity: what, besides the rows and the settings of the loop, must be equal for a checkpoint to belong to a fit.
             Detectors fill it in.
     """
@@ -104,8 +104,8 @@ def train_seeds(
         run.step()
         if progress is not None:
             progress(run.epoch * run.batches + run.batch, training.epochs * run.batches, run.histories[0])
-        due = run.batch == 0 or (checkpoint is not None and time.monotonic() - written >= checkpoint.seconds)
-        if checkpoint is not None and due:
+        over = run.epoch == training.epochs
+        if checkpoint is not None and (over or time.monotonic() - written >= checkpoint.seconds):
             run.check()
             run.save(checkpoint)
             written = time.monotonic()

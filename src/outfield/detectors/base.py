@@ -12,6 +12,7 @@ from torch import Tensor
 
 from outfield import storage
 from outfield.config import arguments, construct, from_plain, to_plain
+from outfield.devices import resolve_device
 from outfield.errors import FileFormatError, InputError, MissingFieldError, NotFittedError, UnknownNameError
 from outfield.features import FeatureSet, FeatureSource
 from outfield.progress import bar
@@ -63,11 +64,7 @@ class Detector(ABC):
 
     def to(self, device: str | torch.device) -> Self:
         """Fit and score on this device ("cpu", "cuda", "auto" for a GPU where there is one)."""
-        if str(device) != "auto":
-            try:
-                torch.empty(0, device=device)
-            except (RuntimeError, AssertionError) as error:
-                raise InputError(f"device {device!s} cannot be used here ({str(error).splitlines()[0]})") from error
+        resolve_device(device)
         self._device = str(device)
         self._moved()
         return self
@@ -78,9 +75,7 @@ class Detector(ABC):
     @property
     def device(self) -> torch.device:
         """Where fit and score run."""
-        if self._device == "auto":
-            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        return torch.device(self._device)
+        return resolve_device("auto") if self._device == "auto" else torch.device(self._device)
 
     def fit(self, train: FeatureSource) -> Self:
         """Learn from ID training data; returns self.
@@ -191,8 +186,13 @@ class Detector(ABC):
         return f"{type(self).__name__}({inside})"
 
     @final
-    def save(self, path: storage.PathLike) -> None:
+    def save(self, path: storage.PathLike, *, half: bool = False) -> None:
         """Write settings and everything learned to one safetensors file, atomically.
+
+        Args:
+            path: ``.safetensors``.
+            half: round every number to half as many bits (networks and banks to float16, the mixture to float32): a file of
+                half the size, whose scores are those of the rounded numbers.
 
         Raises:
             NotFittedError: there is nothing to save yet.
@@ -207,7 +207,11 @@ class Detector(ABC):
             "notes": self._notes(),
             "outfield": __version__,
         }
-        storage.write(path, "detector", header, self._state())
+        state = self._state()
+        if half:
+            narrower = {torch.float32: torch.float16, torch.float64: torch.float32}
+            state = {name: value.to(narrower.get(value.dtype, value.dtype)) for name, value in state.items()}
+        storage.write(path, "detector", header, state)
 
     @final
     def fingerprint(self) -> str:

@@ -110,7 +110,7 @@ class KNN(Detector):
         return {"bank": self.bank_}
 
     def _load_state(self, state: dict[str, Tensor]) -> None:
-        self.bank_ = state["bank"]
+        self.bank_ = state["bank"].float()
         self._moved()
 
 

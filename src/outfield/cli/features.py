@@ -1,8 +1,4 @@
-"""The command line. It reads files, calls the library and prints; it computes nothing itself.
-
-Exit codes: 0 done; 1 a failure we did not foresee; 2 wrong usage or invalid data; 3 a file that cannot be read or written;
-4 training diverged; 130 interrupted.
-"""
+"""Commands on features: detectors, fit, score, evaluate."""
 
 from __future__ import annotations
 
@@ -11,8 +7,6 @@ import inspect
 import math
 import os
 import sys
-import warnings
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -20,86 +14,22 @@ import typer
 
 from outfield import report
 from outfield.arrays import split_source
+from outfield.cli.app import Device, app
 from outfield.config import construct_from_text, settings_of
 from outfield.console import err, out, plain, print_table
 from outfield.detectors import DETECTORS, Detector, load
 from outfield.detectors.learned import LearnedEnergy
-from outfield.errors import (
-    DivergenceError,
-    FileFormatError,
-    InputError,
-    OutfieldError,
-    OutfieldWarning,
-    StorageError,
-)
+from outfield.errors import InputError
 from outfield.evaluation import evaluate as run_evaluation
 from outfield.features import FeatureSource
 from outfield.storage import check_writable, write_bytes
 from outfield.streams import open_or_read
 from outfield.tables import csv_rows, read_features, write_columns
 from outfield.threshold import Threshold, check_keep
-from outfield.version import __version__
-
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    pretty_exceptions_enable=False,
-    help="Tell a classifier when an input is none of its business. Scores: higher = more out-of-distribution.",
-    epilog="Exit codes: 0 done, 2 wrong usage or invalid data, 3 unreadable or unwritable file, 4 training diverged.",
-)
 
 FEATURES = (
     "a FeatureSet: .safetensors, .npz, .npy (features alone), .csv or .parquet; FILE.npz#SET for one set of several"
 )
-Device = Annotated[str, typer.Option(help="auto (a GPU where there is one), cpu or cuda.")]
-
-
-class Toy(StrEnum):
-    """Which toys to run."""
-
-    CROSS = "cross"
-    GRID = "grid"
-    BOTH = "both"
-
-
-def main() -> None:
-    """Entry point: errors of ours become one line on stderr and an exit code."""
-    warnings.showwarning = _show_warning
-    try:
-        app()
-    except OutfieldError as error:
-        err.print(f"[bold red]error:[/] {plain(error)}")
-        sys.exit(_exit_code(error))
-    except KeyboardInterrupt:
-        err.print("interrupted")
-        sys.exit(130)
-
-
-def _exit_code(error: OutfieldError) -> int:
-    if isinstance(error, FileFormatError | StorageError):
-        return 3
-    return 4 if isinstance(error, DivergenceError) else 2
-
-
-def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
-    if issubclass(category, OutfieldWarning):
-        err.print(f"[bold yellow]warning:[/] {plain(message)}")
-
-
-def _version(value: bool) -> None:
-    if value:
-        out.print(f"outfield {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _root(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
-    ] = False,
-) -> None:
-    pass
 
 
 @app.command(epilog="Examples:\n\noutfield detectors\n\noutfield detectors EnergyCorrected")
@@ -309,70 +239,3 @@ def _named(source: str) -> tuple[str, str]:
     if equals and not path.is_file():
         return name, file
     return part or path.stem, source
-
-
-@app.command(epilog="Examples:\n\noutfield toy\n\noutfield toy grid --seeds 5 --out figures")
-def toy(
-    which: Annotated[Toy, typer.Argument(help="cross, grid or both.")] = Toy.BOTH,
-    output: Annotated[Path, typer.Option("--out", "-o", help="Folder for the figures and numbers.")] = Path("toy"),
-    seeds: Annotated[
-        int, typer.Option(min=1, help="How many seeds the table averages; the figure shows the first.")
-    ] = 1,
-    jobs: Annotated[int, typer.Option(min=1, help="Seeds run at once.")] = os.cpu_count() or 1,
-) -> None:
-    """The paper's 2-D experiments: energies as pictures, and exact likelihoods and mode masses as a table."""
-    from outfield import plots
-    from outfield.progress import bar
-    from outfield.toy import ToyRun, run_toys
-
-    _make_folder(output)
-    draw = {"cross": plots.cross_figure, "grid": plots.grid_figure}
-    runs: list[ToyRun] = []
-    names = ["cross", "grid"] if which is Toy.BOTH else [which.value]
-    with bar("training toys", total=seeds * len(names), unit="runs") as advance:
-        for name in names:
-            mine = []
-            for run in run_toys(name, seeds, jobs=jobs):
-                mine.append(run)
-                advance(len(runs) + len(mine))
-            draw[name](mine[0], output / f"{name}.png")
-            runs += mine
-    for name in names:
-        print_table(report.toy_table([run for run in runs if run.data.name == name]))
-        out.print()
-    write_bytes(output / "toy.json", report.toy_json(runs).encode())
-    err.print(f"wrote {', '.join(str(output / f'{name}.png') for name in names)} and {output / 'toy.json'}")
-
-
-@app.command(epilog="Example:\n\noutfield demo --out demo")
-def demo(
-    output: Annotated[Path, typer.Option("--out", "-o", help="Folder for what the demo makes.")] = Path("demo"),
-    seed: Annotated[int, typer.Option(help="Seed of everything.")] = 0,
-) -> None:
-    """The main job on real images that ship with scikit-learn: train, fit, evaluate, choose a threshold, save."""
-    from outfield import plots
-    from outfield.demo import run_demo
-
-    _make_folder(output)
-    run = run_demo(seed, say=lambda text: err.print(text))
-    print_table(report.results_table(run.results))
-    plots.demo_figure(run, output / "demo.png")
-    for name, model in run.detectors.items():
-        model.save(output / f"{name}.safetensors")
-        run.thresholds[name].save(output / f"{name}.threshold.safetensors")
-    for name, data in run.sets.items():
-        data.save(output / f"{name.partition(' ')[0]}.safetensors")
-    write_bytes(output / "results.json", report.results_json(run.results).encode())
-    kept = run.thresholds["EnergyCorrected"]
-    out.print(f"\nEnergyCorrected: {plain(kept)}")
-    out.print(f"The figure is {output / 'demo.png'}; detectors, thresholds and features lie beside it. Try:")
-    program = sys.argv[0] if Path(sys.argv[0]).name == "outfield" else "outfield"
-    files = f"{output}/SSD.safetensors {output}/photo.safetensors --threshold {output}/SSD.threshold.safetensors"
-    out.print(f"  {plain(program)} score {plain(files)}", soft_wrap=True)
-
-
-def _make_folder(path: Path) -> None:
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StorageError(f"cannot make the folder {path}: {error.strerror}") from error

@@ -1,0 +1,69 @@
+"""What a benchmark hands on: records of every detector on every OOD set, and what figures are drawn from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from outfield.datasets import Protocol
+from outfield.training import History
+
+
+@dataclass(frozen=True)
+class Key:
+    """Which fitted detector: on which backbone's features, from which seed (None where there is nothing random)."""
+
+    backbone: str
+    detector: str
+    seed: int | None = None
+
+
+@dataclass(frozen=True)
+class Record:
+    """How one fitted detector told one OOD set from the ID test set; fractions."""
+
+    backbone: str
+    detector: str
+    seed: int | None
+    ood: str
+    level: str
+    fpr95: float
+    auroc: float
+    aupr_in: float
+    aupr_out: float
+    id_rejected_at_95_ood_recall: float
+    n_id: int
+    n_ood: int
+
+
+@dataclass(frozen=True)
+class View:
+    """Features of some samples of every set, laid out in two dimensions for the eye."""
+
+    backbone: str
+    points: np.ndarray
+    """(n, 2)"""
+    sets: tuple[str, ...]
+    """Name of the set that each point is from; the ID test set goes by the protocol's ``id``."""
+    labels: np.ndarray
+    """Class of each point (n,), −1 where it has none."""
+
+
+@dataclass
+class BenchmarkRun:
+    """All that the tables, the figures and the page are made from."""
+
+    protocol: Protocol
+    records: list[Record] = field(default_factory=list)
+    scores: dict[Key, Mapping[str, np.ndarray]] = field(default_factory=dict)
+    """Scores of each set (N,), float32, by the set's name; the ID test set goes by the protocol's ``id``."""
+    histories: dict[Key, History] = field(default_factory=dict)
+    views: list[View] = field(default_factory=list)
+    accuracies: dict[str, float] = field(default_factory=dict)
+    """Each backbone's share of ID test images that it classifies rightly."""
+    provenance: dict[str, Any] = field(default_factory=dict)
+    """JSON-ready: commit, versions, machine, settings of each detector, seeds, data (checksum and number of images of each
+    set), backbones (checksum, architecture, accuracy), seconds of each stage, when it began."""

@@ -1,0 +1,250 @@
+"""The two ways to a benchmark: from features, and from images."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from outfield import storage
+from outfield.backbone import Odin
+from outfield.benchmark.images import ExtractedSets, Extractor, check_labels, find_images, notes_of, open_backbones
+from outfield.benchmark.one_backbone import TEST, TRAIN, OneBackbone, Say, Sets
+from outfield.benchmark.records import BenchmarkRun, Key
+from outfield.benchmark.stages import Stages
+from outfield.config import require, require_number, to_plain
+from outfield.datasets import Protocol
+from outfield.detectors import DETECTORS, KNN, Detector
+from outfield.errors import InputError, MissingFieldError
+from outfield.features import FeatureSet, FeatureSource
+from outfield.images import ImageSource
+from outfield.provenance import about_this_run, machine, settings
+
+CACHE = "cache"
+"""Folder, below the one that a run writes to, in which each stage's result is kept."""
+
+
+def paper_detectors(protocol: Protocol) -> dict[str, Detector]:
+    """Every detector with the paper's settings for this ID set, not fitted, by name."""
+    return {name: KNN(protocol.neighbours) if cls is KNN else cls() for name, cls in DETECTORS.items()}
+
+
+def benchmark_features(
+    protocol: Protocol,
+    sets_by_backbone: Mapping[str, Mapping[str, FeatureSource]],
+    *,
+    detectors: Mapping[str, Detector] | None = None,
+    fitted: Mapping[Key, Detector] | None = None,
+    seeds: int | Iterable[int] = 3,
+    device: str = "auto",
+    allow_missing: bool = False,
+    view: bool = True,
+    say: Say = lambda text: None,
+) -> BenchmarkRun:
+    """Fit every detector on each backbone's features and tell every OOD set from the ID test set.
+
+    Args:
+        protocol: which OOD sets there are, and how near they are.
+        sets_by_backbone: by a backbone's name its features: "train" and "test" of the ID set, and each OOD set by name.
+        detectors: settings of each detector by the name to report; :func:`paper_detectors` if None.
+        fitted: detectors that are fitted already, by backbone, name and seed; they are scored, and no other seed of theirs is
+            fitted on that backbone. The provenance lists them as ``given``. Where all are given, "train" is not needed.
+        seeds: of learned detectors, which train all their seeds side by side; a number n means 0 to n − 1.
+        device: where detectors run.
+        allow_missing: go on without OOD sets that are not there, and say so in the provenance and the tables.
+        view: lay some of the features out in two dimensions (t-SNE, seconds).
+        say: told what is being done.
+
+    Raises:
+        InputError: a set is not there, or nothing to do.
+        MissingFieldError: a set lacks what a detector needs; found before any is fitted.
+    """
+    chosen, given = dict(paper_detectors(protocol) if detectors is None else detectors), dict(fitted or {})
+    for key, detector in given.items():
+        chosen.setdefault(key.detector, detector)
+        if key.backbone not in sets_by_backbone:
+            raise InputError(
+                f"fitted has a detector for {key.backbone!r}; the backbones are {', '.join(sets_by_backbone)}"
+            )
+    ready = {(key.backbone, key.detector) for key in given}
+    to_fit = {backbone: [name for name in chosen if (backbone, name) not in ready] for backbone in sets_by_backbone}
+    missing = _missing_features(protocol, sets_by_backbone, to_fit, allow_missing)
+    present = tuple(ood for ood in protocol.ood if ood not in missing)
+    used = {
+        backbone: {part: sets[part] for part in (TRAIN, TEST, *present) if part in sets}
+        for backbone, sets in sets_by_backbone.items()
+    }
+    for backbone, sets in used.items():
+        _check_fields(backbone, sets, chosen, to_fit[backbone])
+    numbers = _seeds(seeds)
+    run, stages = _begin(protocol, chosen, numbers, given, device), Stages(None, machine(device)["device"])
+    run.provenance |= {"missing": missing, "data": {}}
+    for backbone, sets in used.items():
+        one = OneBackbone(backbone, _Given(sets, present), run, stages, device, say)
+        _run_backbone(one, chosen, numbers, given, view)
+        run.provenance["data"][backbone] = {part: _about_features(data) for part, data in sets.items()}
+    run.provenance["stages"] = stages.summary()
+    return run
+
+
+def run_benchmark(
+    protocol: Protocol,
+    data: storage.PathLike | Mapping[str, ImageSource],
+    backbones: Sequence[str | Extractor],
+    out: storage.PathLike,
+    *,
+    detectors: Mapping[str, Detector] | None = None,
+    seeds: int | Iterable[int] = 3,
+    device: str = "auto",
+    allow_missing: bool = False,
+    view: bool = True,
+    say: Say = lambda text: None,
+) -> BenchmarkRun:
+    """The whole way from images to records.
+
+    Every stage's result (features of a set, a fitted detector, scores of a set) is kept below ``out/cache`` under everything it
+    depends on. A run that was cut off goes on where it stopped, within a learned fit too; a second run computes only what has
+    changed. A damaged file is computed again, and a warning tells of it. Features of one backbone are in memory at a time.
+
+    Args:
+        protocol: the ID set and its OOD sets.
+        data: folder in which :func:`outfield.datasets.find` looks for them; or images by name: "train" and "test" of the ID
+            set, and each OOD set.
+        backbones: what :meth:`outfield.backbone.Backbone.open` takes, or backbones.
+        out: folder for results; made if it is not there.
+        detectors: settings of each detector by the name to report; :func:`paper_detectors` if None.
+        seeds: of learned detectors, which train all their seeds side by side; a number n means 0 to n − 1.
+        device: where backbones and detectors run.
+        allow_missing: go on without OOD sets that are not there, and say so in the provenance and the tables.
+        view: lay some of the features out in two dimensions (t-SNE, seconds).
+        say: told what is being done.
+
+    Raises:
+        InputError: sets are not there (the message lists all of them), a backbone given twice. Nothing was computed.
+        StorageError: ``out`` cannot be written.
+    """
+    chosen, numbers = dict(paper_detectors(protocol) if detectors is None else detectors), _seeds(seeds)
+    images, problems = find_images(protocol, data)
+    missing = _left_out(protocol, problems, allow_missing)
+    check_labels(images)
+    opened = open_backbones(backbones, device)
+    stages = Stages(Path(out) / CACHE, machine(device)["device"])
+    run = _begin(protocol, chosen, numbers, {}, device)
+    say(f"reading {len(images)} sets of images")
+    checksums = {name: source.fingerprint() for name, source in images.items()}
+    about = {name: {"images": len(source), "sha256": checksums[name]} for name, source in images.items()}
+    run.provenance |= {"missing": missing, "data": about}
+    odin = Odin() if any("odin_logits" in detector.score_needs for detector in chosen.values()) else None
+    run.provenance["odin"] = to_plain(odin)
+    for (name, backbone), given in zip(opened.items(), backbones, strict=True):
+        sets = ExtractedSets(name, backbone, images, checksums, odin, stages, say)
+        run.provenance["backbones"][name] = {"sha256": backbone.fingerprint(), **notes_of(given)}
+        _run_backbone(OneBackbone(name, sets, run, stages, device, say), chosen, numbers, {}, view)
+    run.provenance["stages"] = stages.summary()
+    return run
+
+
+def _begin(
+    protocol: Protocol, detectors: Mapping[str, Detector], seeds: list[int], given: Mapping[Key, Detector], device: str
+) -> BenchmarkRun:
+    """An empty run whose provenance says what is about to happen."""
+    if not detectors:
+        raise InputError("there is no detector to run; name at least one")
+    run = BenchmarkRun(protocol, provenance=about_this_run(device))
+    run.provenance |= {"protocol": asdict(protocol), "seeds": seeds, "backbones": {}}
+    run.provenance["detectors"] = {
+        name: {"settings": settings(detector), "given": sorted({key.backbone for key in given if key.detector == name})}
+        for name, detector in detectors.items()
+    }
+    return run
+
+
+def _run_backbone(
+    one: OneBackbone,
+    detectors: Mapping[str, Detector],
+    seeds: list[int],
+    given: Mapping[Key, Detector],
+    view: bool,
+) -> None:
+    """Everything on one backbone's features: all detectors, then accuracy and view."""
+    for name, detector in detectors.items():
+        ready = {key.seed: found for key, found in given.items() if (key.backbone, key.detector) == (one.name, name)}
+        one.add(name, detector, seeds, ready)
+    accuracy = one.accuracy()
+    one.run.provenance["backbones"].setdefault(one.name, {})["accuracy"] = accuracy
+    if accuracy is not None:
+        one.run.accuracies[one.name] = accuracy
+    if view:
+        one.run.views.append(one.view())
+
+
+def _seeds(seeds: int | Iterable[int]) -> list[int]:
+    if isinstance(seeds, int):
+        require_number("seeds", seeds, least=1, whole=True)
+        return list(range(seeds))
+    chosen = [int(seed) for seed in seeds]
+    require(bool(chosen) and len({*chosen}) == len(chosen), "seeds", chosen, "different whole numbers, at least one")
+    return chosen
+
+
+class _Given(Sets):
+    """Features in memory."""
+
+    def __init__(self, sets: Mapping[str, FeatureSource], ood: tuple[str, ...]) -> None:
+        self._sets, self.ood = sets, ood
+
+    def __getitem__(self, name: str) -> FeatureSource:
+        return self._sets[name]
+
+    def identity(self, name: str) -> str:
+        return name  # nothing made from them is kept
+
+
+def _missing_features(
+    protocol: Protocol,
+    sets_by_backbone: Mapping[str, Mapping[str, FeatureSource]],
+    to_fit: Mapping[str, Sequence[str]],
+    allow_missing: bool,
+) -> list[str]:
+    """OOD sets that some backbone lacks."""
+    if not sets_by_backbone:
+        raise InputError("there is no backbone; give the features of at least one")
+    lacking: dict[str, list[str]] = {}
+    for backbone, sets in sets_by_backbone.items():
+        for name in (*([TRAIN] if to_fit[backbone] else []), TEST, *protocol.ood):
+            if name not in sets:
+                lacking.setdefault(name, []).append(backbone)
+    return _left_out(protocol, {name: f"{name} of {', '.join(of)}" for name, of in lacking.items()}, allow_missing)
+
+
+def _left_out(protocol: Protocol, problems: Mapping[str, str], allow_missing: bool) -> list[str]:
+    """The names of sets that are not there, if that is allowed."""
+    fatal = [text for name, text in problems.items() if name in (TRAIN, TEST) or not allow_missing]
+    if fatal:
+        hint = "" if {TRAIN, TEST} & set(problems) else "; allow_missing goes on without them"
+        raise InputError("these sets are missing: " + "; ".join(fatal) + hint)
+    if set(protocol.ood) <= set(problems):
+        raise InputError("no OOD set is there; at least one is needed")
+    return [name for name in protocol.ood if name in problems]
+
+
+def _check_fields(
+    backbone: str, sets: Mapping[str, FeatureSource], detectors: Mapping[str, Detector], to_fit: Sequence[str]
+) -> None:
+    """Find out before the first fit what the last detector would lack."""
+    for name, detector in detectors.items():
+        for part, data in sets.items():
+            needs = detector.score_needs if part != TRAIN else detector.fit_needs if name in to_fit else ()
+            lacks = [need for need in needs if need not in data.shapes]
+            if lacks:
+                raise MissingFieldError(
+                    f"{name} needs {' and '.join(lacks)}, which {part} of {backbone} lacks; give them, or leave {name} out"
+                )
+
+
+def _about_features(data: FeatureSource) -> dict[str, Any]:
+    return {
+        "samples": len(data),
+        "sha256": storage.fingerprint(data.tensors()) if isinstance(data, FeatureSet) else None,
+    }

@@ -1,0 +1,75 @@
+"""A benchmark's results in one file, so that tables, figures and the page can be made again without running it again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from outfield import storage
+from outfield.benchmark.records import BenchmarkRun, Key, Record, View
+from outfield.datasets import Protocol
+from outfield.errors import FileFormatError
+from outfield.training import History
+
+
+def save_run(run: BenchmarkRun, path: storage.PathLike) -> None:
+    """Write records, scores, training curves, views and provenance to a ``.safetensors`` file, atomically."""
+    tensors: dict[str, Tensor] = {}
+    for number, scores in enumerate(run.scores.values()):
+        tensors |= {f"scores.{number}.{name}": torch.from_numpy(values) for name, values in scores.items()}
+    for number, view in enumerate(run.views):
+        tensors[f"view.{number}.points"] = torch.from_numpy(view.points)
+        tensors[f"view.{number}.labels"] = torch.from_numpy(view.labels)
+    header = {
+        "protocol": asdict(run.protocol),
+        "records": [asdict(record) for record in run.records],
+        "scores": [asdict(key) for key in run.scores],
+        "histories": [[asdict(key), asdict(history)] for key, history in run.histories.items()],
+        "views": [{"backbone": view.backbone, "sets": list(view.sets)} for view in run.views],
+        "accuracies": run.accuracies,
+        "provenance": run.provenance,
+    }
+    storage.write(path, "benchmark run", header, tensors)
+
+
+def load_run(path: storage.PathLike) -> BenchmarkRun:
+    """What :func:`save_run` wrote.
+
+    Raises:
+        StorageError: there is no such file.
+        FileFormatError: truncated, changed, or not a benchmark's results.
+    """
+    header, tensors = storage.read(path, "benchmark run")
+    try:
+        scores: dict[Key, Mapping[str, np.ndarray]] = {
+            Key(**key): {
+                name.split(".", 2)[2]: value.numpy()
+                for name, value in tensors.items()
+                if name.startswith(f"scores.{number}.")
+            }
+            for number, key in enumerate(header["scores"])
+        }
+        views = [
+            View(
+                view["backbone"],
+                tensors[f"view.{number}.points"].numpy(),
+                tuple(view["sets"]),
+                tensors[f"view.{number}.labels"].numpy(),
+            )
+            for number, view in enumerate(header["views"])
+        ]
+        return BenchmarkRun(
+            Protocol(**header["protocol"]),
+            [Record(**record) for record in header["records"]],
+            scores,
+            {Key(**key): History(**history) for key, history in header["histories"]},
+            views,
+            header["accuracies"],
+            header["provenance"],
+        )
+    except (KeyError, TypeError) as error:
+        raise FileFormatError(f"{path} holds a run that this version of Outfield cannot read: {error!r}") from error

@@ -1,0 +1,107 @@
+"""Records to means and spreads: over a level's sets, over seeds, over backbones. Nothing is formatted here.
+
+For one detector and one column (an OOD set, a level, or the average over all sets), x_bs is the mean of a metric over the
+column's sets on backbone b from seed s. Of these
+
+    mean                x̄ = mean_b x̄_b,  with x̄_b = mean_s x_bs
+    std over seeds      sqrt(mean_b σ_b²), with σ_b the standard deviation of x_bs over s
+    std over backbones  the standard deviation of x̄_b over b
+
+Standard deviations divide by n − 1; they are None where n is 1, as over the seeds of a detector without randomness.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from outfield.benchmark.records import Record
+from outfield.datasets import Protocol
+from outfield.paper import AVERAGE
+
+METRICS = ("fpr95", "auroc")
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A mean and what it varies by, over seeds and over backbones; fractions."""
+
+    mean: float
+    over_seeds: float | None = None
+    over_backbones: float | None = None
+
+
+@dataclass(frozen=True)
+class Cell:
+    """FPR95 and AUROC of one detector in one column."""
+
+    fpr95: Spread
+    auroc: Spread
+
+
+Columns = Mapping[str, Sequence[str]]
+"""OOD sets whose mean a column shows, by its name."""
+Fits = dict[tuple[str, int | None], dict[str, Record]]
+"""A detector's records by backbone and seed, then by OOD set."""
+Summary = dict[str, dict[str, Cell]]
+"""Cells by detector, then by column."""
+
+
+def present(records: Iterable[Record], protocol: Protocol) -> tuple[str, ...]:
+    """OOD sets of the protocol that there are records of, nearest first."""
+    found = {record.ood for record in records}
+    return tuple(name for name in protocol.ood if name in found)
+
+
+def level_columns(records: Sequence[Record], protocol: Protocol) -> dict[str, tuple[str, ...]]:
+    """Near, mid, far and the average, over the sets that are there; a level without any is left out."""
+    sets = present(records, protocol)
+    levels = {level: tuple(name for name in names if name in sets) for level, names in protocol.levels.items()}
+    return {level: names for level, names in levels.items() if names} | {AVERAGE: sets}
+
+
+def set_columns(records: Sequence[Record], protocol: Protocol) -> dict[str, tuple[str, ...]]:
+    """Each OOD set that is there and the average over them."""
+    sets = present(records, protocol)
+    return {name: (name,) for name in sets} | {AVERAGE: sets}
+
+
+def summarise(records: Iterable[Record], columns: Columns) -> Summary:
+    """Cells of every detector, in the order of the records; a column that a detector lacks a set of is left out for it."""
+    return {
+        detector: {
+            column: Cell(**{metric: _spread(fits, sets, metric) for metric in METRICS})
+            for column, sets in columns.items()
+            if all(set(sets) <= set(fit) for fit in fits.values())
+        }
+        for detector, fits in by_fit(records).items()
+    }
+
+
+def by_fit(records: Iterable[Record]) -> dict[str, Fits]:
+    """Records by detector, then by backbone and seed, then by OOD set."""
+    found: dict[str, Fits] = {}
+    for record in records:
+        fits = found.setdefault(record.detector, {})
+        fits.setdefault((record.backbone, record.seed), {})[record.ood] = record
+    return found
+
+
+def value(fit: Mapping[str, Record], sets: Sequence[str], metric: str) -> float:
+    """x_bs: a metric's mean over sets, of one fitted detector's records by OOD set."""
+    return statistics.fmean(getattr(fit[name], metric) for name in sets)
+
+
+def _spread(fits: Fits, sets: Sequence[str], metric: str) -> Spread:
+    values: dict[str, list[float]] = {}
+    for (backbone, _), fit in fits.items():
+        values.setdefault(backbone, []).append(value(fit, sets, metric))
+    means = [statistics.fmean(of_backbone) for of_backbone in values.values()]
+    variances = [statistics.variance(of_backbone) for of_backbone in values.values() if len(of_backbone) > 1]
+    return Spread(
+        mean=statistics.fmean(means),
+        over_seeds=math.sqrt(statistics.fmean(variances)) if variances else None,
+        over_backbones=statistics.stdev(means) if len(means) > 1 else None,
+    )

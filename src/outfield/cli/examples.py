@@ -1,0 +1,84 @@
+"""Commands that show the method at work: toy, demo."""
+
+from __future__ import annotations
+
+import os
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from outfield import report
+from outfield.cli.app import app, make_folder
+from outfield.console import err, out, plain, print_table
+from outfield.storage import write_bytes
+
+
+class Toy(StrEnum):
+    """Which toys to run."""
+
+    CROSS = "cross"
+    GRID = "grid"
+    BOTH = "both"
+
+
+@app.command(epilog="Examples:\n\noutfield toy\n\noutfield toy grid --seeds 5 --out figures")
+def toy(
+    which: Annotated[Toy, typer.Argument(help="cross, grid or both.")] = Toy.BOTH,
+    output: Annotated[Path, typer.Option("--out", "-o", help="Folder for the figures and numbers.")] = Path("toy"),
+    seeds: Annotated[
+        int, typer.Option(min=1, help="How many seeds the table averages; the figure shows the first.")
+    ] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="Seeds run at once.")] = os.cpu_count() or 1,
+) -> None:
+    """The paper's 2-D experiments: energies as pictures, and exact likelihoods and mode masses as a table."""
+    from outfield import plots
+    from outfield.progress import bar
+    from outfield.toy import ToyRun, run_toys
+
+    make_folder(output)
+    draw = {"cross": plots.cross_figure, "grid": plots.grid_figure}
+    runs: list[ToyRun] = []
+    names = ["cross", "grid"] if which is Toy.BOTH else [which.value]
+    with bar("training toys", total=seeds * len(names), unit="runs") as advance:
+        for name in names:
+            mine = []
+            for run in run_toys(name, seeds, jobs=jobs):
+                mine.append(run)
+                advance(len(runs) + len(mine))
+            draw[name](mine[0], output / f"{name}.png")
+            runs += mine
+    for name in names:
+        print_table(report.toy_table([run for run in runs if run.data.name == name]))
+        out.print()
+    write_bytes(output / "toy.json", report.toy_json(runs).encode())
+    err.print(f"wrote {', '.join(str(output / f'{name}.png') for name in names)} and {output / 'toy.json'}")
+
+
+@app.command(epilog="Example:\n\noutfield demo --out demo")
+def demo(
+    output: Annotated[Path, typer.Option("--out", "-o", help="Folder for what the demo makes.")] = Path("demo"),
+    seed: Annotated[int, typer.Option(help="Seed of everything.")] = 0,
+) -> None:
+    """The main job on real images that ship with scikit-learn: train, fit, evaluate, choose a threshold, save."""
+    from outfield import plots
+    from outfield.demo import run_demo
+
+    make_folder(output)
+    run = run_demo(seed, say=lambda text: err.print(text))
+    print_table(report.results_table(run.results))
+    plots.demo_figure(run, output / "demo.png")
+    for name, model in run.detectors.items():
+        model.save(output / f"{name}.safetensors")
+        run.thresholds[name].save(output / f"{name}.threshold.safetensors")
+    for name, data in run.sets.items():
+        data.save(output / f"{name.partition(' ')[0]}.safetensors")
+    write_bytes(output / "results.json", report.results_json(run.results).encode())
+    kept = run.thresholds["EnergyCorrected"]
+    out.print(f"\nEnergyCorrected: {plain(kept)}")
+    out.print(f"The figure is {output / 'demo.png'}; detectors, thresholds and features lie beside it. Try:")
+    program = sys.argv[0] if Path(sys.argv[0]).name == "outfield" else "outfield"
+    files = f"{output}/SSD.safetensors {output}/photo.safetensors --threshold {output}/SSD.threshold.safetensors"
+    out.print(f"  {plain(program)} score {plain(files)}", soft_wrap=True)

@@ -1,0 +1,269 @@
+"""Commands on images: train, extract, benchmark."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, cast
+
+import torch
+import typer
+
+from outfield import storage
+from outfield.cli.app import Device, app, make_folder
+from outfield.config import construct_from_text, to_plain
+from outfield.console import err, out, plain
+from outfield.detectors import DETECTORS
+from outfield.errors import InputError, UnknownNameError
+from outfield.images import ImageSource
+
+DATA = "Folder that holds the data sets (NAME_train.npz, NAME_test.npz, NAME.npz, torchvision's layout, or folders of images)."
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", "-s", help="A setting of the recipe, NAME=VALUE, such as epochs=20 or augmentation.flip=0."),
+]
+
+
+@app.command(
+    epilog="Examples:\n\noutfield train cifar10 --data data --out cifar10.safetensors\n\noutfield train photos/train --test "
+    "photos/test --out photos.safetensors --architecture resnet18 --size 64 --set epochs=60\n\noutfield train digits.npz --out "
+    "digits.safetensors --architecture test_resnet --set epochs=5 --set batch_size=128 --device cpu"
+)
+def train(
+    images: Annotated[
+        str, typer.Argument(help="A data set's name (with --data), a folder with a sub-folder for each class, or .npz.")
+    ],
+    output: Annotated[Path, typer.Option("--out", "-o", help="Where the classifier goes (.safetensors).")],
+    data: Annotated[Path | None, typer.Option(help=DATA)] = None,
+    test: Annotated[
+        str | None, typer.Option(help="Images to tell the accuracy on; a named set brings its own.")
+    ] = None,
+    architecture: Annotated[str, typer.Option(help="A timm model, or torchvision:NAME.")] = "resnet34",
+    small_images: Annotated[
+        bool | None,
+        typer.Option("--small-images/--large-images", help="3 × 3 stem without max-pool; by default below 64 pixels."),
+    ] = None,
+    size: Annotated[
+        int | None, typer.Option(min=8, help="Height and width of the input; those of the images if absent.")
+    ] = None,
+    setting: Settings = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the first weights and everything drawn.")] = 0,
+    seeds: Annotated[
+        int, typer.Option(min=1, help="Train this many, from --seed on; write {seed} into the names of files.")
+    ] = 1,
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="Keep the running training here, and go on from it if it exists.")
+    ] = None,
+    test_every: Annotated[int, typer.Option(min=1, help="Epochs between two looks at the test images.")] = 1,
+    device: Device = "auto",
+) -> None:
+    """Train a classifier on images with the paper's recipe: SGD with Nesterov momentum, random resized crops and flips."""
+    from outfield.classification import Curve, TrainingCheckpoint, train_classifier
+    from outfield.classifiers import Classifier, save_classifier
+    from outfield.devices import resolve_device
+    from outfield.learner import Pixels
+    from outfield.progress import Advance, bar
+    from outfield.recipe import Recipe
+
+    places = [path for path in (output, checkpoint) if path is not None]
+    for path in places:
+        if path.suffix != ".safetensors":
+            raise InputError(f"{path}: classifiers and their checkpoints are saved as .safetensors")
+        if seeds > 1 and "{seed}" not in path.name:
+            raise InputError(f"{path}: with --seeds every seed gets its own file; put {{seed}} into its name")
+        storage.check_writable(path)
+    recipe: Recipe = construct_from_text(Recipe, dict(item.partition("=")[::2] for item in setting or []))
+    place = resolve_device(device)
+    source, held_out = _training_images(images, test, data)
+    shape = (size, size) if size is not None else source.size
+    if shape is None:
+        raise InputError(f"{source.name} has images of different sizes; say --size PIXELS")
+    pixels = Pixels.of(source, shape)
+    test_pixels = None if held_out is None else Pixels.of(held_out, shape)
+    mean, std = pixels.statistics()
+    classifier = Classifier(
+        architecture=architecture,
+        classes=len(source.classes) if source.classes else int(pixels.labels.max()) + 1,
+        small_images=min(shape) < 64 if small_images is None else small_images,
+        size=shape,
+        mean=mean,
+        std=std,
+        names=source.classes or (),
+    )
+    origin = {"name": source.name, "n": len(pixels), "sha256": source.fingerprint()}
+    for number in range(seed, seed + seeds):
+        target, kept = (
+            None if p is None else p.with_name(p.name.replace("{seed}", str(number))) for p in (output, checkpoint)
+        )
+        about = f"{architecture} on {len(pixels):,} images of {classifier.classes} classes"
+        err.print(plain(f"training {about} for {recipe.epochs} epochs on {place}, seed {number}"))
+        if kept is not None and kept.exists():
+            err.print(f"going on from {plain(kept)}")
+        began = time.monotonic()
+        with bar("training", recipe.epochs, "epochs") as advance:
+
+            def progress(curve: Curve, advance: Advance = advance) -> None:
+                advance(len(curve), note=curve.last())
+                if not err.is_terminal:
+                    err.print(f"epoch {len(curve)} of {recipe.epochs}: {curve.last()}")
+
+            trained = train_classifier(
+                pixels,
+                test_pixels,
+                classifier,
+                recipe,
+                seed=number,
+                device=place,
+                test_every=test_every,
+                checkpoint=None if kept is None else TrainingCheckpoint(kept),
+                progress=progress,
+            )
+        seconds = time.monotonic() - began
+        notes = {
+            "recipe": to_plain(recipe),
+            "seed": number,
+            "images": origin,
+            "curve": asdict(trained.curve),
+            "seconds": round(seconds, 1),
+            "torch": torch.__version__,
+            "device": torch.cuda.get_device_name(place) if place.type == "cuda" else "cpu",
+        }
+        save_classifier(cast(Path, target), classifier, trained.network.state_dict(), notes)
+        out.print(plain(f"{target}: {trained.curve.last()}, {seconds:.0f} s"))
+
+
+def _training_images(images: str, test: str | None, data: Path | None) -> tuple[ImageSource, ImageSource | None]:
+    from outfield.datasets import find
+    from outfield.imagefiles import open_images
+
+    train = open_images(images) if data is None else find(images, "train", data)
+    if test is not None:
+        held_out = open_images(test)
+    elif data is not None:
+        held_out = find(images, "test", data)
+    else:
+        return train, None
+    if train.classes and held_out.classes and train.classes != held_out.classes:
+        others = sorted(set(train.classes) ^ set(held_out.classes))
+        raise InputError(
+            f"training and test images are of different classes: {', '.join(others[:5])} only in one of them"
+        )
+    return train, held_out
+
+
+@app.command(
+    epilog="Examples:\n\noutfield extract cifar10.safetensors photos --out photos.safetensors\n\noutfield extract "
+    "timm:resnet50 images.npz --out features.safetensors --odin"
+)
+def extract(
+    backbone: Annotated[
+        str, typer.Argument(help="A file of outfield train, or timm:NAME[@WEIGHTS.safetensors], torchvision:NAME[@…].")
+    ],
+    images: Annotated[str, typer.Argument(help="A folder of images, .npz, or a data set's name with --data.")],
+    output: Annotated[Path, typer.Option("--out", "-o", help="Where the features go (.safetensors or .npz).")],
+    data: Annotated[Path | None, typer.Option(help=DATA)] = None,
+    split: Annotated[str, typer.Option(help="train or test, of a named set.")] = "test",
+    odin: Annotated[
+        bool, typer.Option("--odin", help="Also the logits that ODIN needs (three times the work).")
+    ] = False,
+    labels: Annotated[bool, typer.Option("--labels/--no-labels", help="Keep the images' labels.")] = False,
+    batch_size: Annotated[int, typer.Option(min=1, help="Images at once; halved where memory runs out.")] = 512,
+    workers: Annotated[int | None, typer.Option(min=0, help="Processes that decode images.")] = None,
+    device: Device = "auto",
+) -> None:
+    """Run images through a classifier once: features, spread and logits, for fit, score and evaluate."""
+    from outfield.backbone import Backbone, Odin
+    from outfield.datasets import find
+    from outfield.imagefiles import open_images
+
+    if output.suffix not in (".safetensors", ".npz"):
+        raise InputError(f"{output}: features are saved as .safetensors or .npz")
+    storage.check_writable(output)
+    source = open_images(images) if data is None else find(images, split, data)
+    if labels and source.labels is None:
+        raise InputError(f"{source.name} has no labels; leave out --labels")
+    network = Backbone.open(backbone, device)
+    began = time.monotonic()
+    found = network.extract(
+        source, odin=Odin() if odin else None, batch_size=batch_size, workers=workers, labels=labels
+    )
+    seconds = time.monotonic() - began
+    found.save(output)
+    err.print(plain(f"{len(found):,} images in {seconds:.1f} s ({len(found) / seconds:,.0f}/s) → {output}"))
+
+
+@app.command(
+    epilog="Examples:\n\noutfield benchmark cifar10 --data data --backbone a.safetensors --backbone b.safetensors --seeds 3\n\n"
+    "outfield benchmark cifar10 --data data --backbone a.safetensors --detector SSD --detector KNN --ood far=noise"
+)
+def benchmark(
+    protocol: Annotated[str, typer.Argument(help="cifar10 or cifar100: the ID set, and with it the paper's OOD sets.")],
+    data: Annotated[Path, typer.Option(help=DATA)],
+    backbone: Annotated[
+        list[str], typer.Option(help="A file of outfield train, or timm:NAME@WEIGHTS.safetensors; any number of times.")
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="Folder for results and what is kept; benchmark-PROTOCOL if absent."),
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds of the detectors that are trained.")] = 3,
+    detector: Annotated[list[str] | None, typer.Option(help="Only these detectors; any number of times.")] = None,
+    ood: Annotated[
+        list[str] | None,
+        typer.Option(help="One more OOD set, LEVEL=NAME with LEVEL near, mid or far; any number of times."),
+    ] = None,
+    allow_missing: Annotated[
+        bool, typer.Option("--allow-missing", help="Go on without OOD sets that are not there; the tables say so.")
+    ] = False,
+    with_report: Annotated[
+        bool, typer.Option("--report/--no-report", help="Tables, figures and page; outfield report makes them later.")
+    ] = True,
+    device: Device = "auto",
+) -> None:
+    """From images to the paper's tables: extract, fit, evaluate. Run again, it goes on where it stopped."""
+    from outfield.benchmark import paper_detectors, run_benchmark
+    from outfield.benchmark.saved import save_run
+    from outfield.cli.results import write_results
+    from outfield.datasets import PROTOCOLS
+
+    if protocol not in PROTOCOLS:
+        raise UnknownNameError(f"there is no protocol {protocol!r}; there are {', '.join(PROTOCOLS)}")
+    plan = PROTOCOLS[protocol]
+    for item in ood or []:
+        level, equals, name = item.partition("=")
+        if not equals:
+            raise InputError(f"--ood {item}: write LEVEL=NAME, such as far=noise")
+        plan = plan.with_ood(level, name)
+    chosen = paper_detectors(plan)
+    if detector:
+        chosen = {name: chosen[name] if name in chosen else DETECTORS[name]() for name in detector}
+    folder = Path(f"benchmark-{protocol}") if output is None else output
+    run = run_benchmark(
+        plan,
+        data,
+        backbone,
+        folder,
+        detectors=chosen,
+        seeds=seeds,
+        device=device,
+        allow_missing=allow_missing,
+        say=lambda text: err.print(plain(text)),
+    )
+    save_run(run, folder / "run.safetensors")
+    if with_report:
+        write_results(run, folder)
+
+
+@app.command(epilog="Example:\n\noutfield report benchmark-cifar10/run.safetensors --out elsewhere")
+def report(
+    run: Annotated[Path, typer.Argument(help="run.safetensors of a benchmark.")],
+    output: Annotated[Path | None, typer.Option("--out", "-o", help="Folder; the file's own if absent.")] = None,
+) -> None:
+    """Tables, figures and the page of a benchmark once more, from the results it kept."""
+    from outfield.benchmark.saved import load_run
+    from outfield.cli.results import write_results
+
+    folder = run.parent if output is None else output
+    make_folder(folder)
+    write_results(load_run(run), folder)

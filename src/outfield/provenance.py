@@ -1,0 +1,116 @@
+"""Where numbers come from: the code, the libraries, the machine, the command. No path, host or user of the machine is kept."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from outfield.config import arguments, to_plain
+from outfield.devices import resolve_device
+from outfield.version import __version__
+
+LIBRARIES = ("torch", "torchvision", "timm", "numpy", "scipy", "scikit-learn")
+COMMIT = "OUTFIELD_COMMIT"
+"""Environment variable that names the commit where the code was copied without its history."""
+_ABSOLUTE = re.compile(r"(?<![^\s=@,:'\"(])(?:file://|~\w*|[A-Za-z]:)?[/\\](?![/\\\s])[^'\",;\n]*")
+"""An absolute path, up to whatever may end it in a sentence: folders may have spaces in their names."""
+
+
+def about_this_run(device: str = "auto") -> dict[str, Any]:
+    """Commit, versions, machine, command and time, ready for JSON.
+
+    Args:
+        device: where the work is to run.
+    """
+    return {
+        **commit(),
+        "versions": versions(),
+        "machine": machine(device),
+        "command": command(),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def commit() -> dict[str, Any]:
+    """``commit`` of the checkout that this package lies in and whether files of the package differ from it (``dirty``).
+
+    Both are None where the package is not in a checkout of its own; the version then says what ran.
+    """
+    folder = Path(__file__).parent
+    # A package installed below somebody else's repository must not be given that repository's commit.
+    if _git(folder, "ls-files", "--error-unmatch", "__init__.py") is None:
+        return {"commit": os.environ.get(COMMIT), "dirty": None}
+    status = _git(folder, "status", "--porcelain", "--", ".")
+    return {"commit": _git(folder, "rev-parse", "HEAD"), "dirty": None if status is None else bool(status)}
+
+
+def _git(folder: Path, *command: str) -> str | None:
+    """What a git command prints in ``folder``; None where it fails or there is no git."""
+    try:
+        done = subprocess.run(["git", "-C", str(folder), *command], capture_output=True, text=True, timeout=30)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def versions() -> dict[str, str | None]:
+    """Of Python, Outfield, the libraries that numbers depend on, and CUDA; None for what is not installed."""
+    found: dict[str, str | None] = {"python": platform.python_version(), "outfield": __version__}
+    for name in LIBRARIES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = None
+    return found | {"cuda": torch.version.cuda}
+
+
+def machine(device: str = "auto") -> dict[str, Any]:
+    """Device in use, the GPU's name where there is one, number of processors, system and architecture."""
+    return {
+        "device": str(resolve_device(device)),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "cpus": os.cpu_count(),
+        "system": platform.system(),
+        "architecture": platform.machine(),
+    }
+
+
+def command() -> list[str]:
+    """The command line, program first."""
+    program, *rest = sys.argv or [""]
+    return [Path(program).name, *(without_paths(word) for word in rest)]
+
+
+def without_paths(value: Any) -> Any:
+    """JSON-ready ``value`` in which every absolute path is cut down to its last part.
+
+    >>> without_paths({"data": "/home/someone/data/cifar10.npz", "share": "1/2", "spec": "timm:resnet18@/tmp/w.safetensors"})
+    {'data': 'cifar10.npz', 'share': '1/2', 'spec': 'timm:resnet18@w.safetensors'}
+    """
+    if isinstance(value, str):
+        return _ABSOLUTE.sub(lambda match: _last_part(match[0]), value)
+    if isinstance(value, Mapping):
+        return {without_paths(key): without_paths(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_paths(item) for item in value]
+    return value
+
+
+def _last_part(path: str) -> str:
+    path = path.rstrip("/\\")
+    return "~" if path == str(Path.home()) else re.split(r"[/\\]", path)[-1]  # the last part of home is the user's name
+
+
+def settings(obj: Any) -> dict[str, Any]:
+    """Class and constructor arguments of a detector or another object with settings, ready for JSON."""
+    return {"type": type(obj).__name__, **{name: to_plain(value) for name, value in arguments(obj).items()}}

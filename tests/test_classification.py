@@ -1,0 +1,201 @@
+"""Training a classifier: it learns, it repeats, it goes on after a kill, it says what is wrong."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from outfield import classification, storage
+from outfield.augment import Augmentation
+from outfield.classification import TrainingCheckpoint, train_classifier
+from outfield.classifiers import Classifier, load_classifier, load_weights, save_classifier
+from outfield.errors import DivergenceError, FileFormatError, InputError, UnknownNameError
+from outfield.learner import Learner, Pixels
+from outfield.recipe import Recipe
+from pictures import make_pictures
+
+GENTLE = Augmentation(scale=(0.6, 1.0))
+RECIPE = Recipe(epochs=4, batch_size=24, learning_rate=0.2, warm_up=1, augmentation=GENTLE)
+TINY = Classifier("test_resnet", classes=4, size=(16, 16))
+
+
+@pytest.fixture(scope="module")
+def train():
+    return Pixels.of(make_pictures(96), (16, 16))
+
+
+@pytest.fixture(scope="module")
+def test():
+    return Pixels.of(make_pictures(40, seed=1), (16, 16))
+
+
+def weights(trained):
+    return trained.network.state_dict()
+
+
+def same(first, second):
+    return all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.fixture(scope="module")
+def trained(train, test):
+    return train_classifier(train, test, TINY, RECIPE, seed=3)
+
+
+def test_it_learns_and_tells_the_accuracy(train, test, trained):
+    curve = train_classifier(train, test, TINY, Recipe(**{**RECIPE.__dict__, "epochs": 12}), test_every=5).curve
+    assert curve.test_accuracy[-1] > 0.7  # four classes
+    assert curve.loss[-1] < curve.loss[0]
+    assert [value is None for value in curve.test_accuracy] == [epoch not in (5, 10, 12) for epoch in range(1, 13)]
+    assert len(trained.curve) == len(trained.curve.seconds) == 4
+    with torch.no_grad():
+        inputs = (test.images / 255 - 0.5) / 0.5
+        direct = (trained.network(inputs).argmax(1) == test.labels).float().mean()
+    assert trained.curve.test_accuracy[-1] == pytest.approx(float(direct))
+
+
+def test_a_seed_gives_the_same_bits_and_another_others(train, test, trained):
+    state = torch.get_rng_state()
+    assert same(weights(trained), weights(train_classifier(train, test, TINY, RECIPE, seed=3)))
+    assert not same(weights(trained), weights(train_classifier(train, None, TINY, RECIPE, seed=4)))
+    assert torch.equal(state, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("epochs", [1, 3])
+def test_a_killed_training_goes_on_to_the_same_bits(train, test, trained, tmp_path, epochs):
+    class KilledError(Exception):
+        pass
+
+    def kill(curve):
+        if len(curve) == epochs:
+            raise KilledError
+
+    checkpoint = TrainingCheckpoint(tmp_path / "c.safetensors", seconds=0)
+    with pytest.raises(KilledError):
+        train_classifier(train, test, TINY, RECIPE, seed=3, checkpoint=checkpoint, progress=kill)
+    seen = []
+    again = train_classifier(
+        train, test, TINY, RECIPE, seed=3, checkpoint=checkpoint, progress=lambda curve: seen.append(len(curve))
+    )
+    assert seen == list(range(epochs + 1, 5))
+    assert same(weights(trained), weights(again))
+    assert again.curve.loss == trained.curve.loss
+
+
+def test_a_checkpoint_of_another_training_is_refused(train, test, tmp_path):
+    checkpoint = TrainingCheckpoint(tmp_path / "c.safetensors")
+    short = Recipe(**{**RECIPE.__dict__, "epochs": 1})
+    train_classifier(train, test, TINY, short, checkpoint=checkpoint)
+    written = (tmp_path / "c.safetensors").read_bytes()
+    with pytest.raises(InputError, match="its seed differ"):
+        train_classifier(train, test, TINY, short, seed=1, checkpoint=checkpoint)
+    with pytest.raises(InputError, match="its recipe differ"):
+        train_classifier(train, test, TINY, RECIPE, checkpoint=checkpoint)
+    with pytest.raises(InputError, match="its images differ"):
+        train_classifier(test, None, TINY, short, checkpoint=checkpoint)
+    assert (tmp_path / "c.safetensors").read_bytes() == written
+    storage.write(tmp_path / "c.safetensors", "detector", {}, {})
+    with pytest.raises(FileFormatError, match="holds a detector"):
+        train_classifier(train, test, TINY, short, checkpoint=checkpoint)
+
+
+def test_what_cannot_be_trained_is_refused(train, test):
+    with pytest.raises(InputError, match="labels up to 3 but the classifier has 2 classes"):
+        train_classifier(train, None, Classifier("test_resnet", classes=2), RECIPE)
+    with pytest.raises(InputError, match="only 40 training images"):
+        train_classifier(test, None, TINY, Recipe(batch_size=64))
+    with pytest.raises(InputError, match="no labels"):
+        Pixels.of(type(make_pictures(4))(make_pictures(4).images, name="bare"), (16, 16))
+    with pytest.raises(UnknownNameError, match="did you mean"):
+        Classifier("resnet33").build()
+    with pytest.raises(InputError, match="small_images is for ResNets"):
+        Classifier("test_vit").build()
+
+
+def test_a_loss_that_is_lost_stops_the_training(train):
+    wild = Recipe(epochs=2, batch_size=24, learning_rate=1e30, warm_up=0)
+    with pytest.raises(DivergenceError, match="lower learning_rate"):
+        train_classifier(train, None, TINY, wild)
+
+
+def test_the_rate_climbs_and_falls_in_steps():
+    recipe = Recipe(epochs=20, batch_size=512, warm_up=4)
+    rates = [recipe.rate(epoch) for epoch in range(20)]
+    assert rates[:5] == pytest.approx([0.1, 0.175, 0.25, 0.325, 0.4])
+    assert rates[9:11] == pytest.approx([0.4, 0.04])
+    assert rates[14:16] == pytest.approx([0.04, 0.004])
+    assert Recipe(batch_size=64).rate(0) == pytest.approx(0.05)
+
+
+def test_an_epoch_sees_each_image_once_and_no_two_epochs_the_same_crop(train):
+    learner = Learner(
+        TINY, Recipe(batch_size=24, augmentation=Augmentation((1, 1), (1, 1), 0)), 0, torch.device("cpu"), 0
+    )
+    first, second = (torch.cat([images for images, _ in learner._batches(train, epoch)]) for epoch in (0, 1))
+    assert not torch.equal(first, second)
+    plain = learner.normalise(train.images.float())
+    for seen in (first, second):
+        order = torch.cdist(seen.flatten(1), plain.flatten(1)).argmin(1)
+        assert sorted(order.tolist()) == list(range(96))
+        torch.testing.assert_close(seen, plain[order], atol=1e-5, rtol=0)
+
+
+def test_statistics_are_those_of_the_pixels(train):
+    mean, std = train.statistics()
+    pixels = train.images.double() / 255
+    torch.testing.assert_close(torch.tensor(mean).double(), pixels.mean((0, 2, 3)), atol=1e-6, rtol=0)
+    torch.testing.assert_close(torch.tensor(std).double(), pixels.std((0, 2, 3), correction=0), atol=1e-6, rtol=0)
+
+
+def test_the_small_stem_keeps_every_pixel():
+    network = Classifier("resnet34", classes=7).build()
+    assert network.conv1.stride == (1, 1)
+    assert network.conv1.kernel_size == (3, 3)
+    with torch.no_grad():
+        assert network.forward_features(torch.zeros(1, 3, 32, 32)).shape == (1, 512, 4, 4)
+    assert network(torch.zeros(2, 3, 32, 32)).shape == (2, 7)
+    assert Classifier("torchvision:resnet18", classes=3).build()(torch.zeros(2, 3, 32, 32)).shape == (2, 3)
+
+
+def test_files_hold_the_classifier_and_refuse_others(trained, tmp_path):
+    path = tmp_path / "c.safetensors"
+    save_classifier(path, TINY, weights(trained), {"seed": 3})
+    network, classifier, notes = load_classifier(path)
+    assert (classifier, notes) == (TINY, {"seed": 3})
+    assert same(weights(trained), network.state_dict())
+    assert not network.training
+    with pytest.raises(FileFormatError, match=r"fc.weight is .* instead of"):
+        load_weights(Classifier("test_resnet", classes=9).build(), weights(trained), "c")
+    with pytest.raises(FileFormatError, match="without"):
+        load_weights(network, {name: value for name, value in weights(trained).items() if "fc" not in name}, "c")
+    parallel = {f"module.{name}": value for name, value in weights(trained).items()}
+    fresh = TINY.build(seed=9)
+    load_weights(fresh, parallel, "c")
+    assert same(weights(trained), fresh.state_dict())
+    path.write_bytes(path.read_bytes()[:-7])
+    with pytest.raises(FileFormatError):
+        load_classifier(path)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+class TestGPU:
+    def test_the_recorded_step_follows_the_plain_one(self, train):
+        recipe = Recipe(epochs=2, batch_size=24, precision="float32", compile=False, augmentation=GENTLE)
+        recorded = Learner(TINY, recipe, 0, torch.device("cuda"), 0)
+        plain = Learner(TINY, recipe, 0, torch.device("cuda"), 0)
+        plain.record = False
+        data = train.to(torch.device("cuda"))
+        for epoch in range(2):
+            ours, reference = (one.epoch(data, epoch, 0.05) for one in (recorded, plain))
+            assert ours == pytest.approx(reference, abs=2e-2)
+        assert recorded.graph is not None
+        assert math.isfinite(recorded.accuracy(data))
+
+    def test_a_network_that_cannot_be_recorded_is_trained_all_the_same(self, train, monkeypatch):
+        learner = Learner(TINY, RECIPE, 0, torch.device("cuda"), 0)
+        monkeypatch.setattr(learner, "_begin_recording", lambda *_: (_ for _ in ()).throw(RuntimeError("no")))
+        with pytest.warns(classification.__dict__.get("OutfieldWarning", UserWarning)):
+            loss, _ = learner.epoch(train.to(torch.device("cuda")), 0, 0.05)
+        assert math.isfinite(loss)
