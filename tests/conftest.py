@@ -34,6 +34,9 @@ def ood_set() -> of.FeatureSet:
     return make_set(n=60, seed=2, shift=1.0)
 
 
+torch.set_num_threads(1)  # for fixtures that are made before any test
+
+
 @pytest.fixture(autouse=True)
 def _one_thread() -> None:
     """Small matrices run faster on one thread, and tests run side by side."""
