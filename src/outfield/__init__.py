@@ -5,6 +5,11 @@ One convention holds everywhere: **a score is one float per sample, and higher m
     images ─backbone▶ FeatureSet ─Detector.fit / .score▶ scores (N,) ─Threshold▶ is_ood (N,)
 """
 
+from outfield.backbone import Backbone, Odin
+from outfield.benchmark import BenchmarkRun, benchmark_features, paper_detectors, run_benchmark
+from outfield.classification import train_classifier
+from outfield.classifiers import Classifier
+from outfield.datasets import PROTOCOLS, Protocol, find
 from outfield.detectors import (
     DETECTORS,
     EBM,
@@ -34,10 +39,13 @@ from outfield.errors import (
 from outfield.evaluation import Result, evaluate
 from outfield.features import FeatureSet
 from outfield.gaussian import MixturePrior
+from outfield.imagefiles import open_images
+from outfield.images import ImageArray, ImageSource
 from outfield.langevin import HamiltonianMonteCarlo, Langevin, MetropolisLangevin, run_chains
 from outfield.metrics import Separation, aupr_in, aupr_out, auroc, fpr95, id_rejected_at_95_ood_recall, ood_accepted
 from outfield.moments import ClassStatistics
 from outfield.prior import Prior
+from outfield.recipe import Recipe
 from outfield.steps import Training
 from outfield.streams import FeatureStream, open_features
 from outfield.threshold import Threshold
@@ -51,9 +59,13 @@ __all__ = [
     "MLP",
     "MSP",
     "ODIN",
+    "PROTOCOLS",
     "SSD",
+    "Backbone",
+    "BenchmarkRun",
     "Checkpoint",
     "ClassStatistics",
+    "Classifier",
     "CorrectedEnergy",
     "Detector",
     "DivergenceError",
@@ -65,15 +77,20 @@ __all__ = [
     "GaussianMixture",
     "HamiltonianMonteCarlo",
     "History",
+    "ImageArray",
+    "ImageSource",
     "InputError",
     "Langevin",
     "MetropolisLangevin",
     "MissingFieldError",
     "MixturePrior",
     "NotFittedError",
+    "Odin",
     "OutfieldError",
     "OutfieldWarning",
     "Prior",
+    "Protocol",
+    "Recipe",
     "Result",
     "Separation",
     "StorageError",
@@ -85,11 +102,17 @@ __all__ = [
     "aupr_in",
     "aupr_out",
     "auroc",
+    "benchmark_features",
     "evaluate",
+    "find",
     "fpr95",
     "id_rejected_at_95_ood_recall",
     "load",
     "ood_accepted",
     "open_features",
+    "open_images",
+    "paper_detectors",
+    "run_benchmark",
     "run_chains",
+    "train_classifier",
 ]

@@ -13,16 +13,13 @@ PRECISIONS = ("auto", "float32", "bfloat16")
 @configurable
 @dataclass(frozen=True)
 class Recipe:
-    """SGD with Nesterov momentum and a learning rate that falls in steps. The defaults are the paper's.
-
-    The paper gives a learning rate of 0.1 and no batch size. Here 0.1 belongs to 128 images, the usual pair for CIFAR, and
-    grows in proportion to the batch (Goyal et al. 2017): a batch of 512 is trained with 0.4, reached over the first epochs.
+    """SGD with Nesterov momentum and a learning rate that falls in steps. The defaults are the paper's; it gives no batch size.
 
     Args:
         epochs: passes over the training images.
         batch_size: images of a step; the last images of an epoch that do not fill a batch are left out of it.
-        learning_rate: for a batch of 128.
-        warm_up: epochs over which the rate climbs from ``learning_rate`` to its share for the batch, where that is larger.
+        learning_rate: at the start, or after ``warm_up``.
+        warm_up: epochs over which the rate climbs to ``learning_rate`` from a tenth of it; for large rates.
         momentum: of Nesterov.
         weight_decay: on every parameter.
         milestones: shares of the training after which the rate is divided by ten.
@@ -34,7 +31,7 @@ class Recipe:
     epochs: int = 200
     batch_size: int = 512
     learning_rate: float = 0.1
-    warm_up: int = 5
+    warm_up: int = 0
     momentum: float = 0.9
     weight_decay: float = 5e-4
     milestones: tuple[float, ...] = (0.5, 0.75)
@@ -57,10 +54,9 @@ class Recipe:
     def rate(self, epoch: int) -> float:
         """The learning rate of an epoch, counted from 0.
 
-        >>> [round(Recipe().rate(epoch), 4) for epoch in (0, 5, 100, 150)]
-        [0.1, 0.4, 0.04, 0.004]
+        >>> [round(Recipe().rate(epoch), 4) for epoch in (0, 99, 100, 150)]
+        [0.1, 0.1, 0.01, 0.001]
         """
-        full = self.learning_rate * self.batch_size / 128
-        if full > self.learning_rate and epoch < self.warm_up:
-            return self.learning_rate + (full - self.learning_rate) * epoch / self.warm_up
-        return full * 0.1 ** sum(epoch >= share * self.epochs for share in self.milestones)
+        if epoch < self.warm_up:
+            return self.learning_rate * (0.1 + 0.9 * epoch / self.warm_up)
+        return self.learning_rate * 0.1 ** sum(epoch >= share * self.epochs for share in self.milestones)

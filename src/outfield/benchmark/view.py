@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from sklearn.decomposition import PCA
-from sklearn.manifold import TSNE
 
 from outfield.features import FeatureSource
 from outfield.projection import normalise
@@ -48,6 +46,9 @@ def choose(sets: Mapping[str, FeatureSource], seed: int) -> dict[str, np.ndarray
 
 def embed(z: np.ndarray, seed: int) -> np.ndarray:
     """Rows z (n, D) as points (n, 2); all at the origin where there are too few, or no two that differ."""
+    from sklearn.decomposition import PCA  # a second to import: not for those who only score
+    from sklearn.manifold import TSNE
+
     if len(z) < 4 or not np.ptp(z, axis=0).any():
         return np.zeros((len(z), 2), np.float32)
     components = PCA(min(WIDTH, *z.shape), random_state=seed).fit_transform(z)

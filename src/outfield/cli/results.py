@@ -27,7 +27,14 @@ def write_results(run: BenchmarkRun, folder: Path, intro: str = "", notes: tuple
     printed = _published(run)
     written = [*write_tables(run, folder), *write_figures(run, folder / "figures", printed)]
     shown = [*made.values(), *([] if claims is None else [claims])]
-    write_page(run, shown, folder / "report.html", intro=intro, paper=printed, notes=notes)
+    write_page(
+        run,
+        shown,
+        folder / "report.html",
+        intro=intro,
+        paper=printed,
+        notes=(*notes, *paper.REMARKS.get(run.protocol.id, ())),
+    )
     for name in ("levels", "ablation"):
         if name in made:
             print_table(made[name])
@@ -42,7 +49,7 @@ def write_results(run: BenchmarkRun, folder: Path, intro: str = "", notes: tuple
 def _published(run: BenchmarkRun) -> dict[str, dict[str, tuple[float, float]]]:
     """The paper's figures by detector, then by OOD set and level."""
     found: dict[str, dict[str, tuple[float, float]]] = {}
-    for source in (paper.DETAILED, paper.TABLE_1):
+    for source in (paper.DETAILED, paper.ABLATION, paper.TABLE_1):
         for name, cells in source.get(run.protocol.id, {}).items():
             found.setdefault(name, {}).update(cells)
     return found
