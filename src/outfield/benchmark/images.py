@@ -117,9 +117,9 @@ def _save(data: FeatureSet, path: Path) -> None:
 
 
 def find_images(
-    protocol: Protocol, data: storage.PathLike | Mapping[str, ImageSource]
+    protocol: Protocol, data: storage.PathLike | Mapping[str, ImageSource], download: bool = False
 ) -> tuple[dict[str, ImageSource], dict[str, str]]:
-    """Images of every set that is there, and what is wrong with each that is not; for both arguments see run_benchmark."""
+    """Images of every set that is there, and what is wrong with each that is not; for the arguments see run_benchmark."""
     wanted = {TRAIN: (protocol.id, "train"), TEST: (protocol.id, "test")} | {ood: (ood, "test") for ood in protocol.ood}
     if isinstance(data, Mapping):
         return {part: data[part] for part in wanted if part in data}, {
@@ -129,7 +129,7 @@ def find_images(
     problems: dict[str, str] = {}
     for part, (name, split) in wanted.items():
         try:
-            images[part] = datasets.find(name, split, data)
+            images[part] = datasets.find(name, split, data, download)
         except (StorageError, UnknownNameError) as error:
             problems[part] = f"{name} ({split}): {error}"
     return images, problems

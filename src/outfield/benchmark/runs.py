@@ -98,6 +98,7 @@ def run_benchmark(
     seeds: int | Iterable[int] = 3,
     device: str = "auto",
     allow_missing: bool = False,
+    download: bool = False,
     view: bool = True,
     say: Say = lambda text: None,
 ) -> BenchmarkRun:
@@ -117,6 +118,7 @@ def run_benchmark(
         seeds: of learned detectors, which train all their seeds side by side; a number n means 0 to n − 1.
         device: where backbones and detectors run.
         allow_missing: go on without OOD sets that are not there, and say so in the provenance and the tables.
+        download: get sets that are not in the folder, where torchvision can.
         view: lay some of the features out in two dimensions (t-SNE, seconds).
         say: told what is being done.
 
@@ -125,7 +127,7 @@ def run_benchmark(
         StorageError: ``out`` cannot be written.
     """
     chosen, numbers = dict(paper_detectors(protocol) if detectors is None else detectors), _seeds(seeds)
-    images, problems = find_images(protocol, data)
+    images, problems = find_images(protocol, data, download)
     missing = _left_out(protocol, problems, allow_missing)
     check_labels(images)
     opened = open_backbones(backbones, device)

@@ -19,6 +19,7 @@ from outfield.errors import InputError, UnknownNameError
 from outfield.images import ImageSource
 
 DATA = "Folder that holds the data sets (NAME_train.npz, NAME_test.npz, NAME.npz, torchvision's layout, or folders of images)."
+Download = Annotated[bool, typer.Option("--download", help="Get sets that are not there, where torchvision can.")]
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", "-s", help="A setting of the recipe, NAME=VALUE, such as epochs=20 or augmentation.flip=0."),
@@ -36,6 +37,7 @@ def train(
     ],
     output: Annotated[Path, typer.Option("--out", "-o", help="Where the classifier goes (.safetensors).")],
     data: Annotated[Path | None, typer.Option(help=DATA)] = None,
+    download: Download = False,
     test: Annotated[
         str | None, typer.Option(help="Images to tell the accuracy on; a named set brings its own.")
     ] = None,
@@ -75,7 +77,7 @@ def train(
         storage.check_writable(path)
     recipe: Recipe = construct_from_text(Recipe, dict(item.partition("=")[::2] for item in setting or []))
     place = resolve_device(device)
-    source, held_out = _training_images(images, test, data)
+    source, held_out = _training_images(images, test, data, download)
     shape = (size, size) if size is not None else source.size
     if shape is None:
         raise InputError(f"{source.name} has images of different sizes; say --size PIXELS")
@@ -133,15 +135,17 @@ def train(
         out.print(plain(f"{target}: {trained.curve.last()}, {seconds:.0f} s"))
 
 
-def _training_images(images: str, test: str | None, data: Path | None) -> tuple[ImageSource, ImageSource | None]:
+def _training_images(
+    images: str, test: str | None, data: Path | None, download: bool
+) -> tuple[ImageSource, ImageSource | None]:
     from outfield.datasets import find
     from outfield.imagefiles import open_images
 
-    train = open_images(images) if data is None else find(images, "train", data)
+    train = open_images(images) if data is None else find(images, "train", data, download)
     if test is not None:
         held_out = open_images(test)
     elif data is not None:
-        held_out = find(images, "test", data)
+        held_out = find(images, "test", data, download)
     else:
         return train, None
     if train.classes and held_out.classes and train.classes != held_out.classes:
@@ -163,6 +167,7 @@ def extract(
     images: Annotated[str, typer.Argument(help="A folder of images, .npz, or a data set's name with --data.")],
     output: Annotated[Path, typer.Option("--out", "-o", help="Where the features go (.safetensors or .npz).")],
     data: Annotated[Path | None, typer.Option(help=DATA)] = None,
+    download: Download = False,
     split: Annotated[str, typer.Option(help="train or test, of a named set.")] = "test",
     odin: Annotated[
         bool, typer.Option("--odin", help="Also the logits that ODIN needs (three times the work).")
@@ -180,7 +185,7 @@ def extract(
     if output.suffix not in (".safetensors", ".npz"):
         raise InputError(f"{output}: features are saved as .safetensors or .npz")
     storage.check_writable(output)
-    source = open_images(images) if data is None else find(images, split, data)
+    source = open_images(images) if data is None else find(images, split, data, download)
     if labels and source.labels is None:
         raise InputError(f"{source.name} has no labels; leave out --labels")
     network = Backbone.open(backbone, device)
@@ -203,6 +208,7 @@ def benchmark(
     backbone: Annotated[
         list[str], typer.Option(help="A file of outfield train, or timm:NAME@WEIGHTS.safetensors; any number of times.")
     ],
+    download: Download = False,
     output: Annotated[
         Path | None,
         typer.Option("--out", "-o", help="Folder for results and what is kept; benchmark-PROTOCOL if absent."),
@@ -248,6 +254,7 @@ def benchmark(
         seeds=seeds,
         device=device,
         allow_missing=allow_missing,
+        download=download,
         say=lambda text: err.print(plain(text)),
     )
     save_run(run, folder / "run.safetensors")
