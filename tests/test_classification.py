@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 
 from outfield import storage
 from outfield.augment import Augmentation
+from outfield.batch_norm import SplitBatchNorm2d, join_batch_norms, split_batch_norms
 from outfield.classification import TrainingCheckpoint, train_classifier
 from outfield.classifiers import Classifier, load_classifier, load_weights, save_classifier
 from outfield.errors import DivergenceError, FileFormatError, InputError, OutfieldWarning, UnknownNameError
@@ -147,6 +149,60 @@ def test_statistics_are_those_of_the_pixels(train):
     pixels = train.images.double() / 255
     torch.testing.assert_close(torch.tensor(mean).double(), pixels.mean((0, 2, 3)), atol=1e-6, rtol=0)
     torch.testing.assert_close(torch.tensor(std).double(), pixels.std((0, 2, 3), correction=0), atol=1e-6, rtol=0)
+
+
+class TestNormalisationOverParts:
+    def layers(self):
+        torch.manual_seed(0)
+        whole = torch.nn.Sequential(torch.nn.BatchNorm2d(3))
+        with torch.no_grad():
+            whole[0].weight.uniform_(0.5, 2)
+            whole[0].bias.normal_()
+        split = copy.deepcopy(whole)
+        split_batch_norms(split, 4)
+        return whole, split
+
+    def test_each_part_is_normalised_by_itself(self):
+        whole, split = self.layers()
+        images = (3 * torch.randn(24, 3, 5, 4) + 2).to(memory_format=torch.channels_last).requires_grad_()
+        parts = copy.deepcopy(whole)
+        expected = torch.cat([parts(piece) for piece in images.split(6)])
+        found = split(images)
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+        assert found.is_contiguous(memory_format=torch.channels_last)
+        upstream = torch.randn_like(found)
+        inputs = [images, *split.parameters()], [images, *parts.parameters()]
+        ours = torch.autograd.grad(found, inputs[0], upstream)
+        theirs = torch.autograd.grad(expected, inputs[1], upstream)
+        for mine, reference in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(mine, reference, atol=1e-4, rtol=1e-4)
+
+    def test_running_statistics_move_towards_the_mean_of_the_parts(self):
+        _, split = self.layers()
+        images = torch.randn(24, 3, 5, 4)
+        split(images)
+        pieces = images.split(6)
+        mean = torch.stack([piece.mean((0, 2, 3)) for piece in pieces]).mean(0)
+        variance = torch.stack([piece.var((0, 2, 3)) for piece in pieces]).mean(0)
+        torch.testing.assert_close(split[0].running_mean, 0.1 * mean)
+        torch.testing.assert_close(split[0].running_var, 0.9 + 0.1 * variance)
+        assert int(split[0].num_batches_tracked) == 1
+
+    def test_layers_become_ordinary_again(self, train, test):
+        whole, split = self.layers()
+        assert split.state_dict().keys() == whole.state_dict().keys()
+        images = torch.randn(5, 3, 4, 4)
+        torch.testing.assert_close(split.eval()(images), whole.eval()(images))
+        join_batch_norms(split)
+        assert type(split[0]) is torch.nn.BatchNorm2d
+        recipe = Recipe(**{**RECIPE.__dict__, "epochs": 2, "norm_batch": 8})
+        done = train_classifier(train, test, TINY, recipe)
+        assert not any(isinstance(module, SplitBatchNorm2d) for module in done.network.modules())
+        assert not same(
+            weights(done), weights(train_classifier(train, test, TINY, Recipe(**{**recipe.__dict__, "norm_batch": 0})))
+        )
+        with pytest.raises(InputError, match="a divisor of batch_size"):
+            Recipe(batch_size=100, norm_batch=64)
 
 
 def test_the_small_stem_keeps_every_pixel():

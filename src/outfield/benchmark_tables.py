@@ -155,8 +155,8 @@ def _what_was_run(run: BenchmarkRun, detectors: Sequence[str]) -> str:
 
 def _notes(run: BenchmarkRun, block: Block, printed: bool) -> tuple[str, ...]:
     notes = list(_missing(run))
-    kinds = {record.seed is not None for record in run.records if record.detector in block.detectors}
-    if True in kinds or len({record.backbone for record in run.records}) > 1:
+    shown = [record for record in run.records if record.detector in block.detectors]
+    if max(len({r.seed for r in shown} - {None}), len({r.backbone for r in shown})) > 1:
         notes.append(
             f"{OVER_SEEDS}: standard deviation over seeds on one backbone, root mean square over backbones; {OVER_BACKBONES}: "
             "standard deviation over backbones of the mean over seeds. Both n − 1."

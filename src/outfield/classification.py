@@ -134,7 +134,7 @@ def train_classifier(
             written = time.monotonic()
         if progress is not None:
             progress(curve)
-    return TrainedClassifier(learner.network.eval(), classifier, curve)
+    return TrainedClassifier(learner.finish(), classifier, curve)
 
 
 def _check(train: Pixels, test: Pixels | None, classifier: Classifier, recipe: Recipe, test_every: int) -> None:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from outfield import storage
+from outfield.batch_norm import join_batch_norms, split_batch_norms
 from outfield.classifiers import Classifier
 from outfield.errors import InputError, OutfieldWarning
 from outfield.images import ImageArray, ImageSource
@@ -123,6 +124,8 @@ class Learner:
     def __init__(self, classifier: Classifier, recipe: Recipe, seed: int, device: torch.device, steps: int) -> None:
         self.classifier, self.recipe, self.seed, self.device = classifier, recipe, seed, device
         self.network: nn.Module = classifier.build(seed).to(device)
+        if recipe.norm_batch:
+            split_batch_norms(self.network, recipe.batch_size // recipe.norm_batch)
         on_gpu = device.type == "cuda"
         if on_gpu:
             self.network.to(memory_format=torch.channels_last)
@@ -257,6 +260,11 @@ class Learner:
                 logits = self.network(self.normalise(inputs))
             right += (logits.argmax(1) == labels.to(self.device)).sum()
         return int(right) / len(data)
+
+    def finish(self) -> nn.Module:
+        """The network as it is meant to be used: in evaluation mode, with ordinary layers."""
+        join_batch_norms(self.network)
+        return self.network.eval()
 
     def state(self) -> dict[str, Tensor]:
         """Weights and momenta."""

@@ -18,6 +18,7 @@ class Recipe:
     Args:
         epochs: passes over the training images.
         batch_size: images of a step; the last images of an epoch that do not fill a batch are left out of it.
+        norm_batch: images over which batch normalisation takes its statistics, a divisor of ``batch_size``; 0 for all of them.
         learning_rate: at the start, or after ``warm_up``.
         warm_up: epochs over which the rate climbs to ``learning_rate`` from a tenth of it; for large rates.
         momentum: of Nesterov.
@@ -30,6 +31,7 @@ class Recipe:
 
     epochs: int = 200
     batch_size: int = 512
+    norm_batch: int = 0
     learning_rate: float = 0.1
     warm_up: int = 0
     momentum: float = 0.9
@@ -42,6 +44,9 @@ class Recipe:
     def __post_init__(self) -> None:
         require_number("epochs", self.epochs, least=1, whole=True)
         require_number("batch_size", self.batch_size, least=2, whole=True)
+        require_number("norm_batch", self.norm_batch, least=0, whole=True)
+        divides = self.norm_batch == 0 or self.batch_size % self.norm_batch == 0
+        require(divides, "norm_batch", self.norm_batch, f"a divisor of batch_size ({self.batch_size}), or 0")
         require_number("learning_rate", self.learning_rate, above=0)
         require_number("warm_up", self.warm_up, least=0, whole=True)
         require_number("momentum", self.momentum, least=0, most=1)
