@@ -63,7 +63,10 @@ def test_the_generator_decides_and_the_images_stay():
     assert torch.equal(images, before)
 
 
-@pytest.mark.parametrize("wrong", [{"scale": (0.5, 0.2)}, {"scale": (0, 1)}, {"ratio": (2, 1)}, {"flip": 1.5}])
+@pytest.mark.parametrize(
+    "wrong",
+    [{"scale": (0.5, 0.2)}, {"scale": (0, 1)}, {"ratio": (2, 1)}, {"flip": 1.5}, {"scale": 0.5}, {"flip": "no"}],
+)
 def test_settings_that_make_no_sense_are_refused(wrong):
     with pytest.raises(InputError, match=next(iter(wrong))):
         Augmentation(**wrong)

@@ -1,11 +1,8 @@
-"""Backbone: what it gives is what the network computes, the network runs once for each image and is left as it was."""
+"""Backbone: what it gives is what the network computes, wherever the network comes from."""
 
 from __future__ import annotations
 
 import copy
-import os
-import signal
-import warnings
 
 import numpy as np
 import pytest
@@ -14,102 +11,12 @@ import timm
 import torch
 import torchvision
 from torch import nn
-from torch.nn import functional
 
 import outfield as of
-from outfield import batches
+from networks import CLASSES, MEAN, NORMALISED, STD, ChannelsLast, Plain, Returning, backbone, close, normalised, seeded
 from outfield.backbone import Backbone, Odin, accuracy
 from outfield.classifiers import Classifier, save_classifier
-from outfield.images import ImageArray, ImageSource
 from pictures import make_pictures
-
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
-MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
-NORMALISED = {"mean": MEAN, "std": STD}
-CLASSES = 4
-
-
-class Plain(nn.Module):
-    """Activations and pooling are functions, not modules."""
-
-    def __init__(self, inplace=False):
-        super().__init__()
-        self.conv = nn.Conv2d(3, 8, 3, stride=2)
-        self.norm = nn.BatchNorm2d(8)
-        self.fc = nn.Linear(8, CLASSES)
-        self.inplace, self.rows = inplace, 0
-        with torch.no_grad():
-            self.norm.running_mean.normal_()
-
-    def map(self, images):
-        return functional.relu(self.norm(self.conv(images)), inplace=self.inplace)
-
-    def forward(self, images):
-        self.rows += len(images)
-        return self.fc(self.map(images).mean((2, 3)))
-
-
-class ChannelsLast(nn.Module):
-    """Like a Swin transformer: (N, H, W, D) behind the first layer."""
-
-    def __init__(self):
-        super().__init__()
-        self.conv, self.norm, self.fc = nn.Conv2d(3, 6, 4, stride=4), nn.LayerNorm(6), nn.Linear(6, CLASSES)
-
-    def map(self, images):
-        return self.norm(self.conv(images).permute(0, 2, 3, 1))
-
-    def forward(self, images):
-        return self.fc(self.map(images).mean((1, 2)))
-
-
-class Returning(nn.Module):
-    """A network whose logits come in some wrapping."""
-
-    def __init__(self, wrap):
-        super().__init__()
-        self.inner, self.wrap = Plain(), wrap
-
-    def forward(self, images):
-        return self.wrap(self.inner(images))
-
-
-class Lookup(ImageSource):
-    """Images of several sizes that are decoded one by one."""
-
-    def __init__(self, images, broken=None):
-        self.images, self.broken, self.name = images, broken, "lookup"
-        self.labels, self.classes = None, None
-
-    def __len__(self):
-        return len(self.images)
-
-    def __getitem__(self, index):
-        if index == self.broken:
-            raise of.FileFormatError(f"picture {index} is broken")
-        return self.images[index]
-
-    @property
-    def size(self):
-        return None
-
-    def fingerprint(self):
-        return "lookup"
-
-
-def seeded(make, *args, **kwargs):
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return make(*args, **kwargs).eval()
-
-
-def backbone(network, size=16, **more):
-    return Backbone(network, size=size, **NORMALISED, **more)
-
-
-def normalised(images, dtype=torch.float32):
-    pixels = torch.from_numpy(images.images).permute(0, 3, 1, 2).to(dtype) / 255
-    return (pixels - torch.tensor(MEAN, dtype=dtype)[:, None, None]) / torch.tensor(STD, dtype=dtype)[:, None, None]
 
 
 def vit():
@@ -167,11 +74,6 @@ def features_of(network, images):
     with head.register_forward_pre_hook(lambda module, args: caught.append(args[0])):
         network(images)
     return caught[0]
-
-
-def close(a, b, tolerance=1e-5):
-    a, b = a.detach().double(), b.detach().double()
-    return a.shape == b.shape and float((a - b).abs().max()) <= tolerance * float(b.abs().max())
 
 
 class TestWhatItGives:
@@ -348,254 +250,6 @@ class TestHeadAndMap:
             backbone(torch.jit.script(nn.Sequential(nn.Flatten(), nn.Linear(768, 2))))
 
 
-def state_of(network):
-    """Everything that must not change."""
-    hooks = [
-        [
-            len(getattr(module, name))
-            for name in vars(nn.Module())
-            if "hooks" in name and getattr(module, name) is not None
-        ]
-        for module in network.modules()
-    ]
-    return {
-        "modes": [module.training for module in network.modules()],
-        "hooks": hooks,
-        "wanted": [p.requires_grad for p in network.parameters()],
-        "gradients": [None if p.grad is None else p.grad.clone() for p in network.parameters()],
-        "weights": {name: value.clone() for name, value in network.state_dict().items()},
-        "layout": [p.stride() for p in network.parameters()],
-        "random": torch.get_rng_state(),
-        "modes of gradients": (torch.is_grad_enabled(), torch.is_autocast_enabled("cpu")),
-    }
-
-
-def same_state(a, b):
-    def same(x, y):
-        if isinstance(x, torch.Tensor):
-            return torch.equal(x, y)
-        if isinstance(x, dict):
-            return x.keys() == y.keys() and all(same(x[k], y[k]) for k in x)
-        return all(map(same, x, y)) if isinstance(x, list | tuple) else x == y
-
-    return same(a, b)
-
-
-class TestTheNetworkIsLeftAsItWas:
-    @pytest.fixture
-    def network(self):
-        network = seeded(Plain).train()
-        network.norm.eval()
-        network.conv.weight.requires_grad_(False)
-        network.fc(torch.ones(1, 8)).sum().backward()
-        network.fc.register_forward_hook(lambda *_: None)
-        return network
-
-    @pytest.mark.parametrize("odin", [None, Odin()])
-    def test_after_a_pass(self, network, odin):
-        before = state_of(network)
-        backbone(network).extract(make_pictures(n=9), odin=odin, batch_size=4)
-        assert same_state(before, state_of(network))
-
-    @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
-    @pytest.mark.parametrize("at", [0, 4])
-    def test_after_an_error(self, network, error, at):
-        def fail(module, args):
-            if network.rows > at:
-                raise error
-
-        network.norm.register_forward_pre_hook(fail)
-        before = state_of(network)
-        with pytest.raises(error):
-            backbone(network).extract(make_pictures(n=9), odin=Odin(), batch_size=4)
-        assert same_state(before, state_of(network))
-
-    def test_a_random_network_draws_nothing_from_the_global_generator(self):
-        class Noisy(Plain):
-            def map(self, images):
-                return super().map(images + torch.randn_like(images))
-
-        before = torch.get_rng_state()
-        backbone(seeded(Noisy)).extract(Lookup(list(make_pictures(n=5).images)), workers=0)
-        assert torch.equal(before, torch.get_rng_state())
-
-    def test_evaluation_mode_is_used_whatever_the_mode(self, network):
-        images = make_pictures(n=9)
-        found = backbone(network.train()).extract(images)
-        assert close(found.logits, copy.deepcopy(network).eval()(normalised(images)))
-
-    @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
-    def test_odin_needs_no_gradients_of_the_caller(self, mode):
-        network, images = seeded(Plain), make_pictures(n=5)
-        expected = backbone(network).extract(images, odin=Odin())
-        with mode():
-            assert close(backbone(network).extract(images, odin=Odin()).odin_logits, expected.odin_logits)
-
-    def test_odin_without_a_gradient_is_refused(self):
-        network = nn.Sequential(nn.Flatten(), nn.Linear(768, CLASSES))
-        network.register_forward_pre_hook(lambda module, args: (args[0].detach(),))
-        with pytest.raises(of.InputError, match="ODIN needs the gradient"):
-            backbone(network).extract(make_pictures(n=3), odin=Odin())
-
-
-class TestCost:
-    @pytest.mark.parametrize(("odin", "times"), [(None, 1), (Odin(), 2)])
-    def test_the_network_runs_once_for_each_image(self, odin, times):
-        network = seeded(Plain)
-        backbone(network).extract(make_pictures(n=23), odin=odin, batch_size=5)
-        assert network.rows == 23 * times
-
-    def limited(self, most, error):
-        sizes = []
-
-        class Limited(Plain):
-            def forward(self, images):
-                if len(images) > most:
-                    raise error
-                sizes.append(len(images))
-                return super().forward(images)
-
-            def sizes_seen(self):
-                return sizes
-
-        return seeded(Limited)
-
-    @pytest.mark.parametrize(
-        "error",
-        [
-            torch.OutOfMemoryError("CUDA out of memory"),
-            RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"),
-        ],
-        ids=["GPU", "CPU"],
-    )
-    def test_batches_are_halved_where_memory_ends(self, error):
-        network, images = self.limited(3, error), make_pictures(n=23)
-        with pytest.warns(of.OutfieldWarning, match="too small for 16 images") as caught:
-            found = backbone(network).extract(images, batch_size=16)
-        assert len(caught) == 1
-        assert network.sizes_seen() == [2] * 8 + [2, 2, 2, 1]
-        assert close(found.logits, self.limited(99, error)(normalised(images)))
-
-    def test_one_image_that_does_not_fit_is_an_error(self):
-        network = self.limited(0, torch.OutOfMemoryError("no"))
-        with pytest.warns(of.OutfieldWarning), pytest.raises(of.InputError, match="one image of 16 × 16"):
-            backbone(network).extract(make_pictures(n=4))
-
-    def test_other_errors_of_the_network_pass(self):
-        with pytest.raises(RuntimeError, match="something else"):
-            backbone(self.limited(0, RuntimeError("something else"))).extract(make_pictures(n=4))
-
-
-class Overflowing(Plain):
-    """Fails like a network whose numbers are too large for half precision, on bright images."""
-
-    def map(self, images):
-        inside = super().map(images)
-        if torch.is_autocast_enabled(images.device.type):
-            inside = torch.where(images.amax((1, 2, 3), keepdim=True) > 2, torch.inf, inside)
-        return inside
-
-
-class TestPrecision:
-    @pytest.mark.parametrize("bright", [0, 5])
-    def test_batches_that_overflow_are_done_again(self, bright):
-        network, images = seeded(Overflowing), make_pictures(n=12)
-        images.images[:] //= 4
-        images.images[bright] = 255
-        with pytest.warns(of.OutfieldWarning, match="not finite in float16") as caught:
-            found = backbone(network).extract(images, precision="float16", batch_size=2)
-        assert len(caught) == 1
-        exact = backbone(network).extract(images, precision="float32")
-        batch = slice(bright // 2 * 2, bright // 2 * 2 + 2)
-        for name in ("logits", "features", "spread"):
-            a, b = getattr(found, name), getattr(exact, name)
-            assert torch.equal(a[batch], b[batch])
-            assert 0 < float((a - b).abs().max()) < 1e-2
-        assert network.rows == 12 + 2 + 12
-
-    def test_outputs_that_stay_infinite_are_refused_by_image(self):
-        network = seeded(Plain)
-        network.register_forward_hook(lambda m, i, output: output / (network.rows != 4))
-        with pytest.raises(of.InputError, match="logits that are not finite for image 2"):
-            backbone(network).extract(make_pictures(n=6), batch_size=2)
-
-    def test_an_unknown_precision(self):
-        with pytest.raises(of.InputError, match="precision is 'half'; it must be one of auto"):
-            backbone(seeded(Plain)).extract(make_pictures(n=4), precision="half")
-
-
-def resized(image, size):
-    from PIL import Image
-
-    return np.asarray(Image.fromarray(image).resize(size[::-1], Image.Resampling.BILINEAR))
-
-
-class TestImages:
-    def test_arrays_of_another_size_are_resized_as_pillow_does(self):
-        images = make_pictures(n=6, size=40)
-        found = batches.resize(torch.from_numpy(images.images), (16, 24)).numpy()
-        expected = np.stack([resized(image, (16, 24)) for image in images.images])
-        assert np.abs(found.astype(int) - expected).max() <= 1
-        small = backbone(seeded(Plain)).extract(images)
-        assert small.features.shape == (6, 8)
-
-    @pytest.mark.parametrize("workers", [0, 2])
-    def test_files_of_several_sizes_give_what_arrays_give(self, workers):
-        sizes = [16, 23, 40] * 15
-        pictures = [make_pictures(n=1, size=size, seed=i).images[0] for i, size in enumerate(sizes)]
-        network = backbone(seeded(Plain))
-        found = network.extract(Lookup(pictures), workers=workers, batch_size=7)
-        for index in (0, 1, 2, 43, 44):
-            alone = network.extract(ImageArray(pictures[index][None]))
-            assert close(found.features[index : index + 1], alone.features)
-
-    @pytest.mark.parametrize("workers", [0, 1])
-    def test_errors_of_a_worker_read_like_errors(self, workers):
-        pictures = list(make_pictures(n=40).images)
-        with pytest.raises(of.FileFormatError, match=r"^picture 36 is broken$"):
-            backbone(seeded(Plain)).extract(Lookup(pictures, broken=36), workers=workers)
-
-    def test_a_worker_that_dies_is_an_error(self):
-        class Deadly(Lookup):
-            def __getitem__(self, index):
-                return os.kill(os.getpid(), signal.SIGKILL)
-
-        with pytest.raises(of.StorageError, match=r"died.* use fewer than workers=1"):
-            backbone(seeded(Plain)).extract(Deadly([0] * 4), workers=1)
-
-    def test_large_images_are_read_in_smaller_batches(self, monkeypatch):
-        monkeypatch.setattr(batches, "BYTES_AT_ONCE", 3 * 16 * 16 * 2)
-        monkeypatch.setattr(batches, "BYTES_OF_A_WORKER", 1)
-        images = make_pictures(n=5)
-        assert [len(b) for b in batches.read(images, (16, 16), 512, None, pinned=False)] == [2, 2, 1]
-        decoded = batches.read(Lookup(list(images.images)), (16, 16), 512, 1, pinned=False)
-        assert [len(b) for b in decoded] == [1] * 5
-
-    def test_few_files_need_no_workers(self, monkeypatch):
-        monkeypatch.setattr(batches, "_cores", lambda: 1 / 0)
-        backbone(seeded(Plain)).extract(Lookup(list(make_pictures(n=5).images)))
-
-    def test_images_that_are_none(self):
-        network = backbone(seeded(Plain))
-        with pytest.raises(of.InputError, match=r"a ndarray; wrap an array, outfield.ImageArray"):
-            network.extract(make_pictures().images)
-        with pytest.raises(of.InputError, match="no image in lookup"):
-            network.extract(Lookup([]))
-        with pytest.raises(of.InputError, match=r"image 1 of lookup is float64 of shape \(4, 4\)"):
-            network.extract(Lookup([np.zeros((4, 4, 3), np.uint8), np.zeros((4, 4))]))
-        with pytest.raises(of.InputError, match="batch_size is 0"):
-            network.extract(make_pictures(), batch_size=0)
-        with pytest.raises(of.InputError, match="workers is -1"):
-            network.extract(make_pictures(), workers=-1)
-
-    def test_a_read_only_array_is_read_in_silence(self, tmp_path):
-        np.save(tmp_path / "images.npy", make_pictures(n=5).images)
-        mapped = ImageArray(np.load(tmp_path / "images.npy", mmap_mode="r"))
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            backbone(seeded(Plain)).extract(mapped)
-
-
 class TestSettings:
     @pytest.mark.parametrize(
         ("change", "said"),
@@ -618,7 +272,9 @@ class TestSettings:
         assert network.classes is None
         network.extract(make_pictures(n=4))
         assert network.classes == CLASSES
-        assert repr(network) == "Backbone(backbone: Plain, images of 16 × 16, 4 classes)"
+        assert repr(network) == (
+            "Backbone(backbone: Plain, images of 16 × 16, mean (0.4, 0.5, 0.6), std (0.2, 0.25, 0.3), 4 classes)"
+        )
         with pytest.raises(of.InputError, match="gives 4 logits, but classes is 5"):
             backbone(seeded(Plain), classes=5).extract(make_pictures(n=4))
 
@@ -631,6 +287,53 @@ class TestSettings:
             b.norm.running_var[0] += 1e-6
         found |= {backbone(b).fingerprint()}
         assert len(found) == 5
+
+    @pytest.mark.parametrize(
+        ("one", "other"),
+        [
+            (nn.Conv2d(3, 4, 3), nn.Conv2d(3, 4, 3, stride=2)),
+            (nn.Conv2d(3, 4, 3), nn.Conv2d(3, 4, 3, padding=1)),
+            (nn.Conv2d(3, 4, 3), nn.Conv2d(3, 4, 3, dilation=2)),
+            (nn.LeakyReLU(0.1), nn.LeakyReLU(0.2)),
+        ],
+        ids=["stride", "padding", "dilation", "slope"],
+    )
+    def test_the_fingerprint_is_of_settings_that_are_not_weights(self, one, other):
+        other.load_state_dict(one.state_dict())
+        found = [backbone(nn.Sequential(layer)).fingerprint() for layer in (one, copy.deepcopy(one), other)]
+        assert found[0] == found[1] != found[2]
+
+    def test_the_fingerprint_is_the_same_wherever_a_function_lies_in_memory(self):
+        class Lambda(nn.Module):
+            def __init__(self, function):
+                super().__init__()
+                self.function = function
+
+            def extra_repr(self):
+                return repr(self.function)
+
+        one, other = (backbone(Lambda(lambda x: x)) for _ in range(2))
+        assert repr(one.network) != repr(other.network)
+        assert one.fingerprint() == other.fingerprint()
+
+    @pytest.mark.parametrize(
+        ("classes", "said"),
+        [
+            ("abdc", "class 2 of pictures is 'd', but that of backbone is 'c'"),
+            ("abcde", "class 4 of pictures is 'e', but that of backbone is missing"),
+            ("bcd", "class 0 of pictures is 'b'"),
+        ],
+    )
+    def test_labels_of_other_classes_are_refused(self, classes, said):
+        images, network = make_pictures(n=6, classes=3), backbone(seeded(Plain), names="abcd")
+        images.classes = tuple(classes)
+        with pytest.raises(of.InputError, match=said):
+            network.extract(images)
+        assert network.extract(images, labels=False).labels is None
+        assert backbone(seeded(Plain)).extract(images).labels is not None
+        for same in (tuple("abcd"), None):
+            images.classes = same
+            assert network.extract(images).labels.tolist() == images.labels.tolist()
 
     def test_devices(self):
         assert backbone(Plain()).device == torch.device("cpu")
@@ -687,6 +390,24 @@ class TestSources:
         for weights in (state, path):
             again = Backbone.named("test_resnet", weights=weights, size=32, mean=MEAN, std=STD, device="cpu")
             assert close(logits(again), logits(backbone(trained[1], 32)))
+
+    def test_weights_that_do_not_fit_are_named(self, trained):
+        state = trained[1].state_dict()
+        norm = next(name for name, value in state.items() if name.endswith("running_mean"))
+        state[norm] = torch.ones(1)
+        state["more"] = state.pop("fc.bias")
+        width = len(trained[1].state_dict()[norm])
+        with pytest.raises(
+            of.FileFormatError,
+            match=rf"^weights does not fit ResNet: it lacks fc\.bias; it has the unknown more; {norm} is \(1,\) instead of "
+            rf"\({width},\); check the architecture",
+        ):
+            Backbone.named("test_resnet", weights=state)
+
+    @pytest.mark.parametrize("size", [(16.5, 16), (16,), (0, 16), 16, (True, 16)])
+    def test_a_size_that_is_none(self, size):
+        with pytest.raises(of.InputError, match="size is"):
+            Classifier(size=size)
 
     def test_torchvision_and_a_stem_for_small_images(self, tmp_path):
         made = Classifier("torchvision:resnet18", 3)
@@ -767,74 +488,3 @@ class TestSources:
         ):
             with pytest.raises(of.InputError, match=said):
                 Backbone.named("test_resnet", **settings)
-
-
-@needs_gpu
-class TestGPU:
-    def small_resnet(self, device):
-        made = Classifier("torchvision:resnet34", 10)
-        return Backbone.named(made.architecture, weights=seeded(made.build).state_dict(), **NORMALISED, device=device)
-
-    def test_it_gives_what_the_cpu_gives(self):
-        images = make_pictures(n=70, size=32, classes=10)
-        settings = {"odin": Odin(epsilon=0.01), "precision": "float32", "batch_size": 32}
-        expected = self.small_resnet("cpu").extract(images, **settings)
-        convolutions = torch.backends.cudnn.allow_tf32
-        found = self.small_resnet("cuda").extract(images, **settings)
-        assert torch.backends.cudnn.allow_tf32 == convolutions
-        for name in ("features", "logits", "spread"):
-            assert close(getattr(found, name), getattr(expected, name), 1e-4), name
-        moved = expected.odin_logits - expected.logits
-        assert close(found.odin_logits - found.logits, moved, 0.05)
-
-    @pytest.mark.parametrize("precision", ["auto", "float16", "bfloat16"])
-    def test_half_precision_is_close(self, precision):
-        images, network = make_pictures(n=700, size=32, classes=10), self.small_resnet("cuda")
-        exact = network.extract(images, odin=Odin(), precision="float32")
-        found = network.extract(images, odin=Odin(), precision=precision, batch_size=256)
-        tolerance = 0.05 if precision == "bfloat16" else 0.01
-        for name in ("features", "logits", "spread"):
-            assert float((getattr(found, name) - getattr(exact, name)).abs().max()) > 0
-            assert close(getattr(found, name), getattr(exact, name), tolerance), name
-        if precision != "bfloat16":
-            moved, expected = found.odin_logits - found.logits, exact.odin_logits - exact.logits
-            # Half-precision logits are coarse beside so small a step; gradients that vanish would shorten it as a whole.
-            assert float((moved * expected).sum() / expected.square().sum()) == pytest.approx(1, abs=0.1)
-
-    def test_resizing_on_the_gpu_and_in_workers_is_the_same(self):
-        pictures, network = make_pictures(n=300, size=50), self.small_resnet("cuda")
-        array = network.extract(pictures, precision="float32")
-        files = network.extract(Lookup(list(pictures.images)), workers=2, precision="float32")
-        assert close(array.features, files.features, 1e-2)  # a byte may be rounded the other way
-
-    def test_overflow_is_done_again_in_order(self):
-        network, images = seeded(Overflowing).cuda(), make_pictures(n=12)
-        images.images[:] //= 4
-        images.images[5] = 255
-        with pytest.warns(of.OutfieldWarning, match="not finite in float16"):
-            found = backbone(network).extract(images, batch_size=2)
-        assert close(found.logits, backbone(network).extract(images, precision="float32").logits, 1e-2)
-
-    def test_real_memory_that_ends(self):
-        torch.cuda.empty_cache()
-        _, total = torch.cuda.mem_get_info()
-        network, images = self.small_resnet("cuda"), make_pictures(n=2000, size=32, classes=10)
-        expected = network.extract(images, precision="float32", batch_size=64)
-        try:
-            torch.cuda.empty_cache()
-            torch.cuda.set_per_process_memory_fraction(min(1.0, (torch.cuda.memory_reserved() + 500 * 2**20) / total))
-            with pytest.warns(of.OutfieldWarning, match="too small for 2000 images"):
-                found = network.extract(images, precision="float32", batch_size=2000)
-        finally:
-            torch.cuda.set_per_process_memory_fraction(1.0)
-        assert close(found.logits, expected.logits, 1e-4)
-
-    def test_a_users_network_keeps_its_layout(self):
-        class Viewing(Plain):
-            def forward(self, images):
-                return self.fc(self.map(images).view(len(images), 8, -1).mean(2))
-
-        network = seeded(Viewing).cuda()
-        before = [p.stride() for p in network.parameters()]
-        backbone(network).extract(make_pictures(n=9))
-        assert [p.stride() for p in network.parameters()] == before

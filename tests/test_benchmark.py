@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
 import math
 import os
 import re
+import shutil
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +21,9 @@ from torch import nn
 import outfield as of
 from outfield import provenance, storage
 from outfield.backbone import Backbone
-from outfield.benchmark import Key, benchmark_features, paper_detectors, run_benchmark
+from outfield.benchmark import Key, benchmark_features, detectors_from_text, paper_detectors, run_benchmark, sources
 from outfield.benchmark.images import backbone_names, notes_of
+from outfield.benchmark.saved import load_run, save_run
 from outfield.benchmark.view import choose, lay_out
 from outfield.datasets import PROTOCOLS, Protocol
 from outfield.images import ImageArray
@@ -233,7 +237,7 @@ class TestMissing:
     def test_all_missing_sets_are_named_before_any_work(self, count):
         sets = feature_sets()
         del sets["aunts"], sets["strangers"]
-        with pytest.raises(of.InputError, match=r"aunts of a; strangers of a; allow_missing"):
+        with pytest.raises(of.InputError, match=r"aunts of a; strangers of a; allow_missing=True, or --allow-missing,"):
             benchmark_features(PROTOCOL, {"a": sets}, detectors=detectors())
         assert not count
 
@@ -360,6 +364,61 @@ class TestImages:
         assert run.provenance["odin"] is None
         kept = next((tmp_path / "cache").glob("features-net-aunts*.safetensors"))
         assert of.FeatureSet.load(kept).odin_logits is None
+        assert not list((tmp_path / "cache").glob("odin-*"))
+
+    def test_odin_comes_and_goes_without_the_others(self, tmp_path, count):
+        without = run_images(tmp_path, detectors=detectors("SSD", "MSP"))
+        count.clear()
+        backbone = FakeBackbone()
+        run = run_images(tmp_path, backbone, detectors=detectors("SSD", "MSP", "ODIN"))
+        assert backbone.calls == list(SETS[1:])  # for ODIN alone
+        assert count == {"fit": 1}
+        assert {s["detector"] for s in run.provenance["stages"] if s["what"] == "scores" and not s["found"]} == {"ODIN"}
+        assert [r for r in run.records if r.detector != "ODIN"] == without.records
+        assert run.records == run_images(tmp_path / "afresh", detectors=detectors("SSD", "MSP", "ODIN")).records
+        again = FakeBackbone()
+        assert run_images(tmp_path, again, detectors=detectors("SSD", "MSP")).records == without.records
+        run_images(tmp_path, again, detectors=detectors("ODIN"))
+        assert again.calls == []
+        run_images(tmp_path / "afresh", again, detectors=detectors("SSD"))  # of a folder that began with it
+        assert again.calls == []
+        assert count == {"fit": 4}  # three of them afresh
+
+    def test_odin_perturbs_at_its_detector_s_temperature(self, tmp_path):
+        run = run_images(tmp_path, detectors={"ODIN": of.ODIN(temperature=7.0)})
+        assert run.provenance["odin"] == {"type": "Odin", "temperature": 7.0, "epsilon": 0.0014}
+        backbone = FakeBackbone()
+        run_images(tmp_path, backbone, detectors={"ODIN": of.ODIN(temperature=8.0)})
+        assert backbone.calls == list(SETS[1:])
+        with pytest.raises(of.InputError, match=r"temperatures are 7 \(one\), 8 \(two\)"):
+            run_images(tmp_path, backbone, detectors={"one": of.ODIN(7.0), "two": of.ODIN(8.0)})
+
+    @pytest.mark.parametrize(("one", "other"), [("test", "train"), ("aunts", "train"), ("uncles", "test")])
+    def test_one_set_for_two_is_refused(self, one, other, tmp_path, count):
+        images, backbone = image_sets(), FakeBackbone()
+        twin = images[other].images.copy()
+        with pytest.raises(of.InputError, match=f"{one} and the {other} set of {other} images are the same images"):
+            run_images(tmp_path, backbone, {**images, one: ImageArray(twin)})  # it may have no labels, or others
+        assert not count
+        assert (backbone.calls, list(tmp_path.iterdir())) == ([], [])
+        twin[-1, 0, 0, 0] ^= 1
+        run_images(tmp_path, backbone, {**images, one: ImageArray(twin, images[other].labels)})
+
+    def test_a_set_that_the_protocol_lacks_is_not_left_out_silently(self, tmp_path):
+        with pytest.raises(
+            of.InputError, match="data has nephews, but the protocol of shapes has train, test, cousins"
+        ):
+            run_images(tmp_path, data={**image_sets(), "nephews": image_sets()["aunts"]})
+
+    def test_curves_are_found_without_the_detector(self, tmp_path, count):
+        first = run_images(tmp_path, detectors=detectors("EnergyCorrected"))
+        count.clear()
+        for file in (tmp_path / "cache").glob("detector-*"):
+            file.unlink()
+        again = run_images(tmp_path, detectors=detectors("EnergyCorrected"))
+        assert not count
+        assert again.histories == first.histories
+        assert len(first.histories) == 2
 
     def test_training_images_need_labels(self, tmp_path):
         images = image_sets() | {"train": ImageArray(image_sets()["train"].images, name="unlabelled")}
@@ -405,9 +464,28 @@ class TestCutOff:
         assert (count["fit"], count["step"]) == (4, stop)
         assert list((tmp_path / "cache").glob("checkpoint*"))
         count.clear()
-        assert run_images(tmp_path).records == whole
+        notes = list((tmp_path / "cache").glob("checkpoint*.json"))
+        (note,) = (json.loads(file.read_text()) for file in notes)
+        assert note["seconds"] > 0
+        notes[0].write_text(json.dumps(note | {"seconds": 1000.0}))
+        run = run_images(tmp_path)
+        assert run.records == whole
         assert (count["fit"], count["step"]) == (0, 2 - stop)
         assert not list((tmp_path / "cache").glob("checkpoint*"))
+        seconds = [s["seconds"] for s in run.provenance["stages"] if s["what"] == "detector" and s["seed"] is not None]
+        assert seconds == [pytest.approx(500, abs=30)] * 2  # both parts of the fit, shared by two seeds
+
+    def test_a_fit_that_was_killed_does_not_know_its_seconds(self, tmp_path, whole, monkeypatch):
+        with monkeypatch.context() as patch:
+            patch.setattr(of.EnergyCorrected, "save", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+            with pytest.raises(KeyboardInterrupt):
+                run_images(tmp_path)
+        (note,) = (tmp_path / "cache").glob("checkpoint*.json")
+        note.write_text(json.dumps(json.loads(note.read_text()) | {"seconds": None}))  # as it stands during the fit
+        for run in (run_images(tmp_path), run_images(tmp_path)):
+            assert run.records == whole
+            fits = [stage for stage in run.provenance["stages"] if stage["what"] == "detector"]
+            assert [stage["seconds"] for stage in fits if stage["seed"] is not None] == [None, None]
 
     def test_between_the_seeds_of_a_fit(self, tmp_path, whole, count, monkeypatch):
         save = of.EnergyCorrected.save
@@ -447,7 +525,7 @@ class TestCutOff:
     @pytest.mark.parametrize("damage", [lambda b: b[:-7], lambda b: b[:-1] + bytes([b[-1] ^ 1]), lambda b: b""])
     def test_a_damaged_file_is_computed_again(self, damage, tmp_path, whole):
         run_images(tmp_path)
-        for kind in ("scores-", "detector-", "features-"):
+        for kind in ("scores-", "detector-", "features-", "odin-", "history-"):
             files = sorted((tmp_path / "cache").glob(f"{kind}*.safetensors"))
             assert files
             for file in files:
@@ -481,7 +559,7 @@ class TestCutOff:
             patch.setattr(of.EnergyCorrected, "save", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
             with pytest.raises(KeyboardInterrupt):
                 run_images(tmp_path)
-        (checkpoint,) = (tmp_path / "cache").glob("checkpoint*")
+        (checkpoint,) = (tmp_path / "cache").glob("checkpoint*.safetensors")
         checkpoint.write_bytes(checkpoint.read_bytes()[:-3])
         with pytest.warns(of.OutfieldWarning, match="a fit begins anew"):
             assert run_images(tmp_path).records == whole
@@ -493,6 +571,136 @@ class TestCutOff:
         again = run_images(tmp_path)
         assert again.records == whole
         assert all(stage["seconds"] is None for stage in again.provenance["stages"])
+
+
+class TestCode:
+    """What changed code computed is not taken for a result of the code as it is."""
+
+    @pytest.fixture
+    def package(self, tmp_path, monkeypatch):
+        copy = tmp_path / "package"
+        shutil.copytree(sources.PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+        monkeypatch.setattr(sources, "PACKAGE", copy)
+        sources.code.cache_clear()
+        yield copy
+        sources.code.cache_clear()
+
+    @pytest.mark.parametrize(
+        ("file", "extracted", "fits"),
+        [
+            ("engine/step.py", [], 5),
+            ("detectors/knn.py", [], 5),
+            ("hooks.py", list(SETS), 5),
+            ("odin.py", list(SETS[1:]), 0),
+            ("figures/roc.py", [], 0),
+        ],
+    )
+    def test_what_it_stands_behind_is_computed_again(self, file, extracted, fits, package, tmp_path, count):
+        run_images(tmp_path / "out")
+        count.clear()
+        with open(package / file, "a") as source:
+            source.write("# changed\n")
+        sources.code.cache_clear()
+        backbone = FakeBackbone()
+        run_images(tmp_path / "out", backbone)
+        assert backbone.calls == extracted
+        assert count["fit"] + count["fit_together"] == fits
+
+    def test_another_torch_computes_again(self, tmp_path, count, monkeypatch):
+        run_images(tmp_path)
+        monkeypatch.setattr(sources, "version_of", lambda name: "0.0")
+        sources.code.cache_clear()
+        backbone = FakeBackbone()
+        run_images(tmp_path, backbone)
+        sources.code.cache_clear()
+        assert backbone.calls == list(SETS)
+
+    def test_a_detector_of_ones_own_has_its_file(self):
+        assert sources.code_of(FakeBackbone()) == hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
+
+    @pytest.mark.parametrize(("what", "roots"), [("odin", ["backbone"]), ("detector", ["detectors", "training"])])
+    def test_no_module_is_forgotten(self, what, roots):
+        """Whatever is imported on the way is listed, or is of those that decide no number."""
+        inert = {
+            "arrays",
+            "checks",
+            "config",
+            "devices",
+            "errors",
+            "features",
+            "progress",
+            "storage",
+            "tables",
+            "version",
+        }
+        seen, todo = set(), list(roots)
+        while todo:
+            name = todo.pop()
+            if name not in seen | inert:
+                seen.add(name)
+                for file in [*(sources.PACKAGE / name).glob("*.py")] or [sources.PACKAGE / f"{name}.py"]:
+                    text = file.read_text()
+                    todo += re.findall(r"^\s*from outfield\.(\w+)", text, re.M)
+                    todo += [
+                        n for line in re.findall(r"^\s*from outfield import (.*)", text, re.M) for n in line.split(", ")
+                    ]
+        assert seen == set(sources.SOURCES[what]) - ({"imagefiles"} if what == "odin" else set())
+
+    def test_results_say_what_made_them(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(provenance, "commit", lambda: {"commit": "a" * 40, "dirty": True})
+        run_images(tmp_path, detectors=detectors("SSD"))
+        monkeypatch.setattr(provenance, "commit", lambda: {"commit": "b" * 40, "dirty": False})
+        run = run_images(tmp_path, detectors=detectors("SSD", "MSP"))
+        made = {stage["detector"]: stage for stage in run.provenance["stages"] if stage["what"] == "detector"}
+        assert (made["SSD"]["found"], made["SSD"]["commit"]) == (True, "a" * 12 + " with changes")
+        assert (made["MSP"]["found"], made["MSP"]["commit"]) == (False, "b" * 12)
+        assert made["SSD"]["torch"] == provenance.versions()["torch"]
+        (note,) = (tmp_path / "cache").glob("detector-net-SSD*.json")
+        about = json.loads(note.read_text())
+        assert (about["outfield"], about["commit"]) == (of.__version__, "a" * 12 + " with changes")
+        assert about["depends_on"]["code"] == sources.code("detector")
+
+
+class TestSettings:
+    def test_given_as_text(self):
+        chosen = detectors_from_text(PROTOCOLS["cifar100"], ["EBM", "KNN"], {"EBM": {"training.epochs": "3"}})
+        assert [*chosen] == ["EBM", "KNN"]
+        assert (chosen["EBM"].training.epochs, chosen["KNN"].k) == (3, 200)
+        chosen = detectors_from_text(PROTOCOLS["cifar100"], None, {"KNN": {"k": "20"}})
+        assert (set(chosen), chosen["KNN"].k) == (set(of.DETECTORS), 20)
+
+    @pytest.mark.parametrize(
+        ("names", "settings", "said"),
+        [
+            (["KNM"], {}, "there is no detector 'KNM'; there are"),
+            (None, {"KNM": {"k": "1"}}, "there is no detector 'KNM'; there are"),
+            (["SSD"], {"KNN": {"k": "1"}}, "settings of KNN, but only SSD"),
+            (None, {"KNN": {"q": "1"}}, "KNN has no setting q; it has k"),
+            (None, {"KNN": {"k": "many"}}, "k is 'many'"),
+        ],
+    )
+    def test_wrong_ones(self, names, settings, said):
+        with pytest.raises(of.InputError, match=said):
+            detectors_from_text(PROTOCOLS["cifar10"], names, settings)
+
+
+class TestSaved:
+    def test_a_smaller_run_over_a_larger_one_is_told_of(self, run, tmp_path):
+        path = tmp_path / "run.safetensors"
+        save_run(run, path)
+        save_run(run, path)  # nothing is lost
+        keep = [
+            r for r in run.records if (r.backbone, r.seed) == ("a", None) and r.detector != "KNN" and r.ood != "aunts"
+        ]
+        less = replace(run, records=keep, scores={}, histories={})
+        said = (
+            "had the backbone b and the detectors KNN, EnergyCorrected and the seeds 0, 1 and the OOD set aunts, which"
+        )
+        with pytest.warns(of.OutfieldWarning, match=said):
+            save_run(less, path)
+        assert load_run(path).records == keep
+        path.write_bytes(b"no run")
+        save_run(run, path)
 
 
 class TestFolder:
@@ -602,6 +810,13 @@ class TestProvenance:
         assert about["machine"]["device"] == "cpu"
         assert about["machine"]["cpus"] == os.cpu_count()
         assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", about["started"])
+
+    def test_the_gpu_is_named_only_where_it_is_used(self, monkeypatch):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda device=None: f"GPU {torch.device(device).index}")
+        assert provenance.machine("cpu")["gpu"] is None
+        monkeypatch.setattr(provenance, "resolve_device", torch.device)
+        assert provenance.machine("cuda:1")["gpu"] == "GPU 1"
 
     def test_without_a_checkout_the_commit_may_be_told(self, monkeypatch):
         monkeypatch.setattr(provenance, "_git", lambda *_: None)

@@ -185,7 +185,7 @@ class TestTables:
 
     def test_one_for_each_backbone_with_its_accuracy(self):
         run = small_run()
-        assert list(tables(run)) == ["levels", "detailed", "one", "two"]
+        assert list(tables(run)) == ["levels", "detailed", "backbone one", "backbone two"]
         table = backbone_table(run, "one")
         assert "backbone one (accuracy 94.5 %)" in table.title
         assert [row[1] for row in table.rows] == ["this run", "this run", "± seeds"]
@@ -198,6 +198,87 @@ class TestTables:
         assert table.header[2:] == ["near OOD", "mid OOD", "average"]
         assert table.notes[0] == "Without d, not there in this run: means are over the other sets."
         assert tables_markdown(run).count("Without d") == 1  # said once, below the first table
+
+    def test_a_backbone_may_be_called_as_a_table_is(self):
+        run = small_run()
+        run.records = [replace(r, backbone={"one": "levels", "two": "detailed"}[r.backbone]) for r in run.records]
+        made = tables(run)
+        assert list(made) == ["levels", "detailed", "backbone levels", "backbone detailed"]
+        assert "against near, mid and far" in made["levels"].title
+
+    @pytest.mark.parametrize(
+        ("found", "levels", "detailed"),
+        [
+            (("KNN", "GaussianMixture"), ["KNN", "GaussianMixture"], ["KNN", "GaussianMixture"]),
+            (("EBM", "Mine", "MSP"), ["MSP", "EBM", "Mine"], ["MSP", "EBM", "Mine"]),
+            (("GaussianMixture",), ["GaussianMixture"], ["GaussianMixture"]),
+            (("EBM", "GaussianMixture"), None, ["EBM", "GaussianMixture"]),  # which are the ablation's
+        ],
+    )
+    def test_no_detector_is_without_a_row(self, found, levels, detailed):
+        figures = dict.fromkeys(C10.ood, (30.0, 90.0))
+        made = tables(BenchmarkRun(C10, [r for name in found for r in records_of(C10, name, figures)]))
+        rows = {name: [row[0] for row in table.rows if row[0]] for name, table in made.items()}
+        assert rows.get("levels") == levels
+        assert rows["detailed"] == detailed
+        assert ("ablation" in rows) == (levels is None)
+
+    def test_ablation_figures_stand_beside_rows_in_other_tables(self):
+        run = BenchmarkRun(C10, records_of(C10, "GaussianMixture", dict.fromkeys(C10.ood, (30.0, 90.0))))
+        made = tables(run)
+        assert made["levels"].rows[1] == ["", "paper", "51.8 / 89.3", "46.8 / 91.8", "7.0 / 98.8", "35.1 / 93.3"]
+        assert made["detailed"].rows[1][2:] == [""] * 6 + ["35.1 / 93.3"]
+        assert any("prints SSD's figures" in note for note in made["levels"].notes)
+
+
+class TestOtherSets:
+    """The paper's figures stand beside ours only where both are over the same sets."""
+
+    def paper_row(self, run, name, detector="KNN"):
+        rows = tables(run)[name].rows
+        start = next(i for i, row in enumerate(rows) if row[0].startswith(detector))
+        return next((row[2:] for row in rows[start + 1 : start + 4] if row[1] == "paper"), None)
+
+    def test_a_missing_set_leaves_the_mean_of_the_others(self):
+        run = BenchmarkRun(C10, [r for r in as_the_paper(C10) if r.ood != "lsun"])
+        # near as printed; mid is Places365 alone; the average is over five.
+        average = "32.3 / 93.6"  # (47.9 + 42.6 + 37.8 + 25.2 + 8.1) / 5, (90.3 + 90.6 + 92.6 + 96.0 + 98.6) / 5
+        assert self.paper_row(run, "levels") == ["42.3 / 90.5", "37.8 / 92.6", "16.7 / 97.3", average]
+        assert self.paper_row(run, "detailed")[-1] == average
+        table = tables(run)["levels"]
+        assert table.notes[:2] == (
+            "Without LSUN, not there in this run: means are over the other sets.",
+            "The paper's figures, too, are means over the other sets, where it prints each of them.",
+        )
+        cell = json.loads(run_json(run))["tables"]["levels"]["detectors"]["KNN"]["average"]
+        assert cell["paper"]["fpr95"] == pytest.approx(0.3232)
+        assert cell["this_run"]["fpr95"]["mean"] == pytest.approx(0.3232)
+
+    def test_a_figure_without_its_parts_is_left_out(self):
+        figures = dict.fromkeys(C10.ood, (30.0, 90.0))
+        found = [r for r in records_of(C10, "GaussianMixture", figures) if r.ood != "lsun"]
+        row = self.paper_row(BenchmarkRun(C10, found), "levels", "GaussianMixture")
+        assert row == ["51.8 / 89.3", "", "7.0 / 98.8", ""]
+
+    def test_an_added_set_has_none(self):
+        more = C10.with_ood("far", "noise")
+        run = BenchmarkRun(more, as_the_paper(C10))
+        run.records += [replace(r, ood="noise", fpr95=0.9) for r in run.records if r.ood == "svhn"]
+        assert self.paper_row(run, "levels") == ["42.3 / 90.5", "37.0 / 93.4", "", ""]
+        assert self.paper_row(run, "detailed")[-3:] == ["8.1 / 98.6", "", ""]
+        assert tables(run)["levels"].notes[0].startswith("With noise, not in the paper:")
+
+    def test_claims_are_judged_on_the_paper_s_sets(self):
+        found = as_the_paper(C100)
+        added = [replace(r, ood="noise", fpr95=1.0, auroc=0.0) for r in found if r.ood == "svhn"]
+        others = check_claims(found + added, C100.with_ood("far", "noise"))
+        assert others == check_claims(found, C100)
+        less = [r for r in found if r.ood != "svhn"]
+        claims = {claim.name: claim for claim in check_claims(less, C100)}
+        assert {name: claim.verdict for name, claim in claims.items()} == dict.fromkeys("bcd", UNTESTED)
+        assert claims["d"].lacks == ("SVHN",)
+        near = [r for r in as_the_paper(C10) if r.ood != "cifar100"]
+        assert set(verdicts(C10, near).values()) == {UNTESTED}
 
 
 class TestLatex:
@@ -369,6 +450,17 @@ class TestClaims:
         assert verdicts(C10, found) == {"a": UNTESTED, "b": HOLDS, "c": HOLDS}
         no_far = [r for r in as_the_paper(C100) if r.level != "far"]
         assert verdicts(C100, no_far)["b"] == verdicts(C100, no_far)["d"] == UNTESTED
+
+    def test_best_is_among_all_that_the_paper_compares(self):
+        for name in ("MSP", "ODIN", "EnergyLogits", "SSD"):
+            assert verdicts(C10, [r for r in as_the_paper(C10) if r.detector != name])["a"] == UNTESTED
+            assert verdicts(C100, [r for r in as_the_paper(C100) if r.detector != name])["c"] == UNTESTED
+
+    def test_detectors_on_different_backbones_are_not_compared(self):
+        found = [replace(r, backbone="other") if r.detector in ("SSD", "KNN") else r for r in as_the_paper(C10)]
+        assert verdicts(C10, found) == dict.fromkeys("abc", UNTESTED)
+        (claim,) = [claim for claim in check_claims(found, C10) if claim.name == "b"]
+        assert claim.lacks == ("a backbone that EnergyCorrected and SSD share",)
 
     def test_rendered(self):
         found = [r for r in as_the_paper(C10) if r.detector != "EBM"]

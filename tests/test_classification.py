@@ -8,13 +8,15 @@ import math
 import pytest
 import torch
 
+from outfield import learner as learner_module
 from outfield import storage
 from outfield.augment import Augmentation
 from outfield.batch_norm import SplitBatchNorm2d, join_batch_norms, split_batch_norms
-from outfield.classification import TrainingCheckpoint, train_classifier
+from outfield.classification import TrainingCheckpoint, classifier_for, train_classifier
 from outfield.classifiers import Classifier, load_classifier, load_weights, save_classifier
 from outfield.errors import DivergenceError, FileFormatError, InputError, OutfieldWarning, UnknownNameError
-from outfield.learner import Learner, Pixels
+from outfield.learner import Learner
+from outfield.pixels import Pixels
 from outfield.recipe import Recipe
 from pictures import make_pictures
 
@@ -95,12 +97,74 @@ def test_a_checkpoint_of_another_training_is_refused(train, test, tmp_path):
         train_classifier(train, test, TINY, short, seed=1, checkpoint=checkpoint)
     with pytest.raises(InputError, match="its recipe differ"):
         train_classifier(train, test, TINY, RECIPE, checkpoint=checkpoint)
-    with pytest.raises(InputError, match="its images differ"):
+    with pytest.raises(InputError, match="its images and test images differ"):
         train_classifier(test, None, TINY, short, checkpoint=checkpoint)
     assert (tmp_path / "c.safetensors").read_bytes() == written
     storage.write(tmp_path / "c.safetensors", "detector", {}, {})
     with pytest.raises(FileFormatError, match="holds a detector"):
         train_classifier(train, test, TINY, short, checkpoint=checkpoint)
+
+
+def test_a_checkpoint_knows_its_test_images(train, test, tmp_path):
+    checkpoint = TrainingCheckpoint(tmp_path / "c.safetensors")
+    short = Recipe(**{**RECIPE.__dict__, "epochs": 1})
+    train_classifier(train, test, TINY, short, checkpoint=checkpoint)
+    other = Pixels.of(make_pictures(40, seed=9), (16, 16))
+    with pytest.raises(InputError, match="its test images differ"):
+        train_classifier(train, other, TINY, short, checkpoint=checkpoint)
+
+
+def test_what_stops_a_training_between_epochs_loses_none_of_them(train, test, tmp_path):
+    def interrupt(curve):
+        if len(curve) == 2:
+            raise KeyboardInterrupt
+
+    checkpoint = TrainingCheckpoint(tmp_path / "c.safetensors", seconds=1e9)
+    with pytest.raises(KeyboardInterrupt):
+        train_classifier(train, test, TINY, RECIPE, checkpoint=checkpoint, progress=interrupt)
+    seen = []
+    train_classifier(train, test, TINY, RECIPE, checkpoint=checkpoint, progress=lambda curve: seen.append(len(curve)))
+    assert seen == [3, 4]
+
+
+def test_it_takes_sources_as_well(trained):
+    again = train_classifier(make_pictures(96), make_pictures(40, seed=1), TINY, RECIPE, seed=3, device="cpu")
+    assert same(weights(trained), weights(again))
+
+
+def test_a_classifier_is_made_for_its_images():
+    pictures = make_pictures(24, size=20)
+    classifier, pixels = classifier_for(pictures, "test_resnet", size=12)
+    assert (classifier.classes, classifier.size, classifier.small_images) == (4, (12, 12), True)
+    assert pixels.images.shape == (24, 3, 12, 12)
+    assert (classifier.mean, classifier.std) == pixels.statistics()
+    assert classifier_for(pictures, "test_vit", size=160)[0].small_images is False
+    assert classifier_for(pictures, "test_convnext")[0].small_images is False  # has no such stem
+
+
+def test_chunks_of_augmented_images_are_bounded_by_the_larger_of_both_sizes(monkeypatch):
+    monkeypatch.setattr(learner_module, "CHUNK_BYTES", 12 * 64 * 64 * 8)
+    pixels = Pixels(torch.zeros(32, 3, 64, 64, dtype=torch.uint8), torch.zeros(32, dtype=torch.int64))
+    learner = Learner(TINY, Recipe(batch_size=4), 0, torch.device("cpu"), 0)
+    sizes = []
+    monkeypatch.setattr(learner, "normalise", lambda images: sizes.append(len(images)) or images)
+    list(learner._batches(pixels, 0))
+    assert max(sizes) == 8
+
+
+def test_what_a_network_cannot_take_is_told_with_its_name(train):
+    alexnet = Classifier("torchvision:alexnet", classes=4, small_images=False, size=(16, 16))
+    with pytest.raises(InputError, match="alexnet cannot be trained on images of 16 × 16 in batches of 24"):
+        train_classifier(train, None, alexnet, RECIPE)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"augmentation": "none"}, {"milestones": 0.5}, {"milestones": (0.9, 0.1)}, {"epochs": 1.5}, {"compile": "yes"}],
+)
+def test_settings_of_the_wrong_kind_are_refused(wrong):
+    with pytest.raises(InputError, match=next(iter(wrong))):
+        Recipe(**wrong)
 
 
 def test_what_cannot_be_trained_is_refused(train, test):
@@ -224,7 +288,7 @@ def test_files_hold_the_classifier_and_refuse_others(trained, tmp_path):
     assert not network.training
     with pytest.raises(FileFormatError, match=r"fc.weight is .* instead of"):
         load_weights(Classifier("test_resnet", classes=9).build(), weights(trained), "c")
-    with pytest.raises(FileFormatError, match="without"):
+    with pytest.raises(FileFormatError, match=r"it lacks fc\.bias, fc\.weight"):
         load_weights(network, {name: value for name, value in weights(trained).items() if "fc" not in name}, "c")
     parallel = {f"module.{name}": value for name, value in weights(trained).items()}
     fresh = TINY.build(seed=9)

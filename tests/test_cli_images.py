@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 
@@ -14,6 +15,7 @@ import outfield as of
 from outfield.benchmark.saved import load_run, save_run
 from outfield.cli import app
 from outfield.errors import FileFormatError
+from outfield.storage import read
 from pictures import make_noise, make_pictures
 from samples import quick
 
@@ -81,9 +83,41 @@ def test_training_tells_what_it_did_and_goes_on_from_its_checkpoint(data, networ
     assert len(notes["curve"]["loss"]) == notes["recipe"]["epochs"] == 4
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="signals differ")
+def test_an_interrupted_training_goes_on_where_it_stopped(data, tmp_path):
+    command = [
+        "train",
+        "cifar10",
+        "--data",
+        str(data),
+        "-o",
+        str(tmp_path / "n.safetensors"),
+        "--set",
+        "epochs=40",
+        *TINY,
+    ]
+    running = subprocess.Popen([sys.executable, "-m", "outfield", *command], stderr=subprocess.PIPE, text=True)
+    for line in running.stderr:
+        if line.startswith("epoch 3 "):
+            running.send_signal(signal.SIGINT)
+            break
+    rest = running.stderr.read()
+    assert running.wait(timeout=60) == 130
+    assert "finishing this epoch" in rest
+    assert "the same command goes on" in rest
+    kept = tmp_path / "n.checkpoint.safetensors"
+    done = len(read(kept, "classifier training")[0]["curve"]["loss"])
+    assert 3 <= done < 40
+    again = outfield(*command)
+    assert "going on from" in again.stderr
+    assert f"epoch {done + 1} of 40" in again.stderr
+    assert f"epoch {done} of 40" not in again.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["n.safetensors"]
+
+
 def test_extracted_features_feed_fit_and_evaluate(data, networks, tmp_path, capsys):
     for split in ("train", "test"):
-        run("extract", networks[0], "cifar10", "--data", data, "--split", split, "--labels", "--odin", "--device", "cpu",
+        run("extract", networks[0], "cifar10", "--data", data, "--split", split, "--odin", "--device", "cpu",
             "-o", tmp_path / f"{split}.safetensors")  # fmt: skip
     run("extract", networks[0], data / "svhn.npz", "--odin", "-o", tmp_path / "svhn.npz", "--device", "cpu")
     found = of.FeatureSet.load(tmp_path / "train.safetensors")
@@ -98,7 +132,7 @@ def test_extracted_features_feed_fit_and_evaluate(data, networks, tmp_path, caps
 
 def test_from_images_to_the_report(data, networks, tmp_path, monkeypatch):
     """In this process, because a benchmark's detectors are the paper's, which are too slow for a test: here they are quick."""
-    monkeypatch.setattr(of.benchmark, "paper_detectors", lambda protocol: {name: quick(name) for name in of.DETECTORS})
+    monkeypatch.setattr(of.benchmark, "detectors_from_text", lambda *_: {name: quick(name) for name in of.DETECTORS})
     command = [
         "benchmark",
         "cifar10",
@@ -136,11 +170,25 @@ def test_from_images_to_the_report(data, networks, tmp_path, monkeypatch):
 
 def test_a_kept_run_comes_back_whole(data, networks, tmp_path):
     command = ["benchmark", "cifar10", "--data", str(data), "--out", str(tmp_path), "--no-report", "--device", "cpu"]
-    command += ["--detector", "SSD", "--detector", "MSP", "--ood", "far=svhn2", "--backbone", str(networks[1])]
+    command += [
+        "--detector",
+        "SSD",
+        "--detector",
+        "MSP",
+        "--detector",
+        "KNN",
+        "--set",
+        "KNN.k=7",
+        "--ood",
+        "far=svhn2",
+        "--backbone",
+        str(networks[1]),
+    ]
     save(data, "svhn2", make_noise(20, seed=40))
     app(command, standalone_mode=False)
     run = load_run(tmp_path / "run.safetensors")
     assert run.protocol.far == ("textures", "svhn", "svhn2")
+    assert run.provenance["detectors"]["KNN"]["settings"]["k"] == 7
     assert {len(scores) for scores in run.scores.values()} == {8}
     save_run(run, tmp_path / "copy.safetensors")
     copy = load_run(tmp_path / "copy.safetensors")
@@ -162,6 +210,8 @@ def test_a_kept_run_comes_back_whole(data, networks, tmp_path):
         (["train", "cifar10", "--data", "{data}", "-o", "n.safetensors", "--seeds", "2"], 2, "put {seed} into its name"),
         (["train", "cifar10", "--data", "{data}", "-o", "n.safetensors", "--set", "epochs=0"], 2, "epochs is 0"),
         (["train", "cifar10", "--data", "{data}", "-o", "n.safetensors", "--set", "epoch=3"], 2, "no setting epoch"),
+        (["train", "cifar10", "--data", "{data}", "-o", "n.safetensors", "--checkpoint", "n.safetensors"], 2, "are both"),
+        (["train", "cifar10", "--data", "{data}", "-o", "n.safetensors", "--set", "augmentation=none"], 2, "augmentation is"),
         (["train", "svhn", "--data", "{data}", "-o", "n.safetensors"], 3, "svhn_train.npz"),
         (["train", "{data}/lsun.npz", "-o", "n.safetensors"], 2, "no labels"),
         (["train", "{data}/cifar10_train.npz", "-o", "n.safetensors", "--architecture", "resnet0", "-s", "batch_size=9"], 2,
@@ -171,6 +221,8 @@ def test_a_kept_run_comes_back_whole(data, networks, tmp_path):
         (["extract", "{data}/net-0.safetensors", "{data}/lsun.npz", "-o", "f.npz", "--labels"], 2, "has no labels"),
         (["benchmark", "mnist", "--data", "{data}", "--backbone", "x"], 2, "there are cifar10, cifar100"),
         (["benchmark", "cifar10", "--data", "{data}", "--backbone", "x", "--ood", "noise"], 2, "LEVEL=NAME"),
+        (["benchmark", "cifar10", "--data", "{data}", "--backbone", "x", "--set", "k=9"], 2, "DETECTOR.NAME=VALUE"),
+        (["benchmark", "cifar10", "--data", "{data}", "--backbone", "x", "--set", "KNN.q=9"], 2, "no setting q"),
         (["benchmark", "cifar100", "--data", "{data}", "--backbone", "{data}/net-0.safetensors"], 2, "missing"),
         (["report", "{data}/net-0.safetensors"], 3, "holds a classifier, not a benchmark run"),
     ],

@@ -169,6 +169,11 @@ def test_what_cannot_be_opened(tmp_path):
         open_images(tmp_path / "none.npz")
     with pytest.raises(of.StorageError, match="no such file"):
         open_images(tmp_path / "none")
+    with pytest.raises(of.StorageError, match=r'find\("cifar10", split, folder\), .*--data FOLDER'):
+        open_images("cifar10")
+    for path in ("cifar10.npz", "sets/cifar10"):
+        with pytest.raises(of.StorageError, match=r"no such file or folder$"):
+            open_images(path)
     with pytest.raises(of.InputError, match=r"no image in .*\.jpg"):
         open_images(tmp_path)
     (tmp_path / "images.txt").write_text("none")
@@ -188,11 +193,31 @@ def test_sub_folders_are_classes_as_in_torchvision(classes_folder):
     assert found.classes == ("ant", "ant-lion", "bee")
     assert found.labels.tolist() == [0, 0, 1, 2]
     assert found.name == "insects"
-    assert found.size is None
     assert repr(found) == "ImageFiles(insects: 4 images, 3 classes)"
     for index, original in enumerate((1, 0, 2, 3)):
         assert found[index].dtype == np.uint8
         assert np.array_equal(found[index], pixels()[original])
+
+
+def test_files_of_one_size_have_that_size(classes_folder, monkeypatch):
+    monkeypatch.setattr("outfield.imagefiles.decode", None)  # headers are enough
+    found = open_images(classes_folder)
+    assert found.size == (6, 5)
+    shutil.rmtree(classes_folder)
+    assert found.size == (6, 5)
+
+
+def test_files_of_several_sizes_have_none(classes_folder):
+    save(classes_folder / "ant/b.png", pixels(height=5, width=6)[0])
+    (classes_folder / "bee/deep/d.png").write_bytes(b"broken")
+    assert open_images(classes_folder).size is None  # the first two differ; what follows is not looked at
+    (classes_folder / "ant/b.png").unlink()
+    with pytest.raises(of.FileFormatError, match=r"d\.png is truncated"):
+        assert open_images(classes_folder).size
+    found = open_images(classes_folder)
+    (classes_folder / "bee/deep/d.png").unlink()
+    with pytest.raises(of.StorageError, match=r"d\.png: No such file"):
+        assert found.size
 
 
 def test_the_order_and_labels_are_torchvisions(classes_folder):

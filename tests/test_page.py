@@ -15,6 +15,7 @@ from benchmark_samples import PAPER, PROTOCOL, make_run
 from outfield.benchmark import BenchmarkRun
 from outfield.benchmark.summary import level_columns, summarise
 from outfield.datasets import Protocol
+from outfield.figures import write_figures
 from outfield.figures.chart import FAINT, RULE
 from outfield.page import page, write_page
 from outfield.page.markup import Html, element
@@ -222,6 +223,21 @@ def test_provenance_tables_take_whatever_comes():
     assert provenance_tables({}) == []
 
 
+def test_a_trained_backbone_is_told_of_in_rows():
+    recipe = {"type": "Recipe", "epochs": 200, "augmentation": {"type": "Crops", "flip": 0.5}}
+    notes = {"recipe": recipe, "images": {"name": "cifar10", "n": 50_000}, "curve": {"loss": [0.125] * 200}, "seed": 3}
+    about = {"net": {"sha256": "f" * 64, "classifier": {"classes": 10}, "notes": notes, "accuracy": 0.95}}
+    (table,) = provenance_tables({"backbones": about})
+    assert table.rows == [
+        ["SHA-256", "f" * 64],
+        ["classifier", "classes 10"],
+        ["accuracy", "95.0 %"],
+        ["recipe", "epochs 200\naugmentation: Crops, flip 0.5"],
+        ["images", "name cifar10, n 50,000"],
+        ["seed", "3"],
+    ]
+
+
 def test_time_is_summed_by_stage():
     stages = [{"what": "fit", "detector": "EBM", "seconds": 1.5}, {"what": "fit", "detector": "EBM", "seconds": None}]
     (table,) = provenance_tables({"stages": stages})
@@ -279,6 +295,27 @@ def test_a_set_that_is_missing_is_said():
     run = make_run(backbones=("one",), detectors=("SSD",))
     run = replace(run, records=[r for r in run.records if r.ood != "fish"], scores={}, views=[], histories={})
     assert "Without fish, not there in this run" in page(run)
+
+
+def test_the_paper_s_means_stand_only_beside_means_over_its_sets():
+    run = make_run(backbones=("one",), detectors=("MSP", "SSD"))
+    less = [r for r in run.records if r.ood != "bees"]
+    text = page(replace(run, records=less, scores={}, views=[], histories={}), paper=PAPER)
+    table = text[text.index('<table class="headline') : text.index("</table>")]
+    # Of MSP it prints apes, all that is left of near OOD, but not the average without bees; of SSD each set.
+    printed = re.findall(r'class="paper">([\d.]+)<', table)
+    assert printed == ["57.2", "88.0", "10.0", "90.0", "35.0", "90.0", "55.5", "90.0", f"{191 / 5:.1f}", "90.0"]
+    assert "figures, too, are means over the other sets" in text
+
+
+def test_figures_of_an_earlier_run_do_not_stay(tmp_path):
+    run = make_run(backbones=("one",), n=12)
+    names = {path.name for path in write_figures(run, tmp_path)}
+    assert "training.png" in names
+    (tmp_path / "mine.png").write_text("mine")
+    left = {path.name for path in write_figures(replace(run, histories={}, views=[]), tmp_path)}
+    assert left == names - {"training.png", "features.png"}
+    assert {path.name for path in tmp_path.iterdir()} == left | {"mine.png"}
 
 
 def test_the_file_is_small_and_the_same_each_time(run, text, tmp_path):

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 import outfield as of
+from outfield.storage import check_writable, make_folder, write_bytes
 from samples import make_set, quick
 
 
@@ -268,3 +269,27 @@ def test_every_error_is_in_one_tree():
     assert all(issubclass(kind, of.OutfieldError | of.OutfieldWarning) for kind in kinds)
     for kind in kinds:
         assert kind.__name__ in errors.__doc__ or kind is of.OutfieldWarning
+
+
+def test_what_cannot_be_written_is_found_before_the_work(tmp_path):
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("folder", "pipe"):
+        with pytest.raises(of.StorageError, match=rf"cannot write .*/{name}: it is there and is not an ordinary file"):
+            check_writable(tmp_path / name)
+    with pytest.raises(of.StorageError, match="there is no folder"):
+        check_writable(tmp_path / "none/file")
+    (tmp_path / "file").touch()
+    for name in ("file", "new"):
+        check_writable(tmp_path / name)
+        write_bytes(tmp_path / name, b"content")
+        assert (tmp_path / name).read_bytes() == b"content"
+
+
+def test_a_folder_is_made_with_those_it_lies_in(tmp_path):
+    for _ in range(2):
+        make_folder(tmp_path / "a/b")
+        assert (tmp_path / "a/b").is_dir()
+    (tmp_path / "file").touch()
+    with pytest.raises(of.StorageError, match=r"cannot make the folder .*/file: File exists"):
+        make_folder(tmp_path / "file")

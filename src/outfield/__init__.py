@@ -7,8 +7,8 @@ One convention holds everywhere: **a score is one float per sample, and higher m
 
 from outfield.backbone import Backbone, Odin
 from outfield.benchmark import BenchmarkRun, benchmark_features, paper_detectors, run_benchmark
-from outfield.classification import train_classifier
-from outfield.classifiers import Classifier
+from outfield.classification import TrainingCheckpoint, classifier_for, train_classifier
+from outfield.classifiers import Classifier, load_classifier, save_classifier
 from outfield.datasets import PROTOCOLS, Protocol, find
 from outfield.detectors import (
     DETECTORS,
@@ -97,22 +97,26 @@ __all__ = [
     "Threshold",
     "TooFewSamplesError",
     "Training",
+    "TrainingCheckpoint",
     "UnknownNameError",
     "__version__",
     "aupr_in",
     "aupr_out",
     "auroc",
     "benchmark_features",
+    "classifier_for",
     "evaluate",
     "find",
     "fpr95",
     "id_rejected_at_95_ood_recall",
     "load",
+    "load_classifier",
     "ood_accepted",
     "open_features",
     "open_images",
     "paper_detectors",
     "run_benchmark",
     "run_chains",
+    "save_classifier",
     "train_classifier",
 ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,6 +35,9 @@ class Augmentation:
     flip: float = 0.5
 
     def __post_init__(self) -> None:
+        for name, value in (("scale", self.scale), ("ratio", self.ratio)):
+            require(are_numbers(value) and len(value) == 2, name, value, "two numbers, such as [0.5, 1.0]")
+        require(are_numbers((self.flip,)), "flip", self.flip, "a probability")
         require(0 < self.scale[0] <= self.scale[1] <= 1, "scale", self.scale, "two shares in (0, 1], the smaller first")
         require(0 < self.ratio[0] <= self.ratio[1], "ratio", self.ratio, "two positive numbers, the smaller first")
         require(0 <= self.flip <= 1, "flip", self.flip, "a probability")
@@ -76,6 +80,11 @@ class Augmentation:
         top = torch.where(found, (uniform[2, :, 0] * (height - rows + 1)).floor(), ((height - rows) / 2).round())
         left = torch.where(found, (uniform[3, :, 0] * (width - columns + 1)).floor(), ((width - columns) / 2).round())
         return top, left, rows, columns
+
+
+def are_numbers(value: Any) -> bool:
+    """Whether a setting is a list or tuple of numbers."""
+    return isinstance(value, tuple | list) and all(isinstance(item, int | float) for item in value)
 
 
 def _largest(height: int, width: int, ratio: tuple[float, float]) -> tuple[float, float]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Self
 
@@ -26,6 +28,9 @@ from outfield.progress import bar
 from outfield.weights import PICKLES, Trained, Weights, from_library, from_our_file, from_weights
 
 __all__ = ["Backbone", "Odin", "accuracy"]
+
+ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+"""Where in memory a thing lies, as ``repr`` of a function has it: another place in each process."""
 
 
 class Backbone:
@@ -188,14 +193,19 @@ class Backbone:
     def __repr__(self) -> str:
         height, width = self.input.size
         classes = "" if self.classes is None else f", {self.classes} classes"
-        return f"Backbone({self.name}: {type(self.network).__name__}, images of {height} × {width}{classes})"
+        expects = f"images of {height} × {width}, mean {_shown(self.input.mean)}, std {_shown(self.input.std)}"
+        return f"Backbone({self.name}: {type(self.network).__name__}, {expects}{classes})"
 
     def fingerprint(self) -> str:
-        """SHA-256 of what decides its outputs: weights, kinds of layers, size, normalisation, head; not the name."""
+        """SHA-256 of what decides its outputs: weights, layers and their settings, size, normalisation, head; not the name.
+
+        Settings are those that ``repr(network)`` shows, such as strides.
+        """
         kinds = [(name, type(module).__name__) for name, module in self.network.named_modules()]
+        layers = ADDRESS.sub("", repr(self.network))
         state = {name: value for name, value in self.network.state_dict().items() if isinstance(value, Tensor)}
         numbers = [float(value) for value in (*self.input.size, *self.input.mean, *self.input.std)]
-        settings = f"{kinds}|{numbers}|{self.head}|"
+        settings = f"{kinds}|{layers}|{numbers}|{self.head}|"
         return hashlib.sha256((settings + storage.fingerprint(state)).encode()).hexdigest()
 
     def extract(
@@ -221,8 +231,8 @@ class Backbone:
                 weights are not float32 runs as it is.
 
         Raises:
-            InputError: no images, labels beyond the network's classes, a network that cannot be looked into, outputs that
-                are not finite, or too little memory for one image.
+            InputError: no images, labels beyond the network's classes or of other ones, a network that cannot be looked into,
+                outputs that are not finite, or too little memory for one image.
         """
         if not isinstance(images, ImageSource):
             raise InputError(
@@ -233,6 +243,8 @@ class Backbone:
             raise InputError(f"there is no image in {images.name}")
         require_number("batch_size", batch_size, least=1, whole=True)
         given = images.labels if labels else None
+        if given is not None:
+            self._check_names(images)
         device = self.device
         extraction = Extraction(self.network, device, self.input, self.head, odin, precision)
         batches = read(images, self.input.size, batch_size, workers, pinned=device.type == "cuda")
@@ -250,6 +262,17 @@ class Backbone:
                     fields[name][start : start + len(value)] = value
                 advance(start + len(piece["features"]))
         return FeatureSet(**fields, labels=given)
+
+    def _check_names(self, images: ImageSource) -> None:
+        """Refuse labels that mean other classes than the network's, where the names of both are known."""
+        if not self.names or not images.classes:
+            return
+        for label, (theirs, ours) in enumerate(zip_longest(images.classes, self.names)):
+            if theirs != ours:
+                raise InputError(
+                    f"class {label} of {images.name} is {_name(theirs)}, but that of {self.name} is {_name(ours)}; labels must "
+                    "mean the same classes in the same order, or be left out: extract with labels=False"
+                )
 
     def _check_classes(self, name: str, found: int, labels: np.ndarray | None) -> None:
         if self._classes is None:
@@ -275,6 +298,14 @@ def accuracy(features: FeatureSet) -> float:
     if features.logits is None or features.labels is None:
         raise MissingFieldError(f"accuracy needs logits and labels; there are {', '.join(features.shapes)}")
     return float((features.logits.argmax(1) == features.labels).double().mean())
+
+
+def _name(name: str | None) -> str:
+    return "missing" if name is None else repr(name)
+
+
+def _shown(numbers: Iterable[float]) -> str:
+    return f"({', '.join(f'{number:.4g}' for number in numbers)})"
 
 
 def _inside(network: nn.Module) -> nn.Module:

@@ -5,6 +5,7 @@ Pixels stay bytes as long as they can: on their way to the device they take a qu
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import signal
@@ -18,9 +19,11 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 
+from outfield.checks import as_tensor
 from outfield.config import require, require_number
 from outfield.errors import InputError, OutfieldError, StorageError
 from outfield.images import ImageArray, ImageSource
+from outfield.progress import bar
 
 BYTES_AT_ONCE = 256 * 2**20
 """Pixels of an array that are copied together, at most."""
@@ -28,6 +31,8 @@ BYTES_OF_A_WORKER = 32 * 2**20
 """Pixels that a worker process hands over together; they lie in shared memory, which is often small."""
 FEW = 256
 """So many images are decoded before worker processes have started."""
+ROWS = 512
+"""Images that are resized together where all of a source are read."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +115,32 @@ def read(
     if workers:
         rows = _at_most(BYTES_OF_A_WORKER, size, min(rows, max(32, math.ceil(len(images) / workers))))
     return _decoded(_Batches(images, size, rows), workers, pinned)
+
+
+def read_all(images: ImageSource, size: tuple[int, int], workers: int | None = None) -> Tensor:
+    """All images as bytes (N, 3, h, w) on the CPU, channels last in memory, resized as on their way to a network.
+
+    Args:
+        images: where from; an array that has this size already is not copied, and must not be written to.
+        size: height and width.
+        workers: see :func:`read`.
+
+    Raises:
+        InputError: an image is not uint8 of shape (H, W, 3).
+    """
+    if isinstance(images, ImageArray) and images.size == tuple(size):
+        return as_tensor("images", np.ascontiguousarray(images.images)).permute(0, 3, 1, 2)
+    pixels = torch.empty(len(images), *size, 3, dtype=torch.uint8)
+    done = 0
+    with (
+        bar(f"reading {images.name}", len(images), "images", worth_it=len(images) > ROWS) as advance,
+        contextlib.closing(read(images, size, ROWS, workers, pinned=False)) as batches,
+    ):
+        for batch in batches:
+            pixels[done : done + len(batch)] = resize(batch, size)
+            done += len(batch)
+            advance(done)
+    return pixels.permute(0, 3, 1, 2)
 
 
 def _at_most(bytes_: int, size: tuple[int, int], rows: int) -> int:

@@ -11,7 +11,16 @@ from dataclasses import dataclass
 
 from outfield import paper
 from outfield.benchmark.records import BenchmarkRun
-from outfield.benchmark.summary import Cell, Columns, level_columns, present, set_columns, summarise
+from outfield.benchmark.summary import (
+    Cell,
+    Columns,
+    level_columns,
+    paper_columns,
+    present,
+    published,
+    set_columns,
+    summarise,
+)
 from outfield.claims import MARGIN, UNTESTED, check_claims
 from outfield.datasets import title
 from outfield.paper import AVERAGE, Printed, PrintedTable
@@ -21,15 +30,15 @@ OURS = "EnergyCorrected"
 TABLE_1 = ("MSP", "ODIN", "EnergyLogits", "KNN", "SSD", OURS)
 DETAILED = ("MSP", "ODIN", "EnergyLogits", "KNN", "SSD", "EBM", OURS)
 ABLATION = ("GaussianMixture", "EBM", OURS)
-KNOWN = {*DETAILED, *ABLATION}
-"""Detectors that the paper has a place for; others are added below those."""
+KNOWN = ("MSP", "ODIN", "EnergyLogits", "KNN", "SSD", "GaussianMixture", "EBM", OURS)
+"""Detectors that the paper has a place for, in its order; others are added below those."""
 METRICS = "FPR95 ↓ / AUROC ↑ in percent"
 THIS_RUN, OVER_SEEDS, OVER_BACKBONES, PAPER = "this run", "± seeds", "± backbones", "paper"
 
 
 @dataclass(frozen=True)
 class Block:
-    """Which detectors and columns a table shows, and what the paper prints there."""
+    """Which detectors and columns a table shows, and what the paper has there, over the same sets."""
 
     name: str
     title: str
@@ -40,35 +49,56 @@ class Block:
 
 
 def blocks(run: BenchmarkRun) -> list[Block]:
-    """The paper's tables: Table 1, the detailed one, and the ablation where the run has two of its rows."""
+    """The paper's tables: Table 1, the detailed one, and the ablation where the run has two of its rows.
+
+    Each detector of the run is in the detailed table, and in Table 1 or the ablation.
+    """
     records, protocol = run.records, run.protocol
     found = list(dict.fromkeys(record.detector for record in records))
-    extra = [name for name in found if name not in KNOWN]
     levels, sets = level_columns(records, protocol), set_columns(records, protocol)
     ours, of_id = {OURS: f"{OURS} (ours)"}, title(protocol.id)
-
-    def block(
-        name: str, words: str, detectors: Sequence[str], columns: Columns, printed: Mapping[str, PrintedTable]
-    ) -> Block:
-        shown = tuple(detector for detector in detectors if detector in found)
-        return Block(name, f"{of_id} {words}", shown, columns, printed.get(protocol.id, {}), ours)
-
-    tables = [
-        block("levels", "against near, mid and far OOD", [*TABLE_1, *extra], levels, paper.TABLE_1),
-        block("detailed", "against each OOD set", [*DETAILED, *extra], sets, paper.DETAILED),
-        block("ablation", "without parts of the method", ABLATION, levels, paper.ABLATION),
-    ]
     parts = ours | {"GaussianMixture": "GaussianMixture (ours w/o energy)", "EBM": "EBM (ours w/o MoG)"}
-    tables[2] = Block(**{**vars(tables[2]), "labels": parts})
-    return [table for table in tables if len(table.detectors) > (table.name == "ablation")]
+    ablation = [name for name in ABLATION if name in found]
+    apart = ablation if len(ablation) > 1 else []
+
+    def block(name: str, words: str, rows: Sequence[str], columns: Columns, labels: Mapping[str, str] = ours) -> Block:
+        return Block(name, f"{of_id} {words}", tuple(rows), columns, _printed_table(run, columns), labels)
+
+    def with_others(rows: Sequence[str], elsewhere: Sequence[str] = ()) -> list[str]:
+        """The paper's rows, then detectors that have none: those it knows, then one's own."""
+        others = [name for name in dict.fromkeys([*KNOWN, *found]) if name not in (*rows, *elsewhere)]
+        return [name for name in (*rows, *others) if name in found]
+
+    made = [
+        block("levels", "against near, mid and far OOD", with_others(TABLE_1, apart), levels),
+        block("detailed", "against each OOD set", with_others(DETAILED), sets),
+        block("ablation", "without parts of the method", apart, levels, parts),
+    ]
+    return [one for one in made if one.detectors]
+
+
+def _printed_table(run: BenchmarkRun, columns: Columns) -> PrintedTable:
+    """What the paper has for each column, by detector."""
+    rows: dict[str, dict[str, Printed]] = {}
+    for source in (paper.DETAILED, paper.ABLATION, paper.TABLE_1):
+        for detector, cells in source.get(run.protocol.id, {}).items():
+            rows.setdefault(detector, {}).update(cells)
+    return {
+        detector: {
+            column: Printed(*figures)
+            for column, sets in columns.items()
+            if (figures := published(cells, column, sets, run.protocol)) is not None
+        }
+        for detector, cells in rows.items()
+    }
 
 
 def tables(run: BenchmarkRun) -> dict[str, Table]:
-    """Every table by name: "levels", "detailed", "ablation", then one by each backbone's name if there are several."""
+    """Every table by name: "levels", "detailed", "ablation", then "backbone NAME" for each if there are several."""
     made = {block.name: table(block, run) for block in blocks(run)}
     backbones = list(dict.fromkeys(record.backbone for record in run.records))
     if len(backbones) > 1:
-        made |= {name: backbone_table(run, name) for name in backbones}
+        made |= {f"backbone {name}": backbone_table(run, name) for name in backbones}
     return made
 
 
@@ -90,7 +120,7 @@ def backbone_table(run: BenchmarkRun, backbone: str) -> Table:
     rows, best = _rows(block, summarise(records, columns))
     accuracy = f" (accuracy {percent(run.accuracies[backbone])} %)" if backbone in run.accuracies else ""
     where = f"{title(run.protocol.id)}, backbone {backbone}{accuracy}: {METRICS}"
-    return Table(where, ["detector", "", *map(_heading, columns)], rows, 2, best, _missing(run))
+    return Table(where, ["detector", "", *map(_heading, columns)], rows, 2, best, notes_on_sets(run))
 
 
 def _rows(
@@ -154,7 +184,7 @@ def _what_was_run(run: BenchmarkRun, detectors: Sequence[str]) -> str:
 
 
 def _notes(run: BenchmarkRun, block: Block, printed: bool) -> tuple[str, ...]:
-    notes = list(_missing(run))
+    notes = list(notes_on_sets(run, printed))
     shown = [record for record in run.records if record.detector in block.detectors]
     if max(len({r.seed for r in shown} - {None}), len({r.backbone for r in shown})) > 1:
         notes.append(
@@ -163,17 +193,31 @@ def _notes(run: BenchmarkRun, block: Block, printed: bool) -> tuple[str, ...]:
         )
     if printed:
         notes.append(f"{PAPER}: {paper.REFERENCE}.")
-    if printed and block.name == "ablation" and "GaussianMixture" in block.detectors:
+    if "GaussianMixture" in block.detectors and block.printed.get("GaussianMixture"):
         notes.append("For the mixture alone the paper prints SSD's figures.")
     if printed and "KNN" in block.detectors:
         notes += paper.REMARKS.get(run.protocol.id, ())
     return tuple(notes)
 
 
-def _missing(run: BenchmarkRun) -> tuple[str, ...]:
-    found = present(run.records, run.protocol)
-    absent = [title(name) for name in run.protocol.ood if name not in found]
-    return (f"Without {', '.join(absent)}, not there in this run: means are over the other sets.",) if absent else ()
+def notes_on_sets(run: BenchmarkRun, printed: bool = False) -> tuple[str, ...]:
+    """Which sets are missing, which the paper does not have, and what that does to means.
+
+    Args:
+        run: the results.
+        printed: whether the paper's figures stand beside.
+    """
+    found, theirs = present(run.records, run.protocol), paper_columns(run.protocol)
+    absent = [title(name) for name in dict.fromkeys((*run.protocol.ood, *theirs[AVERAGE])) if name not in found]
+    added = [title(name) for name in found if name not in theirs[AVERAGE]]
+    notes = []
+    if absent:
+        notes.append(f"Without {', '.join(absent)}, not there in this run: means are over the other sets.")
+    if added:
+        notes.append(f"With {', '.join(added)}, not in the paper: it has no figure for a mean over more than its sets.")
+    if absent and printed:
+        notes.append("The paper's figures, too, are means over the other sets, where it prints each of them.")
+    return tuple(notes)
 
 
 def claims_table(run: BenchmarkRun) -> Table | None:
@@ -194,7 +238,8 @@ def claims_table(run: BenchmarkRun) -> Table | None:
     header = ["claim", "what was compared", THIS_RUN, "against", "as claimed"]
     name = f"What the paper says of {title(run.protocol.id)}, and what this run finds (in percent)"
     rules = f"On par: worse by at most {MARGIN['fpr95'] * 100:g} point of FPR95 and {MARGIN['auroc'] * 100:g} of AUROC."
-    return Table(name, header, rows, 2, notes=(rules, *_missing(run))) if rows else None
+    sets = "Judged on the paper's sets only; a claim about a set that is missing is not tested."
+    return Table(name, header, rows, 2, notes=(rules, sets)) if rows else None
 
 
 def _outcome(passed: int, of: int) -> str:

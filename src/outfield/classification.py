@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,13 @@ import torch
 from torch import nn
 
 from outfield import storage
-from outfield.classifiers import Classifier
+from outfield.classifiers import Classifier, has_small_stem, save_classifier
 from outfield.config import require_number, to_plain
+from outfield.devices import resolve_device
 from outfield.errors import DivergenceError, FileFormatError, InputError
-from outfield.learner import Learner, Pixels
+from outfield.images import ImageSource
+from outfield.learner import Learner
+from outfield.pixels import Pixels
 from outfield.recipe import Recipe
 
 
@@ -68,15 +71,29 @@ class TrainedClassifier:
     classifier: Classifier
     curve: Curve
 
+    def save(self, path: storage.PathLike, recipe: Recipe, seed: int, images: ImageSource) -> None:
+        """Write weights, architecture and where they come from to one file, atomically."""
+        device = next(self.network.parameters()).device
+        notes = {
+            "recipe": to_plain(recipe),
+            "seed": seed,
+            "images": {"name": images.name, "n": len(images), "sha256": images.fingerprint()},
+            "curve": asdict(self.curve),
+            "seconds": round(sum(self.curve.seconds), 1),
+            "torch": torch.__version__,
+            "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        }
+        save_classifier(path, self.classifier, self.network.state_dict(), notes)
+
 
 def train_classifier(
-    train: Pixels,
-    test: Pixels | None,
+    train: ImageSource | Pixels,
+    test: ImageSource | Pixels | None,
     classifier: Classifier,
     recipe: Recipe = Recipe(),
     *,
     seed: int = 0,
-    device: torch.device | str = "cpu",
+    device: torch.device | str = "auto",
     test_every: int = 1,
     checkpoint: TrainingCheckpoint | None = None,
     progress: Callable[[Curve], None] | None = None,
@@ -88,53 +105,117 @@ def train_classifier(
     Args:
         train: training images and labels.
         test: images on which the accuracy is told; nothing is chosen by it.
-        classifier: what to train. Its mean and std are used as they are; see :meth:`Pixels.statistics`.
+        classifier: what to train; see :func:`classifier_for`.
         recipe: how.
         seed: of the first weights and of everything drawn.
         device: where.
         test_every: epochs between two looks at the test images; also after the last.
-        checkpoint: a file in which the running training is kept, and from which it goes on if it exists.
+        checkpoint: a file in which the running training is kept, and from which it goes on if it exists. Also written when
+            ``progress`` raises.
         progress: called after every epoch with the curve so far.
 
     Raises:
         InputError: images and classifier do not fit, or the checkpoint belongs to another training.
         DivergenceError: the loss is no longer finite.
     """
-    _check(train, test, classifier, recipe, test_every)
-    steps = recipe.epochs * (len(train) // recipe.batch_size)
-    learner = Learner(classifier, recipe, seed, torch.device(device), steps)
-    curve = Curve()
-    identity: dict[str, Any] = {}
+    pixels = train if isinstance(train, Pixels) else Pixels.of(train, classifier.size)
+    held_out = test if isinstance(test, Pixels | None) else Pixels.of(test, classifier.size)
+    _check(pixels, held_out, classifier, recipe, test_every)
+    steps = recipe.epochs * (len(pixels) // recipe.batch_size)
+    learner = Learner(classifier, recipe, seed, resolve_device(device), steps)
+    curve, identity = Curve(), {}
     if checkpoint is not None:
-        identity = {
-            "classifier": to_plain(classifier),
-            "recipe": to_plain(recipe),
-            "seed": seed,
-            "images": train.fingerprint(),
-        }
+        identity = _identity(pixels, held_out, classifier, recipe, seed)
         if Path(checkpoint.path).exists():
             curve = _restore(learner, checkpoint, identity)
-    train, test = train.to(learner.device), None if test is None else test.to(learner.device)
-    written = time.monotonic()
-    while len(curve) < recipe.epochs:
-        began, epoch = time.monotonic(), len(curve)
-        loss, accuracy = learner.epoch(train, epoch, recipe.rate(epoch))
-        if not loss < float("inf"):
-            raise DivergenceError(
-                f"the loss became {loss} in epoch {epoch + 1}; lower learning_rate (now {recipe.learning_rate:g})"
-            )
-        curve.loss.append(loss)
-        curve.train_accuracy.append(accuracy)
-        looks = test is not None and (len(curve) % test_every == 0 or len(curve) == recipe.epochs)
-        curve.test_accuracy.append(learner.accuracy(test) if test is not None and looks else None)
-        curve.seconds.append(time.monotonic() - began)
-        if checkpoint is not None and (len(curve) == recipe.epochs or time.monotonic() - written >= checkpoint.seconds):
+
+    def keep() -> None:
+        if checkpoint is not None:
             header = {"identity": identity, "curve": asdict(curve)}
             storage.write(checkpoint.path, "classifier training", header, learner.state())
+
+    pixels = pixels.to(learner.device)
+    held_out = None if held_out is None else held_out.to(learner.device)
+    written = time.monotonic()
+    while len(curve) < recipe.epochs:
+        _one_epoch(learner, pixels, held_out, curve, test_every)
+        if checkpoint is not None and (len(curve) == recipe.epochs or time.monotonic() - written >= checkpoint.seconds):
+            keep()
             written = time.monotonic()
         if progress is not None:
-            progress(curve)
+            try:
+                progress(curve)
+            except BaseException:
+                keep()
+                raise
     return TrainedClassifier(learner.finish(), classifier, curve)
+
+
+def _one_epoch(learner: Learner, train: Pixels, test: Pixels | None, curve: Curve, test_every: int) -> None:
+    began, epoch, recipe = time.monotonic(), len(curve), learner.recipe
+    try:
+        loss, accuracy = learner.epoch(train, epoch, recipe.rate(epoch))
+    except (RuntimeError, ValueError, TypeError, AssertionError) as error:
+        if epoch > 0 or isinstance(error, torch.OutOfMemoryError):
+            raise
+        size = "{} × {}".format(*learner.classifier.size)
+        what = (
+            f"{learner.classifier.architecture} cannot be trained on images of {size} in batches of {recipe.batch_size}"
+        )
+        raise InputError(f"{what}: {str(error).splitlines()[0]}") from error
+    if not loss < float("inf"):
+        raise DivergenceError(
+            f"the loss became {loss} in epoch {epoch + 1}; lower learning_rate (now {recipe.learning_rate:g})"
+        )
+    curve.loss.append(loss)
+    curve.train_accuracy.append(accuracy)
+    looks = len(curve) % test_every == 0 or len(curve) == recipe.epochs
+    curve.test_accuracy.append(learner.accuracy(test) if test is not None and looks else None)
+    curve.seconds.append(time.monotonic() - began)
+
+
+def classifier_for(
+    images: ImageSource, architecture: str = "resnet34", size: int | None = None, small_images: bool | None = None
+) -> tuple[Classifier, Pixels]:
+    """A classifier of a source's classes, with the mean and standard deviation of its pixels; and the pixels.
+
+    Args:
+        images: training images.
+        architecture: see :class:`Classifier`.
+        size: height and width of the input; those of the images if None.
+        small_images: see :class:`Classifier`; by default below 64 pixels, where the network has such a stem.
+
+    Raises:
+        InputError: the images have no labels, or differ in size and ``size`` is None.
+    """
+    shape = images.size if size is None else (size, size)
+    if shape is None:
+        raise InputError(f"{images.name} has images of different sizes; say which size the network takes (--size)")
+    pixels = Pixels.of(images, shape)
+    mean, std = pixels.statistics()
+    made = Classifier(
+        architecture=architecture,
+        classes=len(images.classes) if images.classes else int(pixels.labels.max()) + 1,
+        small_images=bool(small_images),
+        size=shape,
+        mean=mean,
+        std=std,
+        names=images.classes or (),
+    )
+    if small_images is None and min(shape) < 64 and has_small_stem(made.build()):
+        made = replace(made, small_images=True)
+    return made, pixels
+
+
+def _identity(train: Pixels, test: Pixels | None, classifier: Classifier, recipe: Recipe, seed: int) -> dict[str, Any]:
+    """What must be equal for a checkpoint to belong to a training."""
+    return {
+        "classifier": to_plain(classifier),
+        "recipe": to_plain(recipe),
+        "seed": seed,
+        "images": train.fingerprint(),
+        "test images": None if test is None else test.fingerprint(),
+    }
 
 
 def _check(train: Pixels, test: Pixels | None, classifier: Classifier, recipe: Recipe, test_every: int) -> None:
@@ -144,6 +225,10 @@ def _check(train: Pixels, test: Pixels | None, classifier: Classifier, recipe: R
             raise InputError(f"{data.name} has labels up to {top} but the classifier has {classifier.classes} classes")
     if len(train) < recipe.batch_size:
         raise InputError(f"batch_size is {recipe.batch_size} but there are only {len(train)} training images; lower it")
+    if test is not None and tuple(test.images.shape[2:]) != tuple(classifier.size):
+        raise InputError(
+            f"{test.name} has images of {tuple(test.images.shape[2:])} but the network takes {classifier.size}"
+        )
     require_number("test_every", test_every, least=1, whole=True)
 
 

@@ -15,6 +15,8 @@ from outfield.errors import FileFormatError, InputError, UnknownNameError
 from outfield.version import __version__
 
 LIBRARIES = ("timm", "torchvision")
+PREFIXES = ("", "module.", "model.")
+"""That all names in a state dict may have: none, that of data-parallel training, that of a network inside of another."""
 
 
 @configurable
@@ -44,7 +46,9 @@ class Classifier:
     def __post_init__(self) -> None:
         require(bool(self.architecture), "architecture", self.architecture, "the name of a model")
         require_number("classes", self.classes, least=1, whole=True)
-        require(len(self.size) == 2 and min(self.size) >= 1, "size", self.size, "a height and a width")
+        require(isinstance(self.size, tuple) and len(self.size) == 2, "size", self.size, "a height and a width")
+        for side in self.size:
+            require_number("size", side, least=1, whole=True)
         require(len(self.mean) == len(self.std) == 3, "mean and std", (self.mean, self.std), "three numbers each")
         require(min(self.std) > 0, "std", self.std, "above 0")
         require(len(self.names) in (0, self.classes), "names", self.names, f"{self.classes} names or none")
@@ -103,10 +107,17 @@ def _similar(name: str, known: list[str]) -> str:
     return f"; did you mean {' or '.join(close)}?" if close else ""
 
 
+def has_small_stem(network: nn.Module) -> bool:
+    """Whether a network has the stem of a ResNet, which :func:`use_small_stem` can replace."""
+    return all(hasattr(network, name) for name in ("conv1", "maxpool")) and isinstance(
+        getattr(network, "bn1", None), nn.BatchNorm2d
+    )
+
+
 def use_small_stem(network: nn.Module, name: str) -> None:
     """Give a ResNet of timm or torchvision a 3 × 3 stem of stride 1 without max-pooling, in place."""
     norm = getattr(network, "bn1", None)
-    if not (hasattr(network, "conv1") and hasattr(network, "maxpool") and isinstance(norm, nn.BatchNorm2d)):
+    if not has_small_stem(network) or not isinstance(norm, nn.BatchNorm2d):
         raise InputError(
             f"small_images is for ResNets of timm and torchvision; {name} has another stem: set small_images=false, or choose "
             "an architecture made for small images"
@@ -155,33 +166,32 @@ def load_classifier(path: storage.PathLike) -> tuple[nn.Module, Classifier, dict
 def load_weights(network: nn.Module, weights: Mapping[str, Tensor], source: str) -> None:
     """Put a state dict into a network; the error names what is missing, superfluous or of another shape.
 
-    Names that all begin with "module." (data-parallel training) or "model." are understood.
+    Names that all begin with one of :data:`PREFIXES` are understood.
     """
     wanted = network.state_dict()
-    for prefix in ("", "module.", "model."):
+    for prefix in PREFIXES:
         if all(name.startswith(prefix) for name in weights) and any(n.removeprefix(prefix) in wanted for n in weights):
             found = {name.removeprefix(prefix): value for name, value in weights.items()}
             break
     else:
         found = dict(weights)
-    missing, extra = sorted(wanted.keys() - found.keys()), sorted(found.keys() - wanted.keys())
     shapes = [
         f"{name} is {tuple(found[name].shape)} instead of {tuple(wanted[name].shape)}"
         for name in wanted.keys() & found.keys()
         if found[name].shape != wanted[name].shape
     ]
     problems = [
-        f"{what} {', '.join(names[:3])}{' …' if len(names) > 3 else ''}"
+        f"{what}{', '.join(sorted(names)[:3])}{', …' if len(names) > 3 else ''}"
         for what, names in (
-            ("without", missing),
-            ("with unknown", extra),
-            ("but", sorted(shapes)),
+            ("it lacks ", wanted.keys() - found.keys()),
+            ("it has the unknown ", found.keys() - wanted.keys()),
+            ("", shapes),
         )
         if names
     ]
     if problems:
         raise FileFormatError(
-            f"{source} does not fit {type(network).__name__}: it comes {', and '.join(problems)}; "
-            "check the architecture, the number of classes and small_images"
+            f"{source} does not fit {type(network).__name__}: {'; '.join(problems)}; check the architecture, the number of "
+            "classes and small_images"
         )
     network.load_state_dict(found)

@@ -16,7 +16,7 @@ from outfield.errors import FileFormatError, InputError, StorageError, UnknownNa
 from outfield.imagefiles import NPZ_ARRAYS, ImageFiles, image_names, open_images
 from outfield.images import ImageSource
 from outfield.layouts import Layout, torchvision_datasets
-from outfield.storage import PathLike
+from outfield.storage import PathLike, make_folder
 
 LEVELS = ("near", "mid", "far")
 SPLITS = ("train", "test")
@@ -219,8 +219,8 @@ def _home(row: NamedSet) -> str:
 def _download(name: str, split: str, folder: Path) -> None:
     row = DATASETS[name]
     cls = getattr(torchvision_datasets(folder), row.torchvision or "")
+    make_folder(folder)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         cls(folder, download=True, **row.options[split])
     except (OSError, RuntimeError, EOFError, tarfile.TarError) as error:
         raise StorageError(f"cannot download {row.title} to {folder}: {error}{_home(row)}") from error

@@ -6,7 +6,7 @@ import contextlib
 import warnings
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -50,19 +50,39 @@ def undisturbed(network: nn.Module, device: torch.device) -> Iterator[None]:
 @contextlib.contextmanager
 def arithmetic(device: torch.device, half: torch.dtype | None) -> Iterator[None]:
     """Autocast to ``half``; or, for None, full precision: on a GPU without TF32, which is put back afterwards."""
-    if half is not None or device.type != "cuda":
-        with torch.autocast(device.type, dtype=half, enabled=half is not None):
+    full = half is None and device.type == "cuda"
+    with (
+        without_tf32() if full else contextlib.nullcontext(),
+        torch.autocast(device.type, dtype=half, enabled=half is not None),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def without_tf32() -> Iterator[None]:
+    """Convolutions and matrix products in full float32 on a GPU; afterwards every setting is as it was."""
+    backends: Any = torch.backends
+    if not hasattr(backends, "fp32_precision"):  # before torch 2.9
+        convolutions, products = backends.cudnn.allow_tf32, torch.get_float32_matmul_precision()
+        backends.cudnn.allow_tf32 = False
+        torch.set_float32_matmul_precision("highest")
+        try:
             yield
+        finally:
+            backends.cudnn.allow_tf32 = convolutions
+            torch.set_float32_matmul_precision(products)
         return
-    convolutions, products = torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision()
-    torch.backends.cudnn.allow_tf32 = False
-    torch.set_float32_matmul_precision("highest")
+    cudnn, before = backends.cudnn, []
     try:
-        with torch.autocast(device.type, enabled=False):
-            yield
+        # From the general to the special: what is not set reads as what is above it, so only what was set is written to.
+        for place in (backends, cudnn, cudnn.conv, cudnn.rnn, backends.cuda.matmul):
+            if place.fp32_precision != "ieee":
+                before.append((place, place.fp32_precision))
+                place.fp32_precision = "ieee"
+        yield
     finally:
-        torch.backends.cudnn.allow_tf32 = convolutions
-        torch.set_float32_matmul_precision(products)
+        for place, precision in reversed(before):
+            place.fp32_precision = precision
 
 
 class _Flight(NamedTuple):

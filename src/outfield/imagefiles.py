@@ -9,7 +9,10 @@ import struct
 import zlib
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import cached_property
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -76,9 +79,29 @@ class EncodedImages(ImageSource):
         """
         return decode(self.content(index), self.where(index))
 
-    @property
-    def size(self) -> None:
-        return None
+    def opened(self, index: int) -> AbstractContextManager[BinaryIO]:
+        """The encoded image as a file, of which only the beginning may be read."""
+        return io.BytesIO(self.content(index))
+
+    @cached_property
+    def size(self) -> tuple[int, int] | None:
+        """Height and width where all images share them, else None; the beginnings of files tell, up to the first difference.
+
+        Raises:
+            FileFormatError: one is broken.
+            StorageError: one cannot be read.
+        """
+        first = self._size_of(0)
+        with bar(f"sizes of {self.name}", len(self), "images", worth_it=len(self) > 5000) as advance:
+            for index in range(1, len(self)):
+                if self._size_of(index) != first:
+                    return None
+                advance(index + 1)
+        return first
+
+    def _size_of(self, index: int) -> tuple[int, int]:
+        with self.opened(index) as file, _as_image(file, self.where(index)) as image:
+            return image.height, image.width
 
     def __repr__(self) -> str:
         classes = "" if self.labels is None else f", {len(np.unique(self.labels))} classes"
@@ -153,12 +176,18 @@ class ImageFiles(EncodedImages):
     def where(self, index: int) -> str:
         return str(self.folder / self.names[index])
 
-    def content(self, index: int) -> bytes:
+    @contextmanager
+    def opened(self, index: int) -> Iterator[BinaryIO]:
         path = self.folder / self.names[index]
         try:
-            return path.read_bytes()
+            with open(path, "rb") as file:
+                yield file
         except OSError as error:
             raise StorageError(f"cannot read {path}: {error.strerror or error}") from error
+
+    def content(self, index: int) -> bytes:
+        with self.opened(index) as file:
+            return file.read()
 
 
 def image_names(folder: PathLike) -> Iterator[str]:
@@ -185,11 +214,18 @@ def decode(content: bytes, where: str) -> np.ndarray:
     Raises:
         FileFormatError: broken, too large for Pillow, or of more than 8 bits a channel.
     """
+    with _as_image(io.BytesIO(content), where) as image:
+        if image.mode[0] in "IF":  # Pillow would cut such values off at 255: a white picture, and no error
+            raise FileFormatError(f"{where} has more than 8 bits a channel ({image.mode}); save it with 8")
+        return np.array(image.convert("RGB"))
+
+
+@contextmanager
+def _as_image(file: BinaryIO, where: str) -> Iterator[Image.Image]:
+    """An image that Pillow has not decoded yet; what it raises becomes a FileFormatError."""
     try:
-        with Image.open(io.BytesIO(content)) as image:
-            if image.mode[0] in "IF":  # Pillow would cut such values off at 255: a white picture, and no error
-                raise FileFormatError(f"{where} has more than 8 bits a channel ({image.mode}); save it with 8")
-            return np.array(image.convert("RGB"))
+        with Image.open(file) as image:
+            yield image
     except FileFormatError:
         raise
     except (*BROKEN, Image.DecompressionBombError) as error:
@@ -213,7 +249,9 @@ def open_images(source: PathLike, name: str | None = None) -> ImageSource:
     path = Path(source)
     if path.is_dir():
         return ImageFiles.of(path, name)
-    if path.exists() and path.suffix.lower() != ".npz":
+    if not path.exists():
+        raise StorageError(f"cannot read {path}: there is no such file or folder{_named_set(path)}")
+    if path.suffix.lower() != ".npz":
         raise StorageError(f"cannot read {path}: images are read from an .npz file or a folder of image files")
     arrays = read_npz(path, None)
     if "images" not in arrays or set(arrays) - {"images", "labels", "classes"}:
@@ -229,3 +267,13 @@ def open_images(source: PathLike, name: str | None = None) -> ImageSource:
         return ImageArray(arrays["images"], arrays.get("labels"), name or path.stem, names)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
+
+
+def _named_set(path: Path) -> str:
+    """A hint where the path may be meant as the name of a set."""
+    if path.suffix or len(path.parts) != 1:
+        return ""
+    return (
+        f'; if it is the name of a set, say in which folder that is kept: find("{path}", split, folder), or on the command line '
+        "--data FOLDER"
+    )

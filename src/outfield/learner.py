@@ -1,24 +1,20 @@
-"""One network under training: pixels on the device, a step of SGD, an epoch, an accuracy. On a GPU the step is recorded."""
+"""One network under training: a step of SGD, an epoch, an accuracy. On a GPU the step is recorded."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from outfield import storage
 from outfield.batch_norm import join_batch_norms, split_batch_norms
 from outfield.classifiers import Classifier
-from outfield.errors import InputError, OutfieldWarning
-from outfield.images import ImageArray, ImageSource
-from outfield.progress import bar
+from outfield.errors import OutfieldWarning
+from outfield.pixels import Pixels
 from outfield.recipe import Recipe
 
 CHUNK_BYTES = 2**29
@@ -28,86 +24,8 @@ PAYS_FROM = 5000
 WARM_UP = 4
 """Steps taken before one is recorded, in which libraries choose their algorithms."""
 TEST_BATCH = 2000
-
-
-class Pixels:
-    """Labelled images of one size as one tensor of bytes (N, 3, H, W), in channels-last order.
-
-    Args:
-        images: uint8 (N, 3, H, W).
-        labels: int64 (N,).
-        name: for messages.
-    """
-
-    def __init__(self, images: Tensor, labels: Tensor, name: str = "images") -> None:
-        self.images, self.labels, self.name = images, labels, name
-
-    @classmethod
-    def of(cls, source: ImageSource, size: tuple[int, int]) -> Pixels:
-        """All images of a source, decoded, and resized to ``size`` where they have another.
-
-        Raises:
-            InputError: the source has no labels.
-        """
-        if source.labels is None:
-            raise InputError(f"{source.name} has no labels; a classifier is trained on labelled images")
-        if isinstance(source, ImageArray):
-            array = torch.from_numpy(np.ascontiguousarray(source.images)).permute(0, 3, 1, 2)
-        else:
-            array = _decode(source, size)
-        return cls(array, torch.from_numpy(source.labels), source.name)
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def to(self, device: torch.device) -> Pixels:
-        """On the device, if half of its free memory holds them; else they stay, and travel in pieces."""
-        if device.type == "cuda" and self.images.numel() < torch.cuda.mem_get_info(device)[0] // 2:
-            return Pixels(self.images.to(device), self.labels.to(device), self.name)
-        return self
-
-    def statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Mean and standard deviation of each channel, in [0, 1], from the counts of the 256 values."""
-        values = torch.arange(256, dtype=torch.float64) / 255
-        means, stds = [], []
-        for channel in range(self.images.shape[1]):
-            counts = torch.zeros(256, dtype=torch.float64)
-            for piece in self.images.split(4096):
-                counts += torch.bincount(piece[:, channel].flatten(), minlength=256).double().cpu()
-            share = counts / counts.sum()
-            mean = (share * values).sum()
-            means.append(round(float(mean), 6))
-            stds.append(round(float((share * (values - mean) ** 2).sum().sqrt()), 6))
-        return tuple(means), tuple(stds)
-
-    def fingerprint(self) -> str:
-        """Digest of pixels and labels."""
-        digest = storage.Fingerprint()
-        digest.begin("images", self.images.dtype, tuple(self.images.shape))
-        for piece in self.images.split(4096):
-            digest.update(piece.permute(0, 2, 3, 1).contiguous().cpu())
-        digest.begin("labels", self.labels.dtype, tuple(self.labels.shape))
-        digest.update(self.labels.cpu().contiguous())
-        return digest.hexdigest()
-
-
-def _decode(source: ImageSource, size: tuple[int, int]) -> Tensor:
-    """Images of any size as (N, 3, *size): resized with antialiasing, decoded by several threads."""
-    from PIL import Image
-
-    pixels = np.empty((len(source), *size, 3), np.uint8)
-
-    def put(index: int) -> None:
-        image = source[index]
-        if image.shape[:2] != size:
-            resized = Image.fromarray(image).resize((size[1], size[0]), Image.Resampling.BILINEAR)
-            image = np.asarray(resized)
-        pixels[index] = image
-
-    with ThreadPoolExecutor() as pool, bar(f"reading {source.name}", len(source), "images") as advance:
-        for done, _ in enumerate(pool.map(put, range(len(source))), 1):
-            advance(done)
-    return torch.from_numpy(pixels).permute(0, 3, 1, 2)
+TEST_BYTES = 2**28
+"""Test images together: so many, or what fits this size as floats."""
 
 
 class Learner:
@@ -166,7 +84,8 @@ class Learner:
         order = torch.randperm(len(data), generator=generator, device=self.device).to(data.images.device)
         size, batch = self.classifier.size, self.recipe.batch_size
         steps = len(data) // batch
-        at_once = max(1, CHUNK_BYTES // (batch * 12 * size[0] * size[1]))
+        largest = max(size[0] * size[1], data.images.shape[2] * data.images.shape[3])
+        at_once = max(1, CHUNK_BYTES // (batch * 12 * largest))
         for first in range(0, steps, at_once):
             chosen = order[first * batch : min(steps, first + at_once) * batch]
             images = data.images[chosen].to(self.device, torch.float32)
@@ -213,7 +132,7 @@ class Learner:
         """Fill the parameters' gradients and add to the totals."""
         self.optimiser.zero_grad()
         with self._precision():
-            logits = self.forward(images).float()
+            logits = logits_of(self.forward(images)).float()
         loss = functional.cross_entropy(logits, labels)
         loss.backward()
         with torch.no_grad():
@@ -249,15 +168,13 @@ class Learner:
 
     @torch.no_grad()
     def accuracy(self, data: Pixels) -> float:
-        """Share of images that the network classifies rightly."""
+        """Share of images, of the network's own size, that it classifies rightly."""
         self.network.eval()
         right = torch.zeros((), dtype=torch.int64, device=self.device)
-        for images, labels in zip(data.images.split(TEST_BATCH), data.labels.split(TEST_BATCH), strict=True):
-            inputs = images.to(self.device, torch.float32)
-            if inputs.shape[2:] != self.classifier.size:
-                inputs = functional.interpolate(inputs, self.classifier.size, mode="bilinear", antialias=True)
+        rows = max(1, min(TEST_BATCH, TEST_BYTES // (4 * data.images[0].numel())))
+        for images, labels in zip(data.images.split(rows), data.labels.split(rows), strict=True):
             with self._precision():
-                logits = self.network(self.normalise(inputs))
+                logits = logits_of(self.network(self.normalise(images.to(self.device, torch.float32))))
             right += (logits.argmax(1) == labels.to(self.device)).sum()
         return int(right) / len(data)
 
@@ -283,3 +200,9 @@ class Learner:
             if f"momentum.{name}" in tensors:
                 buffer = torch.empty_like(parameter).copy_(tensors[f"momentum.{name}"])
                 self.optimiser.state[parameter]["momentum_buffer"] = buffer
+
+
+def logits_of(output: Any) -> Tensor:
+    """The logits (N, K) of what a network gives; some also give those of auxiliary heads while they are trained."""
+    logits: Tensor = output[0] if isinstance(output, tuple) else output
+    return logits

@@ -66,19 +66,30 @@ def _git(folder: Path, *command: str) -> str | None:
 def versions() -> dict[str, str | None]:
     """Of Python, Outfield, the libraries that numbers depend on, and CUDA; None for what is not installed."""
     found: dict[str, str | None] = {"python": platform.python_version(), "outfield": __version__}
-    for name in LIBRARIES:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            found[name] = None
-    return found | {"cuda": torch.version.cuda}
+    return found | {name: version_of(name) for name in LIBRARIES} | {"cuda": torch.version.cuda}
+
+
+def version_of(library: str) -> str | None:
+    """The installed version of a library; None where it is not installed."""
+    try:
+        return importlib.metadata.version(library)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def made_by() -> dict[str, str | None]:
+    """What a result was made with, in three words: version, commit and torch."""
+    found = commit()
+    name = None if found["commit"] is None else found["commit"][:12] + " with changes" * bool(found["dirty"])
+    return {"outfield": __version__, "commit": name, "torch": version_of("torch")}
 
 
 def machine(device: str = "auto") -> dict[str, Any]:
-    """Device in use, the GPU's name where there is one, number of processors, system and architecture."""
+    """Device in use, its name if it is a GPU, number of processors, system and architecture."""
+    place = resolve_device(device)
     return {
-        "device": str(resolve_device(device)),
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "device": str(place),
+        "gpu": torch.cuda.get_device_name(place) if place.type == "cuda" else None,
         "cpus": os.cpu_count(),
         "system": platform.system(),
         "architecture": platform.machine(),

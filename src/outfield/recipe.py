@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from outfield.augment import Augmentation
+from outfield.augment import Augmentation, are_numbers
 from outfield.config import configurable, require, require_number
 
 PRECISIONS = ("auto", "float32", "bfloat16")
@@ -51,8 +51,10 @@ class Recipe:
         require_number("warm_up", self.warm_up, least=0, whole=True)
         require_number("momentum", self.momentum, least=0, most=1)
         require_number("weight_decay", self.weight_decay, least=0)
+        require(are_numbers(self.milestones), "milestones", self.milestones, "a list of shares of the training")
         good = all(0 < share <= 1 for share in self.milestones) and list(self.milestones) == sorted(self.milestones)
         require(good, "milestones", self.milestones, "shares of the training in (0, 1], ascending")
+        require(callable(self.augmentation), "augmentation", self.augmentation, "an outfield.augment.Augmentation")
         require(self.precision in PRECISIONS, "precision", self.precision, f"one of {', '.join(PRECISIONS)}")
         require(self.compile in ("auto", True, False), "compile", self.compile, "true, false or auto")
 

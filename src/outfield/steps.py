@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -202,8 +202,18 @@ class _Rounded(nn.Module):
 @contextlib.contextmanager
 def matmul_precision(precision: str) -> Iterator[None]:
     """Float32 products in full, or in TF32 for any other precision, on GPUs; put back afterwards."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest" if precision == "float32" else "high")
+    full = precision == "float32"
+    try:
+        before = torch.get_float32_matmul_precision()
+    except RuntimeError:  # someone has set it by torch.backends' newer fp32_precision, which forbids the older calls
+        place: Any = torch.backends.cuda.matmul
+        was, place.fp32_precision = place.fp32_precision, "ieee" if full else "tf32"
+        try:
+            yield
+        finally:
+            place.fp32_precision = was
+        return
+    torch.set_float32_matmul_precision("highest" if full else "high")
     try:
         yield
     finally:

@@ -60,13 +60,27 @@ def check_writable(path: PathLike) -> None:
     """Find out before long work whether ``path`` can be written after it.
 
     Raises:
-        StorageError: its folder does not exist or is not writable.
+        StorageError: its folder does not exist or is not writable, or something else than a file is there.
     """
     folder = Path(path).resolve().parent
+    if Path(path).exists() and not Path(path).is_file():
+        raise StorageError(f"cannot write {path}: it is there and is not an ordinary file")
     if not folder.is_dir():
         raise StorageError(f"cannot write {path}: there is no folder {folder}")
     if not os.access(folder, os.W_OK):
         raise StorageError(f"cannot write {path}: the folder {folder} is not writable")
+
+
+def make_folder(path: PathLike) -> None:
+    """Make a folder and those it lies in, where they are not there.
+
+    Raises:
+        StorageError: it cannot be made, or something else is there.
+    """
+    try:
+        Path(path).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"cannot make the folder {path}: {error.strerror or error}") from error
 
 
 def write_bytes(path: PathLike, content: bytes) -> None:

@@ -14,15 +14,13 @@ from torch import Tensor, nn
 from outfield import storage
 from outfield.arrays import find_safetensors
 from outfield.batches import Input
-from outfield.classifiers import create, load_classifier, load_weights, use_small_stem
+from outfield.classifiers import PREFIXES, create, load_classifier, load_weights, use_small_stem
 from outfield.errors import FileFormatError, InputError, OutfieldError, StorageError
 
 PICKLES = (".pt", ".pth", ".bin", ".ckpt", ".pkl")
 """Endings of files that are unpickled when they are read, which may run any code."""
 SMALL = (32, 32)
 """Height and width that a stem for small images is meant for."""
-PREFIXES = ("", "module.", "model.")
-"""Of names in state dicts; :func:`outfield.classifiers.load_weights` knows the same."""
 
 Weights = storage.PathLike | Mapping[str, Tensor]
 

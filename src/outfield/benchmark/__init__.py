@@ -4,7 +4,17 @@
 tables, figures and pages are made.
 """
 
+from outfield.benchmark.choice import detectors_from_text, paper_detectors
 from outfield.benchmark.records import BenchmarkRun, Key, Record, View
-from outfield.benchmark.runs import benchmark_features, paper_detectors, run_benchmark
+from outfield.benchmark.runs import benchmark_features, run_benchmark
 
-__all__ = ["BenchmarkRun", "Key", "Record", "View", "benchmark_features", "paper_detectors", "run_benchmark"]
+__all__ = [
+    "BenchmarkRun",
+    "Key",
+    "Record",
+    "View",
+    "benchmark_features",
+    "detectors_from_text",
+    "paper_detectors",
+    "run_benchmark",
+]

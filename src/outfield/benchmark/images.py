@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path, PurePath
 from typing import Any
 from typing import Protocol as Interface
+
+import numpy as np
+import torch
+from torch import Tensor
 
 from outfield import datasets, storage
 from outfield.backbone import Backbone, Odin
@@ -18,6 +24,9 @@ from outfield.errors import FileFormatError, InputError, StorageError, UnknownNa
 from outfield.features import FeatureSet
 from outfield.images import ImageSource
 from outfield.provenance import without_paths
+
+KINDS = {"features": "FeatureSet", "odin": "odin logits"}
+"""Of the files that extraction leaves, by kind of stage."""
 
 
 class Extractor(Interface):
@@ -58,28 +67,28 @@ class ExtractedSets(Sets):
         say: Say,
     ) -> None:
         self.name, self.backbone, self.images, self.stages, self.say = name, backbone, images, stages, say
+        self.odin = odin
         self.ood = tuple(part for part in images if part not in (TRAIN, TEST))
-        # Nothing is fitted on perturbed images, and the classes of OOD images are none of the backbone's.
-        self._how: dict[str, dict[str, Any]] = {
-            part: {"odin": None if part == TRAIN else odin, "labels": part not in self.ood} for part in images
-        }
         weights = backbone.fingerprint()
-        self._stages = {
-            part: Stage(
-                "features",
-                {"backbone": name, "set": part},
-                {
-                    "images": checksums[part],
-                    "backbone": weights,
-                    **{key: to_plain(value) for key, value in how.items()},
-                },
-            )
-            for part, how in self._how.items()
+        # The classes of OOD images are none of the backbone's.
+        self._features = {
+            part: self._stage("features", part, checksums[part], weights, labels=part not in self.ood)
+            for part in images
+        }
+        # Stages of their own, so that ODIN comes and goes without the others; nothing is fitted on perturbed images.
+        self._odin = {
+            part: self._stage("odin", part, checksums[part], weights, odin=to_plain(odin))
+            for part in images
+            if odin is not None and part != TRAIN
         }
         self._held: dict[str, FeatureSet] = {}
 
-    def identity(self, name: str) -> str:
-        return self._stages[name].digest
+    def _stage(self, what: str, part: str, images: str, weights: str, **more: Any) -> Stage:
+        return Stage(what, {"backbone": self.name, "set": part}, {"images": images, "backbone": weights, **more})
+
+    def identity(self, name: str, fields: Collection[str] = ()) -> str:
+        digest = self._features[name].digest
+        return f"{digest} {self._odin[name].digest}" if "odin_logits" in fields else digest
 
     def __getitem__(self, name: str) -> FeatureSet:
         if name not in self._held:
@@ -89,31 +98,46 @@ class ExtractedSets(Sets):
 
     def _extract_missing(self) -> None:
         """All sets that no earlier run left, so that an image that cannot be read is found before the first long fit."""
-        for part, stage in self._stages.items():
-            path = self.stages.path(stage)
-            if path is None or not path.exists():
+        for part in self.images:
+            paths = [self.stages.path(stages[part]) for stages in (self._features, self._odin) if part in stages]
+            if not all(path is not None and path.exists() for path in paths):
                 self._hold(part)
 
     def _hold(self, part: str) -> None:
-        if part not in self._held:
-            stage = self._stages[part]
-            self._held[part] = self.stages.run(stage, lambda: self._extract(part), _save, lambda p: self._load(part, p))
+        if part in self._held:
+            return
+        stages = [self._features[part]] + ([self._odin[part]] if part in self._odin else [])
+        found = {stage.what: self.stages.find(stage, partial(self._load, part, stage.what)) for stage in stages}
+        lacks = [stage for stage in stages if found[stage.what] is None]
+        if lacks:
+            begin = time.perf_counter()
+            tensors = self._extract(part, self.odin if found.get("odin", {}) is None else None).tensors()
+            seconds: float | None = time.perf_counter() - begin
+            perturbed = {"odin_logits": tensors.pop("odin_logits", torch.empty(0))}
+            for stage in lacks:
+                found[stage.what] = perturbed if stage.what == "odin" else tensors
+                self.stages.keep(stage, found[stage.what], partial(_save, stage.what), seconds)
+                seconds = None  # what came in the same pass has no time of its own
+        self._held[part] = FeatureSet(
+            **{name: value for data in found.values() for name, value in (data or {}).items()}
+        )
 
-    def _extract(self, part: str) -> FeatureSet:
+    def _extract(self, part: str, odin: Odin | None) -> FeatureSet:
         images = self.images[part]
         which = f" ({part})" if part in (TRAIN, TEST) else ""
         self.say(f"{self.name}: extracting features of {len(images):,} images of {images.name}{which}")
-        return self.backbone.extract(images, **self._how[part])
+        return self.backbone.extract(images, odin=odin, labels=part not in self.ood)
 
-    def _load(self, part: str, path: Path) -> FeatureSet:
-        data, images = FeatureSet.load(path), len(self.images[part])
-        if len(data) != images:
-            raise FileFormatError(f"{path} has {len(data)} rows, but there are {images} images")
-        return data
+    def _load(self, part: str, what: str, path: Path) -> dict[str, Tensor]:
+        _, tensors = storage.read(path, KINDS[what])
+        for value in tensors.values():
+            if len(value) != len(self.images[part]):
+                raise FileFormatError(f"{path} has {len(value)} rows, but there are {len(self.images[part])} images")
+        return tensors
 
 
-def _save(data: FeatureSet, path: Path) -> None:
-    data.save(path)
+def _save(what: str, tensors: Mapping[str, Tensor] | None, path: Path) -> None:
+    storage.write(path, KINDS[what], {}, tensors or {})
 
 
 def find_images(
@@ -122,6 +146,11 @@ def find_images(
     """Images of every set that is there, and what is wrong with each that is not; for the arguments see run_benchmark."""
     wanted = {TRAIN: (protocol.id, "train"), TEST: (protocol.id, "test")} | {ood: (ood, "test") for ood in protocol.ood}
     if isinstance(data, Mapping):
+        unknown = [part for part in data if part not in wanted]
+        if unknown:
+            raise InputError(
+                f"data has {', '.join(unknown)}, but the protocol of {protocol.id} has {', '.join(wanted)}; with_ood adds one"
+            )
         return {part: data[part] for part in wanted if part in data}, {
             part: part for part in wanted if part not in data
         }
@@ -135,10 +164,21 @@ def find_images(
     return images, problems
 
 
-def check_labels(images: Mapping[str, ImageSource]) -> None:
-    """Refuse, before any work, training images without labels."""
+def check_images(images: Mapping[str, ImageSource]) -> None:
+    """Refuse, before any work, training images without labels, and ID images that stand for another set as well."""
     if images[TRAIN].labels is None:
         raise InputError(f"the training images of {images[TRAIN].name} have no labels; detectors learn from them")
+    ood = [part for part in images if part not in (TRAIN, TEST)]
+    for part, known in [(TEST, TRAIN), *((part, known) for part in ood for known in (TRAIN, TEST))]:
+        if _equal(images[part], images[known]):
+            raise InputError(f"{part} and the {known} set of {images[known].name} are the same images, one by one")
+
+
+def _equal(one: ImageSource, other: ImageSource) -> bool:
+    """Whether the pixels are; labels may differ. The first pair that differs ends it, mostly the very first."""
+    if len(one) != len(other):
+        return False
+    return all(np.array_equal(one[index], other[index]) for index in range(len(one)))
 
 
 def open_backbones(backbones: Sequence[str | Extractor], device: str) -> dict[str, Extractor]:

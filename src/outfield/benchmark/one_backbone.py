@@ -6,8 +6,8 @@ import functools
 import time
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +17,7 @@ from torch import Tensor
 from outfield import storage
 from outfield.backbone import accuracy
 from outfield.benchmark.records import BenchmarkRun, Key, Record, View
+from outfield.benchmark.sources import code_of
 from outfield.benchmark.stages import Stage, Stages
 from outfield.benchmark.view import lay_out
 from outfield.config import arguments, construct
@@ -26,6 +27,7 @@ from outfield.errors import FileFormatError, InputError, OutfieldWarning
 from outfield.features import FeatureSource
 from outfield.metrics import Separation
 from outfield.provenance import settings
+from outfield.training import History
 
 Say = Callable[[str], None]
 """Told what is being done."""
@@ -43,8 +45,8 @@ class Sets(ABC):
         """The features of a set."""
 
     @abstractmethod
-    def identity(self, name: str) -> str:
-        """What is different for different features of a set; for results that are kept."""
+    def identity(self, name: str, fields: Collection[str] = ()) -> str:
+        """What is different for different features of a set, or of other fields that are used; for results that are kept."""
 
 
 @dataclass
@@ -86,26 +88,39 @@ class OneBackbone:
         learned = isinstance(detector, LearnedEnergy)
         wanted: list[int | None] = [*given] if given else [*seeds] if learned else [None]
         fits = {seed: self._fit_stage(name, detector, seed) for seed in wanted}
-        # Where all scores are found from an earlier run, the detector is not needed, nor the features.
+        # Where scores and curves are found from an earlier run, the detector is not needed, nor the features.
         fitted = functools.cache(lambda: dict(given) if given else self._fitted(detector, fits))
         for seed in wanted:
             key = Key(self.name, name, seed)
+            needs = detector.score_needs
             scores = {
-                self._shown(part): self._scores(key, part, fits[seed], lambda seed=seed: fitted()[seed])  # type: ignore[misc]
+                self._shown(part): self._scores(key, part, needs, fits[seed], lambda seed=seed: fitted()[seed])  # type: ignore[misc]
                 for part in (TEST, *self.sets.ood)
             }
             self.run.scores[key] = scores
             self.run.records += [self._record(key, scores, ood) for ood in self.sets.ood]
             if learned:
-                self.run.histories[key] = fitted()[seed].history_  # type: ignore[attr-defined]
+                self.run.histories[key] = self._history(key, fits[seed], lambda seed=seed: fitted()[seed])  # type: ignore[misc]
+        if not fitted.cache_info().currsize:
+            for fit in fits.values():
+                self.stages.mention(fit)
+
+    def _history(self, key: Key, fit: Stage, detector: Callable[[], Detector]) -> History:
+        stage = Stage("history", asdict(key), {"fit": fit.digest})
+        found = self.stages.find(stage, _load_history)
+        if found is None:
+            found = detector().history_  # type: ignore[attr-defined]
+            self.stages.keep(stage, found, _save_history, 0.0)
+        return found
 
     def _shown(self, part: str) -> str:
         return self.run.protocol.id if part == TEST else part
 
     def _fit_stage(self, name: str, detector: Detector, seed: int | None) -> Stage:
         built = settings(detector) | ({} if seed is None else {"seed": seed})
-        about = {"backbone": self.name, "detector": name, "seed": seed}
-        return Stage("detector", about, {"train": self.sets.identity(TRAIN), "settings": built})
+        about = asdict(Key(self.name, name, seed))
+        depends = {"train": self.sets.identity(TRAIN), "settings": built, "class": code_of(detector)}
+        return Stage("detector", about, depends)
 
     def _fitted(self, detector: Detector, fits: Mapping[int | None, Stage]) -> dict[int | None, Detector]:
         """Fitted detectors by seed, found or fitted."""
@@ -125,31 +140,55 @@ class OneBackbone:
         missing = [seed for seed, one in found.items() if one is None]
         if missing:
             # A checkpoint of all seeds is nearer to the end than a fresh fit of those that are missing.
-            whole = self._checkpoint(fits.values())
+            whole = self.stages.path(_checkpoint(fits.values()))
             group = [*fits] if whole is not None and whole.exists() else missing
-            path = self._checkpoint(fits[seed] for seed in group)
             self.say(f"{self.name}: fitting {type(fresh).__name__}, seed{'s' * (len(group) > 1)} {str(group)[1:-1]}")
-            train = self.sets[TRAIN]
-            begin = time.perf_counter()
-            found |= dict(zip(group, _train(fresh, train, group, path), strict=True))
-            seconds = (time.perf_counter() - begin) / len(group)  # of fits side by side, each has its share
+            kept = _checkpoint(fits[seed] for seed in group)
+            trained, seconds = self._train(fresh, group, kept)
+            found |= dict(zip(group, trained, strict=True))
+            share = None if seconds is None else seconds / len(group)  # of fits side by side, each has its share
             for seed in missing:
-                self.stages.keep(fits[seed], found[seed], _save_detector, seconds)
-            if path is not None:
-                path.unlink(missing_ok=True)
+                self.stages.keep(fits[seed], found[seed], _save_detector, share)
+            self.stages.drop(kept)
         return {seed: one for seed, one in found.items() if one is not None}
 
-    def _checkpoint(self, fits: Iterable[Stage]) -> Path | None:
-        stages = list(fits)
-        about = {name: stages[0].about[name] for name in ("backbone", "detector")}
-        return self.stages.path(Stage("checkpoint", about, {"fits": [stage.digest for stage in stages]}))
+    def _train(self, fresh: LearnedEnergy, seeds: list[int], kept: Stage) -> tuple[list[LearnedEnergy], float | None]:
+        """Fit all seeds side by side, from the checkpoint if it is one of this fit; with the seconds of all of the fit.
+
+        They are None where an earlier part of it was killed before it could note its own.
+        """
+        train, path = self.sets[TRAIN], self.stages.path(kept)
+        if path is not None and path.exists():
+            try:
+                return self._timed(lambda: fresh.fit_seeds(train, seeds, checkpoint=path), kept)
+            except (FileFormatError, InputError) as error:
+                warnings.warn(f"a fit begins anew: {error}", OutfieldWarning, stacklevel=2)
+                self.stages.drop(kept)
+        return self._timed(lambda: fresh.fit_seeds(train, seeds, checkpoint=path), kept)
+
+    def _timed(self, fit: Callable[[], list[LearnedEnergy]], kept: Stage) -> tuple[list[LearnedEnergy], float | None]:
+        """A fit, and its seconds with those that are noted beside its checkpoint, where it leaves the new sum if cut off."""
+        path = self.stages.path(kept)
+        before = self.stages.noted(kept)["seconds"] if path is not None and path.exists() else 0.0
+        self.stages.write_note(kept, None)  # what stays if this process is killed
+        begin = time.perf_counter()
+
+        def total() -> float | None:
+            return None if before is None else float(before) + time.perf_counter() - begin
+
+        try:
+            return fit(), total()
+        finally:
+            self.stages.write_note(kept, total())
 
     def _load(self, path: Path) -> Detector:
         return load(path).to(self.device)
 
-    def _scores(self, key: Key, part: str, fit: Stage, detector: Callable[[], Detector]) -> np.ndarray:
-        about = {"backbone": key.backbone, "detector": key.detector, "seed": key.seed, "set": part}
-        stage = Stage("scores", about, {"fit": fit.digest, "set": self.sets.identity(part)})
+    def _scores(
+        self, key: Key, part: str, needs: Collection[str], fit: Stage, detector: Callable[[], Detector]
+    ) -> np.ndarray:
+        about = {**asdict(key), "set": part}
+        stage = Stage("scores", about, {"fit": fit.digest, "set": self.sets.identity(part, needs)})
         found = self.stages.find(stage, _load_scores)
         if found is None:
             fitted, data = detector(), self.sets[part]
@@ -201,15 +240,11 @@ class OneBackbone:
         return View(self.name, tensors["points"].numpy(), tuple(header["sets"]), tensors["labels"].numpy())
 
 
-def _train(fresh: LearnedEnergy, train: FeatureSource, seeds: list[int], path: Path | None) -> list[LearnedEnergy]:
-    """Fit all seeds side by side, from the checkpoint if it is one of this fit."""
-    if path is not None and path.exists():
-        try:
-            return fresh.fit_seeds(train, seeds, checkpoint=path)
-        except (FileFormatError, InputError) as error:
-            warnings.warn(f"a fit begins anew: {error}", OutfieldWarning, stacklevel=2)
-            path.unlink()
-    return fresh.fit_seeds(train, seeds, checkpoint=path)
+def _checkpoint(fits: Iterable[Stage]) -> Stage:
+    """Where a running fit of these is kept."""
+    stages = list(fits)
+    about = {name: stages[0].about[name] for name in ("backbone", "detector")}
+    return Stage("checkpoint", about, {"fits": [stage.digest for stage in stages]})
 
 
 def _save_detector(detector: Detector | None, path: Path) -> None:
@@ -220,6 +255,15 @@ def _save_detector(detector: Detector | None, path: Path) -> None:
 def _save_view(view: View, path: Path) -> None:
     tensors: dict[str, Tensor] = {"points": torch.from_numpy(view.points), "labels": torch.from_numpy(view.labels)}
     storage.write(path, "view", {"sets": list(view.sets)}, tensors)
+
+
+def _save_history(history: History, path: Path) -> None:
+    storage.write(path, "history", asdict(history), {})
+
+
+def _load_history(path: Path) -> History:
+    header, _ = storage.read(path, "history")
+    return History(**header)
 
 
 def _save_scores(scores: np.ndarray, path: Path) -> None:

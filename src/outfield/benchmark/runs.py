@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from outfield import storage
-from outfield.backbone import Odin
-from outfield.benchmark.images import ExtractedSets, Extractor, check_labels, find_images, notes_of, open_backbones
+from outfield.benchmark.choice import paper_detectors, perturbation
+from outfield.benchmark.images import ExtractedSets, Extractor, check_images, find_images, notes_of, open_backbones
 from outfield.benchmark.one_backbone import TEST, TRAIN, OneBackbone, Say, Sets
 from outfield.benchmark.records import BenchmarkRun, Key
 from outfield.benchmark.stages import Stages
 from outfield.config import require, require_number, to_plain
 from outfield.datasets import Protocol
-from outfield.detectors import DETECTORS, KNN, Detector
+from outfield.detectors import Detector
 from outfield.errors import InputError, MissingFieldError
 from outfield.features import FeatureSet, FeatureSource
 from outfield.images import ImageSource
@@ -23,11 +23,6 @@ from outfield.provenance import about_this_run, machine, settings
 
 CACHE = "cache"
 """Folder, below the one that a run writes to, in which each stage's result is kept."""
-
-
-def paper_detectors(protocol: Protocol) -> dict[str, Detector]:
-    """Every detector with the paper's settings for this ID set, not fitted, by name."""
-    return {name: KNN(protocol.neighbours) if cls is KNN else cls() for name, cls in DETECTORS.items()}
 
 
 def benchmark_features(
@@ -123,13 +118,15 @@ def run_benchmark(
         say: told what is being done.
 
     Raises:
-        InputError: sets are not there (the message lists all of them), a backbone given twice. Nothing was computed.
+        InputError: sets are not there (the message lists all of them) or not in the protocol, ID images given as another set
+            too, a backbone given twice, two temperatures of ODIN. Nothing was computed.
         StorageError: ``out`` cannot be written.
     """
     chosen, numbers = dict(paper_detectors(protocol) if detectors is None else detectors), _seeds(seeds)
+    odin = perturbation(chosen)
     images, problems = find_images(protocol, data, download)
     missing = _left_out(protocol, problems, allow_missing)
-    check_labels(images)
+    check_images(images)
     opened = open_backbones(backbones, device)
     stages = Stages(Path(out) / CACHE, machine(device)["device"])
     run = _begin(protocol, chosen, numbers, {}, device)
@@ -137,7 +134,6 @@ def run_benchmark(
     checksums = {name: source.fingerprint() for name, source in images.items()}
     about = {name: {"images": len(source), "sha256": checksums[name]} for name, source in images.items()}
     run.provenance |= {"missing": missing, "data": about}
-    odin = Odin() if any("odin_logits" in detector.score_needs for detector in chosen.values()) else None
     run.provenance["odin"] = to_plain(odin)
     for (name, backbone), given in zip(opened.items(), backbones, strict=True):
         sets = ExtractedSets(name, backbone, images, checksums, odin, stages, say)
@@ -199,7 +195,7 @@ class _Given(Sets):
     def __getitem__(self, name: str) -> FeatureSource:
         return self._sets[name]
 
-    def identity(self, name: str) -> str:
+    def identity(self, name: str, fields: Collection[str] = ()) -> str:
         return name  # nothing made from them is kept
 
 
@@ -224,7 +220,7 @@ def _left_out(protocol: Protocol, problems: Mapping[str, str], allow_missing: bo
     """The names of sets that are not there, if that is allowed."""
     fatal = [text for name, text in problems.items() if name in (TRAIN, TEST) or not allow_missing]
     if fatal:
-        hint = "" if {TRAIN, TEST} & set(problems) else "; allow_missing goes on without them"
+        hint = "" if {TRAIN, TEST} & set(problems) else "; allow_missing=True, or --allow-missing, goes on without them"
         raise InputError("these sets are missing: " + "; ".join(fatal) + hint)
     if set(protocol.ood) <= set(problems):
         raise InputError("no OOD set is there; at least one is needed")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import asdict
 
@@ -12,12 +13,23 @@ from torch import Tensor
 from outfield import storage
 from outfield.benchmark.records import BenchmarkRun, Key, Record, View
 from outfield.datasets import Protocol
-from outfield.errors import FileFormatError
+from outfield.errors import FileFormatError, OutfieldError, OutfieldWarning
 from outfield.training import History
 
 
 def save_run(run: BenchmarkRun, path: storage.PathLike) -> None:
-    """Write records, scores, training curves, views and provenance to a ``.safetensors`` file, atomically."""
+    """Write records, scores, training curves, views and provenance to a ``.safetensors`` file, atomically.
+
+    A warning tells what a run that is there already has and this one lacks.
+    """
+    lost = _lost(path, run)
+    if lost:
+        warnings.warn(
+            f"the run in {path} had {lost}, which this one lacks: the results go on without; what was computed is kept and found "
+            "when it is run again",
+            OutfieldWarning,
+            stacklevel=2,
+        )
     tensors: dict[str, Tensor] = {}
     for number, scores in enumerate(run.scores.values()):
         tensors |= {f"scores.{number}.{name}": torch.from_numpy(values) for name, values in scores.items()}
@@ -34,6 +46,21 @@ def save_run(run: BenchmarkRun, path: storage.PathLike) -> None:
         "provenance": run.provenance,
     }
     storage.write(path, "benchmark run", header, tensors)
+
+
+def _lost(path: storage.PathLike, run: BenchmarkRun) -> str:
+    """Backbones, detectors, seeds and OOD sets that the run at ``path`` has and ``run`` lacks; none if there is none."""
+    try:
+        before = load_run(path)
+    except OutfieldError:
+        return ""
+    lost = []
+    for what in ("backbone", "detector", "seed", "ood"):
+        there, here = (dict.fromkeys(getattr(record, what) for record in one.records) for one in (before, run))
+        gone = [str(value) for value in there if value is not None and value not in here]
+        name = "OOD set" if what == "ood" else what
+        lost += [f"the {name}{'s' * (len(gone) > 1)} {', '.join(gone)}"] if gone else []
+    return " and ".join(lost)
 
 
 def load_run(path: storage.PathLike) -> BenchmarkRun:

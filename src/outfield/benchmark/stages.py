@@ -1,8 +1,8 @@
 """Long work in stages whose results are kept: a run that was cut off goes on, and a second run finds all of it done.
 
-A stage's file is named after what it is and a digest of everything its result depends on; beside it lies a ``.json`` that
-says what went into the digest, how long the stage took and on what device. The device is no part of the digest: what a GPU
-computed is taken up on a CPU as well.
+A stage's file is named after what it is and a digest of everything its result depends on, the code included; beside it lies a
+``.json`` that says what went into the digest, how long the stage took, on what device and with what version. The device is no
+part of the digest: what a GPU computed is taken up on a CPU as well.
 """
 
 from __future__ import annotations
@@ -18,10 +18,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from outfield import storage
+from outfield.benchmark.sources import code
 from outfield.errors import FileFormatError, InputError, OutfieldWarning, StorageError
-from outfield.version import __version__
+from outfield.provenance import made_by
 
 T = TypeVar("T")
+MEASURED = ("seconds", "device", "outfield", "commit", "torch")
+"""What is noted beside each result: how long it took, where, and what made it."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +43,8 @@ class Stage:
 
     @property
     def digest(self) -> str:
-        """Of what it depends on, the kind of stage and the version of Outfield."""
-        content = json.dumps([self.what, self.depends, __version__], sort_keys=True)
+        """Of what it depends on, the kind of stage and the code behind it."""
+        content = json.dumps([self.what, self.depends, code(self.what)], sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()[:20]
 
     @property
@@ -61,12 +64,13 @@ class Stages:
         device: to be noted beside each result.
 
     Attributes:
-        log: what was done: kind, names, seconds, device, and whether the result was found from an earlier run.
+        log: what was done: kind, names, seconds (None where they are not known), device, what version made the result, and
+            whether it was found from an earlier run.
     """
 
     def __init__(self, folder: storage.PathLike | None, device: str) -> None:
         self.folder = None if folder is None else Path(folder)
-        self.device = device
+        self.here = {"device": device, **made_by()}
         self.log: list[dict[str, Any]] = []
         if self.folder is not None:
             try:
@@ -100,34 +104,58 @@ class Stages:
         except (FileFormatError, StorageError, InputError) as error:
             warnings.warn(f"a kept result is damaged and is computed again: {error}", OutfieldWarning, stacklevel=2)
             return None
-        self._note(stage, found=True, **self._beside(path))
+        self._note(stage, found=True, **self.noted(stage))
         return found
 
-    def keep(self, stage: Stage, result: T, save: Callable[[T, Path], None], seconds: float) -> None:
+    def mention(self, stage: Stage) -> None:
+        """Note in the log a kept result that others were made from but that was not needed itself."""
+        path = self.path(stage)
+        if path is not None and path.exists():
+            self._note(stage, found=True, **self.noted(stage))
+
+    def keep(self, stage: Stage, result: T, save: Callable[[T, Path], None], seconds: float | None) -> None:
         """Put a result into the folder, if there is one, and note how long it took."""
         path = self.path(stage)
-        measured = {"seconds": round(seconds, 3), "device": self.device}
         if path is not None:
             save(result, path)
-            body = {"what": stage.what, **stage.about, **measured, "depends_on": stage.depends, "outfield": __version__}
-            storage.write_bytes(path.with_suffix(".json"), (json.dumps(body, indent=2) + "\n").encode())
-        self._note(stage, found=False, **measured)
+        self._note(stage, found=False, **self.write_note(stage, seconds))
 
-    def _beside(self, path: Path) -> dict[str, Any]:
-        """Seconds and device as noted beside a kept result; None where the note is gone."""
+    def write_note(self, stage: Stage, seconds: float | None) -> dict[str, Any]:
+        """Write the ``.json`` beside a result and give what it says of time and place."""
+        path = self.path(stage)
+        measured = {"seconds": None if seconds is None else round(seconds, 3), **self.here}
+        if path is not None:
+            depends = {**stage.depends, "code": code(stage.what)}
+            body = {"what": stage.what, **stage.about, **measured, "depends_on": depends}
+            storage.write_bytes(path.with_suffix(".json"), (json.dumps(body, indent=2) + "\n").encode())
+        return measured
+
+    def noted(self, stage: Stage) -> dict[str, Any]:
+        """Time, place and version as noted beside a kept result; None where the note is gone."""
+        path = self.path(stage)
         try:
-            noted = json.loads(path.with_suffix(".json").read_text())
-            return {name: noted.get(name) for name in ("seconds", "device")}
+            noted = {} if path is None else json.loads(path.with_suffix(".json").read_text())
+            return {name: noted.get(name) for name in MEASURED}
         except (OSError, ValueError, AttributeError):
-            return {"seconds": None, "device": None}
+            return dict.fromkeys(MEASURED)
+
+    def drop(self, stage: Stage) -> None:
+        """Remove a result that is no longer needed, and its note."""
+        path = self.path(stage)
+        if path is not None:
+            path.unlink(missing_ok=True)
+            path.with_suffix(".json").unlink(missing_ok=True)
 
     def _note(self, stage: Stage, **more: Any) -> None:
         self.log.append({"what": stage.what, **stage.about, **more})
 
     def summary(self) -> list[dict[str, Any]]:
-        """The log with one entry for all sets that a detector scored: their number, and their seconds together."""
+        """The log with one entry for all sets that a detector scored: their number, and their seconds together.
+
+        Curves are left out: they come with the fit.
+        """
         merged: dict[str, dict[str, Any]] = {}
-        for entry in self.log:
+        for entry in [entry for entry in self.log if entry["what"] != "history"]:
             one = {"sets": 1, **{name: value for name, value in entry.items() if name != "set"}}
             alike = {name: value for name, value in one.items() if name not in ("seconds", "found", "sets")}
             if entry["what"] != "scores":

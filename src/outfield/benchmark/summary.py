@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from outfield.benchmark.records import Record
-from outfield.datasets import Protocol
+from outfield.datasets import PROTOCOLS, Protocol
 from outfield.paper import AVERAGE
 
 METRICS = ("fpr95", "auroc")
@@ -66,6 +66,34 @@ def set_columns(records: Sequence[Record], protocol: Protocol) -> dict[str, tupl
     """Each OOD set that is there and the average over them."""
     sets = present(records, protocol)
     return {name: (name,) for name in sets} | {AVERAGE: sets}
+
+
+def paper_columns(protocol: Protocol) -> dict[str, tuple[str, ...]]:
+    """The sets behind a published figure of each level and of the average: the paper's own, where the ID set is one of its."""
+    known = PROTOCOLS.get(protocol.id, protocol)
+    return known.levels | {AVERAGE: known.ood}
+
+
+def published(
+    cells: Mapping[str, tuple[float, float]], column: str, sets: Sequence[str], protocol: Protocol
+) -> tuple[float, float] | None:
+    """(FPR95, AUROC) that a paper has for a column, over the very sets that the column is over; None where it has not.
+
+    Args:
+        cells: what it prints of a detector, by OOD set, level and "average".
+        column: which.
+        sets: that the column is over.
+        protocol: of the run.
+
+    Returns:
+        The figure as printed if it is over the same sets, else the mean of those it prints of each set, if it prints all.
+    """
+    if column in cells and {*sets} == {*paper_columns(protocol).get(column, (column,))}:
+        return cells[column]
+    if not all(ood in cells for ood in sets):
+        return None
+    fpr95, auroc = (statistics.fmean(cells[ood][metric] for ood in sets) for metric in (0, 1))
+    return fpr95, auroc
 
 
 def summarise(records: Iterable[Record], columns: Columns) -> Summary:

@@ -6,8 +6,11 @@ Exit codes: 0 done; 1 a failure we did not foresee; 2 wrong usage or invalid dat
 
 from __future__ import annotations
 
+import signal
 import sys
 import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,6 +29,7 @@ app = typer.Typer(
     epilog="Exit codes: 0 done, 2 wrong usage or invalid data, 3 unreadable or unwritable file, 4 training diverged.",
 )
 
+INTERRUPTED = 130
 Device = Annotated[str, typer.Option(help="auto (a GPU where there is one), cpu or cuda.")]
 
 
@@ -37,9 +41,10 @@ def main() -> None:
     except OutfieldError as error:
         err.print(f"[bold red]error:[/] {plain(error)}")
         sys.exit(_exit_code(error))
-    except KeyboardInterrupt:
-        err.print("interrupted")
-        sys.exit(130)
+    except SystemExit as stop:
+        if stop.code == INTERRUPTED:
+            err.print("interrupted; the same command goes on from what was kept, where it keeps something")
+        raise
 
 
 def _exit_code(error: OutfieldError) -> int:
@@ -68,9 +73,36 @@ def _root(
     pass
 
 
-def make_folder(path: Path) -> None:
-    """Make a folder and those it lies in."""
+def for_seed(path: Path, seed: int) -> Path:
+    """The path with the seed where {seed} stands."""
+    return path.with_name(path.name.replace("{seed}", str(seed)))
+
+
+@contextmanager
+def finishing_first(what: str) -> Iterator[Callable[[], None]]:
+    """Let the first Ctrl-C wait for the function that is yielded to be called; the second stops at once.
+
+    Args:
+        what: is finished first, for the message.
+    """
+    asked = False
+
+    def ask(*_: Any) -> None:
+        nonlocal asked
+        asked = True
+        signal.signal(signal.SIGINT, before)
+        err.print(f"finishing {what}, then stopping; Ctrl-C again stops at once")
+
+    def check() -> None:
+        if asked:
+            raise KeyboardInterrupt
+
     try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StorageError(f"cannot make the folder {path}: {error.strerror}") from error
+        before = signal.signal(signal.SIGINT, ask)
+    except ValueError:  # not in the main thread, where signals do not arrive
+        yield check
+        return
+    try:
+        yield check
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
-from outfield import report
-from outfield.cli.app import app, make_folder
+from outfield import report, storage
+from outfield.cli.app import app
 from outfield.console import err, out, plain, print_table
 from outfield.storage import write_bytes
 
@@ -38,7 +38,7 @@ def toy(
     from outfield.progress import bar
     from outfield.toy import ToyRun, run_toys
 
-    make_folder(output)
+    storage.make_folder(output)
     draw = {"cross": plots.cross_figure, "grid": plots.grid_figure}
     runs: list[ToyRun] = []
     names = ["cross", "grid"] if which is Toy.BOTH else [which.value]
@@ -66,7 +66,7 @@ def demo(
     from outfield import plots
     from outfield.demo import run_demo
 
-    make_folder(output)
+    storage.make_folder(output)
     run = run_demo(seed, say=lambda text: err.print(text))
     print_table(report.results_table(run.results))
     plots.demo_figure(run, output / "demo.png")

@@ -8,13 +8,13 @@ import math
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import typer
 
 from outfield import report
 from outfield.arrays import split_source
-from outfield.cli.app import Device, app
+from outfield.cli.app import Device, app, for_seed
 from outfield.config import construct_from_text, settings_of
 from outfield.console import err, out, plain, print_table
 from outfield.detectors import DETECTORS, Detector, load
@@ -120,8 +120,10 @@ def fit(
     else:
         fitted = [model.fit(data)]
     for one in fitted:
-        place, threshold_place = (_for_seed(path, one) for path in (output, threshold_out))
-        one.save(cast(Path, place))
+        number = getattr(one, "seed", 0)
+        place = for_seed(output, number)
+        threshold_place = None if threshold_out is None else for_seed(threshold_out, number)
+        one.save(place)
         err.print(plain(f"fitted {detector} on {len(data):,} samples → {place}"))
         if held_out_data is not None and threshold_place is not None:
             threshold = Threshold.fit(one.score(held_out_data), keep=keep, source=one.fingerprint())
@@ -147,12 +149,6 @@ def _small(data: FeatureSource) -> bool:
     except (ValueError, OSError, AttributeError):  # not every system says
         free = 2**32
     return wanted < free / 2
-
-
-def _for_seed(path: Path | None, detector: Detector) -> Path | None:
-    """The path with the detector's seed where {seed} stands."""
-    seed = getattr(detector, "seed", None)
-    return path if path is None or seed is None else path.with_name(path.name.replace("{seed}", str(seed)))
 
 
 @app.command(

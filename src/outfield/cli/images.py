@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated
 
-import torch
 import typer
 
 from outfield import storage
-from outfield.cli.app import Device, app, make_folder
-from outfield.config import construct_from_text, to_plain
+from outfield.cli.app import Device, app, finishing_first, for_seed
+from outfield.config import construct_from_text
 from outfield.console import err, out, plain
-from outfield.detectors import DETECTORS
+from outfield.devices import resolve_device
 from outfield.errors import InputError, UnknownNameError
 from outfield.images import ImageSource
+from outfield.progress import Advance, bar
+from outfield.recipe import Recipe
 
 DATA = "Folder that holds the data sets (NAME_train.npz, NAME_test.npz, NAME.npz, torchvision's layout, or folders of images)."
 Download = Annotated[bool, typer.Option("--download", help="Get sets that are not there, where torchvision can.")]
@@ -55,84 +56,62 @@ def train(
         int, typer.Option(min=1, help="Train this many, from --seed on; write {seed} into the names of files.")
     ] = 1,
     checkpoint: Annotated[
-        Path | None, typer.Option(help="Keep the running training here, and go on from it if it exists.")
+        Path | None,
+        typer.Option(help="Keep the running training here, and go on from it if it exists; beside --out if absent."),
     ] = None,
     test_every: Annotated[int, typer.Option(min=1, help="Epochs between two looks at the test images.")] = 1,
     device: Device = "auto",
 ) -> None:
     """Train a classifier on images with the paper's recipe: SGD with Nesterov momentum, random resized crops and flips."""
-    from outfield.classification import Curve, TrainingCheckpoint, train_classifier
-    from outfield.classifiers import Classifier, save_classifier
-    from outfield.devices import resolve_device
-    from outfield.learner import Pixels
-    from outfield.progress import Advance, bar
-    from outfield.recipe import Recipe
+    from outfield.classification import Curve, TrainingCheckpoint, classifier_for, train_classifier
 
-    places = [path for path in (output, checkpoint) if path is not None]
-    for path in places:
-        if path.suffix != ".safetensors":
-            raise InputError(f"{path}: classifiers and their checkpoints are saved as .safetensors")
-        if seeds > 1 and "{seed}" not in path.name:
-            raise InputError(f"{path}: with --seeds every seed gets its own file; put {{seed}} into its name")
-        storage.check_writable(path)
+    _check_training_places(output, checkpoint, several=seeds > 1)
     recipe: Recipe = construct_from_text(Recipe, dict(item.partition("=")[::2] for item in setting or []))
     place = resolve_device(device)
     source, held_out = _training_images(images, test, data, download)
-    shape = (size, size) if size is not None else source.size
-    if shape is None:
-        raise InputError(f"{source.name} has images of different sizes; say --size PIXELS")
-    pixels = Pixels.of(source, shape)
-    test_pixels = None if held_out is None else Pixels.of(held_out, shape)
-    mean, std = pixels.statistics()
-    classifier = Classifier(
-        architecture=architecture,
-        classes=len(source.classes) if source.classes else int(pixels.labels.max()) + 1,
-        small_images=min(shape) < 64 if small_images is None else small_images,
-        size=shape,
-        mean=mean,
-        std=std,
-        names=source.classes or (),
-    )
-    origin = {"name": source.name, "n": len(pixels), "sha256": source.fingerprint()}
+    classifier, pixels = classifier_for(source, architecture, size, small_images)
+    about = f"{architecture} on {len(pixels):,} images of {classifier.classes} classes"
     for number in range(seed, seed + seeds):
-        target, kept = (
-            None if p is None else p.with_name(p.name.replace("{seed}", str(number))) for p in (output, checkpoint)
-        )
-        about = f"{architecture} on {len(pixels):,} images of {classifier.classes} classes"
+        target = for_seed(output, number)
+        kept = target.with_suffix(".checkpoint.safetensors") if checkpoint is None else for_seed(checkpoint, number)
         err.print(plain(f"training {about} for {recipe.epochs} epochs on {place}, seed {number}"))
-        if kept is not None and kept.exists():
+        if kept.exists():
             err.print(f"going on from {plain(kept)}")
-        began = time.monotonic()
-        with bar("training", recipe.epochs, "epochs") as advance:
+        with bar("training", recipe.epochs, "epochs") as advance, finishing_first("this epoch") as check:
 
-            def progress(curve: Curve, advance: Advance = advance) -> None:
+            def progress(curve: Curve, advance: Advance = advance, check: Callable[[], None] = check) -> None:
                 advance(len(curve), note=curve.last())
                 if not err.is_terminal:
                     err.print(f"epoch {len(curve)} of {recipe.epochs}: {curve.last()}")
+                check()
 
             trained = train_classifier(
                 pixels,
-                test_pixels,
+                held_out,
                 classifier,
                 recipe,
                 seed=number,
                 device=place,
                 test_every=test_every,
-                checkpoint=None if kept is None else TrainingCheckpoint(kept),
+                checkpoint=TrainingCheckpoint(kept),
                 progress=progress,
             )
-        seconds = time.monotonic() - began
-        notes = {
-            "recipe": to_plain(recipe),
-            "seed": number,
-            "images": origin,
-            "curve": asdict(trained.curve),
-            "seconds": round(seconds, 1),
-            "torch": torch.__version__,
-            "device": torch.cuda.get_device_name(place) if place.type == "cuda" else "cpu",
-        }
-        save_classifier(cast(Path, target), classifier, trained.network.state_dict(), notes)
-        out.print(plain(f"{target}: {trained.curve.last()}, {seconds:.0f} s"))
+        trained.save(target, recipe=recipe, seed=number, images=source)
+        if checkpoint is None:
+            kept.unlink(missing_ok=True)
+        out.print(plain(f"{target}: {trained.curve.last()}, {sum(trained.curve.seconds):.0f} s"))
+
+
+def _check_training_places(output: Path, checkpoint: Path | None, several: bool) -> None:
+    """Find out before long work whether what is trained can be written after it."""
+    if output == checkpoint:
+        raise InputError(f"--out and --checkpoint are both {output}; give the checkpoint a name of its own, or none")
+    for path in (output, *([] if checkpoint is None else [checkpoint])):
+        if path.suffix != ".safetensors":
+            raise InputError(f"{path}: classifiers and their checkpoints are saved as .safetensors")
+        if several and "{seed}" not in path.name:
+            raise InputError(f"{path}: with --seeds every seed gets its own file; put {{seed}} into its name")
+        storage.check_writable(path)
 
 
 def _training_images(
@@ -172,7 +151,10 @@ def extract(
     odin: Annotated[
         bool, typer.Option("--odin", help="Also the logits that ODIN needs (three times the work).")
     ] = False,
-    labels: Annotated[bool, typer.Option("--labels/--no-labels", help="Keep the images' labels.")] = False,
+    labels: Annotated[
+        bool | None,
+        typer.Option("--labels/--no-labels", help="Keep the images' labels; by default those of --split train alone."),
+    ] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Images at once; halved where memory runs out.")] = 512,
     workers: Annotated[int | None, typer.Option(min=0, help="Processes that decode images.")] = None,
     device: Device = "auto",
@@ -188,11 +170,11 @@ def extract(
     source = open_images(images) if data is None else find(images, split, data, download)
     if labels and source.labels is None:
         raise InputError(f"{source.name} has no labels; leave out --labels")
+    kept = (data is not None and split == "train") if labels is None else labels
     network = Backbone.open(backbone, device)
+    err.print(plain(network))
     began = time.monotonic()
-    found = network.extract(
-        source, odin=Odin() if odin else None, batch_size=batch_size, workers=workers, labels=labels
-    )
+    found = network.extract(source, odin=Odin() if odin else None, batch_size=batch_size, workers=workers, labels=kept)
     seconds = time.monotonic() - began
     found.save(output)
     err.print(plain(f"{len(found):,} images in {seconds:.1f} s ({len(found) / seconds:,.0f}/s) → {output}"))
@@ -215,6 +197,10 @@ def benchmark(
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Seeds of the detectors that are trained.")] = 3,
     detector: Annotated[list[str] | None, typer.Option(help="Only these detectors; any number of times.")] = None,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option("--set", "-s", help="A detector's setting, such as KNN.k=20 or EBM.training.epochs=5."),
+    ] = None,
     ood: Annotated[
         list[str] | None,
         typer.Option(help="One more OOD set, LEVEL=NAME with LEVEL near, mid or far; any number of times."),
@@ -228,7 +214,7 @@ def benchmark(
     device: Device = "auto",
 ) -> None:
     """From images to the paper's tables: extract, fit, evaluate. Run again, it goes on where it stopped."""
-    from outfield.benchmark import paper_detectors, run_benchmark
+    from outfield.benchmark import detectors_from_text, run_benchmark
     from outfield.benchmark.saved import save_run
     from outfield.cli.results import write_results
     from outfield.datasets import PROTOCOLS
@@ -241,9 +227,7 @@ def benchmark(
         if not equals:
             raise InputError(f"--ood {item}: write LEVEL=NAME, such as far=noise")
         plan = plan.with_ood(level, name)
-    chosen = paper_detectors(plan)
-    if detector:
-        chosen = {name: chosen[name] if name in chosen else DETECTORS[name]() for name in detector}
+    chosen = detectors_from_text(plan, detector, _settings_by_detector(setting or []))
     folder = Path(f"benchmark-{protocol}") if output is None else output
     run = run_benchmark(
         plan,
@@ -262,15 +246,28 @@ def benchmark(
         write_results(run, folder)
 
 
+def _settings_by_detector(items: list[str]) -> dict[str, dict[str, str]]:
+    """KNN.k=20 → {"KNN": {"k": "20"}}."""
+    found: dict[str, dict[str, str]] = {}
+    for item in items:
+        path, equals, value = item.partition("=")
+        detector, dot, name = path.partition(".")
+        if not equals or not dot:
+            raise InputError(f"--set {item}: write DETECTOR.NAME=VALUE, such as KNN.k=20")
+        found.setdefault(detector, {})[name] = value
+    return found
+
+
 @app.command(epilog="Example:\n\noutfield report benchmark-cifar10/run.safetensors --out elsewhere")
 def report(
-    run: Annotated[Path, typer.Argument(help="run.safetensors of a benchmark.")],
+    run: Annotated[Path, typer.Argument(help="A benchmark's folder, or its run.safetensors.")],
     output: Annotated[Path | None, typer.Option("--out", "-o", help="Folder; the file's own if absent.")] = None,
 ) -> None:
     """Tables, figures and the page of a benchmark once more, from the results it kept."""
     from outfield.benchmark.saved import load_run
     from outfield.cli.results import write_results
 
+    run = run / "run.safetensors" if run.is_dir() else run
     folder = run.parent if output is None else output
-    make_folder(folder)
+    storage.make_folder(folder)
     write_results(load_run(run), folder)

@@ -148,7 +148,7 @@ class Detector(ABC):
             raise MissingFieldError(
                 f"{type(self).__name__}.{what} needs {' and '.join(missing)}, which {_shown(data)} lacks; "
                 f"give it where the features come from: FeatureSet(features, {missing[0]}=...) or "
-                f"open_features(path, {missing[0]}='{missing[0]}.npy')"
+                f"open_features(path, {missing[0]}='{missing[0]}.npy'){_from_images(missing[0])}"
             )
 
     def _check_width(self, data: FeatureSource) -> None:
@@ -220,6 +220,12 @@ class Detector(ABC):
             raise NotFittedError(f"this {type(self).__name__} is not fitted; it has no fingerprint yet")
         content = json.dumps(self._settings(), sort_keys=True) + storage.fingerprint(self._state())
         return f"{type(self).__name__} {hashlib.sha256(content.encode()).hexdigest()[:16]}"
+
+
+def _from_images(name: str) -> str:
+    """How a field is had where features are extracted on the command line."""
+    option = {"labels": "--labels", "odin_logits": "--odin"}.get(name)
+    return "" if option is None else f"; from images, outfield extract {option}"
 
 
 def _shown(data: FeatureSource) -> str:

@@ -35,13 +35,15 @@ __all__ = [
 ]
 
 DPI = 200
+NAMES = ("histograms", "roc", "features", "training", "sets")
+"""What charts are called."""
 
 
 def write_figures(run: BenchmarkRun, folder: PathLike, paper: Paper | None = None) -> list[Path]:
     """Write each chart that the run has data for as a PNG into ``folder``, which is made if need be.
 
     ``histograms.png``, ``roc.png``, ``features.png``, ``training.png``, ``sets.png``; histograms and features are of the first
-    backbone. Each is written atomically.
+    backbone. Each is written atomically; one that lies there from an earlier run and that this run has no data for is removed.
 
     Args:
         run: the benchmark.
@@ -64,6 +66,10 @@ def write_figures(run: BenchmarkRun, folder: PathLike, paper: Paper | None = Non
         with matplotlib.rc_context(DRAWING):
             save(assemble(chart), path, dpi=DPI)
         written.append(path)
+    for name in NAMES:
+        path = Path(folder) / f"{name}.png"
+        if path not in written:
+            path.unlink(missing_ok=True)  # it would be taken for one of this run
     return written
 
 

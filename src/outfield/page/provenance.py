@@ -69,8 +69,20 @@ def _nested_tables(title: str, value: Any) -> list[Table]:
 
 
 def _pair_table(title: str, values: Mapping[str, Any]) -> Table:
-    rows = [[_words(name), _plain(value, name)] for name, value in values.items()]
+    # What a backbone's file notes of its training has rows of its own; the curve of it is too long for any.
+    notes = values.get("notes")
+    if isinstance(notes, Mapping):
+        values = {
+            name: value for name, value in {**values, **notes, **values}.items() if name not in ("notes", "curve")
+        }
+    rows = [[_words(name), _value(value, name)] for name, value in values.items()]
     return Table(title, PAIR, rows, 2)
+
+
+def _value(value: Any, name: str) -> str:
+    """Settings in lines, anything else in words."""
+    settings = isinstance(value, Mapping) and "type" in value
+    return "\n".join(_lines(value, name)) if settings else _plain(value, name)
 
 
 def _records_table(title: str, records: Sequence[Any]) -> Table:

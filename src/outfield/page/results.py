@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping, Sequence
 
 from outfield.benchmark import BenchmarkRun
-from outfield.benchmark.summary import Cell, Columns, Spread, level_columns, present, summarise
+from outfield.benchmark.summary import Cell, Columns, Spread, level_columns, present, published, summarise
+from outfield.benchmark_tables import notes_on_sets
 from outfield.datasets import title as set_title
 from outfield.figures import Paper
 from outfield.page.markup import Html, element, join
@@ -36,7 +36,7 @@ def facts(run: BenchmarkRun, paper: Paper) -> Html | None:
             best = METRICS[metric][1](averages, key=lambda name: getattr(averages[name], metric).mean)
             found.append((words, f"{percent(getattr(averages[best], metric).mean)} %", best))
     if METHOD in averages:
-        printed = published(paper, METHOD, AVERAGE, sets)
+        printed = published(paper.get(METHOD, {}), AVERAGE, sets, run.protocol)
         detail = "FPR95 / AUROC in percent"
         detail += f"; the paper: {printed[0]:.1f} / {printed[1]:.1f}" if printed else ""
         cell = averages[METHOD]
@@ -59,6 +59,15 @@ def results_section(run: BenchmarkRun, paper: Paper, notes: Sequence[str]) -> Se
         return None
     columns = level_columns(run.records, run.protocol)
     cells = summarise(run.records, columns)
+    printed = {
+        name: {
+            column: figures
+            for column, sets in columns.items()
+            if (figures := published(paper.get(name, {}), column, sets, run.protocol)) is not None
+        }
+        for name in cells
+    }
+    reading = _reading(cells, printed)
     head = [
         element("th", "Detector", scope="col", rowspan="2", data_column="0"),
         *(
@@ -74,24 +83,24 @@ def results_section(run: BenchmarkRun, paper: Paper, notes: Sequence[str]) -> Se
             ((metric, words) for _ in columns for metric, (words, _) in METRICS.items()), start=1
         )
     ]
-    rows = [element("tbody", _result_row(name, cells, columns, paper)) for name in cells]
+    rows = [element("tbody", _result_row(name, cells, columns, printed)) for name in cells]
     words_above = caption(
         f"Telling {set_title(run.protocol.id)} from other images",
-        f"In percent; the best of each column in bold, a deeper tint is better{_reading(cells, columns, paper)}.",
+        f"In percent; the best of each column in bold, a deeper tint is better{reading}.",
     )
     table = element(
         "table",
         words_above,
         element("thead", element("tr", *head), element("tr", *below)),
         *rows,
-        class_=f"headline sortable{' spreads' * ('±' in _reading(cells, columns, paper))}",
+        class_=f"headline sortable{' spreads' * ('±' in reading)}",
     )
     words = element(
         "p",
         "FPR95 is the share of OOD samples that pass at the threshold which keeps 95 % of ID samples; lower is better. "
         "AUROC is the chance that an OOD sample scores higher than an ID sample; higher is better.",
     )
-    lines = [*_levels(run), *notes]
+    lines = [*_levels(run, any(printed.values())), *notes]
     return Section(
         "results", "Results at a glance", join([words, framed(table, "Results at a glance"), notes_below(lines)])
     )
@@ -105,7 +114,7 @@ def _titles(sets: Sequence[str]) -> str:
     return ", ".join(map(set_title, sets))
 
 
-def _reading(cells: Mapping[str, Mapping[str, Cell]], columns: Columns, paper: Paper) -> str:
+def _reading(cells: Mapping[str, Mapping[str, Cell]], printed: Paper) -> str:
     """How to read the small figures of the first table."""
     spreads = [cell.fpr95 for mine in cells.values() for cell in mine.values()]
     words = ""
@@ -113,51 +122,36 @@ def _reading(cells: Mapping[str, Mapping[str, Cell]], columns: Columns, paper: P
         words += "; ± is the standard deviation over backbones"
     elif any(spread.over_seeds is not None for spread in spreads):
         words += "; ± is the standard deviation over seeds"
-    printed = any(published(paper, name, *column) for name in cells for column in columns.items())
-    return f"{words}; in italics, below ours, the paper's figures" if printed else words
+    return f"{words}; in italics, below ours, the paper's figures" if any(printed.values()) else words
 
 
-def _levels(run: BenchmarkRun) -> list[str]:
+def _levels(run: BenchmarkRun, printed: bool) -> list[str]:
     there = present(run.records, run.protocol)
     shown = {level: [name for name in names if name in there] for level, names in run.protocol.levels.items()}
     lines = ["; ".join(f"{level}-OOD: {_titles(names)}" for level, names in shown.items() if names) + "."]
-    absent = [name for name in run.protocol.ood if name not in there]
-    if absent:
-        lines.append(f"Without {_titles(absent)}, not there in this run: means are over the other sets.")
-    return lines
+    return [*lines, *notes_on_sets(run, printed)]
 
 
-def _result_row(name: str, cells: Mapping[str, Mapping[str, Cell]], columns: Columns, paper: Paper) -> Html:
+def _result_row(name: str, cells: Mapping[str, Mapping[str, Cell]], columns: Columns, printed: Paper) -> Html:
     shown: list[Html] = [element("th", name, scope="row")]
-    for column, sets in columns.items():
+    for column in columns:
         for place, (metric, (_, best)) in enumerate(METRICS.items()):
             means = {other: getattr(mine[column], metric).mean for other, mine in cells.items() if column in mine}
             first = "number first" if place == 0 else "number"
             if name not in means:
                 shown.append(element("td", "–", class_=first))
                 continue
-            printed = published(paper, name, column, sets)
+            figures = printed[name].get(column)
             shown.append(
                 element(
                     "td",
                     _value(getattr(cells[name][column], metric), percent(means[name]) == percent(best(means.values()))),
-                    element("span", f"{printed[place]:.1f}", class_="paper") if printed else None,
+                    element("span", f"{figures[place]:.1f}", class_="paper") if figures else None,
                     class_=first,
                     style=f"--heat:{_heat(means[name], list(means.values()), best is max):.2f}",
                 )
             )
     return element("tr", *shown, class_="method" if name == METHOD else None)
-
-
-def published(paper: Paper, name: str, column: str, sets: Sequence[str]) -> tuple[float, float] | None:
-    """What the paper prints there, or else the mean over what it prints of the column's sets; None if that is not all."""
-    cells = paper.get(name, {})
-    if column in cells:
-        return cells[column]
-    if not all(ood in cells for ood in sets):
-        return None
-    fpr95, auroc = (statistics.fmean(cells[ood][metric] for ood in sets) for metric in (0, 1))
-    return fpr95, auroc
 
 
 def _value(spread: Spread, best: bool) -> Html:

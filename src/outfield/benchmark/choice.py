@@ -1,0 +1,50 @@
+"""Which detectors a benchmark runs, with which settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from outfield.backbone import Odin
+from outfield.config import construct_from_text
+from outfield.datasets import Protocol
+from outfield.detectors import DETECTORS, KNN, ODIN, Detector
+from outfield.errors import InputError
+
+
+def paper_detectors(protocol: Protocol) -> dict[str, Detector]:
+    """Every detector with the paper's settings for this ID set, not fitted, by name."""
+    return detectors_from_text(protocol, None, {})
+
+
+def detectors_from_text(
+    protocol: Protocol, names: Iterable[str] | None, settings: Mapping[str, Mapping[str, str]]
+) -> dict[str, Detector]:
+    """Detectors with the paper's settings for this ID set, and others given as text, not fitted, by name.
+
+    Args:
+        protocol: the ID set and its OOD sets.
+        names: which detectors; all of them if None or empty.
+        settings: by detector, then by name, such as ``{"KNN": {"k": "20"}, "EBM": {"training.epochs": "5"}}``.
+
+    Raises:
+        UnknownNameError: there is no such detector.
+        InputError: a setting that the detector does not have or does not take, or one of a detector that was not chosen.
+    """
+    chosen = list(dict.fromkeys(names or DETECTORS))
+    classes = {name: DETECTORS[name] for name in (*chosen, *settings)}
+    idle = [name for name in settings if name not in chosen]
+    if idle:
+        raise InputError(f"there are settings of {', '.join(idle)}, but only {', '.join(chosen)} are to run")
+    paper = {name: {"k": str(protocol.neighbours)} if cls is KNN else {} for name, cls in classes.items()}
+    return {name: construct_from_text(classes[name], {**paper[name], **settings.get(name, {})}) for name in chosen}
+
+
+def perturbation(detectors: Mapping[str, Detector]) -> Odin | None:
+    """ODIN's, at the temperature of the detector that scores it; None where none does."""
+    if not any("odin_logits" in detector.score_needs for detector in detectors.values()):
+        return None
+    found = {name: detector.temperature for name, detector in detectors.items() if isinstance(detector, ODIN)}
+    if len({*found.values()}) > 1:
+        shown = ", ".join(f"{value:g} ({name})" for name, value in found.items())
+        raise InputError(f"ODIN's temperatures are {shown}; a run perturbs images at one, so run each on its own")
+    return Odin(next(iter(found.values()))) if found else Odin()

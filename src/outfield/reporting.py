@@ -1,0 +1,48 @@
+"""Everything that can be made from a benchmark's results, written into one folder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from outfield import paper
+from outfield.benchmark import BenchmarkRun
+from outfield.benchmark_files import write_tables
+from outfield.benchmark_tables import claims_table, tables
+from outfield.figures import Paper, write_figures
+from outfield.page import write_page
+from outfield.storage import PathLike
+
+
+def write_report(run: BenchmarkRun, folder: PathLike, *, intro: str = "", notes: Sequence[str] = ()) -> list[Path]:
+    """Write a run's tables, figures and page.
+
+    Args:
+        run: the results.
+        folder: where; made if it is not there.
+        intro: first words of the page.
+        notes: lines to go below the page's first table.
+
+    Returns:
+        The files, the page first.
+
+    Raises:
+        InputError: the run has no records.
+        StorageError: the folder or a file in it cannot be written.
+    """
+    folder, printed = Path(folder), published(run)
+    written = [*write_tables(run, folder), *write_figures(run, folder / "figures", printed)]
+    claims = claims_table(run)
+    shown = [*tables(run).values(), *([] if claims is None else [claims])]
+    remarks = (*notes, *paper.REMARKS.get(run.protocol.id, ()))
+    write_page(run, shown, folder / "report.html", intro=intro, paper=printed, notes=remarks)
+    return [folder / "report.html", *written]
+
+
+def published(run: BenchmarkRun) -> Paper:
+    """The paper's figures by detector, then by OOD set and level."""
+    found: dict[str, dict[str, tuple[float, float]]] = {}
+    for source in (paper.DETAILED, paper.ABLATION, paper.TABLE_1):
+        for name, cells in source.get(run.protocol.id, {}).items():
+            found.setdefault(name, {}).update(cells)
+    return found
