@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from outfield.backbone import Backbone
+from outfield.backbone import Backbone, accuracy
 from outfield.benchmark import paper_detectors
 from outfield.datasets import PROTOCOLS, find
 from outfield.detectors.learned import LearnedEnergy
@@ -23,7 +23,7 @@ from outfield.features import FeatureSet
 from outfield.images import ImageArray, ImageSource
 from outfield.odin import Odin
 from outfield.provenance import about_this_run
-from outfield.storage import write_atomically, write_bytes
+from outfield.storage import make_folder, write_atomically, write_bytes
 
 PROTOCOL = PROTOCOLS["cifar10"]
 EACH = 1000
@@ -38,7 +38,7 @@ def main() -> None:
     parser.add_argument("--each-class", type=int, default=500, help="training images of a class")
     parser.add_argument("--device", default="auto")
     options = parser.parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
+    make_folder(options.out)
     backbone = Backbone.open(options.backbone, options.device)
     rng = np.random.default_rng(0)
     chosen: dict[str, ImageArray] = {}
@@ -92,12 +92,6 @@ def half(data: FeatureSet) -> FeatureSet:
     """Without the spread, which no detector of the pack reads, and rounded."""
     kept = {name: value for name, value in data.tensors().items() if name != "spread"}
     return FeatureSet(**{name: value.half() if value.is_floating_point() else value for name, value in kept.items()})
-
-
-def accuracy(data: FeatureSet) -> float:
-    assert data.logits is not None
-    assert data.labels is not None
-    return float((data.logits.argmax(1) == data.labels).double().mean())
 
 
 def save_compressed(path: Path, arrays: dict[str, np.ndarray]) -> None:

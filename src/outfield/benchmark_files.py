@@ -15,7 +15,7 @@ from outfield.benchmark.summary import Cell, summarise
 from outfield.benchmark_tables import blocks, claims_table, tables
 from outfield.claims import check_claims
 from outfield.datasets import Protocol, title
-from outfield.errors import FileFormatError, InputError, StorageError
+from outfield.errors import FileFormatError, InputError
 from outfield.paper import REFERENCE, Printed
 from outfield.report import Table, tex
 from outfield.version import __version__
@@ -43,10 +43,7 @@ def write_tables(run: BenchmarkRun, folder: storage.PathLike) -> list[Path]:
     if not run.records:
         raise InputError("the run has no records; there is nothing to put into tables")
     folder = Path(folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StorageError(f"cannot make the folder {folder}: {error}") from error
+    storage.make_folder(folder)
     texts = {
         "tables.md": tables_markdown(run),
         "tables.tex": tables_latex(run),

@@ -73,10 +73,7 @@ class Stages:
         self.here = {"device": device, **made_by()}
         self.log: list[dict[str, Any]] = []
         if self.folder is not None:
-            try:
-                self.folder.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise StorageError(f"cannot make the folder {self.folder}: {error}") from error
+            storage.make_folder(self.folder)
 
     def path(self, stage: Stage) -> Path | None:
         """Where the stage's result lies once it is there."""

@@ -12,7 +12,6 @@ from pathlib import Path
 import matplotlib
 
 from outfield.benchmark import BenchmarkRun
-from outfield.errors import StorageError
 from outfield.figures.chart import DRAWING, Chart, Paper, assemble, backbones
 from outfield.figures.histograms import histogram_chart
 from outfield.figures.roc import roc_chart
@@ -20,7 +19,7 @@ from outfield.figures.sets import set_chart
 from outfield.figures.training import training_chart
 from outfield.figures.views import view_chart
 from outfield.plots import save
-from outfield.storage import PathLike
+from outfield.storage import PathLike, make_folder
 
 __all__ = [
     "Chart",
@@ -56,10 +55,7 @@ def write_figures(run: BenchmarkRun, folder: PathLike, paper: Paper | None = Non
     Raises:
         StorageError: the folder cannot be made or written to.
     """
-    try:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StorageError(f"cannot make the folder {folder}: {error.strerror}") from error
+    make_folder(folder)
     written = []
     for chart in charts(run, paper):
         path = Path(folder) / f"{chart.name}.png"
