@@ -25,6 +25,7 @@ class NamedSet:
         torchvision: the class of torchvision that downloads it, if one does.
         options: what that class is given, by split.
         home: where people get it.
+        classes: what its labels mean, in their order; none where that would be too many to draw.
     """
 
     title: str
@@ -34,6 +35,7 @@ class NamedSet:
     torchvision: str | None = None
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     home: str = ""
+    classes: tuple[str, ...] = ()
 
 
 def _both(pattern: str, train: str = "train", test: str = "test") -> dict[str, str]:
@@ -60,6 +62,7 @@ DATASETS: dict[str, NamedSet] = {
         torchvision="CIFAR10",
         options={"train": {"train": True}, "test": {"train": False}},
         home="https://www.cs.toronto.edu/~kriz/cifar.html",
+        classes=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
     ),
     "cifar100": NamedSet(
         "CIFAR-100",

@@ -105,6 +105,16 @@ def title(name: str) -> str:
     return DATASETS[name].title if name in DATASETS else name
 
 
+def class_title(name: str, label: int) -> str:
+    """How a class of a set is called in figures; its number where there is no better name.
+
+    >>> class_title("cifar10", 3), class_title("mine", 3)
+    ('cat', '3')
+    """
+    classes = DATASETS[name].classes if name in DATASETS else ()
+    return classes[label] if 0 <= label < len(classes) else str(label)
+
+
 @dataclass(frozen=True)
 class _Place:
     """A path where a set may lie, how it is then read, and whether that is how the set is published."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
 from typing import Any
 
 import matplotlib
@@ -13,7 +12,6 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from outfield.demo import DemoRun
 from outfield.storage import PathLike, write_bytes
 from outfield.toy import ToyModel, ToyRun
 
@@ -148,73 +146,3 @@ def _masses(axes: Any, run: ToyRun) -> None:
     axes.legend(loc="upper center", ncols=3, fontsize=8.5, bbox_to_anchor=(0.5, 1.0), columnspacing=1, handlelength=1)
     axes.set_ylim(0, 1.3 * max(float(model.masses.max()) for model in run.models))
     axes.set_xlim(-0.6, positions[-1] + 0.8)
-
-
-def demo_figure(run: DemoRun, path: PathLike, shown: Sequence[str] = ("MSP", "KNN", "SSD", "EnergyCorrected")) -> None:
-    """The images of each set, and how four detectors score them."""
-    near, far = (name for name in run.sets if name.endswith(")"))
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(13.5, 7.0))
-        parts: Any = figure.subfigures(2, 1, height_ratios=[1, 1.5])
-        top, bottom = parts
-        top.suptitle(
-            "A network that knows eight digits, and what it should refuse",
-            x=0.035,
-            y=0.96,
-            ha="left",
-            fontsize=14,
-            fontweight="bold",
-        )
-        mosaics = top.subplots(
-            1, 3, gridspec_kw={"left": 0.035, "right": 0.985, "top": 0.8, "bottom": 0.0, "wspace": 0.06}
-        )
-        for axes, (title, colour, images) in zip(
-            mosaics,
-            (("known digits (ID)", ID, run.images.test), (near, NEAR, run.images.near), (far, FAR, run.images.far)),
-            strict=True,
-        ):
-            axes.imshow(_mosaic(images), cmap="gray_r", vmin=0, vmax=1, interpolation="nearest")
-            axes.set_title(title, color=colour)
-            _bare(axes)
-        panels = bottom.subplots(
-            1, len(shown), gridspec_kw={"left": 0.035, "right": 0.985, "top": 0.83, "bottom": 0.13, "wspace": 0.12}
-        )
-        for axes, name in zip(panels, shown, strict=True):
-            _histograms(axes, run, name, near, far)
-        panels[0].legend(loc="upper center", fontsize=9)
-        save(figure, path)
-
-
-def _histograms(axes: Any, run: DemoRun, name: str, near: str, far: str) -> None:
-    detector, threshold = run.detectors[name], run.thresholds[name].value
-    sets = (("test", ID, "ID test"), (near, NEAR, "near-OOD"), (far, FAR, "far-OOD"))
-    scores = {key: detector.score(run.sets[key]).double().numpy() for key, _, _ in sets}
-    lowest = min(values.min() for values in scores.values())
-    span = max(values.max() for values in scores.values()) - lowest
-    wide = np.median(scores["test"]) - lowest < 0.02 * span
-    transform = (lambda s: np.log10(np.maximum(s - min(lowest, 0.0), 1e-7 * span))) if wide else (lambda s: s)
-    pooled = transform(np.concatenate(list(scores.values())))
-    bins = np.linspace(pooled.min(), np.quantile(pooled, 0.995), 42)
-    for key, colour, label in sets:
-        shown = np.clip(transform(scores[key]), bins[0], bins[-1])
-        axes.hist(shown, bins, density=True, color=colour, alpha=0.35, label=label)
-        axes.hist(shown, bins, density=True, color=colour, histtype="step", linewidth=1.4)
-    axes.axvline(
-        transform(np.array(threshold)), color=INK, linewidth=1.1, linestyle=(0, (4, 3)), label="keeps 95 % of ID"
-    )
-    mine = {result.ood: result for result in run.results if result.detector == name}
-    axes.set_title(f"{name}\nAUROC near {100 * mine[near].auroc:.1f}, far {100 * mine[far].auroc:.1f}", fontsize=10)
-    axes.set_xlabel(f"score{' (log scale)' if wide else ''} → more OOD", color=MUTED)
-    axes.set_yticks([])
-    if wide:
-        powers = range(int(np.ceil(bins[0])), int(np.floor(bins[-1])) + 1)
-        axes.set_xticks(list(powers)[::2], [f"$10^{{{power}}}$" for power in list(powers)[::2]])
-
-
-def _mosaic(images: Tensor, rows: int = 5, columns: int = 12) -> np.ndarray:
-    """The first rows × columns images as one picture with white gaps."""
-    step = max(1, len(images) // (rows * columns))
-    tiles = images[::step][: rows * columns, 0].numpy()
-    tiles = np.pad(tiles, ((0, rows * columns - len(tiles)), (1, 1), (1, 1)))
-    side = tiles.shape[1]
-    return tiles.reshape(rows, columns, side, side).swapaxes(1, 2).reshape(rows * side, columns * side)

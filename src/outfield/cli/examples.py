@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from outfield import report, storage
-from outfield.cli.app import app
+from outfield.cli.app import Device, app
 from outfield.console import err, out, plain, print_table
 from outfield.storage import write_bytes
 
@@ -57,28 +57,37 @@ def toy(
     err.print(f"wrote {', '.join(str(output / f'{name}.png') for name in names)} and {output / 'toy.json'}")
 
 
-@app.command(epilog="Example:\n\noutfield demo --out demo")
+@app.command(epilog="Examples:\n\noutfield demo --out demo\n\noutfield demo --live")
 def demo(
     output: Annotated[Path, typer.Option("--out", "-o", help="Folder for what the demo makes.")] = Path("demo"),
-    seed: Annotated[int, typer.Option(help="Seed of everything.")] = 0,
+    live: Annotated[
+        bool, typer.Option("--live", help="Fit EBM and EnergyCorrected too, which takes long on a CPU.")
+    ] = False,
+    device: Device = "auto",
 ) -> None:
-    """The main job on real images that ship with scikit-learn: train, fit, evaluate, choose a threshold, save."""
-    from outfield import plots
+    """CIFAR-10 and the paper's OOD sets as features that ship with the package: fit, evaluate, choose thresholds, report."""
+    from outfield.cli.results import write_results
     from outfield.demo import run_demo
+    from outfield.figures import write_overview
 
     storage.make_folder(output)
-    run = run_demo(seed, say=lambda text: err.print(text))
-    print_table(report.results_table(run.results))
-    plots.demo_figure(run, output / "demo.png")
-    for name, model in run.detectors.items():
+    made = run_demo(live, device, say=lambda text: err.print(plain(text)))
+    given = [name for name in made.detectors if name not in made.live]
+    note = f"Fitted live: {', '.join(made.live)}."
+    if given:
+        note += f" Fitted beforehand on the same rows, with the same settings: {', '.join(given)}."
+    write_results(made.run, output, intro=made.about, notes=(note,))
+    write_overview(made.run, output / "demo.png")
+    for name, model in made.detectors.items():
         model.save(output / f"{name}.safetensors")
-        run.thresholds[name].save(output / f"{name}.threshold.safetensors")
-    for name, data in run.sets.items():
-        data.save(output / f"{name.partition(' ')[0]}.safetensors")
-    write_bytes(output / "results.json", report.results_json(run.results).encode())
-    kept = run.thresholds["EnergyCorrected"]
-    out.print(f"\nEnergyCorrected: {plain(kept)}")
-    out.print(f"The figure is {output / 'demo.png'}; detectors, thresholds and features lie beside it. Try:")
+        made.thresholds[name].save(output / f"{name}.threshold.safetensors")
+    for name, data in made.sets.items():
+        data.save(output / f"{name}.safetensors")
+    out.print(plain(note))
+    out.print(f"EnergyCorrected: {plain(made.thresholds['EnergyCorrected'])}")
+    out.print(
+        f"Look at {output / 'report.html'} and {output / 'demo.png'}; detectors, thresholds and features lie beside. Try:"
+    )
     program = sys.argv[0] if Path(sys.argv[0]).name == "outfield" else "outfield"
-    files = f"{output}/SSD.safetensors {output}/photo.safetensors --threshold {output}/SSD.threshold.safetensors"
+    files = f"{output}/SSD.safetensors {output}/svhn.safetensors --threshold {output}/SSD.threshold.safetensors"
     out.print(f"  {plain(program)} score {plain(files)}", soft_wrap=True)

@@ -14,6 +14,7 @@ import matplotlib
 from outfield.benchmark import BenchmarkRun
 from outfield.figures.chart import DRAWING, Chart, Paper, assemble, backbones
 from outfield.figures.histograms import histogram_chart
+from outfield.figures.overview import overview_chart
 from outfield.figures.roc import roc_chart
 from outfield.figures.sets import set_chart
 from outfield.figures.training import training_chart
@@ -26,11 +27,13 @@ __all__ = [
     "Paper",
     "charts",
     "histogram_chart",
+    "overview_chart",
     "roc_chart",
     "set_chart",
     "training_chart",
     "view_chart",
     "write_figures",
+    "write_overview",
 ]
 
 DPI = 200
@@ -67,6 +70,12 @@ def write_figures(run: BenchmarkRun, folder: PathLike, paper: Paper | None = Non
         if path not in written:
             path.unlink(missing_ok=True)  # it would be taken for one of this run
     return written
+
+
+def write_overview(run: BenchmarkRun, path: PathLike) -> None:
+    """Write the chart of a whole run to a PNG, atomically."""
+    with matplotlib.rc_context(DRAWING):
+        save(assemble(overview_chart(run)), path, dpi=DPI)
 
 
 def charts(run: BenchmarkRun, paper: Paper | None = None) -> list[Chart]:

@@ -11,6 +11,7 @@ from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 
 from outfield.benchmark import BenchmarkRun, View
+from outfield.datasets import class_title
 from outfield.datasets import title as set_title
 from outfield.figures.chart import LEVEL_COLOURS, Chart, Mark, Panel
 from outfield.plots import ID, INK
@@ -23,11 +24,11 @@ def view_chart(run: BenchmarkRun, view: View) -> Chart:
     """The features in two dimensions: ID data with its classes, and each OOD set on top of it."""
     sets = np.array(view.sets, dtype=object)
     known = sets == run.protocol.id
-    panels = [_view_panel(view, known, None, f"{set_title(run.protocol.id)} (ID)", "")] if known.any() else []
+    panels = [view_panel(view, known, None, f"{set_title(run.protocol.id)} (ID)", "")] if known.any() else []
     for name in run.protocol.ood:
         if (sets == name).any():
             level = run.protocol.level_of(name)
-            panels.append(_view_panel(view, known, sets == name, f"{set_title(name)} ({level})", level))
+            panels.append(view_panel(view, known, sets == name, f"{set_title(name)} ({level})", level))
     marks = [Mark(f"{set_title(run.protocol.id)} (ID)", ID, "dot", "o")]
     marks += [Mark(f"{level}-OOD", LEVEL_COLOURS[level], "dot", "o") for level in _levels(panels)]
     return Chart("features", f"Features on {view.backbone} in two dimensions", panels, marks, 4, 2.5, width=2.5)
@@ -37,13 +38,15 @@ def _levels(panels: Sequence[Panel]) -> list[str]:
     return [level for level in LEVEL_COLOURS if any(panel.level == level for panel in panels)]
 
 
-def _view_panel(view: View, known: np.ndarray, shown: np.ndarray | None, title: str, level: str) -> Panel:
+def view_panel(view: View, known: np.ndarray, shown: np.ndarray | None, title: str, level: str) -> Panel:
+    """ID points, ``known`` (n,), with their classes' names, or behind the points that are ``shown`` (n,)."""
+
     def draw(axes: Any) -> None:
-        _dots(axes, _thinned(view.points[known], MOST_POINTS["id"]), ID, 0.3 if level else 0.75)
+        _dots(axes, _thinned(view.points[known], MOST_POINTS["id"]), ID, 0.3 if level else 0.5)
         if shown is not None:
             _dots(axes, _thinned(view.points[shown], MOST_POINTS["ood"]), LEVEL_COLOURS[level], 0.9)
         else:
-            _class_numbers(axes, view.points[known], view.labels[known])
+            _name_classes(axes, view.points[known], view.labels[known], view.sets[int(known.argmax())])
         low, high = view.points.min(0), view.points.max(0)
         pad = np.where(high > low, 0.04 * (high - low), 1.0)
         axes.set(xlim=(low[0] - pad[0], high[0] + pad[0]), ylim=(low[1] - pad[1], high[1] + pad[1]))
@@ -51,7 +54,7 @@ def _view_panel(view: View, known: np.ndarray, shown: np.ndarray | None, title: 
         for spine in axes.spines.values():
             spine.set_visible(True)
 
-    what = f"in front of {known.sum():,} ID samples" if level else "with the number of each class at its middle"
+    what = f"in front of {known.sum():,} ID samples" if level else "with each class named at its middle"
     count = int(known.sum() if shown is None else shown.sum())
     return Panel(title, f"Features of {count:,} samples of {title} {what}, on {view.backbone}.", draw, level=level)
 
@@ -72,8 +75,11 @@ def _dots(axes: Any, points: np.ndarray, colour: str, alpha: float) -> None:
     )
 
 
-def _class_numbers(axes: Any, points: np.ndarray, labels: np.ndarray, most: int = 20) -> None:
-    classes = [label for label in np.unique(labels) if label >= 0]
+def _name_classes(axes: Any, points: np.ndarray, labels: np.ndarray, name: str, most: int = 20) -> None:
+    classes = [int(label) for label in np.unique(labels) if label >= 0]
     for label in classes if len(classes) <= most else []:
         x, y = np.median(points[labels == label], axis=0)
-        axes.text(x, y, str(label), color=INK, fontsize=10, fontweight="bold", ha="center", va="center")
+        across = (x - points[:, 0].min()) / (np.ptp(points[:, 0]) or 1.0)
+        side = "left" if across < 0.1 else "right" if across > 0.9 else "center"  # a long name stays inside the frame
+        text = class_title(name, label) if side == "center" else f" {class_title(name, label)} "
+        axes.text(x, y, text, color=INK, fontsize=9, fontweight="bold", ha=side, va="center", clip_on=True)

@@ -60,7 +60,7 @@ def _histograms(run: BenchmarkRun) -> Section | None:
 def _views(run: BenchmarkRun) -> Section | None:
     words = (
         "Features laid out in two dimensions so that neighbours stay neighbours; distances across the picture mean little. "
-        "The first panel has the number of each class; in the others one OOD set lies over the ID test set."
+        "The first panel names the classes, where they are few; in the others one OOD set lies over the ID test set."
     )
     return _figure_section("features", "Features", words, [figures.view_chart(run, view) for view in run.views])
 

@@ -1,0 +1,30 @@
+"""One figure of a whole run: where the features lie, and what some detectors make of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from outfield.benchmark import BenchmarkRun
+from outfield.datasets import title as set_title
+from outfield.figures.chart import Chart
+from outfield.figures.histograms import histogram_chart
+from outfield.figures.views import view_panel
+
+SHOWN = ("MSP", "KNN", "SSD", "EnergyCorrected")
+
+
+def overview_chart(run: BenchmarkRun, shown: Sequence[str] = SHOWN) -> Chart:
+    """The first backbone's features with the OOD sets of each level, above the scores of four detectors."""
+    view = run.views[0]
+    sets = np.array(view.sets, dtype=object)
+    known = sets == run.protocol.id
+    panels = [view_panel(view, known, None, f"{set_title(run.protocol.id)} (ID)", "")]
+    for level, names in run.protocol.levels.items():
+        titles = ", ".join(set_title(name) for name in names)
+        panels.append(view_panel(view, known, np.isin(sets, names), f"{level}: {titles}", level))
+    scores = histogram_chart(run, view.backbone)
+    panels += [panel for panel in scores.panels if panel.title in shown]
+    title = f"Features of {set_title(run.protocol.id)} in a {view.backbone}, and how four detectors score them"
+    return Chart("overview", title, panels, scores.marks, 4, 2.5, width=3.4)
