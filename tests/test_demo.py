@@ -99,7 +99,8 @@ def test_the_picture_names_the_classes_inside_its_frame(made):
     frame = axes.get_window_extent()
     for text in axes.texts:
         where = text.get_window_extent()
-        assert frame.x0 <= where.x0 and where.x1 <= frame.x1, text.get_text()
+        assert frame.x0 <= where.x0, text.get_text()
+        assert where.x1 <= frame.x1, text.get_text()
 
 
 def test_the_command_leaves_everything_beside_the_page(made, tmp_path, monkeypatch, capsys):

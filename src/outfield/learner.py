@@ -42,8 +42,8 @@ class Learner:
     def __init__(self, classifier: Classifier, recipe: Recipe, seed: int, device: torch.device, steps: int) -> None:
         self.classifier, self.recipe, self.seed, self.device = classifier, recipe, seed, device
         self.network: nn.Module = classifier.build(seed).to(device)
-        if recipe.norm_batch:
-            split_batch_norms(self.network, recipe.batch_size // recipe.norm_batch)
+        if recipe.parts > 1:
+            split_batch_norms(self.network, recipe.parts)
         on_gpu = device.type == "cuda"
         if on_gpu:
             self.network.to(memory_format=torch.channels_last)

@@ -13,14 +13,17 @@ PRECISIONS = ("auto", "float32", "bfloat16")
 @configurable
 @dataclass(frozen=True)
 class Recipe:
-    """SGD with Nesterov momentum and a learning rate that falls in steps. The defaults are the paper's; it gives no batch size.
+    """SGD with Nesterov momentum and a learning rate that falls in steps; defaults as in the paper, which gives no batch size.
+
+    A batch larger than ``small_batch`` is faster and imitates batches of that size: the rate grows in proportion, and batch
+    normalisation takes its statistics over parts of the batch.
 
     Args:
         epochs: passes over the training images.
         batch_size: images of a step; the last images of an epoch that do not fill a batch are left out of it.
-        norm_batch: images over which batch normalisation takes its statistics, a divisor of ``batch_size``; 0 for all of them.
-        learning_rate: at the start, or after ``warm_up``.
-        warm_up: epochs over which the rate climbs to ``learning_rate`` from a tenth of it; for large rates.
+        small_batch: images of the batch that a larger one imitates; 0 to take ``batch_size`` as it is.
+        learning_rate: of a batch of up to ``small_batch`` images.
+        warm_up: share of the training, in whole epochs, over which the rate climbs to its height from a tenth of it.
         momentum: of Nesterov.
         weight_decay: on every parameter.
         milestones: shares of the training after which the rate is divided by ten.
@@ -31,9 +34,9 @@ class Recipe:
 
     epochs: int = 200
     batch_size: int = 512
-    norm_batch: int = 0
+    small_batch: int = 128
     learning_rate: float = 0.1
-    warm_up: int = 0
+    warm_up: float = 0.025
     momentum: float = 0.9
     weight_decay: float = 5e-4
     milestones: tuple[float, ...] = (0.5, 0.75)
@@ -44,11 +47,9 @@ class Recipe:
     def __post_init__(self) -> None:
         require_number("epochs", self.epochs, least=1, whole=True)
         require_number("batch_size", self.batch_size, least=2, whole=True)
-        require_number("norm_batch", self.norm_batch, least=0, whole=True)
-        divides = self.norm_batch == 0 or self.batch_size % self.norm_batch == 0
-        require(divides, "norm_batch", self.norm_batch, f"a divisor of batch_size ({self.batch_size}), or 0")
+        require_number("small_batch", self.small_batch, least=0, whole=True)
         require_number("learning_rate", self.learning_rate, above=0)
-        require_number("warm_up", self.warm_up, least=0, whole=True)
+        require_number("warm_up", self.warm_up, least=0, most=1)
         require_number("momentum", self.momentum, least=0, most=1)
         require_number("weight_decay", self.weight_decay, least=0)
         require(are_numbers(self.milestones), "milestones", self.milestones, "a list of shares of the training")
@@ -58,12 +59,29 @@ class Recipe:
         require(self.precision in PRECISIONS, "precision", self.precision, f"one of {', '.join(PRECISIONS)}")
         require(self.compile in ("auto", True, False), "compile", self.compile, "true, false or auto")
 
+    @property
+    def parts(self) -> int:
+        """Into how many equal parts batch normalisation cuts a batch; none is smaller than ``small_batch``.
+
+        >>> [Recipe(batch_size=size).parts for size in (64, 128, 300, 512)]
+        [1, 1, 2, 4]
+        """
+        most = self.batch_size // self.small_batch if self.small_batch else 1
+        return max((parts for parts in range(1, most + 1) if self.batch_size % parts == 0), default=1)
+
+    @property
+    def height(self) -> float:
+        """The learning rate after the warm-up."""
+        larger = self.batch_size / self.small_batch if self.small_batch else 1.0
+        return self.learning_rate * max(1.0, larger)
+
     def rate(self, epoch: int) -> float:
         """The learning rate of an epoch, counted from 0.
 
-        >>> [round(Recipe().rate(epoch), 4) for epoch in (0, 99, 100, 150)]
-        [0.1, 0.1, 0.01, 0.001]
+        >>> [round(Recipe().rate(epoch), 4) for epoch in (0, 5, 99, 100, 150)]
+        [0.04, 0.4, 0.4, 0.04, 0.004]
         """
-        if epoch < self.warm_up:
-            return self.learning_rate * (0.1 + 0.9 * epoch / self.warm_up)
-        return self.learning_rate * 0.1 ** sum(epoch >= share * self.epochs for share in self.milestones)
+        climb = round(self.warm_up * self.epochs)
+        if epoch < climb:
+            return self.height * (0.1 + 0.9 * epoch / climb)
+        return self.height * 0.1 ** sum(epoch >= share * self.epochs for share in self.milestones)
