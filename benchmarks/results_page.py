@@ -1,0 +1,46 @@
+"""Fill the tables of a results page from the results that lie in the folder beside it.
+
+    outfield report run.safetensors --out docs/results/cifar10
+    python benchmarks/results_page.py docs/results/cifar10.md
+
+Each table stands between ``<!-- NAME -->`` and ``<!-- end -->``; names are those of :func:`outfield.benchmark_tables.tables`,
+and ``claims``. The words around them are written by hand.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+
+from outfield.benchmark_files import read_run
+from outfield.benchmark_tables import claims_table, tables
+from outfield.storage import write_bytes
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("pages", type=Path, nargs="+")
+    for page in parser.parse_args().pages:
+        write_bytes(page, filled(page).encode())
+        print(page)
+
+
+def filled(page: Path) -> str:
+    """The page's text with its tables made from the results."""
+    run = read_run(page.with_suffix(""))
+    made = tables(run)
+    claims = claims_table(run)
+    if claims is not None:
+        made["claims"] = claims
+
+    def table(found: re.Match[str]) -> str:
+        chosen = made[found[1]]
+        notes = "".join(f"\n{note}\n" for note in chosen.notes)
+        return f"<!-- {found[1]} -->\n**{chosen.title}**\n\n{chosen.markdown()}\n{notes}<!-- end -->"
+
+    return re.sub(r"<!-- (?!end)([^>]+?) -->\n.*?<!-- end -->", table, page.read_text(), flags=re.DOTALL)
+
+
+if __name__ == "__main__":
+    main()
