@@ -11,7 +11,7 @@ import torch
 from outfield import learner as learner_module
 from outfield import storage
 from outfield.augment import Augmentation
-from outfield.batch_norm import SplitBatchNorm2d, join_batch_norms, split_batch_norms
+from outfield.batch_norm import Split, join_batch_norms, split_batch_norms
 from outfield.classification import TrainingCheckpoint, classifier_for, train_classifier
 from outfield.classifiers import Classifier, load_classifier, load_weights, save_classifier
 from outfield.errors import DivergenceError, FileFormatError, InputError, OutfieldWarning, UnknownNameError
@@ -93,11 +93,11 @@ def test_a_checkpoint_of_another_training_is_refused(train, test, tmp_path):
     short = Recipe(**{**RECIPE.__dict__, "epochs": 1})
     train_classifier(train, test, TINY, short, checkpoint=checkpoint)
     written = (tmp_path / "c.safetensors").read_bytes()
-    with pytest.raises(InputError, match="its seed differ"):
+    with pytest.raises(InputError, match="not the same: seed\\)"):
         train_classifier(train, test, TINY, short, seed=1, checkpoint=checkpoint)
-    with pytest.raises(InputError, match="its recipe differ"):
+    with pytest.raises(InputError, match="not the same: epochs of the recipe"):
         train_classifier(train, test, TINY, RECIPE, checkpoint=checkpoint)
-    with pytest.raises(InputError, match="its images and test images differ"):
+    with pytest.raises(InputError, match="not the same: images, test images"):
         train_classifier(test, None, TINY, short, checkpoint=checkpoint)
     assert (tmp_path / "c.safetensors").read_bytes() == written
     storage.write(tmp_path / "c.safetensors", "detector", {}, {})
@@ -110,7 +110,7 @@ def test_a_checkpoint_knows_its_test_images(train, test, tmp_path):
     short = Recipe(**{**RECIPE.__dict__, "epochs": 1})
     train_classifier(train, test, TINY, short, checkpoint=checkpoint)
     other = Pixels.of(make_pictures(40, seed=9), (16, 16))
-    with pytest.raises(InputError, match="its test images differ"):
+    with pytest.raises(InputError, match="not the same: test images"):
         train_classifier(train, other, TINY, short, checkpoint=checkpoint)
 
 
@@ -187,21 +187,45 @@ def test_a_loss_that_is_lost_stops_the_training(train):
 
 
 def test_the_rate_climbs_and_falls_in_steps():
-    recipe = Recipe(epochs=20, learning_rate=0.4, batch_size=100, warm_up=0.15)
+    recipe = Recipe(epochs=20, batch_size=512, warm_up=0.15)
     rates = [recipe.rate(epoch) for epoch in range(20)]
     assert rates[:5] == pytest.approx([0.04, 0.16, 0.28, 0.4, 0.4])
     assert rates[9:11] == pytest.approx([0.4, 0.04])
     assert rates[14:16] == pytest.approx([0.04, 0.004])
-    assert Recipe(epochs=5, batch_size=64).rate(0) == 0.1  # the paper's; a short training has no epoch to spare
+    assert [Recipe(epochs=epochs).climb for epochs in (1, 2, 3, 20, 200, 201)] == [0, 0, 1, 1, 5, 6]
+    paper = Recipe(batch_size=128)
+    assert [paper.rate(epoch) for epoch in (0, 99, 100, 150)] == pytest.approx([0.1, 0.1, 0.01, 0.001])
+    for share in (0.5, 1, 5):
+        with pytest.raises(InputError, match="below the first milestone"):
+            Recipe(warm_up=share)
 
 
 def test_a_large_batch_imitates_small_ones():
-    assert Recipe(batch_size=512).height == pytest.approx(0.4)
+    found = {size: Recipe(batch_size=size).parts for size in (32, 200, 300, 500, 509, 512)}
+    assert found == {32: 1, 200: 1, 300: 2, 500: 2, 509: 1, 512: 4}
+    for size, parts in found.items():
+        assert Recipe(batch_size=size).height == pytest.approx(0.1 * parts)
     assert Recipe(batch_size=512, small_batch=64).parts == 8
-    assert (Recipe(batch_size=300).parts, Recipe(batch_size=300).height) == (2, pytest.approx(0.1 * 300 / 128))
-    for plain in (Recipe(batch_size=512, small_batch=0), Recipe(batch_size=32), Recipe(batch_size=200)):
-        assert plain.parts == 1
-    assert Recipe(batch_size=512, small_batch=0).height == Recipe(batch_size=32).height == 0.1
+    assert (Recipe(batch_size=512, small_batch=0).parts, Recipe(batch_size=512, small_batch=0).height) == (1, 0.1)
+    with pytest.raises(InputError, match="at least 2, or 0"):
+        Recipe(small_batch=1)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "split"),
+    [("test_resnet", True), ("test_efficientnet", True), ("test_vit", False), ("test_convnext", False)],
+)
+def test_only_a_network_whose_batch_norms_can_be_cut_imitates(architecture, split):
+    recipe = Recipe(batch_size=24, small_batch=8)
+    learner = Learner(
+        Classifier(architecture, classes=4, size=(32, 32), small_images=False), recipe, 0, torch.device("cpu"), 0
+    )
+    norms = [module for module in learner.network.modules() if isinstance(module, torch.nn.BatchNorm2d)]
+    assert learner.recipe.height == pytest.approx(0.3 if split else 0.1)
+    assert bool(norms) == split
+    assert all(isinstance(norm, Split) and norm.parts == 3 for norm in norms)
+    join_batch_norms(learner.network)
+    assert not any(isinstance(module, Split) for module in learner.network.modules())
 
 
 def test_an_epoch_sees_each_image_once_and_no_two_epochs_the_same_crop(train):
@@ -268,11 +292,17 @@ class TestNormalisationOverParts:
         torch.testing.assert_close(split.eval()(images), whole.eval()(images))
         join_batch_norms(split)
         assert type(split[0]) is torch.nn.BatchNorm2d
-        recipe = Recipe(**{**RECIPE.__dict__, "epochs": 2, "small_batch": 8})
+        recipe = Recipe(**{**RECIPE.__dict__, "epochs": 2, "small_batch": 8, "learning_rate": 0.05 / 3})
         done = train_classifier(train, test, TINY, recipe)
-        assert not any(isinstance(module, SplitBatchNorm2d) for module in done.network.modules())
+        assert done.recipe == recipe
+        assert not any(isinstance(module, Split) for module in done.network.modules())
         assert not same(
-            weights(done), weights(train_classifier(train, test, TINY, Recipe(**{**recipe.__dict__, "small_batch": 0})))
+            weights(done),
+            weights(
+                train_classifier(
+                    train, test, TINY, Recipe(**{**recipe.__dict__, "small_batch": 0, "learning_rate": 0.05})
+                )
+            ),
         )
 
 
@@ -309,7 +339,7 @@ def test_files_hold_the_classifier_and_refuse_others(trained, tmp_path):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 class TestGPU:
     def test_the_recorded_step_follows_the_plain_one(self, train):
-        recipe = Recipe(epochs=2, batch_size=24, precision="float32", compile=False, augmentation=GENTLE)
+        recipe = Recipe(epochs=2, batch_size=24, small_batch=8, precision="float32", compile=False, augmentation=GENTLE)
         recorded = Learner(TINY, recipe, 0, torch.device("cuda"), 0)
         plain = Learner(TINY, recipe, 0, torch.device("cuda"), 0)
         plain.record = False

@@ -70,13 +70,15 @@ class TrainedClassifier:
     network: nn.Module
     classifier: Classifier
     curve: Curve
+    recipe: Recipe
+    seed: int
 
-    def save(self, path: storage.PathLike, recipe: Recipe, seed: int, images: ImageSource) -> None:
+    def save(self, path: storage.PathLike, images: ImageSource) -> None:
         """Write weights, architecture and where they come from to one file, atomically."""
         device = next(self.network.parameters()).device
         notes = {
-            "recipe": to_plain(recipe),
-            "seed": seed,
+            "recipe": to_plain(self.recipe),
+            "seed": self.seed,
             "images": {"name": images.name, "n": len(images), "sha256": images.fingerprint()},
             "curve": asdict(self.curve),
             "seconds": round(sum(self.curve.seconds), 1),
@@ -148,7 +150,7 @@ def train_classifier(
             except BaseException:
                 keep()
                 raise
-    return TrainedClassifier(learner.finish(), classifier, curve)
+    return TrainedClassifier(learner.finish(), classifier, curve, learner.recipe, seed)
 
 
 def _one_epoch(learner: Learner, train: Pixels, test: Pixels | None, curve: Curve, test_every: int) -> None:
@@ -164,9 +166,8 @@ def _one_epoch(learner: Learner, train: Pixels, test: Pixels | None, curve: Curv
         )
         raise InputError(f"{what}: {str(error).splitlines()[0]}") from error
     if not loss < float("inf"):
-        raise DivergenceError(
-            f"the loss became {loss} in epoch {epoch + 1}; lower learning_rate (now {recipe.learning_rate:g})"
-        )
+        rate = f"now {recipe.learning_rate:g}" + (f", times {recipe.parts} for the batch" if recipe.parts > 1 else "")
+        raise DivergenceError(f"the loss became {loss} in epoch {epoch + 1}; lower learning_rate ({rate})")
     curve.loss.append(loss)
     curve.train_accuracy.append(accuracy)
     looks = len(curve) % test_every == 0 or len(curve) == recipe.epochs
@@ -235,10 +236,10 @@ def _check(train: Pixels, test: Pixels | None, classifier: Classifier, recipe: R
 def _restore(learner: Learner, checkpoint: TrainingCheckpoint, identity: dict[str, Any]) -> Curve:
     header, tensors = storage.read(checkpoint.path, "classifier training")
     theirs = header.get("identity", {})
-    other = [name for name in identity if theirs.get(name) != identity[name]]
+    other = [_difference(name, theirs.get(name), mine) for name, mine in identity.items() if theirs.get(name) != mine]
     if other:
         raise InputError(
-            f"{checkpoint.path} belongs to another training: its {' and '.join(other)} differ; "
+            f"{checkpoint.path} belongs to another training (not the same: {', '.join(other)}); "
             "remove it or name another checkpoint"
         )
     try:
@@ -246,3 +247,11 @@ def _restore(learner: Learner, checkpoint: TrainingCheckpoint, identity: dict[st
         return Curve(**header["curve"])
     except (KeyError, TypeError, RuntimeError) as error:
         raise FileFormatError(f"{checkpoint.path} cannot be continued: {error}") from error
+
+
+def _difference(name: str, theirs: Any, mine: Any) -> str:
+    """A name, with the settings that differ where it has some."""
+    if not (isinstance(theirs, dict) and isinstance(mine, dict)):
+        return name
+    keys = sorted(key for key in theirs.keys() | mine.keys() if theirs.get(key) != mine.get(key))
+    return f"{', '.join(keys)} of the {name}"

@@ -5,13 +5,14 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from outfield.batch_norm import join_batch_norms, split_batch_norms
+from outfield.batch_norm import can_be_split, join_batch_norms, split_batch_norms
 from outfield.classifiers import Classifier
 from outfield.errors import OutfieldWarning
 from outfield.pixels import Pixels
@@ -33,15 +34,17 @@ class Learner:
 
     Args:
         classifier: what to train.
-        recipe: how.
+        recipe: how; the attribute is what is done, without ``small_batch`` where the network cannot imitate small batches.
         seed: of the weights and everything drawn.
         device: where.
         steps: how many there will be; tells whether compiling pays.
     """
 
     def __init__(self, classifier: Classifier, recipe: Recipe, seed: int, device: torch.device, steps: int) -> None:
-        self.classifier, self.recipe, self.seed, self.device = classifier, recipe, seed, device
         self.network: nn.Module = classifier.build(seed).to(device)
+        if recipe.parts > 1 and not can_be_split(self.network):
+            recipe = replace(recipe, small_batch=0)
+        self.classifier, self.recipe, self.seed, self.device = classifier, recipe, seed, device
         if recipe.parts > 1:
             split_batch_norms(self.network, recipe.parts)
         on_gpu = device.type == "cuda"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from outfield.augment import Augmentation, are_numbers
@@ -15,15 +16,17 @@ PRECISIONS = ("auto", "float32", "bfloat16")
 class Recipe:
     """SGD with Nesterov momentum and a learning rate that falls in steps; defaults as in the paper, which gives no batch size.
 
-    A batch larger than ``small_batch`` is faster and imitates batches of that size: the rate grows in proportion, and batch
-    normalisation takes its statistics over parts of the batch.
+    A large batch is faster, and imitates batches of ``small_batch`` images: batch normalisation takes its statistics over equal
+    parts of the batch, none smaller than that, and the rate is multiplied by the number of parts, after a warm-up. Where the
+    batch cannot be cut so (it is too small, it is a prime, the network has no batch normalisation), it is taken as it is.
 
     Args:
         epochs: passes over the training images.
         batch_size: images of a step; the last images of an epoch that do not fill a batch are left out of it.
         small_batch: images of the batch that a larger one imitates; 0 to take ``batch_size`` as it is.
-        learning_rate: of a batch of up to ``small_batch`` images.
-        warm_up: share of the training, in whole epochs, over which the rate climbs to its height from a tenth of it.
+        learning_rate: of a batch that imitates none.
+        warm_up: share of the training, rounded up to epochs, over which a multiplied rate climbs from a tenth of its height;
+            smaller than the first milestone.
         momentum: of Nesterov.
         weight_decay: on every parameter.
         milestones: shares of the training after which the rate is divided by ten.
@@ -48,23 +51,31 @@ class Recipe:
         require_number("epochs", self.epochs, least=1, whole=True)
         require_number("batch_size", self.batch_size, least=2, whole=True)
         require_number("small_batch", self.small_batch, least=0, whole=True)
+        require(self.small_batch != 1, "small_batch", 1, "at least 2, or 0 for the batch as it is")
         require_number("learning_rate", self.learning_rate, above=0)
-        require_number("warm_up", self.warm_up, least=0, most=1)
+        require_number("warm_up", self.warm_up, least=0)
         require_number("momentum", self.momentum, least=0, most=1)
         require_number("weight_decay", self.weight_decay, least=0)
         require(are_numbers(self.milestones), "milestones", self.milestones, "a list of shares of the training")
         good = all(0 < share <= 1 for share in self.milestones) and list(self.milestones) == sorted(self.milestones)
         require(good, "milestones", self.milestones, "shares of the training in (0, 1], ascending")
+        first = min(self.milestones, default=1.0)
+        require(
+            self.warm_up < first,
+            "warm_up",
+            self.warm_up,
+            f"a share of the training below the first milestone, {first:g}",
+        )
         require(callable(self.augmentation), "augmentation", self.augmentation, "an outfield.augment.Augmentation")
         require(self.precision in PRECISIONS, "precision", self.precision, f"one of {', '.join(PRECISIONS)}")
         require(self.compile in ("auto", True, False), "compile", self.compile, "true, false or auto")
 
     @property
     def parts(self) -> int:
-        """Into how many equal parts batch normalisation cuts a batch; none is smaller than ``small_batch``.
+        """Into how many equal parts batch normalisation cuts a batch.
 
-        >>> [Recipe(batch_size=size).parts for size in (64, 128, 300, 512)]
-        [1, 1, 2, 4]
+        >>> [Recipe(batch_size=size).parts for size in (64, 128, 300, 509, 512)]
+        [1, 1, 2, 1, 4]
         """
         most = self.batch_size // self.small_batch if self.small_batch else 1
         return max((parts for parts in range(1, most + 1) if self.batch_size % parts == 0), default=1)
@@ -72,8 +83,13 @@ class Recipe:
     @property
     def height(self) -> float:
         """The learning rate after the warm-up."""
-        larger = self.batch_size / self.small_batch if self.small_batch else 1.0
-        return self.learning_rate * max(1.0, larger)
+        return self.learning_rate * self.parts
+
+    @property
+    def climb(self) -> int:
+        """Epochs of warm-up: none without a multiplied rate, and none in a training so short that the rate already falls."""
+        epochs = math.ceil(self.warm_up * self.epochs) if self.parts > 1 else 0
+        return epochs if epochs < min(self.milestones, default=1.0) * self.epochs else 0
 
     def rate(self, epoch: int) -> float:
         """The learning rate of an epoch, counted from 0.
@@ -81,7 +97,6 @@ class Recipe:
         >>> [round(Recipe().rate(epoch), 4) for epoch in (0, 5, 99, 100, 150)]
         [0.04, 0.4, 0.4, 0.04, 0.004]
         """
-        climb = round(self.warm_up * self.epochs)
-        if epoch < climb:
-            return self.height * (0.1 + 0.9 * epoch / climb)
+        if epoch < self.climb:
+            return self.height * (0.1 + 0.9 * epoch / self.climb)
         return self.height * 0.1 ** sum(epoch >= share * self.epochs for share in self.milestones)

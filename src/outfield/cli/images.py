@@ -96,7 +96,7 @@ def train(
                 checkpoint=TrainingCheckpoint(kept),
                 progress=progress,
             )
-        trained.save(target, recipe=recipe, seed=number, images=source)
+        trained.save(target, images=source)
         if checkpoint is None:
             kept.unlink(missing_ok=True)
         out.print(plain(f"{target}: {trained.curve.last()}, {sum(trained.curve.seconds):.0f} s"))
