@@ -35,11 +35,17 @@ def filled(page: Path) -> str:
         made["claims"] = claims
 
     def table(found: re.Match[str]) -> str:
+        if found[1] not in made:
+            raise SystemExit(f"{page} has a place for {found[1]!r}; there are {', '.join(made)}")
         chosen = made[found[1]]
         notes = "".join(f"\n{note}\n" for note in chosen.notes)
         return f"<!-- {found[1]} -->\n**{chosen.title}**\n\n{chosen.markdown()}\n{notes}<!-- end -->"
 
-    return re.sub(r"<!-- (?!end)([^>]+?) -->\n.*?<!-- end -->", table, page.read_text(), flags=re.DOTALL)
+    text = page.read_text()
+    done, places = re.subn(r"<!-- (?!end)([^>]+?) -->\n(?:(?!<!-- ).)*<!-- end -->", table, text, flags=re.DOTALL)
+    if 2 * places != text.count("<!-- "):
+        raise SystemExit(f"{page}: every <!-- NAME --> needs an <!-- end --> before the next")
+    return done
 
 
 if __name__ == "__main__":

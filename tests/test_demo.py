@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 
@@ -72,6 +73,33 @@ def test_it_says_what_was_fitted_live(made):
         assert result.detectors[name].training == of.DETECTORS[name]().training  # the paper's settings
 
 
+def test_the_provenance_says_what_was_fitted_where(made):
+    about = made[0].run.provenance
+    given = [name for name, detector in about["detectors"].items() if detector["given"]]
+    assert given == ["EBM", "EnergyCorrected"]
+    timed = {
+        stage["detector"] for stage in about["stages"] if stage["what"] == "detector" and stage["seconds"] is not None
+    }
+    assert timed >= set(made[0].live)
+    pack = demo.about_pack()
+    assert about["backbones"][demo.BACKBONE]["sha256"] == pack["backbone"]["sha256"]
+    assert about["pack"]["fitted"]["machine"]["gpu"]
+    assert {name: len(data) for name, data in made[0].sets.items()} == pack["rows"]
+
+
+def test_live_fits_everything(monkeypatch):
+    few = {name: data[:: len(data) // 100] for name, data in demo.pack_sets().items()}
+    quick = {
+        "SSD": of.SSD(),
+        "EBM": of.EBM(training=of.Training(epochs=1, batch_size=32, start="normal"), sampler=of.Langevin(steps=1)),
+    }
+    monkeypatch.setattr(demo, "pack_sets", lambda: few)
+    monkeypatch.setattr(demo, "paper_detectors", lambda _: quick)
+    result = demo.run_demo(live=True, device="cpu")
+    assert result.live == ("SSD", "EBM")
+    assert len(result.detectors["EBM"].history_.loss) == 1
+
+
 def test_what_comes_fitted_belongs_to_the_packs_rows(made):
     """The mixture inside the fitted correction is the mixture of the pack's training rows."""
     fitted, live = made[0].detectors["EnergyCorrected"].prior_, made[0].detectors["GaussianMixture"].mixture_
@@ -91,8 +119,9 @@ def test_the_picture(made, tmp_path):
     assert Image.open(tmp_path / "demo.png").width > 2000
 
 
-def test_the_picture_names_the_classes_inside_its_frame(made):
-    axes = Figure(figsize=(3.4, 2.5)).subplots()
+@pytest.mark.parametrize("width", [2.5, 3.4])
+def test_the_picture_names_the_classes_inside_its_frame(made, width):
+    axes = Figure(figsize=(width, 2.5)).subplots()
     overview_chart(made[0].run).panels[0].draw(axes)
     axes.figure.draw_without_rendering()
     assert {text.get_text().strip() for text in axes.texts} == set(DATASETS["cifar10"].classes)
@@ -103,9 +132,17 @@ def test_the_picture_names_the_classes_inside_its_frame(made):
         assert where.x1 <= frame.x1, text.get_text()
 
 
+def test_a_run_without_a_view_has_no_picture(made):
+    with pytest.raises(of.InputError, match="view=True"):
+        overview_chart(dataclasses.replace(made[0].run, views=[]))
+
+
 def test_the_command_leaves_everything_beside_the_page(made, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(demo, "run_demo", lambda *_, **__: made[0])
-    app(["demo", "--out", str(tmp_path / "demo")], standalone_mode=False)
+    asked = []
+    monkeypatch.setattr(demo, "run_demo", lambda live, device, say: asked.append((live, device)) or made[0])
+    app(["demo", "--out", str(tmp_path / "demo [/]"), "--live", "--device", "cpu"], standalone_mode=False)
+    assert asked == [(True, "cpu")]
+    (tmp_path / "demo [/]").rename(tmp_path / "demo")
     written = {path.name for path in (tmp_path / "demo").iterdir()}
     assert {
         "report.html",
@@ -116,9 +153,12 @@ def test_the_command_leaves_everything_beside_the_page(made, tmp_path, monkeypat
         "svhn.safetensors",
     } <= written
     assert "Fitted beforehand on the same rows" in " ".join(capsys.readouterr().out.split())
-    assert "Fitted live" in (tmp_path / "demo" / "report.html").read_text()
+    page = (tmp_path / "demo" / "report.html").read_text()
+    assert "Fitted live" in page
+    assert "bedrooms" in page
+    assert "what this run finds" not in page  # a thousand images of one backbone are no evidence on the paper's claims
 
 
-def test_a_copy_without_data_says_so(monkeypatch):
+def test_a_copy_without_data_says_so():
     with pytest.raises(StorageError, match="installed without its data"):
         demo.pack_file("none.npz")

@@ -18,7 +18,8 @@ class TestPage:
     def test_every_table_is_that_of_the_records(self, name):
         page, run = (RESULTS / f"{name}.md").read_text(), read_run(RESULTS / name)
         for table in (*tables(run).values(), claims_table(run)):
-            assert f"**{table.title}**\n\n{table.markdown()}" in page
+            notes = "".join(f"\n{note}\n" for note in table.notes)
+            assert f"**{table.title}**\n\n{table.markdown()}\n{notes}<!-- end -->" in page
 
     def test_the_json_follows_from_its_records(self, name):
         file = RESULTS / name / "results.json"

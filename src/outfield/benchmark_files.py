@@ -26,12 +26,13 @@ WIDE = 6
 """Columns above which a table in LaTeX is shrunk."""
 
 
-def write_tables(run: BenchmarkRun, folder: storage.PathLike) -> list[Path]:
+def write_tables(run: BenchmarkRun, folder: storage.PathLike, *, claims: bool = True) -> list[Path]:
     """Write ``tables.md``, ``tables.tex``, ``results.csv`` and ``results.json`` into ``folder``, each atomically.
 
     Args:
         run: with at least one record.
         folder: made if it is not there.
+        claims: judge the paper's claims.
 
     Returns:
         The files.
@@ -45,21 +46,21 @@ def write_tables(run: BenchmarkRun, folder: storage.PathLike) -> list[Path]:
     folder = Path(folder)
     storage.make_folder(folder)
     texts = {
-        "tables.md": tables_markdown(run),
+        "tables.md": tables_markdown(run, claims=claims),
         "tables.tex": tables_latex(run),
         "results.csv": records_csv(run),
-        RESULTS: run_json(run),
+        RESULTS: run_json(run, claims=claims),
     }
     for name, text in texts.items():
         storage.write_bytes(folder / name, text.encode())
     return [folder / name for name in texts]
 
 
-def tables_markdown(run: BenchmarkRun) -> str:
+def tables_markdown(run: BenchmarkRun, *, claims: bool = True) -> str:
     """Every table and the claims, and where the numbers come from, as Markdown; a note stands below the first it is about."""
     parts = [f"# Out-of-distribution detection on {title(run.protocol.id)}"]
-    claims = claims_table(run)
-    for table in (*tables(run).values(), *([] if claims is None else [claims])):
+    verdicts = claims_table(run) if claims else None
+    for table in (*tables(run).values(), *([] if verdicts is None else [verdicts])):
         parts += [f"**{table.title}**", table.markdown(), *(note for note in table.notes if note not in parts)]
     return "\n\n".join([*parts, _origin(run)]) + "\n"
 
@@ -101,14 +102,15 @@ def records_csv(run: BenchmarkRun) -> str:
     return buffer.getvalue()
 
 
-def run_json(run: BenchmarkRun) -> str:
+def run_json(run: BenchmarkRun, *, claims: bool = True) -> str:
     """Records, aggregated tables with the paper's figures, claims and provenance; fractions."""
+    judged = check_claims(run.records, run.protocol) if claims else []
     body = {
         "format": FORMAT,
         "protocol": asdict(run.protocol),
         "accuracies": run.accuracies,
         "tables": {block.name: _block_json(run, block.name) for block in blocks(run)},
-        "claims": [asdict(claim) | {"verdict": claim.verdict} for claim in check_claims(run.records, run.protocol)],
+        "claims": [asdict(claim) | {"verdict": claim.verdict} for claim in judged],
         "paper": REFERENCE,
         "provenance": run.provenance,
         "records": [asdict(record) for record in run.records],

@@ -237,7 +237,10 @@ def claims_table(run: BenchmarkRun) -> Table | None:
         rows += [[head if index == 0 else "", *line] for index, line in enumerate(lines)]
     header = ["claim", "what was compared", THIS_RUN, "against", "as claimed"]
     name = f"What the paper says of {title(run.protocol.id)}, and what this run finds (in percent)"
-    rules = f"On par: worse by at most {MARGIN['fpr95'] * 100:g} point of FPR95 and {MARGIN['auroc'] * 100:g} of AUROC."
+    rules = (
+        f"On par: worse by at most {MARGIN['fpr95'] * 100:g} point of FPR95 and {MARGIN['auroc'] * 100:g} of AUROC. "
+        "Judged on means over backbones and seeds, however they spread, except where every backbone and seed is named."
+    )
     sets = "Judged on the paper's sets only; a claim about a set that is missing is not tested."
     return Table(name, header, rows, 2, notes=(rules, sets)) if rows else None
 

@@ -14,7 +14,9 @@ from outfield.page import write_page
 from outfield.storage import PathLike
 
 
-def write_report(run: BenchmarkRun, folder: PathLike, *, intro: str = "", notes: Sequence[str] = ()) -> list[Path]:
+def write_report(
+    run: BenchmarkRun, folder: PathLike, *, intro: str = "", notes: Sequence[str] = (), claims: bool = True
+) -> list[Path]:
     """Write a run's tables, figures and page.
 
     Args:
@@ -22,6 +24,7 @@ def write_report(run: BenchmarkRun, folder: PathLike, *, intro: str = "", notes:
         folder: where; made if it is not there.
         intro: first words of the page.
         notes: lines to go below the page's first table.
+        claims: judge the paper's claims; a run on few samples should not.
 
     Returns:
         The files, the page first.
@@ -31,9 +34,9 @@ def write_report(run: BenchmarkRun, folder: PathLike, *, intro: str = "", notes:
         StorageError: the folder or a file in it cannot be written.
     """
     folder, printed = Path(folder), published(run)
-    written = [*write_tables(run, folder), *write_figures(run, folder / "figures", printed)]
-    claims = claims_table(run)
-    shown = [*tables(run).values(), *([] if claims is None else [claims])]
+    written = [*write_tables(run, folder, claims=claims), *write_figures(run, folder / "figures", printed)]
+    verdicts = claims_table(run) if claims else None
+    shown = [*tables(run).values(), *([] if verdicts is None else [verdicts])]
     remarks = (*notes, *paper.REMARKS.get(run.protocol.id, ()))
     write_page(run, shown, folder / "report.html", intro=intro, paper=printed, notes=remarks)
     return [folder / "report.html", *written]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 
 import numpy as np
@@ -15,6 +16,10 @@ FIRST = 600
 """Of which so many at most are the first set's."""
 WIDTH = 50
 """Principal components that t-SNE gets to see; those beyond hold little but noise, and cost time."""
+
+THREADS = min(4, max(1, (os.cpu_count() or 1) // 2))
+"""t-SNE's threads wait for each other thousands of times, spinning: where they share cores with anything else, all of them take
+several times as long as half of them."""
 
 
 def lay_out(sets: Mapping[str, FeatureSource], seed: int = 0) -> tuple[np.ndarray, dict[str, np.ndarray]]:
@@ -48,6 +53,7 @@ def embed(z: np.ndarray, seed: int) -> np.ndarray:
     """Rows z (n, D) as points (n, 2); all at the origin where there are too few, or no two that differ."""
     from sklearn.decomposition import PCA  # a second to import: not for those who only score
     from sklearn.manifold import TSNE
+    from threadpoolctl import threadpool_limits
 
     if len(z) < 4 or not np.ptp(z, axis=0).any():
         return np.zeros((len(z), 2), np.float32)
@@ -55,4 +61,5 @@ def embed(z: np.ndarray, seed: int) -> np.ndarray:
     if components.shape[1] == 1:
         components = np.concatenate([components, np.zeros_like(components)], 1)
     tsne = TSNE(init="pca", random_state=seed, perplexity=min(30.0, (len(z) - 1) / 3))
-    return np.asarray(tsne.fit_transform(components), np.float32)
+    with threadpool_limits(THREADS, user_api="openmp"):
+        return np.asarray(tsne.fit_transform(components), np.float32)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -54,14 +55,14 @@ def toy(
         print_table(report.toy_table([run for run in runs if run.data.name == name]))
         out.print()
     write_bytes(output / "toy.json", report.toy_json(runs).encode())
-    err.print(f"wrote {', '.join(str(output / f'{name}.png') for name in names)} and {output / 'toy.json'}")
+    err.print(plain(f"wrote {', '.join(str(output / f'{name}.png') for name in names)} and {output / 'toy.json'}"))
 
 
 @app.command(epilog="Examples:\n\noutfield demo --out demo\n\noutfield demo --live")
 def demo(
     output: Annotated[Path, typer.Option("--out", "-o", help="Folder for what the demo makes.")] = Path("demo"),
     live: Annotated[
-        bool, typer.Option("--live", help="Fit EBM and EnergyCorrected too, which takes long on a CPU.")
+        bool, typer.Option("--live", help="Fit EBM and EnergyCorrected too: about 45 minutes on two cores.")
     ] = False,
     device: Device = "auto",
 ) -> None:
@@ -75,19 +76,19 @@ def demo(
     given = [name for name in made.detectors if name not in made.live]
     note = f"Fitted live: {', '.join(made.live)}."
     if given:
-        note += f" Fitted beforehand on the same rows, with the same settings: {', '.join(given)}."
-    write_results(made.run, output, intro=made.about, notes=(note,))
+        note += f" Fitted beforehand on the same rows with the paper's settings, on a GPU: {', '.join(given)}."
+    write_results(made.run, output, intro=made.about, notes=(note,), claims=False)
     write_overview(made.run, output / "demo.png")
     for name, model in made.detectors.items():
         model.save(output / f"{name}.safetensors")
         made.thresholds[name].save(output / f"{name}.threshold.safetensors")
     for name, data in made.sets.items():
         data.save(output / f"{name}.safetensors")
+    page, picture, scores = output / "report.html", output / "demo.png", output / "scores.csv"
     out.print(plain(note))
-    out.print(f"EnergyCorrected: {plain(made.thresholds['EnergyCorrected'])}")
-    out.print(
-        f"Look at {output / 'report.html'} and {output / 'demo.png'}; detectors, thresholds and features lie beside. Try:"
-    )
+    out.print(plain(f"EnergyCorrected: {made.thresholds['EnergyCorrected']}"))
+    out.print(plain(f"Look at {page} and {picture}; detectors, thresholds and features lie beside. Try:"))
     program = sys.argv[0] if Path(sys.argv[0]).name == "outfield" else "outfield"
-    files = f"{output}/SSD.safetensors {output}/svhn.safetensors --threshold {output}/SSD.threshold.safetensors"
-    out.print(f"  {plain(program)} score {plain(files)}", soft_wrap=True)
+    parts = ["score", output / "SSD.safetensors", output / "svhn.safetensors"]
+    parts += ["--threshold", output / "SSD.threshold.safetensors", "--out", scores]
+    out.print(plain(f"  {shlex.join([program, *map(str, parts)])}"), soft_wrap=True)

@@ -10,9 +10,11 @@ from outfield.console import err, out, plain, print_table
 from outfield.reporting import write_report
 
 
-def write_results(run: BenchmarkRun, folder: Path, intro: str = "", notes: tuple[str, ...] = ()) -> None:
+def write_results(
+    run: BenchmarkRun, folder: Path, intro: str = "", notes: tuple[str, ...] = (), claims: bool = True
+) -> None:
     """Write the run's tables, figures and page into ``folder``; print the tables."""
-    page, *others = write_report(run, folder, intro=intro, notes=notes)
+    page, *others = write_report(run, folder, intro=intro, notes=notes, claims=claims)
     for name, table in tables(run).items():
         if name in ("levels", "ablation"):
             print_table(table)

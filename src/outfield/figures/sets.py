@@ -79,7 +79,7 @@ def _set_panel(run: BenchmarkRun, ood: str, paper: Paper, limit: float) -> Panel
             axes.annotate(
                 f"{means[name]:.1f}", (1, row), (32, 0), ha="right", va="center_baseline", color=INK, **beside
             )
-        axes.set(xlim=(0, limit), ylim=(len(rows) - 0.4, -0.6), xlabel="FPR95 ↓ (%)")
+        axes.set(xlim=(-0.05 * limit, limit), ylim=(len(rows) - 0.4, -0.6), xlabel="FPR95 ↓ (%)")
         axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]))
         axes.set_yticks(range(len(rows)), [short(name) for name in rows])
         axes.tick_params(axis="y", length=0, labelcolor=INK)

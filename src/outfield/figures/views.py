@@ -54,9 +54,12 @@ def view_panel(view: View, known: np.ndarray, shown: np.ndarray | None, title: s
         for spine in axes.spines.values():
             spine.set_visible(True)
 
-    what = f"in front of {known.sum():,} ID samples" if level else "with each class named at its middle"
-    count = int(known.sum() if shown is None else shown.sum())
-    return Panel(title, f"Features of {count:,} samples of {title} {what}, on {view.backbone}.", draw, level=level)
+    what = f"Features of {int(known.sum() if shown is None else shown.sum()):,} samples of {title}"
+    if shown is not None:
+        what += f" in front of {known.sum():,} ID samples"
+    elif _classes(view.labels[known]):
+        what += " with each class named at its middle"
+    return Panel(title, f"{what}, on {view.backbone}.", draw, level=level)
 
 
 def _thinned(points: np.ndarray, most: int) -> np.ndarray:
@@ -75,11 +78,16 @@ def _dots(axes: Any, points: np.ndarray, colour: str, alpha: float) -> None:
     )
 
 
-def _name_classes(axes: Any, points: np.ndarray, labels: np.ndarray, name: str, most: int = 20) -> None:
+def _classes(labels: np.ndarray, most: int = 20) -> list[int]:
+    """The classes to be named: all, or none where they are too many to be read."""
     classes = [int(label) for label in np.unique(labels) if label >= 0]
-    for label in classes if len(classes) <= most else []:
+    return classes if len(classes) <= most else []
+
+
+def _name_classes(axes: Any, points: np.ndarray, labels: np.ndarray, name: str) -> None:
+    for label in _classes(labels):
         x, y = np.median(points[labels == label], axis=0)
         across = (x - points[:, 0].min()) / (np.ptp(points[:, 0]) or 1.0)
-        side = "left" if across < 0.1 else "right" if across > 0.9 else "center"  # a long name stays inside the frame
+        side = "left" if across < 0.2 else "right" if across > 0.8 else "center"  # a long name stays inside the frame
         text = class_title(name, label) if side == "center" else f" {class_title(name, label)} "
         axes.text(x, y, text, color=INK, fontsize=9, fontweight="bold", ha=side, va="center", clip_on=True)
