@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from outfield.config import require
 from outfield.detectors.base import Detector
 from outfield.features import FeatureSource
 from outfield.metrics import Separation
@@ -24,14 +25,23 @@ class Result:
     n_ood: int
 
 
-def evaluate(detectors: Mapping[str, Detector], test: FeatureSource, ood: Mapping[str, FeatureSource]) -> list[Result]:
+def evaluate(
+    detectors: Mapping[str, Detector] | Detector, test: FeatureSource, ood: Mapping[str, FeatureSource]
+) -> list[Result]:
     """Score the ID test set once per detector and every OOD set against it.
 
     Args:
-        detectors: fitted detectors by the name to report.
+        detectors: fitted detectors by the name to report, or one, which goes by its class's name.
         test: held-out ID data.
         ood: OOD sets by name.
+
+    Raises:
+        InputError: something else was given.
     """
+    if isinstance(detectors, Detector):
+        detectors = {type(detectors).__name__: detectors}
+    for what, given in (("detectors", detectors), ("ood", ood)):
+        require(isinstance(given, Mapping), what, type(given).__name__, 'a mapping by name, such as {"svhn": features}')
     results = []
     for name, detector in detectors.items():
         scores_id = detector.score(test)
