@@ -62,7 +62,7 @@ def toy(
 def demo(
     output: Annotated[Path, typer.Option("--out", "-o", help="Folder for what the demo makes.")] = Path("demo"),
     live: Annotated[
-        bool, typer.Option("--live", help="Fit EBM and EnergyCorrected too: about 45 minutes on two cores.")
+        bool, typer.Option("--live", help="Fit EBM and EnergyCorrected too: about 40 minutes on two cores.")
     ] = False,
     device: Device = "auto",
 ) -> None:
