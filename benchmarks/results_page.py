@@ -3,8 +3,8 @@
     outfield report run.safetensors --out docs/results/cifar10
     python benchmarks/results_page.py docs/results/cifar10.md
 
-Each table stands between ``<!-- NAME -->`` and ``<!-- end -->``; names are those of :func:`outfield.benchmark_tables.tables`,
-and ``claims``. The words around them are written by hand.
+Each table stands between ``<!-- NAME -->`` and ``<!-- end -->``; names are those of :func:`outfield.benchmark_tables.all_tables`.
+The words around them are written by hand.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import re
 from pathlib import Path
 
 from outfield.benchmark_files import read_run
-from outfield.benchmark_tables import claims_table, tables
+from outfield.benchmark_tables import all_tables
 from outfield.storage import write_bytes
 
 
@@ -29,10 +29,7 @@ def main() -> None:
 def filled(page: Path) -> str:
     """The page's text with its tables made from the results."""
     run = read_run(page.with_suffix(""))
-    made = tables(run)
-    claims = claims_table(run)
-    if claims is not None:
-        made["claims"] = claims
+    made = all_tables(run)
 
     def table(found: re.Match[str]) -> str:
         if found[1] not in made:

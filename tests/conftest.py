@@ -41,3 +41,11 @@ torch.set_num_threads(1)  # for fixtures that are made before any test
 def _one_thread() -> None:
     """Small matrices run faster on one thread, and tests run side by side."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture
+def count(monkeypatch):
+    """How often the detectors of a small benchmark fit, score and step."""
+    from fake_benchmark import counting
+
+    return counting(monkeypatch)

@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 
 import outfield as of
-from outfield.benchmark import run_benchmark
+from outfield.benchmark import benchmark_features, run_benchmark
 from outfield.datasets import Protocol
 from outfield.images import ImageArray
 from outfield.training import _Run
@@ -81,6 +81,12 @@ def counting(monkeypatch):
     watch(of.EnergyCorrected, "_fit_together")
     watch(_Run, "step")
     return counts
+
+
+def run_features():
+    """Two backbones' features."""
+    sets = {"a": feature_sets(0), "b": feature_sets(1)}
+    return benchmark_features(PROTOCOL, sets, detectors=detectors(), seeds=2, view=False)
 
 
 def run_images(out, backbone=None, data=None, **more):

@@ -20,10 +20,10 @@ from fake_benchmark import (
     NAMES,
     PROTOCOL,
     FakeBackbone,
-    counting,
     detectors,
     feature_sets,
     image_sets,
+    run_features,
     run_images,
 )
 from outfield import provenance, storage
@@ -35,15 +35,9 @@ from outfield.datasets import PROTOCOLS
 from samples import make_set, quick
 
 
-@pytest.fixture
-def count(monkeypatch):
-    return counting(monkeypatch)
-
-
 @pytest.fixture(scope="module")
 def run():
-    sets = {"a": feature_sets(0), "b": feature_sets(1)}
-    return benchmark_features(PROTOCOL, sets, detectors=detectors(), seeds=2, view=False)
+    return run_features()
 
 
 class TestFeatures:

@@ -12,7 +12,7 @@ from typing import Any
 from outfield import storage
 from outfield.benchmark.records import BenchmarkRun, Record
 from outfield.benchmark.summary import Cell, summarise
-from outfield.benchmark_tables import blocks, claims_table, tables
+from outfield.benchmark_tables import all_tables, blocks, tables
 from outfield.claims import check_claims
 from outfield.datasets import Protocol, title
 from outfield.errors import FileFormatError, InputError
@@ -59,8 +59,7 @@ def write_tables(run: BenchmarkRun, folder: storage.PathLike, *, claims: bool = 
 def tables_markdown(run: BenchmarkRun, *, claims: bool = True) -> str:
     """Every table and the claims, and where the numbers come from, as Markdown; a note stands below the first it is about."""
     parts = [f"# Out-of-distribution detection on {title(run.protocol.id)}"]
-    verdicts = claims_table(run) if claims else None
-    for table in (*tables(run).values(), *([] if verdicts is None else [verdicts])):
+    for table in all_tables(run, claims=claims).values():
         parts += [f"**{table.title}**", table.markdown(), *(note for note in table.notes if note not in parts)]
     return "\n\n".join([*parts, _origin(run)]) + "\n"
 

@@ -102,6 +102,12 @@ def tables(run: BenchmarkRun) -> dict[str, Table]:
     return made
 
 
+def all_tables(run: BenchmarkRun, *, claims: bool = True) -> dict[str, Table]:
+    """What :func:`tables` gives, and "claims" where they are asked for and there are any to judge."""
+    judged = claims_table(run) if claims else None
+    return tables(run) | ({} if judged is None else {"claims": judged})
+
+
 def table(block: Block, run: BenchmarkRun) -> Table:
     """A table of the paper, from this run, with the paper's figures beside."""
     cells = summarise(run.records, block.columns)

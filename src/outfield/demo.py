@@ -19,7 +19,6 @@ from outfield.benchmark import BenchmarkRun, Key, benchmark_features, paper_dete
 from outfield.datasets import PROTOCOLS
 from outfield.detectors import Detector, load
 from outfield.detectors.learned import LearnedEnergy
-from outfield.devices import resolve_device
 from outfield.errors import StorageError
 from outfield.features import FeatureSet
 from outfield.threshold import Threshold
@@ -89,29 +88,29 @@ def run_demo(live: bool = False, device: str = "auto", say: Callable[[str], None
         device: where.
         say: told what is being done.
     """
-    target = resolve_device(device)
     sets = pack_sets()
     detectors = paper_detectors(PROTOCOL)
     waiting = {} if live else {n: pack_detector(n) for n, d in detectors.items() if isinstance(d, LearnedEnergy)}
     say(f"fitting {', '.join(name for name in detectors if name not in waiting)} on {len(sets['train']):,} rows")
     if waiting:
         say(f"{' and '.join(waiting)} come fitted on the same rows")
-    fitted, seconds = {name: detector.to(target) for name, detector in waiting.items()}, {}
+    fitted: dict[str, Detector] = {}
+    seconds: dict[str, float] = {}
     for name, detector in detectors.items():
-        if name not in fitted:
+        fitted[name] = waiting.get(name, detector).to(device)
+        if name not in waiting:
             began = time.monotonic()
-            fitted[name] = detector.to(target).fit(sets["train"])
+            detector.fit(sets["train"])
             seconds[name] = round(time.monotonic() - began, 3)
-    ordered = {name: fitted[name] for name in detectors}
     held_out = sets["held_out"]
-    thresholds = {n: Threshold.fit(d.score(held_out), source=d.fingerprint()) for n, d in ordered.items()}
-    keys = {Key(BACKBONE, n, getattr(d, "seed", None)): d for n, d in ordered.items()}
+    thresholds = {n: Threshold.fit(d.score(held_out), source=d.fingerprint()) for n, d in fitted.items()}
+    keys = {Key(BACKBONE, n, getattr(d, "seed", None)): d for n, d in fitted.items()}
     used = {name: data for name, data in sets.items() if name != "held_out"}
     run = benchmark_features(
         PROTOCOL, {BACKBONE: used}, detectors=detectors, fitted=keys, seeds=1, device=device, say=say
     )
     _tell_origin(run, seconds)
-    return DemoRun(run, sets, ordered, thresholds, tuple(seconds), _in_words(run, sets))
+    return DemoRun(run, sets, fitted, thresholds, tuple(seconds), _in_words(run, sets))
 
 
 def _tell_origin(run: BenchmarkRun, seconds: Mapping[str, float]) -> None:

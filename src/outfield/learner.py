@@ -117,7 +117,7 @@ class Learner:
         """Record; else without torch.compile; else take every step as it is written."""
         try:
             self._begin_recording(images, labels)
-        except (RuntimeError, ImportError, NotImplementedError) as error:
+        except (RuntimeError, ImportError) as error:
             if isinstance(error, torch.OutOfMemoryError):
                 raise
             self.graph = None

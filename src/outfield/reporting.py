@@ -8,7 +8,7 @@ from pathlib import Path
 from outfield import paper
 from outfield.benchmark import BenchmarkRun
 from outfield.benchmark_files import write_tables
-from outfield.benchmark_tables import claims_table, tables
+from outfield.benchmark_tables import all_tables
 from outfield.figures import Paper, write_figures
 from outfield.page import write_page
 from outfield.storage import PathLike
@@ -35,8 +35,7 @@ def write_report(
     """
     folder, printed = Path(folder), published(run)
     written = [*write_tables(run, folder, claims=claims), *write_figures(run, folder / "figures", printed)]
-    verdicts = claims_table(run) if claims else None
-    shown = [*tables(run).values(), *([] if verdicts is None else [verdicts])]
+    shown = [*all_tables(run, claims=claims).values()]
     remarks = (*notes, *paper.REMARKS.get(run.protocol.id, ()))
     write_page(run, shown, folder / "report.html", intro=intro, paper=printed, notes=remarks)
     return [folder / "report.html", *written]

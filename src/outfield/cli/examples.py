@@ -14,7 +14,6 @@ import typer
 from outfield import report, storage
 from outfield.cli.app import Device, app
 from outfield.console import err, out, plain, print_table
-from outfield.storage import write_bytes
 
 
 class Toy(StrEnum):
@@ -54,7 +53,7 @@ def toy(
     for name in names:
         print_table(report.toy_table([run for run in runs if run.data.name == name]))
         out.print()
-    write_bytes(output / "toy.json", report.toy_json(runs).encode())
+    storage.write_bytes(output / "toy.json", report.toy_json(runs).encode())
     err.print(plain(f"wrote {', '.join(str(output / f'{name}.png') for name in names)} and {output / 'toy.json'}"))
 
 
@@ -66,7 +65,7 @@ def demo(
     ] = False,
     device: Device = "auto",
 ) -> None:
-    """CIFAR-10 and the paper's OOD sets as features that ship with the package: fit, evaluate, choose thresholds, report."""
+    """CIFAR-10 and six OOD sets as features that ship with the package: fit, evaluate, choose thresholds, report."""
     from outfield.cli.results import write_results
     from outfield.demo import run_demo
     from outfield.figures import write_overview

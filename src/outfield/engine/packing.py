@@ -51,7 +51,7 @@ def _works(dtype: torch.dtype) -> bool:
     x, weight = (torch.randn(4, 16, generator=generator).to(dtype) for _ in range(2))
     try:
         found = Packed(weight)(x, None, "leaky_relu", 0.25)
-    except (RuntimeError, AttributeError, TypeError, NotImplementedError):
+    except (RuntimeError, AttributeError, TypeError):
         return False
     expected = torch.nn.functional.leaky_relu(x @ weight.T, 0.25)
     return torch.allclose(found.float(), expected.float(), rtol=0.02, atol=0.02)

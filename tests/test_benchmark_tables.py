@@ -1,49 +1,20 @@
-"""Records to tables, files and verdicts; the paper's figures."""
+"""Records to tables; the paper's figures."""
 
 from __future__ import annotations
 
-import csv
 import json
 import math
-import re
 from dataclasses import replace
 
 import pytest
 
-import outfield as of
 from outfield import paper
-from outfield.benchmark import BenchmarkRun, Record
+from outfield.benchmark import BenchmarkRun
 from outfield.benchmark.summary import Spread, level_columns, set_columns, summarise
-from outfield.benchmark_files import read_run, records_csv, run_json, tables_latex, tables_markdown, write_tables
-from outfield.benchmark_tables import backbone_table, claims_table, tables
-from outfield.claims import FAILS, HOLDS, PARTLY, UNTESTED, check_claims
-from outfield.datasets import PROTOCOLS, Protocol
-from outfield.report import Table, tex
-
-SMALL = Protocol("shapes", near=("a", "b"), mid=("c",), far=("d",))
-C10, C100 = PROTOCOLS["cifar10"], PROTOCOLS["cifar100"]
-
-
-def record(protocol, detector, ood, fpr95, auroc, backbone="net", seed=None):
-    return Record(backbone, detector, seed, ood, protocol.level_of(ood), fpr95, auroc, 0.5, 0.5, 0.5, 100, 50)
-
-
-def records_of(protocol, detector, figures, backbone="net", seed=None):
-    """One record for each OOD set from {level or set: (FPR95, AUROC) in percent}."""
-    found = {ood: figures.get(ood, figures.get(protocol.level_of(ood))) for ood in protocol.ood}
-    return [
-        record(protocol, detector, ood, f / 100, a / 100, backbone, seed) for ood, (f, a) in found.items() if f >= 0
-    ]
-
-
-def as_the_paper(protocol):
-    """A run that found exactly what the paper's detailed table prints, from two seeds where detectors are learned."""
-    found = []
-    for detector, row in paper.DETAILED[protocol.id].items():
-        figures = {ood: tuple(cell) for ood, cell in row.items() if ood != paper.AVERAGE}
-        for seed in (0, 1) if detector in ("EBM", "EnergyCorrected") else (None,):
-            found += records_of(protocol, detector, figures, seed=seed)
-    return found
+from outfield.benchmark_files import run_json, tables_markdown
+from outfield.benchmark_tables import backbone_table, tables
+from outfield.claims import UNTESTED, check_claims
+from records import C10, C100, SMALL, as_the_paper, record, records_of, small_run, verdicts
 
 
 class TestPaper:
@@ -118,18 +89,6 @@ class TestSummary:
         columns = level_columns(found, SMALL)
         assert columns == {"near": ("b",), "mid": ("c",), "average": ("b", "c")}
         assert summarise(found, columns)["EBM"]["average"].fpr95.mean == pytest.approx(0.45 - 0.05)
-
-
-def small_run(**more):
-    found = []
-    for backbone, shift in {"one": 0.0, "two": 0.02}.items():
-        for ood, x in {"a": 0.5, "b": 0.4, "c": 0.3, "d": 0.2}.items():
-            found.append(record(SMALL, "KNN", ood, x + shift, 1 - x, backbone))
-            for seed in (0, 1):
-                found.append(
-                    record(SMALL, "EnergyCorrected", ood, x + shift + 0.01 * seed, 0.9 - x / 2, backbone, seed)
-                )
-    return BenchmarkRun(SMALL, found, accuracies={"one": 0.945, "two": 0.95}, **more)
 
 
 class TestTables:
@@ -279,199 +238,3 @@ class TestOtherSets:
         assert claims["d"].lacks == ("SVHN",)
         near = [r for r in as_the_paper(C10) if r.ood != "cifar100"]
         assert set(verdicts(C10, near).values()) == {UNTESTED}
-
-
-class TestLatex:
-    def test_signs_that_latex_would_take_for_commands(self):
-        assert tex(r"\a_b^c~{d} 5% #1 $x$ & <y>") == (
-            r"\textbackslash{}a\_b\textasciicircum{}c\textasciitilde{}\{d\} 5\% \#1 \$x\$ \& $<$y$>$"
-        )
-        assert tex("± ↓ – [x]*") == r"$\pm$ $\downarrow$ -- {[}x{]}{*}"
-
-    def test_every_row_has_every_column_and_braces_match(self):
-        run = small_run()
-        run.records = [replace(r, backbone=r.backbone.replace("one", r"o_n&e{%\[")) for r in run.records]
-        text = tables_latex(run)
-        for block in re.findall(r"\\begin\{tabular\}\{(\w+)\}\n(.*?)\\end\{tabular\}", text, re.S):
-            rows = [line for line in block[1].splitlines() if line.endswith(r" \\")]
-            assert len(rows) > 2
-            assert {len(re.findall(r"(?<!\\)&", row)) for row in rows} == {len(block[0]) - 1}
-        bare = re.sub(r"\\[{}]", "", text)
-        assert bare.count("{") == bare.count("}")
-        assert text.count(r"\begin{table}") == text.count(r"\end{table}") == 4
-        assert r"o\_n\&e\{\%\textbackslash{}{[}" in text
-        assert text.isascii()
-
-    def test_wide_tables_are_shrunk(self):
-        text = tables_latex(BenchmarkRun(C10, as_the_paper(C10)))
-        assert text.count(r"\resizebox{\linewidth}") == 1
-
-    def test_markdown_is_escaped_too(self):
-        text = Table("t", ["a|b"], [["x*y|<z>"]]).markdown()
-        assert text.splitlines() == [r"| a\|b |", "| --- |", r"| x\*y\|\<z> |"]
-
-
-class TestFiles:
-    def test_they_are_written_and_read_back(self, tmp_path):
-        run = small_run(provenance={"commit": "0123456789abcdef", "dirty": True, "missing": []})
-        files = write_tables(run, tmp_path / "new" / "folder")
-        assert [file.name for file in files] == ["tables.md", "tables.tex", "results.csv", "results.json"]
-        for source in (tmp_path / "new" / "folder", files[-1]):
-            found = read_run(source)
-            assert found.protocol == run.protocol
-            assert (found.records, found.accuracies, found.provenance) == (run.records, run.accuracies, run.provenance)
-        assert "commit 0123456789ab with changes" in files[0].read_text()
-        assert {path.name for path in (tmp_path / "new" / "folder").iterdir()} == {file.name for file in files}
-
-    def test_the_csv_holds_every_record(self):
-        run = small_run()
-        rows = list(csv.DictReader(records_csv(run).splitlines()))
-        assert len(rows) == len(run.records)
-        assert rows[0] == {name: "" if value is None else str(value) for name, value in vars(run.records[0]).items()}
-
-    def test_the_json_holds_means_and_the_paper_s_figures_as_fractions(self):
-        body = json.loads(run_json(BenchmarkRun(C10, as_the_paper(C10))))
-        cell = body["tables"]["levels"]["detectors"]["EnergyCorrected"]["mid"]
-        assert cell["paper"] == {"fpr95": 0.41, "auroc": 0.925}
-        assert cell["this_run"]["fpr95"] == {"mean": pytest.approx(0.4105), "over_seeds": 0.0, "over_backbones": None}
-        assert body["tables"]["detailed"]["columns"]["average"] == list(C10.ood)
-        assert {claim["name"]: claim["verdict"] for claim in body["claims"]} == {"a": HOLDS, "b": HOLDS, "c": HOLDS}
-
-    def test_nothing_to_write_and_nothing_to_read(self, tmp_path):
-        with pytest.raises(of.InputError, match="no records"):
-            write_tables(BenchmarkRun(SMALL), tmp_path)
-        with pytest.raises(of.StorageError, match="no such file"):
-            read_run(tmp_path)
-        for text in (
-            "{",
-            "[]",
-            "{}",
-            '{"format": 1}',
-            '{"format": 2}',
-            '{"format": 1, "records": [{}], "protocol": {}}',
-        ):
-            (tmp_path / "results.json").write_text(text)
-            with pytest.raises(of.FileFormatError):
-                read_run(tmp_path)
-        (tmp_path / "file").write_text("here")
-        with pytest.raises(of.StorageError):
-            write_tables(small_run(), tmp_path / "file")
-
-
-def verdicts(protocol, found):
-    return {claim.name: claim.verdict for claim in check_claims(found, protocol)}
-
-
-def changed(found, detector, ood, **more):
-    """The records with some of a detector's numbers moved, in percent."""
-    return [
-        replace(r, **{name: getattr(r, name) + step / 100 for name, step in more.items()})
-        if r.detector == detector and (r.ood in ood)
-        else r
-        for r in found
-    ]
-
-
-class TestClaims:
-    """The paper's own figures bear out its claims; moving one number at a time turns a verdict."""
-
-    def test_what_the_paper_prints_holds(self):
-        assert verdicts(C10, as_the_paper(C10)) == {"a": HOLDS, "b": HOLDS, "c": HOLDS}
-        assert verdicts(C100, as_the_paper(C100)) == {"b": HOLDS, "c": HOLDS, "d": HOLDS}
-        assert check_claims(small_run().records, SMALL) == []
-
-    @pytest.mark.parametrize(
-        ("detector", "ood", "step", "expected"),
-        [
-            ("EBM", C10.near, {"fpr95": 0.6}, HOLDS),  # 44.5 → 45.1, below EnergyLogits' 45.15
-            ("EBM", C10.near, {"fpr95": 0.7}, PARTLY),
-            ("EBM", C10.mid, {"auroc": -0.3}, HOLDS),  # 93.15 → 92.85, half a point below KNN
-            ("EBM", C10.mid, {"auroc": -0.31}, PARTLY),
-            ("EBM", C10.far, {"fpr95": 8.1}, HOLDS),  # average 31.23 → 33.93, within a point of KNN's 32.95
-            ("EBM", C10.far, {"fpr95": 8.2}, PARTLY),
-            ("EBM", C10.ood, {"fpr95": 30, "auroc": -20}, FAILS),
-        ],
-    )
-    def test_a(self, detector, ood, step, expected):
-        assert verdicts(C10, changed(as_the_paper(C10), detector, ood, **step))["a"] == expected
-
-    @pytest.mark.parametrize("protocol", [C10, C100])
-    def test_b_asks_every_backbone_and_seed(self, protocol):
-        found = as_the_paper(protocol)
-        both = found + [replace(r, backbone="other") for r in found]
-        assert verdicts(protocol, both)["b"] == HOLDS
-        one = [
-            replace(r, fpr95=1.0) if (r.backbone, r.detector, r.seed) == ("other", "EnergyCorrected", 1) else r
-            for r in both
-        ]
-        claim = next(claim for claim in check_claims(one, protocol) if claim.name == "b")
-        assert claim.verdict == PARTLY
-        assert [(check.passed, check.of) for check in claim.checks] == [(3, 4), (4, 4), (3, 4), (4, 4), (4, 4)]
-        far = changed(found, "EnergyCorrected", protocol.far, auroc=-1)
-        assert verdicts(protocol, far)["b"] == PARTLY
-        same = [replace(r, detector="EnergyCorrected") for r in found if r.detector == "SSD"]
-        rest = [r for r in found if r.detector != "EnergyCorrected"]
-        assert verdicts(protocol, rest + same)["b"] == PARTLY  # no better, but on par on far OOD
-        worse = changed(found, "EnergyCorrected", protocol.ood, fpr95=10, auroc=-10)
-        assert verdicts(protocol, worse)["b"] == FAILS
-
-    def test_b_is_on_par_up_to_half_a_point(self):
-        exact = changed(as_the_paper(C10), "EnergyCorrected", C10.far, auroc=-0.2)  # 98.5 → 98.3 against 98.8
-        assert verdicts(C10, exact)["b"] == HOLDS
-        assert verdicts(C10, changed(exact, "EnergyCorrected", C10.far, auroc=-0.01))["b"] == PARTLY
-
-    @pytest.mark.parametrize(
-        ("protocol", "step", "expected"),
-        [
-            (C10, {"fpr95": 1.5}, HOLDS),  # 32.43 → 33.93 against KNN's 32.95
-            (C10, {"fpr95": 1.6}, PARTLY),
-            (C10, {"fpr95": 1.6, "auroc": -0.6}, FAILS),
-            (C100, {"fpr95": 1.1}, HOLDS),  # 65.0 → 66.1 against SSD's 66.2
-            (C100, {"fpr95": 1.3}, PARTLY),
-            (C100, {"fpr95": 1.3, "auroc": -0.7}, FAILS),
-        ],
-    )
-    def test_c(self, protocol, step, expected):
-        assert (
-            verdicts(protocol, changed(as_the_paper(protocol), "EnergyCorrected", protocol.ood, **step))["c"]
-            == expected
-        )
-
-    def test_d(self):
-        found = as_the_paper(C100)
-        assert verdicts(C100, changed(found, "EBM", C100.far, fpr95=-24))["d"] == HOLDS  # 38.95 against 28.25
-        assert verdicts(C100, changed(found, "EBM", C100.far, fpr95=-25))["d"] == PARTLY
-        broken = changed(found, "EnergyCorrected", C100.far, fpr95=10, auroc=-5)
-        assert verdicts(C100, broken)["d"] == PARTLY
-        assert verdicts(C100, changed(broken, "EBM", C100.far, fpr95=-25))["d"] == FAILS
-
-    def test_what_a_run_lacks(self):
-        found = [r for r in as_the_paper(C10) if r.detector != "EBM"]
-        assert verdicts(C10, found) == {"a": UNTESTED, "b": HOLDS, "c": HOLDS}
-        no_far = [r for r in as_the_paper(C100) if r.level != "far"]
-        assert verdicts(C100, no_far)["b"] == verdicts(C100, no_far)["d"] == UNTESTED
-
-    def test_best_is_among_all_that_the_paper_compares(self):
-        for name in ("MSP", "ODIN", "EnergyLogits", "SSD"):
-            assert verdicts(C10, [r for r in as_the_paper(C10) if r.detector != name])["a"] == UNTESTED
-            assert verdicts(C100, [r for r in as_the_paper(C100) if r.detector != name])["c"] == UNTESTED
-
-    def test_detectors_on_different_backbones_are_not_compared(self):
-        found = [replace(r, backbone="other") if r.detector in ("SSD", "KNN") else r for r in as_the_paper(C10)]
-        assert verdicts(C10, found) == dict.fromkeys("abc", UNTESTED)
-        (claim,) = [claim for claim in check_claims(found, C10) if claim.name == "b"]
-        assert claim.lacks == ("a backbone that EnergyCorrected and SSD share",)
-
-    def test_rendered(self):
-        found = [r for r in as_the_paper(C10) if r.detector != "EBM"]
-        text = claims_table(BenchmarkRun(C10, found)).markdown()
-        assert (
-            "(a) The EBM alone is competitive with KNN, and best on near and mid OOD: not tested | the run lacks EBM"
-            in text
-        )
-        assert (
-            "| near: FPR95 of EnergyCorrected better than SSD's on every backbone and seed | 47.5 | 51.8 | 2 of 2 |"
-            in text
-        )
-        assert "| (c) On average the correction is on par with KNN: holds |" in text
-        assert claims_table(small_run()) is None
