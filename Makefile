@@ -25,16 +25,16 @@ bench: $(VENV)/.ready-bench
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.ready-core: pyproject.toml | $(VENV)/bin/python
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable .
+$(VENV)/.ready-core: pyproject.toml packages/outfield-demo/pyproject.toml | $(VENV)/bin/python
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable . ./packages/outfield-demo
 	touch $@
 
-$(VENV)/.ready-dev: pyproject.toml | $(VENV)/bin/python
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+$(VENV)/.ready-dev: pyproject.toml packages/outfield-demo/pyproject.toml | $(VENV)/bin/python
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]' ./packages/outfield-demo
 	touch $@ $(VENV)/.ready-core
 
-$(VENV)/.ready-bench: pyproject.toml | $(VENV)/bin/python
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[bench]'
+$(VENV)/.ready-bench: pyproject.toml packages/outfield-demo/pyproject.toml | $(VENV)/bin/python
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[bench]' ./packages/outfield-demo
 	touch $@ $(VENV)/.ready-dev $(VENV)/.ready-core
 
 clean:

@@ -17,13 +17,13 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from outfield.backbone import Backbone, Odin
+from outfield.backbone.architectures import Classifier
+from outfield.backbone.backbone import Backbone, Odin
 from outfield.benchmark import benchmark_features
-from outfield.classifiers import Classifier
-from outfield.datasets import PROTOCOLS
+from outfield.benchmark.protocol import PROTOCOLS
 from outfield.devices import resolve_device
-from outfield.features import FeatureSet
-from outfield.images import ImageArray
+from outfield.features.set import FeatureSet
+from outfield.images.source import ImageArray
 
 PROTOCOL = PROTOCOLS["cifar10"]
 BATCH = 512

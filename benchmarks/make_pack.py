@@ -1,6 +1,6 @@
 """Make the pack that ships with the package: features of CIFAR-10 and its OOD sets, and the two learned detectors, fitted on it.
 
-    python benchmarks/make_pack.py --data FOLDER --backbone cifar10.safetensors --out src/outfield/data
+    python benchmarks/make_pack.py --data FOLDER --backbone cifar10.safetensors --out packages/outfield-demo/src/outfield_demo
 
 Rows are chosen by a fixed seed and by nothing else: 500 training images of each class, 500 held-out and 1,000 other test images,
 1,000 images of every OOD set. Features and logits are rounded to float16; the detectors are fitted on the rounded rows with the
@@ -15,15 +15,16 @@ from pathlib import Path
 
 import numpy as np
 
-from outfield.backbone import Backbone, accuracy
+from outfield.backbone.backbone import Backbone, accuracy
+from outfield.backbone.odin import Odin
 from outfield.benchmark import paper_detectors
-from outfield.datasets import PROTOCOLS, find
+from outfield.benchmark.protocol import PROTOCOLS
+from outfield.benchmark.provenance import about_this_run
 from outfield.detectors.learned import LearnedEnergy
-from outfield.features import FeatureSet
-from outfield.images import ImageArray, ImageSource
-from outfield.odin import Odin
-from outfield.provenance import about_this_run
-from outfield.storage import make_folder, write_atomically, write_bytes
+from outfield.features.set import FeatureSet
+from outfield.files.atomic import make_folder, write_atomically, write_bytes
+from outfield.images.finding import find
+from outfield.images.source import ImageArray, ImageSource
 
 PROTOCOL = PROTOCOLS["cifar10"]
 EACH = 1000

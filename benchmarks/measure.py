@@ -14,9 +14,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from outfield.gaussian import MixturePrior
-from outfield.prior import Prior
-from outfield.projection import relu_sphere
+from outfield.energy.priors.mixture import MixturePrior
+from outfield.energy.priors.prior import Prior
+from outfield.energy.projection import relu_sphere
 
 D, HIDDEN, DEPTH = 512, 1024, 4
 

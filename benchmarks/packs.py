@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 import outfield as of
-from outfield.report import Table, mean_std
+from outfield.report.table import Table, mean_std
 
 LEARNED: dict[str, type[of.EBM] | type[of.EnergyCorrected]] = {"EBM": of.EBM, "EnergyCorrected": of.EnergyCorrected}
 ORDER = ("cifar100", "cifar10", "tinyimagenet", "lsun", "places", "textures", "svhn")

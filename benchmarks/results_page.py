@@ -3,7 +3,7 @@
     outfield report run.safetensors --out docs/results/cifar10
     python benchmarks/results_page.py docs/results/cifar10.md
 
-Each table stands between ``<!-- NAME -->`` and ``<!-- end -->``; names are those of :func:`outfield.benchmark_tables.all_tables`.
+Each table stands between ``<!-- NAME -->`` and ``<!-- end -->``; names are those of :func:`outfield.report.tables.all_tables`.
 The words around them are written by hand.
 """
 
@@ -13,9 +13,9 @@ import argparse
 import re
 from pathlib import Path
 
-from outfield.benchmark_files import read_run
-from outfield.benchmark_tables import all_tables
-from outfield.storage import write_bytes
+from outfield.files.atomic import write_bytes
+from outfield.report.files import read_run
+from outfield.report.tables import all_tables
 
 
 def main() -> None:

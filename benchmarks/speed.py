@@ -25,12 +25,12 @@ from torchmetrics.functional.classification import binary_auroc
 
 import outfield as of
 from measure import DEPTH, HIDDEN, D, Line, Results, TorchMixture, features, in_turns, machine, peak_memory, step_flops
-from outfield.energy import CorrectedEnergy
-from outfield.engine import has_bfloat16
-from outfield.engine.packing import pack
-from outfield.gaussian import MixturePrior
-from outfield.projection import relu_sphere
-from outfield.training import train
+from outfield.energy.engine import has_bfloat16
+from outfield.energy.engine.packing import pack
+from outfield.energy.loop import train
+from outfield.energy.network import CorrectedEnergy
+from outfield.energy.priors.mixture import MixturePrior
+from outfield.energy.projection import relu_sphere
 
 N = 50_000
 

@@ -7,9 +7,9 @@ import os
 import pytest
 import torch
 from hypothesis import settings
+from tests.helpers.samples import make_set
 
 import outfield as of
-from samples import make_set
 
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # the GPU's kernels then run on the CPU, for small tests
@@ -46,6 +46,6 @@ def _one_thread() -> None:
 @pytest.fixture
 def count(monkeypatch):
     """How often the detectors of a small benchmark fit, score and step."""
-    from fake_benchmark import counting
+    from tests.helpers.fake_benchmark import counting
 
     return counting(monkeypatch)

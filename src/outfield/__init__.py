@@ -5,11 +5,13 @@ One convention holds everywhere: **a score is one float per sample, and higher m
     images ─backbone▶ FeatureSet ─Detector.fit / .score▶ scores (N,) ─Threshold▶ is_ood (N,)
 """
 
-from outfield.backbone import Backbone, Odin
+from outfield.backbone.architectures import Classifier, load_classifier, save_classifier
+from outfield.backbone.backbone import Backbone, Odin
 from outfield.benchmark import BenchmarkRun, benchmark_features, paper_detectors, run_benchmark
-from outfield.classification import TrainingCheckpoint, classifier_for, train_classifier
-from outfield.classifiers import Classifier, load_classifier, save_classifier
-from outfield.datasets import PROTOCOLS, Protocol, find
+from outfield.benchmark.evaluation import Result, evaluate
+from outfield.benchmark.protocol import PROTOCOLS, Protocol
+from outfield.classifier.recipe import Recipe
+from outfield.classifier.train import TrainingCheckpoint, classifier_for, train_classifier
 from outfield.detectors import (
     DETECTORS,
     EBM,
@@ -23,7 +25,13 @@ from outfield.detectors import (
     GaussianMixture,
     load,
 )
-from outfield.energy import MLP, CorrectedEnergy
+from outfield.energy.chains import HamiltonianMonteCarlo, Langevin, MetropolisLangevin, run_chains
+from outfield.energy.loop import Checkpoint, History
+from outfield.energy.network import MLP, CorrectedEnergy
+from outfield.energy.priors.mixture import MixturePrior
+from outfield.energy.priors.moments import ClassStatistics
+from outfield.energy.priors.prior import Prior
+from outfield.energy.settings import Training
 from outfield.errors import (
     DivergenceError,
     FileFormatError,
@@ -36,20 +44,21 @@ from outfield.errors import (
     TooFewSamplesError,
     UnknownNameError,
 )
-from outfield.evaluation import Result, evaluate
-from outfield.features import FeatureSet
-from outfield.gaussian import MixturePrior
-from outfield.imagefiles import open_images
-from outfield.images import ImageArray, ImageSource
-from outfield.langevin import HamiltonianMonteCarlo, Langevin, MetropolisLangevin, run_chains
-from outfield.metrics import Separation, aupr_in, aupr_out, auroc, fpr95, id_rejected_at_95_ood_recall, ood_accepted
-from outfield.moments import ClassStatistics
-from outfield.prior import Prior
-from outfield.recipe import Recipe
-from outfield.steps import Training
-from outfield.streams import FeatureStream, open_features
-from outfield.threshold import Threshold
-from outfield.training import Checkpoint, History
+from outfield.features.set import FeatureSet
+from outfield.features.stream import FeatureStream, open_features
+from outfield.images.files import open_images
+from outfield.images.finding import find
+from outfield.images.source import ImageArray, ImageSource
+from outfield.scores.metrics import (
+    Separation,
+    aupr_in,
+    aupr_out,
+    auroc,
+    fpr95,
+    id_rejected_at_95_ood_recall,
+    ood_accepted,
+)
+from outfield.scores.threshold import Threshold
 from outfield.version import __version__
 
 __all__ = [

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from outfield.backbone import Odin
+from outfield.backbone.backbone import Odin
+from outfield.benchmark.protocol import Protocol
 from outfield.config import construct_from_text
-from outfield.datasets import Protocol
 from outfield.detectors import DETECTORS, KNN, ODIN, Detector
 from outfield.errors import InputError
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from outfield.datasets import Protocol
-from outfield.training import History
+from outfield.benchmark.protocol import Protocol
+from outfield.energy.loop import History
 
 
 @dataclass(frozen=True)

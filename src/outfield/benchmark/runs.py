@@ -7,19 +7,19 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from outfield import storage
 from outfield.benchmark.choice import paper_detectors, perturbation
-from outfield.benchmark.images import ExtractedSets, Extractor, check_images, find_images, notes_of, open_backbones
-from outfield.benchmark.one_backbone import TEST, TRAIN, OneBackbone, Say, Sets
+from outfield.benchmark.fitting import TEST, TRAIN, OneBackbone, Say, Sets
+from outfield.benchmark.protocol import Protocol
+from outfield.benchmark.provenance import about_this_run, machine, settings
 from outfield.benchmark.records import BenchmarkRun, Key
+from outfield.benchmark.sets import ExtractedSets, Extractor, check_images, find_images, notes_of, open_backbones
 from outfield.benchmark.stages import Stages
 from outfield.config import require, require_number, to_plain
-from outfield.datasets import Protocol
 from outfield.detectors import Detector
 from outfield.errors import InputError, MissingFieldError
-from outfield.features import FeatureSet, FeatureSource
-from outfield.images import ImageSource
-from outfield.provenance import about_this_run, machine, settings
+from outfield.features.set import FeatureSet, FeatureSource
+from outfield.files import atomic, storage
+from outfield.images.source import ImageSource
 
 CACHE = "cache"
 """Folder, below the one that a run writes to, in which each stage's result is kept."""
@@ -85,9 +85,9 @@ def benchmark_features(
 
 def run_benchmark(
     protocol: Protocol,
-    data: storage.PathLike | Mapping[str, ImageSource],
+    data: atomic.PathLike | Mapping[str, ImageSource],
     backbones: Sequence[str | Extractor],
-    out: storage.PathLike,
+    out: atomic.PathLike,
     *,
     detectors: Mapping[str, Detector] | None = None,
     seeds: int | Iterable[int] = 3,
@@ -105,9 +105,9 @@ def run_benchmark(
 
     Args:
         protocol: the ID set and its OOD sets.
-        data: folder in which :func:`outfield.datasets.find` looks for them; or images by name: "train" and "test" of the ID
+        data: folder in which :func:`outfield.images.finding.find` looks for them; or images by name: "train" and "test" of the ID
             set, and each OOD set.
-        backbones: what :meth:`outfield.backbone.Backbone.open` takes, or backbones.
+        backbones: what :meth:`outfield.backbone.backbone.Backbone.open` takes, or backbones.
         out: folder for results; made if it is not there.
         detectors: settings of each detector by the name to report; :func:`paper_detectors` if None.
         seeds: of learned detectors, which train all their seeds side by side; a number n means 0 to n − 1.

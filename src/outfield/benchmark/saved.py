@@ -10,14 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from outfield import storage
+from outfield.benchmark.protocol import Protocol
 from outfield.benchmark.records import BenchmarkRun, Key, Record, View
-from outfield.datasets import Protocol
+from outfield.energy.loop import History
 from outfield.errors import FileFormatError, OutfieldError, OutfieldWarning
-from outfield.training import History
+from outfield.files import atomic, storage
 
 
-def save_run(run: BenchmarkRun, path: storage.PathLike) -> None:
+def save_run(run: BenchmarkRun, path: atomic.PathLike) -> None:
     """Write records, scores, training curves, views and provenance to a ``.safetensors`` file, atomically.
 
     A warning tells what a run that is there already has and this one lacks.
@@ -48,7 +48,7 @@ def save_run(run: BenchmarkRun, path: storage.PathLike) -> None:
     storage.write(path, "benchmark run", header, tensors)
 
 
-def _lost(path: storage.PathLike, run: BenchmarkRun) -> str:
+def _lost(path: atomic.PathLike, run: BenchmarkRun) -> str:
     """Backbones, detectors, seeds and OOD sets that the run at ``path`` has and ``run`` lacks; none if there is none."""
     try:
         before = load_run(path)
@@ -63,7 +63,7 @@ def _lost(path: storage.PathLike, run: BenchmarkRun) -> str:
     return " and ".join(lost)
 
 
-def load_run(path: storage.PathLike) -> BenchmarkRun:
+def load_run(path: atomic.PathLike) -> BenchmarkRun:
     """What :func:`save_run` wrote.
 
     Raises:

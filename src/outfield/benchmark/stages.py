@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from outfield import storage
+from outfield.benchmark.provenance import made_by
 from outfield.benchmark.sources import code
 from outfield.errors import FileFormatError, InputError, OutfieldWarning, StorageError
-from outfield.provenance import made_by
+from outfield.files import atomic
 
 T = TypeVar("T")
 MEASURED = ("seconds", "device", "outfield", "commit", "torch")
@@ -68,12 +68,12 @@ class Stages:
             whether it was found from an earlier run.
     """
 
-    def __init__(self, folder: storage.PathLike | None, device: str) -> None:
+    def __init__(self, folder: atomic.PathLike | None, device: str) -> None:
         self.folder = None if folder is None else Path(folder)
         self.here = {"device": device, **made_by()}
         self.log: list[dict[str, Any]] = []
         if self.folder is not None:
-            storage.make_folder(self.folder)
+            atomic.make_folder(self.folder)
 
     def path(self, stage: Stage) -> Path | None:
         """Where the stage's result lies once it is there."""
@@ -124,7 +124,7 @@ class Stages:
         if path is not None:
             depends = {**stage.depends, "code": code(stage.what)}
             body = {"what": stage.what, **stage.about, **measured, "depends_on": depends}
-            storage.write_bytes(path.with_suffix(".json"), (json.dumps(body, indent=2) + "\n").encode())
+            atomic.write_bytes(path.with_suffix(".json"), (json.dumps(body, indent=2) + "\n").encode())
         return measured
 
     def noted(self, stage: Stage) -> dict[str, Any]:

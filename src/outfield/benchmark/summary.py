@@ -17,9 +17,9 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from outfield.benchmark.paper import AVERAGE
+from outfield.benchmark.protocol import PROTOCOLS, Protocol
 from outfield.benchmark.records import Record
-from outfield.datasets import PROTOCOLS, Protocol
-from outfield.paper import AVERAGE
 
 METRICS = ("fpr95", "auroc")
 

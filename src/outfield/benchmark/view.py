@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from outfield.features import FeatureSource
-from outfield.projection import normalise
+from outfield.energy.projection import normalise
+from outfield.features.set import FeatureSource
 
 POINTS = 2000
 """Points in all: t-SNE takes seconds for these and minutes for ten times as many."""

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 import typer
 
-from outfield.console import err, out, plain
+from outfield.cli.console import err, out, plain
 from outfield.errors import DivergenceError, FileFormatError, OutfieldError, OutfieldWarning, StorageError
 from outfield.version import __version__
 

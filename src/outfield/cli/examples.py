@@ -11,9 +11,10 @@ from typing import Annotated
 
 import typer
 
-from outfield import report, storage
 from outfield.cli.app import Device, app
-from outfield.console import err, out, plain, print_table
+from outfield.cli.console import err, out, plain, print_table
+from outfield.files import atomic
+from outfield.report import table as report
 
 
 class Toy(StrEnum):
@@ -34,11 +35,11 @@ def toy(
     jobs: Annotated[int, typer.Option(min=1, help="Seeds run at once.")] = os.cpu_count() or 1,
 ) -> None:
     """The paper's 2-D experiments: energies as pictures, and exact likelihoods and mode masses as a table."""
-    from outfield import plots
     from outfield.progress import bar
-    from outfield.toy import ToyRun, run_toys
+    from outfield.report import plots
+    from outfield.studies.toy import ToyRun, run_toys
 
-    storage.make_folder(output)
+    atomic.make_folder(output)
     draw = {"cross": plots.cross_figure, "grid": plots.grid_figure}
     runs: list[ToyRun] = []
     names = ["cross", "grid"] if which is Toy.BOTH else [which.value]
@@ -53,7 +54,7 @@ def toy(
     for name in names:
         print_table(report.toy_table([run for run in runs if run.data.name == name]))
         out.print()
-    storage.write_bytes(output / "toy.json", report.toy_json(runs).encode())
+    atomic.write_bytes(output / "toy.json", report.toy_json(runs).encode())
     err.print(plain(f"wrote {', '.join(str(output / f'{name}.png') for name in names)} and {output / 'toy.json'}"))
 
 
@@ -67,10 +68,10 @@ def demo(
 ) -> None:
     """CIFAR-10 and six OOD sets as features that ship with the package: fit, evaluate, choose thresholds, report."""
     from outfield.cli.results import write_results
-    from outfield.demo import run_demo
-    from outfield.figures import write_overview
+    from outfield.report.figures import write_overview
+    from outfield.studies.demo import run_demo
 
-    storage.make_folder(output)
+    atomic.make_folder(output)
     made = run_demo(live, device, say=lambda text: err.print(plain(text)))
     given = [name for name in made.detectors if name not in made.live]
     note = f"Fitted live: {', '.join(made.live)}."

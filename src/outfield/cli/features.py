@@ -12,20 +12,20 @@ from typing import Annotated, Any
 
 import typer
 
-from outfield import report
-from outfield.arrays import split_source
+from outfield.benchmark.evaluation import evaluate as run_evaluation
 from outfield.cli.app import Device, app, for_seed
+from outfield.cli.console import err, out, plain, print_table
 from outfield.config import construct_from_text, settings_of
-from outfield.console import err, out, plain, print_table
 from outfield.detectors import DETECTORS, Detector, load
 from outfield.detectors.learned import LearnedEnergy
 from outfield.errors import InputError
-from outfield.evaluation import evaluate as run_evaluation
-from outfield.features import FeatureSource
-from outfield.storage import check_writable, write_bytes
-from outfield.streams import open_or_read
-from outfield.tables import csv_rows, read_features, write_columns
-from outfield.threshold import Threshold, check_keep
+from outfield.features.columns import csv_rows, read_features, write_columns
+from outfield.features.set import FeatureSource
+from outfield.features.stream import open_or_read
+from outfield.files.arrays import split_source
+from outfield.files.atomic import check_writable, write_bytes
+from outfield.report import table as report
+from outfield.scores.threshold import Threshold, check_keep
 
 FEATURES = (
     "a FeatureSet: .safetensors, .npz, .npy (features alone), .csv or .parquet; FILE.npz#SET for one set of several"

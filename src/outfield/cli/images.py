@@ -9,15 +9,15 @@ from typing import Annotated
 
 import typer
 
-from outfield import storage
+from outfield.classifier.recipe import Recipe
 from outfield.cli.app import Device, app, finishing_first, for_seed
+from outfield.cli.console import err, out, plain
 from outfield.config import construct_from_text
-from outfield.console import err, out, plain
 from outfield.devices import resolve_device
 from outfield.errors import InputError, UnknownNameError
-from outfield.images import ImageSource
+from outfield.files import atomic
+from outfield.images.source import ImageSource
 from outfield.progress import Advance, bar
-from outfield.recipe import Recipe
 
 DATA = "Folder that holds the data sets (NAME_train.npz, NAME_test.npz, NAME.npz, torchvision's layout, or folders of images)."
 Download = Annotated[bool, typer.Option("--download", help="Get sets that are not there, where torchvision can.")]
@@ -63,7 +63,7 @@ def train(
     device: Device = "auto",
 ) -> None:
     """Train a classifier on images with the paper's recipe: SGD with Nesterov momentum, random resized crops and flips."""
-    from outfield.classification import Curve, TrainingCheckpoint, classifier_for, train_classifier
+    from outfield.classifier.train import Curve, TrainingCheckpoint, classifier_for, train_classifier
 
     _check_training_places(output, checkpoint, several=seeds > 1)
     recipe: Recipe = construct_from_text(Recipe, dict(item.partition("=")[::2] for item in setting or []))
@@ -111,14 +111,14 @@ def _check_training_places(output: Path, checkpoint: Path | None, several: bool)
             raise InputError(f"{path}: classifiers and their checkpoints are saved as .safetensors")
         if several and "{seed}" not in path.name:
             raise InputError(f"{path}: with --seeds every seed gets its own file; put {{seed}} into its name")
-        storage.check_writable(path)
+        atomic.check_writable(path)
 
 
 def _training_images(
     images: str, test: str | None, data: Path | None, download: bool
 ) -> tuple[ImageSource, ImageSource | None]:
-    from outfield.datasets import find
-    from outfield.imagefiles import open_images
+    from outfield.images.files import open_images
+    from outfield.images.finding import find
 
     train = open_images(images) if data is None else find(images, "train", data, download)
     if test is not None:
@@ -160,13 +160,13 @@ def extract(
     device: Device = "auto",
 ) -> None:
     """Run images through a classifier once: features, spread and logits, for fit, score and evaluate."""
-    from outfield.backbone import Backbone, Odin
-    from outfield.datasets import find
-    from outfield.imagefiles import open_images
+    from outfield.backbone.backbone import Backbone, Odin
+    from outfield.images.files import open_images
+    from outfield.images.finding import find
 
     if output.suffix not in (".safetensors", ".npz"):
         raise InputError(f"{output}: features are saved as .safetensors or .npz")
-    storage.check_writable(output)
+    atomic.check_writable(output)
     source = open_images(images) if data is None else find(images, split, data, download)
     if labels and source.labels is None:
         raise InputError(f"{source.name} has no labels; leave out --labels")
@@ -215,9 +215,9 @@ def benchmark(
 ) -> None:
     """From images to the paper's tables: extract, fit, evaluate. Run again, it goes on where it stopped."""
     from outfield.benchmark import detectors_from_text, run_benchmark
+    from outfield.benchmark.protocol import PROTOCOLS
     from outfield.benchmark.saved import save_run
     from outfield.cli.results import write_results
-    from outfield.datasets import PROTOCOLS
 
     if protocol not in PROTOCOLS:
         raise UnknownNameError(f"there is no protocol {protocol!r}; there are {', '.join(PROTOCOLS)}")
@@ -269,5 +269,5 @@ def report(
 
     run = run / "run.safetensors" if run.is_dir() else run
     folder = run.parent if output is None else output
-    storage.make_folder(folder)
+    atomic.make_folder(folder)
     write_results(load_run(run), folder)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from outfield.benchmark import BenchmarkRun
-from outfield.benchmark_tables import tables
-from outfield.console import err, out, plain, print_table
-from outfield.reporting import write_report
+from outfield.cli.console import err, out, plain, print_table
+from outfield.report.outputs import write_report
+from outfield.report.tables import tables
 
 
 def write_results(

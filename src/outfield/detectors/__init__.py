@@ -2,7 +2,7 @@
 
 from outfield.detectors.logits import MSP, ODIN, EnergyLogits  # isort: skip
 from outfield.detectors.knn import KNN  # isort: skip
-from outfield.detectors.gaussian import SSD, GaussianMixture  # isort: skip
+from outfield.detectors.mixture import SSD, GaussianMixture  # isort: skip
 from outfield.detectors.ebm import EBM  # isort: skip
 from outfield.detectors.corrected import EnergyCorrected  # isort: skip
 from outfield.detectors.base import DETECTORS, Detector, load, register

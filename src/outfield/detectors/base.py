@@ -10,11 +10,11 @@ from typing import Any, ClassVar, Self, final
 import torch
 from torch import Tensor
 
-from outfield import storage
 from outfield.config import arguments, construct, from_plain, to_plain
 from outfield.devices import resolve_device
 from outfield.errors import FileFormatError, InputError, MissingFieldError, NotFittedError, UnknownNameError
-from outfield.features import FeatureSet, FeatureSource
+from outfield.features.set import FeatureSet, FeatureSource
+from outfield.files import atomic, storage
 from outfield.progress import bar
 from outfield.version import __version__
 
@@ -55,7 +55,7 @@ class Detector(ABC):
     rows_at_once: ClassVar[int] = 4096
     """Rows scored together; memory grows with this, not with the number of rows."""
     fits_in_pieces: ClassVar[bool] = False
-    """Whether ``_fit`` takes any :class:`outfield.features.FeatureSource`, reading it in batches; else it gets all in memory."""
+    """Whether ``_fit`` takes any FeatureSource, reading it in batches; else it gets all in memory."""
 
     _device: str = "auto"
     _fitted: bool = False
@@ -186,7 +186,7 @@ class Detector(ABC):
         return f"{type(self).__name__}({inside})"
 
     @final
-    def save(self, path: storage.PathLike, *, half: bool = False) -> None:
+    def save(self, path: atomic.PathLike, *, half: bool = False) -> None:
         """Write settings and everything learned to one safetensors file, atomically.
 
         Args:
@@ -232,7 +232,7 @@ def _shown(data: FeatureSource) -> str:
     return "this FeatureSet" if isinstance(data, FeatureSet) else repr(data)
 
 
-def load(path: storage.PathLike) -> Detector:
+def load(path: atomic.PathLike) -> Detector:
     """Read a detector that ``save`` wrote: equal scores to the bit, no refit, nothing unpickled.
 
     Raises:

@@ -9,16 +9,16 @@ from torch import Tensor, nn
 from outfield.config import arguments, construct, require, require_number
 from outfield.detectors.base import register
 from outfield.detectors.learned import LearnedEnergy
-from outfield.energy import MLP, CorrectedEnergy, Network
+from outfield.energy.chains import Langevin, Sampler
+from outfield.energy.network import MLP, CorrectedEnergy, Network
+from outfield.energy.priors.mixture import MixturePrior
+from outfield.energy.priors.moments import ClassStatistics, piece_rows, workers_for
+from outfield.energy.priors.prior import Prior
+from outfield.energy.projection import normalise
+from outfield.energy.rows import Rows
+from outfield.energy.settings import Training
 from outfield.errors import InputError
-from outfield.features import FeatureSource
-from outfield.gaussian import MixturePrior
-from outfield.langevin import Langevin, Sampler
-from outfield.moments import ClassStatistics, piece_rows, workers_for
-from outfield.prior import Prior
-from outfield.projection import normalise
-from outfield.rows import Rows
-from outfield.steps import Training
+from outfield.features.set import FeatureSource
 
 
 @register

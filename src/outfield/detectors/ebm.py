@@ -6,10 +6,10 @@ from torch import Tensor, nn
 
 from outfield.detectors.base import register
 from outfield.detectors.learned import LearnedEnergy
-from outfield.energy import MLP, CorrectedEnergy, Network
-from outfield.langevin import Langevin, Sampler
-from outfield.prior import Prior
-from outfield.steps import Training
+from outfield.energy.chains import Langevin, Sampler
+from outfield.energy.network import MLP, CorrectedEnergy, Network
+from outfield.energy.priors.prior import Prior
+from outfield.energy.settings import Training
 
 
 @register

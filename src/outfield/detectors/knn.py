@@ -12,9 +12,9 @@ from torch import Tensor
 
 from outfield.config import require_number
 from outfield.detectors.base import Batch, Detector, register
+from outfield.energy.projection import normalise
 from outfield.errors import OutfieldWarning, TooFewSamplesError
-from outfield.features import FeatureSource
-from outfield.projection import normalise
+from outfield.features.set import FeatureSource
 
 TABLE_BYTES = {"cpu": 2**28, "cuda": 2**30}
 """Size of the largest table of distances held at once without faiss."""

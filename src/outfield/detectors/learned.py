@@ -13,27 +13,27 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from outfield import storage
 from outfield.config import require, require_number
 from outfield.detectors.base import Batch, Detector
-from outfield.energy import CorrectedEnergy, Network
+from outfield.energy.chains import Sampler
+from outfield.energy.loop import Checkpoint, History, train_seeds
+from outfield.energy.network import CorrectedEnergy, Network
+from outfield.energy.priors.prior import Prior
+from outfield.energy.projection import PROJECTIONS, normalise
+from outfield.energy.rows import Rows, projection_for, rows_of
+from outfield.energy.settings import Training
 from outfield.errors import FileFormatError, InputError
-from outfield.features import FeatureSource
-from outfield.langevin import Sampler
-from outfield.prior import Prior
+from outfield.features.set import FeatureSource
+from outfield.files import atomic, storage
 from outfield.progress import bar
-from outfield.projection import PROJECTIONS, normalise
-from outfield.rows import Rows, projection_for, rows_of
-from outfield.steps import Training
-from outfield.training import Checkpoint, History, train_seeds
 
 
 class LearnedEnergy(Detector):
     """A trained energy of the normalised features is the score.
 
     Attributes:
-        model_: the energy, :class:`outfield.energy.CorrectedEnergy`.
-        history_: loss and energies per epoch, :class:`outfield.training.History`.
+        model_: the energy, :class:`outfield.energy.network.CorrectedEnergy`.
+        history_: loss and energies per epoch, :class:`outfield.energy.loop.History`.
         projection_: where its chains lived.
     """
 
@@ -49,7 +49,7 @@ class LearnedEnergy(Detector):
 
     fits_in_pieces = True
 
-    def fit(self, train: FeatureSource, *, checkpoint: storage.PathLike | Checkpoint | None = None) -> Self:
+    def fit(self, train: FeatureSource, *, checkpoint: atomic.PathLike | Checkpoint | None = None) -> Self:
         """Train; shows progress on a terminal; returns self.
 
         Args:
@@ -76,7 +76,7 @@ class LearnedEnergy(Detector):
         require_number("seed", self.seed, least=0, most=2**63 - 1, whole=True)
 
     def fit_seeds(
-        self, train: FeatureSource, seeds: Iterable[int], *, checkpoint: storage.PathLike | Checkpoint | None = None
+        self, train: FeatureSource, seeds: Iterable[int], *, checkpoint: atomic.PathLike | Checkpoint | None = None
     ) -> list[Self]:
         """Fit a copy of this detector for each seed, side by side; this one stays as it is.
 
@@ -173,7 +173,7 @@ class LearnedEnergy(Detector):
         self.projection_ = notes["projection"]
 
 
-def _checkpoint(given: storage.PathLike | Checkpoint | None) -> Checkpoint | None:
+def _checkpoint(given: atomic.PathLike | Checkpoint | None) -> Checkpoint | None:
     if isinstance(given, str | os.PathLike):
         return Checkpoint(given)
     require(isinstance(given, Checkpoint | None), "checkpoint", given, "a path or an outfield.Checkpoint")

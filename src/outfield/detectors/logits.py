@@ -7,7 +7,7 @@ from torch import Tensor
 
 from outfield.config import require_number
 from outfield.detectors.base import Batch, Detector, register
-from outfield.features import FeatureSource
+from outfield.features.set import FeatureSource
 
 
 @register

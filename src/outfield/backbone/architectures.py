@@ -1,0 +1,197 @@
+"""Classifiers by name, and the files they are kept in: architecture, normalisation and weights together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from outfield.config import configurable, from_plain, require, require_number, to_plain
+from outfield.errors import FileFormatError, InputError, UnknownNameError
+from outfield.files import atomic, storage
+from outfield.version import __version__
+
+LIBRARIES = ("timm", "torchvision")
+PREFIXES = ("", "module.", "model.")
+"""That all names in a state dict may have: none, that of data-parallel training, that of a network inside of another."""
+
+
+@configurable
+@dataclass(frozen=True)
+class Classifier:
+    """What is needed, besides weights, to turn images into logits.
+
+    Args:
+        architecture: a model's name in timm, or "torchvision:NAME".
+        classes: how many.
+        small_images: replace the stem of a ResNet by a 3 × 3 convolution of stride 1 without max-pooling, as is usual for
+            images of about 32 × 32 pixels.
+        size: height and width of the input; images of another size are resized to it.
+        mean: of each channel, in [0, 1], subtracted from the images.
+        std: of each channel, by which they are then divided.
+        names: of the classes, or empty.
+    """
+
+    architecture: str = "resnet34"
+    classes: int = 10
+    small_images: bool = True
+    size: tuple[int, int] = (32, 32)
+    mean: tuple[float, ...] = (0.5, 0.5, 0.5)
+    std: tuple[float, ...] = (0.5, 0.5, 0.5)
+    names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        require(bool(self.architecture), "architecture", self.architecture, "the name of a model")
+        require_number("classes", self.classes, least=1, whole=True)
+        require(isinstance(self.size, tuple) and len(self.size) == 2, "size", self.size, "a height and a width")
+        for side in self.size:
+            require_number("size", side, least=1, whole=True)
+        require(len(self.mean) == len(self.std) == 3, "mean and std", (self.mean, self.std), "three numbers each")
+        require(min(self.std) > 0, "std", self.std, "above 0")
+        require(len(self.names) in (0, self.classes), "names", self.names, f"{self.classes} names or none")
+
+    def build(self, seed: int = 0) -> nn.Module:
+        """A fresh network; its first weights come from ``seed`` and the global random state stays as it was.
+
+        Raises:
+            UnknownNameError: the library has no model of that name.
+            InputError: ``small_images`` with a network that has no such stem.
+        """
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)
+            network = create(self.architecture, self.classes)
+            if self.small_images:
+                use_small_stem(network, self.architecture)
+        return network
+
+
+def create(architecture: str, classes: int | None = None, pretrained: bool = False) -> nn.Module:
+    """A network of timm ("resnet34", "timm:resnet34") or torchvision ("torchvision:resnet18").
+
+    Args:
+        architecture: its name.
+        classes: outputs of its last layer; the library's own number (usually ImageNet's 1000) if None.
+        pretrained: with the library's weights, which are downloaded.
+    """
+    library, colon, name = architecture.partition(":")
+    library, name = (library, name) if colon else ("timm", architecture)
+    if library == "timm":
+        import timm
+
+        if not timm.is_model(name):
+            raise UnknownNameError(f"timm has no model {name!r}{_similar(name, timm.list_models())}")
+        known: dict[str, Any] = {} if classes is None else {"num_classes": classes}
+        network: nn.Module = timm.create_model(name, pretrained=pretrained, **known)
+        return network
+    if library == "torchvision":
+        from torchvision import models
+
+        if name not in models.list_models():
+            raise UnknownNameError(f"torchvision has no model {name!r}{_similar(name, models.list_models())}")
+        if pretrained and classes is not None:
+            raise InputError("torchvision's weights come with their own classes; leave out the number of classes")
+        given: dict[str, Any] = {"weights": "DEFAULT"} if pretrained else {"weights": None}
+        given |= {} if classes is None else {"num_classes": classes}
+        built: nn.Module = models.get_model(name, **given)
+        return built
+    raise UnknownNameError(f"unknown library {library!r} in {architecture!r}; known: {', '.join(LIBRARIES)}")
+
+
+def _similar(name: str, known: list[str]) -> str:
+    import difflib
+
+    close = difflib.get_close_matches(name, known, n=3)
+    return f"; did you mean {' or '.join(close)}?" if close else ""
+
+
+def has_small_stem(network: nn.Module) -> bool:
+    """Whether a network has the stem of a ResNet, which :func:`use_small_stem` can replace."""
+    return all(hasattr(network, name) for name in ("conv1", "maxpool")) and isinstance(
+        getattr(network, "bn1", None), nn.BatchNorm2d
+    )
+
+
+def use_small_stem(network: nn.Module, name: str) -> None:
+    """Give a ResNet of timm or torchvision a 3 × 3 stem of stride 1 without max-pooling, in place."""
+    norm = getattr(network, "bn1", None)
+    if not has_small_stem(network) or not isinstance(norm, nn.BatchNorm2d):
+        raise InputError(
+            f"small_images is for ResNets of timm and torchvision; {name} has another stem: set small_images=false, or choose "
+            "an architecture made for small images"
+        )
+    stem = nn.Conv2d(3, norm.num_features, 3, stride=1, padding=1, bias=False)
+    nn.init.kaiming_normal_(stem.weight, mode="fan_out", nonlinearity="relu")
+    network.conv1 = stem
+    network.maxpool = nn.Identity()
+
+
+def save_classifier(
+    path: atomic.PathLike,
+    classifier: Classifier,
+    weights: Mapping[str, Tensor],
+    notes: Mapping[str, Any] | None = None,
+) -> None:
+    """Write a classifier and a state dict of its network to one safetensors file, atomically.
+
+    Args:
+        path: ``.safetensors``.
+        classifier: what :func:`load_classifier` will build.
+        weights: the state dict.
+        notes: what else the file should tell (recipe, accuracy), ready for JSON.
+    """
+    header = {"classifier": to_plain(classifier), "notes": dict(notes or {}), "outfield": __version__}
+    storage.write(path, "classifier", header, weights)
+
+
+def load_classifier(path: atomic.PathLike) -> tuple[nn.Module, Classifier, dict[str, Any]]:
+    """The network in evaluation mode on the CPU, its description, and the notes of a file that ``outfield train`` wrote.
+
+    Raises:
+        StorageError: there is no such file.
+        FileFormatError: truncated, changed, or not a classifier.
+    """
+    header, weights = storage.read(path, "classifier")
+    try:
+        classifier = from_plain(header["classifier"])
+        network = classifier.build()
+    except (KeyError, InputError, AttributeError) as error:
+        raise FileFormatError(f"{path} holds a classifier that cannot be built here: {error}") from error
+    load_weights(network, weights, str(path))
+    return network.eval(), classifier, header["notes"]
+
+
+def load_weights(network: nn.Module, weights: Mapping[str, Tensor], source: str) -> None:
+    """Put a state dict into a network; the error names what is missing, superfluous or of another shape.
+
+    Names that all begin with one of :data:`PREFIXES` are understood.
+    """
+    wanted = network.state_dict()
+    for prefix in PREFIXES:
+        if all(name.startswith(prefix) for name in weights) and any(n.removeprefix(prefix) in wanted for n in weights):
+            found = {name.removeprefix(prefix): value for name, value in weights.items()}
+            break
+    else:
+        found = dict(weights)
+    shapes = [
+        f"{name} is {tuple(found[name].shape)} instead of {tuple(wanted[name].shape)}"
+        for name in wanted.keys() & found.keys()
+        if found[name].shape != wanted[name].shape
+    ]
+    problems = [
+        f"{what}{', '.join(sorted(names)[:3])}{', …' if len(names) > 3 else ''}"
+        for what, names in (
+            ("it lacks ", wanted.keys() - found.keys()),
+            ("it has the unknown ", found.keys() - wanted.keys()),
+            ("", shapes),
+        )
+        if names
+    ]
+    if problems:
+        raise FileFormatError(
+            f"{source} does not fit {type(network).__name__}: {'; '.join(problems)}; check the architecture, the number of "
+            "classes and small_images"
+        )
+    network.load_state_dict(found)

@@ -1,0 +1,319 @@
+"""Backbone: a trained classifier as a function from images to a FeatureSet, in one pass over them."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from outfield.backbone.architectures import LIBRARIES
+from outfield.backbone.extraction import Extraction
+from outfield.backbone.loader import Input, read
+from outfield.backbone.odin import Odin
+from outfield.backbone.weights import PICKLES, Trained, Weights, from_library, from_our_file, from_weights
+from outfield.config import require_number
+from outfield.devices import resolve_device
+from outfield.errors import InputError, MissingFieldError, UnknownNameError
+from outfield.features.set import FeatureSet
+from outfield.files import atomic, storage
+from outfield.images.source import ImageSource
+from outfield.progress import bar
+
+__all__ = ["Backbone", "Odin", "accuracy"]
+
+ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+"""Where in memory a thing lies, as ``repr`` of a function has it: another place in each process."""
+
+
+class Backbone:
+    """Any PyTorch classifier: features are the input of its last linear layer.
+
+    The network runs where its parameters are, exactly once for each image, and is left as it was: modes, gradients, hooks,
+    random states. Inputs are channels-last where the weights are (``network.to(memory_format=torch.channels_last)``, faster on
+    GPUs).
+
+    Args:
+        network: convolutional or transformer, from images (N, 3, H, W) to logits (N, K).
+        size: height and width it expects; images of another size are resized to it.
+        mean: of each channel, in [0, 1], subtracted from the images.
+        std: of each channel, by which they are then divided.
+        head: dotted name of the layer whose input are the features; by itself the last linear layer, if its output is the
+            network's.
+        name: what to call it in tables and errors.
+        classes: how many; known after the first pass if None.
+        names: of the classes, or none.
+
+    Raises:
+        InputError: a setting that cannot be.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        *,
+        size: int | Sequence[int],
+        mean: Sequence[float],
+        std: Sequence[float],
+        head: str | None = None,
+        name: str = "backbone",
+        classes: int | None = None,
+        names: Sequence[str] = (),
+    ) -> None:
+        if not isinstance(network, nn.Module) or isinstance(network, torch.jit.ScriptModule):
+            raise InputError(
+                f"network is a {type(network).__name__}; it must be an nn.Module, one that was not scripted: its layers are "
+                "looked into"
+            )
+        sides = (size, size) if isinstance(size, int) else tuple(size)
+        self.network, self.head, self.name, self.names = _inside(network), head, name, tuple(names)
+        self.input = Input(sides, tuple(mean), tuple(std))  # type: ignore[arg-type]  # it checks that there are two
+        self._classes = len(self.names) or None if classes is None else classes
+        if self._classes is not None:
+            require_number("classes", self._classes, least=1, whole=True)
+        if self.names and self._classes != len(self.names):
+            raise InputError(f"there are {len(self.names)} names for {self._classes} classes")
+
+    @classmethod
+    def load(cls, path: atomic.PathLike, device: str | torch.device = "auto") -> Self:
+        """The classifier in a file that ``outfield train`` wrote.
+
+        Raises:
+            StorageError: there is no such file.
+            FileFormatError: truncated, changed, or not a classifier.
+        """
+        target = resolve_device(device)
+        return cls._of(from_our_file(path), target)
+
+    @classmethod
+    def named(
+        cls,
+        architecture: str,
+        *,
+        weights: Weights | None = None,
+        pretrained: bool = False,
+        classes: int | None = None,
+        small_images: bool | None = None,
+        size: int | Sequence[int] | None = None,
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
+        head: str | None = None,
+        device: str | torch.device = "auto",
+    ) -> Self:
+        """A network of timm ("resnet34", "timm:resnet34") or torchvision ("torchvision:resnet18").
+
+        Args:
+            architecture: its name.
+            weights: a safetensors file, ours or a plain state dict, or a state dict.
+            pretrained: the library's own weights instead, which are downloaded.
+            classes: how many; as the weights say if None.
+            small_images: with the 3 × 3 stem of :class:`outfield.backbone.architectures.Classifier`; as the weights say if None.
+            size: see :class:`Backbone`; the library's if None (32 × 32 with a small stem).
+            mean: likewise.
+            std: likewise.
+            head: see :class:`Backbone`.
+            device: where to run; "auto" for a GPU where there is one.
+
+        Raises:
+            UnknownNameError: the library has no such model.
+            FileFormatError: the weights do not fit, or would have to be unpickled.
+            StorageError: a file cannot be read, or weights not downloaded.
+        """
+        target = resolve_device(device)
+        if weights is None and pretrained:
+            if classes is not None or small_images:
+                raise InputError("pretrained weights come with their own classes and stem; give neither")
+            trained = from_library(architecture)
+        elif weights is not None and not pretrained:
+            trained = from_weights(architecture, weights, classes, small_images)
+        else:
+            raise InputError("give either weights or pretrained=True: a network needs one set of trained weights")
+        given = {name: value for name, value in (("size", size), ("mean", mean), ("std", std)) if value is not None}
+        return cls._of(trained, target, head=head, **given)
+
+    @classmethod
+    def _of(cls, trained: Trained, device: torch.device, **changes: Any) -> Self:
+        expects = {"size": trained.expects.size, "mean": trained.expects.mean, "std": trained.expects.std}
+        network = trained.network.to(device)
+        if device.type == "cuda":
+            network = network.to(memory_format=torch.channels_last)
+        about: dict[str, Any] = {"name": trained.name, "classes": trained.classes, "names": trained.names}
+        return cls(network, **{**expects, **about, **changes})
+
+    @classmethod
+    def open(cls, spec: str, device: str | torch.device = "auto", **settings: Any) -> Self:
+        """A backbone from one line of text.
+
+        Args:
+            spec: ``FILE.safetensors`` that ``outfield train`` wrote; ``timm:NAME`` or ``torchvision:NAME`` with the library's
+                weights; ``timm:NAME@FILE.safetensors`` or ``torchvision:NAME@FILE.safetensors`` with others.
+            device: where to run; "auto" for a GPU where there is one.
+            settings: others of :meth:`named`.
+        """
+        if spec.partition(":")[0] in LIBRARIES:
+            architecture, at, path = spec.partition("@")
+            if at and not path:
+                raise InputError(f"{spec!r} names no file after the @")
+            given: dict[str, Any] = {"weights": path} if at else {"pretrained": True}
+            return cls.named(architecture, device=device, **given, **settings)
+        if not spec.endswith((".safetensors", *PICKLES)) and not Path(spec).is_file():
+            raise UnknownNameError(
+                f"{spec!r} is no backbone; write FILE.safetensors, timm:NAME, timm:NAME@FILE.safetensors, or the same with "
+                "torchvision:"
+            )
+        if settings:
+            raise InputError(f"{spec} carries its settings with it; {', '.join(settings)} cannot be given")
+        return cls.load(spec, device)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network's parameters are, and it runs.
+
+        Raises:
+            InputError: on several devices, or nowhere.
+        """
+        places = {tensor.device for tensor in (*self.network.parameters(), *self.network.buffers())}
+        if len(places) > 1 or torch.device("meta") in places:
+            shown = ", ".join(sorted(str(place) for place in places))
+            raise InputError(f"the network of {self.name} is on {shown}; put it on one device: network.to('cpu')")
+        return places.pop() if places else torch.device("cpu")
+
+    @property
+    def classes(self) -> int | None:
+        """How many classes the network tells apart; None as long as nobody said and it has not run."""
+        return self._classes
+
+    def __repr__(self) -> str:
+        height, width = self.input.size
+        classes = "" if self.classes is None else f", {self.classes} classes"
+        expects = f"images of {height} × {width}, mean {_shown(self.input.mean)}, std {_shown(self.input.std)}"
+        return f"Backbone({self.name}: {type(self.network).__name__}, {expects}{classes})"
+
+    def fingerprint(self) -> str:
+        """SHA-256 of what decides its outputs: weights, layers and their settings, size, normalisation, head; not the name.
+
+        Settings are those that ``repr(network)`` shows, such as strides.
+        """
+        kinds = [(name, type(module).__name__) for name, module in self.network.named_modules()]
+        layers = ADDRESS.sub("", repr(self.network))
+        state = {name: value for name, value in self.network.state_dict().items() if isinstance(value, Tensor)}
+        numbers = [float(value) for value in (*self.input.size, *self.input.mean, *self.input.std)]
+        settings = f"{kinds}|{layers}|{numbers}|{self.head}|"
+        return hashlib.sha256((settings + storage.fingerprint(state)).encode()).hexdigest()
+
+    def extract(
+        self,
+        images: ImageSource,
+        *,
+        odin: Odin | None = None,
+        labels: bool = True,
+        batch_size: int = 512,
+        workers: int | None = None,
+        precision: str = "auto",
+    ) -> FeatureSet:
+        """Features, logits, spread (where there is a feature map), and labels of images, in one pass over them.
+
+        Args:
+            images: see :func:`outfield.open_images` and :class:`outfield.images.source.ImageArray`.
+            odin: give ``odin_logits`` too, at the cost of a backward pass and another forward pass.
+            labels: attach the images' labels, where they have any. Not for OOD images: their classes are others.
+            batch_size: images that the network is given at once; halved, with a warning, where memory ends.
+            workers: processes that decode image files; 0 for none, None for as many as there are cores, up to 8.
+            precision: "float32", "float16" or "bfloat16" (by autocast), or "auto": float16 on a GPU, else float32. A batch
+                whose outputs are not finite in half precision is done again in float32, with a warning. A network whose
+                weights are not float32 runs as it is.
+
+        Raises:
+            InputError: no images, labels beyond the network's classes or of other ones, a network that cannot be looked into,
+                outputs that are not finite, or too little memory for one image.
+        """
+        if not isinstance(images, ImageSource):
+            raise InputError(
+                f"images is a {type(images).__name__}; wrap an array, outfield.ImageArray(array), or open a folder or file, "
+                "outfield.open_images(path)"
+            )
+        if not len(images):
+            raise InputError(f"there is no image in {images.name}")
+        require_number("batch_size", batch_size, least=1, whole=True)
+        given = images.labels if labels else None
+        if given is not None:
+            self._check_names(images)
+        device = self.device
+        extraction = Extraction(self.network, device, self.input, self.head, odin, precision)
+        batches = read(images, self.input.size, batch_size, workers, pinned=device.type == "cuda")
+        fields: dict[str, Tensor] = {}
+        with (
+            bar(f"features of {images.name}", len(images), "images", worth_it=len(images) > batch_size) as advance,
+            contextlib.closing(batches),
+            contextlib.closing(extraction.run(batches, batch_size)) as pieces,
+        ):
+            for start, piece in pieces:
+                if not fields:
+                    self._check_classes(images.name, piece["logits"].shape[1], given)
+                    fields = {name: torch.empty(len(images), value.shape[1]) for name, value in piece.items()}
+                for name, value in piece.items():
+                    fields[name][start : start + len(value)] = value
+                advance(start + len(piece["features"]))
+        return FeatureSet(**fields, labels=given)
+
+    def _check_names(self, images: ImageSource) -> None:
+        """Refuse labels that mean other classes than the network's, where the names of both are known."""
+        if not self.names or not images.classes:
+            return
+        for label, (theirs, ours) in enumerate(zip_longest(images.classes, self.names)):
+            if theirs != ours:
+                raise InputError(
+                    f"class {label} of {images.name} is {_name(theirs)}, but that of {self.name} is {_name(ours)}; labels must "
+                    "mean the same classes in the same order, or be left out: extract with labels=False"
+                )
+
+    def _check_classes(self, name: str, found: int, labels: np.ndarray | None) -> None:
+        if self._classes is None:
+            self._classes = found
+        if found != self._classes:
+            raise InputError(f"the network of {self.name} gives {found} logits, but classes is {self._classes}")
+        if labels is not None and int(labels.max()) >= found:
+            raise InputError(
+                f"{name} has a label {int(labels.max())}, but the network of {self.name} knows {found} classes, from 0; for "
+                "images of other classes, such as OOD sets, extract with labels=False"
+            )
+
+
+def accuracy(features: FeatureSet) -> float:
+    """The share of samples whose largest logit is that of their label.
+
+    Raises:
+        MissingFieldError: there are no logits or no labels.
+
+    >>> accuracy(FeatureSet([[0.0], [0.0]], logits=[[1.0, 2.0], [3.0, 1.0]], labels=[1, 1]))
+    0.5
+    """
+    if features.logits is None or features.labels is None:
+        raise MissingFieldError(f"accuracy needs logits and labels; there are {', '.join(features.shapes)}")
+    return float((features.logits.argmax(1) == features.labels).double().mean())
+
+
+def _name(name: str | None) -> str:
+    return "missing" if name is None else repr(name)
+
+
+def _shown(numbers: Iterable[float]) -> str:
+    return f"({', '.join(f'{number:.4g}' for number in numbers)})"
+
+
+def _inside(network: nn.Module) -> nn.Module:
+    """The network itself, out of what compiles or parallelises it: neither calls its layers' hooks."""
+    while True:
+        if isinstance(network, nn.DataParallel | nn.parallel.DistributedDataParallel):
+            network = network.module
+        elif isinstance(getattr(network, "_orig_mod", None), nn.Module):
+            network = network._orig_mod  # type: ignore[assignment]
+        else:
+            return network

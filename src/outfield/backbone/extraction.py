@@ -1,0 +1,281 @@
+"""One pass of a network over images: precision, memory and the way back are taken care of here."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from outfield.backbone.loader import Input
+from outfield.backbone.observer import Observer, logits_of
+from outfield.backbone.odin import Odin
+from outfield.config import require
+from outfield.errors import InputError, OutfieldWarning
+
+Fields = dict[str, Tensor]
+PRECISIONS = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "ALLOC_FAILED", "out of memory")
+"""What a RuntimeError says that is not of the type it should be."""
+
+
+@contextlib.contextmanager
+def undisturbed(network: nn.Module, device: torch.device) -> Iterator[None]:
+    """Evaluation mode without gradients; afterwards every module and parameter, and all random states, are as before.
+
+    Modes are set one by one, because ``network.eval()`` may be overridden to do more. Parameters need no gradients here, and
+    without them the backward pass of ODIN keeps fewer activations.
+    """
+    modes = [(module, module.training) for module in network.modules()]
+    learned = [parameter for parameter in network.parameters() if parameter.requires_grad and parameter.is_leaf]
+    generators = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(generators), torch.inference_mode(False), torch.no_grad():
+        try:
+            for module, _ in modes:
+                module.training = False
+            for parameter in learned:
+                parameter.requires_grad_(False)
+            yield
+        finally:
+            for module, training in modes:
+                module.training = training
+            for parameter in learned:
+                parameter.requires_grad_(True)
+
+
+@contextlib.contextmanager
+def arithmetic(device: torch.device, half: torch.dtype | None) -> Iterator[None]:
+    """Autocast to ``half``; or, for None, full precision: on a GPU without TF32, which is put back afterwards."""
+    full = half is None and device.type == "cuda"
+    with (
+        without_tf32() if full else contextlib.nullcontext(),
+        torch.autocast(device.type, dtype=half, enabled=half is not None),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def without_tf32() -> Iterator[None]:
+    """Convolutions and matrix products in full float32 on a GPU; afterwards every setting is as it was."""
+    backends: Any = torch.backends
+    if not hasattr(backends, "fp32_precision"):  # before torch 2.9
+        convolutions, products = backends.cudnn.allow_tf32, torch.get_float32_matmul_precision()
+        backends.cudnn.allow_tf32 = False
+        torch.set_float32_matmul_precision("highest")
+        try:
+            yield
+        finally:
+            backends.cudnn.allow_tf32 = convolutions
+            torch.set_float32_matmul_precision(products)
+        return
+    cudnn, before = backends.cudnn, []
+    try:
+        # From the general to the special: what is not set reads as what is above it, so only what was set is written to.
+        for place in (backends, cudnn, cudnn.conv, cudnn.rnn, backends.cuda.matmul):
+            if place.fp32_precision != "ieee":
+                before.append((place, place.fp32_precision))
+                place.fp32_precision = "ieee"
+        yield
+    finally:
+        for place, precision in reversed(before):
+            place.fp32_precision = precision
+
+
+class _Flight(NamedTuple):
+    """A batch that the device works on; its fields on the CPU are complete once it has arrived."""
+
+    start: int
+    pixels: Tensor
+    fields: Fields
+    finite: Tensor
+    arrived: torch.cuda.Event | None
+
+
+class Extraction:
+    """A network over many images.
+
+    Args:
+        network: any classifier, on one device.
+        device: that device.
+        expects: size and normalisation.
+        head: see :class:`outfield.backbone.observer.Observer`.
+        odin: give the logits at the perturbed input too.
+        precision: "float32", "float16" or "bfloat16" (by autocast), or "auto": float16 on a GPU, else float32. A network whose
+            weights are not float32 runs as it is.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        device: torch.device,
+        expects: Input,
+        head: str | None = None,
+        odin: Odin | None = None,
+        precision: str = "auto",
+    ) -> None:
+        self.network, self.device, self.expects, self.odin = network, device, expects, odin
+        own = next((p.dtype for p in network.parameters() if p.is_floating_point()), torch.float32)
+        self._half = _autocast_type(precision, own, device)
+        self._prepare = expects.preparation(device, own, layout_of(network))
+        self._observe = Observer(network, head)
+        self._rows = 0
+        self._warned: set[str] = set()
+
+    def run(self, batches: Iterable[Tensor], rows: int) -> Generator[tuple[int, Fields], None, None]:
+        """Features, logits and what else was asked for, in float32 on the CPU, in consecutive pieces.
+
+        Args:
+            batches: bytes (n, H, W, 3), in order.
+            rows: that the network is given at once; halved where memory ends.
+
+        Yields:
+            The number of the first image, and the fields of the piece by name.
+
+        Raises:
+            InputError: memory is too small for one image, or outputs are not finite.
+        """
+        self._rows = rows
+        flights: deque[_Flight] = deque()
+        start = 0
+        with undisturbed(self.network, self.device), self._on_device():
+            for pixels in batches:
+                for flight in self._launch(start, pixels, self._half):
+                    flights.append(flight)
+                    if len(flights) > 1:  # the device has work while the batch before is looked at
+                        yield from self._land(flights.popleft(), self._half)
+                start += len(pixels)
+            while flights:
+                yield from self._land(flights.popleft(), self._half)
+
+    def _on_device(self) -> contextlib.AbstractContextManager[object]:
+        return torch.cuda.device(self.device) if self.device.type == "cuda" else contextlib.nullcontext()
+
+    def _launch(self, start: int, pixels: Tensor, half: torch.dtype | None) -> Iterator[_Flight]:
+        """Start the network on a batch, in pieces that memory holds."""
+        done = 0
+        while done < len(pixels):
+            piece = pixels[done : done + self._rows]
+            flight = self._try(start + done, piece, half)
+            if flight is None:
+                self._halve(len(piece))
+            else:
+                yield flight
+                done += len(piece)
+
+    def _try(self, start: int, pixels: Tensor, half: torch.dtype | None) -> _Flight | None:
+        """One piece, or None if memory ended."""
+        try:
+            with arithmetic(self.device, half):
+                fields = self._fields(pixels)
+            finite = torch.stack([value.isfinite().all() for value in fields.values()]).all()
+            if self.device.type != "cuda":
+                return _Flight(start, pixels, {name: value.cpu() for name, value in fields.items()}, finite, None)
+            here = {name: _copied_back(value) for name, value in fields.items()}
+            finite, arrived = _copied_back(finite), torch.cuda.Event()
+            arrived.record()
+            return _Flight(start, pixels, here, finite, arrived)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+        return None  # outside of the handler, which would hold on to the memory
+
+    def _fields(self, pixels: Tensor) -> Fields:
+        images = self._prepare(pixels)
+        if self.odin is None:
+            seen = self._observe(images)
+        else:
+            with torch.enable_grad():
+                seen = self._observe(images.requires_grad_())
+                with torch.autocast(self.device.type, enabled=False):
+                    perturbed = self.odin.perturb(images, seen.logits)
+        fields = {"features": seen.features, "logits": seen.logits.detach().float()}
+        if seen.spread is not None:
+            fields["spread"] = seen.spread
+        if self.odin is not None:
+            fields["odin_logits"] = logits_of(self.network(perturbed.detach()), len(images)).float()
+        return fields
+
+    def _halve(self, rows: int) -> None:
+        if rows == 1:
+            height, width = self.expects.size
+            raise InputError(
+                f"the memory of {self.device} is too small for the network and one image of {height} × {width}; free some of it, "
+                "or choose a smaller size or network"
+            )
+        self._rows = (rows + 1) // 2
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        self._warn(
+            "memory",
+            f"the memory of {self.device} is too small for {rows} images at once; going on with fewer (batch_size={self._rows})",
+        )
+
+    def _land(self, flight: _Flight, half: torch.dtype | None) -> Iterator[tuple[int, Fields]]:
+        """Wait for a batch, and do it again in full precision if half precision was not enough."""
+        if flight.arrived is not None:
+            flight.arrived.synchronize()
+        if bool(flight.finite):
+            yield flight.start, flight.fields
+        elif half is None:
+            _refuse(flight)
+        else:
+            self._warn(
+                "finite",
+                f"outputs of the network are not finite in {str(half).removeprefix('torch.')}; such batches are done again in "
+                "float32 (precision='float32' does all of them so)",
+            )
+            for again in self._launch(flight.start, flight.pixels, None):
+                yield from self._land(again, None)
+
+    def _warn(self, what: str, message: str) -> None:
+        if what not in self._warned:
+            self._warned.add(what)
+            warnings.warn(message, OutfieldWarning, stacklevel=2)
+
+
+def layout_of(network: nn.Module) -> torch.memory_format:
+    """Channels last if the network's convolutions are so laid out; others may rely on the usual order (``x.view(N, -1)``)."""
+    for parameter in network.parameters():
+        channels_last = parameter.dim() == 4 and parameter.is_contiguous(memory_format=torch.channels_last)
+        if channels_last and not parameter.is_contiguous():
+            return torch.channels_last
+    return torch.contiguous_format
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether a device, or this machine, had too little memory."""
+    known = isinstance(error, torch.OutOfMemoryError | MemoryError)
+    return known or (isinstance(error, RuntimeError) and any(text in str(error) for text in OUT_OF_MEMORY))
+
+
+def _autocast_type(precision: str, own: torch.dtype, device: torch.device) -> torch.dtype | None:
+    known = ("auto", *PRECISIONS)
+    require(precision in known, "precision", precision, f"one of {', '.join(known)}")
+    if own != torch.float32:
+        if precision != "auto" and PRECISIONS[precision] != own:
+            raise InputError(
+                f"precision is {precision!r}, but the network's weights are {own}; leave it at 'auto', or pass network.float()"
+            )
+        return None
+    if precision == "auto":
+        return torch.float16 if device.type == "cuda" else None
+    return None if precision == "float32" else PRECISIONS[precision]
+
+
+def _copied_back(value: Tensor) -> Tensor:
+    """A copy in pinned memory on the CPU, which is complete once the device has come that far."""
+    return torch.empty(value.shape, dtype=value.dtype, pin_memory=True).copy_(value, non_blocking=True)
+
+
+def _refuse(flight: _Flight) -> None:
+    for name, value in flight.fields.items():
+        bad = (~value.isfinite()).any(1).nonzero()
+        if len(bad):
+            raise InputError(
+                f"the network gives {name} that are not finite for image {flight.start + int(bad[0])}; check its weights, "
+                "mean and std"
+            )

@@ -1,0 +1,231 @@
+"""Images on their way to a network: read in batches, resized, normalised.
+
+Pixels stay bytes as long as they can: on their way to the device they take a quarter of the room of float32.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import signal
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.utils.data import DataLoader, Dataset
+
+from outfield.config import require, require_number
+from outfield.errors import InputError, OutfieldError, StorageError
+from outfield.files.checks import as_tensor
+from outfield.images.source import ImageArray, ImageSource
+from outfield.progress import bar
+
+BYTES_AT_ONCE = 256 * 2**20
+"""Pixels of an array that are copied together, at most."""
+BYTES_OF_A_WORKER = 32 * 2**20
+"""Pixels that a worker process hands over together; they lie in shared memory, which is often small."""
+FEW = 256
+"""So many images are decoded before worker processes have started."""
+ROWS = 512
+"""Images that are resized together where all of a source are read."""
+
+
+@dataclass(frozen=True)
+class Input:
+    """What a network expects of an image.
+
+    Args:
+        size: height and width; images of another size are resized to it.
+        mean: of each channel, in [0, 1], subtracted.
+        std: of each channel, by which the result is divided.
+    """
+
+    size: tuple[int, int]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        require(isinstance(self.size, tuple) and len(self.size) == 2, "size", self.size, "a height and a width")
+        for side in self.size:
+            require_number("size", side, least=1, whole=True)
+        for name in ("mean", "std"):
+            value = getattr(self, name)
+            require(isinstance(value, tuple) and len(value) == 3, name, value, "three numbers")
+            for number in value:
+                require_number(name, number, above=0 if name == "std" else -math.inf)
+
+    def preparation(
+        self, device: torch.device, dtype: torch.dtype, layout: torch.memory_format
+    ) -> Callable[[Tensor], Tensor]:
+        """A function from bytes (N, H, W, 3) on any device to what the network takes, (N, 3, h, w) on this one.
+
+        It gives (resized / 255 − mean) / std.
+        """
+        mean, std = (torch.tensor(value, device=device)[:, None, None] for value in (self.mean, self.std))
+
+        def prepare(pixels: Tensor) -> Tensor:
+            resized = resize(pixels.to(device, non_blocking=True), self.size)
+            images = resized.permute(0, 3, 1, 2).to(torch.float32, memory_format=layout)
+            return images.div_(255).sub_(mean).div_(std).to(dtype)
+
+        return prepare
+
+
+def resize(pixels: Tensor, size: tuple[int, int]) -> Tensor:
+    """Bytes (N, H, W, 3) to another height and width, (N, h, w, 3), by bilinear interpolation with antialiasing.
+
+    The result is rounded to bytes, so that it does not depend on who resizes: a worker, this process, or the device.
+    """
+    if tuple(pixels.shape[1:3]) == size:
+        return pixels
+    images = pixels.permute(0, 3, 1, 2).to(torch.float32)
+    resized = functional.interpolate(images, size, mode="bilinear", antialias=True, align_corners=False)
+    return resized.round_().clamp_(0, 255).to(torch.uint8).permute(0, 2, 3, 1)
+
+
+def read(
+    images: ImageSource, size: tuple[int, int], rows: int, workers: int | None, pinned: bool
+) -> Generator[Tensor, None, None]:
+    """The images in consecutive batches of bytes (n, H, W, 3) on the CPU.
+
+    An array is cut in slices, and leaves with its own height and width. Other sources are decoded one image at a time, in worker
+    processes, and resized there.
+
+    Args:
+        images: where from.
+        size: height and width to resize to.
+        rows: of a batch, at most.
+        workers: processes that decode; 0 for none, None for as many as there are cores, up to 8.
+        pinned: whether batches lie in pinned memory, from which they are copied to a GPU while it computes.
+
+    Raises:
+        InputError: an image is not uint8 of shape (H, W, 3).
+    """
+    if workers is not None:
+        require_number("workers", workers, least=0, whole=True)
+    if isinstance(images, ImageArray):
+        return _slices(images.images, _at_most(BYTES_AT_ONCE, images.size, rows), pinned)
+    if workers is None:
+        workers = 0 if len(images) < FEW else min(8, _cores())
+    if workers:
+        rows = _at_most(BYTES_OF_A_WORKER, size, min(rows, max(32, math.ceil(len(images) / workers))))
+    return _decoded(_Batches(images, size, rows), workers, pinned)
+
+
+def read_all(images: ImageSource, size: tuple[int, int], workers: int | None = None) -> Tensor:
+    """All images as bytes (N, 3, h, w) on the CPU, channels last in memory, resized as on their way to a network.
+
+    Args:
+        images: where from; an array that has this size already is not copied, and must not be written to.
+        size: height and width.
+        workers: see :func:`read`.
+
+    Raises:
+        InputError: an image is not uint8 of shape (H, W, 3).
+    """
+    if isinstance(images, ImageArray) and images.size == tuple(size):
+        return as_tensor("images", np.ascontiguousarray(images.images)).permute(0, 3, 1, 2)
+    pixels = torch.empty(len(images), *size, 3, dtype=torch.uint8)
+    done = 0
+    with (
+        bar(f"reading {images.name}", len(images), "images", worth_it=len(images) > ROWS) as advance,
+        contextlib.closing(read(images, size, ROWS, workers, pinned=False)) as batches,
+    ):
+        for batch in batches:
+            pixels[done : done + len(batch)] = resize(batch, size)
+            done += len(batch)
+            advance(done)
+    return pixels.permute(0, 3, 1, 2)
+
+
+def _at_most(bytes_: int, size: tuple[int, int], rows: int) -> int:
+    """So many images, or as many as go into so many bytes."""
+    return min(rows, max(1, bytes_ // (3 * math.prod(size))))
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _slices(images: np.ndarray, rows: int, pinned: bool) -> Generator[Tensor, None, None]:
+    for start in range(0, len(images), rows):
+        piece = images[start : start + rows]
+        batch = torch.empty(piece.shape, dtype=torch.uint8, pin_memory=pinned)
+        np.copyto(batch.numpy(), piece)
+        yield batch
+
+
+class _Batches(Dataset[Any]):
+    """Whole batches by number, decoded and resized; an error that is meant for people comes back as a value.
+
+    A worker would hand it on wrapped in its traceback.
+    """
+
+    def __init__(self, images: ImageSource, size: tuple[int, int], rows: int) -> None:
+        self.images, self.size, self.rows = images, size, rows
+
+    def __len__(self) -> int:
+        return math.ceil(len(self.images) / self.rows)
+
+    def __getitem__(self, number: int) -> Tensor | Exception:
+        chosen = range(number * self.rows, min((number + 1) * self.rows, len(self.images)))
+        batch = torch.empty(len(chosen), *self.size, 3, dtype=torch.uint8)
+        try:
+            for row, index in enumerate(chosen):
+                batch[row] = self._image(index)
+        except (OutfieldError, OSError) as error:
+            return error
+        return batch
+
+    def _image(self, index: int) -> Tensor:
+        image = self.images[index]
+        if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or 0 in image.shape:
+            raise InputError(
+                f"image {index} of {self.images.name} is {image.dtype} of shape {image.shape}; images are uint8 (H, W, 3)"
+            )
+        return resize(torch.tensor(image)[None], self.size)[0]
+
+
+def _decoded(batches: _Batches, workers: int, pinned: bool) -> Generator[Tensor, None, None]:
+    loader = DataLoader(
+        batches,
+        batch_size=None,
+        num_workers=workers,
+        pin_memory=pinned,
+        worker_init_fn=_leave_interrupts,
+        generator=torch.Generator(),  # it draws a seed, which must not come from the global random state
+    )
+    running = iter(loader)
+    batch: Tensor | Exception | None = None
+    try:
+        for _ in range(len(batches)):
+            batch = _next_batch(running, workers)
+            if isinstance(batch, Exception):
+                break
+            yield batch
+    finally:
+        del running  # ends the workers
+    if isinstance(batch, Exception):
+        raise batch
+
+
+def _next_batch(running: Iterator[Any], workers: int) -> Any:
+    try:
+        return next(running)
+    except RuntimeError as error:
+        if not str(error).startswith("DataLoader worker"):
+            raise
+        raise StorageError(
+            f"a process that decodes images died, perhaps for lack of (shared) memory; use fewer than workers={workers}, "
+            "or workers=0"
+        ) from error
+
+
+def _leave_interrupts(worker: int) -> None:
+    """Ctrl-C reaches the whole group of processes; the one that waits for the others ends them."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

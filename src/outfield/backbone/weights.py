@@ -1,0 +1,179 @@
+"""Networks with trained weights: of a file that Outfield wrote, of a plain state dict, or of timm and torchvision themselves."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from outfield.backbone.architectures import PREFIXES, create, load_classifier, load_weights, use_small_stem
+from outfield.backbone.loader import Input
+from outfield.errors import FileFormatError, InputError, OutfieldError, StorageError
+from outfield.files import atomic, storage
+from outfield.files.arrays import find_safetensors
+
+PICKLES = (".pt", ".pth", ".bin", ".ckpt", ".pkl")
+"""Endings of files that are unpickled when they are read, which may run any code."""
+SMALL = (32, 32)
+"""Height and width that a stem for small images is meant for."""
+
+Weights = atomic.PathLike | Mapping[str, Tensor]
+
+
+class Trained(NamedTuple):
+    """A network on the CPU, what it expects of images, and what to call it and its classes."""
+
+    network: nn.Module
+    expects: Input
+    name: str
+    classes: int | None = None
+    names: tuple[str, ...] = ()
+
+
+def from_our_file(path: atomic.PathLike, **asked: Any) -> Trained:
+    """What ``outfield train`` wrote.
+
+    Args:
+        path: the file.
+        asked: settings of its classifier that are expected, or None.
+
+    Raises:
+        StorageError: there is no such file.
+        FileFormatError: truncated, changed, not a classifier, or not the one that is expected.
+    """
+    if not _is_ours(path):
+        raise FileFormatError(
+            f"{path} holds weights and nothing else; say of which architecture: timm:resnet34@{path}, or in Python "
+            f"Backbone.named('resnet34', weights='{path}')"
+        )
+    network, made, _ = load_classifier(path)
+    for name, value in asked.items():
+        found = getattr(made, name)
+        if value is not None and str(value).removeprefix("timm:") != str(found).removeprefix("timm:"):
+            raise FileFormatError(f"{path} holds a classifier with {name} = {found!r}, not {value!r}")
+    return Trained(network, Input(made.size, made.mean, made.std), Path(path).stem, made.classes, made.names)
+
+
+def from_weights(architecture: str, weights: Weights, classes: int | None, small_images: bool | None) -> Trained:
+    """A network by name with weights of a safetensors file or a state dict; they say what is None.
+
+    Raises:
+        UnknownNameError: the library has no such model.
+        InputError: ``weights`` is neither.
+        FileFormatError: they do not fit, or would have to be unpickled.
+        StorageError: there is no such file.
+    """
+    state, source, name = weights, "weights", architecture.removeprefix("timm:")
+    if isinstance(weights, str | os.PathLike):
+        if _is_ours(weights):
+            return from_our_file(weights, architecture=architecture, classes=classes, small_images=small_images)
+        state, source, name = storage.read_tensors(weights)[1], str(weights), Path(weights).stem
+    if not isinstance(state, Mapping) or not state:
+        raise InputError(
+            f"weights is {type(weights).__name__}; it must be a safetensors file or a state dict, not empty"
+        )
+    wrong = [key for key, value in state.items() if not isinstance(value, Tensor)]
+    if wrong:
+        raise InputError(f"{source} has no tensor under {wrong[0]!r}; a state dict has nothing but tensors, by name")
+    network, small = _build(architecture, state, classes, small_images)
+    load_weights(network, state, source)
+    expects = library_input(architecture, network)
+    return Trained(network.eval(), replace(expects, size=SMALL) if small else expects, name)
+
+
+def from_library(architecture: str) -> Trained:
+    """A network with the weights that its library publishes, which are downloaded.
+
+    Raises:
+        UnknownNameError: the library has no such model.
+        StorageError: the weights cannot be had.
+    """
+    try:
+        with torch.random.fork_rng(devices=[]):
+            network = create(architecture, pretrained=True)
+    except OutfieldError:
+        raise
+    except Exception as error:  # whatever the way to the library's server raises
+        raise StorageError(f"the pretrained weights of {architecture} could not be had: {error}") from error
+    return Trained(network.eval(), library_input(architecture, network), architecture.removeprefix("timm:"))
+
+
+def library_input(architecture: str, network: nn.Module) -> Input:
+    """Size, mean and std that the library gives for a network of its own.
+
+    Raises:
+        InputError: it is not one for classifying images.
+    """
+    library, _, name = architecture.rpartition(":")
+    if library != "torchvision":
+        import timm.data
+
+        known = timm.data.resolve_model_data_config(network)
+        return Input(tuple(known["input_size"][1:]), tuple(known["mean"]), tuple(known["std"]))
+    from torchvision import models
+
+    preset: Any = models.get_model_weights(name).DEFAULT.transforms()
+    if not hasattr(preset, "crop_size"):
+        raise InputError(f"torchvision's {name} does not classify images")
+    return Input((preset.crop_size[0], preset.crop_size[-1]), tuple(preset.mean), tuple(preset.std))
+
+
+def _is_ours(path: atomic.PathLike) -> bool:
+    """Whether Outfield wrote a safetensors file.
+
+    Raises:
+        FileFormatError: its ending is that of a pickle, or it is no safetensors file.
+    """
+    if Path(path).suffix in PICKLES:
+        safe = Path(path).with_suffix(".safetensors")
+        raise FileFormatError(
+            f"{path} would have to be unpickled, which can run any code; convert it once, where you trust it: "
+            f'safetensors.torch.save_file(torch.load("{path}", weights_only=True), "{safe}")'
+        )
+    return "outfield" in find_safetensors(path)[1]
+
+
+def _build(
+    architecture: str, state: Mapping[str, Tensor], classes: int | None, small_images: bool | None
+) -> tuple[nn.Module, bool]:
+    """A fresh network of the shape that a state dict asks for, and whether it has the stem for small images."""
+    with torch.random.fork_rng(devices=[]):
+        network = create(architecture, classes)
+        wanted = _width(state, _head_name(network)) if classes is None else None
+        if wanted is not None and wanted != _width(network.state_dict(), _head_name(network)):
+            network = create(architecture, wanted)
+        small = small_images if small_images is not None else _has_small_stem(state, network)
+        if small:
+            use_small_stem(network, architecture)
+    return network, small
+
+
+def _head_name(network: nn.Module) -> str:
+    """The name of what timm calls the classifier, or of the last linear layer."""
+    timm_own = getattr(network, "get_classifier", None)
+    classifier = timm_own() if callable(timm_own) else None
+    named: list[str] = [name for name, module in network.named_modules() if module is classifier]
+    linear: list[str] = [name for name, module in network.named_modules() if isinstance(module, nn.Linear)]
+    return (named or linear or [""])[-1]
+
+
+def _entry(state: Mapping[str, Tensor], name: str) -> Tensor | None:
+    """An entry of a state dict, whose names may all have a prefix."""
+    return next((state[prefix + name] for prefix in PREFIXES if prefix + name in state), None)
+
+
+def _width(state: Mapping[str, Tensor], layer: str) -> int | None:
+    """How many outputs a layer has, going by its weight."""
+    weight = _entry(state, f"{layer}.weight")
+    return None if weight is None else len(weight)
+
+
+def _has_small_stem(state: Mapping[str, Tensor], network: nn.Module) -> bool:
+    """Whether the weights' first convolution is 3 × 3 where the network's is larger."""
+    stem, weight = getattr(network, "conv1", None), _entry(state, "conv1.weight")
+    return isinstance(stem, nn.Conv2d) and weight is not None and weight.shape[-1] == 3 < stem.kernel_size[-1]

@@ -1,0 +1,191 @@
+"""Whether a run bears out what the paper says of CIFAR-10 and CIFAR-100. Nothing is formatted here."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from outfield.benchmark.paper import AVERAGE
+from outfield.benchmark.protocol import Protocol
+from outfield.benchmark.records import Record
+from outfield.benchmark.summary import METRICS, Summary, by_fit, paper_columns, summarise, value
+from outfield.images.catalogue import title
+
+HOLDS, PARTLY, FAILS, UNTESTED = "holds", "partly", "does not hold", "not tested"
+MARGIN = {"fpr95": 0.01, "auroc": 0.005}
+"""Differences up to which two means count as on par: 1 point of FPR95, half a point of AUROC."""
+FAILURE = 0.10
+"""FPR95 by which a detector that fails lies above SSD: 10 points (34.7 in the paper)."""
+LABELS = {"fpr95": "FPR95", "auroc": "AUROC"}
+COMPARED = ("MSP", "ODIN", "EnergyLogits", "KNN", "SSD", "EBM", "EnergyCorrected")
+"""The rows of the paper's detailed tables, among which "best" is meant."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One comparison: what was compared, both numbers (fractions), how many of how many comparisons came out as claimed."""
+
+    what: str
+    found: float
+    against: float
+    passed: int
+    of: int = 1
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Something the paper says, the comparisons it was tested by, and what the run lacks to test it."""
+
+    name: str
+    statement: str
+    checks: tuple[Check, ...] = ()
+    lacks: tuple[str, ...] = ()
+
+    @property
+    def verdict(self) -> str:
+        """ "holds" if every comparison came out as claimed, "does not hold" if no check did throughout, else "partly"."""
+        if self.lacks:
+            return UNTESTED
+        good = [check.passed == check.of for check in self.checks]
+        return HOLDS if all(good) else PARTLY if any(good) else FAILS
+
+
+def check_claims(records: Sequence[Record], protocol: Protocol) -> list[Claim]:
+    """The paper's claims about the protocol's ID set; none for another than CIFAR-10 and CIFAR-100.
+
+    Means are over a level's sets in the paper, others are left out, then over seeds, then over backbones. "On par" allows 1
+    point of FPR95 and half a point of AUROC to the worse. "Best" is the lowest FPR95 of the paper's rows, with an AUROC on par
+    with the highest.
+
+    (a) CIFAR-10: the EBM alone is competitive with KNN and best on near and mid OOD. Its average FPR95 and AUROC are on par with
+        KNN's; on near and on mid OOD it is best.
+    (b) Both: the correction improves on SSD on near and mid OOD and keeps its level on far OOD. On every backbone and from every
+        seed FPR95 is lower and AUROC higher than SSD's on near and on mid OOD, and AUROC on far OOD is on par with SSD's.
+    (c) On average the correction is on par with KNN (CIFAR-10), or best (CIFAR-100).
+    (d) CIFAR-100: the EBM alone fails on far OOD, the correction does not. The EBM's FPR95 lies at least 10 points above SSD's
+        there; the correction's FPR95 and AUROC are on par with SSD's.
+
+    A claim holds if all of its checks pass, does not hold if none does, and holds partly otherwise; it is not tested where the
+    run lacks a detector or a set that it is about, or a backbone on which all of its detectors were run. A check over backbones
+    and seeds passes if it does on each.
+    """
+    tests = {"cifar10": (_a, _b, _c_on_par), "cifar100": (_b, _c_best, _d)}.get(protocol.id, ())
+    return [test(_Evidence(records, protocol)) for test in tests]
+
+
+class _Evidence:
+    """Means and single fits to compare."""
+
+    def __init__(self, records: Sequence[Record], protocol: Protocol) -> None:
+        self.columns = paper_columns(protocol)
+        self.means: Summary = summarise(records, self.columns)
+        self.fits = by_fit(records)
+
+    def lacks(self, detectors: Sequence[str], columns: Iterable[str]) -> tuple[str, ...]:
+        absent = tuple(name for name in detectors if name not in self.fits)
+        fits = [fit for name in detectors for fit in self.fits.get(name, {}).values()]
+        sets = dict.fromkeys(ood for column in columns for ood in self.columns[column])
+        absent += tuple(title(ood) for ood in sets if any(ood not in fit for fit in fits))
+        used = [{backbone for backbone, _ in self.fits.get(name, {})} for name in detectors]
+        return absent if absent or set.intersection(*used) else (f"a backbone that {' and '.join(detectors)} share",)
+
+    def mean(self, detector: str, column: str, metric: str) -> float:
+        return float(getattr(self.means[detector][column], metric).mean)
+
+    def on_par(self, detector: str, other: str, column: str, metrics: Sequence[str] = METRICS) -> list[Check]:
+        """Not worse than another's mean by more than the margin."""
+        checks = []
+        for metric in metrics:
+            found, against = self.mean(detector, column, metric), self.mean(other, column, metric)
+            passed = int(_gain(metric, found, against) >= -MARGIN[metric])
+            checks.append(
+                Check(f"{column}: {LABELS[metric]} of {detector} on par with {other}'s", found, against, passed)
+            )
+        return checks
+
+    def best(self, detector: str, column: str) -> list[Check]:
+        """Lowest FPR95 of all, and AUROC on par with the highest."""
+        others = [name for name in COMPARED if name != detector]
+        lowest = min(others, key=lambda name: self.mean(name, column, "fpr95"))
+        found, against = self.mean(detector, column, "fpr95"), self.mean(lowest, column, "fpr95")
+        fpr95 = Check(
+            f"{column}: FPR95 of {detector} the lowest (next: {lowest})", found, against, int(found <= against)
+        )
+        highest = max(others, key=lambda name: self.mean(name, column, "auroc"))
+        return [fpr95, *self.on_par(detector, highest, column, ["auroc"])]
+
+    def everywhere(
+        self, detector: str, other: str, column: str, metric: str, words: str, right: Callable[[float], bool]
+    ) -> Check:
+        """``right`` of the gain over another detector, on every backbone and from every seed."""
+        sets = self.columns[column]
+        others = {backbone: value(fit, sets, metric) for (backbone, _), fit in self.fits[other].items()}
+        pairs = [
+            (value(fit, sets, metric), others[backbone])
+            for (backbone, _), fit in self.fits[detector].items()
+            if backbone in others
+        ]
+        passed = sum(right(_gain(metric, *pair)) for pair in pairs)
+        found, against = (statistics.fmean(side) for side in zip(*pairs, strict=True))
+        what = f"{column}: {LABELS[metric]} of {detector} {words} {other}'s on every backbone and seed"
+        return Check(what, found, against, passed, len(pairs))
+
+
+def _gain(metric: str, found: float, against: float) -> float:
+    """By how much ``found`` is better; rounded where floating point would decide a comparison with a margin."""
+    return round(against - found if metric == "fpr95" else found - against, 9)
+
+
+def _claim(name: str, statement: str, lacks: tuple[str, ...], checks: Callable[[], list[Check]]) -> Claim:
+    return Claim(name, statement, lacks=lacks) if lacks else Claim(name, statement, tuple(checks()))
+
+
+def _a(evidence: _Evidence) -> Claim:
+    statement = "The EBM alone is competitive with KNN, and best on near and mid OOD"
+
+    def checks() -> list[Check]:
+        near, mid = evidence.best("EBM", "near"), evidence.best("EBM", "mid")
+        return [*evidence.on_par("EBM", "KNN", AVERAGE), *near, *mid]
+
+    return _claim("a", statement, evidence.lacks(COMPARED, ["near", "mid", AVERAGE]), checks)
+
+
+def _b(evidence: _Evidence) -> Claim:
+    statement = "The correction improves on SSD on near and mid OOD and keeps its level on far OOD"
+    pair = ("EnergyCorrected", "SSD")
+
+    def checks() -> list[Check]:
+        better = [
+            evidence.everywhere(*pair, level, metric, "better than", lambda gain: gain > 0)
+            for level in ("near", "mid")
+            for metric in METRICS
+        ]
+        kept = evidence.everywhere(*pair, "far", "auroc", "on par with", lambda gain: gain >= -MARGIN["auroc"])
+        return [*better, kept]
+
+    return _claim("b", statement, evidence.lacks(pair, ["near", "mid", "far"]), checks)
+
+
+def _c_on_par(evidence: _Evidence) -> Claim:
+    statement = "On average the correction is on par with KNN"
+    lacks = evidence.lacks(["EnergyCorrected", "KNN"], [AVERAGE])
+    return _claim("c", statement, lacks, lambda: evidence.on_par("EnergyCorrected", "KNN", AVERAGE))
+
+
+def _c_best(evidence: _Evidence) -> Claim:
+    statement = "On average the correction is best"
+    lacks = evidence.lacks(COMPARED, [AVERAGE])
+    return _claim("c", statement, lacks, lambda: evidence.best("EnergyCorrected", AVERAGE))
+
+
+def _d(evidence: _Evidence) -> Claim:
+    statement = "The EBM alone fails on far OOD, the correction does not"
+
+    def checks() -> list[Check]:
+        found, against = evidence.mean("EBM", "far", "fpr95"), evidence.mean("SSD", "far", "fpr95")
+        failed = int(-_gain("fpr95", found, against) >= FAILURE)
+        fails = Check(f"far: FPR95 of EBM at least {100 * FAILURE:.0f} points above SSD's", found, against, failed)
+        return [fails, *evidence.on_par("EnergyCorrected", "SSD", "far")]
+
+    return _claim("d", statement, evidence.lacks(["EBM", "SSD", "EnergyCorrected"], ["far"]), checks)

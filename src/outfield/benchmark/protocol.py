@@ -1,0 +1,89 @@
+"""Protocols: which sets are near, mid and far from which ID set."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from outfield.config import require, require_number
+from outfield.errors import InputError, UnknownNameError
+
+LEVELS = ("near", "mid", "far")
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """An ID set, the OOD sets to tell it from by their distance, and the one setting that depends on the ID set.
+
+    Args:
+        id: the ID set's name.
+        near: names of the OOD sets most like it.
+        mid: those in between.
+        far: those least like it.
+        neighbours: k of KNN.
+
+    Raises:
+        InputError: no OOD set at all, or a set that is named twice.
+    """
+
+    id: str
+    near: tuple[str, ...]
+    mid: tuple[str, ...]
+    far: tuple[str, ...]
+    neighbours: int = 50
+
+    def __post_init__(self) -> None:
+        for level in LEVELS:
+            names = getattr(self, level)
+            require(not isinstance(names, str), level, names, "a tuple of names")
+            object.__setattr__(self, level, tuple(names))  # a list, as files have it, is as good
+        require_number("neighbours", self.neighbours, least=1, whole=True)
+        if not self.ood:
+            raise InputError(f"the protocol of {self.id} has no OOD set; name at least one in {', '.join(LEVELS)}")
+        names = (self.id, *self.ood)
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise InputError(f"the protocol of {self.id} names {', '.join(twice)} more than once; a set has one role")
+
+    @property
+    def levels(self) -> dict[str, tuple[str, ...]]:
+        """OOD sets by level."""
+        return {level: getattr(self, level) for level in LEVELS}
+
+    @property
+    def ood(self) -> tuple[str, ...]:
+        """All OOD sets, nearest first."""
+        return self.near + self.mid + self.far
+
+    def level_of(self, name: str) -> str:
+        """The level of an OOD set."""
+        for level, names in self.levels.items():
+            if name in names:
+                return level
+        raise UnknownNameError(f"{name!r} is no OOD set of {self.id}; it has {', '.join(self.ood)}")
+
+    def with_ood(self, level: str, name: str) -> Protocol:
+        """The same with one more OOD set.
+
+        >>> PROTOCOLS["cifar10"].with_ood("far", "mine").far
+        ('textures', 'svhn', 'mine')
+        """
+        if level not in LEVELS:
+            raise UnknownNameError(f"there is no level {level!r}; there are {', '.join(LEVELS)}")
+        more: dict[str, Any] = {level: (*self.levels[level], name)}
+        return replace(self, **more)
+
+
+PROTOCOLS = {
+    "cifar10": Protocol(
+        "cifar10", near=("cifar100", "tinyimagenet"), mid=("lsun", "places365"), far=("textures", "svhn"), neighbours=50
+    ),
+    "cifar100": Protocol(
+        "cifar100",
+        near=("cifar10", "tinyimagenet"),
+        mid=("lsun", "places365"),
+        far=("textures", "svhn"),
+        neighbours=200,
+    ),
+}
+"""The paper's two."""

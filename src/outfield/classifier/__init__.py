@@ -1,0 +1,1 @@
+"""Trains a network that classifies images."""

@@ -1,0 +1,211 @@
+"""One network under training: a step of SGD, an epoch, an accuracy. On a GPU the step is recorded."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from outfield.backbone.architectures import Classifier
+from outfield.classifier.batch_norm import can_be_split, join_batch_norms, split_batch_norms
+from outfield.classifier.pixels import Pixels
+from outfield.classifier.recipe import Recipe
+from outfield.errors import OutfieldWarning
+
+CHUNK_BYTES = 2**29
+"""Size of the augmented images that are made ahead of the steps that use them."""
+PAYS_FROM = 5000
+"""Steps of a run from which compiling the network is worth its minute."""
+WARM_UP = 4
+"""Steps taken before one is recorded, in which libraries choose their algorithms."""
+TEST_BATCH = 2000
+TEST_BYTES = 2**28
+"""Test images together: so many, or what fits this size as floats."""
+
+
+class Learner:
+    """A network, its optimiser and the step that both take.
+
+    Args:
+        classifier: what to train.
+        recipe: how; the attribute is what is done, without ``small_batch`` where the network cannot imitate small batches.
+        seed: of the weights and everything drawn.
+        device: where.
+        steps: how many there will be; tells whether compiling pays.
+    """
+
+    def __init__(self, classifier: Classifier, recipe: Recipe, seed: int, device: torch.device, steps: int) -> None:
+        self.network: nn.Module = classifier.build(seed).to(device)
+        if recipe.parts > 1 and not can_be_split(self.network):
+            recipe = replace(recipe, small_batch=0)
+        self.classifier, self.recipe, self.seed, self.device = classifier, recipe, seed, device
+        if recipe.parts > 1:
+            split_batch_norms(self.network, recipe.parts)
+        on_gpu = device.type == "cuda"
+        if on_gpu:
+            self.network.to(memory_format=torch.channels_last)
+        self.optimiser = torch.optim.SGD(
+            self.network.parameters(),
+            recipe.learning_rate,
+            recipe.momentum,
+            weight_decay=recipe.weight_decay,
+            nesterov=recipe.momentum > 0,
+            fused=on_gpu or None,
+        )
+        self.half = recipe.precision == "bfloat16" or (
+            recipe.precision == "auto" and on_gpu and torch.cuda.is_bf16_supported()
+        )
+        compiles = on_gpu and steps >= PAYS_FROM if recipe.compile == "auto" else bool(recipe.compile)
+        self.forward: Any = torch.compile(self.network) if compiles else self.network
+        self.graph: Any = None
+        self.record = on_gpu
+        self.totals = torch.zeros(2, dtype=torch.float64, device=device)
+        self.mean, self.std = (torch.tensor(v, device=device).view(3, 1, 1) for v in (classifier.mean, classifier.std))
+
+    def epoch(self, data: Pixels, epoch: int, rate: float) -> tuple[float, float]:
+        """One pass over the training images; mean loss and accuracy."""
+        for group in self.optimiser.param_groups:
+            group["lr"] = rate
+        self.network.train()
+        self.totals.zero_()
+        steps = 0
+        for images, labels in self._batches(data, epoch):
+            self._step(images, labels)
+            steps += 1
+        loss, right = self.totals.tolist()
+        return loss / steps, right / (steps * self.recipe.batch_size)
+
+    def _batches(self, data: Pixels, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Augmented, normalised batches in the epoch's order, made many at a time."""
+        generator = torch.Generator(self.device).manual_seed((self.seed * 1_000_003 + epoch) % 2**63)
+        order = torch.randperm(len(data), generator=generator, device=self.device).to(data.images.device)
+        size, batch = self.classifier.size, self.recipe.batch_size
+        steps = len(data) // batch
+        largest = max(size[0] * size[1], data.images.shape[2] * data.images.shape[3])
+        at_once = max(1, CHUNK_BYTES // (batch * 12 * largest))
+        for first in range(0, steps, at_once):
+            chosen = order[first * batch : min(steps, first + at_once) * batch]
+            images = data.images[chosen].to(self.device, torch.float32)
+            labels = data.labels[chosen].to(self.device)
+            made = self.normalise(self.recipe.augmentation(images, size, generator))
+            made = made.contiguous(memory_format=torch.channels_last)
+            yield from zip(made.split(batch), labels.split(batch), strict=True)
+
+    def normalise(self, images: Tensor) -> Tensor:
+        """Bytes as floats (N, 3, H, W) to what the network reads, in its precision."""
+        normal = (images / 255 - self.mean) / self.std
+        return normal.to(torch.bfloat16) if self.half else normal
+
+    def _step(self, images: Tensor, labels: Tensor) -> None:
+        if self.record and self.graph is None:
+            self._try_recording(images, labels)
+        if self.graph is None:
+            self._gradients(images, labels)
+        else:
+            self.images.copy_(images)
+            self.labels.copy_(labels)
+            self.graph.replay()
+        self.optimiser.step()
+
+    def _try_recording(self, images: Tensor, labels: Tensor) -> None:
+        """Record; else without torch.compile; else take every step as it is written."""
+        try:
+            self._begin_recording(images, labels)
+        except (RuntimeError, ImportError) as error:
+            if isinstance(error, torch.OutOfMemoryError):
+                raise
+            self.graph = None
+            what = "compiled" if self.forward is not self.network else "recorded as a CUDA graph"
+            warnings.warn(
+                f"this network cannot be {what}; training goes on without ({error})", OutfieldWarning, stacklevel=2
+            )
+            if self.forward is self.network:
+                self.record = False
+            else:
+                self.forward = self.network
+                self._try_recording(images, labels)
+
+    def _gradients(self, images: Tensor, labels: Tensor) -> None:
+        """Fill the parameters' gradients and add to the totals."""
+        self.optimiser.zero_grad()
+        with self._precision():
+            logits = logits_of(self.forward(images)).float()
+        loss = functional.cross_entropy(logits, labels)
+        loss.backward()
+        with torch.no_grad():
+            self.totals += torch.stack([loss.double(), (logits.argmax(1) == labels).sum().double()])
+
+    def _precision(self) -> Any:
+        # Without the cache of casts, which must not outlive a recording.
+        return torch.autocast(self.device.type, torch.bfloat16, cache_enabled=False) if self.half else nullcontext()
+
+    def _begin_recording(self, images: Tensor, labels: Tensor) -> None:
+        """Record forward and backward pass; the network is afterwards as it was."""
+        self.images, self.labels = images.clone(), labels.clone()
+        before = {name: value.clone() for name, value in self.network.state_dict().items()}
+        totals = self.totals.clone()
+        benchmark, torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark, True
+        try:
+            stream = torch.cuda.Stream(self.device)
+            stream.wait_stream(torch.cuda.current_stream(self.device))
+            with torch.cuda.stream(stream):
+                for _ in range(WARM_UP):
+                    self._gradients(self.images, self.labels)
+            torch.cuda.current_stream(self.device).wait_stream(stream)
+            self.optimiser.zero_grad()
+            self.graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graph):
+                self._gradients(self.images, self.labels)
+        finally:
+            torch.backends.cudnn.benchmark = benchmark
+            with torch.no_grad():
+                for name, value in self.network.state_dict().items():
+                    value.copy_(before[name])
+                self.totals.copy_(totals)
+
+    @torch.no_grad()
+    def accuracy(self, data: Pixels) -> float:
+        """Share of images, of the network's own size, that it classifies rightly."""
+        self.network.eval()
+        right = torch.zeros((), dtype=torch.int64, device=self.device)
+        rows = max(1, min(TEST_BATCH, TEST_BYTES // (4 * data.images[0].numel())))
+        for images, labels in zip(data.images.split(rows), data.labels.split(rows), strict=True):
+            with self._precision():
+                logits = logits_of(self.network(self.normalise(images.to(self.device, torch.float32))))
+            right += (logits.argmax(1) == labels.to(self.device)).sum()
+        return int(right) / len(data)
+
+    def finish(self) -> nn.Module:
+        """The network as it is meant to be used: in evaluation mode, with ordinary layers."""
+        join_batch_norms(self.network)
+        return self.network.eval()
+
+    def state(self) -> dict[str, Tensor]:
+        """Weights and momenta."""
+        tensors = {f"network.{name}": value for name, value in self.network.state_dict().items()}
+        for name, parameter in self.network.named_parameters():
+            buffer = self.optimiser.state.get(parameter, {}).get("momentum_buffer")
+            if buffer is not None:
+                tensors[f"momentum.{name}"] = buffer
+        return tensors
+
+    def load_state(self, tensors: dict[str, Tensor]) -> None:
+        """What :meth:`state` gave."""
+        own = {n.removeprefix("network."): v for n, v in tensors.items() if n.startswith("network.")}
+        self.network.load_state_dict(own)
+        for name, parameter in self.network.named_parameters():
+            if f"momentum.{name}" in tensors:
+                buffer = torch.empty_like(parameter).copy_(tensors[f"momentum.{name}"])
+                self.optimiser.state[parameter]["momentum_buffer"] = buffer
+
+
+def logits_of(output: Any) -> Tensor:
+    """The logits (N, K) of what a network gives; some also give those of auxiliary heads while they are trained."""
+    logits: Tensor = output[0] if isinstance(output, tuple) else output
+    return logits

@@ -1,0 +1,68 @@
+"""Labelled images in memory, as training reads them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from outfield.backbone.loader import read_all
+from outfield.errors import InputError
+from outfield.files import storage
+from outfield.images.source import ImageSource
+
+
+class Pixels:
+    """Labelled images of one size as one tensor of bytes (N, 3, H, W), in channels-last order.
+
+    Args:
+        images: uint8 (N, 3, H, W).
+        labels: int64 (N,).
+        name: for messages.
+    """
+
+    def __init__(self, images: Tensor, labels: Tensor, name: str = "images") -> None:
+        self.images, self.labels, self.name = images, labels, name
+
+    @classmethod
+    def of(cls, source: ImageSource, size: tuple[int, int]) -> Pixels:
+        """All images of a source in memory, those of another size resized to ``size``.
+
+        Raises:
+            InputError: the source has no labels.
+        """
+        if source.labels is None:
+            raise InputError(f"{source.name} has no labels; a classifier is trained on labelled images")
+        return cls(read_all(source, size), torch.from_numpy(source.labels), source.name)
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def to(self, device: torch.device) -> Pixels:
+        """On the device, if half of its free memory holds them; else they stay, and travel in pieces."""
+        if device.type == "cuda" and self.images.numel() < torch.cuda.mem_get_info(device)[0] // 2:
+            return Pixels(self.images.to(device), self.labels.to(device), self.name)
+        return self
+
+    def statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Mean and standard deviation of each channel, in [0, 1], from the counts of the 256 values."""
+        values = torch.arange(256, dtype=torch.float64) / 255
+        means, stds = [], []
+        for channel in range(self.images.shape[1]):
+            counts = torch.zeros(256, dtype=torch.float64)
+            for piece in self.images.split(4096):
+                counts += torch.bincount(piece[:, channel].flatten(), minlength=256).double().cpu()
+            share = counts / counts.sum()
+            mean = (share * values).sum()
+            means.append(round(float(mean), 6))
+            stds.append(round(float((share * (values - mean) ** 2).sum().sqrt()), 6))
+        return tuple(means), tuple(stds)
+
+    def fingerprint(self) -> str:
+        """Digest of pixels and labels."""
+        digest = storage.Fingerprint()
+        digest.begin("images", self.images.dtype, tuple(self.images.shape))
+        for piece in self.images.split(4096):
+            digest.update(piece.permute(0, 2, 3, 1).contiguous().cpu())
+        digest.begin("labels", self.labels.dtype, tuple(self.labels.shape))
+        digest.update(self.labels.cpu().contiguous())
+        return digest.hexdigest()

@@ -1,0 +1,257 @@
+"""Training a classifier on images: epochs, accuracy, checkpoints. No printing.
+
+Epoch e of a run draws its order, crops and flips from a generator seeded with (seed, e), so that a run that was killed goes on
+with the draws it would have made.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from outfield.backbone.architectures import Classifier, has_small_stem, save_classifier
+from outfield.classifier.learner import Learner
+from outfield.classifier.pixels import Pixels
+from outfield.classifier.recipe import Recipe
+from outfield.config import require_number, to_plain
+from outfield.devices import resolve_device
+from outfield.errors import DivergenceError, FileFormatError, InputError
+from outfield.files import atomic, storage
+from outfield.images.source import ImageSource
+
+
+@dataclass
+class Curve:
+    """What each epoch gave: mean loss and accuracy on the augmented training images, accuracy on the test images, seconds.
+
+    The test accuracy is None in epochs after which it was not looked at.
+    """
+
+    loss: list[float] = field(default_factory=list)
+    train_accuracy: list[float] = field(default_factory=list)
+    test_accuracy: list[float | None] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.loss)
+
+    def last(self) -> str:
+        """The last epoch in words."""
+        if not len(self):
+            return "no epoch yet"
+        tested = self.test_accuracy[-1]
+        said = f"loss {self.loss[-1]:.4f}, training accuracy {self.train_accuracy[-1]:.2%}"
+        return said if tested is None else f"{said}, test accuracy {tested:.2%}"
+
+
+@dataclass(frozen=True)
+class TrainingCheckpoint:
+    """Where a running training is kept so that a killed one can go on.
+
+    Args:
+        path: a ``.safetensors`` file, replaced atomically at the end of an epoch.
+        seconds: how long ago the last one must have been written.
+    """
+
+    path: atomic.PathLike
+    seconds: float = 60.0
+
+
+@dataclass(frozen=True)
+class TrainedClassifier:
+    """A trained network in evaluation mode, on the device it was trained on, and how it came about."""
+
+    network: nn.Module
+    classifier: Classifier
+    curve: Curve
+    recipe: Recipe
+    seed: int
+
+    def save(self, path: atomic.PathLike, images: ImageSource) -> None:
+        """Write weights, architecture and where they come from to one file, atomically."""
+        device = next(self.network.parameters()).device
+        notes = {
+            "recipe": to_plain(self.recipe),
+            "seed": self.seed,
+            "images": {"name": images.name, "n": len(images), "sha256": images.fingerprint()},
+            "curve": asdict(self.curve),
+            "seconds": round(sum(self.curve.seconds), 1),
+            "torch": torch.__version__,
+            "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        }
+        save_classifier(path, self.classifier, self.network.state_dict(), notes)
+
+
+def train_classifier(
+    train: ImageSource | Pixels,
+    test: ImageSource | Pixels | None,
+    classifier: Classifier,
+    recipe: Recipe = Recipe(),
+    *,
+    seed: int = 0,
+    device: torch.device | str = "auto",
+    test_every: int = 1,
+    checkpoint: TrainingCheckpoint | None = None,
+    progress: Callable[[Curve], None] | None = None,
+) -> TrainedClassifier:
+    """Train a classifier from fresh weights.
+
+    On the CPU equal seeds give equal bits, also across a resume; on a GPU equal draws, up to rounding.
+
+    Args:
+        train: training images and labels.
+        test: images on which the accuracy is told; nothing is chosen by it.
+        classifier: what to train; see :func:`classifier_for`.
+        recipe: how.
+        seed: of the first weights and of everything drawn.
+        device: where.
+        test_every: epochs between two looks at the test images; also after the last.
+        checkpoint: a file in which the running training is kept, and from which it goes on if it exists. Also written when
+            ``progress`` raises.
+        progress: called after every epoch with the curve so far.
+
+    Raises:
+        InputError: images and classifier do not fit, or the checkpoint belongs to another training.
+        DivergenceError: the loss is no longer finite.
+    """
+    pixels = train if isinstance(train, Pixels) else Pixels.of(train, classifier.size)
+    held_out = test if isinstance(test, Pixels | None) else Pixels.of(test, classifier.size)
+    _check(pixels, held_out, classifier, recipe, test_every)
+    steps = recipe.epochs * (len(pixels) // recipe.batch_size)
+    learner = Learner(classifier, recipe, seed, resolve_device(device), steps)
+    curve, identity = Curve(), {}
+    if checkpoint is not None:
+        identity = _identity(pixels, held_out, classifier, recipe, seed)
+        if Path(checkpoint.path).exists():
+            curve = _restore(learner, checkpoint, identity)
+
+    def keep() -> None:
+        if checkpoint is not None:
+            header = {"identity": identity, "curve": asdict(curve)}
+            storage.write(checkpoint.path, "classifier training", header, learner.state())
+
+    pixels = pixels.to(learner.device)
+    held_out = None if held_out is None else held_out.to(learner.device)
+    written = time.monotonic()
+    while len(curve) < recipe.epochs:
+        _one_epoch(learner, pixels, held_out, curve, test_every)
+        if checkpoint is not None and (len(curve) == recipe.epochs or time.monotonic() - written >= checkpoint.seconds):
+            keep()
+            written = time.monotonic()
+        if progress is not None:
+            try:
+                progress(curve)
+            except BaseException:
+                keep()
+                raise
+    return TrainedClassifier(learner.finish(), classifier, curve, learner.recipe, seed)
+
+
+def _one_epoch(learner: Learner, train: Pixels, test: Pixels | None, curve: Curve, test_every: int) -> None:
+    began, epoch, recipe = time.monotonic(), len(curve), learner.recipe
+    try:
+        loss, accuracy = learner.epoch(train, epoch, recipe.rate(epoch))
+    except (RuntimeError, ValueError, TypeError, AssertionError) as error:
+        if epoch > 0 or isinstance(error, torch.OutOfMemoryError):
+            raise
+        size = "{} × {}".format(*learner.classifier.size)
+        what = (
+            f"{learner.classifier.architecture} cannot be trained on images of {size} in batches of {recipe.batch_size}"
+        )
+        raise InputError(f"{what}: {str(error).splitlines()[0]}") from error
+    if not loss < float("inf"):
+        rate = f"now {recipe.learning_rate:g}" + (f", times {recipe.parts} for the batch" if recipe.parts > 1 else "")
+        raise DivergenceError(f"the loss became {loss} in epoch {epoch + 1}; lower learning_rate ({rate})")
+    curve.loss.append(loss)
+    curve.train_accuracy.append(accuracy)
+    looks = len(curve) % test_every == 0 or len(curve) == recipe.epochs
+    curve.test_accuracy.append(learner.accuracy(test) if test is not None and looks else None)
+    curve.seconds.append(time.monotonic() - began)
+
+
+def classifier_for(
+    images: ImageSource, architecture: str = "resnet34", size: int | None = None, small_images: bool | None = None
+) -> tuple[Classifier, Pixels]:
+    """A classifier of a source's classes, with the mean and standard deviation of its pixels; and the pixels.
+
+    Args:
+        images: training images.
+        architecture: see :class:`Classifier`.
+        size: height and width of the input; those of the images if None.
+        small_images: see :class:`Classifier`; by default below 64 pixels, where the network has such a stem.
+
+    Raises:
+        InputError: the images have no labels, or differ in size and ``size`` is None.
+    """
+    shape = images.size if size is None else (size, size)
+    if shape is None:
+        raise InputError(f"{images.name} has images of different sizes; say which size the network takes (--size)")
+    pixels = Pixels.of(images, shape)
+    mean, std = pixels.statistics()
+    made = Classifier(
+        architecture=architecture,
+        classes=len(images.classes) if images.classes else int(pixels.labels.max()) + 1,
+        small_images=bool(small_images),
+        size=shape,
+        mean=mean,
+        std=std,
+        names=images.classes or (),
+    )
+    if small_images is None and min(shape) < 64 and has_small_stem(made.build()):
+        made = replace(made, small_images=True)
+    return made, pixels
+
+
+def _identity(train: Pixels, test: Pixels | None, classifier: Classifier, recipe: Recipe, seed: int) -> dict[str, Any]:
+    """What must be equal for a checkpoint to belong to a training."""
+    return {
+        "classifier": to_plain(classifier),
+        "recipe": to_plain(recipe),
+        "seed": seed,
+        "images": train.fingerprint(),
+        "test images": None if test is None else test.fingerprint(),
+    }
+
+
+def _check(train: Pixels, test: Pixels | None, classifier: Classifier, recipe: Recipe, test_every: int) -> None:
+    for data in (train, test):
+        if data is not None and int(data.labels.max()) >= classifier.classes:
+            top = int(data.labels.max())
+            raise InputError(f"{data.name} has labels up to {top} but the classifier has {classifier.classes} classes")
+    if len(train) < recipe.batch_size:
+        raise InputError(f"batch_size is {recipe.batch_size} but there are only {len(train)} training images; lower it")
+    if test is not None and tuple(test.images.shape[2:]) != tuple(classifier.size):
+        raise InputError(
+            f"{test.name} has images of {tuple(test.images.shape[2:])} but the network takes {classifier.size}"
+        )
+    require_number("test_every", test_every, least=1, whole=True)
+
+
+def _restore(learner: Learner, checkpoint: TrainingCheckpoint, identity: dict[str, Any]) -> Curve:
+    header, tensors = storage.read(checkpoint.path, "classifier training")
+    theirs = header.get("identity", {})
+    other = [_difference(name, theirs.get(name), mine) for name, mine in identity.items() if theirs.get(name) != mine]
+    if other:
+        raise InputError(
+            f"{checkpoint.path} belongs to another training (not the same: {', '.join(other)}); "
+            "remove it or name another checkpoint"
+        )
+    try:
+        learner.load_state(tensors)
+        return Curve(**header["curve"])
+    except (KeyError, TypeError, RuntimeError) as error:
+        raise FileFormatError(f"{checkpoint.path} cannot be continued: {error}") from error
+
+
+def _difference(name: str, theirs: Any, mine: Any) -> str:
+    """A name, with the settings that differ where it has some."""
+    if not (isinstance(theirs, dict) and isinstance(mine, dict)):
+        return name
+    keys = sorted(key for key in theirs.keys() | mine.keys() if theirs.get(key) != mine.get(key))
+    return f"{', '.join(keys)} of the {name}"

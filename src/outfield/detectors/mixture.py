@@ -1,0 +1,88 @@
+"""Detectors that are the mixture itself: SSD (distance to the nearest class) and the mixture's energy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Self
+
+from torch import Tensor
+
+from outfield.detectors.base import Batch, Detector, register
+from outfield.energy.priors.mixture import MixturePrior
+from outfield.energy.priors.moments import ClassStatistics, piece_rows, workers_for
+from outfield.energy.projection import normalise
+from outfield.features.set import FeatureSource
+from outfield.progress import Advance, bar
+
+WORTH_A_BAR = 200_000
+"""Rows above which fitting takes long enough to show how far it has come."""
+
+
+class MixtureDetector(Detector):
+    """Base of the detectors that need only the mixture.
+
+    Args:
+        floor: see :class:`outfield.energy.priors.mixture.MixturePrior`.
+
+    Attributes:
+        mixture_: the fitted mixture of the L2-normalised features.
+    """
+
+    fit_needs = ("labels",)
+    fits_in_pieces = True
+
+    def __init__(self, floor: float = 1e-6) -> None:
+        self.floor = floor
+        self.mixture_ = MixturePrior(floor)
+
+    def partial_fit(self, batch: FeatureSource) -> Self:
+        """Learn from one more batch, or file, of ID training data; for features that come by and by."""
+        self._accept(batch, self.fit_needs, "partial_fit")
+        self._check_width(batch)
+        self._learn(batch)
+        return self._now_fitted(batch)
+
+    def _fit(self, train: FeatureSource) -> None:
+        self.mixture_ = MixturePrior(self.floor)
+        self._learn(train)
+
+    def _learn(self, data: FeatureSource) -> None:
+        rows, width = data.shapes["features"]
+        size, workers = piece_rows(width, self.device), workers_for(rows, width, self.device)
+
+        def pieces(advance: Advance) -> Iterator[tuple[Tensor, Tensor]]:
+            for i, piece in enumerate(data.batches(size, ("features", "labels"))):
+                yield piece["features"], piece["labels"]
+                advance(min(rows, (i + 1) * size))
+
+        with bar(f"fitting {type(self).__name__}", rows, "samples", worth_it=rows > WORTH_A_BAR) as advance:
+            statistics = ClassStatistics.over(pieces(advance), workers, lambda z: normalise(z.to(self.device)))
+        self.mixture_.merge(statistics)
+
+    def _state(self) -> dict[str, Tensor]:
+        return self.mixture_.state()
+
+    def _load_state(self, state: dict[str, Any]) -> None:
+        self.mixture_ = MixturePrior(self.floor).load_state(state)
+
+
+@register
+class SSD(MixtureDetector):
+    """Mahalanobis distance on normalised features (Lee et al. 2018, Sehwag et al. 2021).
+
+    score = min_c (z − μ_c)ᵀ Σ⁻¹ (z − μ_c).
+    """
+
+    def _score(self, batch: Batch) -> Tensor:
+        return self.mixture_.mahalanobis_sq(normalise(batch["features"])).amin(1)
+
+
+@register
+class GaussianMixture(MixtureDetector):
+    """Energy of the mixture of Gaussians ("ours without energy" in the paper).
+
+    score = −log Σ_c π_c exp(−½ (z − μ_c)ᵀ Σ⁻¹ (z − μ_c)).
+    """
+
+    def _score(self, batch: Batch) -> Tensor:
+        return self.mixture_.energy(normalise(batch["features"]))

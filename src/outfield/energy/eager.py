@@ -1,0 +1,179 @@
+"""One training step: its loss, and the plain PyTorch way to take it.
+
+For a batch of real rows z and chain ends z' (both with a little noise added):
+
+    L = mean E_θ(z) − mean E_θ(z') + α (mean E_θ(z)² + mean E_θ(z')²).
+
+The prior's energy has no gradient in θ, so it appears only inside the chains. :class:`EagerStep` is the reference that
+:mod:`outfield.energy.engine` must agree with.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from outfield.energy.chains import Sampler, run_chains
+from outfield.energy.network import CorrectedEnergy
+from outfield.energy.projection import Projection
+from outfield.energy.settings import Training
+from outfield.energy.starts import Start
+
+
+class Positions(NamedTuple):
+    """Where chains are (S, B, D): exact, as the products take it, and what rounding left (all one tensor in float32)."""
+
+    exact: Tensor
+    copy: Tensor
+    rest: Tensor
+
+
+class Step(Protocol):
+    """Takes training steps of S independent fits side by side and keeps their weights and optimiser."""
+
+    def run(self, real: Tensor) -> Tensor:
+        """One step on real rows (S, B, D).
+
+        Returns:
+            (S, 5): the loss, mean E_θ of real rows and of negatives, mean |E_θ| of real rows and of negatives.
+        """
+        ...
+
+    def state(self) -> list[dict[str, Tensor]]:
+        """For each fit what must survive a restart: ``adam.INDEX.NAME`` for each parameter, ``start.NAME``."""
+        ...
+
+    def load_state(self, states: Sequence[dict[str, Tensor]]) -> None: ...
+
+
+def loss_of(model: CorrectedEnergy, real: Tensor, negatives: Tensor, l2: float) -> tuple[Tensor, Tensor, Tensor]:
+    """The loss and the residual energies of real rows and negatives (each (N,))."""
+    energies = model.residual(torch.cat([real, negatives]))
+    on_real, on_negatives = energies[: len(real)], energies[len(real) :]
+    loss = on_real.mean() - on_negatives.mean()
+    if l2:
+        loss = loss + l2 * (on_real.square().mean() + on_negatives.square().mean())
+    return loss, on_real, on_negatives
+
+
+class EagerStep:
+    """The step of one fit (S = 1) in plain PyTorch: any network, prior, sampler, projection and start."""
+
+    def __init__(
+        self,
+        model: CorrectedEnergy,
+        training: Training,
+        sampler: Sampler,
+        project: Projection,
+        start: Start,
+        generator: torch.Generator,
+    ) -> None:
+        network = _Rounded(model.network) if training.precision == "bfloat16" else model.network
+        self.model = CorrectedEnergy(network, model.temperature, model.prior, model.prior_temperature)
+        self.training, self.sampler, self.project = training, sampler, project
+        self.start, self.generator = start, generator
+        parameters = [p for p in model.network.parameters() if p.requires_grad]
+        self.optimiser = torch.optim.Adam(parameters, lr=training.learning_rate, betas=training.betas)
+
+    def run(self, real: Tensor) -> Tensor:
+        with matmul_precision(self.training.precision):
+            return self._run(real[0])
+
+    def _run(self, real: Tensor) -> Tensor:
+        begin = self.start.begin(real, self.generator)
+        negatives = run_chains(self.model, begin, self.sampler, self.project, self.generator).ends
+        self.start.end(negatives)
+        shaken, shaken_negatives = self._shaken(torch.stack([real, negatives]))
+        loss, on_real, on_negatives = loss_of(self.model, shaken, shaken_negatives, self.training.l2)
+        self.optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        self.optimiser.step()
+        on_real, on_negatives = on_real.detach(), on_negatives.detach()
+        means = on_real.mean(), on_negatives.mean(), on_real.abs().mean(), on_negatives.abs().mean()
+        return torch.stack([loss.detach(), *means])[None]
+
+    def _shaken(self, z: Tensor) -> Tensor:
+        noise = torch.randn(z.shape, generator=self.generator, device=z.device, dtype=z.dtype)
+        return z + self.training.input_noise * noise
+
+    def state(self) -> list[dict[str, Tensor]]:
+        return [adam_state(self.optimiser) | {f"start.{name}": value for name, value in self.start.state().items()}]
+
+    def load_state(self, states: Sequence[dict[str, Tensor]]) -> None:
+        load_adam_state(self.optimiser, part(states[0], "adam."))
+        self.start.load_state(part(states[0], "start."))
+
+
+class InTurn:
+    """Steps of one fit each, taken one after the other."""
+
+    def __init__(self, steps: Sequence[Step]) -> None:
+        self.steps = steps
+
+    def run(self, real: Tensor) -> Tensor:
+        return torch.cat([step.run(rows[None]) for step, rows in zip(self.steps, real, strict=True)])
+
+    def state(self) -> list[dict[str, Tensor]]:
+        return [state for step in self.steps for state in step.state()]
+
+    def load_state(self, states: Sequence[dict[str, Tensor]]) -> None:
+        for step, state in zip(self.steps, states, strict=True):
+            step.load_state([state])
+
+
+class _Rounded(nn.Module):
+    """A network whose products take bfloat16 operands; its output is float32."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, z: Tensor) -> Tensor:
+        with torch.autocast(z.device.type, torch.bfloat16):
+            energy: Tensor = self.network(z)
+        return energy.float()
+
+
+@contextlib.contextmanager
+def matmul_precision(precision: str) -> Iterator[None]:
+    """Float32 products in full, or in TF32 for any other precision, on GPUs; put back afterwards."""
+    full = precision == "float32"
+    try:
+        before = torch.get_float32_matmul_precision()
+    except RuntimeError:  # someone has set it by torch.backends' newer fp32_precision, which forbids the older calls
+        place: Any = torch.backends.cuda.matmul
+        was, place.fp32_precision = place.fp32_precision, "ieee" if full else "tf32"
+        try:
+            yield
+        finally:
+            place.fp32_precision = was
+        return
+    torch.set_float32_matmul_precision("highest" if full else "high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The entries whose names begin with ``prefix``, without it."""
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
+
+def adam_state(optimiser: torch.optim.Adam) -> dict[str, Tensor]:
+    """``adam.INDEX.NAME`` for each parameter's exp_avg, exp_avg_sq and step."""
+    states = optimiser.state_dict()["state"].items()
+    return {f"adam.{index}.{name}": value for index, state in states for name, value in state.items()}
+
+
+def load_adam_state(optimiser: torch.optim.Adam, tensors: dict[str, Tensor]) -> None:
+    """Take back what :func:`adam_state` gave, without its first word."""
+    states: dict[int, dict[str, Tensor]] = {}
+    for name, value in tensors.items():
+        index, _, key = name.partition(".")
+        states.setdefault(int(index), {})[key] = value
+    optimiser.load_state_dict({"state": states, "param_groups": optimiser.state_dict()["param_groups"]})

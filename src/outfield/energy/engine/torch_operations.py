@@ -1,0 +1,136 @@
+"""The pieces of a fused step in PyTorch: on a CPU, and recorded on a GPU without Triton."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from outfield.energy import projection
+from outfield.energy.eager import Positions, adam_state, load_adam_state
+from outfield.energy.engine.packing import Packed, pack
+from outfield.energy.network import CorrectedEnergy, Layers, layers_of
+from outfield.energy.priors.mixture import MixturePrior
+from outfield.energy.projection import Projection
+from outfield.energy.settings import Training
+
+
+class TorchOperations:
+    """The pieces in PyTorch, for one fit; few passes over memory beside the products."""
+
+    def __init__(self, model: CorrectedEnergy, training: Training, project: Projection) -> None:
+        layers = cast(Layers, layers_of(model.network))
+        self.linears, self.slope = layers.linears, layers.slope
+        self.model, self.training, self.projection, self.temperature = model, training, project, model.temperature
+        self.products = torch.bfloat16 if training.precision == "bfloat16" else torch.float32
+        parameters = [p for layer in self.linears for p in (layer.weight, layer.bias)]
+        for p in parameters:
+            p.grad = torch.zeros_like(p)
+        settings: dict[str, Any] = {"lr": training.learning_rate, "betas": training.betas}
+        on_gpu = parameters[0].is_cuda
+        self.optimiser = torch.optim.Adam(parameters, **settings, fused=not on_gpu, capturable=on_gpu)
+        # In float32 these are the parameters themselves, not copies.
+        self.weights = [layer.weight.detach().to(self.products) for layer in self.linears]
+        self.biases = [layer.bias.detach().to(self.products) for layer in self.linears]
+        self.packed: list[tuple[Packed | None, Packed | None]] = [(None, None)] * len(self.linears)
+        self._refresh()
+
+    def _refresh(self) -> None:
+        """Bring what the products use of the weights up to date."""
+        for index, layer in enumerate(self.linears):
+            if self.products != torch.float32:
+                self.weights[index].copy_(layer.weight)
+                self.biases[index].copy_(layer.bias)
+            if index < len(self.linears) - 1:
+                weight = self.weights[index]
+                self.packed[index] = pack(weight), pack(weight.T)
+
+    def _linear(self, layer: int, x: Tensor, out: Tensor, activation: str) -> Tensor:
+        there = self.packed[layer][0]
+        if there is not None:
+            return there(x[0], self.biases[layer], activation, self.slope)[None]
+        torch.addmm(self.biases[layer], x[0], self.weights[layer].T, out=out[0])
+        return functional.leaky_relu_(out, self.slope) if activation == "leaky_relu" else out
+
+    def forward(self, layer: int, x: Tensor, out: Tensor) -> Tensor:
+        return self._linear(layer, x, out, "leaky_relu")
+
+    def turn(self, layer: int, x: Tensor, out: Tensor) -> Tensor:
+        h = self._linear(layer, x, out, "none")
+        top = (self.linears[-1].weight.detach() / self.temperature).to(h.dtype)
+        return cast(Tensor, torch.ops.aten.leaky_relu_backward(top.expand_as(h), h, self.slope, True))
+
+    def _product(self, layer: int, g: Tensor, out: Tensor) -> Tensor:
+        """g W."""
+        back = self.packed[layer][1]
+        if back is not None:
+            return back(g[0], None, "none", 0.0)[None]
+        return g @ self.weights[layer] if out.dtype != g.dtype else torch.matmul(g, self.weights[layer], out=out)
+
+    def backward(self, layer: int, g: Tensor, below: Tensor, out: Tensor) -> Tensor:
+        return self._slope(self._product(layer, g, out), below)
+
+    def prepare(self, z: Positions) -> None:
+        pass
+
+    def descend(self, g: Tensor, z: Positions, out: Tensor) -> Tensor:
+        gradient = self._product(0, g, out).float()
+        if self.model.prior is not None:
+            of_prior = cast(MixturePrior, self.model.prior).gradient(z.exact[0])
+            gradient[0].add_(of_prior, alpha=1 / self.model.prior_temperature)
+        return gradient
+
+    def _slope(self, g: Tensor, h: Tensor) -> Tensor:
+        """g φ'(h), in place."""
+        torch.ops.aten.leaky_relu_backward.grad_input(g, h, self.slope, True, grad_input=g)
+        return g
+
+    def head(self, h: Tensor, energy: Tensor, pull: Tensor, g: Tensor) -> None:
+        last = self.linears[-1]
+        torch.addmm(last.bias.detach(), h[0].float(), last.weight.detach().T, out=energy[0]).div_(self.temperature)
+        batch = h.shape[1] // 2
+        force = 2 * self.training.l2 * energy
+        force[:, :batch] += 1
+        force[:, batch:] -= 1
+        force /= batch * self.temperature
+        pull.copy_(force)
+        g.copy_(force * last.weight.detach())
+        self._slope(g, h)
+
+    def advance(self) -> None:
+        pass
+
+    def learn(self, layer: int, g: Tensor, x: Tensor) -> None:
+        linear_ = self.linears[layer]
+        weight, bias = cast(Tensor, linear_.weight.grad), cast(Tensor, linear_.bias.grad)
+        if g.dtype == weight.dtype:
+            torch.mm(g[0].T, x[0], out=weight)
+        else:
+            weight.copy_(g[0].T @ x[0])
+        torch.sum(g[0], dim=0, dtype=torch.float32, out=bias)
+
+    def finish(self) -> None:
+        self.optimiser.step()
+        self._refresh()
+
+    def move(self, z: Positions, grad: Tensor, noise: Tensor, sizes: tuple[float, float]) -> None:
+        z.exact.sub_(grad, alpha=sizes[0]).add_(noise, alpha=sizes[1])
+        self.project(z.exact)
+        if z.copy is not z.exact:
+            z.copy.copy_(z.exact)
+
+    def project(self, z: Tensor) -> None:
+        if self.projection is projection.relu_sphere:
+            z.relu_()
+        if self.projection is not projection.identity:
+            z.div_(z.norm(dim=-1, keepdim=True).clamp_min_(1e-12))
+
+    def state(self) -> list[dict[str, Tensor]]:
+        return [adam_state(self.optimiser)]
+
+    def load_state(self, states: Sequence[dict[str, Tensor]]) -> None:
+        load_adam_state(self.optimiser, states[0])
+        self._refresh()

@@ -1,0 +1,1 @@
+"""Densities that can be sampled: what a network corrects."""

@@ -1,0 +1,94 @@
+"""Normalised training rows: a tensor on the device, or rows on disk that are read as they are needed."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from outfield.energy.projection import normalise, resolve
+from outfield.features.set import FeatureSet, FeatureSource
+from outfield.features.stream import FeatureStream, open_features
+from outfield.files import storage
+
+ROWS_AT_ONCE = 8192
+
+
+class RowsOnDisk:
+    """L2-normalised float32 rows (N, D) of features on disk, given on a device; indexed like a tensor, by rows."""
+
+    dtype = torch.float32
+
+    def __init__(self, source: FeatureSource, device: torch.device) -> None:
+        self.source, self.device = source, device
+        self.shape = source.shapes["features"]
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, index: Tensor | slice) -> Tensor:
+        if isinstance(index, slice):
+            index = torch.arange(len(self))[index]
+        rows = self.source.rows(index.flatten().cpu(), ["features"])["features"]
+        return normalise(rows.to(self.device)).view(*index.shape, -1)
+
+    def pieces(self) -> Iterator[Tensor]:
+        """All rows, in order."""
+        for piece in self.source.batches(ROWS_AT_ONCE, ["features"]):
+            yield normalise(piece["features"].to(self.device))
+
+
+Rows = Tensor | RowsOnDisk
+
+
+@contextlib.contextmanager
+def rows_of(data: FeatureSource, device: torch.device) -> Iterator[Rows]:
+    """The normalised features of ``data``: on the device, or, of a stream, on disk.
+
+    Rows of a Parquet file cannot be picked one by one, so its features are first copied to a temporary file.
+    """
+    if isinstance(data, FeatureSet):
+        z = torch.empty(data.shapes["features"], device=device)
+        for start, piece in zip(range(0, len(data), ROWS_AT_ONCE), RowsOnDisk(data, device).pieces(), strict=True):
+            z[start : start + len(piece)] = piece
+        yield z
+    elif isinstance(data, FeatureStream) and not data.picks_rows:
+        with tempfile.TemporaryDirectory() as folder:
+            yield RowsOnDisk(_unpacked(data, Path(folder) / "features.npy"), device)
+    else:
+        yield RowsOnDisk(data, device)
+
+
+def fingerprint(z: Rows) -> str:
+    """SHA-256 of the rows, the same in memory and on disk."""
+    digest = storage.Fingerprint()
+    digest.begin("z", z.dtype, tuple(z.shape))
+    for piece in [z] if isinstance(z, Tensor) else z.pieces():
+        digest.update(piece.cpu())
+    return digest.hexdigest()
+
+
+def projection_for(name: str, z: Rows) -> str:
+    """:func:`outfield.energy.projection.resolve` for rows in memory or on disk: one that takes "auto" looks at all of them."""
+    pieces = [z] if isinstance(z, Tensor) else z.pieces()
+    resolved = {resolve(name, piece) for piece in pieces} if name == "auto" else {resolve(name, z[:1])}
+    return "sphere" if resolved == {"sphere", "relu_sphere"} else resolved.pop()
+
+
+def _unpacked(data: FeatureSource, path: Path) -> FeatureStream:
+    """The features of ``data`` in an ``.npy`` at ``path``."""
+    out: np.ndarray | None = None
+    start = 0
+    for piece in data.batches(ROWS_AT_ONCE, ["features"]):
+        rows = piece["features"].numpy()
+        if out is None:
+            out = np.lib.format.open_memmap(path, mode="w+", dtype=rows.dtype, shape=data.shapes["features"])
+        out[start : start + len(rows)] = rows
+        start += len(rows)
+    del out
+    return open_features(path)

@@ -1,0 +1,68 @@
+"""How an energy is trained: every setting of the loop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from outfield.config import configurable, require, require_number
+from outfield.energy.starts import STARTS
+
+ENGINES = ("auto", "fused", "eager")
+PRECISIONS = ("auto", "float32", "tf32", "bfloat16")
+
+
+@configurable
+@dataclass(frozen=True)
+class Training:
+    """How an energy is trained. The defaults are the paper's for the correction; ``EBM().training`` has those for the EBM.
+
+    To change one of them: ``dataclasses.replace(EBM().training, epochs=5)``.
+
+    Args:
+        epochs: passes over the training features.
+        batch_size: real rows, and chains, in a step; a rest smaller than a batch waits for the next epoch's shuffle.
+        learning_rate: of Adam.
+        betas: of Adam.
+        l2: α, weight of the squared energies.
+        input_noise: standard deviation of the noise on real rows and chain ends in the loss.
+        start: where chains begin: "prior", "normal", "data", "replay", or "auto": the prior where there is one, else normal.
+        replay_size: chain ends kept by "replay".
+        replay_fresh: share of chains that "replay" begins anew.
+        energy_limit: mean absolute energy above which training counts as diverged.
+        engine: "fused" (:mod:`outfield.energy.engine`), "eager" (plain PyTorch), or "auto": fused wherever it can run.
+        precision: of the network's matrix products while training: "float32", "tf32", "bfloat16", or "auto": bfloat16 in the
+            fused engine on a GPU that has units for it, else float32. Weights, chains and sums are float32 in any case; the
+            prior's products keep at least TF32's precision.
+    """
+
+    epochs: int = 20
+    batch_size: int = 256
+    learning_rate: float = 5e-6
+    betas: tuple[float, float] = (0.0, 0.999)
+    l2: float = 10.0
+    input_noise: float = 1e-3
+    start: str = "auto"
+    replay_size: int = 10_000
+    replay_fresh: float = 0.05
+    energy_limit: float = 1e4
+    engine: str = "auto"
+    precision: str = "auto"
+
+    def __post_init__(self) -> None:
+        for name, least in (("epochs", 1), ("batch_size", 1), ("replay_size", 1)):
+            require_number(name, getattr(self, name), least=least, whole=True)
+        for name in ("l2", "input_noise"):
+            require_number(name, getattr(self, name), least=0)
+        for name in ("learning_rate", "energy_limit"):
+            require_number(name, getattr(self, name), above=0)
+        require_number("replay_fresh", self.replay_fresh, least=0, most=1)
+        for name, known in (("start", STARTS), ("engine", ENGINES), ("precision", PRECISIONS)):
+            value = getattr(self, name)
+            require(value in known, name, value, f"one of {', '.join(known)}")
+        pair = isinstance(self.betas, tuple) and len(self.betas) == 2
+        require(
+            pair and all(0 <= beta < 1 for beta in self.betas),
+            "betas",
+            self.betas,
+            "a pair of numbers from 0 to below 1",
+        )

@@ -1,0 +1,273 @@
+"""FeatureStream: features on disk, read piece by piece, for data larger than memory.
+
+A detector takes one wherever it takes a :class:`outfield.FeatureSet`. Each piece is checked as it passes, so that a fit
+reads the file once; plain reads, not a memory map, keep the resident size fixed.
+"""
+
+from __future__ import annotations
+
+import io
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from outfield.config import require_number
+from outfield.errors import InputError, StorageError
+from outfield.features.set import FeatureSet, FeatureSource
+from outfield.files import atomic, checks, storage
+from outfield.files.arrays import (
+    ArrayOnDisk,
+    NotInRowsError,
+    Stamp,
+    check_names,
+    find_npy,
+    find_npz,
+    find_safetensors,
+    split_source,
+)
+
+Seal = Callable[[str], None]
+"""Raises a :class:`outfield.FileFormatError` unless the fingerprint it is given is the one that the file was written with."""
+
+
+def open_features(
+    path: atomic.PathLike,
+    *,
+    labels: atomic.PathLike | None = None,
+    logits: atomic.PathLike | None = None,
+    spread: atomic.PathLike | None = None,
+    odin_logits: atomic.PathLike | None = None,
+) -> FeatureStream:
+    """Features on disk as a source that detectors fit and score from, without loading them.
+
+    Only headers are read here. The values are checked when they are read, as :class:`FeatureSet` checks them; those of a
+    file that Outfield wrote are compared with its checksum at the end of the first full pass over the features.
+
+    Args:
+        path: ``.safetensors``, uncompressed ``.npz`` (``FILE.npz#SET`` for one set of several), ``.parquet``, or an
+            ``.npy`` with the features alone.
+        labels, logits, spread, odin_logits: ``.npy`` files that go with an ``.npy`` of features.
+
+    Raises:
+        StorageError: there is no such file.
+        FileFormatError: it is truncated, or does not hold a FeatureSet.
+        InputError: its arrays have wrong shapes or types, or cannot be read in rows (compressed, or column by column).
+    """
+    file, part = split_source(str(path))
+    beside = {"labels": labels, "logits": logits, "spread": spread, "odin_logits": odin_logits}
+    given = {name: value for name, value in beside.items() if value is not None}
+    if file.suffix not in (".safetensors", ".npz", ".npy", ".parquet"):
+        raise InputError(f"{file}: features are streamed from .safetensors, .npz, .npy or .parquet")
+    if part is not None and file.suffix != ".npz":
+        raise InputError(f"{file}: only an .npz can hold several sets; {part!r} has no meaning here")
+    if given and file.suffix != ".npy":
+        raise InputError(f"{file} holds every field; {' and '.join(given)} can be given with an .npy of features only")
+    if file.suffix == ".parquet":
+        return _ParquetStream(file)
+    return _ArrayStream(*_find(file, part, given))
+
+
+def open_or_read(source: str) -> FeatureSource:
+    """A stream where the file allows it, else (CSV, compressed or column-wise arrays) a FeatureSet in memory."""
+    from outfield.features.columns import read_features
+
+    if split_source(source)[0].suffix not in (".safetensors", ".npz", ".npy", ".parquet"):
+        return read_features(source)
+    try:
+        return open_features(source)
+    except NotInRowsError:
+        if split_source(source)[0].suffix == ".npy":  # nothing else reads one
+            raise
+        return read_features(source)
+
+
+def _find(
+    file: Path, part: str | None, beside: Mapping[str, atomic.PathLike]
+) -> tuple[dict[str, ArrayOnDisk], Seal | None]:
+    if file.suffix == ".npy":
+        return {name: find_npy(place) for name, place in {"features": file, **beside}.items()}, None
+    if file.suffix == ".npz":
+        arrays, written = find_npz(file, part)
+        return arrays, None if written is None else partial(storage.check_digest, file, written)
+    arrays, metadata = find_safetensors(file)
+    check_names(file, list(arrays))
+    if "outfield" not in metadata:
+        return arrays, None
+    body, digest = storage.read_header(file, metadata["outfield"])
+    storage.check_kind(file, "FeatureSet", body)
+    return arrays, lambda content: storage.check_digest(file, digest, storage.header_digest(body, content))
+
+
+class FeatureStream(FeatureSource):
+    """Features on disk; made by :func:`outfield.open_features`.
+
+    Each batch is read when it is asked for, and checked: NaN, labels out of range, a file that ends too early or changed
+    since it was opened are errors that name the row or the file. Fields that are not asked for are neither read nor
+    checked. Any number of passes, also at the same time, may be made.
+    """
+
+    picks_rows: ClassVar[bool] = True
+    """Whether :meth:`rows` can be used."""
+
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]], stamps: Iterable[Stamp]) -> None:
+        self._shapes = {name: tuple(shapes[name]) for name in checks.FIELDS if name in shapes}
+        self._stamps = tuple(dict.fromkeys(stamps))
+        for name, shape in self._shapes.items():
+            checks.check_shape(name, shape)
+        checks.check_agreement(self._shapes)
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return dict(self._shapes)
+
+    def __repr__(self) -> str:
+        others = "".join(f", {name}" for name in self._shapes if name != "features")
+        width = self._shapes["features"][1]
+        return f"FeatureStream({self._stamps[0].path}: {len(self):,} samples, features {width}-d{others})"
+
+    def batches(self, size: int, names: Iterable[str] | None = None) -> Iterator[dict[str, Tensor]]:
+        """The fields in consecutive pieces of ``size`` rows, read and checked one after the other.
+
+        Args:
+            size: rows of a piece; memory grows with it.
+            names: which fields to read; all that are present if None.
+
+        Raises:
+            InputError: values that a FeatureSet would refuse; the message names the row.
+            FileFormatError: the file ends too early, was changed, or does not match its checksum.
+            StorageError: the disk failed.
+        """
+        require_number("size", size, least=1, whole=True)
+        chosen = self._chosen(names)
+        self._check_unchanged()
+        start = 0
+        for piece in self._pieces(size, chosen):
+            yield {name: self._checked(name, value, start) for name, value in piece.items()}
+            start += len(piece[chosen[0]])
+        self._check_unchanged()
+
+    @abstractmethod
+    def _pieces(self, size: int, names: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+        """Unchecked arrays, ``size`` rows at a time."""
+
+    def _checked(self, name: str, value: Any, start: int) -> Tensor:
+        if name != "labels":
+            return checks.matrix(name, value, start)
+        return checks.labels(value, start, self._shapes["logits"][1] if "logits" in self._shapes else None)
+
+    def _check_unchanged(self) -> None:
+        for stamp in self._stamps:
+            stamp.check()
+
+    def in_memory(self) -> FeatureSet:
+        """All of it as a FeatureSet."""
+        (whole,) = self.batches(len(self))
+        return FeatureSet(**whole)
+
+
+class _ArrayStream(FeatureStream):
+    """Arrays whose rows lie one after the other in files."""
+
+    def __init__(self, arrays: Mapping[str, ArrayOnDisk], seal: Seal | None = None) -> None:
+        super().__init__(
+            {name: array.shape for name, array in arrays.items()}, [array.stamp for array in arrays.values()]
+        )
+        self._arrays, self._seal = arrays, seal
+        for name, array in arrays.items():
+            self._checked(name, array.view(np.zeros(array.row_bytes, np.uint8)), 0)  # a type that cannot be features
+
+    def _pieces(self, size: int, names: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+        digest = storage.Fingerprint() if self._seal is not None and "features" in names else None
+        if digest is not None:
+            self._begin(digest, "features")
+        with ExitStack() as stack:
+            files = {name: stack.enter_context(self._open(name)) for name in names}
+            for start in range(0, len(self), size):
+                buffers = {}
+                for name, file in files.items():
+                    buffers[name] = self._arrays[name].blank(min(size, len(self) - start))
+                    self._arrays[name].fill(file, buffers[name], start)
+                if digest is not None:
+                    digest.update(torch.from_numpy(buffers["features"]))
+                yield {name: self._arrays[name].view(buffer) for name, buffer in buffers.items()}
+        if digest is not None:
+            self._check_unchanged()
+            self._compare(digest, size)
+
+    def _compare(self, digest: storage.Fingerprint, size: int) -> None:
+        """Finish the fingerprint with the other fields, which follow the features in it, and compare it once."""
+        for name in sorted(self._arrays)[1:]:
+            self._begin(digest, name)
+            array = self._arrays[name]
+            with self._open(name) as file:
+                for start in range(0, len(self), size):
+                    buffer = array.blank(min(size, len(self) - start))
+                    array.fill(file, buffer, start)
+                    digest.update(torch.from_numpy(buffer))
+        if self._seal is not None:
+            self._seal(digest.hexdigest())
+        self._seal = None
+
+    def _begin(self, digest: storage.Fingerprint, name: str) -> None:
+        array = self._arrays[name]
+        dtype = (
+            array.dtype if isinstance(array.dtype, torch.dtype) else torch.from_numpy(np.empty(0, array.dtype)).dtype
+        )
+        digest.begin(name, dtype, array.shape)
+
+    def _open(self, name: str) -> io.FileIO:
+        path = self._arrays[name].stamp.path
+        try:
+            return open(path, "rb", buffering=0)
+        except OSError as error:
+            raise StorageError(f"cannot read {path}: {error}") from error
+
+    def rows(self, index: Sequence[int] | np.ndarray | Tensor, names: Iterable[str] | None = None) -> dict[str, Tensor]:
+        """The fields at chosen rows (n,), in the order of ``index``: one small read each, checked."""
+        numbers = self._row_numbers(index)
+        self._check_unchanged()
+        return {name: self._rows_of(name, numbers) for name in self._chosen(names)}
+
+    def _rows_of(self, name: str, numbers: np.ndarray) -> Tensor:
+        array = self._arrays[name]
+        buffer, width = array.blank(len(numbers)), array.row_bytes
+        with self._open(name) as file:
+            for place in np.argsort(numbers, kind="stable").tolist():
+                array.fill(file, buffer[place * width : (place + 1) * width], int(numbers[place]))
+        found = array.view(buffer)
+        try:
+            return self._checked(name, found, 0)
+        except InputError:
+            for place, number in enumerate(numbers.tolist()):  # the message is to name the row of the file
+                self._checked(name, found[place : place + 1], number)
+            raise
+
+
+class _ParquetStream(FeatureStream):
+    """A Parquet file, decoded some thousand rows at a time."""
+
+    picks_rows = False
+
+    def __init__(self, path: Path) -> None:
+        from outfield.features.columns import ParquetColumns
+
+        stamp = Stamp.of(path)
+        self._columns = ParquetColumns(path)
+        super().__init__(self._columns.shapes, [stamp])
+
+    def _pieces(self, size: int, names: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+        return self._columns.pieces(size, names)
+
+    def rows(self, index: Sequence[int] | np.ndarray | Tensor, names: Iterable[str] | None = None) -> dict[str, Tensor]:
+        """Not possible: rows of a Parquet file are packed together."""
+        raise InputError(
+            f"{self._stamps[0].path}: rows of a Parquet file cannot be picked one by one; save it as .safetensors or .npy, "
+            "or load it with in_memory()"
+        )

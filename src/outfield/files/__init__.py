@@ -1,0 +1,1 @@
+"""Files: atomic writes, checksums, array formats, and what an array must be."""

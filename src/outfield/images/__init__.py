@@ -1,0 +1,1 @@
+"""Pixels: from folders, archives and published data sets."""

@@ -1,0 +1,279 @@
+"""Images in files: a folder of them, decoded one by one, or an ``.npz`` of arrays. Nothing is unpickled."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import struct
+import zlib
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from numpy.typing import ArrayLike
+from PIL import Image, UnidentifiedImageError
+
+from outfield.errors import FileFormatError, InputError, StorageError
+from outfield.files.arrays import read_npz
+from outfield.files.atomic import PathLike
+from outfield.images.source import ImageArray, ImageSource
+from outfield.progress import bar
+
+ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff", ".gif")
+"""What the name of an image file ends with, in small or capital letters."""
+NPZ_ARRAYS = "images, uint8 (N, H, W, 3), and perhaps labels, integers (N,), and classes, the names of the classes"
+BROKEN = (OSError, SyntaxError, ValueError, TypeError, LookupError, EOFError, struct.error, zlib.error)
+"""What Pillow raises where a file is not an image, or not a whole one."""
+
+
+class EncodedImages(ImageSource):
+    """Images kept as JPEG, PNG and the like, each decoded when it is asked for; sizes may differ.
+
+    A subclass tells the content and the name of each. Orientation marks that cameras write (EXIF) are ignored, as torchvision
+    ignores them; an alpha channel is dropped, grey becomes colour, of several frames the first counts.
+
+    Args:
+        names: of the images (N), part of the fingerprint.
+        labels: (N,), integers from 0.
+        name: see :class:`ImageSource`.
+        classes: names of the classes, by label.
+
+    Raises:
+        InputError: no image, or labels that do not fit.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        labels: ArrayLike | None = None,
+        name: str = "images",
+        classes: Sequence[str] | None = None,
+    ) -> None:
+        self.names, self.name = tuple(names), name
+        if not self.names:
+            raise InputError(f"{name} has no images; at least one is needed")
+        self._set_labels(labels, classes)
+
+    @abstractmethod
+    def content(self, index: int) -> bytes:
+        """The encoded image."""
+
+    def where(self, index: int) -> str:
+        """Where it lies, for errors."""
+        return self.names[index]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        """One image, uint8 (H, W, 3).
+
+        Raises:
+            FileFormatError: it is broken, or has more than 8 bits a channel.
+            StorageError: it cannot be read.
+        """
+        return decode(self.content(index), self.where(index))
+
+    def opened(self, index: int) -> AbstractContextManager[BinaryIO]:
+        """The encoded image as a file, of which only the beginning may be read."""
+        return io.BytesIO(self.content(index))
+
+    @cached_property
+    def size(self) -> tuple[int, int] | None:
+        """Height and width where all images share them, else None; the beginnings of files tell, up to the first difference.
+
+        Raises:
+            FileFormatError: one is broken.
+            StorageError: one cannot be read.
+        """
+        first = self._size_of(0)
+        with bar(f"sizes of {self.name}", len(self), "images", worth_it=len(self) > 5000) as advance:
+            for index in range(1, len(self)):
+                if self._size_of(index) != first:
+                    return None
+                advance(index + 1)
+        return first
+
+    def _size_of(self, index: int) -> tuple[int, int]:
+        with self.opened(index) as file, _as_image(file, self.where(index)) as image:
+            return image.height, image.width
+
+    def __repr__(self) -> str:
+        classes = "" if self.labels is None else f", {len(np.unique(self.labels))} classes"
+        return f"{type(self).__name__}({self.name}: {len(self):,} images{classes})"
+
+    def fingerprint(self) -> str:
+        digest = hashlib.sha256(f"encoded images|{len(self)}|".encode())
+        with bar(f"checksum of {self.name}", len(self), "images", worth_it=len(self) > 5000) as advance:
+            for index, name in enumerate(self.names):
+                content = self.content(index)
+                digest.update(f"{name}|{len(content)}|".encode("utf-8", "surrogateescape") + content)
+                advance(index + 1)
+        if self.labels is not None:
+            digest.update(b"labels|" + np.ascontiguousarray(self.labels).tobytes())
+        return digest.hexdigest()
+
+
+class ImageFiles(EncodedImages):
+    """Image files, read and decoded one by one; it travels to the workers of a DataLoader as a list of names.
+
+    Args:
+        folder: where the files are.
+        names: of the files, relative to ``folder``, with forward slashes.
+        labels: (N,), integers from 0.
+        name: see :class:`ImageSource`; the folder's own if None.
+        classes: names of the classes, by label.
+
+    See :meth:`EncodedImages.__getitem__` for what an image is and how a broken one fails.
+    """
+
+    def __init__(
+        self,
+        folder: PathLike,
+        names: Sequence[str],
+        labels: ArrayLike | None = None,
+        name: str | None = None,
+        classes: Sequence[str] | None = None,
+    ) -> None:
+        self.folder = Path(folder)
+        super().__init__(names, labels, name or self.folder.resolve().name, classes)
+
+    @classmethod
+    def of(cls, folder: PathLike, name: str | None = None) -> ImageFiles:
+        """All image files in a folder, at any depth, in the order of their paths; hidden ones are left out.
+
+        If the folder itself holds no image file, its sub-folders are the classes, in alphabetical order, as in torchvision's
+        ``ImageFolder``; if it does, there are no labels.
+
+        Raises:
+            StorageError: there is no such folder.
+            InputError: no image is in it.
+            FileFormatError: some sub-folders hold images and another one, being a class too, does not.
+        """
+        if not Path(folder).is_dir():
+            raise StorageError(f"cannot read {folder}: there is no such folder")
+        names = sorted(image_names(folder), key=lambda found: found.split("/"))
+        if not names:
+            raise InputError(f"there is no image in {folder}; images end with {', '.join(ENDINGS)}")
+        if any("/" not in found for found in names):
+            return cls(folder, names, name=name)
+        owners = [found.partition("/")[0] for found in names]
+        classes = sorted(e.name for e in os.scandir(folder) if e.is_dir() and not e.name.startswith("."))
+        empty = sorted(set(classes) - set(owners))
+        if empty:
+            raise FileFormatError(
+                f"{Path(folder) / empty[0]} holds no image, but each sub-folder of {folder} is a class; remove it, or name the "
+                "folder above the classes"
+            )
+        number = {owner: label for label, owner in enumerate(classes)}
+        return cls(folder, names, [number[owner] for owner in owners], name, classes)
+
+    def where(self, index: int) -> str:
+        return str(self.folder / self.names[index])
+
+    @contextmanager
+    def opened(self, index: int) -> Iterator[BinaryIO]:
+        path = self.folder / self.names[index]
+        try:
+            with open(path, "rb") as file:
+                yield file
+        except OSError as error:
+            raise StorageError(f"cannot read {path}: {error.strerror or error}") from error
+
+    def content(self, index: int) -> bytes:
+        with self.opened(index) as file:
+            return file.read()
+
+
+def image_names(folder: PathLike) -> Iterator[str]:
+    """Image files in a folder at any depth, relative to it, with forward slashes, in no order; hidden ones are left out."""
+
+    def refuse(error: OSError) -> None:  # os.walk would leave out what it may not read, and so a part of the set
+        raise StorageError(f"cannot read {error.filename}: {error.strerror}") from error
+
+    for where, folders, files in os.walk(folder, onerror=refuse, followlinks=True):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        inner = Path(where).relative_to(folder)
+        for name in files:
+            if name.lower().endswith(ENDINGS) and not name.startswith("."):
+                yield (inner / name).as_posix()
+
+
+def decode(content: bytes, where: str) -> np.ndarray:
+    """An encoded image as uint8 (H, W, 3).
+
+    Args:
+        content: JPEG, PNG or another format that Pillow reads.
+        where: it comes from, for errors.
+
+    Raises:
+        FileFormatError: broken, too large for Pillow, or of more than 8 bits a channel.
+    """
+    with _as_image(io.BytesIO(content), where) as image:
+        if image.mode[0] in "IF":  # Pillow would cut such values off at 255: a white picture, and no error
+            raise FileFormatError(f"{where} has more than 8 bits a channel ({image.mode}); save it with 8")
+        return np.array(image.convert("RGB"))
+
+
+@contextmanager
+def _as_image(file: BinaryIO, where: str) -> Iterator[Image.Image]:
+    """An image that Pillow has not decoded yet; what it raises becomes a FileFormatError."""
+    try:
+        with Image.open(file) as image:
+            yield image
+    except FileFormatError:
+        raise
+    except (*BROKEN, Image.DecompressionBombError) as error:
+        reason = "Pillow knows no such format" if isinstance(error, UnidentifiedImageError) else error
+        raise FileFormatError(f"{where} is truncated, or is not an image ({reason})") from error
+
+
+def open_images(source: PathLike, name: str | None = None) -> ImageSource:
+    """Images of an ``.npz`` (in memory) or of a folder (decoded one by one).
+
+    Args:
+        source: an ``.npz`` that holds ``images``, uint8 (N, H, W, 3), and perhaps ``labels`` (N,) and ``classes``, the names of
+            the classes; or a folder, see :meth:`ImageFiles.of`.
+        name: what to call them; the name of the file or folder if None.
+
+    Raises:
+        StorageError: there is no such file or folder, or it is a file of another kind.
+        FileFormatError: the ``.npz`` is truncated, holds other arrays, or pickled ones.
+        InputError: its images or labels have a wrong type or shape; or the folder holds no image.
+    """
+    path = Path(source)
+    if path.is_dir():
+        return ImageFiles.of(path, name)
+    if not path.exists():
+        raise StorageError(f"cannot read {path}: there is no such file or folder{_named_set(path)}")
+    if path.suffix.lower() != ".npz":
+        raise StorageError(f"cannot read {path}: images are read from an .npz file or a folder of image files")
+    arrays = read_npz(path, None)
+    if "images" not in arrays or set(arrays) - {"images", "labels", "classes"}:
+        shown = ", ".join(list(arrays)[:6]) or "nothing"
+        raise FileFormatError(
+            f"{path} holds {shown}{', …' if len(arrays) > 6 else ''}; expected {NPZ_ARRAYS}, and nothing else"
+        )
+    classes = arrays.get("classes")
+    if classes is not None and (classes.ndim != 1 or classes.dtype.kind != "U"):
+        raise InputError(f"{path}: classes is {classes.dtype} of shape {classes.shape}; it must be a vector of text")
+    try:
+        names = None if classes is None else classes.tolist()
+        return ImageArray(arrays["images"], arrays.get("labels"), name or path.stem, names)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+
+
+def _named_set(path: Path) -> str:
+    """A hint where the path may be meant as the name of a set."""
+    if path.suffix or len(path.parts) != 1:
+        return ""
+    return (
+        f'; if it is the name of a set, say in which folder that is kept: find("{path}", split, folder), or on the command line '
+        "--data FOLDER"
+    )

@@ -1,0 +1,237 @@
+"""Published image sets as they lie on disk after unpacking: a reader for each, from the path that shows it is there.
+
+A reader takes that path and returns the images; it raises a :class:`~outfield.errors.FileFormatError` that names the file
+where one is missing, truncated or changed, or an :class:`~outfield.errors.InputError` where the images make no set.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from outfield.errors import FileFormatError, StorageError
+from outfield.files.atomic import check_readable
+from outfield.images.files import EncodedImages, ImageFiles
+from outfield.images.source import ImageArray, ImageSource
+
+LMDB_IN_USE = threading.Lock()
+"""Held while one is open: a second thread must not open it too."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One way in which a set may lie in a folder.
+
+    Args:
+        what: lies there, for messages.
+        places: by split, the path in that folder that shows it is there.
+        read: that path → images.
+    """
+
+    what: str
+    places: Mapping[str, str]
+    read: Callable[[Path], ImageSource]
+
+
+def cifar10_binary(place: Path) -> ImageArray:
+    """CIFAR-10's binary version, from the split's first file: records of a label and 3072 bytes, channel by channel."""
+    batches = [f"data_batch_{i}.bin" for i in range(1, 6)]
+    files = batches if place.name in batches else [place.name]
+    records = np.concatenate([_records(place.parent / file, 1 + 3072) for file in files])
+    return _cifar(place.parent / "batches.meta.txt", records[:, 1:], records[:, 0], 10)
+
+
+def cifar100_binary(place: Path) -> ImageArray:
+    """CIFAR-100's binary version, from the split's file: records of a coarse label, a fine one and 3072 bytes."""
+    records = _records(place, 2 + 3072)
+    return _cifar(place.parent / "fine_label_names.txt", records[:, 2:], records[:, 1], 100)
+
+
+def _records(path: Path, length: int) -> np.ndarray:
+    """Records of ``length`` bytes (n, length)."""
+    _check_there(path)
+    content = np.fromfile(path, np.uint8)
+    if not len(content) or len(content) % length:
+        raise FileFormatError(
+            f"{path} is truncated, or is not of the binary version: it has {len(content):,} bytes, not records of {length:,}"
+        )
+    return content.reshape(-1, length)
+
+
+def _cifar(names: Path, pixels: np.ndarray, labels: np.ndarray, classes: int) -> ImageArray:
+    if labels.max() >= classes:
+        raise FileFormatError(f"{names.parent} holds a label {labels.max()}; expected 0 to {classes - 1}")
+    images = np.ascontiguousarray(pixels.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
+    return ImageArray(images, labels, classes=_lines(names) if names.exists() else None)
+
+
+def cifar_python(place: Path, dataset: str) -> ImageArray:
+    """The Python version of CIFAR-10 or CIFAR-100, read by torchvision.
+
+    Its files are pickles, which run code when they are read. That is safe here and only here: before it unpickles a file
+    torchvision compares its MD5 with that of the published one, and nobody knows how to make another file with a given MD5
+    (only how to make two files that share one). The same comparison comes first, to name the file that differs.
+    """
+    cls = getattr(torchvision_datasets(place), dataset)
+    for file, md5 in (*cls.train_list, *cls.test_list, (cls.meta["filename"], cls.meta["md5"])):
+        _check_md5(place.parent / file, md5)
+    found = cls(place.parent.parent, train=place.name in {file for file, _ in cls.train_list})
+    return ImageArray(np.ascontiguousarray(found.data), found.targets, classes=found.classes)
+
+
+def svhn(place: Path) -> ImageArray:
+    """SVHN's cropped digits, from ``test_32x32.mat`` or ``train_32x32.mat``, read by torchvision; digit 0 has label 0."""
+    cls = torchvision_datasets(place).SVHN
+    split = place.name.removesuffix("_32x32.mat")
+    _check_md5(place, cls.split_list[split][2])
+    found = cls(place.parent, split=split)
+    return ImageArray(np.ascontiguousarray(found.data.transpose(0, 2, 3, 1)), found.labels, classes=tuple("0123456789"))
+
+
+def textures(place: Path) -> ImageFiles:
+    """A split of the Describable Textures Dataset, from its list, ``labels/test1.txt``, of CLASS/FILE."""
+    names = _lines(place)
+    owners = [name.partition("/")[0] for name in names]
+    classes = sorted(set(owners))
+    return _listed(place, place.parent.parent / "images", names, [classes.index(owner) for owner in owners], classes)
+
+
+def places365(place: Path, listing: str) -> ImageFiles:
+    """A split of Places365, small images, from their folder.
+
+    Args:
+        place: the folder, ``val_256``.
+        listing: the list beside it, of FILE LABEL.
+    """
+    classes = [name for _, name in sorted(_numbered(place.parent / "categories_places365.txt"))]
+    listed = _numbered(place.parent / listing)
+    names, labels = [name for _, name in listed], [label for label, _ in listed]
+    return _listed(place.parent / listing, place, names, labels, classes)
+
+
+def _numbered(path: Path) -> list[tuple[int, str]]:
+    """Lines of NAME NUMBER, where a slash may precede the name, as (number, name)."""
+    columns = _columns(path, 2)
+    try:
+        return [(int(number), name.removeprefix("/")) for name, number in columns]
+    except ValueError as error:
+        raise FileFormatError(f"{path} should hold lines of a name and a number ({error})") from error
+
+
+def tiny_imagenet_val(place: Path) -> ImageFiles:
+    """TinyImageNet's validation images, from ``val/val_annotations.txt``: FILE, class, and a box that is not used."""
+    lines = _columns(place, 2)
+    classes = sorted({owner for _, owner in lines})
+    labels = [classes.index(owner) for _, owner in lines]
+    return _listed(place, place.parent / "images", [name for name, _ in lines], labels, classes)
+
+
+def _listed(listing: Path, folder: Path, names: list[str], labels: list[int], classes: Sequence[str]) -> ImageFiles:
+    """Files that a list names, which must all be there."""
+    for name in names:
+        if not os.path.exists(folder / name):
+            raise FileFormatError(f"{folder / name} is missing; {listing} lists it")
+    return ImageFiles(folder, names, labels, classes=classes)
+
+
+class LmdbImages(EncodedImages):
+    """Encoded images in an LMDB, by key.
+
+    An LMDB may be opened only once in a process, and a handle is of no use to a forked one; so it is opened for each image,
+    which takes a small part of the time of decoding, and nothing has to be shared with the workers of a DataLoader.
+
+    Args:
+        folder: of the LMDB.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        with _reading_lmdb(folder) as transaction:
+            keys = [key.hex() for key in transaction.cursor().iternext(keys=True, values=False)]
+        super().__init__(keys)
+
+    def where(self, index: int) -> str:
+        return f"{self.folder}, key {bytes.fromhex(self.names[index])!r},"
+
+    def content(self, index: int) -> bytes:
+        with _reading_lmdb(self.folder) as transaction:
+            return bytes(transaction.get(bytes.fromhex(self.names[index]), default=b""))
+
+
+@contextmanager
+def _reading_lmdb(folder: Path) -> Iterator[Any]:
+    try:
+        import lmdb
+    except ImportError as error:
+        raise StorageError(
+            f"cannot read {folder}: it is an LMDB, which needs the package lmdb (pip install lmdb)"
+        ) from error
+    try:
+        with (
+            LMDB_IN_USE,
+            lmdb.open(str(folder), readonly=True, lock=False, readahead=False, create=False) as database,
+            database.begin() as transaction,
+        ):
+            yield transaction
+    except lmdb.Error as error:
+        raise FileFormatError(f"{folder} is truncated, or is not an LMDB ({error})") from error
+
+
+def lsun(place: Path) -> LmdbImages:
+    """LSUN's LMDB of a split. Not read through torchvision, which keeps the keys in a pickle and trusts it."""
+    return LmdbImages(place)
+
+
+def torchvision_datasets(place: Path) -> Any:
+    """The module ``torchvision.datasets``, imported only when something is there for it to read."""
+    try:
+        from torchvision import datasets
+    except ImportError as error:
+        raise StorageError(f"cannot read {place}: that needs torchvision (pip install torchvision)") from error
+    return datasets
+
+
+def _lines(path: Path) -> list[str]:
+    """Lines of a text file that are not blank."""
+    _check_there(path)
+    try:
+        found = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except UnicodeDecodeError as error:
+        raise FileFormatError(f"{path} is not a text file ({error})") from error
+    if not found:
+        raise FileFormatError(f"{path} is empty")
+    return found
+
+
+def _columns(path: Path, count: int) -> list[list[str]]:
+    """The first ``count`` words of each line."""
+    found = [line.split()[:count] for line in _lines(path)]
+    for number, words in enumerate(found, 1):
+        if len(words) < count:
+            raise FileFormatError(f"{path} is truncated in line {number}: expected at least {count} words, got {words}")
+    return found
+
+
+def _check_there(path: Path) -> None:
+    if not path.exists():
+        raise FileFormatError(f"{path} is missing; the other files of the set are there")
+    check_readable(path)
+
+
+def _check_md5(path: Path, expected: str) -> None:
+    """Refuse a file that is not the published one, byte for byte."""
+    _check_there(path)
+    with open(path, "rb") as file:
+        found = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+    if found != expected:
+        raise FileFormatError(
+            f"{path} is truncated or changed: its MD5 is {found}, that of the published file {expected}; get it again"
+        )

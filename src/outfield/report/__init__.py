@@ -1,0 +1,1 @@
+"""Results to read: tables, figures and a page."""

@@ -1,0 +1,39 @@
+"""One figure of a whole run: where the features lie, and what some detectors make of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from outfield.benchmark import BenchmarkRun
+from outfield.errors import InputError
+from outfield.images.catalogue import title as set_title
+from outfield.report.figures.chart import Chart
+from outfield.report.figures.histograms import histogram_chart
+from outfield.report.figures.views import view_panel
+
+SHOWN = ("MSP", "KNN", "SSD", "EnergyCorrected")
+
+
+def overview_chart(run: BenchmarkRun, shown: Sequence[str] = SHOWN) -> Chart:
+    """The first backbone's features with the OOD sets of each level, above the scores of some detectors.
+
+    Raises:
+        InputError: the run has no view of features.
+    """
+    if not run.views:
+        raise InputError("the run has no features laid out in two dimensions; benchmark it with view=True")
+    view = run.views[0]
+    sets = np.array(view.sets, dtype=object)
+    known = sets == run.protocol.id
+    panels = [view_panel(view, known, None, f"{set_title(run.protocol.id)} (ID)", "")]
+    for level, names in run.protocol.levels.items():
+        there = [name for name in names if (sets == name).any()]
+        if there:
+            titles = ", ".join(set_title(name) for name in there)
+            panels.append(view_panel(view, known, np.isin(sets, there), f"{level}: {titles}", level))
+    scores = histogram_chart(run, view.backbone)
+    panels += [panel for panel in scores.panels if panel.title in shown]
+    title = f"Features of {set_title(run.protocol.id)} in a {view.backbone}, and how detectors score them"
+    return Chart("overview", title, panels, scores.marks, 4, 2.5, width=3.4)

@@ -1,0 +1,49 @@
+"""Everything that can be made from a benchmark's results, written into one folder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from outfield.benchmark import BenchmarkRun, paper
+from outfield.files.atomic import PathLike
+from outfield.report.figures import Paper, write_figures
+from outfield.report.files import write_tables
+from outfield.report.page import write_page
+from outfield.report.tables import all_tables
+
+
+def write_report(
+    run: BenchmarkRun, folder: PathLike, *, intro: str = "", notes: Sequence[str] = (), claims: bool = True
+) -> list[Path]:
+    """Write a run's tables, figures and page.
+
+    Args:
+        run: the results.
+        folder: where; made if it is not there.
+        intro: first words of the page.
+        notes: lines to go below the page's first table.
+        claims: judge the paper's claims; a run on few samples should not.
+
+    Returns:
+        The files, the page first.
+
+    Raises:
+        InputError: the run has no records.
+        StorageError: the folder or a file in it cannot be written.
+    """
+    folder, printed = Path(folder), published(run)
+    written = [*write_tables(run, folder, claims=claims), *write_figures(run, folder / "figures", printed)]
+    shown = [*all_tables(run, claims=claims).values()]
+    remarks = (*notes, *paper.REMARKS.get(run.protocol.id, ()))
+    write_page(run, shown, folder / "report.html", intro=intro, paper=printed, notes=remarks)
+    return [folder / "report.html", *written]
+
+
+def published(run: BenchmarkRun) -> Paper:
+    """The paper's figures by detector, then by OOD set and level."""
+    found: dict[str, dict[str, tuple[float, float]]] = {}
+    for source in (paper.DETAILED, paper.ABLATION, paper.TABLE_1):
+        for name, cells in source.get(run.protocol.id, {}).items():
+            found.setdefault(name, {}).update(cells)
+    return found

@@ -1,0 +1,156 @@
+"""Where the numbers come from, as tables: commit, versions, machine, data, settings, time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from outfield.report.page.markup import element, join
+from outfield.report.page.section import Section, count
+from outfield.report.page.tables import PAIR, table_of
+from outfield.report.table import Table, percent
+
+LABELS = {
+    "cpus": "processors",
+    "cuda": "CUDA",
+    "dirty": "uncommitted changes",
+    "gpu": "GPU",
+    "id": "ID set",
+    "missing": "sets not there",
+    "neighbours": "k of KNN",
+    "sha256": "SHA-256",
+}
+"""Names in the provenance that need another word."""
+
+
+def provenance_section(about: Mapping[str, Any]) -> Section | None:
+    """Where the numbers come from; None where the run does not say."""
+    if not about:
+        return None
+    tables = provenance_tables(about)
+    short = [table_of(table, table.title) for table in tables if table.header == PAIR]
+    shown = [element("div", *short, class_="pairs")] if short else []
+    shown += [table_of(table, table.title) for table in tables if table.header != PAIR]
+    log = about.get("stages")
+    if isinstance(log, list) and log:
+        every = table_of(_records_table("Every stage", log), "Every stage")
+        shown.append(element("details", element("summary", f"All {count(len(log), 'stage')}"), every, class_="log"))
+    words = element("p", "What these numbers were computed from, with what, where, and how long it took.")
+    return Section("provenance", "Provenance", join([words, *shown]))
+
+
+def provenance_tables(about: Mapping[str, Any]) -> list[Table]:
+    """A run's provenance as tables: plain values in one, each mapping in one of its own, time by kind of stage."""
+    plain = {name: value for name, value in about.items() if not _nested(value)}
+    tables = [_pair_table("This run", plain)] if plain else []
+    for name, value in about.items():
+        if name == "stages" and isinstance(value, list):
+            tables += [_time_table(value)] if value else []
+        elif _nested(value):
+            tables += _nested_tables(_title(name), value)
+    return tables
+
+
+def _nested(value: object) -> bool:
+    return isinstance(value, Mapping) or (isinstance(value, list) and any(isinstance(item, Mapping) for item in value))
+
+
+def _nested_tables(title: str, value: Any) -> list[Table]:
+    if isinstance(value, list):
+        return [_records_table(title, value)]
+    inner = list(value.values())
+    if not all(isinstance(item, Mapping) for item in inner):
+        return [_pair_table(title, value)]
+    if any(_nested(part) for item in inner for part in item.values()):
+        if all("settings" in item for item in inner):
+            return [_settings_table(title, value)]
+        return [table for name, item in value.items() for table in _nested_tables(f"{title}: {name}", item)]
+    return [_records_table(title, [{"name": name} | dict(item) for name, item in value.items()])] if value else []
+
+
+def _pair_table(title: str, values: Mapping[str, Any]) -> Table:
+    # What a backbone's file notes of its training has rows of its own; the curve of it is too long for any.
+    notes = values.get("notes")
+    if isinstance(notes, Mapping):
+        values = {
+            name: value for name, value in {**values, **notes, **values}.items() if name not in ("notes", "curve")
+        }
+    rows = [[_words(name), _value(value, name)] for name, value in values.items()]
+    return Table(title, PAIR, rows, 2)
+
+
+def _value(value: Any, name: str) -> str:
+    """Settings in lines, anything else in words."""
+    settings = isinstance(value, Mapping) and "type" in value
+    return "\n".join(_lines(value, name)) if settings else _plain(value, name)
+
+
+def _records_table(title: str, records: Sequence[Any]) -> Table:
+    """A row for each record, a column for each name that one of them has."""
+    rows = [record if isinstance(record, Mapping) else {"value": record} for record in records]
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    text = [[_plain(row[column], column) if column in row else "–" for column in columns] for row in rows]
+    return Table(title, [_words(column) for column in columns], text, len(columns))
+
+
+def _settings_table(title: str, detectors: Mapping[str, Mapping[str, Any]]) -> Table:
+    """Settings of each detector: its own on the first line, those of each object below it on one more."""
+    rows = []
+    for name, about in detectors.items():
+        others = {key: value for key, value in about.items() if key != "settings" and value not in ([], None)}
+        lines = _lines(about["settings"], name) + [f"{_words(key)}: {_plain(value)}" for key, value in others.items()]
+        rows.append([name, "\n".join(lines) or "–"])
+    return Table(title, ["name", "settings"], rows, 2)
+
+
+def _lines(settings: Mapping[str, Any], name: str) -> list[str]:
+    """One line for plain settings, then those of each mapping; the type only where the name does not say it."""
+    kind = settings.get("type")
+    words = [str(kind)] if kind and kind.lower() != name.lower() else []
+    words += [f"{_words(n)} {_plain(v)}" for n, v in settings.items() if n != "type" and not isinstance(v, Mapping)]
+    below = [(inner, _lines(value, inner)) for inner, value in settings.items() if isinstance(value, Mapping)]
+    first = [", ".join(words)] if words else []
+    return first + [f"{_words(inner)}: {line}" for inner, lines in below for line in lines]
+
+
+def _time_table(log: Sequence[Mapping[str, Any]]) -> Table:
+    """Seconds of each kind of stage, by detector or backbone."""
+    sums: dict[tuple[str, str], list[float]] = {}
+    for entry in log:
+        what = (str(entry.get("what", "–")), str(entry.get("detector") or entry.get("backbone") or "–"))
+        sums.setdefault(what, []).append(float(entry.get("seconds") or 0.0))
+    rows = [[what, of, f"{len(found):,}", f"{sum(found):,.1f}"] for (what, of), found in sums.items()]
+    rows.append(["all", "–", f"{len(log):,}", f"{sum(map(sum, sums.values())):,.1f}"])
+    return Table("Time", ["stage", "of", "number", "seconds"], rows, 2)
+
+
+def _words(name: object) -> str:
+    return LABELS.get(str(name), str(name).replace("_", " "))
+
+
+def _title(name: object) -> str:
+    words = _words(name)
+    return words[:1].upper() + words[1:]
+
+
+def _plain(value: Any, name: object = "") -> str:
+    """A value in words: accuracies in percent, numbers short, lists joined."""
+    if value is None or value == "":
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{percent(value)} %" if str(name).endswith("accuracy") else f"{value:.6g}"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{_words(key)} {_plain(item)}" for key, item in value.items()) or "none"
+    if isinstance(value, list | tuple):
+        joint = " " if name == "command" else " → " if _falls(value) else ", "
+        return joint.join(_plain(item) for item in value) or "none"
+    return str(value)
+
+
+def _falls(value: Sequence[Any]) -> bool:
+    """Whether it is a schedule, which is a pair of numbers that fall."""
+    return len(value) == 2 and all(isinstance(item, float) for item in value) and value[0] > value[1]

@@ -1,0 +1,128 @@
+"""From scores to decisions: a threshold chosen on held-out ID scores, and a p-value for each sample."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.special import betaincinv
+from torch import Tensor
+
+from outfield.config import require, require_number
+from outfield.errors import FileFormatError, InputError, TooFewSamplesError
+from outfield.files import atomic, storage
+from outfield.scores.vectors import as_scores, rank
+
+
+@dataclass(frozen=True, eq=False)
+class Threshold:
+    """A score above which a sample is called OOD, with how it was chosen.
+
+    With the n held-out ID scores sorted, s_(1) ≤ … ≤ s_(n), the value is s_(r) with r = ⌈keep · (n + 1)⌉: a new ID sample
+    then lies at or below it with probability at least ``keep``, whatever the distribution of the scores
+    (split conformal prediction).
+
+    Attributes:
+        value: a sample is OOD when its score is larger.
+        keep: share of ID samples that was to be kept.
+        reference: the held-out scores, sorted (n,), float64.
+        source: what gave the scores (``detector.fingerprint()``), or None where that was not said.
+    """
+
+    value: float
+    keep: float
+    reference: Tensor
+    source: str | None = None
+
+    @classmethod
+    def fit(cls, held_out: Any, keep: float = 0.95, source: str | None = None) -> Threshold:
+        """Choose the threshold on scores of ID samples that no detector was fitted on.
+
+        Args:
+            held_out: the scores (n,).
+            keep: share of ID samples to accept.
+            source: what gave the scores, ``detector.fingerprint()``; kept in the file, so that the threshold of one
+                detector is not applied to another's scores.
+
+        Raises:
+            InputError: ``keep`` is not between 0 and 1, or the scores are not a vector of finite numbers.
+            TooFewSamplesError: no threshold can promise ``keep`` from so few samples (19 are needed for 0.95).
+        """
+        check_keep(keep)
+        scores = np.sort(as_scores("held_out", held_out))
+        if np.isinf(scores).any():
+            raise InputError("held_out has infinite scores; a threshold needs finite ones")
+        n = len(scores)
+        position = rank(keep, n + 1)
+        if position > n:
+            need = math.ceil(keep / (1 - keep) - 1e-9)
+            raise TooFewSamplesError(
+                f"{n} held-out scores are too few to keep {keep:.4g} of ID samples; pass at least {need}"
+            )
+        return cls(
+            value=float(scores[position - 1]), keep=float(keep), reference=torch.from_numpy(scores), source=source
+        )
+
+    def is_ood(self, scores: Any) -> Tensor:
+        """True where the score is larger than the threshold (N,); the same as ``p_value(scores) <= p_limit``."""
+        return torch.from_numpy(as_scores("scores", scores) > self.value)
+
+    def p_value(self, scores: Any) -> Tensor:
+        """Share of ID samples expected to score at least as high (N,): (1 + #{i : s_i ≥ s}) / (n + 1)."""
+        reference = self.reference.numpy()
+        at_least = len(reference) - np.searchsorted(reference, as_scores("scores", scores), side="left")
+        return torch.from_numpy((1 + at_least) / (len(reference) + 1))
+
+    @property
+    def p_limit(self) -> float:
+        """The largest p-value of an OOD sample: (n + 1 − r) / (n + 1), 1 − keep rounded down to a multiple of 1 / (n + 1)."""
+        n = len(self.reference)
+        return (n + 1 - rank(self.keep, n + 1)) / (n + 1)
+
+    def kept_interval(self, confidence: float = 0.9) -> tuple[float, float]:
+        """Where the share of new ID samples that will be kept lies, given how many samples chose the threshold.
+
+        The kept share follows Beta(r, n + 1 − r) for continuous scores; the interval is its central ``confidence`` part.
+        """
+        require_number("confidence", confidence, above=0, most=1)
+        n = len(self.reference)
+        position = rank(self.keep, n + 1)
+        tail = (1 - confidence) / 2
+        low, high = (betaincinv(position, n + 1 - position, share) for share in (tail, 1 - tail))
+        return float(low), float(high)
+
+    def __repr__(self) -> str:
+        low, high = self.kept_interval()
+        return (
+            f"Threshold({self.value:.6g}: keeps {self.keep:.4g} of ID, chosen on {len(self.reference):,} held-out scores"
+            f"{f' of {self.source}' if self.source else ''}; "
+            f"90 % interval of the kept share {low:.3f} to {high:.3f})"
+        )
+
+    def save(self, path: atomic.PathLike) -> None:
+        """Write the value, how it was chosen and the held-out scores (``.safetensors``), atomically."""
+        rule = f"held-out score of rank ceil(keep * (n + 1)) = {rank(self.keep, len(self.reference) + 1)}"
+        header = {"value": self.value, "keep": self.keep, "n": len(self.reference), "rule": rule, "source": self.source}
+        storage.write(path, "Threshold", header, {"reference": self.reference})
+
+    @classmethod
+    def load(cls, path: atomic.PathLike) -> Threshold:
+        """Read what :meth:`save` wrote."""
+        header, tensors = storage.read(path, "Threshold")
+        try:
+            return cls(header["value"], header["keep"], tensors["reference"], header["source"])
+        except KeyError as error:
+            raise FileFormatError(f"{path} is not a complete Threshold: {error} is missing") from error
+
+
+def check_keep(keep: float) -> None:
+    """Raise an :class:`InputError` unless ``keep`` is a share between 0 and 1."""
+    require(
+        isinstance(keep, int | float) and 0 < keep < 1,
+        "keep",
+        keep,
+        "the share of ID samples to accept, between 0 and 1",
+    )

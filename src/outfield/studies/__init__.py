@@ -1,0 +1,1 @@
+"""Whole studies: the paper's toys in two dimensions, and the demo."""

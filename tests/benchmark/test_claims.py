@@ -1,0 +1,127 @@
+"""What the paper claims, judged on records."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests.helpers.records import C10, C100, SMALL, as_the_paper, small_run, verdicts
+
+from outfield.benchmark import BenchmarkRun
+from outfield.benchmark.claims import FAILS, HOLDS, PARTLY, UNTESTED, check_claims
+from outfield.report.tables import claims_table
+
+
+def changed(found, detector, ood, **more):
+    """The records with some of a detector's numbers moved, in percent."""
+    return [
+        replace(r, **{name: getattr(r, name) + step / 100 for name, step in more.items()})
+        if r.detector == detector and (r.ood in ood)
+        else r
+        for r in found
+    ]
+
+
+class TestClaims:
+    """The paper's own figures bear out its claims; moving one number at a time turns a verdict."""
+
+    def test_what_the_paper_prints_holds(self):
+        assert verdicts(C10, as_the_paper(C10)) == {"a": HOLDS, "b": HOLDS, "c": HOLDS}
+        assert verdicts(C100, as_the_paper(C100)) == {"b": HOLDS, "c": HOLDS, "d": HOLDS}
+        assert check_claims(small_run().records, SMALL) == []
+
+    @pytest.mark.parametrize(
+        ("detector", "ood", "step", "expected"),
+        [
+            ("EBM", C10.near, {"fpr95": 0.6}, HOLDS),  # 44.5 → 45.1, below EnergyLogits' 45.15
+            ("EBM", C10.near, {"fpr95": 0.7}, PARTLY),
+            ("EBM", C10.mid, {"auroc": -0.3}, HOLDS),  # 93.15 → 92.85, half a point below KNN
+            ("EBM", C10.mid, {"auroc": -0.31}, PARTLY),
+            ("EBM", C10.far, {"fpr95": 8.1}, HOLDS),  # average 31.23 → 33.93, within a point of KNN's 32.95
+            ("EBM", C10.far, {"fpr95": 8.2}, PARTLY),
+            ("EBM", C10.ood, {"fpr95": 30, "auroc": -20}, FAILS),
+        ],
+    )
+    def test_a(self, detector, ood, step, expected):
+        assert verdicts(C10, changed(as_the_paper(C10), detector, ood, **step))["a"] == expected
+
+    @pytest.mark.parametrize("protocol", [C10, C100])
+    def test_b_asks_every_backbone_and_seed(self, protocol):
+        found = as_the_paper(protocol)
+        both = found + [replace(r, backbone="other") for r in found]
+        assert verdicts(protocol, both)["b"] == HOLDS
+        one = [
+            replace(r, fpr95=1.0) if (r.backbone, r.detector, r.seed) == ("other", "EnergyCorrected", 1) else r
+            for r in both
+        ]
+        claim = next(claim for claim in check_claims(one, protocol) if claim.name == "b")
+        assert claim.verdict == PARTLY
+        assert [(check.passed, check.of) for check in claim.checks] == [(3, 4), (4, 4), (3, 4), (4, 4), (4, 4)]
+        far = changed(found, "EnergyCorrected", protocol.far, auroc=-1)
+        assert verdicts(protocol, far)["b"] == PARTLY
+        same = [replace(r, detector="EnergyCorrected") for r in found if r.detector == "SSD"]
+        rest = [r for r in found if r.detector != "EnergyCorrected"]
+        assert verdicts(protocol, rest + same)["b"] == PARTLY  # no better, but on par on far OOD
+        worse = changed(found, "EnergyCorrected", protocol.ood, fpr95=10, auroc=-10)
+        assert verdicts(protocol, worse)["b"] == FAILS
+
+    def test_b_is_on_par_up_to_half_a_point(self):
+        exact = changed(as_the_paper(C10), "EnergyCorrected", C10.far, auroc=-0.2)  # 98.5 → 98.3 against 98.8
+        assert verdicts(C10, exact)["b"] == HOLDS
+        assert verdicts(C10, changed(exact, "EnergyCorrected", C10.far, auroc=-0.01))["b"] == PARTLY
+
+    @pytest.mark.parametrize(
+        ("protocol", "step", "expected"),
+        [
+            (C10, {"fpr95": 1.5}, HOLDS),  # 32.43 → 33.93 against KNN's 32.95
+            (C10, {"fpr95": 1.6}, PARTLY),
+            (C10, {"fpr95": 1.6, "auroc": -0.6}, FAILS),
+            (C100, {"fpr95": 1.1}, HOLDS),  # 65.0 → 66.1 against SSD's 66.2
+            (C100, {"fpr95": 1.3}, PARTLY),
+            (C100, {"fpr95": 1.3, "auroc": -0.7}, FAILS),
+        ],
+    )
+    def test_c(self, protocol, step, expected):
+        assert (
+            verdicts(protocol, changed(as_the_paper(protocol), "EnergyCorrected", protocol.ood, **step))["c"]
+            == expected
+        )
+
+    def test_d(self):
+        found = as_the_paper(C100)
+        assert verdicts(C100, changed(found, "EBM", C100.far, fpr95=-24))["d"] == HOLDS  # 38.95 against 28.25
+        assert verdicts(C100, changed(found, "EBM", C100.far, fpr95=-25))["d"] == PARTLY
+        broken = changed(found, "EnergyCorrected", C100.far, fpr95=10, auroc=-5)
+        assert verdicts(C100, broken)["d"] == PARTLY
+        assert verdicts(C100, changed(broken, "EBM", C100.far, fpr95=-25))["d"] == FAILS
+
+    def test_what_a_run_lacks(self):
+        found = [r for r in as_the_paper(C10) if r.detector != "EBM"]
+        assert verdicts(C10, found) == {"a": UNTESTED, "b": HOLDS, "c": HOLDS}
+        no_far = [r for r in as_the_paper(C100) if r.level != "far"]
+        assert verdicts(C100, no_far)["b"] == verdicts(C100, no_far)["d"] == UNTESTED
+
+    def test_best_is_among_all_that_the_paper_compares(self):
+        for name in ("MSP", "ODIN", "EnergyLogits", "SSD"):
+            assert verdicts(C10, [r for r in as_the_paper(C10) if r.detector != name])["a"] == UNTESTED
+            assert verdicts(C100, [r for r in as_the_paper(C100) if r.detector != name])["c"] == UNTESTED
+
+    def test_detectors_on_different_backbones_are_not_compared(self):
+        found = [replace(r, backbone="other") if r.detector in ("SSD", "KNN") else r for r in as_the_paper(C10)]
+        assert verdicts(C10, found) == dict.fromkeys("abc", UNTESTED)
+        (claim,) = [claim for claim in check_claims(found, C10) if claim.name == "b"]
+        assert claim.lacks == ("a backbone that EnergyCorrected and SSD share",)
+
+    def test_rendered(self):
+        found = [r for r in as_the_paper(C10) if r.detector != "EBM"]
+        text = claims_table(BenchmarkRun(C10, found)).markdown()
+        assert (
+            "(a) The EBM alone is competitive with KNN, and best on near and mid OOD: not tested | the run lacks EBM"
+            in text
+        )
+        assert (
+            "| near: FPR95 of EnergyCorrected better than SSD's on every backbone and seed | 47.5 | 51.8 | 2 of 2 |"
+            in text
+        )
+        assert "| (c) On average the correction is on par with KNN: holds |" in text
+        assert claims_table(small_run()) is None

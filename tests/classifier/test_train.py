@@ -1,0 +1,270 @@
+"""Training a classifier: it learns, it repeats, it goes on after a kill, it says what is wrong."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from tests.helpers.pictures import make_pictures
+
+from outfield.backbone.architectures import Classifier, load_classifier, load_weights, save_classifier
+from outfield.classifier import learner as learner_module
+from outfield.classifier.augment import Augmentation
+from outfield.classifier.batch_norm import Split
+from outfield.classifier.learner import Learner
+from outfield.classifier.pixels import Pixels
+from outfield.classifier.recipe import Recipe
+from outfield.classifier.train import TrainingCheckpoint, classifier_for, train_classifier
+from outfield.errors import DivergenceError, FileFormatError, InputError, OutfieldWarning, UnknownNameError
+from outfield.files import storage
+
+GENTLE = Augmentation(scale=(0.6, 1.0))
+RECIPE = Recipe(epochs=4, batch_size=24, learning_rate=0.05, augmentation=GENTLE)
+TINY = Classifier("test_resnet", classes=4, size=(16, 16))
+
+
+@pytest.fixture(scope="module")
+def train():
+    return Pixels.of(make_pictures(96), (16, 16))
+
+
+@pytest.fixture(scope="module")
+def test():
+    return Pixels.of(make_pictures(40, seed=1), (16, 16))
+
+
+def weights(trained):
+    return trained.network.state_dict()
+
+
+def same(first, second):
+    return all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.fixture(scope="module")
+def trained(train, test):
+    return train_classifier(train, test, TINY, RECIPE, seed=3)
+
+
+def test_it_learns_and_tells_the_accuracy(train, test, trained):
+    curve = train_classifier(train, test, TINY, Recipe(**{**RECIPE.__dict__, "epochs": 12}), test_every=5).curve
+    assert curve.test_accuracy[-1] > 0.7  # four classes
+    assert curve.loss[-1] < curve.loss[0]
+    assert [value is None for value in curve.test_accuracy] == [epoch not in (5, 10, 12) for epoch in range(1, 13)]
+    assert len(trained.curve) == len(trained.curve.seconds) == 4
+    with torch.no_grad():
+        inputs = (test.images / 255 - 0.5) / 0.5
+        direct = (trained.network(inputs).argmax(1) == test.labels).float().mean()
+    assert trained.curve.test_accuracy[-1] == pytest.approx(float(direct))
+
+
+def test_a_seed_gives_the_same_bits_and_another_others(train, test, trained):
+    state = torch.get_rng_state()
+    assert same(weights(trained), weights(train_classifier(train, test, TINY, RECIPE, seed=3)))
+    assert not same(weights(trained), weights(train_classifier(train, None, TINY, RECIPE, seed=4)))
+    assert torch.equal(state, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("epochs", [1, 3])
+def test_a_killed_training_goes_on_to_the_same_bits(train, test, trained, tmp_path, epochs):
+    class KilledError(Exception):
+        pass
+
+    def kill(curve):
+        if len(curve) == epochs:
+            raise KilledError
+
+    checkpoint = TrainingCheckpoint(tmp_path / "c.safetensors", seconds=0)
+    with pytest.raises(KilledError):
+        train_classifier(train, test, TINY, RECIPE, seed=3, checkpoint=checkpoint, progress=kill)
+    seen = []
+    again = train_classifier(
+        train, test, TINY, RECIPE, seed=3, checkpoint=checkpoint, progress=lambda curve: seen.append(len(curve))
+    )
+    assert seen == list(range(epochs + 1, 5))
+    assert same(weights(trained), weights(again))
+    assert again.curve.loss == trained.curve.loss
+
+
+def test_a_checkpoint_of_another_training_is_refused(train, test, tmp_path):
+    checkpoint = TrainingCheckpoint(tmp_path / "c.safetensors")
+    short = Recipe(**{**RECIPE.__dict__, "epochs": 1})
+    train_classifier(train, test, TINY, short, checkpoint=checkpoint)
+    written = (tmp_path / "c.safetensors").read_bytes()
+    with pytest.raises(InputError, match="not the same: seed\\)"):
+        train_classifier(train, test, TINY, short, seed=1, checkpoint=checkpoint)
+    with pytest.raises(InputError, match="not the same: epochs of the recipe"):
+        train_classifier(train, test, TINY, RECIPE, checkpoint=checkpoint)
+    with pytest.raises(InputError, match="not the same: images, test images"):
+        train_classifier(test, None, TINY, short, checkpoint=checkpoint)
+    assert (tmp_path / "c.safetensors").read_bytes() == written
+    storage.write(tmp_path / "c.safetensors", "detector", {}, {})
+    with pytest.raises(FileFormatError, match="holds a detector"):
+        train_classifier(train, test, TINY, short, checkpoint=checkpoint)
+
+
+def test_a_checkpoint_knows_its_test_images(train, test, tmp_path):
+    checkpoint = TrainingCheckpoint(tmp_path / "c.safetensors")
+    short = Recipe(**{**RECIPE.__dict__, "epochs": 1})
+    train_classifier(train, test, TINY, short, checkpoint=checkpoint)
+    other = Pixels.of(make_pictures(40, seed=9), (16, 16))
+    with pytest.raises(InputError, match="not the same: test images"):
+        train_classifier(train, other, TINY, short, checkpoint=checkpoint)
+
+
+def test_what_stops_a_training_between_epochs_loses_none_of_them(train, test, tmp_path):
+    def interrupt(curve):
+        if len(curve) == 2:
+            raise KeyboardInterrupt
+
+    checkpoint = TrainingCheckpoint(tmp_path / "c.safetensors", seconds=1e9)
+    with pytest.raises(KeyboardInterrupt):
+        train_classifier(train, test, TINY, RECIPE, checkpoint=checkpoint, progress=interrupt)
+    seen = []
+    train_classifier(train, test, TINY, RECIPE, checkpoint=checkpoint, progress=lambda curve: seen.append(len(curve)))
+    assert seen == [3, 4]
+
+
+def test_it_takes_sources_as_well(trained):
+    again = train_classifier(make_pictures(96), make_pictures(40, seed=1), TINY, RECIPE, seed=3, device="cpu")
+    assert same(weights(trained), weights(again))
+
+
+def test_a_classifier_is_made_for_its_images():
+    pictures = make_pictures(24, size=20)
+    classifier, pixels = classifier_for(pictures, "test_resnet", size=12)
+    assert (classifier.classes, classifier.size, classifier.small_images) == (4, (12, 12), True)
+    assert pixels.images.shape == (24, 3, 12, 12)
+    assert (classifier.mean, classifier.std) == pixels.statistics()
+    assert classifier_for(pictures, "test_vit", size=160)[0].small_images is False
+    assert classifier_for(pictures, "test_convnext")[0].small_images is False  # has no such stem
+
+
+def test_chunks_of_augmented_images_are_bounded_by_the_larger_of_both_sizes(monkeypatch):
+    monkeypatch.setattr(learner_module, "CHUNK_BYTES", 12 * 64 * 64 * 8)
+    pixels = Pixels(torch.zeros(32, 3, 64, 64, dtype=torch.uint8), torch.zeros(32, dtype=torch.int64))
+    learner = Learner(TINY, Recipe(batch_size=4), 0, torch.device("cpu"), 0)
+    sizes = []
+    monkeypatch.setattr(learner, "normalise", lambda images: sizes.append(len(images)) or images)
+    list(learner._batches(pixels, 0))
+    assert max(sizes) == 8
+
+
+def test_what_a_network_cannot_take_is_told_with_its_name(train):
+    alexnet = Classifier("torchvision:alexnet", classes=4, small_images=False, size=(16, 16))
+    with pytest.raises(InputError, match="alexnet cannot be trained on images of 16 × 16 in batches of 24"):
+        train_classifier(train, None, alexnet, RECIPE)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"augmentation": "none"}, {"milestones": 0.5}, {"milestones": (0.9, 0.1)}, {"epochs": 1.5}, {"compile": "yes"}],
+)
+def test_settings_of_the_wrong_kind_are_refused(wrong):
+    with pytest.raises(InputError, match=next(iter(wrong))):
+        Recipe(**wrong)
+
+
+def test_what_cannot_be_trained_is_refused(train, test):
+    with pytest.raises(InputError, match="labels up to 3 but the classifier has 2 classes"):
+        train_classifier(train, None, Classifier("test_resnet", classes=2), RECIPE)
+    with pytest.raises(InputError, match="only 40 training images"):
+        train_classifier(test, None, TINY, Recipe(batch_size=64))
+    with pytest.raises(InputError, match="no labels"):
+        Pixels.of(type(make_pictures(4))(make_pictures(4).images, name="bare"), (16, 16))
+    with pytest.raises(UnknownNameError, match="did you mean"):
+        Classifier("resnet33").build()
+    with pytest.raises(InputError, match="small_images is for ResNets"):
+        Classifier("test_vit").build()
+
+
+def test_a_loss_that_is_lost_stops_the_training(train):
+    wild = Recipe(epochs=2, batch_size=24, learning_rate=1e30)
+    with pytest.raises(DivergenceError, match="lower learning_rate"):
+        train_classifier(train, None, TINY, wild)
+
+
+def test_an_epoch_sees_each_image_once_and_no_two_epochs_the_same_crop(train):
+    learner = Learner(
+        TINY, Recipe(batch_size=24, augmentation=Augmentation((1, 1), (1, 1), 0)), 0, torch.device("cpu"), 0
+    )
+    first, second = (torch.cat([images for images, _ in learner._batches(train, epoch)]) for epoch in (0, 1))
+    assert not torch.equal(first, second)
+    plain = learner.normalise(train.images.float())
+    for seen in (first, second):
+        order = torch.cdist(seen.flatten(1), plain.flatten(1)).argmin(1)
+        assert sorted(order.tolist()) == list(range(96))
+        torch.testing.assert_close(seen, plain[order], atol=1e-5, rtol=0)
+
+
+def test_statistics_are_those_of_the_pixels(train):
+    mean, std = train.statistics()
+    pixels = train.images.double() / 255
+    torch.testing.assert_close(torch.tensor(mean).double(), pixels.mean((0, 2, 3)), atol=1e-6, rtol=0)
+    torch.testing.assert_close(torch.tensor(std).double(), pixels.std((0, 2, 3), correction=0), atol=1e-6, rtol=0)
+
+
+def test_a_network_that_imitates_small_batches_ends_as_an_ordinary_one(train, test):
+    recipe = Recipe(**{**RECIPE.__dict__, "epochs": 2, "small_batch": 8, "learning_rate": 0.05 / 3})
+    done = train_classifier(train, test, TINY, recipe)
+    assert done.recipe == recipe
+    assert not any(isinstance(module, Split) for module in done.network.modules())
+    assert not same(
+        weights(done),
+        weights(
+            train_classifier(train, test, TINY, Recipe(**{**recipe.__dict__, "small_batch": 0, "learning_rate": 0.05}))
+        ),
+    )
+
+
+def test_the_small_stem_keeps_every_pixel():
+    network = Classifier("resnet34", classes=7).build()
+    assert network.conv1.stride == (1, 1)
+    assert network.conv1.kernel_size == (3, 3)
+    with torch.no_grad():
+        assert network.forward_features(torch.zeros(1, 3, 32, 32)).shape == (1, 512, 4, 4)
+    assert network(torch.zeros(2, 3, 32, 32)).shape == (2, 7)
+    assert Classifier("torchvision:resnet18", classes=3).build()(torch.zeros(2, 3, 32, 32)).shape == (2, 3)
+
+
+def test_files_hold_the_classifier_and_refuse_others(trained, tmp_path):
+    path = tmp_path / "c.safetensors"
+    save_classifier(path, TINY, weights(trained), {"seed": 3})
+    network, classifier, notes = load_classifier(path)
+    assert (classifier, notes) == (TINY, {"seed": 3})
+    assert same(weights(trained), network.state_dict())
+    assert not network.training
+    with pytest.raises(FileFormatError, match=r"fc.weight is .* instead of"):
+        load_weights(Classifier("test_resnet", classes=9).build(), weights(trained), "c")
+    with pytest.raises(FileFormatError, match=r"it lacks fc\.bias, fc\.weight"):
+        load_weights(network, {name: value for name, value in weights(trained).items() if "fc" not in name}, "c")
+    parallel = {f"module.{name}": value for name, value in weights(trained).items()}
+    fresh = TINY.build(seed=9)
+    load_weights(fresh, parallel, "c")
+    assert same(weights(trained), fresh.state_dict())
+    path.write_bytes(path.read_bytes()[:-7])
+    with pytest.raises(FileFormatError):
+        load_classifier(path)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+class TestGPU:
+    def test_the_recorded_step_follows_the_plain_one(self, train):
+        recipe = Recipe(epochs=2, batch_size=24, small_batch=8, precision="float32", compile=False, augmentation=GENTLE)
+        recorded = Learner(TINY, recipe, 0, torch.device("cuda"), 0)
+        plain = Learner(TINY, recipe, 0, torch.device("cuda"), 0)
+        plain.record = False
+        data = train.to(torch.device("cuda"))
+        for epoch in range(2):
+            ours, reference = (one.epoch(data, epoch, 0.05) for one in (recorded, plain))
+            assert ours == pytest.approx(reference, abs=2e-2)
+        assert recorded.graph is not None
+        assert math.isfinite(recorded.accuracy(data))
+
+    def test_a_network_that_cannot_be_recorded_is_trained_all_the_same(self, train, monkeypatch):
+        learner = Learner(TINY, RECIPE, 0, torch.device("cuda"), 0)
+        monkeypatch.setattr(learner, "_begin_recording", lambda *_: (_ for _ in ()).throw(RuntimeError("no")))
+        with pytest.warns(OutfieldWarning, match="recorded as a CUDA graph"):
+            loss, _ = learner.epoch(train.to(torch.device("cuda")), 0, 0.05)
+        assert math.isfinite(loss)

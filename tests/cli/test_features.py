@@ -1,0 +1,373 @@
+"""The command line on real files, through the real program."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+import torch
+from tests.helpers.samples import make_set
+
+import outfield as of
+
+
+def outfield(*arguments, cwd=None):
+    command = [sys.executable, "-m", "outfield", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, stdin=subprocess.DEVNULL, timeout=300)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("files")
+    for name, data in {
+        "train": make_set(n=150),
+        "val": make_set(n=60, seed=7),
+        "test": make_set(n=50, seed=1),
+        "noise": make_set(n=40, seed=2, shift=1.0),
+        "other": make_set(n=30, seed=3, shift=0.5),
+    }.items():
+        data.save(folder / f"{name}.npz")
+        data.save(folder / f"{name}.safetensors")
+    done = outfield("fit", "SSD", folder / "train.npz", "-o", folder / "ssd.safetensors", "--held-out", folder / "val.npz",
+                    "--threshold-out", folder / "t.safetensors")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def as_table(data: of.FeatureSet) -> dict[str, np.ndarray]:
+    columns = {"label": data.labels.numpy()}
+    for prefix, values in (("feature", data.features), ("logit", data.logits), ("odin_logit", data.odin_logits)):
+        columns |= {f"{prefix}_{i}": values[:, i].numpy() for i in range(values.shape[1])}
+    return columns
+
+
+def write_csv(path, columns):
+    with open(path, "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(columns)
+        writer.writerows(zip(*columns.values(), strict=True))
+
+
+def test_fit_says_what_it_did_and_is_quiet_on_stdout(files):
+    done = outfield("fit", "KNN", files / "train.safetensors", "--out", files / "knn.safetensors", "--set", "k=7")
+    assert done.returncode == 0
+    assert done.stdout == ""
+    assert "150 samples" in done.stderr
+    assert "\x1b" not in done.stderr
+    assert of.load(files / "knn.safetensors").k == 7
+
+
+def test_score_equals_the_library(files):
+    expected = of.SSD().fit(of.FeatureSet.load(files / "train.npz")).score(of.FeatureSet.load(files / "test.npz"))
+    done = outfield("score", files / "ssd.safetensors", files / "test.npz")
+    rows = list(csv.DictReader(io.StringIO(done.stdout)))
+    np.testing.assert_array_equal(np.array([float(row["score"]) for row in rows], np.float32), expected.numpy())
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet", "npz"])
+def test_score_writes_every_format(files, ending, tmp_path):
+    target = tmp_path / f"scores.{ending}"
+    done = outfield(
+        "score", files / "ssd.safetensors", files / "noise.npz", "--threshold", files / "t.safetensors", "-o", target
+    )
+    assert done.returncode == 0, done.stderr
+    assert "40 samples" in done.stderr
+    if ending == "csv":
+        rows = list(csv.DictReader(target.open()))
+        columns = {name: np.array([row[name] for row in rows]) for name in rows[0]}
+    else:
+        columns = dict(np.load(target)) if ending == "npz" else pyarrow.parquet.read_table(target).to_pydict()
+    assert list(columns) == ["score", "is_ood", "p_value"]
+    threshold = of.Threshold.load(files / "t.safetensors")
+    flags = threshold.is_ood(np.asarray(columns["score"], float)).tolist()
+    assert [str(flag) == "True" for flag in columns["is_ood"]] == flags
+    assert 0 < min(map(float, columns["p_value"])) <= 1
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+@pytest.mark.parametrize("name", ["SSD", "MSP"])
+def test_tables_are_features_too(files, ending, name, tmp_path):
+    for part in ("train", "test"):
+        columns = as_table(of.FeatureSet.load(files / f"{part}.npz"))
+        if ending == "csv":
+            write_csv(tmp_path / f"{part}.csv", columns)
+        else:
+            pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / f"{part}.parquet")
+    done = outfield("fit", name, tmp_path / f"train.{ending}", "-o", tmp_path / "d.safetensors")
+    assert done.returncode == 0, done.stderr
+    done = outfield("score", tmp_path / "d.safetensors", tmp_path / f"test.{ending}", "-o", tmp_path / "s.npz")
+    assert done.returncode == 0, done.stderr
+    direct = (
+        of.DETECTORS[name]().fit(of.FeatureSet.load(files / "train.npz")).score(of.FeatureSet.load(files / "test.npz"))
+    )
+    np.testing.assert_allclose(np.load(tmp_path / "s.npz")["score"], direct.numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_parquet_may_hold_lists(files, tmp_path):
+    data = of.FeatureSet.load(files / "test.npz")
+    number = pyarrow.float32()
+    for kind in (pyarrow.list_(number), pyarrow.large_list(number), pyarrow.list_(number, data.features.shape[1])):
+        table = pyarrow.table({"features": pyarrow.array(data.features.numpy().tolist(), kind)})
+        pyarrow.parquet.write_table(table, tmp_path / "lists.parquet")
+        done = outfield("score", files / "ssd.safetensors", tmp_path / "lists.parquet", "-o", tmp_path / "s.npz")
+        assert done.returncode == 0, done.stderr
+        expected = of.load(files / "ssd.safetensors").score(data)
+        assert torch.equal(torch.from_numpy(np.load(tmp_path / "s.npz")["score"]), expected)
+
+
+def test_evaluate_prints_a_table_and_writes_json_and_csv(files, tmp_path):
+    arguments = ("evaluate", files / "ssd.safetensors", "--id", files / "test.npz", "--ood", files / "noise.npz",
+                 "--ood", f"mild={files / 'other.npz'}")  # fmt: skip
+    done = outfield(*arguments, "--json", tmp_path / "r.json", "--csv", tmp_path / "r.csv")
+    assert done.returncode == 0, done.stderr
+    for word in ("SSD", "noise", "mild", "FPR95", "AUROC", "AUPR", "mean"):
+        assert word in done.stdout
+    rows = json.loads((tmp_path / "r.json").read_text())
+    assert [row["ood"] for row in rows] == ["noise", "mild"]
+    detector = of.load(files / "ssd.safetensors")
+    scores = [detector.score(of.FeatureSet.load(files / f"{name}.npz")) for name in ("test", "noise")]
+    assert rows[0]["auroc"] == of.auroc(*scores)
+    assert rows[0]["fpr95"] == of.fpr95(*scores)
+    assert rows[0]["aupr_in"] == of.aupr_in(*scores)
+    from_csv = list(csv.DictReader((tmp_path / "r.csv").open()))
+    assert float(from_csv[0]["aupr_out"]) == of.aupr_out(*scores)
+    printed = outfield(*arguments, "--json", "-")
+    assert json.loads(printed.stdout) == rows
+
+
+def test_a_pack_is_named_with_a_hash(files, tmp_path):
+    sets = {name: of.FeatureSet.load(files / f"{name}.npz") for name in ("train", "test", "noise")}
+    pack = {f"{name}_{field}": value.numpy() for name, data in sets.items() for field, value in data.tensors().items()}
+    np.savez(tmp_path / "pack.npz", **pack)
+    done = outfield("fit", "GaussianMixture", f"{tmp_path}/pack.npz#train", "-o", tmp_path / "g.safetensors")
+    assert done.returncode == 0, done.stderr
+    done = outfield(
+        "evaluate",
+        tmp_path / "g.safetensors",
+        "--id",
+        f"{tmp_path}/pack.npz#test",
+        "--ood",
+        f"{tmp_path}/pack.npz#noise",
+    )
+    assert done.returncode == 0, done.stderr
+    assert "noise" in done.stdout
+
+
+def test_learned_detectors_take_inner_settings_a_seed_and_a_checkpoint(files, tmp_path):
+    arguments = ("fit", "EnergyCorrected", files / "train.npz", "-o", tmp_path / "e.safetensors", "--seed", 3,
+                 "--set", "network.hidden=8", "--set", "training.epochs=2", "--set", "training.batch_size=50",
+                 "--set", "sampler.step_size=[1e-5,1e-6]", "--checkpoint", tmp_path / "c.safetensors")  # fmt: skip
+    done = outfield(*arguments)
+    assert done.returncode == 0, done.stderr
+    detector = of.load(tmp_path / "e.safetensors")
+    assert (detector.seed, detector.network.hidden, detector.training.epochs) == (3, 8, 2)
+    assert detector.sampler.step_size == (1e-5, 1e-6)
+    assert len(detector.history_) == 2
+    first = (tmp_path / "e.safetensors").read_bytes()
+    assert outfield(*arguments).returncode == 0
+    assert (tmp_path / "e.safetensors").read_bytes() == first
+
+
+def test_detectors_lists_all():
+    done = outfield("detectors")
+    assert done.returncode == 0
+    assert all(name in done.stdout for name in of.DETECTORS)
+
+
+def test_every_setting_of_a_detector_is_listed_and_can_be_set(files, tmp_path):
+    done = outfield("detectors", "EnergyCorrected")
+    assert done.returncode == 0
+    for path in ("prior.floor", "network.hidden", "sampler.steps", "training.epochs", "seed"):
+        assert f"{path} " in done.stdout
+    assert outfield("detectors", "Nonsense").returncode == 2
+
+
+def test_help_has_examples_and_the_version_is_printed():
+    for command in ("fit", "score", "evaluate", "toy", "demo", "detectors"):
+        done = outfield(command, "--help")
+        assert done.returncode == 0
+        assert f"outfield {command}" in done.stdout
+        assert "Example" in done.stdout
+    assert of.__version__ in outfield("--version").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("fit", "Nonsense", "{f}/train.npz", "-o", "{t}/d.safetensors"), 2, "there is no detector 'Nonsense'"),
+        (("fit", "SSD", "{f}/nothing.npz", "-o", "{t}/d.safetensors"), 3, "no such file"),
+        (("fit", "SSD", "{f}/train.npz", "-o", "{t}/d.pkl"), 2, "safetensors"),
+        (("fit", "SSD", "{f}/train.npz", "-o", "{t}/no/d.safetensors"), 3, "cannot write"),
+        (("fit", "SSD", "{f}/train.npz"), 2, "--out"),
+        (("fit", "KNN", "{f}/train.npz", "-o", "{t}/d.safetensors", "--set", "k=0"), 2, "k is 0"),
+        (("fit", "KNN", "{f}/train.npz", "-o", "{t}/d.safetensors", "--set", "q=1"), 2, "no setting q; it has k"),
+        (("fit", "EBM", "{f}/train.npz", "-o", "{t}/d.safetensors", "--set", "training.q=1"), 2, "no setting q"),
+        (("fit", "EBM", "{f}/train.npz", "-o", "{t}/d.safetensors", "--set", "k.q=1"), 2, "no setting k.q"),
+        (("fit", "SSD", "{f}/train.npz", "-o", "{t}/d.safetensors", "--checkpoint", "{t}/c"), 2, "fitted at once"),
+        (("fit", "SSD", "{f}/train.npz", "-o", "{t}/d.safetensors", "--held-out", "{f}/val.npz"), 2, "go together"),
+        (("fit", "SSD", "{f}/train.npz", "-o", "{t}/d.safetensors", "--device", "warp"), 2, "warp"),
+        (("fit", "SSD", "{f}/train.npz", "-o", "{t}/d.safetensors", "--held-out", "{f}/val.npz", "--threshold-out",
+          "{t}/t.safetensors", "--keep", "95"), 2, "keep is 95"),
+        (("fit", "EBM", "{f}/train.npz", "-o", "{t}/d.safetensors", "--set", "temperature=abc"), 2, "temperature is 'abc'"),
+        (("fit", "EBM", "{f}/train.npz", "-o", "{t}/d.safetensors", "--set", "network.hidden=8.5"), 2, "hidden is 8.5"),
+        (("fit", "EBM", "{f}/train.npz", "-o", "{t}/d.safetensors", "--set", "training=5"), 2, "training is 5"),
+        (("fit", "EBM", "{f}/train.npz", "-o", "{t}/d.safetensors", "--seed", "99999999999999999999"), 2, "seed"),
+        (("fit", "EBM", "{f}/train.npz", "-o", "{t}/no/d.safetensors"), 3, "there is no folder"),
+        (("score", "{f}/ssd.safetensors", "{f}/test.safetensors#part"), 2, "several sets"),
+        (("evaluate", "{f}/ssd.safetensors", "--id", "{f}/test.npz", "--ood", "{f}/noise.npz", "--json", "-", "--csv", "-"),
+         2, "standard output"),
+        (("score", "{f}/train.safetensors", "{f}/test.npz"), 3, "holds a FeatureSet, not a detector"),
+        (("score", "{f}/ssd.safetensors", "{f}/test.txt"), 2, ".npz"),
+        (("score", "{f}/ssd.safetensors", "{f}/test.npz", "-o", "{t}/s.xls"), 2, ".parquet"),
+        (("evaluate", "{f}/ssd.safetensors", "--id", "{f}/test.npz"), 2, "--ood"),
+        (("evaluate", "{f}/ssd.safetensors", "--id", "{f}/test.npz", "--ood", "{f}/noise.npz", "--ood", "{f}/noise.npz"),
+         2, "NAME=FILE"),
+        (("toy", "spiral"), 2, "spiral"),
+        (("frobnicate",), 2, "frobnicate"),
+    ],
+)  # fmt: skip
+def test_mistakes_get_one_clear_line_and_an_exit_code(files, tmp_path, arguments, code, words):
+    done = outfield(*(a.format(f=files, t=tmp_path) for a in arguments))
+    assert done.returncode == code, done.stderr
+    assert words in done.stderr.replace("\n", " ").replace("│", "").replace("  ", " ")
+    assert "Traceback" not in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ({"feature_0": [1.0], "colour": [2.0]}, "colour"),
+        ({"feature_0": [1.0], "feature_2": [2.0]}, "without gaps"),
+        ({"feature_0": ["x"]}, "not numbers"),
+        ({"feature_0": [1.0, ""], "feature_1": [1.0, 2.0]}, "empty"),
+        ({"label": [1]}, "feature_0"),
+        ({"0.5": [1.0], "1.5": [2.0]}, "no header"),
+        ({"feature_0": [1.0], "feature_00": [1.0]}, "feature_00"),
+        ({"feature_0": [1.0], "label": [-1]}, "out of range"),
+    ],
+)
+def test_bad_tables_are_explained(files, tmp_path, columns, words):
+    write_csv(tmp_path / "bad.csv", columns)
+    done = outfield("score", files / "ssd.safetensors", tmp_path / "bad.csv")
+    assert done.returncode in (2, 3)
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_threshold_belongs_to_its_detector(files):
+    outfield("fit", "MSP", files / "train.npz", "-o", files / "msp.safetensors")
+    done = outfield("score", files / "msp.safetensors", files / "test.npz", "--threshold", files / "t.safetensors")
+    assert done.returncode == 2
+    assert "was chosen for SSD" in done.stderr
+
+
+def test_csv_scores_read_back_equal(files, tmp_path):
+    outfield(
+        "score",
+        files / "ssd.safetensors",
+        files / "val.npz",
+        "-o",
+        tmp_path / "s.csv",
+        "--threshold",
+        files / "t.safetensors",
+    )
+    rows = list(csv.DictReader((tmp_path / "s.csv").open()))
+    scores = np.array([float(row["score"]) for row in rows])
+    direct = of.load(files / "ssd.safetensors").score(of.FeatureSet.load(files / "val.npz"))
+    np.testing.assert_array_equal(scores, direct.double().numpy())
+    threshold = of.Threshold.load(files / "t.safetensors")
+    assert [float(row["p_value"]) for row in rows] == threshold.p_value(scores).tolist()
+
+
+def test_odd_file_names(files, tmp_path):
+    for name in ("lr=0.1.npz", "run#3.npz", "with space.npz", "no[red]ise.npz"):
+        (tmp_path / name).write_bytes((files / "noise.npz").read_bytes())
+        done = outfield("evaluate", files / "ssd.safetensors", "--id", files / "test.npz", "--ood", tmp_path / name)
+        assert done.returncode == 0, done.stderr
+        assert name.removesuffix(".npz") in done.stdout
+
+
+def test_the_priors_settings_can_be_reached(files, tmp_path):
+    done = outfield("fit", "EnergyCorrected", files / "train.npz", "-o", tmp_path / "e.safetensors", "--set", "prior.floor=1e-4",
+                    "--set", "network.hidden=4", "--set", "training.epochs=1", "--set", "sampler=MetropolisLangevin",
+                    "--set", "sampler.steps=1")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    detector = of.load(tmp_path / "e.safetensors")
+    assert detector.prior.floor == 1e-4
+    assert detector.sampler == of.MetropolisLangevin(steps=1)
+
+
+def test_divergence_has_its_own_exit_code(files, tmp_path):
+    done = outfield("fit", "EBM", files / "train.npz", "-o", tmp_path / "d.safetensors", "--set", "training.learning_rate=1e30",
+                    "--set", "network.hidden=8", "--set", "training.batch_size=50", "--set", "sampler.steps=2",
+                    "--set", "training.l2=0")  # fmt: skip
+    assert done.returncode == 4, done.stderr
+    assert "learning_rate" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_warnings_are_one_line(files, tmp_path):
+    done = outfield("fit", "KNN", files / "train.npz", "-o", tmp_path / "k.safetensors", "--set", "k=60")
+    assert done.returncode == 0
+    assert "warning: k = 60 exceeds the smallest class" in done.stderr
+
+
+QUICK = [
+    "--set",
+    "network.hidden=8",
+    "--set",
+    "network.depth=1",
+    "--set",
+    "training.epochs=1",
+    "--set",
+    "sampler.steps=1",
+]
+
+
+def test_several_seeds_at_once_give_a_file_each(files, tmp_path):
+    done = outfield("fit", "EnergyCorrected", files / "train.npz", "-o", tmp_path / "ours-{seed}.safetensors", *QUICK,
+                    "--seeds", 2, "--seed", 3, "--held-out", files / "val.npz",
+                    "--threshold-out", tmp_path / "t{seed}.safetensors")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "ours-3.safetensors", "ours-4.safetensors", "t3.safetensors", "t4.safetensors",
+    ]  # fmt: skip
+    assert [of.load(tmp_path / f"ours-{seed}.safetensors").seed for seed in (3, 4)] == [3, 4]
+    scored = outfield(
+        "score", tmp_path / "ours-4.safetensors", files / "test.npz", "--threshold", tmp_path / "t4.safetensors"
+    )
+    assert scored.returncode == 0, scored.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["EBM", "-o", "ebm.safetensors", "--seeds", 2], "put {seed} into its name"),
+        (["SSD", "-o", "ssd-{seed}.safetensors", "--seeds", 2], "--seeds is for detectors that are trained"),
+    ],
+)
+def test_seeds_that_make_no_sense(files, tmp_path, arguments, message):
+    name, *rest = arguments
+    done = outfield("fit", name, files / "train.npz", *rest, cwd=tmp_path)
+    assert done.returncode == 2
+    assert message in " ".join(done.stderr.split())
+    assert not list(tmp_path.iterdir())
+
+
+def test_features_too_large_for_memory_stay_on_disk(files, tmp_path, monkeypatch):
+    from outfield.cli import features as cli
+
+    seen = []
+    monkeypatch.setattr(cli, "_small", lambda data: False)
+    monkeypatch.setattr(of.EBM, "_fit_together", lambda self, ours, data, checkpoint: seen.append(data))
+    monkeypatch.setattr(of.EBM, "save", lambda self, path: None)
+    cli.fit("EBM", str(files / "train.safetensors"), tmp_path / "ebm.safetensors", device="cpu")
+    assert isinstance(seen[0], of.FeatureStream)

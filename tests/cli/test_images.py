@@ -1,0 +1,241 @@
+"""The whole way on generated images, through the real program: train, extract, benchmark, report."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from tests.helpers.pictures import make_noise, make_pictures
+from tests.helpers.samples import quick
+
+import outfield as of
+from outfield.benchmark.saved import load_run, save_run
+from outfield.cli import app
+from outfield.errors import FileFormatError
+from outfield.files.storage import read
+
+TINY = (
+    "--architecture",
+    "test_resnet",
+    "--set",
+    "batch_size=32",
+    "--set",
+    "augmentation.scale=[0.6,1.0]",
+    "--device",
+    "cpu",
+)
+
+
+def outfield(*arguments, code=0):
+    command = [sys.executable, "-m", "outfield", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=300)
+    assert done.returncode == code, done.stderr[-3000:]
+    return done
+
+
+def run(*arguments):
+    """The same in this process, which has torch in memory already."""
+    app([*map(str, arguments)], standalone_mode=False)
+
+
+def save(folder, name, images):
+    arrays = {"images": images.images} | ({} if images.labels is None else {"labels": images.labels})
+    np.savez(folder / f"{name}.npz", **arrays)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    save(folder, "cifar10_train", make_pictures(160))
+    save(folder, "cifar10_test", make_pictures(60, seed=1))
+    for seed, name in enumerate(of.PROTOCOLS["cifar10"].ood, 5):
+        save(folder, name, make_noise(30, seed=seed) if seed % 2 else make_pictures(30, classes=7, seed=seed))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def networks(data):
+    done = outfield("train", "cifar10", "--data", data, "-o", data / "net-{seed}.safetensors", "--seeds", 2, "--set", "epochs=4",
+                    "--checkpoint", data / "kept-{seed}.safetensors", *TINY)  # fmt: skip
+    assert "epoch 4 of 4" in done.stderr
+    assert done.stdout.count("test accuracy") == 2
+    return [data / f"net-{seed}.safetensors" for seed in range(2)]
+
+
+def test_training_tells_what_it_did_and_goes_on_from_its_checkpoint(data, networks):
+    again = outfield("train", "cifar10", "--data", data, "-o", data / "again.safetensors", "--set", "epochs=4",
+                     "--checkpoint", data / "kept-0.safetensors", *TINY)  # fmt: skip
+    assert "going on from" in again.stderr
+    assert "epoch 4" not in again.stderr  # nothing was left to do
+    (first, config, notes), (second, _, _) = (
+        of.backbone.architectures.load_classifier(p) for p in (networks[0], data / "again.safetensors")
+    )
+    assert all(
+        torch.equal(a, b) for a, b in zip(first.state_dict().values(), second.state_dict().values(), strict=True)
+    )
+    assert (config.architecture, config.classes, config.size, config.small_images) == ("test_resnet", 4, (16, 16), True)
+    assert notes["images"]["n"] == 160
+    assert len(notes["curve"]["loss"]) == notes["recipe"]["epochs"] == 4
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals differ")
+def test_an_interrupted_training_goes_on_where_it_stopped(data, tmp_path):
+    command = [
+        "train",
+        "cifar10",
+        "--data",
+        str(data),
+        "-o",
+        str(tmp_path / "n.safetensors"),
+        "--set",
+        "epochs=40",
+        *TINY,
+    ]
+    running = subprocess.Popen([sys.executable, "-m", "outfield", *command], stderr=subprocess.PIPE, text=True)
+    for line in running.stderr:
+        if line.startswith("epoch 3 "):
+            running.send_signal(signal.SIGINT)
+            break
+    rest = running.stderr.read()
+    assert running.wait(timeout=60) == 130
+    assert "finishing this epoch" in rest
+    assert "the same command goes on" in rest
+    kept = tmp_path / "n.checkpoint.safetensors"
+    done = len(read(kept, "classifier training")[0]["curve"]["loss"])
+    assert 3 <= done < 40
+    again = outfield(*command)
+    assert "going on from" in again.stderr
+    assert f"epoch {done + 1} of 40" in again.stderr
+    assert f"epoch {done} of 40" not in again.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["n.safetensors"]
+
+
+def test_extracted_features_feed_fit_and_evaluate(data, networks, tmp_path, capsys):
+    for split in ("train", "test"):
+        run("extract", networks[0], "cifar10", "--data", data, "--split", split, "--odin", "--device", "cpu",
+            "-o", tmp_path / f"{split}.safetensors")  # fmt: skip
+    run("extract", networks[0], data / "svhn.npz", "--odin", "-o", tmp_path / "svhn.npz", "--device", "cpu")
+    found = of.FeatureSet.load(tmp_path / "train.safetensors")
+    assert found.shapes["odin_logits"] == found.shapes["logits"] == (160, 4)
+    assert "labels" not in of.FeatureSet.load(tmp_path / "svhn.npz").shapes
+    run("fit", "SSD", tmp_path / "train.safetensors", "-o", tmp_path / "ssd.safetensors")
+    capsys.readouterr()
+    run("evaluate", tmp_path / "ssd.safetensors", "--id", tmp_path / "test.safetensors", "--ood", tmp_path / "svhn.npz",
+        "--json", "-")  # fmt: skip
+    assert json.loads(capsys.readouterr().out)[0]["n_ood"] == 30
+
+
+def test_from_images_to_the_report(data, networks, tmp_path, monkeypatch):
+    """In this process, because a benchmark's detectors are the paper's, which are too slow for a test: here they are quick."""
+    monkeypatch.setattr(of.benchmark, "detectors_from_text", lambda *_: {name: quick(name) for name in of.DETECTORS})
+    command = [
+        "benchmark",
+        "cifar10",
+        "--data",
+        str(data),
+        "--out",
+        str(tmp_path / "out"),
+        "--seeds",
+        "2",
+        "--device",
+        "cpu",
+    ]
+    command += [word for path in networks for word in ("--backbone", str(path))]
+    app(command, standalone_mode=False)
+    written = {str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*") if path.is_file()}
+    assert {"report.html", "tables.md", "tables.tex", "results.csv", "results.json", "run.safetensors"} <= written
+    assert {f"figures/{name}.png" for name in ("sets", "roc", "histograms", "features", "training")} <= written
+    run = load_run(tmp_path / "out" / "run.safetensors")
+    # 6 without randomness, 2 with 2 seeds; on 2 backbones; against 6 sets
+    assert len(run.records) == (6 + 2 * 2) * 2 * 6
+    far = [record.auroc for record in run.records if record.detector == "SSD" and record.ood in ("textures", "svhn")]
+    assert np.mean(far) > 0.8
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "CIFAR-10" in page
+    assert "net-0" in page
+
+    kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "out" / "cache").iterdir()}
+    app([*command, "--no-report"], standalone_mode=False)
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out" / "cache").iterdir()} == kept
+    assert load_run(tmp_path / "out" / "run.safetensors").records == run.records
+
+    app(["report", str(tmp_path / "out" / "run.safetensors"), "--out", str(tmp_path / "again")], standalone_mode=False)
+    assert (tmp_path / "again" / "results.csv").read_bytes() == (tmp_path / "out" / "results.csv").read_bytes()
+
+
+def test_a_kept_run_comes_back_whole(data, networks, tmp_path):
+    command = ["benchmark", "cifar10", "--data", str(data), "--out", str(tmp_path), "--no-report", "--device", "cpu"]
+    command += [
+        "--detector",
+        "SSD",
+        "--detector",
+        "MSP",
+        "--detector",
+        "KNN",
+        "--set",
+        "KNN.k=7",
+        "--ood",
+        "far=svhn2",
+        "--backbone",
+        str(networks[1]),
+    ]
+    save(data, "svhn2", make_noise(20, seed=40))
+    app(command, standalone_mode=False)
+    run = load_run(tmp_path / "run.safetensors")
+    assert run.protocol.far == ("textures", "svhn", "svhn2")
+    assert run.provenance["detectors"]["KNN"]["settings"]["k"] == 7
+    assert {len(scores) for scores in run.scores.values()} == {8}
+    save_run(run, tmp_path / "copy.safetensors")
+    copy = load_run(tmp_path / "copy.safetensors")
+    assert copy.records == run.records
+    assert copy.provenance == run.provenance
+    assert copy.views[0].sets == run.views[0].sets
+    for key, scores in run.scores.items():
+        for name, values in scores.items():
+            np.testing.assert_array_equal(copy.scores[key][name], values)
+    (tmp_path / "copy.safetensors").write_bytes((tmp_path / "run.safetensors").read_bytes()[:-9])
+    with pytest.raises(FileFormatError):
+        load_run(tmp_path / "copy.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "said"),
+    [
+        (["train", "cifar10", "--data", "{data}", "-o", "net.pt"], 2, "saved as .safetensors"),
+        (["train", "cifar10", "--data", "{data}", "-o", "n.safetensors", "--seeds", "2"], 2, "put {seed} into its name"),
+        (["train", "cifar10", "--data", "{data}", "-o", "n.safetensors", "--set", "epochs=0"], 2, "epochs is 0"),
+        (["train", "cifar10", "--data", "{data}", "-o", "n.safetensors", "--set", "epoch=3"], 2, "no setting epoch"),
+        (["train", "cifar10", "--data", "{data}", "-o", "n.safetensors", "--checkpoint", "n.safetensors"], 2, "are both"),
+        (["train", "cifar10", "--data", "{data}", "-o", "n.safetensors", "--set", "augmentation=none"], 2, "augmentation is"),
+        (["train", "svhn", "--data", "{data}", "-o", "n.safetensors"], 3, "svhn_train.npz"),
+        (["train", "{data}/lsun.npz", "-o", "n.safetensors"], 2, "no labels"),
+        (["train", "{data}/cifar10_train.npz", "-o", "n.safetensors", "--architecture", "resnet0", "-s", "batch_size=9"], 2,
+         "timm has no model"),
+        (["extract", "{data}/none.safetensors", "{data}/svhn.npz", "-o", "f.npz"], 3, "no such file"),
+        (["extract", "{data}/net-0.safetensors", "{data}/svhn.npz", "-o", "f.csv"], 2, ".safetensors or .npz"),
+        (["extract", "{data}/net-0.safetensors", "{data}/lsun.npz", "-o", "f.npz", "--labels"], 2, "has no labels"),
+        (["benchmark", "mnist", "--data", "{data}", "--backbone", "x"], 2, "there are cifar10, cifar100"),
+        (["benchmark", "cifar10", "--data", "{data}", "--backbone", "x", "--ood", "noise"], 2, "LEVEL=NAME"),
+        (["benchmark", "cifar10", "--data", "{data}", "--backbone", "x", "--set", "k=9"], 2, "DETECTOR.NAME=VALUE"),
+        (["benchmark", "cifar10", "--data", "{data}", "--backbone", "x", "--set", "KNN.q=9"], 2, "no setting q"),
+        (["benchmark", "cifar100", "--data", "{data}", "--backbone", "{data}/net-0.safetensors"], 2, "missing"),
+        (["report", "{data}/net-0.safetensors"], 3, "holds a classifier, not a benchmark run"),
+    ],
+)  # fmt: skip
+def test_wrong_usage_is_told_and_nothing_is_left_behind(
+    command, code, said, data, networks, tmp_path, monkeypatch, capsys
+):
+    from outfield.cli import main
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["outfield", *(word.replace("{data}", str(data)) for word in command)])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == code
+    assert said in " ".join(capsys.readouterr().err.split())
+    assert not list(tmp_path.iterdir())

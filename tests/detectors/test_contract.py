@@ -1,0 +1,248 @@
+"""What every detector must do. It walks DETECTORS, so that a new detector is tested by existing."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from tests.helpers.samples import make_set, quick
+
+import outfield as of
+
+NAMES = list(of.DETECTORS)
+every = pytest.mark.parametrize("name", NAMES)
+DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+
+
+def changed(data: of.FeatureSet, **fields: object) -> of.FeatureSet:
+    return of.FeatureSet(**{**data.tensors(), **fields})  # type: ignore[arg-type]
+
+
+def test_the_names_of_the_paper():
+    assert {"MSP", "ODIN", "EnergyLogits", "KNN", "SSD", "GaussianMixture", "EBM", "EnergyCorrected"} <= set(NAMES)
+    assert all(cls.__name__ == name for name, cls in of.DETECTORS.items())
+
+
+@every
+def test_fit_returns_self_and_scores_are_a_float_vector_on_the_cpu(name, train_set, test_set):
+    detector = quick(name)
+    assert detector.fit(train_set) is detector
+    scores = detector.score(test_set)
+    assert scores.shape == (len(test_set),)
+    assert scores.dtype == torch.float32
+    assert scores.device.type == "cpu"
+    assert not scores.requires_grad
+    assert torch.isfinite(scores).all()
+
+
+@every
+def test_higher_means_more_ood(name, train_set, test_set, ood_set):
+    more = (
+        {"training": of.Training(epochs=40, batch_size=32, learning_rate=2e-3, l2=0.1, start="normal")}
+        if name == "EBM"
+        else {}
+    )
+    detector = quick(name, **more).fit(train_set)
+    assert of.auroc(detector.score(test_set), detector.score(ood_set)) > 0.6
+
+
+@every
+def test_unfitted_is_an_error(name, test_set, tmp_path):
+    detector = quick(name)
+    with pytest.raises(of.NotFittedError, match="not fitted"):
+        detector.score(test_set)
+    with pytest.raises(of.NotFittedError):
+        detector.save(tmp_path / "d.safetensors")
+    assert not list(tmp_path.iterdir())
+
+
+@every
+def test_pieces_score_like_the_whole(name, train_set, test_set):
+    detector = quick(name).fit(train_set)
+    whole = detector.score(test_set)
+    pieces = torch.cat([detector.score(test_set[i : i + 7]) for i in range(0, len(test_set), 7)])
+    torch.testing.assert_close(pieces, whole, rtol=1e-4, atol=1e-5)
+
+
+@every
+def test_chunks_do_not_show(name, train_set, test_set, monkeypatch):
+    detector = quick(name).fit(train_set)
+    whole = detector.score(test_set)
+    monkeypatch.setattr(of.DETECTORS[name], "rows_at_once", 8)
+    torch.testing.assert_close(detector.score(test_set), whole, rtol=1e-4, atol=1e-5)
+
+
+@every
+def test_order_of_the_rows_does_not_matter(name, train_set, test_set):
+    detector = quick(name).fit(train_set)
+    order = torch.randperm(len(test_set), generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(detector.score(test_set[order]), detector.score(test_set)[order], rtol=1e-4, atol=1e-5)
+
+
+@every
+def test_inputs_settings_and_global_state_stay_as_they_were(name, train_set, test_set):
+    before = copy.deepcopy((train_set.tensors(), test_set.tensors()))
+    detector = quick(name)
+    shown = repr(detector)
+    torch.manual_seed(7)
+    state, grad = torch.get_rng_state(), torch.is_grad_enabled()
+    detector.fit(train_set).score(test_set)
+    assert torch.equal(state, torch.get_rng_state())
+    assert torch.is_grad_enabled() == grad
+    assert repr(detector) == shown
+    for old, new in zip(before, (train_set.tensors(), test_set.tensors()), strict=True):
+        assert all(torch.equal(old[field], new[field]) for field in old)
+
+
+@every
+def test_same_seed_same_bits(name, train_set, test_set):
+    first = quick(name).fit(train_set).score(test_set)
+    torch.rand(5)
+    assert torch.equal(first, quick(name).fit(train_set).score(test_set))
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if hasattr(quick(n), "seed")])
+def test_another_seed_other_bits(name, train_set, test_set):
+    assert not torch.equal(
+        quick(name).fit(train_set).score(test_set), quick(name, seed=1).fit(train_set).score(test_set)
+    )
+
+
+@every
+def test_refitting_forgets_the_first_fit(name, train_set, test_set):
+    other = make_set(n=90, seed=5, shift=0.3)
+    again = quick(name).fit(other).fit(train_set).score(test_set)
+    assert torch.equal(again, quick(name).fit(train_set).score(test_set))
+
+
+@every
+def test_saved_and_loaded_scores_are_equal_to_the_bit(name, train_set, test_set, tmp_path):
+    detector = quick(name).fit(train_set)
+    path = tmp_path / "detector.safetensors"
+    detector.save(path)
+    loaded = of.load(path)
+    assert type(loaded) is type(detector)
+    assert repr(loaded) == repr(detector)
+    assert torch.equal(loaded.score(test_set), detector.score(test_set))
+    loaded.save(tmp_path / "again.safetensors")
+    assert (tmp_path / "again.safetensors").read_bytes() == path.read_bytes()
+
+
+@every
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
+def test_other_precisions_agree(name, dtype, train_set, test_set):
+    detector = quick(name).fit(train_set)
+    cast = of.FeatureSet(**{f: v.to(dtype) if v.is_floating_point() else v for f, v in test_set.tensors().items()})
+    tolerance = 2e-2 if dtype == torch.float16 else 1e-4
+    scores = detector.score(test_set)
+    torch.testing.assert_close(
+        detector.score(cast), scores, rtol=tolerance, atol=tolerance * float(scores.std()) + 1e-5
+    )
+
+
+@every
+def test_numpy_and_torch_are_the_same(name, train_set, test_set):
+    as_numpy = of.FeatureSet(**{field: np.asarray(value) for field, value in test_set.tensors().items()})
+    detector = quick(name).fit(train_set)
+    assert torch.equal(detector.score(as_numpy), detector.score(test_set))
+
+
+@every
+@pytest.mark.parametrize("device", DEVICES)
+def test_devices_agree(name, device, train_set, test_set):
+    on_cpu = quick(name).to("cpu").fit(train_set)
+    reference = on_cpu.score(test_set)
+    moved = on_cpu.to(device).score(test_set)
+    torch.testing.assert_close(moved, reference, rtol=1e-3, atol=1e-4)
+    refitted = quick(name).to(device).fit(train_set).score(test_set)
+    assert torch.isfinite(refitted).all()
+
+
+@every
+@pytest.mark.parametrize("device", ["cuda:99", "nonsense"])
+def test_a_device_that_is_not_there(name, device):
+    with pytest.raises(of.InputError, match=device):
+        quick(name).to(device)
+
+
+@every
+def test_a_missing_field_is_named(name, train_set, test_set):
+    detector = quick(name)
+    for field in detector.fit_needs:
+        without = changed(train_set, **{field: None})
+        with pytest.raises(of.MissingFieldError, match=field):
+            quick(name).fit(without)
+    detector.fit(train_set)
+    for field in set(detector.score_needs) - {"features"}:
+        with pytest.raises(of.MissingFieldError, match=field):
+            detector.score(changed(test_set, **{field: None}))
+
+
+@every
+def test_only_what_is_needed_is_needed(name, train_set, test_set):
+    needs = {"features", *quick(name).fit_needs}
+    train = of.FeatureSet(**{f: v for f, v in train_set.tensors().items() if f in needs})
+    test = of.FeatureSet(**{f: v for f, v in test_set.tensors().items() if f in {"features", *quick(name).score_needs}})
+    assert torch.equal(quick(name).fit(train).score(test), quick(name).fit(train_set).score(test_set))
+
+
+@every
+def test_wrong_width_is_an_error(name, train_set):
+    detector = quick(name).fit(train_set)
+    narrow = make_set(n=10, width=5, classes=2)
+    with pytest.raises(of.InputError, match="columns"):
+        detector.score(narrow)
+
+
+@every
+def test_arrays_are_not_feature_sets(name, train_set):
+    with pytest.raises(of.InputError, match="FeatureSet"):
+        quick(name).fit(train_set.features)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if of.DETECTORS[n].score_needs == ("features",)])
+def test_scale_of_the_features_does_not_matter(name, train_set, test_set):
+    detector = quick(name).fit(train_set)
+    for factor in (1e-30, 1e30):
+        scaled = changed(test_set, features=test_set.features.double() * factor)
+        torch.testing.assert_close(detector.score(scaled), detector.score(test_set), rtol=1e-3, atol=1e-4)
+
+
+@every
+def test_zero_and_huge_features_score_finite(name, train_set, test_set):
+    features = test_set.features.clone()
+    features[0] = 0
+    features[1] = 3e38
+    scores = quick(name).fit(train_set).score(changed(test_set, features=features))
+    assert torch.isfinite(scores).all()
+
+
+@every
+def test_generators_of_other_devices_are_left_alone(name, train_set, tmp_path, monkeypatch):
+    def touched(seed):
+        raise AssertionError("a CUDA generator was seeded")
+
+    monkeypatch.setattr("torch.cuda.manual_seed_all", touched)
+    quick(name).fit(train_set).save(tmp_path / "d.safetensors")
+    of.load(tmp_path / "d.safetensors")
+
+
+@every
+def test_equal_detectors_have_equal_fingerprints(name, train_set, tmp_path):
+    detector = quick(name).fit(train_set)
+    detector.save(tmp_path / "d.safetensors")
+    assert of.load(tmp_path / "d.safetensors").fingerprint() == detector.fingerprint()
+    assert detector.fingerprint().startswith(f"{name} ")
+    if detector.fit_needs:
+        assert quick(name).fit(make_set(seed=9)).fingerprint() != detector.fingerprint()
+    with pytest.raises(of.NotFittedError):
+        quick(name).fingerprint()
+
+
+@every
+def test_documented(name):
+    cls = of.DETECTORS[name]
+    assert cls.__doc__
+    assert "score" in cls.__doc__

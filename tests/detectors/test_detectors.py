@@ -1,0 +1,201 @@
+"""What is particular to one detector: its formula, its corner cases."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.helpers.samples import make_set, quick
+
+import outfield as of
+from outfield.detectors.knn import kth_nearest
+from outfield.energy.projection import normalise
+from outfield.files.storage import read_tensors
+
+
+def with_logits(logits):
+    return of.FeatureSet(np.ones((len(logits), 2)), logits=logits, odin_logits=logits)
+
+
+logits = st.lists(st.lists(st.floats(-50, 50), min_size=3, max_size=3), min_size=1, max_size=8).map(np.array)
+
+
+@given(logits)
+def test_msp_is_one_minus_the_largest_probability(values):
+    expected = 1 - torch.softmax(torch.tensor(values), 1).amax(1)
+    torch.testing.assert_close(
+        of.MSP().fit(with_logits(values)).score(with_logits(values)).double(), expected, atol=1e-6, rtol=1e-5
+    )
+
+
+def test_msp_keeps_the_order_of_confident_rows():
+    values = np.array([[60.0, 0, 0], [50.0, 0, 0], [40.0, 0, 0]])
+    scores = of.MSP().fit(with_logits(values)).score(with_logits(values))
+    assert 0 < scores[0] < scores[1] < scores[2]
+
+
+@given(logits, st.sampled_from([1.0, 10.0, 1000.0]))
+def test_odin_orders_rows_as_the_tempered_softmax_does(values, temperature):
+    score = of.ODIN(temperature).fit(with_logits(values)).score(with_logits(values)).double()
+    top = torch.softmax(torch.tensor(values) / temperature, 1).amax(1)
+    expected = temperature * (-top.log() - np.log(3))
+    torch.testing.assert_close(score, expected, atol=1e-4, rtol=1e-5)
+
+
+def test_odin_resolves_small_differences_at_a_high_temperature():
+    values = np.array([[10.0, 0, 0], [10.0 + 1e-4, 0, 0]])
+    scores = of.ODIN().fit(with_logits(values)).score(with_logits(values))
+    assert scores[1] < scores[0]
+
+
+@given(logits)
+def test_energy_logits_is_minus_log_sum_exp(values):
+    score = of.EnergyLogits().fit(with_logits(values)).score(with_logits(values)).double()
+    torch.testing.assert_close(score, -torch.tensor(values).logsumexp(1), atol=1e-5, rtol=1e-6)
+
+
+@pytest.mark.parametrize("cls", [of.ODIN, of.EnergyLogits])
+@pytest.mark.parametrize("temperature", [0, -1.0, float("nan")])
+def test_temperatures_are_positive(cls, temperature):
+    with pytest.raises(of.InputError, match="temperature"):
+        cls(temperature)
+
+
+def test_ssd_is_the_smallest_distance(train_set, test_set):
+    z, new = (normalise(data.features).double().numpy() for data in (train_set, test_set))
+    y = train_set.labels.numpy()
+    means = np.stack([z[y == c].mean(0) for c in range(3)])
+    within = z - means[y]
+    inverse = np.linalg.inv(within.T @ within / len(z))
+    expected = [min((p - m) @ inverse @ (p - m) for m in means) for p in new]
+    np.testing.assert_allclose(of.SSD().fit(train_set).score(test_set).numpy(), expected, rtol=1e-3)
+
+
+def test_mixture_score_is_half_of_ssd_for_separated_classes_up_to_a_constant():
+    train, test = make_set(n=600), make_set(n=50, seed=4)
+    gap = of.GaussianMixture().fit(train).score(test) - 0.5 * of.SSD().fit(train).score(test)
+    assert float(gap.std()) < 0.15
+    assert float(gap.mean()) == pytest.approx(np.log(3), abs=0.15)
+
+
+class TestKNN:
+    @pytest.fixture(params=["faiss", "torch"])
+    def backend(self, request, monkeypatch):
+        if request.param == "torch":
+            monkeypatch.setattr(of.KNN, "_use_faiss", lambda self: False)
+        else:
+            pytest.importorskip("faiss")
+        return request.param
+
+    @settings(max_examples=25, deadline=None)
+    @given(
+        n=st.integers(1, 60),
+        m=st.integers(1, 30),
+        d=st.integers(1, 8),
+        k=st.integers(1, 60),
+        seed=st.integers(0, 99),
+        at_once=st.sampled_from([1, 7, 64]),
+    )
+    def test_kth_nearest_is_brute_force(self, n, m, d, k, seed, at_once):
+        g = torch.Generator().manual_seed(seed)
+        bank, z = (torch.nn.functional.normalize(torch.randn(s, d, generator=g)) for s in (n, m))
+        k = min(k, n)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("outfield.detectors.knn.BANK_ROWS", at_once)
+            found = (z - bank[kth_nearest(z, bank, k)]).norm(dim=1)
+        expected = torch.cdist(z.double(), bank.double()).kthvalue(k, dim=1).values.float()
+        torch.testing.assert_close(found, expected, atol=1e-3, rtol=1e-4)
+
+    @pytest.mark.parametrize("k", [1, 5, 50])
+    def test_score_is_brute_force(self, backend, k):
+        train, test = make_set(n=200, width=12, classes=2), make_set(n=40, width=12, classes=2, seed=1)
+        expected = (
+            torch.cdist(normalise(test.features).double(), normalise(train.features).double()).kthvalue(k, dim=1).values
+        )
+        torch.testing.assert_close(of.KNN(k).fit(train).score(test).double(), expected, atol=1e-5, rtol=1e-4)
+
+    def test_a_training_point_scores_zero_at_k_one(self, backend):
+        train = make_set(n=150, width=32)
+        assert float(of.KNN(1).fit(train).score(train).max()) == 0
+
+    def test_both_paths_agree(self, monkeypatch):
+        pytest.importorskip("faiss")
+        train, test = make_set(n=300, width=20), make_set(n=64, width=20, seed=1)
+        fast = of.KNN(7).fit(train).score(test)
+        monkeypatch.setattr(of.KNN, "_use_faiss", lambda self: False)
+        torch.testing.assert_close(of.KNN(7).fit(train).score(test), fast, atol=1e-5, rtol=1e-4)
+
+    def test_it_works_where_faiss_is_not_installed(self, monkeypatch, train_set, test_set):
+        expected = of.KNN(5).fit(train_set).score(test_set)
+        monkeypatch.setitem(sys.modules, "faiss", None)
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+        torch.testing.assert_close(of.KNN(5).fit(train_set).score(test_set), expected, atol=1e-5, rtol=1e-4)
+
+    def test_more_neighbours_than_samples(self, train_set):
+        with pytest.raises(of.TooFewSamplesError, match="only 120"):
+            of.KNN(121).fit(train_set)
+
+    def test_a_k_above_the_smallest_class_warns(self, train_set):
+        with pytest.warns(of.OutfieldWarning, match="smallest class \\(40 samples\\)"):
+            of.KNN(41).fit(train_set)
+        of.KNN(41).fit(of.FeatureSet(train_set.features))
+
+    @pytest.mark.parametrize("k", [0, -1, 2.5, True])
+    def test_k_is_a_positive_whole_number(self, k):
+        with pytest.raises(of.InputError, match="k is"):
+            of.KNN(k)
+
+
+def test_an_unknown_detector_lists_the_known():
+    with pytest.raises(of.UnknownNameError, match="MSP, ODIN"):
+        of.DETECTORS["Mahalanobis"]
+
+
+def test_huge_logits_score_finite():
+    values = np.array([[1e300, 0.0], [1.0, 0.0]])
+    huge = of.FeatureSet(np.ones((2, 2)), logits=values, odin_logits=values)
+    for name in ("MSP", "ODIN", "EnergyLogits"):
+        scores = of.DETECTORS[name]().fit(huge).score(huge)
+        assert torch.isfinite(scores).all()
+        assert scores[0] <= scores[1]
+
+
+def test_loading_needs_no_training_data(train_set, test_set, tmp_path):
+    """In a fresh process, from the file alone."""
+    for name in of.DETECTORS:
+        quick(name).fit(train_set).save(tmp_path / f"{name}.safetensors")
+    test_set.save(tmp_path / "test.safetensors")
+    script = (
+        "import sys, outfield as of, torch; torch.set_num_threads(1)\n"
+        "test = of.FeatureSet.load(sys.argv[1] + '/test.safetensors')\n"
+        "print(*[of.load(f'{sys.argv[1]}/{n}.safetensors').score(test).double().sum().item().hex() for n in of.DETECTORS])"
+    )
+    printed = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True
+    ).stdout
+    assert printed.split() == [
+        quick(n).fit(train_set).score(test_set).double().sum().item().hex() for n in of.DETECTORS
+    ]
+
+
+@pytest.mark.parametrize("name", ["KNN", "EBM", "EnergyCorrected"])
+def test_a_detector_saved_in_half_precision_scores_nearly_the_same(name, tmp_path):
+    train, test = make_set(n=120), make_set(n=50, seed=1)
+    detector = quick(name).fit(train)
+    detector.save(tmp_path / "half.safetensors", half=True)
+    kept = read_tensors(tmp_path / "half.safetensors")[1]
+    assert (
+        "torch.float16"
+        in {str(value.dtype) for value in kept.values()}
+        <= {"torch.float16", "torch.float32", "torch.int64"}
+    )
+    small = of.load(tmp_path / "half.safetensors")
+    scores, rounded = detector.score(test), small.score(test)
+    assert rounded.dtype == torch.float32
+    assert not torch.equal(scores, rounded)
+    assert float((scores - rounded).abs().max()) < 5e-3 * float(scores.abs().max())

@@ -1,0 +1,190 @@
+"""Chains in exact cases: no noise, known stationary moments, a skewed target, and nothing global touched."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from scipy.stats import gamma, kstest
+
+import outfield as of
+from outfield.energy.chains import langevin_step, linear
+from outfield.energy.projection import identity, relu_sphere, sphere
+from outfield.energy.starts import FromReplay, make_start
+
+SIGMA = 0.7
+SAMPLERS = [
+    of.MetropolisLangevin(steps=300, step_size=(0.15, 0.15)),
+    of.HamiltonianMonteCarlo(steps=120, step_size=(0.35, 0.35), leapfrog=4),
+]
+
+
+def quadratic(z):
+    return 0.5 * z.square().sum(1) / SIGMA**2
+
+
+def gumbel(z):
+    """A skewed density, exp(−z − e^(−z)): a Gaussian would hide a wrong sign."""
+    return (z + torch.exp(-z)).sum(1)
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def test_without_noise_a_quadratic_contracts_exactly():
+    start = torch.tensor([[1.0, -2.0]], dtype=torch.float64)
+    step = 0.05
+    sampler = of.Langevin(steps=30, step_size=(step, step), noise_std=(0.0, 0.0))
+    ends = of.run_chains(quadratic, start, sampler).ends
+    torch.testing.assert_close(ends, start * (1 - step / SIGMA**2) ** 30)
+
+
+def test_stationary_variance_of_unadjusted_langevin():
+    step, noise = 0.2, 0.3
+    a = step / SIGMA**2
+    sampler = of.Langevin(steps=200, step_size=(step, step), noise_std=(noise, noise))
+    ends = of.run_chains(quadratic, torch.zeros(60_000, 1), sampler, generator=generator()).ends
+    assert float(ends.var()) == pytest.approx(noise**2 / (a * (2 - a)), rel=0.02)
+    assert float(ends.mean()) == pytest.approx(0, abs=0.01)
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS, ids=lambda s: type(s).__name__)
+def test_adjusted_chains_have_the_exact_variance(sampler):
+    chains = of.run_chains(quadratic, torch.zeros(30_000, 2), sampler, generator=generator())
+    assert float(chains.ends.var()) == pytest.approx(SIGMA**2, rel=0.03)
+    assert 0.5 < float(chains.acceptance) <= 1
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS, ids=lambda s: type(s).__name__)
+def test_adjusted_chains_follow_a_skewed_target(sampler):
+    ends = of.run_chains(gumbel, torch.zeros(4000, 1), sampler, generator=generator(2)).ends
+    assert kstest(torch.exp(-ends[:, 0].double()).numpy(), gamma(1).cdf).pvalue > 1e-3
+
+
+def test_small_unadjusted_steps_follow_the_skewed_target_too():
+    step = 0.01
+    sampler = of.Langevin(steps=800, step_size=(step, step), noise_std=(math.sqrt(2 * step),) * 2)
+    ends = of.run_chains(gumbel, torch.zeros(4000, 1), sampler, generator=generator(1)).ends
+    assert kstest(torch.exp(-ends[:, 0].double()).numpy(), gamma(1).cdf).pvalue > 1e-3
+
+
+def test_a_metropolis_test_that_always_passes_would_fail_here():
+    """With large steps unadjusted chains are far too wide; the test must bring them back."""
+    big = of.MetropolisLangevin(steps=400, step_size=(0.6, 0.6))
+    wrong = of.Langevin(steps=400, step_size=(0.6, 0.6), noise_std=(math.sqrt(1.2),) * 2)
+    exact = float(of.run_chains(quadratic, torch.zeros(20_000, 1), big, generator=generator()).ends.var())
+    biased = float(of.run_chains(quadratic, torch.zeros(20_000, 1), wrong, generator=generator()).ends.var())
+    assert exact == pytest.approx(SIGMA**2, rel=0.05)
+    assert biased > 1.3 * SIGMA**2
+
+
+def test_schedules_are_straight_lines():
+    assert [linear((1.0, 0.0), t, 5) for t in range(5)] == [1.0, 0.75, 0.5, 0.25, 0.0]
+    assert linear((3.0, 9.0), 0, 1) == 3.0
+    seen = []
+
+    def constant_slope(z):
+        seen.append(z.detach().clone())
+        return z.sum(1)
+
+    sampler = of.Langevin(steps=3, step_size=(0.3, 0.1), noise_std=(0.0, 0.0))
+    ends = of.run_chains(constant_slope, torch.zeros(1, 1, dtype=torch.float64), sampler).ends
+    assert [float(z) for z in seen] == pytest.approx([0, -0.3, -0.5])
+    assert float(ends) == pytest.approx(-0.6)
+
+
+def test_the_step_is_the_formula():
+    z, grad, noise = torch.ones(1, 2), torch.tensor([[2.0, -1.0]]), torch.tensor([[0.5, 0.5]])
+    torch.testing.assert_close(langevin_step(z, grad, 0.1, 0.2, noise), torch.tensor([[0.9, 1.2]]))
+
+
+@pytest.mark.parametrize("sampler", [of.Langevin(steps=4, step_size=(1e-2, 1e-2), noise_std=(0.3, 0.3)), *SAMPLERS])
+@pytest.mark.parametrize("project", [sphere, relu_sphere])
+def test_projected_chains_stay_where_features_live(sampler, project):
+    start = torch.randn(50, 8, generator=generator())
+    ends = of.run_chains(quadratic, start, sampler, project, generator()).ends
+    torch.testing.assert_close(ends.norm(dim=1), torch.ones(50))
+    if project is relu_sphere:
+        assert (ends >= 0).all()
+
+
+@pytest.mark.parametrize("sampler", [of.Langevin(steps=2), *SAMPLERS])
+def test_pure(sampler):
+    start = torch.randn(5, 3, generator=generator())
+    layer = torch.nn.Linear(3, 1)
+    before, state = start.clone(), torch.get_rng_state()
+
+    def energy(z):
+        return layer(z).squeeze(-1)
+
+    with torch.no_grad():
+        first = of.run_chains(energy, start, sampler, identity, generator(3))
+        assert not torch.is_grad_enabled()
+    second = of.run_chains(energy, start, sampler, identity, generator(3))
+    assert torch.equal(first.ends, second.ends)
+    assert torch.equal(start, before)
+    assert torch.equal(state, torch.get_rng_state())
+    assert layer.weight.grad is None
+    assert not first.ends.requires_grad
+
+
+def test_no_steps_means_no_move():
+    start = torch.randn(3, 2)
+    assert torch.equal(of.run_chains(quadratic, start, of.Langevin(steps=0)).ends, start)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: of.Langevin(steps=-1),
+        lambda: of.Langevin(step_size=(1.0, float("nan"))),
+        lambda: of.Langevin(noise_std=(-1.0, 0.0)),
+        lambda: of.Langevin(step_size=0.1),  # type: ignore[arg-type]
+        lambda: of.HamiltonianMonteCarlo(leapfrog=0),
+        lambda: of.run_chains(quadratic, torch.zeros(3), of.Langevin()),
+    ],
+)
+def test_bad_settings_are_refused(wrong):
+    with pytest.raises(of.InputError):
+        wrong()
+
+
+class TestStarts:
+    real = torch.rand(6, 3, generator=generator())
+
+    def test_data_is_the_batch(self):
+        assert make_start("data", None, 10, 0.05).begin(self.real, generator()) is self.real
+
+    def test_normal_is_standard(self):
+        drawn = make_start("normal", None, 10, 0.05).begin(torch.zeros(50_000, 2), generator())
+        assert float(drawn.mean()) == pytest.approx(0, abs=0.02)
+        assert float(drawn.std()) == pytest.approx(1, abs=0.02)
+
+    def test_prior_is_the_priors_sample(self):
+        prior = of.MixturePrior().fit(self.real, torch.zeros(6, dtype=torch.int64))
+        drawn = make_start("prior", prior, 10, 0.05).begin(self.real, generator())
+        assert torch.equal(drawn, prior.sample(6, generator()))
+
+    def test_replay_goes_on_where_chains_ended(self):
+        start = FromReplay(make_start("normal", None, 0, 0), size=6, fresh_share=0.0)
+        start.begin(self.real, generator(0))
+        ends = torch.arange(18.0).view(6, 3)
+        start.end(ends)
+        again = start.begin(self.real, generator(1))
+        assert sorted(again[:, 0].tolist()) == ends[:, 0].tolist()
+
+    def test_replay_renews_its_share(self):
+        start = FromReplay(make_start("normal", None, 0, 0), size=4000, fresh_share=0.25)
+        batch = torch.zeros(4000, 1)
+        start.begin(batch, generator(0))
+        start.end(torch.full((4000, 1), 99.0))
+        kept = (start.begin(batch, generator(1)) == 99).float().mean()
+        assert float(kept) == pytest.approx(0.75, abs=0.03)
+
+    def test_unknown_or_impossible(self):
+        with pytest.raises(of.UnknownNameError, match="replay"):
+            make_start("nowhere", None, 1, 0.0)
+        with pytest.raises(of.InputError, match="no prior"):
+            make_start("prior", None, 1, 0.0)

@@ -1,0 +1,448 @@
+"""The fused engine takes the eager step's path: in PyTorch on a CPU, in Triton's interpreter, and on a GPU where there is one."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+
+import numpy as np
+import pytest
+import torch
+from tests.helpers.samples import make_set, quick
+from torch import nn
+
+import outfield as of
+from outfield.energy import engine
+from outfield.energy.chains import Random, moves_at_once
+from outfield.energy.eager import Positions, matmul_precision
+from outfield.energy.engine import packing
+from outfield.energy.engine.recorder import Recorder
+from outfield.energy.loop import train, train_seeds
+from outfield.energy.network import SineMLP, layers_of
+from outfield.energy.projection import PROJECTIONS
+
+needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="there is no Triton here")
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
+SAMPLER = of.Langevin(steps=3, step_size=(1e-2, 1e-3), noise_std=(1e-2, 1e-3))
+TRAINING = of.Training(epochs=1, batch_size=32, learning_rate=1e-3, l2=0.5, precision="float32")
+
+
+def rows(n=96, width=24, classes=3, device="cpu"):
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(n) % classes
+    z = torch.rand(classes, width, generator=generator)[labels] + 0.3 * torch.randn(n, width, generator=generator)
+    return nn.functional.normalize(z.relu(), dim=1).to(device), labels.to(device)
+
+
+def fit(
+    training, z, labels=None, seeds=(0,), project="relu_sphere", network=of.MLP(hidden=40, depth=2), sampler=SAMPLER
+):
+    """Energies of all rows after training, one vector for each seed, and the histories."""
+    prior = None if labels is None else of.MixturePrior().fit(z, labels)
+    models = [of.CorrectedEnergy(network.build(z.shape[1], s), 0.5, prior, 5.0).to(z.device) for s in seeds]
+    histories = train_seeds(models, z, training, sampler, PROJECTIONS[project], list(seeds))
+    return [model(z).detach() for model in models], histories
+
+
+def apart(a, b):
+    """Largest difference, relative to the largest energy."""
+    return float((a - b).abs().max() / a.abs().max())
+
+
+def both(training, *args, **kwargs):
+    return [fit(dataclasses.replace(training, engine=name), *args, **kwargs) for name in ("eager", "fused")]
+
+
+VARIANTS = {
+    "with a prior": {},
+    "without a prior": {"labels": None},
+    "from data": {"start": "data"},
+    "from a replay buffer": {"start": "replay", "replay_size": 40},
+    "with both moments": {"betas": (0.5, 0.9)},
+    "without l2": {"l2": 0.0},
+    "on the sphere": {"project": "sphere"},
+    "in the plane": {"project": "none"},
+    "a single hidden layer": {"network": of.MLP(hidden=7, depth=0)},
+}
+
+
+@pytest.fixture(params=VARIANTS, ids=lambda name: name.replace(" ", "-"))
+def variant(request):
+    z, labels = rows()
+    settings = {"labels": labels, **VARIANTS[request.param]}
+    known = {field.name for field in dataclasses.fields(of.Training)}
+    training = dataclasses.replace(TRAINING, **{k: v for k, v in settings.items() if k in known})
+    return training, z, {k: v for k, v in settings.items() if k not in known}
+
+
+class TestPyTorch:
+    def test_an_epoch_agrees_with_the_eager_step(self, variant):
+        training, z, others = variant
+        (eager, [slow]), (fused, [fast]) = both(training, z, **others)
+        assert apart(eager[0], fused[0]) < 1e-5
+        assert fast.loss == pytest.approx(slow.loss, rel=1e-4, abs=1e-6)
+        assert fast.negative_energy == pytest.approx(slow.negative_energy, rel=1e-4, abs=1e-6)
+
+    def test_the_comparison_would_notice_another_seed(self):
+        z, labels = rows()
+        (eager, _), _ = both(TRAINING, z, labels)
+        other, _ = fit(TRAINING, z, labels, seeds=(1,))
+        assert apart(eager[0], other[0]) > 1e-3
+
+    def test_noise_drawn_in_several_blocks(self, monkeypatch):
+        z, labels = rows()
+        monkeypatch.setattr("outfield.energy.chains.NUMBERS_AT_ONCE", 2 * 32 * 24)  # of three moves two, then one
+        (eager, _), (fused, _) = both(TRAINING, z, labels)
+        assert apart(eager[0], fused[0]) < 1e-5
+
+    def test_packed_weights_agree(self, variant, monkeypatch):
+        training, z, others = variant
+        assert packing.pack(torch.rand(2, 2)) is None
+        monkeypatch.setattr(packing, "SMALLEST", 0)
+        if packing.pack(torch.rand(2, 2)) is None:
+            pytest.skip("this build of PyTorch cannot pack")
+        (eager, _), (fused, _) = both(training, z, **others)
+        assert apart(eager[0], fused[0]) < 1e-5
+
+    def test_a_build_without_the_packed_product_is_noticed(self, monkeypatch):
+        monkeypatch.setattr(packing, "SMALLEST", 0)
+        monkeypatch.setattr(packing.Packed, "__call__", lambda self, x, *_: torch.zeros(len(x), len(x)))
+        packing._works.cache_clear()
+        assert packing.pack(torch.rand(2, 2)) is None
+        packing._works.cache_clear()
+
+    def test_adam_begins_when_every_branch_has_joined(self, monkeypatch):
+        """On a GPU the layers' gradients are made in parallel branches; Adam must not run beside them."""
+        events = []
+        beside, join = Recorder.beside, Recorder.join
+        monkeypatch.setattr(Recorder, "beside", lambda self, lane=0: events.append("beside") or beside(self, lane))
+        monkeypatch.setattr(Recorder, "join", lambda self: events.append("join") or join(self))
+        step = torch.optim.Adam.step
+        monkeypatch.setattr(torch.optim.Adam, "step", lambda self: events.append("adam") or step(self))
+        z, labels = rows()
+        fit(TRAINING, z, labels)
+        assert events.count("adam") == 3
+        assert all(events[at - 1] == "join" for at, event in enumerate(events) if event == "adam")
+
+    def test_bfloat16_is_close_where_the_cpu_has_units(self):
+        if not engine.has_bfloat16(torch.device("cpu")):
+            pytest.skip("this CPU has no units for bfloat16")
+        z, labels = rows()
+        exact, _ = fit(TRAINING, z, labels)
+        for name in ("eager", "fused"):
+            rounded, _ = fit(dataclasses.replace(TRAINING, precision="bfloat16", engine=name), z, labels)
+            assert 1e-7 < apart(exact[0], rounded[0]) < 0.02
+
+    def test_seeds_together_are_the_seeds_alone(self):
+        z, labels = rows()
+        together, _ = fit(TRAINING, z, labels, seeds=(3, 5))
+        for energies, seed in zip(together, (3, 5), strict=True):
+            alone, _ = fit(TRAINING, z, labels, seeds=(seed,))
+            assert torch.equal(energies, alone[0])
+
+
+@needs_triton
+class TestInterpreter:
+    """The kernels themselves, on the CPU; small, because the interpreter is slow."""
+
+    @pytest.fixture(autouse=True)
+    def _kernels(self, monkeypatch):
+        if torch.cuda.is_available():
+            pytest.skip("the kernels run on the GPU here")
+        monkeypatch.setattr(engine, "has_triton", lambda device: True)
+
+    @pytest.mark.parametrize(
+        "settings",
+        [{}, {"labels": None}, {"betas": (0.5, 0.9), "project": "sphere"}, {"start": "replay", "project": "none"}],
+        ids=["prior", "alone", "moments", "replay"],
+    )
+    def test_an_epoch_agrees_with_the_eager_step(self, settings):
+        z, labels = rows(n=40, width=20)
+        others = {k: settings[k] for k in ("project",) if k in settings}
+        more = {k: v for k, v in settings.items() if k not in ("project", "labels")}
+        training = dataclasses.replace(TRAINING, batch_size=20, **more)
+        labels = settings.get("labels", labels)
+        (eager, [slow]), (fused, [fast]) = both(training, z, labels=labels, **others)
+        assert apart(eager[0], fused[0]) < 1e-5
+        assert fast.loss == pytest.approx(slow.loss, rel=1e-4, abs=1e-6)
+
+    def test_sizes_that_need_no_masks(self):
+        z, labels = rows(n=128, width=64)
+        training = dataclasses.replace(TRAINING, batch_size=128)
+        sampler = dataclasses.replace(SAMPLER, steps=1)
+        network = of.MLP(hidden=128, depth=1)
+        (eager, _), (fused, _) = both(training, z, labels, network=network, sampler=sampler)
+        assert apart(eager[0], fused[0]) < 1e-5
+
+    def test_several_seeds_in_one_launch(self):
+        z, labels = rows(n=32, width=16)
+        training = dataclasses.replace(TRAINING, batch_size=16)
+        (eager, _), (fused, _) = both(training, z, labels, seeds=(3, 5))
+        assert not torch.equal(fused[0], fused[1])
+        for a, b in zip(eager, fused, strict=True):
+            assert apart(a, b) < 1e-5
+
+    def test_more_classes_than_a_program_holds(self, monkeypatch):
+        from outfield.energy.engine import triton_operations
+
+        monkeypatch.setattr(triton_operations, "MOST_CLASSES", 8)
+        z, labels = rows(n=32, width=16)
+        (eager, _), (fused, _) = both(dataclasses.replace(TRAINING, batch_size=16), z, labels)
+        assert apart(eager[0], fused[0]) < 1e-5
+
+    def test_a_cut_fit_of_two_seeds_goes_on(self, tmp_path, monkeypatch):
+        data = make_set(n=32)
+        detector = quick("EnergyCorrected", training=dataclasses.replace(TRAINING, epochs=2, batch_size=16))
+        whole = detector.fit_seeds(data, [1, 2])
+        path = cut_off(detector, data, tmp_path, monkeypatch)
+        assert (tmp_path / "fit.safetensors").exists()
+        for a, b in zip(whole, detector.fit_seeds(data, [1, 2], checkpoint=path), strict=True):
+            assert torch.equal(a.score(data), b.score(data))
+
+
+def cut_off(detector, data, folder, monkeypatch):
+    """Fit two seeds until the end of the first epoch, where the program is interrupted; gives the checkpoint."""
+
+    def interrupt(self):
+        raise KeyboardInterrupt
+
+    checkpoint = of.Checkpoint(folder / "fit.safetensors", seconds=0)
+    with monkeypatch.context() as patch:
+        patch.setattr("outfield.energy.loop._Run._close_epoch", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            detector.fit_seeds(data, [1, 2], checkpoint=checkpoint)
+    return checkpoint
+
+
+@needs_gpu
+class TestGPU:
+    """On a GPU: recorded graphs, bfloat16, the paper's sizes."""
+
+    @pytest.mark.parametrize("precision", ["float32", "tf32"])
+    def test_an_epoch_agrees_with_the_eager_step(self, variant, precision):
+        training, z, others = variant
+        others = {k: v.cuda() if isinstance(v, torch.Tensor) else v for k, v in others.items()}
+        # Adam's steps hardly depend on a gradient's size, so that large ones magnify rounding.
+        training = dataclasses.replace(training, precision=precision, learning_rate=1e-4)
+        (eager, _), (fused, _) = both(training, z.cuda(), **others)
+        assert apart(eager[0], fused[0]) < (1e-4 if precision == "float32" else 1e-2)
+
+    @pytest.mark.parametrize("classes", [10, 100, 1000, 1500])
+    @pytest.mark.parametrize(("precision", "limit"), [("float32", 1e-4), ("tf32", 1e-4), ("bfloat16", 1e-3)])
+    def test_the_priors_gradient_for_any_number_of_classes(self, classes, precision, limit):
+        from outfield.energy.engine.triton_operations import TritonOperations
+
+        z, labels = rows(n=6000, width=128, classes=classes, device="cuda")
+        prior = of.MixturePrior().fit(z, labels)
+        model = of.CorrectedEnergy(of.MLP(hidden=64, depth=1).build(128, 0), 1.0, prior, 5.0).cuda()
+        training = of.Training(precision=precision)
+        operations = TritonOperations([model], training, PROJECTIONS["sphere"], 256)
+        here = z[None, :256]
+        copy = here.bfloat16() if precision == "bfloat16" else here
+        at = Positions(here, copy, (here - copy.float()).to(copy.dtype) if precision == "bfloat16" else here)
+        found = torch.empty_like(here)
+        operations.prepare(at)
+        operations.descend(torch.zeros(1, 256, 64, dtype=copy.dtype, device="cuda"), at, found)
+        exact = prior.gradient(here[0].double()) / 5
+        assert float((found[0] - exact).norm() / exact.norm()) < limit
+
+    def test_the_papers_sizes_in_bfloat16(self):
+        z, labels = rows(n=2048, width=512, classes=10, device="cuda")
+        training = of.Training(epochs=1, engine="fused")
+        found, _ = fit(training, z, labels, seeds=(0, 1), network=of.MLP(), sampler=of.Langevin())
+        reference = dataclasses.replace(training, engine="eager", precision="float32")
+        expected, _ = fit(reference, z, labels, seeds=(0, 1), network=of.MLP(), sampler=of.Langevin())
+        for a, b in zip(expected, found, strict=True):
+            assert 1e-8 < apart(a, b) < 1e-3
+
+    def test_a_cut_fit_goes_on(self, tmp_path, monkeypatch):
+        data = make_set(n=256)
+        training = dataclasses.replace(TRAINING, epochs=2, start="replay", replay_size=64, learning_rate=1e-4)
+        detector = quick("EnergyCorrected", training=training)
+        whole = detector.fit_seeds(data, [1, 2])
+        path = cut_off(detector, data, tmp_path, monkeypatch)
+        for a, b in zip(whole, detector.fit_seeds(data, [1, 2], checkpoint=path), strict=True):
+            assert apart(a.score(data), b.score(data)) < 1e-4
+
+    def test_without_triton_adam_waits_for_every_gradient(self, monkeypatch):
+        monkeypatch.setattr(engine, "has_triton", lambda device: False)
+        z, labels = rows(n=256, width=16, device="cuda")
+        training = dataclasses.replace(TRAINING, learning_rate=1e-4)
+        (eager, _), (fused, _) = both(training, z, labels, network=of.MLP(hidden=2048, depth=4))
+        assert apart(eager[0], fused[0]) < 0.01  # two eager runs that differ by rounding: 0.001
+
+    def test_seeds_together_are_the_seeds_alone(self):
+        z, labels = rows(n=1024, width=64, device="cuda")
+        together, _ = fit(TRAINING, z, labels, seeds=(3, 5, 8))
+        for energies, seed in zip(together, (3, 5, 8), strict=True):
+            alone, _ = fit(TRAINING, z, labels, seeds=(seed,))
+            assert apart(energies, alone[0]) < 1e-4
+
+    def test_without_triton_the_graph_is_of_pytorch_operations(self, monkeypatch):
+        monkeypatch.setattr(engine, "has_triton", lambda device: False)
+        z, labels = rows(device="cuda")
+        for precision, limit in (("float32", 1e-4), ("bfloat16", 0.02)):
+            (eager, _), (fused, _) = both(dataclasses.replace(TRAINING, precision=precision), z, labels)
+            assert apart(eager[0], fused[0]) < limit
+
+
+class TestChoice:
+    def choose(self, model=None, sampler=SAMPLER, project=PROJECTIONS["relu_sphere"], **training):
+        z, _ = rows()
+        model = model or of.CorrectedEnergy(of.MLP(hidden=8, depth=1).build(24, 0), 0.5)
+        return train(model, z, dataclasses.replace(TRAINING, **training), sampler, project, seed=0)
+
+    @pytest.mark.parametrize(
+        ("what", "reason"),
+        [
+            ({"sampler": of.MetropolisLangevin(steps=2)}, "the sampler is MetropolisLangevin"),
+            ({"project": lambda z: z}, "the projection is not"),
+            ({"model": of.CorrectedEnergy(SineMLP(hidden=8, depth=1).build(24, 0))}, "the network is not"),
+        ],
+        ids=["sampler", "projection", "network"],
+    )
+    def test_what_the_engine_cannot_do_is_left_to_the_eager_step(self, what, reason):
+        assert len(self.choose(**what)) == 1
+        with pytest.raises(of.InputError, match=reason):
+            self.choose(**what, engine="fused")
+
+    def test_a_nearly_singular_mixture_is_left_to_the_eager_step(self):
+        z, labels = rows(n=40, width=24, classes=20)
+        prior = of.MixturePrior(floor=1e-12).fit(z, labels)
+        assert not prior.well_scaled(z)
+        model = of.CorrectedEnergy(of.MLP(hidden=8, depth=1).build(24, 0), 0.5, prior)
+        with pytest.raises(of.InputError, match="nearly singular"):
+            train(model, z, dataclasses.replace(TRAINING, engine="fused"), SAMPLER, PROJECTIONS["sphere"], seed=0)
+
+    def test_bfloat16_without_units_is_refused(self, monkeypatch):
+        monkeypatch.setattr(engine, "has_bfloat16", lambda device: False)
+        with pytest.raises(of.InputError, match="no units"):
+            self.choose(precision="bfloat16")
+
+    def test_unknown_names_are_refused(self):
+        with pytest.raises(of.InputError, match="one of auto, fused, eager"):
+            of.Training(engine="quick")
+        with pytest.raises(of.InputError, match="one of auto, float32, tf32, bfloat16"):
+            of.Training(precision="float16")
+
+    @pytest.mark.parametrize(
+        "network",
+        [
+            nn.Linear(4, 1),
+            nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1)),
+            nn.Sequential(nn.Linear(4, 8), nn.LeakyReLU(), nn.Linear(8, 2)),
+            nn.Sequential(nn.Linear(4, 8), nn.LeakyReLU(0.1), nn.Linear(8, 8), nn.LeakyReLU(0.2), nn.Linear(8, 1)),
+            nn.Sequential(nn.Linear(4, 8, bias=False), nn.LeakyReLU(), nn.Linear(8, 1)),
+            nn.Sequential(nn.Linear(4, 8), nn.LeakyReLU(), nn.Linear(8, 1)).double(),
+            nn.Sequential(nn.Linear(4, 8), nn.LeakyReLU()),
+        ],
+    )
+    def test_other_networks_have_no_layers(self, network):
+        assert layers_of(network) is None
+
+    def test_the_papers_network_has_layers(self):
+        layers = layers_of(of.MLP(hidden=8, depth=4).build(4, 0))
+        assert layers is not None
+        assert (len(layers.linears), layers.slope) == (6, 0.2)
+
+    def test_global_precision_is_put_back(self):
+        before = torch.get_float32_matmul_precision()
+        with matmul_precision("tf32"):
+            assert torch.get_float32_matmul_precision() == "high"
+        assert torch.get_float32_matmul_precision() == before
+
+
+class TestSeeds:
+    def test_detectors_of_several_seeds(self, train_set, test_set):
+        template = quick("EnergyCorrected")
+        fitted = template.fit_seeds(train_set, [4, 9])
+        assert [one.seed for one in fitted] == [4, 9]
+        assert template.seed == 0
+        with pytest.raises(of.NotFittedError):
+            template.score(test_set)
+        for one in fitted:
+            alone = quick("EnergyCorrected", seed=one.seed).fit(train_set)
+            assert torch.equal(one.score(test_set), alone.score(test_set))
+            assert one.history_ == alone.history_
+
+    def test_one_file_for_each_seed(self, train_set, test_set, tmp_path):
+        one, two = quick("EBM").fit_seeds(train_set, range(2))
+        one.save(tmp_path / "one.safetensors")
+        assert torch.equal(of.load(tmp_path / "one.safetensors").score(test_set), one.score(test_set))
+        assert one.fingerprint() != two.fingerprint()
+
+    @pytest.mark.parametrize("seeds", [[], [1, 1], [-1], 4, ["one"], [0.5]])
+    def test_seeds_that_make_no_sense(self, train_set, seeds):
+        with pytest.raises(of.InputError, match="seed"):
+            quick("EBM").fit_seeds(train_set, seeds)
+
+    def test_seeds_may_be_numpys(self, train_set):
+        assert [one.seed for one in quick("EBM").fit_seeds(train_set, np.arange(2))] == [0, 1]
+
+    def test_fitted_detectors_share_nothing_and_hold_no_gradients(self, train_set, test_set):
+        one, two = quick("EnergyCorrected").fit_seeds(train_set, [0, 1])
+        before = two.score(test_set)
+        one.prior_.partial_fit(torch.rand(9, 6), torch.zeros(9, dtype=torch.int64))
+        for parameter in one.model_.network.parameters():
+            assert parameter.grad is None
+            assert parameter.untyped_storage().nbytes() == parameter.nbytes
+            parameter.data.zero_()
+        assert torch.equal(two.score(test_set), before)
+
+    def test_models_that_differ_in_more_than_weights_are_refused(self):
+        z, _ = rows()
+        models = [of.CorrectedEnergy(of.MLP(hidden=8, depth=1).build(24, 0), temperature) for temperature in (1.0, 2.0)]
+        with pytest.raises(of.InputError, match="differ in temperature"):
+            train_seeds(models, z, TRAINING, SAMPLER, PROJECTIONS["sphere"], [0, 1])
+
+    def test_divergence_names_the_seed(self, train_set):
+        training = dataclasses.replace(quick("EBM").training, energy_limit=1e-6)
+        with pytest.raises(of.DivergenceError, match="of seed 7"):
+            quick("EBM", training=training).fit_seeds(train_set, [7, 8])
+
+
+class TestOnDisk:
+    @pytest.mark.parametrize("name", ["EBM", "EnergyCorrected"])
+    @pytest.mark.parametrize("ending", ["safetensors", "parquet"])
+    def test_a_fit_from_disk_is_the_fit_from_memory(self, name, ending, train_set, test_set, tmp_path):
+        path = tmp_path / f"train.{ending}"
+        if ending == "parquet":
+            import pyarrow.parquet
+
+            columns = {"features": train_set.features.numpy().tolist(), "label": train_set.labels.numpy()}
+            pyarrow.parquet.write_table(
+                pyarrow.table(columns).cast(
+                    pyarrow.schema([("features", pyarrow.list_(pyarrow.float32())), ("label", pyarrow.int64())])
+                ),
+                path,
+            )
+        else:
+            train_set.save(path)
+        whole = quick(name).fit(train_set)
+        streamed = quick(name).fit(of.open_features(path), checkpoint=tmp_path / "fit.safetensors")
+        np.testing.assert_allclose(streamed.score(test_set), whole.score(test_set), rtol=1e-5)
+        in_memory = quick(name).fit(
+            train_set, checkpoint=tmp_path / "fit.safetensors"
+        )  # the same fit, so the same checkpoint
+        assert torch.equal(in_memory.model_.network[0].weight, streamed.model_.network[0].weight)
+
+
+class TestNoise:
+    def test_blocks_hold_what_single_draws_would(self):
+        z = torch.empty(32, 8)
+        random = Random(torch.Generator().manual_seed(0), moves=5)
+        generator = torch.Generator().manual_seed(0)
+        for _ in range(5):
+            assert torch.equal(random.normal(z), torch.randn(32, 8, generator=generator))
+
+    def test_a_block_is_never_larger_than_what_is_left(self):
+        assert [moves_at_once(left, 2**20) for left in (1, 3, 4, 9)] == [1, 3, 4, 4]
+        assert moves_at_once(9, 2**23) == 1
+
+
+def test_tiles_fit_the_shared_memory_of_smaller_gpus():
+    triton_operations = pytest.importorskip("outfield.energy.engine.triton_operations")
+    for memory in (64 * 2**10, 97 * 2**10, 225 * 2**10):
+        for rows_, columns, seeds in ((256, 512, 1), (1024, 512, 4), (4096, 1024, 8)):
+            tile = triton_operations.tile_for(rows_, columns, 1024, seeds, 2, 82, memory, least=256)
+            assert (tile.M + tile.N) * max(tile.K, 256) * 2 * tile.stages <= memory

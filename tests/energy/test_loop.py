@@ -1,0 +1,275 @@
+"""Training: the loss, its gradient, resuming to the bit, divergence, and priors that are not the mixture."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from tests.helpers.samples import make_set, quick
+from torch import nn
+
+import outfield as of
+from outfield.config import configurable
+from outfield.energy.eager import loss_of
+from outfield.energy.loop import train
+from outfield.energy.projection import PROJECTIONS
+from outfield.energy.starts import FromNormal, FromPrior, make_start
+
+LEARNED = ["EBM", "EnergyCorrected"]
+
+
+def tiny_model(prior=None, seed=0, width=6):
+    return of.CorrectedEnergy(
+        of.MLP(hidden=8, depth=1).build(width, seed), temperature=0.5, prior=prior, prior_temperature=2.0
+    )
+
+
+def test_the_network_of_the_paper():
+    network = of.MLP().build(512, seed=0)
+    shapes = [tuple(m.weight.shape) for m in network if isinstance(m, nn.Linear)]
+    assert shapes == [(1024, 512), *[(1024, 1024)] * 4, (1, 1024)]
+    assert sum(isinstance(m, nn.LeakyReLU) and m.negative_slope == 0.2 for m in network) == 5
+    weights = [m.weight for m in network if isinstance(m, nn.Linear)]
+    assert not any(torch.equal(a, b) for a, b in itertools.pairwise(weights))
+
+
+def test_the_defaults_are_the_papers():
+    ours, alone = of.EnergyCorrected(), of.EBM()
+    assert ours.sampler == of.Langevin(steps=20, step_size=(1e-6, 1e-7), noise_std=(1e-3, 1e-4))
+    assert (ours.training.learning_rate, ours.training.l2, ours.training.epochs, ours.temperature) == (5e-6, 10, 20, 1)
+    assert (ours.training.betas, ours.training.batch_size, ours.training.input_noise) == ((0, 0.999), 256, 1e-3)
+    assert ours.prior_temperature == 1e3 / 2  # stated for an energy with the factor ½
+    assert alone.sampler == of.Langevin(steps=200, step_size=(1e-2, 1e-3), noise_std=(1e-2, 1e-3))
+    assert (alone.training.learning_rate, alone.training.l2, alone.training.epochs, alone.temperature) == (
+        5e-5,
+        0.1,
+        20,
+        1e-2,
+    )
+    prior = of.MixturePrior().fit(torch.rand(9, 2), torch.arange(9) % 2)
+    assert isinstance(make_start(ours.training.start, prior, 1, 0.0), FromPrior)
+    assert isinstance(make_start(alone.training.start, None, 1, 0.0), FromNormal)
+
+
+def test_loss_is_the_formula():
+    model = tiny_model()
+    real, negatives = torch.rand(7, 6), torch.rand(5, 6)
+    loss, on_real, on_negatives = loss_of(model, real, negatives, l2=0.3)
+    e, n = model.residual(real), model.residual(negatives)
+    torch.testing.assert_close(loss, e.mean() - n.mean() + 0.3 * ((e**2).mean() + (n**2).mean()))
+    torch.testing.assert_close((on_real, on_negatives), (e, n))
+
+
+def test_negatives_distributed_as_data_give_no_likelihood_gradient():
+    model = tiny_model()
+    real = torch.rand(400, 6, generator=torch.Generator().manual_seed(0))
+    shuffled = real[torch.randperm(400, generator=torch.Generator().manual_seed(1))]
+    loss_of(model, real, shuffled, l2=0.0)[0].backward()
+    assert all(float(p.grad.abs().max()) < 1e-6 for p in model.network.parameters())
+
+
+def test_every_parameter_gets_a_gradient():
+    model = tiny_model()
+    loss_of(model, torch.rand(9, 6), torch.rand(9, 6), l2=1.0)[0].backward()
+    assert all(float(p.grad.abs().max()) > 0 for p in model.network.parameters())
+
+
+def test_a_zero_residual_leaves_the_prior():
+    z = torch.rand(20, 6)
+    prior = of.MixturePrior().fit(z, torch.arange(20) % 2)
+    model = tiny_model(prior)
+    for p in model.network.parameters():
+        nn.init.zeros_(p)
+    torch.testing.assert_close(model(z), prior.energy(z) / 2.0)
+
+
+@pytest.mark.parametrize("name", LEARNED)
+def test_history_has_a_row_an_epoch(name, train_set):
+    detector = quick(name).fit(train_set)
+    history = detector.history_
+    assert len(history) == len(history.loss) == len(history.real_energy) == len(history.negative_energy) == 2
+    assert all(abs(value) < 1e3 for value in history.loss)
+
+
+@pytest.mark.parametrize("start", ["prior", "normal", "data", "replay"])
+def test_every_start_trains(start, train_set, test_set):
+    training = of.Training(epochs=2, batch_size=32, learning_rate=1e-3, start=start, replay_size=64)
+    detector = quick("EnergyCorrected", training=training).fit(train_set)
+    assert torch.isfinite(detector.score(test_set)).all()
+
+
+@pytest.mark.parametrize("sampler", [of.MetropolisLangevin(steps=2), of.HamiltonianMonteCarlo(steps=2, leapfrog=2)])
+def test_every_sampler_trains_and_is_saved(sampler, train_set, test_set, tmp_path):
+    detector = quick("EnergyCorrected", sampler=sampler).fit(train_set)
+    detector.save(tmp_path / "d.safetensors")
+    assert of.load(tmp_path / "d.safetensors").sampler == sampler
+
+
+def test_training_lowers_real_energies_below_negative_ones(train_set):
+    training = of.Training(epochs=30, batch_size=40, learning_rate=3e-3, l2=0.1, start="normal")
+    history = quick("EBM", training=training).fit(train_set).history_
+    assert history.real_energy[-1] < history.negative_energy[-1] - 0.2
+
+
+def test_features_with_negative_entries_are_not_cut_off(train_set):
+    centred = of.FeatureSet(train_set.features - 1.5, labels=train_set.labels)
+    assert quick("EBM").fit(train_set).projection_ == "relu_sphere"
+    assert quick("EBM").fit(centred).projection_ == "sphere"
+    with pytest.raises(of.UnknownNameError, match="sphere"):
+        quick("EBM", projection="cube").fit(train_set)
+
+
+def test_a_batch_larger_than_the_data_is_the_data(train_set):
+    training = of.Training(epochs=1, batch_size=10_000)
+    assert len(quick("EnergyCorrected", training=training).fit(train_set[:9]).history_) == 1
+
+
+@configurable
+class UnitPrior(of.Prior):
+    """N(m, s² I): a prior that needs no labels and cannot be sampled."""
+
+    def __init__(self, scale: float = 1.0) -> None:
+        self.scale = scale
+
+    def fit(self, z, labels):
+        self.mean = z.mean(0)
+        return self
+
+    def energy(self, z):
+        return 0.5 * (z - self.mean.to(z)).square().sum(1) / self.scale**2
+
+    def state(self):
+        return {"mean": self.mean}
+
+    def load_state(self, state):
+        self.mean = state["mean"]
+        return self
+
+
+def test_any_prior_can_be_corrected(train_set, test_set, tmp_path):
+    unlabelled = of.FeatureSet(train_set.features)
+    data_start = of.Training(epochs=1, batch_size=32, start="data")
+    detector = quick("EnergyCorrected", prior=UnitPrior(0.3), training=data_start).fit(unlabelled)
+    detector.save(tmp_path / "d.safetensors")
+    loaded = of.load(tmp_path / "d.safetensors")
+    assert loaded.prior.scale == 0.3
+    assert torch.equal(loaded.score(test_set), detector.score(test_set))
+    with pytest.raises(of.InputError, match="start='data'"):
+        quick("EnergyCorrected", prior=UnitPrior(), training=of.Training(epochs=1)).fit(unlabelled)
+
+
+def test_a_failed_refit_leaves_the_first_fit_whole(train_set, test_set, tmp_path):
+    detector = quick("EnergyCorrected").fit(train_set)
+    before = detector.score(test_set)
+    detector.training = of.Training(epochs=9, batch_size=32, learning_rate=1e30, l2=0.0)
+    with pytest.raises(of.DivergenceError):
+        detector.fit(make_set(seed=6, shift=0.5))
+    detector.save(tmp_path / "d.safetensors")
+    assert torch.equal(detector.score(test_set), before)
+    assert torch.equal(of.load(tmp_path / "d.safetensors").score(test_set), before)
+
+
+class TestDivergence:
+    @pytest.mark.parametrize("rate", [1e3, 1e30])
+    def test_exploding_energies_stop_with_advice(self, rate, train_set):
+        training = of.Training(epochs=50, batch_size=32, learning_rate=rate, l2=0.0)
+        with pytest.raises(of.DivergenceError, match=r"diverged in epoch .*learning_rate.*l2.*step_size"):
+            quick("EnergyCorrected", training=training).fit(train_set)
+
+    @pytest.mark.parametrize("rate", [10.0, 1e30])
+    def test_the_last_step_is_looked_at_too(self, rate, train_set):
+        training = of.Training(epochs=1, batch_size=1000, learning_rate=rate)
+        with pytest.raises(of.DivergenceError):
+            quick("EnergyCorrected", training=training, network=of.MLP(hidden=64, depth=2)).fit(train_set)
+
+    def test_a_failed_fit_leaves_nothing_behind(self, train_set, test_set, tmp_path):
+        training = of.Training(epochs=50, batch_size=32, learning_rate=1e30, l2=0.0)
+        detector = quick("EBM", training=training)
+        with pytest.raises(of.DivergenceError):
+            detector.fit(train_set)
+        with pytest.raises(of.NotFittedError):
+            detector.score(test_set)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"epochs": 0},
+        {"epochs": 2.5},
+        {"batch_size": 0},
+        {"learning_rate": 0.0},
+        {"learning_rate": "fast"},
+        {"l2": -1.0},
+        {"start": "moon"},
+        {"replay_fresh": 2.0},
+        {"betas": 0.5},
+        {"betas": (2, 3)},
+    ],
+)
+def test_bad_settings_are_refused(wrong):
+    with pytest.raises(of.InputError, match=next(iter(wrong))):
+        of.Training(**wrong)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"temperature": "warm"},
+        {"temperature": 0.0},
+        {"training": 5},
+        {"sampler": None},
+        {"network": "MLP"},
+        {"seed": -1},
+        {"seed": 2**70},
+        {"seed": 0.5},
+        {"prior": "mixture"},
+        {"prior_temperature": 0},
+    ],
+)
+def test_bad_settings_of_a_detector_stop_before_any_work(wrong, train_set):
+    with pytest.raises(of.InputError, match=next(iter(wrong))):
+        quick("EnergyCorrected", **wrong).fit(train_set)
+
+
+def test_what_could_not_be_saved_is_refused_before_training(train_set):
+    class Homemade(UnitPrior):
+        """Not marked as configurable."""
+
+    with pytest.raises(of.InputError, match="configurable"):
+        quick("EnergyCorrected", prior=Homemade()).fit(train_set)
+    with pytest.raises(of.InputError, match="checkpoint"):
+        quick("EnergyCorrected").fit(train_set, checkpoint=5)
+
+
+def test_numpy_numbers_are_numbers(train_set, tmp_path):
+    training = of.Training(epochs=1, batch_size=32, learning_rate=np.float32(1e-3))
+    quick("EnergyCorrected", prior_temperature=np.float32(5), training=training).fit(train_set).save(
+        tmp_path / "d.safetensors"
+    )
+    assert of.load(tmp_path / "d.safetensors").prior_temperature == 5
+
+
+def test_the_loop_leaves_the_prior_alone():
+    z = torch.rand(64, 6)
+    prior = of.MixturePrior().fit(z, torch.arange(64) % 2)
+    before = prior.energy(z)
+    train(tiny_model(prior), z, of.Training(epochs=1, batch_size=16), of.Langevin(steps=2), PROJECTIONS["none"], seed=0)
+    assert torch.equal(prior.energy(z), before)
+
+
+@pytest.mark.skipif(not hasattr(torch.backends, "fp32_precision"), reason="an older PyTorch")
+def test_products_keep_their_precision_where_it_was_set_the_newer_way():
+    code = """
+import torch
+from outfield.energy.eager import matmul_precision
+torch.backends.fp32_precision = "tf32"
+torch.backends.cuda.matmul.fp32_precision = "tf32"
+with matmul_precision("float32"):
+    assert torch.backends.cuda.matmul.fp32_precision == "ieee"
+assert torch.backends.cuda.matmul.fp32_precision == "tf32"
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

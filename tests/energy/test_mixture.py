@@ -1,0 +1,268 @@
+"""The mixture against torch.distributions, against integrals, in pieces, and where the covariance is singular."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.distributions import Categorical, MixtureSameFamily, MultivariateNormal
+
+import outfield as of
+from outfield.energy.priors.mixture import mahalanobis_sq, mahalanobis_sq_refined
+
+
+def data(n=300, d=4, k=3, seed=0, dtype=torch.float64):
+    g = torch.Generator().manual_seed(seed)
+    labels = torch.randint(k, (n,), generator=g)
+    mixing = torch.randn(d, d, generator=g, dtype=dtype)
+    means = 3 * torch.randn(k, d, generator=g, dtype=dtype)
+    return means[labels] + torch.randn(n, d, generator=g, dtype=dtype) @ mixing, labels
+
+
+def by_the_book(z, labels):
+    """Appendix A.3, written with loops."""
+    classes = labels.unique()
+    means = torch.stack([z[labels == c].mean(0) for c in classes])
+    weights = torch.stack([(labels == c).double().mean() for c in classes])
+    covariance = sum((z[labels == c] - m).T @ (z[labels == c] - m) for c, m in zip(classes, means, strict=True)) / len(
+        z
+    )
+    return weights, means, covariance
+
+
+def reference(z, labels):
+    weights, means, covariance = by_the_book(z, labels)
+    return MixtureSameFamily(Categorical(weights), MultivariateNormal(means, covariance))
+
+
+def test_parameters_are_those_of_the_appendix():
+    z, labels = data()
+    p = of.MixturePrior().fit(z, labels).parameters_
+    weights, means, covariance = by_the_book(z, labels)
+    torch.testing.assert_close(p.log_weights.exp(), weights)
+    torch.testing.assert_close(p.means, means)
+    torch.testing.assert_close(p.eigenvectors @ p.eigenvalues.diag() @ p.eigenvectors.T, covariance)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_log_density_is_that_of_torch_distributions(dtype):
+    z, labels = data()
+    mixture = of.MixturePrior().fit(z, labels)
+    new = data(seed=1)[0]
+    expected = reference(z, labels).log_prob(new)
+    tolerance = 1e-10 if dtype == torch.float64 else 1e-3
+    torch.testing.assert_close(mixture.log_prob(new.to(dtype)).double(), expected, rtol=tolerance, atol=tolerance)
+
+
+def test_gradient_is_that_of_torch_distributions():
+    z, labels = data()
+    mixture, expected = of.MixturePrior().fit(z, labels), reference(z, labels)
+    new = data(seed=1)[0].requires_grad_()
+    (ours,) = torch.autograd.grad(mixture.energy(new).sum(), new)
+    (theirs,) = torch.autograd.grad(-expected.log_prob(new).sum(), new)
+    torch.testing.assert_close(ours, theirs, rtol=1e-8, atol=1e-8)
+
+
+def test_energy_and_log_density_differ_by_a_constant_and_share_the_whitened_form():
+    z, labels = data()
+    mixture = of.MixturePrior().fit(z, labels)
+    gap = mixture.energy(z) + mixture.log_prob(z)
+    torch.testing.assert_close(gap, gap[:1].expand_as(gap))
+    torch.testing.assert_close(mixture.energy_whitened(mixture.whiten(z)), mixture.energy(z))
+
+
+def test_whitened_classes_have_unit_covariance():
+    z, labels = data(n=500)
+    w = of.MixturePrior().fit(z, labels).whiten(z)
+    _, _, covariance = by_the_book(w, labels)
+    torch.testing.assert_close(covariance, torch.eye(4, dtype=torch.float64), atol=1e-9, rtol=0)
+
+
+def test_the_density_integrates_to_one():
+    z, labels = data(d=2)
+    mixture = of.MixturePrior().fit(z, labels)
+    line = torch.linspace(-30, 30, 1201, dtype=torch.float64)
+    total = mixture.log_prob(torch.cartesian_prod(line, line)).exp().sum() * (line[1] - line[0]) ** 2
+    assert float(total) == pytest.approx(1, abs=1e-6)
+
+
+def test_mahalanobis_matches_the_formula_and_affine_maps_leave_it_alone():
+    z, labels = data()
+    _, means, covariance = by_the_book(z, labels)
+    offset = z[:, None, :] - means
+    expected = torch.einsum("nkd,de,nke->nk", offset, covariance.inverse(), offset)
+    torch.testing.assert_close(of.MixturePrior().fit(z, labels).mahalanobis_sq(z), expected)
+    g = torch.Generator().manual_seed(3)
+    moved = z @ torch.randn(4, 4, generator=g, dtype=torch.float64) + 5
+    torch.testing.assert_close(
+        of.MixturePrior(floor=1e-12).fit(moved, labels).mahalanobis_sq(moved), expected, rtol=1e-6, atol=1e-6
+    )
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.integers(1, 120), min_size=1, max_size=6), st.integers(0, 1000))
+def test_pieces_in_any_order_give_the_statistics_of_the_whole(sizes, seed):
+    z, labels = data(n=sum(sizes), seed=seed)
+    z = z + 1e4  # a large common offset must not cost digits
+    whole = of.ClassStatistics.of(z, labels)
+    pieces = [of.ClassStatistics.of(a, b) for a, b in zip(z.split(sizes), labels.split(sizes), strict=True)]
+    for order in (pieces, pieces[::-1]):
+        merged = order[0]
+        for piece in order[1:]:
+            merged = merged.merge(piece)
+        assert torch.equal(merged.classes, whole.classes)
+        torch.testing.assert_close(merged.counts, whole.counts)
+        torch.testing.assert_close(merged.means, whole.means, rtol=1e-12, atol=0)
+        torch.testing.assert_close(
+            merged.scatter, whole.scatter, rtol=1e-6, atol=1e-6 * float(whole.scatter.abs().max()) + 1e-9
+        )
+
+
+def test_streaming_detector_equals_the_whole(train_set, test_set):
+    for name in ("SSD", "GaussianMixture"):
+        streamed = of.DETECTORS[name]()
+        for start in range(0, len(train_set), 17):
+            streamed.partial_fit(train_set[start : start + 17])
+        whole = of.DETECTORS[name]().fit(train_set)
+        torch.testing.assert_close(streamed.score(test_set), whole.score(test_set), rtol=1e-4, atol=1e-4)
+
+
+def test_classes_may_come_late_and_have_gaps():
+    z, _ = data(n=90)
+    labels = torch.tensor([7, 2, 40]).repeat_interleave(30)
+    mixture = of.MixturePrior()
+    for part in (slice(0, 30), slice(30, 90)):
+        mixture.partial_fit(z[part], labels[part])
+    assert mixture.parameters_.classes.tolist() == [2, 7, 40]
+    torch.testing.assert_close(mixture.energy(z), of.MixturePrior().fit(z, labels).energy(z))
+
+
+def test_samples_follow_the_mixture():
+    z, labels = data(n=600, k=3)
+    labels[:300] = 0  # unequal weights
+    mixture = of.MixturePrior().fit(z, labels)
+    drawn = mixture.sample(200_000, torch.Generator().manual_seed(0)).double()
+    weights, means, covariance = by_the_book(z, labels)
+    centre = weights @ means
+    total = covariance + (weights[:, None] * (means - centre)).T @ (means - centre)
+    torch.testing.assert_close(drawn.mean(0), centre, atol=0.05, rtol=0)
+    torch.testing.assert_close(drawn.T.cov(correction=0), total, rtol=0.03, atol=0.1)
+    torch.manual_seed(0)
+    entropies = mixture.energy(drawn).mean(), mixture.energy(reference(z, labels).sample((200_000,))).mean()
+    assert float(entropies[0]) == pytest.approx(float(entropies[1]), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        "one sample a class",
+        "fewer samples than dimensions",
+        "constant features",
+        "all zero",
+        "a duplicated column",
+        "one class",
+    ],
+)
+def test_degenerate_data_gives_finite_and_sensible_energies(case):
+    g = torch.Generator().manual_seed(0)
+    z, labels = torch.randn(12, 20, generator=g), torch.arange(12) % 3
+    if case == "one sample a class":
+        labels = torch.arange(12)
+    if case == "constant features":
+        z = torch.ones(12, 20)
+    if case == "all zero":
+        z = torch.zeros(12, 20)
+    if case == "a duplicated column":
+        z = z.repeat(20, 1) + 0.1 * torch.randn(240, 20, generator=g)
+        z[:, 1] = z[:, 0]
+        labels = labels.repeat(20)
+    if case == "one class":
+        labels = torch.zeros(12, dtype=torch.int64)
+    mixture = of.MixturePrior().fit(z, labels)
+    far = z + 10 * torch.randn(z.shape, generator=g)
+    for value in (mixture.energy(z), mixture.energy(far), mixture.log_prob(z), mixture.mahalanobis_sq(far)):
+        assert torch.isfinite(value).all()
+    assert mixture.energy(z).max() < mixture.energy(far).min()
+    drawn = mixture.sample(1000, torch.Generator().manual_seed(0))
+    assert torch.isfinite(drawn).all()
+    assert float((drawn.mean(0) - z.mean(0)).abs().max()) < 0.3
+
+
+@pytest.mark.parametrize(("n", "d", "k"), [(12, 20, 12), (100, 512, 10), (40, 30, 2)])
+def test_float32_is_as_good_as_float64_where_the_covariance_is_singular(n, d, k):
+    """Near the data too, where expanding the square would leave nothing but rounding."""
+    g = torch.Generator().manual_seed(0)
+    z = torch.nn.functional.normalize(torch.rand(n, d, generator=g))
+    mixture = of.MixturePrior().fit(z, torch.arange(n) % k)
+    near = z + 1e-4 * torch.randn(n, d, generator=g)
+    for points in (z, near):
+        narrow, wide = mixture.mahalanobis_sq(points).amin(1).double(), mixture.mahalanobis_sq(points.double()).amin(1)
+        torch.testing.assert_close(narrow, wide, rtol=1e-3, atol=0.1)
+        torch.testing.assert_close(
+            mixture.energy(points).double(), mixture.energy(points.double()), rtol=1e-3, atol=0.1
+        )
+
+
+def test_the_refined_distances_are_the_plain_ones():
+    g = torch.Generator().manual_seed(0)
+    w, centres = (
+        torch.randn(50, 6, generator=g, dtype=torch.float64),
+        torch.randn(4, 6, generator=g, dtype=torch.float64),
+    )
+    torch.testing.assert_close(mahalanobis_sq_refined(w, centres), mahalanobis_sq(w, centres))
+    torch.testing.assert_close(mahalanobis_sq(w, centres), torch.cdist(w, centres).square())
+
+
+def test_constant_features_in_a_detector():
+    features = torch.ones(30, 5)
+    train = of.FeatureSet(features, labels=torch.arange(30) % 2)
+    other = of.FeatureSet(torch.rand(10, 5, generator=torch.Generator().manual_seed(0)))
+    for name in ("SSD", "GaussianMixture", "KNN"):
+        detector = of.DETECTORS[name](**({"k": 3} if name == "KNN" else {})).fit(train)
+        assert detector.score(train).max() < detector.score(other).min()
+
+
+def test_distances_are_never_negative():
+    w = torch.full((4, 3), 1e4)
+    assert (mahalanobis_sq(w, w[:2]) >= 0).all()
+
+
+def test_unequal_widths_do_not_merge():
+    with pytest.raises(of.InputError, match="width"):
+        of.MixturePrior().partial_fit(torch.rand(5, 3), torch.zeros(5).long()).partial_fit(
+            torch.rand(5, 4), torch.zeros(5).long()
+        )
+
+
+def test_unfitted_and_unlabelled():
+    with pytest.raises(of.NotFittedError):
+        of.MixturePrior().energy(torch.rand(2, 2))
+    with pytest.raises(of.InputError, match="labels"):
+        of.MixturePrior().fit(torch.rand(2, 2), None)
+    with pytest.raises(of.InputError, match="floor"):
+        of.MixturePrior(floor=0)
+
+
+def test_one_gaussian_has_the_closed_form_entropy():
+    z, _ = data(n=4000, d=3, k=1)
+    mixture = of.MixturePrior().fit(z, torch.zeros(len(z), dtype=torch.int64))
+    expected = 0.5 * (3 * math.log(2 * math.pi * math.e) + float(mixture.parameters_.eigenvalues.log().sum()))
+    assert -float(mixture.log_prob(z).mean()) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("singular", [False, True])
+def test_the_written_gradient_is_that_of_the_energy(singular):
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(60) % 4
+    z = torch.rand(4, 40, generator=generator)[labels] + 0.1 * torch.randn(60, 40, generator=generator)
+    if singular:
+        z[:, 0] = 0.1 * labels  # no spread within a class
+    mixture = of.MixturePrior().fit(z, labels)
+    points = (z + 0.01 * torch.randn(60, 40, generator=generator)).requires_grad_()
+    (expected,) = torch.autograd.grad(mixture.energy(points).sum(), points)
+    found = mixture.gradient(points.detach())
+    assert mixture.well_scaled(z) != singular
+    assert float((found - expected).norm() / expected.norm()) < 1e-4

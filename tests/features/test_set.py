@@ -1,0 +1,148 @@
+"""FeatureSet: the one door. What it takes, what it refuses, and that files come back as they were."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from tests.helpers.samples import make_set
+
+import outfield as of
+
+good = np.ones((4, 3), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"features": None}, "features"),
+        ({"features": np.ones(4)}, "two dimensions"),
+        ({"features": np.ones((2, 2, 2))}, "two dimensions"),
+        ({"features": np.ones((0, 3))}, "empty"),
+        ({"features": np.ones((3, 0))}, "empty"),
+        ({"features": np.array([[1.0, np.nan]])}, r"features\[0, 1\] is nan"),
+        ({"features": np.array([[1.0], [np.inf]])}, r"features\[1, 0\] is inf"),
+        ({"features": np.array([["a", "b"]])}, "features must be an array of numbers"),
+        ({"features": np.array([[1 + 2j]])}, "real"),
+        ({"features": [[1.0], [1.0, 2.0]]}, "features"),
+        ({"features": good, "labels": [0, 1, 2]}, "labels has 3 rows but features has 4"),
+        ({"features": good, "labels": [0, 1, 2, -1]}, "out of range"),
+        ({"features": good, "labels": [0.0, 1.0, 2.0, 1.5]}, "integers"),
+        ({"features": good, "labels": [[0], [1], [2], [1]]}, "one dimension"),
+        (
+            {"features": good, "labels": [0, 1, 2, 9], "logits": good},
+            "labels go up to 9, out of range for logits of 3 classes",
+        ),
+        ({"features": good, "logits": good[:2]}, "logits has 2 rows"),
+        ({"features": good, "logits": np.full((4, 3), np.nan)}, "logits"),
+        ({"features": good, "logits": good, "odin_logits": np.ones((4, 5))}, "odin_logits has shape"),
+        ({"features": good, "spread": np.ones(4)}, "spread"),
+        ({"features": torch.eye(3).to_sparse()}, "sparse"),
+        ({"features": np.ma.masked_less(np.arange(6.0).reshape(2, 3), 2)}, "masked"),
+    ],
+)
+def test_bad_input_is_named(arguments, words):
+    with pytest.raises(of.InputError, match=words) as caught:
+        of.FeatureSet(**arguments)
+    assert isinstance(caught.value, ValueError)
+    assert isinstance(caught.value, of.OutfieldError)
+
+
+def test_what_it_takes():
+    data = of.FeatureSet([[1, 2], [3, 4]], labels=np.array([0, 1], np.uint8))
+    assert data.features.dtype == torch.float32
+    assert data.labels.dtype == torch.int64
+    assert of.FeatureSet(np.ones((2, 2), ">f8")).features.dtype == torch.float64
+    assert torch.equal(
+        of.FeatureSet(np.arange(6.0).reshape(3, 2)[::-1]).features[0], torch.tensor([4.0, 5.0], dtype=torch.float64)
+    )
+    read_only = np.ones((2, 2), np.float32)
+    read_only.flags.writeable = False
+    assert len(of.FeatureSet(read_only)) == 2
+    assert of.FeatureSet(torch.ones(2, 2, requires_grad=True)).features.requires_grad is False
+
+
+def test_arrays_are_shared_not_copied():
+    array = np.ones((3, 2), np.float32)
+    assert of.FeatureSet(array).features.data_ptr() == array.ctypes.data
+
+
+def test_rows():
+    data = make_set(n=10)
+    assert len(data[2:5]) == 3
+    assert torch.equal(data[[1, 3]].labels, data.labels[[1, 3]])
+    assert len(data[data.labels == 1]) == int((data.labels == 1).sum())
+    assert torch.equal(data[::-1].labels, data.labels.flip(0))
+    assert torch.equal(data[np.array([2, 0])].features, data.features[[2, 0]])
+    for wrong in ([500], [True, False], "abc", 1.5):
+        with pytest.raises(of.InputError, match="rows"):
+            data[wrong]
+    with pytest.raises(of.InputError, match=r"\[3:4\]"):
+        data[3]
+    joined = of.FeatureSet.join([data[:4], data[4:]])
+    assert all(torch.equal(a, b) for a, b in zip(joined.tensors().values(), data.tensors().values(), strict=True))
+    with pytest.raises(of.InputError, match="different fields"):
+        of.FeatureSet.join([data, of.FeatureSet(data.features)])
+    with pytest.raises(of.InputError, match="widths"):
+        of.FeatureSet.join([of.FeatureSet(np.ones((1, 2))), of.FeatureSet(np.ones((1, 3)))])
+    with pytest.raises(of.InputError, match="at least one"):
+        of.FeatureSet.join([])
+
+
+def test_batches_cover_everything_once():
+    data = make_set(n=11)
+    pieces = list(data.batches(4))
+    assert [len(piece["features"]) for piece in pieces] == [4, 4, 3]
+    assert torch.equal(torch.cat([piece["features"] for piece in pieces]), data.features)
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    hnp.arrays(
+        st.sampled_from([np.float16, np.float32, np.float64]),
+        hnp.array_shapes(min_dims=2, max_dims=2),
+        elements=st.floats(-100, 100, width=16),
+    ),
+    st.sampled_from([".npz", ".safetensors"]),
+)
+def test_files_come_back_equal(tmp_path_factory, array, ending):
+    path = tmp_path_factory.mktemp("f") / f"set{ending}"
+    data = of.FeatureSet(array, labels=np.arange(len(array)), spread=array)
+    data.save(path)
+    loaded = of.FeatureSet.load(path)
+    assert loaded.tensors().keys() == data.tensors().keys()
+    for name, value in data.tensors().items():
+        assert value.dtype == loaded.tensors()[name].dtype
+        assert torch.equal(value, loaded.tensors()[name])
+
+
+def test_bfloat16_goes_into_safetensors_only(tmp_path):
+    data = of.FeatureSet(torch.ones(2, 2, dtype=torch.bfloat16))
+    data.save(tmp_path / "a.safetensors")
+    assert of.FeatureSet.load(tmp_path / "a.safetensors").features.dtype == torch.bfloat16
+    with pytest.raises(of.InputError, match="bfloat16"):
+        data.save(tmp_path / "a.npz")
+
+
+def test_a_pack_of_several_sets(tmp_path):
+    path = tmp_path / "pack.npz"
+    np.savez(path, train_features=good, train_labels=np.arange(4), test_features=2 * good)
+    assert of.FeatureSet.load(path, "train").labels.tolist() == [0, 1, 2, 3]
+    assert float(of.FeatureSet.load(path, "test").features[0, 0]) == 2
+    with pytest.raises(of.FileFormatError, match="train, test"):
+        of.FeatureSet.load(path)
+    with pytest.raises(of.FileFormatError, match="no set 'val'"):
+        of.FeatureSet.load(path, "val")
+    with pytest.raises(of.InputError, match="several sets"):
+        of.FeatureSet.load(tmp_path / "pack.safetensors", "train")
+
+
+def test_endings(tmp_path):
+    for name in ("a.pkl", "a"):
+        with pytest.raises(of.InputError, match="safetensors"):
+            of.FeatureSet(good).save(tmp_path / name)
+        with pytest.raises(of.InputError, match="safetensors"):
+            of.FeatureSet.load(tmp_path / name)

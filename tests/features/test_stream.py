@@ -1,0 +1,445 @@
+"""Features on disk: the same numbers as in memory, each format, each mistake, and memory that stays fixed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+import torch
+from tests.helpers.samples import make_set, quick
+
+import outfield as of
+from outfield.energy.priors import moments
+from outfield.features.stream import open_or_read
+
+ROWS, WIDTH = 700, 6
+STREAMED = [name for name, cls in of.DETECTORS.items() if cls.fits_in_pieces and not hasattr(quick(name), "seed")]
+"""Detectors that are fitted at once; those that are trained agree to rounding only."""
+
+
+def write_parquet(path, data: of.FeatureSet, wide: bool, fixed: bool = True, group: int = 130):
+    columns = {"label": data.labels.numpy()}
+    for prefix, name in (("feature", "features"), ("logit", "logits"), ("odin_logit", "odin_logits")):
+        value = getattr(data, name).numpy()
+        if wide:
+            columns |= {f"{prefix}_{i}": value[:, i] for i in range(value.shape[1])}
+        elif fixed:
+            columns[name] = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(value.ravel()), value.shape[1])
+        else:
+            columns[name] = pyarrow.array(list(value))
+    pyarrow.parquet.write_table(pyarrow.table(columns), path, row_group_size=group)
+
+
+def write_foreign(path, tensors, metadata=None):
+    from safetensors.torch import save_file
+
+    save_file(tensors, path, metadata)
+
+
+@pytest.fixture(scope="module")
+def data() -> of.FeatureSet:
+    return make_set(n=ROWS, width=WIDTH)
+
+
+@pytest.fixture(scope="module")
+def folder(data, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("streams")
+    data.save(folder / "ours.safetensors")
+    data.save(folder / "ours.npz")
+    write_foreign(folder / "foreign.safetensors", data.tensors())
+    np.savez(folder / "pack.npz", **{f"train_{name}": value.numpy() for name, value in data.tensors().items()})
+    for name, value in data.tensors().items():
+        np.save(folder / f"{name}.npy", value.numpy())
+    write_parquet(folder / "wide.parquet", data, wide=True)
+    write_parquet(folder / "lists.parquet", data, wide=False)
+    write_parquet(folder / "loose.parquet", data, wide=False, fixed=False, group=ROWS)
+    return folder
+
+
+SOURCES = ["ours.safetensors", "ours.npz", "foreign.safetensors", "pack.npz#train", "features.npy",
+           "wide.parquet", "lists.parquet", "loose.parquet"]  # fmt: skip
+DENSE = [source for source in SOURCES if "parquet" not in source]
+
+
+def opened(folder, source) -> of.FeatureStream:
+    if source == "features.npy":
+        beside = {name: folder / f"{name}.npy" for name in ("labels", "logits", "spread", "odin_logits")}
+        return of.open_features(folder / source, **beside)
+    return of.open_features(f"{folder}/{source}")
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_batches_are_those_of_the_set(folder, source, data):
+    stream = opened(folder, source)
+    assert len(stream) == ROWS
+    assert set(stream.shapes) == set(data.shapes) - ({"spread"} if "parquet" in source else set())
+    for size in (64, 130, ROWS, 10_000):
+        for piece, expected in zip(stream.batches(size), data.batches(size), strict=True):
+            for name, value in piece.items():
+                assert value.dtype == expected[name].dtype
+                assert torch.equal(value, expected[name])
+    (only,) = stream.batches(ROWS, ["logits"])
+    assert list(only) == ["logits"]
+    loaded = stream.in_memory()
+    assert all(torch.equal(value, data.tensors()[name]) for name, value in loaded.tensors().items())
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("name", STREAMED)
+def test_fits_and_scores_equal_those_in_memory(folder, source, name, data, test_set, monkeypatch):
+    monkeypatch.setattr(moments, "PIECE_NUMBERS", 64 * WIDTH)
+    monkeypatch.setattr(moments, "PIECE_ROWS", 64)
+    monkeypatch.setattr(of.DETECTORS[name], "rows_at_once", 48)
+    stream = opened(folder, source)
+    streamed, loaded = quick(name).fit(stream), quick(name).fit(data)
+    assert streamed.fingerprint() == loaded.fingerprint()
+    assert torch.equal(streamed.score(test_set), loaded.score(test_set))
+    assert torch.equal(loaded.score(stream), loaded.score(data))
+
+
+@pytest.mark.parametrize("name", of.DETECTORS)
+def test_every_detector_scores_a_stream_to_the_bit(folder, name, train_set, data):
+    detector = quick(name).fit(train_set)
+    assert torch.equal(detector.score(opened(folder, "ours.safetensors")), detector.score(data))
+
+
+def test_a_detector_that_needs_everything_gets_it(folder, data):
+    class Whole(of.MSP):
+        fits_in_pieces = False
+
+        def _fit(self, train):
+            assert isinstance(train, of.FeatureSet)
+            self.seen = train
+
+    assert torch.equal(Whole().fit(opened(folder, "wide.parquet")).seen.features, data.features)
+
+
+def test_streams_may_be_learned_one_after_the_other(folder, data, test_set):
+    twice = of.SSD().partial_fit(opened(folder, "ours.npz")).partial_fit(opened(folder, "wide.parquet"))
+    whole = of.SSD().fit(of.FeatureSet.join([data, data]))
+    torch.testing.assert_close(twice.score(test_set), whole.score(test_set))
+
+
+@pytest.mark.parametrize("source", DENSE)
+def test_rows_in_any_order(folder, source, data):
+    stream = opened(folder, source)
+    index = torch.randperm(ROWS, generator=torch.Generator().manual_seed(0))[:50]
+    for chosen in (index, index.numpy(), index.tolist(), [3, 3, 0]):
+        for name, value in stream.rows(chosen, ["features", "labels"]).items():
+            assert torch.equal(value, data.tensors()[name][torch.as_tensor(chosen)])
+            assert torch.equal(value, data.rows(chosen)[name])
+
+
+def test_rows_that_are_not_there(folder, data):
+    for source in (data, opened(folder, "ours.npz")):
+        for wrong in ([ROWS], [-1], [0.5], [[1]]):
+            with pytest.raises(of.InputError, match="rows"):
+                source.rows(wrong)
+        with pytest.raises(of.MissingFieldError, match="colour"):
+            source.rows([0], ["colour"])
+    with pytest.raises(of.InputError, match="in_memory"):
+        opened(folder, "wide.parquet").rows([0])
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float64, np.uint8, ">f4", ">i2"])
+def test_types_are_those_of_a_feature_set(tmp_path, dtype):
+    array = (10 * np.random.default_rng(0).random((9, 4))).astype(dtype)
+    np.save(tmp_path / "f.npy", array)
+    expected = of.FeatureSet(array).features
+    (piece,) = of.open_features(tmp_path / "f.npy").batches(9)
+    assert piece["features"].dtype == expected.dtype
+    assert torch.equal(piece["features"], expected)
+
+
+def test_bfloat16_and_half_columns(tmp_path):
+    write_foreign(tmp_path / "b.safetensors", {"features": torch.rand(5, 3).bfloat16()})
+    (piece,) = of.open_features(tmp_path / "b.safetensors").batches(5)
+    assert piece["features"].dtype == torch.bfloat16
+    half = np.random.default_rng(0).random((5, 3)).astype(np.float16)
+    write_parquet(tmp_path / "h.parquet", of.FeatureSet(half, labels=[0] * 5, logits=half, odin_logits=half), wide=True)
+    (piece,) = of.open_features(tmp_path / "h.parquet").batches(5)
+    assert torch.equal(piece["features"], torch.from_numpy(half))
+
+
+def test_a_feature_set_on_a_memory_map(tmp_path, folder, data, test_set):
+    mapped = of.FeatureSet(np.load(folder / "features.npy", mmap_mode="r"), labels=np.load(folder / "labels.npy"))
+    assert torch.equal(of.SSD().fit(mapped).score(test_set), of.SSD().fit(data).score(test_set))
+
+
+def bad_values(kind):
+    """A set with one wrong value in row 300, and the words that say so."""
+    features, labels = np.ones((ROWS, 3), np.float32), np.zeros(ROWS, np.int64)
+    if kind == "nan":
+        features[300, 1] = np.nan
+        return features, labels, r"features\[300, 1\] is nan; all values must be finite"
+    if kind == "inf":
+        features[300, 2] = -np.inf
+        return features, labels, r"features\[300, 2\] is -inf"
+    labels[300] = -7 if kind == "negative" else 3
+    return features, labels, r"labels go (down to -7|up to 3), out of range.*\(row 300\)"
+
+
+@pytest.mark.parametrize("kind", ["nan", "inf", "negative", "too high"])
+@pytest.mark.parametrize("ending", ["safetensors", "npz", "parquet"])
+def test_bad_values_are_found_in_their_row(tmp_path, kind, ending):
+    features, labels, words = bad_values(kind)
+    path, logits = tmp_path / f"bad.{ending}", np.ones((ROWS, 3), np.float32)
+    arrays = {"features": features, "labels": labels, "logits": logits}
+    if ending == "safetensors":
+        write_foreign(path, {name: torch.from_numpy(array) for name, array in arrays.items()})
+    elif ending == "npz":
+        np.savez(path, **arrays)
+    else:
+        columns = {f"feature_{i}": features[:, i] for i in range(3)} | {f"logit_{i}": logits[:, i] for i in range(3)}
+        pyarrow.parquet.write_table(pyarrow.table({**columns, "label": labels}), path, row_group_size=100)
+    stream = of.open_features(path)
+    with pytest.raises(of.InputError, match=words):
+        of.SSD().fit(stream)
+    if ending != "parquet":
+        with pytest.raises(of.InputError, match=words):
+            stream.rows([5, 300, 2])
+        stream.rows([5, 299, 2])
+    if kind in ("nan", "inf"):
+        assert len(list(stream.batches(ROWS, ["labels"]))) == 1  # what is not read is not checked
+
+
+def save_npy(path, array):
+    np.save(path, array)
+    return path
+
+
+def test_shapes_and_types_are_refused_at_the_door(tmp_path):
+    good = np.ones((4, 3), np.float32)
+    for array, words in [
+        (np.ones(4), "two dimensions"),
+        (np.ones((0, 3)), "empty"),
+        (np.ones((4, 3), complex), "real numbers"),
+        (np.ones((4, 3), bool), "real numbers"),
+        (np.full((4, 3), "a"), "array of numbers"),
+        (np.asfortranarray(good), "column by column"),
+    ]:
+        with pytest.raises(of.InputError, match=words):
+            of.open_features(save_npy(tmp_path / "f.npy", array))
+    save_npy(tmp_path / "f.npy", good)
+    for field, array, words in [
+        ("labels", np.zeros(3, int), "labels has 3 rows but features has 4"),
+        ("labels", np.zeros(4), "labels must be integers"),
+        ("labels", np.zeros((4, 1), int), "one dimension"),
+        ("logits", np.ones((5, 2)), "logits has 5 rows"),
+    ]:
+        with pytest.raises(of.InputError, match=words):
+            of.open_features(tmp_path / "f.npy", **{field: save_npy(tmp_path / "x.npy", array)})
+    with pytest.raises(of.InputError, match="odin_logits has shape"):
+        of.open_features(
+            tmp_path / "f.npy",
+            logits=save_npy(tmp_path / "a.npy", np.ones((4, 2))),
+            odin_logits=save_npy(tmp_path / "b.npy", np.ones((4, 5))),
+        )
+    objects = np.empty((4, 3), object)
+    np.save(tmp_path / "o.npy", objects, allow_pickle=True)
+    with pytest.raises(of.FileFormatError, match="never unpickled"):
+        of.open_features(tmp_path / "o.npy")
+
+
+def test_what_cannot_be_opened(tmp_path, folder, data):
+    with pytest.raises(of.StorageError, match="no such file"):
+        of.open_features(tmp_path / "no.npy")
+    with pytest.raises(of.InputError, match=r"\.parquet"):
+        of.open_features(tmp_path / "a.csv")
+    with pytest.raises(of.InputError, match="several sets"):
+        of.open_features(f"{folder}/ours.safetensors#train")
+    with pytest.raises(of.InputError, match="labels"):
+        of.open_features(folder / "ours.npz", labels=folder / "labels.npy")
+    with pytest.raises(of.FileFormatError, match="name one of them: train"):
+        of.open_features(folder / "pack.npz")
+    with pytest.raises(of.FileFormatError, match="no set 'test'"):
+        of.open_features(f"{folder}/pack.npz#test")
+    of.MSP().fit(data).save(tmp_path / "d.safetensors")
+    with pytest.raises(of.FileFormatError, match="not a FeatureSet"):
+        of.open_features(tmp_path / "d.safetensors")
+    np.savez_compressed(tmp_path / "c.npz", features=data.features.numpy())
+    with pytest.raises(of.InputError, match="compressed"):
+        of.open_features(tmp_path / "c.npz")
+    assert isinstance(open_or_read(str(tmp_path / "c.npz")), of.FeatureSet)
+    assert isinstance(open_or_read(str(folder / "ours.npz")), of.FeatureStream)
+
+
+@pytest.mark.parametrize("source", ["ours.safetensors", "ours.npz", "features.npy", "wide.parquet"])
+@pytest.mark.parametrize("keep", [0, 5, 60, 0.5, -1])
+def test_truncated_files(folder, source, keep, tmp_path):
+    content = (folder / source).read_bytes()
+    path = tmp_path / source
+    path.write_bytes(content[: int(keep * len(content)) if keep == 0.5 else keep])
+    with pytest.raises(of.FileFormatError, match=source):
+        list(of.open_features(path).batches(100))
+
+
+@pytest.mark.parametrize("source", ["ours.safetensors", "ours.npz"])
+def test_a_changed_byte_is_found_at_the_end_of_the_pass(folder, source, tmp_path, data):
+    path = tmp_path / source
+    content = (folder / source).read_bytes()
+    for field in ("features", "logits"):
+        start = content.index(getattr(data, field).numpy().tobytes())
+        path.write_bytes(content[:start] + bytes([content[start] ^ 1]) + content[start + 1 :])
+        with pytest.raises(of.FileFormatError, match="checksum"):
+            of.SSD().fit(of.open_features(path))
+        with pytest.raises(of.FileFormatError, match=source):
+            of.FeatureSet.load(path)
+
+
+@pytest.mark.parametrize("how", ["shrinks", "changes", "goes"])
+@pytest.mark.parametrize("source", ["ours.npz", "foreign.safetensors", "wide.parquet"])
+def test_a_file_that_changes_while_it_is_read(folder, source, how, tmp_path):
+    path = tmp_path / source
+    path.write_bytes((folder / source).read_bytes())
+    stream = of.open_features(path)
+    pieces = stream.batches(50)
+    next(pieces)
+    if how == "goes":
+        path.unlink()
+    elif how == "shrinks":
+        os.truncate(path, 3000)
+    else:
+        os.utime(path, ns=(0, 0))
+    with pytest.raises(of.FileFormatError, match=source):
+        list(pieces)
+    with pytest.raises(of.FileFormatError, match="changed"):
+        next(stream.batches(50))
+
+
+def test_lists_of_different_lengths(tmp_path):
+    rows = [[1.0, 2.0]] * 100 + [[1.0, 2.0, 3.0]] * 100
+    table = pyarrow.table({"features": rows, "label": [0] * 200})
+    pyarrow.parquet.write_table(table, tmp_path / "l.parquet", row_group_size=100)
+    with pytest.raises(of.InputError, match="same length"):
+        list(of.open_features(tmp_path / "l.parquet").batches(10))
+    double = {"feature_0": [1.0], "features": [[1.0]]}
+    pyarrow.parquet.write_table(pyarrow.table(double), tmp_path / "d.parquet")
+    with pytest.raises(of.FileFormatError, match="twice"):
+        of.open_features(tmp_path / "d.parquet")
+
+
+def test_a_stream_that_lacks_what_is_needed(folder, tmp_path):
+    stream = of.open_features(folder / "features.npy")
+    with pytest.raises(of.MissingFieldError, match=r"labels.*features\.npy"):
+        of.SSD().fit(stream)
+    with pytest.raises(of.InputError, match="columns"):
+        of.SSD().fit(make_set(width=5)).score(stream)
+    with pytest.raises(of.InputError, match="size"):
+        next(stream.batches(0))
+    assert repr(stream).endswith("features.npy: 700 samples, features 6-d)")
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("offset", [0.0, 1e4])
+def test_workers_share_the_statistics(workers, offset):
+    g = torch.Generator().manual_seed(0)
+    z = torch.randn(1000, 150, generator=g, dtype=torch.float64) + offset
+    labels = torch.randint(4, (1000,), generator=g) * 5
+    before, threads = z.clone(), torch.get_num_threads()
+    pieces = list(zip(z.split(64), labels.split(64), strict=True))
+    found = of.ClassStatistics.over(pieces, workers)
+    assert torch.get_num_threads() == threads
+    assert torch.equal(z, before)
+    means = torch.stack([z[labels == c].mean(0) for c in found.classes])
+    within = z - means[labels // 5]
+    assert found.classes.tolist() == [0, 5, 10, 15]
+    assert found.counts.tolist() == labels.bincount()[::5].tolist()
+    torch.testing.assert_close(found.means, means, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(found.scatter, within.T @ within, rtol=1e-9, atol=1e-7 if offset else 1e-10)
+    again = of.ClassStatistics.over(iter(pieces), workers)
+    assert torch.equal(again.scatter, found.scatter)
+
+
+def test_an_error_in_a_worker_arrives_and_threads_are_as_before():
+    def fails(z):
+        raise of.InputError("on purpose")
+
+    threads = torch.get_num_threads()
+    pieces = ((torch.ones(4, 2), torch.zeros(4, dtype=torch.int64)) for _ in range(1000))
+    with pytest.raises(of.InputError, match="on purpose"):
+        of.ClassStatistics.over(pieces, 2, fails)
+    assert torch.get_num_threads() == threads
+    with pytest.raises(of.InputError, match="no pieces"):
+        of.ClassStatistics.over([])
+
+
+def test_an_outlier_as_first_row_costs_no_digits_that_count():
+    """The fixed point of a class is its first rows' mean; far off, it cancels, by less than the floor."""
+    g = torch.Generator().manual_seed(0)
+    z = torch.randn(4000, 5, generator=g, dtype=torch.float64)
+    z[0] += 1e6
+    labels = torch.zeros(4000, dtype=torch.int64)
+    found = of.ClassStatistics.over(zip(z.split(1), labels.split(1), strict=True))
+    within = z - z.mean(0)
+    expected = within.T @ within
+    assert float((found.scatter - expected).abs().max()) < 1e-9 * float(expected.abs().max())
+
+
+MEMORY = """
+import json, sys
+import outfield as of
+def highest():
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM")) / 1024
+stream = of.open_features(sys.argv[1])
+small = of.FeatureSet(**next(stream.batches(20_000)))
+of.SSD().to("cpu").fit(small).score(small)
+before = highest()
+detector = of.SSD().to("cpu").fit(stream)
+detector.score(stream)
+print(json.dumps(highest() - before))
+"""
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="the highest resident size is read from /proc")
+@pytest.mark.parametrize("ending", ["safetensors", "parquet"])
+def test_memory_does_not_grow_with_the_file(tmp_path, ending):
+    path, rows, width = tmp_path / f"big.{ending}", 600_000, 64
+    size = 8 * rows * width
+    piece = np.random.default_rng(0).random((20_000, width))
+    if ending == "safetensors":
+        header = {
+            "features": {"dtype": "F64", "shape": [rows, width], "data_offsets": [0, size]},
+            "labels": {"dtype": "U8", "shape": [rows], "data_offsets": [size, size + rows]},
+        }
+        text = json.dumps(header).encode()
+        with path.open("wb") as file:
+            file.write(len(text).to_bytes(8, "little") + text)
+            for _ in range(rows // len(piece)):
+                file.write(piece.tobytes())
+            file.write(bytes(rows))
+    else:
+        column = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(piece.ravel()), width)
+        table = pyarrow.table({"features": column, "label": np.zeros(len(piece), np.int64)})
+        table = pyarrow.concat_tables([table] * (rows // len(piece)))
+        pyarrow.parquet.write_table(table, path, row_group_size=rows, use_dictionary=False, compression=None)
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}  # two processes of tests on two cores
+    done = subprocess.run([sys.executable, "-c", MEMORY, str(path)], capture_output=True, text=True, env=env)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) < size / 2**20 / 3
+
+
+def test_the_command_line_streams(folder, tmp_path, monkeypatch):
+    """As the library: fit and score without loading."""
+    from outfield.cli import features as cli
+
+    def refused(*_):
+        raise AssertionError("the file was loaded whole")
+
+    monkeypatch.setattr(cli, "read_features", refused)
+    monkeypatch.setattr(of.FeatureSet, "load", refused)
+    for source in ("ours.npz", "wide.parquet", "pack.npz#train"):
+        with warnings.catch_warnings():
+            cli.app(["fit", "SSD", f"{folder}/{source}", "-o", f"{tmp_path}/d.safetensors"], standalone_mode=False)
+            cli.app(
+                ["score", f"{tmp_path}/d.safetensors", f"{folder}/features.npy", "-o", f"{tmp_path}/s.npz"],
+                standalone_mode=False,
+            )
+        assert len(np.load(tmp_path / "s.npz")["score"]) == ROWS

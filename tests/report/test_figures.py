@@ -1,0 +1,261 @@
+"""Figures of a benchmark: what is written, and that panels show the numbers they should."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import os
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from PIL import Image
+from tests.helpers.benchmark_samples import PAPER, PROTOCOL, make_run
+
+import outfield as of
+from outfield.benchmark import BenchmarkRun, View
+from outfield.benchmark.protocol import Protocol
+from outfield.benchmark.summary import summarise
+from outfield.energy.loop import History
+from outfield.report import figures
+from outfield.report.figures import chart, histograms, roc
+
+NAMES = {"sets", "roc", "histograms", "features", "training"}
+
+
+@pytest.fixture(scope="module")
+def run():
+    return make_run()
+
+
+def axes_of(panel):
+    with matplotlib.rc_context(chart.DRAWING):
+        axes = Figure().subplots()
+        panel.draw(axes)
+    return axes
+
+
+def texts(axes):
+    return [text.get_text() for text in axes.texts]
+
+
+def test_every_figure_is_written_in_full_size(run, tmp_path):
+    written = figures.write_figures(run, tmp_path / "new" / "folder", PAPER)
+    assert {path.stem for path in written} == NAMES
+    assert sorted(path.name for path in written) == sorted(os.listdir(tmp_path / "new" / "folder"))
+    widths = {"sets": 3 * 3.4, "roc": 3 * 3.4, "histograms": 4 * 3.4, "features": 4 * 2.5, "training": 3 * 3.4}
+    for path in written:
+        with Image.open(path) as image:
+            assert image.format == "PNG"
+            assert image.width == round(200 * widths[path.stem])
+            assert image.height > 500
+            pixels = np.asarray(image.convert("RGB"))
+        assert (pixels[0, 0] == 255).all()
+        inked = (pixels < 250).any(2)
+        assert 0.005 < inked.mean() < 0.6
+        assert not inked[:, -1].any(), "something is cut off at the right"
+
+
+@pytest.mark.parametrize(
+    ("lacking", "left"),
+    [
+        ({"records": []}, {"roc", "histograms", "features", "training"}),
+        ({"scores": {}}, {"sets", "features", "training"}),
+        ({"views": []}, NAMES - {"features"}),
+        ({"histories": {}}, NAMES - {"training"}),
+    ],
+)
+def test_a_chart_without_data_is_left_out(run, lacking, left):
+    assert {chart.name for chart in figures.charts(dataclasses.replace(run, **lacking))} == left
+
+
+def test_an_empty_run_has_no_figures(tmp_path):
+    assert figures.write_figures(BenchmarkRun(PROTOCOL), tmp_path) == []
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_figure_is_written_whole_or_not_at_all(run, tmp_path, monkeypatch):
+    (tmp_path / "sets.png").write_bytes(b"before")
+
+    def refuse(*args: object) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(os, "replace", refuse)
+    with pytest.raises(of.StorageError, match="disk full"):
+        figures.write_figures(run, tmp_path)
+    assert (tmp_path / "sets.png").read_bytes() == b"before"
+    assert os.listdir(tmp_path) == ["sets.png"]
+
+
+def test_a_folder_that_cannot_be_made(run, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(of.StorageError, match="cannot make the folder"):
+        figures.write_figures(run, tmp_path / "file" / "below")
+
+
+@pytest.mark.parametrize("digits", [0, 8])  # with many ties, and with none
+def test_the_roc_curve_agrees_with_the_metrics(digits):
+    rng = np.random.default_rng(1)
+    ids, oods = rng.standard_normal(1000).round(digits), (rng.standard_normal(700) + 1).round(digits)
+    grid = np.unique(np.append(np.linspace(0, 1, 4001), 0.05))
+    curve = roc.roc_curve(ids, oods, grid)
+    assert curve[-1] == 1
+    assert (np.diff(curve) >= 0).all()
+    area = float(((curve[1:] + curve[:-1]) / 2 * np.diff(grid)).sum())
+    assert area == pytest.approx(of.auroc(ids, oods), abs=1e-3)
+    if digits:
+        assert np.interp(0.05, grid, curve) == pytest.approx(1 - of.fpr95(ids, oods), abs=1e-9)
+
+
+def test_the_threshold_keeps_what_it_says():
+    assert histograms.keeping(np.arange(20.0)) == 18  # 19 of 20, which floating point would make 20
+    assert histograms.keeping(np.array([3.0])) == 3
+
+
+def test_a_histogram_tells_the_shares_of_the_tables(run):
+    panels = {panel.title: panel for panel in figures.histogram_chart(run, "one").panels}
+    records = [record for record in run.records if record.backbone == "one" and record.seed in (None, 0)]
+    for name, cells in summarise(records, PROTOCOL.levels).items():
+        words = ", ".join(f"{level} {100 * cells[level].fpr95.mean:.0f} %" for level in PROTOCOL.levels)
+        assert panels[name].note == f"accepted: {words}"
+        assert words in panels[name].alt
+
+
+def test_histograms_have_their_threshold_and_unit_area(run):
+    chart_ = figures.histogram_chart(run, "two")
+    key = next(key for key in run.scores if key.backbone == "two" and key.detector == "SSD")
+    axes = axes_of(next(panel for panel in chart_.panels if panel.title == "SSD"))
+    assert axes.lines[0].get_xdata()[0] == pytest.approx(histograms.keeping(run.scores[key]["known"]))
+    for steps in axes.patches[::2]:
+        values, edges, _ = steps.get_data()
+        assert (values * np.diff(edges)).sum() == pytest.approx(1)
+    assert "log" in axes_of(chart_.panels[0]).get_xlabel()  # MSP's long tail
+    assert "log" not in axes.get_xlabel()
+
+
+@pytest.mark.parametrize("value", [0.0, -2.0, 7.0])
+def test_scores_that_are_all_equal_are_drawn(value):
+    run = make_run(backbones=("one",), detectors=("SSD",))
+    run.scores = {key: {name: np.full(3, value, np.float32) for name in scores} for key, scores in run.scores.items()}
+    for panel in (*figures.histogram_chart(run, "one").panels, *figures.roc_chart(run).panels):
+        axes_of(panel)
+
+
+def test_ticks_of_a_log_axis_are_round_and_few():
+    for low, high in ((1e-7, 1.0), (0.5, 14.0), (150.0, 9000.0), (300.0, 450.0)):
+        ticks = histograms._log_ticks(low, high)
+        assert len(ticks) <= 6
+        assert all(low <= tick <= high for tick in ticks)
+    assert [histograms._power(tick) for tick in (1e-4, 2e-3, 0.5, 10_000.0, 1e6)] == [
+        "10⁻⁴",
+        "2·10⁻³",
+        "0.5",
+        "10,000",
+        "10⁶",
+    ]
+
+
+def test_roc_panels_per_level_whole_and_close(run):
+    chart_ = figures.roc_chart(run)
+    assert [panel.level for panel in chart_.panels] == ["near", "mid", "far"] * 2
+    axes = axes_of(chart_.panels[3])
+    assert axes.get_xscale() == "log"
+    assert len(axes.lines) == 1 + 4  # the 95 % line and each detector
+    assert len(chart_.marks) == 5
+
+
+def test_sets_show_every_fit_the_mean_and_the_paper(run):
+    chart_ = figures.set_chart(run, PAPER)
+    assert [panel.title for panel in chart_.panels][:2] == ["apes (near)", "bees (near)"]
+    assert chart_.down
+    axes = axes_of(chart_.panels[0])
+    records = [record for record in run.records if record.ood == "apes"]
+    drawn = [line.get_xdata()[0] for line in axes.lines if line.get_marker() in "os" and len(line.get_xdata()) == 1]
+    rings = [line.get_xdata()[0] for line in axes.lines if line.get_markerfacecolor() == "none"]
+    assert rings == [57.25, 10]
+    assert sorted(drawn) == pytest.approx(sorted([100 * record.fpr95 for record in records] + rings))
+    cells = summarise(records, {"apes": ("apes",)})
+    assert texts(axes) == [f"{100 * cell['apes'].fpr95.mean:.1f}" for cell in cells.values()]
+    assert not [
+        line for line in axes_of(figures.set_chart(run).panels[0]).lines if line.get_markerfacecolor() == "none"
+    ]
+    assert "the paper" not in [mark.label for mark in figures.set_chart(run).marks]
+
+
+def test_uneven_levels_fill_rows():
+    protocol = Protocol("known", near=("a",), mid=(), far=("b", "c", "d"))
+    chart_ = figures.set_chart(make_run(protocol))
+    assert not chart_.down
+    assert len(chart_.panels) == 4
+
+
+def test_each_detector_has_a_look_of_its_own(run):
+    run = make_run(backbones=("one",), detectors=(*chart.DETECTOR_LOOKS, "mine", "yours"), n=5)
+    found = chart.looks(run)
+    assert found["KNN"] == chart.DETECTOR_LOOKS["KNN"]
+    assert len({colour for colour, _ in found.values()}) == 10
+
+
+def test_views_have_a_panel_for_each_set_and_numbers_for_classes(run):
+    chart_ = figures.view_chart(run, run.views[0])
+    assert [panel.title for panel in chart_.panels][:2] == ["known (ID)", "apes (near)"]
+    assert len(chart_.panels) == 7
+    assert texts(axes_of(chart_.panels[0])) == ["0", "1", "2"]
+    assert texts(axes_of(chart_.panels[1])) == []
+
+
+def test_dots_are_all_drawn():
+    """Strokes without length must leave as much ink as markers would."""
+    points = np.stack(np.meshgrid(np.arange(12.0), np.arange(12.0)), -1).reshape(-1, 2)
+    view = View("one", points, ("known",) * 144, np.full(144, -1))
+    panel = figures.view_chart(BenchmarkRun(PROTOCOL), view).panels[0]
+    with matplotlib.rc_context(chart.DRAWING):
+        figure = chart.single(figures.view_chart(BenchmarkRun(PROTOCOL), view), panel)
+        buffer = io.BytesIO()
+        figure.savefig(buffer, dpi=200)
+    blue = np.asarray(Image.open(buffer).convert("RGB")).astype(int)
+    inked = (blue[..., 2] - blue[..., 0] > 60).sum()
+    assert inked > 144 * 15
+
+
+@pytest.mark.parametrize("points", [np.zeros((6, 2)), np.full((6, 2), 1e9), np.arange(12.0).reshape(6, 2)])
+def test_odd_views_are_drawn(points):
+    view = View("one", points, ("known", "apes") * 3, np.full(6, -1))
+    alone = View("one", points, ("apes",) * 6, np.full(6, -1))
+    for one in (view, alone):
+        for panel in figures.view_chart(BenchmarkRun(PROTOCOL), one).panels:
+            axes_of(panel)
+
+
+def test_many_classes_go_without_numbers():
+    labels = np.arange(50)
+    view = View("one", np.random.default_rng(0).standard_normal((50, 2)), ("known",) * 50, labels)
+    assert texts(axes_of(figures.view_chart(BenchmarkRun(PROTOCOL), view).panels[0])) == []
+
+
+def test_training_shows_each_fit_and_the_mean(run):
+    loss, energies, gap = figures.training_chart(run).panels[:3]
+    lines = axes_of(loss).lines
+    assert len(lines) == 4 + 1
+    assert lines[-1].get_ydata() == pytest.approx([3, 2, 1])
+    assert len(axes_of(energies).lines) == 10
+    assert axes_of(gap).lines[-1].get_ydata() == pytest.approx([0.1, 0.5, 1.2])
+
+
+def test_training_of_one_epoch_or_of_different_lengths():
+    run = make_run(backbones=("one",), detectors=("EBM",))
+    first, second = run.histories
+    run.histories = {first: History([1.0], [1.0], [1.0])}
+    assert axes_of(figures.training_chart(run).panels[0]).lines[0].get_marker() == "o"
+    run.histories[second] = History([1.0, 2.0], [1.0, 2.0], [1.0, 2.0])
+    assert len(axes_of(figures.training_chart(run).panels[0]).lines) == 2  # no mean of unequal lengths
+    run.histories = {first: History()}
+    assert not figures.training_chart(run).panels
+
+
+def test_names_are_drawn_as_they_are(tmp_path):
+    """Dollar signs would be formulas."""
+    protocol = Protocol("known", near=("$\\frac{$", "a" * 200), mid=(), far=())
+    run = make_run(protocol, backbones=("$x^2$",), detectors=("$\\bad{$", "EBM"))
+    assert len(figures.write_figures(run, tmp_path)) == 5

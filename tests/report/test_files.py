@@ -1,0 +1,94 @@
+"""A benchmark's tables and records as files."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from dataclasses import replace
+
+import pytest
+from tests.helpers.records import C10, SMALL, as_the_paper, small_run
+
+import outfield as of
+from outfield.benchmark import BenchmarkRun
+from outfield.benchmark.claims import HOLDS
+from outfield.report.files import read_run, records_csv, run_json, tables_latex, write_tables
+from outfield.report.table import Table, tex
+
+
+class TestLatex:
+    def test_signs_that_latex_would_take_for_commands(self):
+        assert tex(r"\a_b^c~{d} 5% #1 $x$ & <y>") == (
+            r"\textbackslash{}a\_b\textasciicircum{}c\textasciitilde{}\{d\} 5\% \#1 \$x\$ \& $<$y$>$"
+        )
+        assert tex("± ↓ – [x]*") == r"$\pm$ $\downarrow$ -- {[}x{]}{*}"
+
+    def test_every_row_has_every_column_and_braces_match(self):
+        run = small_run()
+        run.records = [replace(r, backbone=r.backbone.replace("one", r"o_n&e{%\[")) for r in run.records]
+        text = tables_latex(run)
+        for block in re.findall(r"\\begin\{tabular\}\{(\w+)\}\n(.*?)\\end\{tabular\}", text, re.S):
+            rows = [line for line in block[1].splitlines() if line.endswith(r" \\")]
+            assert len(rows) > 2
+            assert {len(re.findall(r"(?<!\\)&", row)) for row in rows} == {len(block[0]) - 1}
+        bare = re.sub(r"\\[{}]", "", text)
+        assert bare.count("{") == bare.count("}")
+        assert text.count(r"\begin{table}") == text.count(r"\end{table}") == 4
+        assert r"o\_n\&e\{\%\textbackslash{}{[}" in text
+        assert text.isascii()
+
+    def test_wide_tables_are_shrunk(self):
+        text = tables_latex(BenchmarkRun(C10, as_the_paper(C10)))
+        assert text.count(r"\resizebox{\linewidth}") == 1
+
+    def test_markdown_is_escaped_too(self):
+        text = Table("t", ["a|b"], [["x*y|<z>"]]).markdown()
+        assert text.splitlines() == [r"| a\|b |", "| --- |", r"| x\*y\|\<z> |"]
+
+
+class TestFiles:
+    def test_they_are_written_and_read_back(self, tmp_path):
+        run = small_run(provenance={"commit": "0123456789abcdef", "dirty": True, "missing": []})
+        files = write_tables(run, tmp_path / "new" / "folder")
+        assert [file.name for file in files] == ["tables.md", "tables.tex", "results.csv", "results.json"]
+        for source in (tmp_path / "new" / "folder", files[-1]):
+            found = read_run(source)
+            assert found.protocol == run.protocol
+            assert (found.records, found.accuracies, found.provenance) == (run.records, run.accuracies, run.provenance)
+        assert "commit 0123456789ab with changes" in files[0].read_text()
+        assert {path.name for path in (tmp_path / "new" / "folder").iterdir()} == {file.name for file in files}
+
+    def test_the_csv_holds_every_record(self):
+        run = small_run()
+        rows = list(csv.DictReader(records_csv(run).splitlines()))
+        assert len(rows) == len(run.records)
+        assert rows[0] == {name: "" if value is None else str(value) for name, value in vars(run.records[0]).items()}
+
+    def test_the_json_holds_means_and_the_paper_s_figures_as_fractions(self):
+        body = json.loads(run_json(BenchmarkRun(C10, as_the_paper(C10))))
+        cell = body["tables"]["levels"]["detectors"]["EnergyCorrected"]["mid"]
+        assert cell["paper"] == {"fpr95": 0.41, "auroc": 0.925}
+        assert cell["this_run"]["fpr95"] == {"mean": pytest.approx(0.4105), "over_seeds": 0.0, "over_backbones": None}
+        assert body["tables"]["detailed"]["columns"]["average"] == list(C10.ood)
+        assert {claim["name"]: claim["verdict"] for claim in body["claims"]} == {"a": HOLDS, "b": HOLDS, "c": HOLDS}
+
+    def test_nothing_to_write_and_nothing_to_read(self, tmp_path):
+        with pytest.raises(of.InputError, match="no records"):
+            write_tables(BenchmarkRun(SMALL), tmp_path)
+        with pytest.raises(of.StorageError, match="no such file"):
+            read_run(tmp_path)
+        for text in (
+            "{",
+            "[]",
+            "{}",
+            '{"format": 1}',
+            '{"format": 2}',
+            '{"format": 1, "records": [{}], "protocol": {}}',
+        ):
+            (tmp_path / "results.json").write_text(text)
+            with pytest.raises(of.FileFormatError):
+                read_run(tmp_path)
+        (tmp_path / "file").write_text("here")
+        with pytest.raises(of.StorageError):
+            write_tables(small_run(), tmp_path / "file")

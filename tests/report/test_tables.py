@@ -1,0 +1,239 @@
+"""Records to tables; the paper's figures."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+from tests.helpers.records import C10, C100, SMALL, as_the_paper, record, records_of, small_run, verdicts
+
+from outfield.benchmark import BenchmarkRun, paper
+from outfield.benchmark.claims import UNTESTED, check_claims
+from outfield.benchmark.summary import Spread, level_columns, set_columns, summarise
+from outfield.report.files import run_json, tables_markdown
+from outfield.report.tables import backbone_table, tables
+
+
+class TestPaper:
+    @pytest.mark.parametrize("protocol", [C10, C100])
+    def test_the_average_is_the_mean_of_the_six_sets(self, protocol):
+        for detector, row in paper.DETAILED[protocol.id].items():
+            assert tuple(row) == (*protocol.ood, paper.AVERAGE)
+            for metric in (0, 1):
+                mean = sum(row[ood][metric] for ood in protocol.ood) / 6
+                slack = 0.31 if (protocol.id, detector, metric) == ("cifar100", "KNN", 1) else 0.07  # REMARKS
+                assert row[paper.AVERAGE][metric] == pytest.approx(mean, abs=slack)
+
+    @pytest.mark.parametrize("protocol", [C10, C100])
+    def test_levels_are_the_means_of_their_sets_and_tables_agree(self, protocol):
+        levels = paper.ABLATION[protocol.id] | paper.TABLE_1[protocol.id]
+        for detector, row in paper.DETAILED[protocol.id].items():
+            assert levels[detector][paper.AVERAGE] == row[paper.AVERAGE]
+            for level, sets in protocol.levels.items():
+                for metric in (0, 1):
+                    slack = 3 if (protocol.id, detector, level, metric) == ("cifar10", "KNN", "near", 0) else 0.11
+                    mean = sum(row[ood][metric] for ood in sets) / 2
+                    assert levels[detector][level][metric] == pytest.approx(mean, abs=slack)
+        assert levels["GaussianMixture"] == levels["SSD"]
+
+    def test_figures_picked_by_hand(self):
+        assert paper.TABLE_1["cifar10"]["EnergyCorrected"]["mid"] == (41.0, 92.5)
+        assert paper.TABLE_1["cifar100"]["KNN"]["far"] == (47.7, 90.8)
+        assert paper.DETAILED["cifar100"]["EBM"]["svhn"] == (52.2, 90.4)
+        assert paper.ABLATION["cifar10"]["EBM"]["average"].auroc == 93.5
+
+
+class TestSummary:
+    def two_backbones(self):
+        """Near sets differ by ±0.1 around x_bs; x_1s = 0.2, 0.4 and x_2s = 0.5, 0.5, 0.8."""
+        found = []
+        for backbone, values in {"one": [0.2, 0.4], "two": [0.5, 0.5, 0.8]}.items():
+            for seed, x in enumerate(values):
+                for ood, shift in {"a": 0.1, "b": -0.1, "c": 0.0, "d": 0.0}.items():
+                    found.append(record(SMALL, "EBM", ood, x + shift, 1 - x - shift, backbone, seed))
+        return found
+
+    def test_closed_forms(self):
+        found = self.two_backbones()
+        cell = summarise(found, level_columns(found, SMALL))["EBM"]["near"]
+        # σ₁² = 0.02 over the seeds of one, σ₂² = 0.03 over those of two; means 0.3 and 0.6.
+        assert cell.fpr95.mean == pytest.approx(0.45)
+        assert cell.fpr95.over_seeds == pytest.approx(math.sqrt((0.02 + 0.03) / 2))
+        assert cell.fpr95.over_backbones == pytest.approx(0.3 / math.sqrt(2))
+        assert cell.auroc.mean == pytest.approx(0.55)
+        assert cell.auroc.over_seeds == pytest.approx(cell.fpr95.over_seeds)
+
+    def test_the_average_is_over_sets_and_not_over_levels(self):
+        found = [record(SMALL, "SSD", ood, x, 1 - x) for ood, x in {"a": 0.1, "b": 0.2, "c": 0.3, "d": 0.8}.items()]
+        cells = summarise(found, level_columns(found, SMALL))["SSD"]
+        assert {column: round(cell.fpr95.mean, 9) for column, cell in cells.items()} == {
+            "near": 0.15, "mid": 0.3, "far": 0.8, "average": 0.35,
+        }  # fmt: skip
+        assert cells["near"].fpr95 == Spread(pytest.approx(0.15), None, None)
+        assert list(summarise(found, set_columns(found, SMALL))["SSD"]) == ["a", "b", "c", "d", "average"]
+
+    def test_one_seed_or_one_backbone_has_no_spread(self):
+        found = self.two_backbones()
+        only = [r for r in found if r.backbone == "one"]
+        spread = summarise(only, level_columns(only, SMALL))["EBM"]["far"].fpr95
+        assert (spread.over_seeds, spread.over_backbones) == (pytest.approx(math.sqrt(0.02)), None)
+        first = [r for r in found if r.seed == 0]
+        spread = summarise(first, level_columns(first, SMALL))["EBM"]["far"].fpr95
+        assert (spread.over_seeds, spread.over_backbones) == (None, pytest.approx(0.3 / math.sqrt(2)))
+
+    def test_missing_sets_are_left_out_of_means(self):
+        found = [r for r in self.two_backbones() if r.ood not in ("a", "d")]
+        columns = level_columns(found, SMALL)
+        assert columns == {"near": ("b",), "mid": ("c",), "average": ("b", "c")}
+        assert summarise(found, columns)["EBM"]["average"].fpr95.mean == pytest.approx(0.45 - 0.05)
+
+
+class TestTables:
+    def test_rows_of_a_detector(self):
+        table = tables(small_run())["levels"]
+        assert table.header == ["detector", "", "near OOD", "mid OOD", "far OOD", "average"]
+        assert [row[:4] for row in table.rows] == [
+            ["KNN", "this run", "46.0 / 55.0", "31.0 / 70.0"],
+            ["", "± backbones", "1.41 / 0.00", "1.41 / 0.00"],
+            ["EnergyCorrected (ours)", "this run", "46.5 / 67.5", "31.5 / 75.0"],
+            ["", "± seeds", "0.71 / 0.00", "0.71 / 0.00"],
+            ["", "± backbones", "1.41 / 0.00", "1.41 / 0.00"],
+        ]
+        assert "2 backbones (accuracy 94.5, 95.0 %), 2 seeds" in table.title
+
+    def test_the_best_mean_of_each_column_is_bold(self):
+        table = tables(small_run())["levels"]
+        assert {place for place in table.best if place[1] == 2} == {(0, 2, 0), (2, 2, 1)}
+        assert "| **46.0** / 55.0 |" in table.markdown()
+        assert r"& 46.5 / \textbf{67.5} &" in table.latex()
+
+    def test_equal_figures_are_equally_good(self):
+        found = [
+            record(SMALL, name, ood, 0.30001 + i * 1e-5, 0.5) for i, name in enumerate(("MSP", "KNN")) for ood in "abcd"
+        ]
+        assert len(tables(BenchmarkRun(SMALL, found))["levels"].best) == 2 * 4 * 2
+
+    def test_the_paper_stands_beside(self):
+        made = tables(BenchmarkRun(C10, as_the_paper(C10)))
+        assert list(made) == ["levels", "detailed", "ablation"]
+        rows = {name: [row for row in table.rows if row[1] == "paper"] for name, table in made.items()}
+        assert rows["levels"][3][2:] == ["42.3 / 90.5", "37.0 / 93.4", "16.7 / 97.3", "32.9 / 93.7"]
+        assert rows["detailed"][5][2:] == [
+            "47.4 / 89.9", "41.6 / 90.4", "32.7 / 93.9", "34.3 / 92.4", "25.7 / 95.6", "5.7 / 98.9", "31.3 / 93.5",
+        ]  # fmt: skip
+        assert [row[0] for row in made["levels"].rows if row[0]] == [
+            "MSP", "ODIN", "EnergyLogits", "KNN", "SSD", "EnergyCorrected (ours)",
+        ]  # fmt: skip
+        assert [row[0] for row in made["ablation"].rows if row[0]] == ["EBM (ours w/o MoG)", "EnergyCorrected (ours)"]
+        assert made["detailed"].header[2:] == [
+            "CIFAR-100", "TinyImageNet", "LSUN", "Places365", "Textures", "SVHN", "average",
+        ]  # fmt: skip
+        assert any("45.3" in note for note in made["levels"].notes)
+
+    def test_no_paper_for_another_id_set(self):
+        assert not any(row[1] == "paper" for table in tables(small_run()).values() for row in table.rows)
+
+    def test_a_detector_of_ones_own_comes_last(self):
+        run = small_run()
+        run.records += [replace(r, detector="Mine", fpr95=0.1) for r in run.records if r.detector == "KNN"]
+        shown = [row[0] for row in tables(run)["levels"].rows if row[0]]
+        assert shown == ["KNN", "EnergyCorrected (ours)", "Mine"]
+
+    def test_one_for_each_backbone_with_its_accuracy(self):
+        run = small_run()
+        assert list(tables(run)) == ["levels", "detailed", "backbone one", "backbone two"]
+        table = backbone_table(run, "one")
+        assert "backbone one (accuracy 94.5 %)" in table.title
+        assert [row[1] for row in table.rows] == ["this run", "this run", "± seeds"]
+        assert table.rows[1][2] == "45.5 / 67.5"
+
+    def test_missing_sets_are_told_of(self):
+        run = small_run()
+        run.records = [r for r in run.records if r.ood != "d"]
+        table = tables(run)["levels"]
+        assert table.header[2:] == ["near OOD", "mid OOD", "average"]
+        assert table.notes[0] == "Without d, not there in this run: means are over the other sets."
+        assert tables_markdown(run).count("Without d") == 1  # said once, below the first table
+
+    def test_a_backbone_may_be_called_as_a_table_is(self):
+        run = small_run()
+        run.records = [replace(r, backbone={"one": "levels", "two": "detailed"}[r.backbone]) for r in run.records]
+        made = tables(run)
+        assert list(made) == ["levels", "detailed", "backbone levels", "backbone detailed"]
+        assert "against near, mid and far" in made["levels"].title
+
+    @pytest.mark.parametrize(
+        ("found", "levels", "detailed"),
+        [
+            (("KNN", "GaussianMixture"), ["KNN", "GaussianMixture"], ["KNN", "GaussianMixture"]),
+            (("EBM", "Mine", "MSP"), ["MSP", "EBM", "Mine"], ["MSP", "EBM", "Mine"]),
+            (("GaussianMixture",), ["GaussianMixture"], ["GaussianMixture"]),
+            (("EBM", "GaussianMixture"), None, ["EBM", "GaussianMixture"]),  # which are the ablation's
+        ],
+    )
+    def test_no_detector_is_without_a_row(self, found, levels, detailed):
+        figures = dict.fromkeys(C10.ood, (30.0, 90.0))
+        made = tables(BenchmarkRun(C10, [r for name in found for r in records_of(C10, name, figures)]))
+        rows = {name: [row[0] for row in table.rows if row[0]] for name, table in made.items()}
+        assert rows.get("levels") == levels
+        assert rows["detailed"] == detailed
+        assert ("ablation" in rows) == (levels is None)
+
+    def test_ablation_figures_stand_beside_rows_in_other_tables(self):
+        run = BenchmarkRun(C10, records_of(C10, "GaussianMixture", dict.fromkeys(C10.ood, (30.0, 90.0))))
+        made = tables(run)
+        assert made["levels"].rows[1] == ["", "paper", "51.8 / 89.3", "46.8 / 91.8", "7.0 / 98.8", "35.1 / 93.3"]
+        assert made["detailed"].rows[1][2:] == [""] * 6 + ["35.1 / 93.3"]
+        assert any("prints SSD's figures" in note for note in made["levels"].notes)
+
+
+class TestOtherSets:
+    """The paper's figures stand beside ours only where both are over the same sets."""
+
+    def paper_row(self, run, name, detector="KNN"):
+        rows = tables(run)[name].rows
+        start = next(i for i, row in enumerate(rows) if row[0].startswith(detector))
+        return next((row[2:] for row in rows[start + 1 : start + 4] if row[1] == "paper"), None)
+
+    def test_a_missing_set_leaves_the_mean_of_the_others(self):
+        run = BenchmarkRun(C10, [r for r in as_the_paper(C10) if r.ood != "lsun"])
+        # near as printed; mid is Places365 alone; the average is over five.
+        average = "32.3 / 93.6"  # (47.9 + 42.6 + 37.8 + 25.2 + 8.1) / 5, (90.3 + 90.6 + 92.6 + 96.0 + 98.6) / 5
+        assert self.paper_row(run, "levels") == ["42.3 / 90.5", "37.8 / 92.6", "16.7 / 97.3", average]
+        assert self.paper_row(run, "detailed")[-1] == average
+        table = tables(run)["levels"]
+        assert table.notes[:2] == (
+            "Without LSUN, not there in this run: means are over the other sets.",
+            "The paper's figures, too, are means over the other sets, where it prints each of them.",
+        )
+        cell = json.loads(run_json(run))["tables"]["levels"]["detectors"]["KNN"]["average"]
+        assert cell["paper"]["fpr95"] == pytest.approx(0.3232)
+        assert cell["this_run"]["fpr95"]["mean"] == pytest.approx(0.3232)
+
+    def test_a_figure_without_its_parts_is_left_out(self):
+        figures = dict.fromkeys(C10.ood, (30.0, 90.0))
+        found = [r for r in records_of(C10, "GaussianMixture", figures) if r.ood != "lsun"]
+        row = self.paper_row(BenchmarkRun(C10, found), "levels", "GaussianMixture")
+        assert row == ["51.8 / 89.3", "", "7.0 / 98.8", ""]
+
+    def test_an_added_set_has_none(self):
+        more = C10.with_ood("far", "noise")
+        run = BenchmarkRun(more, as_the_paper(C10))
+        run.records += [replace(r, ood="noise", fpr95=0.9) for r in run.records if r.ood == "svhn"]
+        assert self.paper_row(run, "levels") == ["42.3 / 90.5", "37.0 / 93.4", "", ""]
+        assert self.paper_row(run, "detailed")[-3:] == ["8.1 / 98.6", "", ""]
+        assert tables(run)["levels"].notes[0].startswith("With noise, not in the paper:")
+
+    def test_claims_are_judged_on_the_paper_s_sets(self):
+        found = as_the_paper(C100)
+        added = [replace(r, ood="noise", fpr95=1.0, auroc=0.0) for r in found if r.ood == "svhn"]
+        others = check_claims(found + added, C100.with_ood("far", "noise"))
+        assert others == check_claims(found, C100)
+        less = [r for r in found if r.ood != "svhn"]
+        claims = {claim.name: claim for claim in check_claims(less, C100)}
+        assert {name: claim.verdict for name, claim in claims.items()} == dict.fromkeys("bcd", UNTESTED)
+        assert claims["d"].lacks == ("SVHN",)
+        near = [r for r in as_the_paper(C10) if r.ood != "cifar100"]
+        assert set(verdicts(C10, near).values()) == {UNTESTED}

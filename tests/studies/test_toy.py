@@ -1,0 +1,89 @@
+"""The 2-D experiments: exact quadrature, and the paper's claims on a short run."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+
+import outfield as of
+from outfield.errors import UnknownNameError
+from outfield.report import plots
+from outfield.report import table as report
+from outfield.studies import toy
+
+SHORT = toy.ToySettings(batches=120)
+
+
+@pytest.fixture(scope="module")
+def grid():
+    torch.set_num_threads(1)
+    return toy.run_toy("grid", 0, SHORT)
+
+
+@pytest.mark.parametrize("name", ["cross", "grid"])
+def test_the_true_density_integrates_to_one_and_fits_its_data(name):
+    data = toy.make_data(name)
+    density = toy.GridDensity.of(lambda z: -toy.true_log_density(data, z), data.half_width, cells=900)
+    assert density.log_z == pytest.approx(0, abs=5e-3)
+    assert density.masses(data.centres).sub(1 / len(data.centres)).abs().max() < 5e-3
+    other = toy.make_data(name, seed=5)
+    gaps = [
+        toy.nll(lambda z: -toy.true_log_density(data, z), density, points) for points in (data.train, other.held_out)
+    ]
+    assert gaps[0] == pytest.approx(gaps[1], abs=0.05)
+
+
+def test_quadrature_of_a_gaussian():
+    density = toy.GridDensity.of(lambda z: 0.5 * z.square().sum(1), 8.0)
+    assert density.log_z == pytest.approx(math.log(2 * math.pi), abs=1e-4)
+    points = torch.randn(100_000, 2, generator=torch.Generator().manual_seed(0))
+    assert toy.nll(lambda z: 0.5 * z.square().sum(1), density, points) == pytest.approx(
+        1 + math.log(2 * math.pi), abs=0.02
+    )
+    halves = density.masses(torch.tensor([[-1.0, 0.0], [1.0, 0.0]]))
+    torch.testing.assert_close(halves, torch.full((2,), 0.5, dtype=torch.float64), atol=1e-6, rtol=0)
+
+
+def test_the_mixtures_grid_likelihood_is_its_own(grid):
+    prior = of.MixturePrior().fit(grid.data.train, grid.data.labels)
+    assert grid.mixture.nll == pytest.approx(-float(prior.log_prob(grid.data.held_out).mean()), abs=1e-3)
+    assert grid.mixture.masses.sub(1 / 9).abs().max() < 1e-3
+
+
+def test_the_correction_beats_the_mixture_and_the_ebm_loses_modes(grid):
+    assert grid.true_nll < grid.corrected.nll < grid.mixture.nll - 0.1
+    assert grid.corrected.masses.sub(1 / 9).abs().max() < 0.04
+    assert grid.ebm.masses.sub(1 / 9).abs().max() > 0.04
+    assert grid.ebm.nll > grid.mixture.nll
+
+
+def test_the_corrected_energy_is_the_sum(grid):
+    total = grid.mixture.density.energy + grid.residual
+    torch.testing.assert_close(grid.corrected.density.energy, total, rtol=1e-4, atol=1e-3)
+
+
+def test_figures_and_numbers_are_written(grid, tmp_path):
+    plots.grid_figure(grid, tmp_path / "grid.png")
+    plots.cross_figure(toy.run_toy("cross", 0, toy.ToySettings(batches=3)), tmp_path / "cross.png")
+    for name in ("grid.png", "cross.png"):
+        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+        assert (tmp_path / name).stat().st_size > 30_000
+    rows = json.loads(report.toy_json([grid]))
+    assert len(rows[0]["models"]["correction"]["masses"]) == 9
+    table = report.toy_table([grid, grid])
+    assert [row[0] for row in table.rows] == ["true density", "mixture", "EBM alone", "correction"]
+
+
+def test_seeds_differ_and_repeat():
+    runs = list(toy.run_toys("cross", 2, toy.ToySettings(batches=2), jobs=2))
+    assert [run.seed for run in runs] == [0, 1]
+    assert runs[0].corrected.nll != runs[1].corrected.nll
+    assert toy.run_toy("cross", 0, toy.ToySettings(batches=2)).true_nll == runs[0].true_nll
+
+
+def test_unknown_toys_are_refused():
+    with pytest.raises(UnknownNameError, match="cross and grid"):
+        toy.make_data("moons")
