@@ -10,6 +10,7 @@
     ├── NotFittedError (ValueError)        score or save before fit
     ├── FileFormatError (ValueError)       a file is truncated, tampered with, or not ours
     ├── StorageError (OSError)             a file could not be read or written
+    ├── MissingExtraError (ImportError)    a library is needed that comes with an extra of the package
     └── DivergenceError (RuntimeError)     training left the region where its numbers mean anything
 
 Every message names the argument, what it was, and what would be right.
@@ -46,6 +47,10 @@ class FileFormatError(OutfieldError, ValueError):
 
 class StorageError(OutfieldError, OSError):
     """A file could not be read or written."""
+
+
+class MissingExtraError(OutfieldError, ImportError):
+    """A library is needed that is not installed; it comes with an extra of the package."""
 
 
 class DivergenceError(OutfieldError, RuntimeError):

@@ -1,0 +1,39 @@
+"""A library that is not there: one error, which names the extra that installs it."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+import outfield as of
+from outfield.errors import MissingExtraError
+from outfield.extras import library
+
+
+def test_a_library_is_its_module():
+    import json.decoder
+
+    assert library("json.decoder", extra="images") is json.decoder
+
+
+def test_a_missing_library_names_its_extra():
+    with pytest.raises(
+        MissingExtraError, match=r"needs no_such, which is not installed: pip install 'outfield\[images\]'"
+    ):
+        library("no_such.part", extra="images")
+
+
+def test_a_broken_library_says_why(tmp_path, monkeypatch):
+    (tmp_path / "broken_library.py").write_text("import no_such_thing\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(
+        MissingExtraError, match=r"broken_library, which cannot be imported \(No module named 'no_such_thing'\)"
+    ):
+        library("broken_library", extra="images")
+    sys.modules.pop("broken_library", None)
+
+
+def test_the_error_is_of_both_kinds():
+    assert issubclass(MissingExtraError, of.OutfieldError)
+    assert issubclass(MissingExtraError, ImportError)
