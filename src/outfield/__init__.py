@@ -3,131 +3,97 @@
 One convention holds everywhere: **a score is one float per sample, and higher means more out-of-distribution (OOD)**.
 
     images ─backbone▶ FeatureSet ─Detector.fit / .score▶ scores (N,) ─Threshold▶ is_ood (N,)
+
+A name is imported from its room when it is first asked for: ``import outfield`` costs nothing, and a program that only
+scores never loads what trains. What type checkers and editors see is ``__init__.pyi``. A new detector needs no line here:
+whatever :mod:`outfield.detectors` has registered is found.
 """
 
-from outfield.backbone.architectures import Classifier, load_classifier, save_classifier
-from outfield.backbone.backbone import Backbone, Odin
-from outfield.benchmark import BenchmarkRun, benchmark_features, paper_detectors, run_benchmark
-from outfield.benchmark.evaluation import Result, evaluate
-from outfield.benchmark.protocol import PROTOCOLS, Protocol
-from outfield.classifier.recipe import Recipe
-from outfield.classifier.train import TrainingCheckpoint, classifier_for, train_classifier
-from outfield.detectors import (
-    DETECTORS,
-    EBM,
-    KNN,
-    MSP,
-    ODIN,
-    SSD,
-    Detector,
-    EnergyCorrected,
-    EnergyLogits,
-    GaussianMixture,
-    load,
-)
-from outfield.energy.chains import HamiltonianMonteCarlo, Langevin, MetropolisLangevin, run_chains
-from outfield.energy.loop import Checkpoint, History
-from outfield.energy.network import MLP, CorrectedEnergy
-from outfield.energy.priors.mixture import MixturePrior
-from outfield.energy.priors.moments import ClassStatistics
-from outfield.energy.priors.prior import Prior
-from outfield.energy.settings import Training
-from outfield.errors import (
-    DivergenceError,
-    FileFormatError,
-    InputError,
-    MissingExtraError,
-    MissingFieldError,
-    NotFittedError,
-    OutfieldError,
-    OutfieldWarning,
-    StorageError,
-    TooFewSamplesError,
-    UnknownNameError,
-)
-from outfield.features.set import FeatureSet
-from outfield.features.stream import FeatureStream, open_features
-from outfield.images.files import open_images
-from outfield.images.finding import find
-from outfield.images.source import ImageArray, ImageSource
-from outfield.scores.metrics import (
-    Separation,
-    aupr_in,
-    aupr_out,
-    auroc,
-    fpr95,
-    id_rejected_at_95_ood_recall,
-    ood_accepted,
-)
-from outfield.scores.threshold import Threshold
+import importlib
+from typing import Any
+
 from outfield.version import __version__
 
-__all__ = [
-    "DETECTORS",
-    "EBM",
-    "KNN",
-    "MLP",
-    "MSP",
-    "ODIN",
-    "PROTOCOLS",
-    "SSD",
-    "Backbone",
-    "BenchmarkRun",
-    "Checkpoint",
-    "ClassStatistics",
-    "Classifier",
-    "CorrectedEnergy",
-    "Detector",
-    "DivergenceError",
-    "EnergyCorrected",
-    "EnergyLogits",
-    "FeatureSet",
-    "FeatureStream",
-    "FileFormatError",
-    "GaussianMixture",
-    "HamiltonianMonteCarlo",
-    "History",
-    "ImageArray",
-    "ImageSource",
-    "InputError",
-    "Langevin",
-    "MetropolisLangevin",
-    "MissingExtraError",
-    "MissingFieldError",
-    "MixturePrior",
-    "NotFittedError",
-    "Odin",
-    "OutfieldError",
-    "OutfieldWarning",
-    "Prior",
-    "Protocol",
-    "Recipe",
-    "Result",
-    "Separation",
-    "StorageError",
-    "Threshold",
-    "TooFewSamplesError",
-    "Training",
-    "TrainingCheckpoint",
-    "UnknownNameError",
-    "__version__",
-    "aupr_in",
-    "aupr_out",
-    "auroc",
-    "benchmark_features",
-    "classifier_for",
-    "evaluate",
-    "find",
-    "fpr95",
-    "id_rejected_at_95_ood_recall",
-    "load",
-    "load_classifier",
-    "ood_accepted",
-    "open_features",
-    "open_images",
-    "paper_detectors",
-    "run_benchmark",
-    "run_chains",
-    "save_classifier",
-    "train_classifier",
-]
+_HOMES = {
+    "backbone.architectures": ("Classifier", "load_classifier", "save_classifier"),
+    "backbone.backbone": ("Backbone", "Odin"),
+    "benchmark": ("BenchmarkRun", "benchmark_features", "paper_detectors", "run_benchmark"),
+    "benchmark.evaluation": ("Result", "evaluate"),
+    "benchmark.protocol": ("PROTOCOLS", "Protocol"),
+    "classifier.recipe": ("Recipe",),
+    "classifier.train": ("TrainingCheckpoint", "classifier_for", "train_classifier"),
+    "detectors": (
+        "DETECTORS",
+        "EBM",
+        "KNN",
+        "MSP",
+        "ODIN",
+        "SSD",
+        "Detector",
+        "EnergyCorrected",
+        "EnergyLogits",
+        "GaussianMixture",
+        "load",
+    ),
+    "energy.chains": ("HamiltonianMonteCarlo", "Langevin", "MetropolisLangevin", "run_chains"),
+    "energy.loop": ("Checkpoint", "History"),
+    "energy.network": ("MLP", "CorrectedEnergy"),
+    "energy.priors.mixture": ("MixturePrior",),
+    "energy.priors.moments": ("ClassStatistics",),
+    "energy.priors.prior": ("Prior",),
+    "energy.settings": ("Training",),
+    "errors": (
+        "DivergenceError",
+        "FileFormatError",
+        "InputError",
+        "MissingExtraError",
+        "MissingFieldError",
+        "NotFittedError",
+        "OutfieldError",
+        "OutfieldWarning",
+        "StorageError",
+        "TooFewSamplesError",
+        "UnknownNameError",
+    ),
+    "features.set": ("FeatureSet",),
+    "features.stream": ("FeatureStream", "open_features"),
+    "images.files": ("open_images",),
+    "images.finding": ("find",),
+    "images.source": ("ImageArray", "ImageSource"),
+    "scores.metrics": (
+        "Separation",
+        "aupr_in",
+        "aupr_out",
+        "auroc",
+        "fpr95",
+        "id_rejected_at_95_ood_recall",
+        "ood_accepted",
+    ),
+    "scores.threshold": ("Threshold",),
+}
+_ROOMS = {home.partition(".")[0] for home in _HOMES}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = ["__version__", *_HOME_OF]
+
+
+def __getattr__(name: str) -> Any:
+    """A public name from its room, a room, or a detector that registered itself."""
+    if name in _HOME_OF:
+        value = getattr(importlib.import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+        globals()[name] = value  # from now on found without this function
+        return value
+    if name in _ROOMS:
+        return importlib.import_module(f"{__name__}.{name}")
+    if not name.startswith("_"):
+        from outfield.detectors import DETECTORS
+
+        if name in DETECTORS:
+            return DETECTORS[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    from outfield.detectors import DETECTORS
+
+    return sorted({*globals(), *__all__, *DETECTORS})

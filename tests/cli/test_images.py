@@ -72,9 +72,7 @@ def test_training_tells_what_it_did_and_goes_on_from_its_checkpoint(data, networ
                      "--checkpoint", data / "kept-0.safetensors", *TINY)  # fmt: skip
     assert "going on from" in again.stderr
     assert "epoch 4" not in again.stderr  # nothing was left to do
-    (first, config, notes), (second, _, _) = (
-        of.backbone.architectures.load_classifier(p) for p in (networks[0], data / "again.safetensors")
-    )
+    (first, config, notes), (second, _, _) = (of.load_classifier(p) for p in (networks[0], data / "again.safetensors"))
     assert all(
         torch.equal(a, b) for a, b in zip(first.state_dict().values(), second.state_dict().values(), strict=True)
     )

@@ -1,0 +1,128 @@
+"""The public names of Outfield with their types. ``__init__.py`` imports each from the same place when it is asked for."""
+
+from outfield.backbone.architectures import Classifier, load_classifier, save_classifier
+from outfield.backbone.backbone import Backbone, Odin
+from outfield.benchmark import BenchmarkRun, benchmark_features, paper_detectors, run_benchmark
+from outfield.benchmark.evaluation import Result, evaluate
+from outfield.benchmark.protocol import PROTOCOLS, Protocol
+from outfield.classifier.recipe import Recipe
+from outfield.classifier.train import TrainingCheckpoint, classifier_for, train_classifier
+from outfield.detectors import (
+    DETECTORS,
+    EBM,
+    KNN,
+    MSP,
+    ODIN,
+    SSD,
+    Detector,
+    EnergyCorrected,
+    EnergyLogits,
+    GaussianMixture,
+    load,
+)
+from outfield.energy.chains import HamiltonianMonteCarlo, Langevin, MetropolisLangevin, run_chains
+from outfield.energy.loop import Checkpoint, History
+from outfield.energy.network import MLP, CorrectedEnergy
+from outfield.energy.priors.mixture import MixturePrior
+from outfield.energy.priors.moments import ClassStatistics
+from outfield.energy.priors.prior import Prior
+from outfield.energy.settings import Training
+from outfield.errors import (
+    DivergenceError,
+    FileFormatError,
+    InputError,
+    MissingExtraError,
+    MissingFieldError,
+    NotFittedError,
+    OutfieldError,
+    OutfieldWarning,
+    StorageError,
+    TooFewSamplesError,
+    UnknownNameError,
+)
+from outfield.features.set import FeatureSet
+from outfield.features.stream import FeatureStream, open_features
+from outfield.images.files import open_images
+from outfield.images.finding import find
+from outfield.images.source import ImageArray, ImageSource
+from outfield.scores.metrics import (
+    Separation,
+    aupr_in,
+    aupr_out,
+    auroc,
+    fpr95,
+    id_rejected_at_95_ood_recall,
+    ood_accepted,
+)
+from outfield.scores.threshold import Threshold
+from outfield.version import __version__
+
+__all__ = [
+    "DETECTORS",
+    "EBM",
+    "KNN",
+    "MLP",
+    "MSP",
+    "ODIN",
+    "PROTOCOLS",
+    "SSD",
+    "Backbone",
+    "BenchmarkRun",
+    "Checkpoint",
+    "ClassStatistics",
+    "Classifier",
+    "CorrectedEnergy",
+    "Detector",
+    "DivergenceError",
+    "EnergyCorrected",
+    "EnergyLogits",
+    "FeatureSet",
+    "FeatureStream",
+    "FileFormatError",
+    "GaussianMixture",
+    "HamiltonianMonteCarlo",
+    "History",
+    "ImageArray",
+    "ImageSource",
+    "InputError",
+    "Langevin",
+    "MetropolisLangevin",
+    "MissingExtraError",
+    "MissingFieldError",
+    "MixturePrior",
+    "NotFittedError",
+    "Odin",
+    "OutfieldError",
+    "OutfieldWarning",
+    "Prior",
+    "Protocol",
+    "Recipe",
+    "Result",
+    "Separation",
+    "StorageError",
+    "Threshold",
+    "TooFewSamplesError",
+    "Training",
+    "TrainingCheckpoint",
+    "UnknownNameError",
+    "__version__",
+    "aupr_in",
+    "aupr_out",
+    "auroc",
+    "benchmark_features",
+    "classifier_for",
+    "evaluate",
+    "find",
+    "fpr95",
+    "id_rejected_at_95_ood_recall",
+    "load",
+    "load_classifier",
+    "ood_accepted",
+    "open_features",
+    "open_images",
+    "paper_detectors",
+    "run_benchmark",
+    "run_chains",
+    "save_classifier",
+    "train_classifier",
+]

@@ -1,0 +1,69 @@
+"""The public names: each is found when it is asked for, type checkers see the same ones, and nothing is loaded before."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import outfield as of
+
+
+def declared() -> dict[str, str]:
+    """Public name → the module it comes from, as type checkers read it."""
+    tree = ast.parse(Path(of.__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
+    return {
+        alias.asname or alias.name: node.module
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+
+
+def python(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_what_type_checkers_see_is_what_there_is():
+    homes = declared()
+    assert sorted(homes) == sorted(of.__all__)
+    for name, home in homes.items():
+        assert getattr(of, name) is getattr(importlib.import_module(home), name)
+
+
+def test_the_import_loads_neither_torch_nor_numpy():
+    code = "import outfield, sys; print(*({'torch', 'numpy', 'rich', 'typer'} & set(sys.modules)))"
+    assert python(code).split() == []
+
+
+def test_a_star_import_gives_every_name():
+    code = "from outfield import *; import outfield; print(*(n for n in outfield.__all__ if n not in globals()))"
+    assert python(code).split() == []
+
+
+def test_rooms_are_attributes():
+    code = "import outfield as of; print(of.errors.InputError is of.InputError, of.scores.__name__)"
+    assert python(code).split() == ["True", "outfield.scores"]
+
+
+def test_a_registered_detector_needs_no_line(monkeypatch):
+    class Fresh:
+        pass
+
+    with pytest.raises(AttributeError, match="has no attribute 'Fresh'"):
+        of.Fresh
+    monkeypatch.setitem(of.DETECTORS, "Fresh", Fresh)
+    assert of.Fresh is Fresh
+    assert "Fresh" in dir(of)
+    monkeypatch.delitem(of.DETECTORS, "Fresh")
+    assert not hasattr(of, "Fresh")
+
+
+def test_dir_lists_the_public_names():
+    assert set(of.__all__) <= set(dir(of))
