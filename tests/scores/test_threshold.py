@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import outfield as of
+from outfield.files import storage
 
 
 @given(st.integers(19, 400), st.sampled_from([0.5, 0.9, 0.95]), st.integers(0, 10**6))
@@ -84,3 +85,100 @@ def test_saved_with_how_it_was_chosen(tmp_path):
     assert loaded.source == "SSD 12ab"
     new = np.linspace(-3, 3, 50)
     assert torch.equal(loaded.p_value(new), threshold.p_value(new))
+
+
+@pytest.mark.parametrize("keep", [1e-12, 1e-6, 0.01])
+def test_a_small_share_keeps_the_lowest_scores(keep):
+    threshold = of.Threshold.fit(np.arange(50.0), keep=keep)
+    assert threshold.value == 0.0
+    assert threshold.p_limit == pytest.approx(50 / 51)
+
+
+@pytest.mark.parametrize("keep", [np.float32(0.5), np.float64(0.5)])
+def test_numbers_of_numpy_are_shares_too(keep):
+    assert of.Threshold.fit(np.arange(9.0), keep=keep).value == 4.0
+
+
+@pytest.mark.parametrize("keep", [True, None, "0.9", float("nan"), float("inf"), [0.9], 1 - 1e-17])
+def test_what_is_no_share_is_refused(keep):
+    with pytest.raises(of.InputError, match="keep"):
+        of.Threshold.fit(np.arange(100), keep=keep)
+
+
+def test_a_share_that_no_number_of_scores_can_keep():
+    with pytest.raises(of.TooFewSamplesError):
+        of.Threshold.fit(np.arange(100), keep=1 - 1e-16)
+
+
+class TestSource:
+    """A threshold belongs to one detector, in Python as on the command line."""
+
+    def test_scores_of_another_detector_are_refused(self, train_set, test_set):
+        ssd, knn = of.SSD().fit(train_set), of.KNN(k=3).fit(train_set)
+        threshold = of.Threshold.fit(ssd.score(test_set))
+        assert threshold.source == ssd.fingerprint()
+        threshold.is_ood(ssd.score(test_set))
+        for method in (threshold.is_ood, threshold.p_value):
+            with pytest.raises(of.InputError, match="KNN"):
+                method(knn.score(test_set))
+
+    def test_also_of_the_same_kind_fitted_on_other_rows(self, train_set, test_set):
+        threshold = of.Threshold.fit(of.SSD().fit(train_set).score(test_set))
+        with pytest.raises(of.InputError, match="chosen on scores of SSD"):
+            threshold.is_ood(of.SSD().fit(test_set).score(test_set))
+
+    def test_a_source_that_is_not_theirs_is_refused(self, train_set, test_set):
+        scores = of.SSD().fit(train_set).score(test_set)
+        with pytest.raises(of.InputError, match="KNN 12"):
+            of.Threshold.fit(scores, source="KNN 12")
+
+    def test_a_fresh_fit_has_a_fresh_mark(self, train_set, test_set):
+        ssd = of.SSD().fit(train_set)
+        threshold = of.Threshold.fit(ssd.score(test_set))
+        ssd.fit(test_set)
+        with pytest.raises(of.InputError, match="chosen on scores"):
+            threshold.is_ood(ssd.score(test_set))
+        ssd.fit(train_set).partial_fit(test_set)
+        with pytest.raises(of.InputError, match="chosen on scores"):
+            threshold.is_ood(ssd.score(test_set))
+
+    def test_plain_numbers_are_taken(self, train_set, test_set):
+        scores = of.SSD().fit(train_set).score(test_set)
+        threshold = of.Threshold.fit(scores)
+        assert torch.equal(threshold.is_ood(scores.numpy()), threshold.is_ood(scores))
+        of.Threshold.fit(scores.tolist()).is_ood(scores)
+
+
+@pytest.mark.parametrize(
+    ("value", "keep", "reference"),
+    [
+        (1.0, 0.5, [1.0, 0.0, 2.0]),
+        (1.0, 0.5, [0.0, 1.0, float("inf")]),
+        (float("nan"), 0.5, [0.0, 1.0, 2.0]),
+        ("1", 0.5, [0.0, 1.0, 2.0]),
+        (1.0, 1.5, [0.0, 1.0, 2.0]),
+        (1.0, "half", [0.0, 1.0, 2.0]),
+        (1.5, 0.5, [0.0, 1.0, 2.0]),
+        (1.0, 0.99, [0.0, 1.0, 2.0]),
+        (1.0, 0.5, [[0.0, 1.0, 2.0]]),
+    ],
+)
+def test_a_crafted_file_is_refused(value, keep, reference, tmp_path):
+    """Its digest is right, but it cannot be a threshold that was chosen on these scores."""
+    header = {"value": value, "keep": keep, "source": None}
+    storage.write(tmp_path / "t.safetensors", "Threshold", header, {"reference": torch.tensor(reference).double()})
+    with pytest.raises(of.FileFormatError, match=r"t\.safetensors"):
+        of.Threshold.load(tmp_path / "t.safetensors")
+
+
+@pytest.mark.parametrize("missing", ["value", "keep", "source", "reference"])
+def test_an_incomplete_file_is_refused(missing, tmp_path):
+    header = {name: entry for name, entry in {"value": 1.0, "keep": 0.5, "source": None}.items() if name != missing}
+    tensors = {} if missing == "reference" else {"reference": torch.arange(3.0).double()}
+    storage.write(tmp_path / "t.safetensors", "Threshold", header, tensors)
+    with pytest.raises(of.FileFormatError, match=missing):
+        of.Threshold.load(tmp_path / "t.safetensors")
+
+
+def test_the_whole_interval_reaches_both_ends():
+    assert of.Threshold.fit(np.arange(100.0)).kept_interval(1) == (0.0, 1.0)

@@ -16,6 +16,7 @@ from outfield.errors import FileFormatError, InputError, MissingFieldError, NotF
 from outfield.features.set import FeatureSet, FeatureSource
 from outfield.files import atomic, storage
 from outfield.progress import bar
+from outfield.scores.vectors import marked
 from outfield.version import __version__
 
 LARGEST = torch.finfo(torch.float32).max
@@ -59,6 +60,8 @@ class Detector(ABC):
 
     _device: str = "auto"
     _fitted: bool = False
+    _fingerprint: str | None = None
+    """Kept from its first use on, until the next fit."""
     _width: int | None = None
     """Width of the first field in ``score_needs`` that fit saw, or None where fit saw none."""
 
@@ -103,6 +106,7 @@ class Detector(ABC):
         shape = train.shapes.get(self.score_needs[0])
         self._width = None if shape is None else shape[1]
         self._fitted = True
+        self._fingerprint = None
         return self
 
     @final
@@ -132,7 +136,7 @@ class Detector(ABC):
                 scores[done : done + len(piece)] = piece
                 done += len(piece)
                 advance(done)
-        return scores
+        return marked(scores, self.fingerprint())
 
     def _rows(self) -> int:
         return self.rows_at_once
@@ -218,8 +222,10 @@ class Detector(ABC):
         """Name and a digest of settings and learned tensors, such as ``SSD 5f0c…``: equal for equal detectors."""
         if not self._fitted:
             raise NotFittedError(f"this {type(self).__name__} is not fitted; it has no fingerprint yet")
-        content = json.dumps(self._settings(), sort_keys=True) + storage.fingerprint(self._state())
-        return f"{type(self).__name__} {hashlib.sha256(content.encode()).hexdigest()[:16]}"
+        if self._fingerprint is None:
+            content = json.dumps(self._settings(), sort_keys=True) + storage.fingerprint(self._state())
+            self._fingerprint = f"{type(self).__name__} {hashlib.sha256(content.encode()).hexdigest()[:16]}"
+        return self._fingerprint
 
 
 def _from_images(name: str) -> str:

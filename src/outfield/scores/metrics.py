@@ -9,22 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import numpy as np
-from scipy.sparse import csr_array
 
 from outfield.errors import InputError
+from outfield.scores.sorting import BLOCK, LARGE, sort
 from outfield.scores.vectors import as_score_pair, rank
 
 T = TypeVar("T")
-
-BLOCK = 8192  # scores handled at a time, so that they stay in the cache
-PER_BIN = 512  # scores that a bin of a large vector holds on average
-MAX_BINS = 1 << 16  # with more, dealing gets slow, and float32 counts these exactly
-SAMPLE = 100  # scores whose range the bins divide
-LARGE = 100_000  # scores from which threads and bins gain more time than they cost
 
 
 class Separation:
@@ -36,7 +29,7 @@ class Separation:
     """
 
     def __init__(self, scores_id: Any, scores_ood: Any) -> None:
-        self._ids, self._oods = _map(_sort, as_score_pair(scores_id, scores_ood))
+        self._ids, self._oods = _map(sort, as_score_pair(scores_id, scores_ood))
 
     def auroc(self) -> float:
         parts = [self._oods] if len(self._oods) < LARGE else np.array_split(self._oods, 2)
@@ -152,42 +145,6 @@ def _average_precision(positives: np.ndarray, negatives: np.ndarray) -> float:
     counts, true = np.diff(edges), len(positives) - edges[:-1]
     false = len(negatives) - np.searchsorted(negatives, positives[edges[:-1]], side="left")
     return float(np.sum(counts * (true / (true + false))) / len(positives))
-
-
-def _sort(scores: np.ndarray) -> np.ndarray:
-    """``np.sort(scores)``; many scores are first dealt into bins, which are then small enough to sort fast anywhere.
-
-    How fast ``np.sort`` is differs several times between processors and between versions of NumPy; this differs less.
-    """
-    bins = min(len(scores) // PER_BIN, MAX_BINS)
-    bin_of = _bins(scores, bins) if LARGE <= len(scores) <= np.iinfo(np.int32).max else None
-    if bin_of is None:
-        return np.sort(scores)
-    # A matrix of one row with each score in the column of its bin: laying it out by columns is a counting sort.
-    row = np.array([0, len(scores)], np.int32)
-    columns = csr_array((scores, bin_of, row), shape=(1, bins)).tocsc()
-    for start, stop in pairwise(columns.indptr.tolist()):
-        columns.data[start:stop].sort()
-    return cast(np.ndarray, columns.data)
-
-
-def _bins(scores: np.ndarray, bins: int) -> np.ndarray | None:
-    """⌊(s − low) · scale⌋ for each score (N,), held within [0, bins); None where that cannot tell them apart.
-
-    Bins of equal width cover the range of a small sample, so that outliers do not crowd the rest into a few bins.
-    Rounding keeps the order: a lower score is never in a higher bin.
-    """
-    sample = scores[:: max(1, len(scores) // SAMPLE)]
-    low = sample.min()
-    with np.errstate(all="ignore"):
-        scale = scores.dtype.type(bins - 1) / (sample.max() - low)
-        if not np.finfo(scores.dtype).tiny < scale < np.inf:
-            return None
-        bin_of = np.empty(len(scores), np.int32)
-        for start in range(0, len(scores), BLOCK):
-            part = slice(start, start + BLOCK)
-            bin_of[part] = ((scores[part] - low) * scale).clip(0, bins - 1)
-    return bin_of
 
 
 def _map(function: Callable[[np.ndarray], T], arrays: Sequence[np.ndarray]) -> list[T]:

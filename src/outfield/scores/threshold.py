@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
+from numbers import Real
 from typing import Any
 
 import numpy as np
 import torch
-from scipy.special import betaincinv
 from torch import Tensor
 
 from outfield.config import require, require_number
 from outfield.errors import FileFormatError, InputError, TooFewSamplesError
 from outfield.files import atomic, storage
-from outfield.scores.vectors import as_scores, rank
+from outfield.scores.beta import beta_quantile
+from outfield.scores.vectors import as_scores, rank, source_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +39,20 @@ class Threshold:
     reference: Tensor
     source: str | None = None
 
+    def __post_init__(self) -> None:
+        check_keep(self.keep)
+        require_number("value", self.value)
+        reference = as_scores("reference", self.reference)
+        if not np.isfinite(reference).all() or (reference[1:] < reference[:-1]).any():
+            raise InputError("reference must hold finite scores in ascending order; Threshold.fit sorts them")
+        require(
+            self.source is None or isinstance(self.source, str),
+            "source",
+            self.source,
+            "a detector's fingerprint or None",
+        )
+        object.__setattr__(self, "reference", torch.from_numpy(reference))
+
     @classmethod
     def fit(cls, held_out: Any, keep: float = 0.95, source: str | None = None) -> Threshold:
         """Choose the threshold on scores of ID samples that no detector was fitted on.
@@ -45,36 +61,59 @@ class Threshold:
             held_out: the scores (n,).
             keep: share of ID samples to accept.
             source: what gave the scores, ``detector.fingerprint()``; kept in the file, so that the threshold of one
-                detector is not applied to another's scores.
+                detector is not applied to another's scores. None takes it from the scores where they come straight from
+                a detector.
 
         Raises:
-            InputError: ``keep`` is not between 0 and 1, or the scores are not a vector of finite numbers.
+            InputError: ``keep`` is not between 0 and 1, the scores are not a vector of finite numbers, or they are not
+                of ``source``.
             TooFewSamplesError: no threshold can promise ``keep`` from so few samples (19 are needed for 0.95).
         """
         check_keep(keep)
         scores = np.sort(as_scores("held_out", held_out))
         if np.isinf(scores).any():
             raise InputError("held_out has infinite scores; a threshold needs finite ones")
+        known = source_of(held_out)
+        if source is not None and known not in (None, source):
+            raise InputError(
+                f"held_out are scores of {known}, not of {source}; pass the scores of the detector that is named"
+            )
         n = len(scores)
         position = rank(keep, n + 1)
         if position > n:
-            need = math.ceil(keep / (1 - keep) - 1e-9)
+            need = _fewest(keep)
             raise TooFewSamplesError(
                 f"{n} held-out scores are too few to keep {keep:.4g} of ID samples; pass at least {need}"
             )
-        return cls(
-            value=float(scores[position - 1]), keep=float(keep), reference=torch.from_numpy(scores), source=source
-        )
+        return cls(float(scores[position - 1]), float(keep), torch.from_numpy(scores), source or known)
 
     def is_ood(self, scores: Any) -> Tensor:
-        """True where the score is larger than the threshold (N,); the same as ``p_value(scores) <= p_limit``."""
-        return torch.from_numpy(as_scores("scores", scores) > self.value)
+        """True where the score is larger than the threshold (N,); the same as ``p_value(scores) <= p_limit``.
+
+        Raises:
+            InputError: the scores come straight from another detector than the one that the threshold was chosen for.
+        """
+        return torch.from_numpy(self._taken(scores) > self.value)
 
     def p_value(self, scores: Any) -> Tensor:
-        """Share of ID samples expected to score at least as high (N,): (1 + #{i : s_i ≥ s}) / (n + 1)."""
+        """Share of ID samples expected to score at least as high (N,): (1 + #{i : s_i ≥ s}) / (n + 1).
+
+        Raises:
+            InputError: as for :meth:`is_ood`.
+        """
         reference = self.reference.numpy()
-        at_least = len(reference) - np.searchsorted(reference, as_scores("scores", scores), side="left")
+        at_least = len(reference) - np.searchsorted(reference, self._taken(scores), side="left")
         return torch.from_numpy((1 + at_least) / (len(reference) + 1))
+
+    def _taken(self, scores: Any) -> np.ndarray:
+        """Scores (N,), refused where they are known to be another detector's."""
+        known = source_of(scores)
+        if None not in (known, self.source) and known != self.source:
+            raise InputError(
+                f"these are scores of {known}, but the threshold was chosen on scores of {self.source}; "
+                "choose one for each detector, with Threshold.fit on its own held-out scores"
+            )
+        return as_scores("scores", scores)
 
     @property
     def p_limit(self) -> float:
@@ -91,8 +130,7 @@ class Threshold:
         n = len(self.reference)
         position = rank(self.keep, n + 1)
         tail = (1 - confidence) / 2
-        low, high = (betaincinv(position, n + 1 - position, share) for share in (tail, 1 - tail))
-        return float(low), float(high)
+        return beta_quantile(position, n + 1 - position, tail), beta_quantile(position, n + 1 - position, 1 - tail)
 
     def __repr__(self) -> str:
         low, high = self.kept_interval()
@@ -113,16 +151,26 @@ class Threshold:
         """Read what :meth:`save` wrote."""
         header, tensors = storage.read(path, "Threshold")
         try:
-            return cls(header["value"], header["keep"], tensors["reference"], header["source"])
+            threshold = cls(header["value"], header["keep"], tensors["reference"], header["source"])
         except KeyError as error:
             raise FileFormatError(f"{path} is not a complete Threshold: {error} is missing") from error
+        except InputError as error:
+            raise FileFormatError(f"{path} holds a Threshold that cannot be one: {error}") from error
+        position = rank(threshold.keep, len(threshold.reference) + 1)
+        if position > len(threshold.reference) or threshold.value != float(threshold.reference[position - 1]):
+            raise FileFormatError(
+                f"{path} holds a Threshold whose value {threshold.value} does not follow from its scores"
+            )
+        return threshold
 
 
 def check_keep(keep: float) -> None:
     """Raise an :class:`InputError` unless ``keep`` is a share between 0 and 1."""
-    require(
-        isinstance(keep, int | float) and 0 < keep < 1,
-        "keep",
-        keep,
-        "the share of ID samples to accept, between 0 and 1",
-    )
+    good = isinstance(keep, Real) and not isinstance(keep, bool) and 0 < keep < 1
+    require(good, "keep", keep, "the share of ID samples to accept, between 0 and 1")
+
+
+def _fewest(keep: float) -> int:
+    """The smallest n with ⌈keep · (n + 1)⌉ ≤ n."""
+    share = Fraction(f"{keep:.15g}")
+    return math.ceil(share / (1 - share)) if share < 1 else 10**15
