@@ -60,6 +60,7 @@ _HOMES = {
     "images.files": ("open_images",),
     "images.finding": ("find",),
     "images.source": ("ImageArray", "ImageSource"),
+    "progress": ("show_progress",),
     "scores.metrics": (
         "Separation",
         "aupr_in",

@@ -45,6 +45,7 @@ from outfield.features.stream import FeatureStream, open_features
 from outfield.images.files import open_images
 from outfield.images.finding import find
 from outfield.images.source import ImageArray, ImageSource
+from outfield.progress import show_progress
 from outfield.scores.metrics import (
     Separation,
     aupr_in,
@@ -124,5 +125,6 @@ __all__ = [
     "run_benchmark",
     "run_chains",
     "save_classifier",
+    "show_progress",
     "train_classifier",
 ]

@@ -250,7 +250,7 @@ class Backbone:
         batches = read(images, self.input.size, batch_size, workers, pinned=device.type == "cuda")
         fields: dict[str, Tensor] = {}
         with (
-            bar(f"features of {images.name}", len(images), "images", worth_it=len(images) > batch_size) as advance,
+            bar(f"features of {images.name}", len(images), "images") as advance,
             contextlib.closing(batches),
             contextlib.closing(extraction.run(batches, batch_size)) as pieces,
         ):

@@ -133,7 +133,7 @@ def read_all(images: ImageSource, size: tuple[int, int], workers: int | None = N
     pixels = torch.empty(len(images), *size, 3, dtype=torch.uint8)
     done = 0
     with (
-        bar(f"reading {images.name}", len(images), "images", worth_it=len(images) > ROWS) as advance,
+        bar(f"reading {images.name}", len(images), "images") as advance,
         contextlib.closing(read(images, size, ROWS, workers, pinned=False)) as batches,
     ):
         for batch in batches:

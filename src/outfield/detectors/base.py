@@ -129,7 +129,7 @@ class Detector(ABC):
         scores = torch.empty(
             len(test)
         )  # filled in place: small results kept between large temporaries would split the heap
-        with torch.no_grad(), bar(title, len(test), "samples", worth_it=len(test) > rows) as advance:
+        with torch.no_grad(), bar(title, len(test), "samples") as advance:
             for batch in test.batches(rows, self.score_needs):
                 moved = {name: batch[name].to(self.device) for name in self.score_needs}
                 piece = self._score(moved).clamp(-LARGEST, LARGEST)

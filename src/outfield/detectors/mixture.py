@@ -14,9 +14,6 @@ from outfield.energy.projection import normalise
 from outfield.features.set import FeatureSource
 from outfield.progress import Advance, bar
 
-WORTH_A_BAR = 200_000
-"""Rows above which fitting takes long enough to show how far it has come."""
-
 
 class MixtureDetector(Detector):
     """Base of the detectors that need only the mixture.
@@ -55,7 +52,7 @@ class MixtureDetector(Detector):
                 yield piece["features"], piece["labels"]
                 advance(min(rows, (i + 1) * size))
 
-        with bar(f"fitting {type(self).__name__}", rows, "samples", worth_it=rows > WORTH_A_BAR) as advance:
+        with bar(f"fitting {type(self).__name__}", rows, "samples") as advance:
             statistics = ClassStatistics.over(pieces(advance), workers, lambda z: normalise(z.to(self.device)))
         self.mixture_.merge(statistics)
 

@@ -92,7 +92,7 @@ class EncodedImages(ImageSource):
             StorageError: one cannot be read.
         """
         first = self._size_of(0)
-        with bar(f"sizes of {self.name}", len(self), "images", worth_it=len(self) > 5000) as advance:
+        with bar(f"sizes of {self.name}", len(self), "images") as advance:
             for index in range(1, len(self)):
                 if self._size_of(index) != first:
                     return None
@@ -109,7 +109,7 @@ class EncodedImages(ImageSource):
 
     def fingerprint(self) -> str:
         digest = hashlib.sha256(f"encoded images|{len(self)}|".encode())
-        with bar(f"checksum of {self.name}", len(self), "images", worth_it=len(self) > 5000) as advance:
+        with bar(f"checksum of {self.name}", len(self), "images") as advance:
             for index, name in enumerate(self.names):
                 content = self.content(index)
                 digest.update(f"{name}|{len(content)}|".encode("utf-8", "surrogateescape") + content)
