@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 
 import outfield as of
+from outfield.benchmark.paper import ROWS
 from outfield.report.table import Table, mean_std
 
 LEARNED: dict[str, type[of.EBM] | type[of.EnergyCorrected]] = {"EBM": of.EBM, "EnergyCorrected": of.EnergyCorrected}
@@ -81,7 +82,7 @@ def main() -> None:
 
     train, test, ood = load(args.pack)
     runs: list[Run] = []
-    for name in [*(name for name in of.DETECTORS if name not in LEARNED), *args.learned]:
+    for name in [*(name for name in ROWS if name not in LEARNED), *args.learned]:
         start = time.perf_counter()
         detectors = fitted(name, train, args)
         seconds = time.perf_counter() - start

@@ -24,7 +24,19 @@ C = TypeVar("C", bound=type)
 
 
 def configurable(cls: C) -> C:
-    """Let instances of ``cls`` be settings of a detector. Its constructor must store each argument under its name."""
+    """Let instances of ``cls`` be settings of a detector. Its constructor must store each argument under its name.
+
+    Raises:
+        InputError: it is not a class, or another class has that name; a class of the same file and name takes its place.
+    """
+    if not isinstance(cls, type):
+        raise InputError(f"configurable takes a class, not {cls!r}")
+    holder = CONFIGURABLE.get(cls.__name__, cls)
+    if (holder.__module__, holder.__qualname__) != (cls.__module__, cls.__qualname__):
+        raise InputError(
+            f"there is a setting {cls.__name__} already, in {holder.__module__}; call the class in {cls.__module__} "
+            "by another name"
+        )
     CONFIGURABLE[cls.__name__] = cls
     return cls
 

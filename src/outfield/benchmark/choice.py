@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from outfield.backbone.backbone import Odin
+from outfield.benchmark.paper import ROWS
 from outfield.benchmark.protocol import Protocol
 from outfield.config import construct_from_text
-from outfield.detectors import DETECTORS, KNN, ODIN, Detector
+from outfield.detectors import DETECTORS
+from outfield.detectors.base import Detector
+from outfield.detectors.knn import KNN
+from outfield.detectors.logits import ODIN
 from outfield.errors import InputError
 
 
 def paper_detectors(protocol: Protocol) -> dict[str, Detector]:
-    """Every detector with the paper's settings for this ID set, not fitted, by name."""
+    """The detectors of the paper's tables with its settings for this ID set, not fitted, by name."""
     return detectors_from_text(protocol, None, {})
 
 
@@ -23,14 +27,14 @@ def detectors_from_text(
 
     Args:
         protocol: the ID set and its OOD sets.
-        names: which detectors; all of them if None or empty.
+        names: which detectors; those of the paper's tables if None or empty.
         settings: by detector, then by name, such as ``{"KNN": {"k": "20"}, "EBM": {"training.epochs": "5"}}``.
 
     Raises:
         UnknownNameError: there is no such detector.
         InputError: a setting that the detector does not have or does not take, or one of a detector that was not chosen.
     """
-    chosen = list(dict.fromkeys(names or DETECTORS))
+    chosen = list(dict.fromkeys(names or ROWS))
     classes = {name: DETECTORS[name] for name in (*chosen, *settings)}
     idle = [name for name in settings if name not in chosen]
     if idle:

@@ -21,7 +21,7 @@ from outfield.benchmark.sources import code_of
 from outfield.benchmark.stages import Stage, Stages
 from outfield.benchmark.view import lay_out
 from outfield.config import arguments, construct
-from outfield.detectors import Detector, load
+from outfield.detectors.base import Detector, load
 from outfield.detectors.learned import LearnedEnergy
 from outfield.energy.loop import History
 from outfield.errors import FileFormatError, InputError, OutfieldWarning

@@ -12,6 +12,9 @@ from typing import NamedTuple
 REFERENCE = "Lafon, Rambour & Thome 2022"
 AVERAGE = "average"
 LEVELS = ("near", "mid", "far", AVERAGE)
+ROWS = ("MSP", "ODIN", "EnergyLogits", "KNN", "SSD", "GaussianMixture", "EBM", "EnergyCorrected")
+"""The detectors of the paper's tables, in their order, the two parts of its method before the whole: what a benchmark runs
+unless told otherwise, and what the demo shows."""
 
 
 class Printed(NamedTuple):

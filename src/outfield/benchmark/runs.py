@@ -15,7 +15,7 @@ from outfield.benchmark.records import BenchmarkRun, Key
 from outfield.benchmark.sets import ExtractedSets, Extractor, check_images, find_images, notes_of, open_backbones
 from outfield.benchmark.stages import Stages
 from outfield.config import require, require_number, to_plain
-from outfield.detectors import Detector
+from outfield.detectors.base import Detector
 from outfield.errors import InputError, MissingFieldError
 from outfield.features.set import FeatureSet, FeatureSource
 from outfield.files import atomic, storage

@@ -25,7 +25,17 @@ ROOTS: dict[str, tuple[str, ...]] = {
     "view": ("benchmark.view",),
 }
 """Where the work of a kind of stage begins. A detector's begins in its own file: :func:`code_of`."""
-INERT = ("errors", "version", "config", "devices", "progress", "files", "features", "detectors.base")
+INERT = (
+    "errors",
+    "version",
+    "config",
+    "devices",
+    "progress",
+    "files",
+    "features",
+    "detectors.base",
+    "detectors.registry",
+)
 """Modules and rooms that only check, store or tell of things: they decide no number."""
 APART = {"features": ("backbone.odin",)}
 """Modules whose work is a stage of its own."""

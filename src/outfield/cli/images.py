@@ -196,7 +196,7 @@ def benchmark(
         typer.Option("--out", "-o", help="Folder for results and what is kept; benchmark-PROTOCOL if absent."),
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Seeds of the detectors that are trained.")] = 3,
-    detector: Annotated[list[str] | None, typer.Option(help="Only these detectors; any number of times.")] = None,
+    detector: Annotated[list[str] | None, typer.Option(help="Only these detectors, any number of times; without it, those of the paper.")] = None,
     setting: Annotated[
         list[str] | None,
         typer.Option("--set", "-s", help="A detector's setting, such as KNN.k=20 or EBM.training.epochs=5."),

@@ -1,23 +1,41 @@
-"""Detectors, in the order of the paper's table; importing this fills :data:`outfield.detectors.base.DETECTORS`."""
+"""Detectors: fit and score; one file a method. A class marked ``@register`` in a file of this folder is found by itself.
 
-from outfield.detectors.logits import MSP, ODIN, EnergyLogits  # isort: skip
-from outfield.detectors.knn import KNN  # isort: skip
-from outfield.detectors.mixture import SSD, GaussianMixture  # isort: skip
-from outfield.detectors.ebm import EBM  # isort: skip
-from outfield.detectors.corrected import EnergyCorrected  # isort: skip
-from outfield.detectors.base import DETECTORS, Detector, load, register
+Importing this imports no detector: :data:`DETECTORS` knows their names from the sources, and a class is imported when it is
+asked for, here as ``outfield.detectors.KNN`` or by name as ``DETECTORS["KNN"]``.
+"""
 
-__all__ = [
-    "DETECTORS",
-    "EBM",
-    "KNN",
-    "MSP",
-    "ODIN",
-    "SSD",
-    "Detector",
-    "EnergyCorrected",
-    "EnergyLogits",
-    "GaussianMixture",
-    "load",
-    "register",
-]
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from outfield.detectors.registry import DETECTORS, register
+
+if TYPE_CHECKING:  # type checkers cannot look into the folder; a detector that is not listed here works all the same
+    from outfield.detectors.base import Detector as Detector
+    from outfield.detectors.base import load as load
+    from outfield.detectors.corrected import EnergyCorrected as EnergyCorrected
+    from outfield.detectors.ebm import EBM as EBM
+    from outfield.detectors.knn import KNN as KNN
+    from outfield.detectors.logits import MSP as MSP
+    from outfield.detectors.logits import ODIN as ODIN
+    from outfield.detectors.logits import EnergyLogits as EnergyLogits
+    from outfield.detectors.mixture import SSD as SSD
+    from outfield.detectors.mixture import GaussianMixture as GaussianMixture
+
+_HOMES = {"Detector": "outfield.detectors.base", "load": "outfield.detectors.base"}
+
+__all__ = ["DETECTORS", "Detector", "load", "register"]
+__all__ += list(DETECTORS)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    if name in DETECTORS:
+        return DETECTORS[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES, *DETECTORS})

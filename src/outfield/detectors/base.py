@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 
 from outfield.config import arguments, construct, from_plain, to_plain
+from outfield.detectors.registry import DETECTORS
+from outfield.detectors.registry import register as register  # for files that were written when it lived here
 from outfield.devices import resolve_device
-from outfield.errors import FileFormatError, InputError, MissingFieldError, NotFittedError, UnknownNameError
+from outfield.errors import FileFormatError, InputError, MissingFieldError, NotFittedError
 from outfield.features.set import FeatureSet, FeatureSource
 from outfield.files import atomic, storage
 from outfield.progress import bar
@@ -23,23 +25,7 @@ LARGEST = torch.finfo(torch.float32).max
 """Scores are cut off here, so that a huge float64 logit gives a finite float32 score."""
 
 
-class Registry(dict[str, "type[Detector]"]):
-    """Detectors by name; an unknown name is an :class:`outfield.errors.UnknownNameError` that lists the known ones."""
-
-    def __missing__(self, name: str) -> type[Detector]:
-        raise UnknownNameError(f"there is no detector {name!r}; there are {', '.join(self)}")
-
-
-DETECTORS = Registry()
-"""Every detector by name: what the command line and the contract tests walk."""
-
 Batch = dict[str, Tensor]
-
-
-def register(cls: type[Detector]) -> type[Detector]:
-    """Put a detector into :data:`DETECTORS` under its class name."""
-    DETECTORS[cls.__name__] = cls
-    return cls
 
 
 class Detector(ABC):

@@ -7,8 +7,8 @@ from typing import cast
 from torch import Tensor, nn
 
 from outfield.config import arguments, construct, require, require_number
-from outfield.detectors.base import register
 from outfield.detectors.learned import LearnedEnergy
+from outfield.detectors.registry import register
 from outfield.energy.chains import Langevin, Sampler
 from outfield.energy.network import MLP, CorrectedEnergy, Network
 from outfield.energy.priors.mixture import MixturePrior

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from outfield.detectors.base import register
 from outfield.detectors.learned import LearnedEnergy
+from outfield.detectors.registry import register
 from outfield.energy.chains import Langevin, Sampler
 from outfield.energy.network import MLP, CorrectedEnergy, Network
 from outfield.energy.priors.prior import Prior

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from outfield.config import require_number
-from outfield.detectors.base import Batch, Detector, register
+from outfield.detectors.base import Batch, Detector
+from outfield.detectors.registry import register
 from outfield.energy.projection import normalise
 from outfield.errors import OutfieldWarning, TooFewSamplesError
 from outfield.features.set import FeatureSource

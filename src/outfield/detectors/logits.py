@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from outfield.config import require_number
-from outfield.detectors.base import Batch, Detector, register
+from outfield.detectors.base import Batch, Detector
+from outfield.detectors.registry import register
 from outfield.features.set import FeatureSource
 
 

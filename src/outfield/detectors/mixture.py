@@ -7,7 +7,8 @@ from typing import Any, Self
 
 from torch import Tensor
 
-from outfield.detectors.base import Batch, Detector, register
+from outfield.detectors.base import Batch, Detector
+from outfield.detectors.registry import register
 from outfield.energy.priors.mixture import MixturePrior
 from outfield.energy.priors.moments import ClassStatistics, piece_rows, workers_for
 from outfield.energy.projection import normalise

@@ -17,7 +17,7 @@ from typing import Any
 
 from outfield.benchmark import BenchmarkRun, Key, benchmark_features, paper_detectors
 from outfield.benchmark.protocol import PROTOCOLS
-from outfield.detectors import Detector, load
+from outfield.detectors.base import Detector, load
 from outfield.detectors.learned import LearnedEnergy
 from outfield.errors import StorageError
 from outfield.features.set import FeatureSet

@@ -1,0 +1,182 @@
+"""Which detectors there are, how they are found, and what may not be registered."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+import outfield as of
+from outfield import config, detectors
+from outfield.config import CONFIGURABLE, configurable
+from outfield.detectors.base import Detector
+from outfield.detectors.registry import DETECTORS, Registry, register
+
+SOURCES = Path(of.__file__).parent
+
+
+class Halfway(Detector):
+    """A detector that cannot score."""
+
+    def _fit(self, train):
+        pass
+
+
+class Whole(Halfway):
+    """score = 0."""
+
+    def _score(self, batch):
+        return batch["features"].new_zeros(len(batch["features"]))
+
+
+@pytest.fixture
+def registry(monkeypatch):
+    """What a test registers is forgotten after it."""
+    monkeypatch.setattr(DETECTORS, "_classes", dict(DETECTORS._classes))
+    return DETECTORS
+
+
+def another(name, base, module):
+    return type(name, (base,), {"__module__": module, "__doc__": "score = 0."})
+
+
+def test_every_registered_class_of_the_folder_is_found_in_alphabetical_order():
+    assert list(DETECTORS) == sorted(DETECTORS, key=str.casefold)
+    for name, cls in DETECTORS.items():
+        assert getattr(detectors, name) is getattr(of, name) is cls
+        assert cls.__name__ == name
+        assert name in dir(detectors)
+    marks = sum(file.read_text().count("\n@register\n") for file in SOURCES.glob("detectors/*.py"))
+    assert marks == len(DETECTORS) == len(list(DETECTORS))
+
+
+def test_names_are_known_without_importing_anything_heavy():
+    script = (
+        "import sys, types; package = types.ModuleType('outfield'); package.__path__ = [sys.argv[1]]\n"
+        "sys.modules['outfield'] = package\n"
+        "import outfield.detectors as detectors\n"
+        "print(*detectors.DETECTORS, *dir(detectors), 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script, str(SOURCES)], capture_output=True, text=True, check=True)
+    *names, torch_is_there = done.stdout.split()
+    assert set(DETECTORS) <= set(names)
+    assert torch_is_there == "False"
+
+
+def test_asking_for_one_imports_its_file_alone():
+    script = (
+        "import sys, types; package = types.ModuleType('outfield'); package.__path__ = [sys.argv[1]]\n"
+        "sys.modules['outfield'] = package\n"
+        "from outfield.detectors import DETECTORS; DETECTORS['MSP']\n"
+        "print(*(name for name in sys.modules if name.startswith('outfield.')))"
+    )
+    done = subprocess.run([sys.executable, "-c", script, str(SOURCES)], capture_output=True, text=True, check=True)
+    assert "outfield.detectors.logits" in done.stdout.split()
+    assert "outfield.detectors.knn" not in done.stdout.split()
+
+
+def test_an_unknown_name_is_no_attribute():
+    with pytest.raises(AttributeError, match="Nonsense"):
+        _ = detectors.Nonsense
+    assert "Nonsense" not in DETECTORS
+    assert 3 not in DETECTORS
+
+
+@pytest.mark.parametrize("name", ["Mahalanobis", "", None, 3, ["KNN"]])
+def test_an_unknown_detector_lists_the_known(name):
+    with pytest.raises(of.UnknownNameError, match="KNN, MSP, ODIN"):
+        DETECTORS[name]
+
+
+def test_a_user_s_own_detector_is_found(registry, train_set):
+    mine = register(another("ZeroScore", Whole, "mine"))
+    assert registry["ZeroScore"] is mine
+    assert list(registry)[-1] == "ZeroScore"
+    assert len(registry) == len(list(registry))
+    assert float(mine().fit(train_set).score(train_set).sum()) == 0
+
+
+@pytest.mark.parametrize("name", ["KNN", "ZeroScore"])
+def test_a_name_that_is_taken_is_refused(registry, name):
+    if name not in registry:
+        register(another(name, Whole, "mine"))
+    before = registry[name]
+    with pytest.raises(of.InputError, match=f"detector {name} already, in {before.__module__}"):
+        register(another(name, Whole, "theirs"))
+    assert registry[name] is before
+
+
+def test_a_name_of_the_folder_is_taken_before_its_file_is_imported(monkeypatch):
+    fresh = Registry()
+    with pytest.raises(of.InputError, match=r"KNN already, in outfield\.detectors\.knn"):
+        fresh.add(another("KNN", Whole, "mine"))
+
+
+def test_a_file_may_be_imported_again(registry):
+    before = registry["MSP"]
+    try:
+        again = importlib.reload(sys.modules["outfield.detectors.logits"])
+        assert registry["MSP"] is again.MSP
+        assert again.MSP is not before
+    finally:
+        for name in ("MSP", "ODIN", "EnergyLogits"):
+            setattr(again, name, getattr(of, name))
+
+
+@pytest.mark.parametrize("what", [int, Whole(), "KNN", None, types.SimpleNamespace])
+def test_only_detectors_are_registered(registry, what):
+    with pytest.raises(of.InputError, match=r"subclass of outfield\.Detector"):
+        register(what)
+
+
+def test_a_class_that_cannot_score_is_refused(registry):
+    with pytest.raises(of.InputError, match="Halfway cannot be registered: it lacks _score"):
+        register(Halfway)
+    assert "Halfway" not in registry
+
+
+def test_two_files_with_a_detector_of_one_name_are_an_error(tmp_path, monkeypatch):
+    from outfield.detectors import registry as module
+
+    for file in ("one.py", "two.py"):
+        (tmp_path / file).write_text("@register\nclass Same: pass\n")
+    monkeypatch.setattr(module, "__file__", str(tmp_path / "registry.py"))
+    with pytest.raises(of.InputError, match=r"one and two\.py both have a detector Same"):
+        module.homes.__wrapped__()
+
+
+class TestConfigurable:
+    @pytest.fixture(autouse=True)
+    def _forget(self, monkeypatch):
+        monkeypatch.setattr(config, "CONFIGURABLE", CONFIGURABLE)
+        for name in ("MLP", "Fresh"):
+            monkeypatch.setitem(CONFIGURABLE, name, CONFIGURABLE.get(name))
+        monkeypatch.delitem(CONFIGURABLE, "Fresh")
+
+    def test_a_name_that_is_taken_is_refused(self):
+        with pytest.raises(of.InputError, match=r"MLP already, in outfield\.energy\.network"):
+            configurable(another("MLP", object, "mine"))
+        assert CONFIGURABLE["MLP"] is of.MLP
+
+    def test_a_class_of_the_same_place_takes_over(self):
+        configurable(another("Fresh", object, "mine"))
+        again = configurable(another("Fresh", object, "mine"))
+        assert CONFIGURABLE["Fresh"] is again
+
+    @pytest.mark.parametrize("what", [3, "MLP", None])
+    def test_only_classes(self, what):
+        with pytest.raises(of.InputError, match="takes a class"):
+            configurable(what)
+
+
+def test_types_survive_registration():
+    """A type checker sees the class that was registered, not any detector: the decorators give what they take."""
+    for decorator in (register, configurable):
+        signature = inspect.signature(decorator)
+        assert signature.parameters["cls"].annotation == signature.return_annotation
+        assert "Detector" not in signature.return_annotation
