@@ -58,7 +58,7 @@ def main() -> None:
         f"{name}_{field}": value.numpy() for name, data in sets.items() for field, value in data.tensors().items()
     }
     path = options.out / "cifar10_resnet34.npz"
-    write_atomically(path, lambda scratch: save_compressed(scratch, arrays))
+    write_atomically(path, lambda file: np.savez_compressed(file, **arrays))  # type: ignore[arg-type]
     for name, detector in paper_detectors(PROTOCOL).items():
         if isinstance(detector, LearnedEnergy):
             detector.to(options.device).fit(sets["train"]).save(options.out / f"{name}.safetensors", half=True)
@@ -93,11 +93,6 @@ def half(data: FeatureSet) -> FeatureSet:
     """Without the spread, which no detector of the pack reads, and rounded."""
     kept = {name: value for name, value in data.tensors().items() if name != "spread"}
     return FeatureSet(**{name: value.half() if value.is_floating_point() else value for name, value in kept.items()})
-
-
-def save_compressed(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    with open(path, "wb") as file:
-        np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":

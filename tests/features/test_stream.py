@@ -289,7 +289,7 @@ def test_a_changed_byte_is_found_at_the_end_of_the_pass(folder, source, tmp_path
         start = content.index(getattr(data, field).numpy().tobytes())
         path.write_bytes(content[:start] + bytes([content[start] ^ 1]) + content[start + 1 :])
         with pytest.raises(of.FileFormatError, match="checksum"):
-            of.SSD().fit(of.open_features(path))
+            list(of.open_features(path).batches(100, [field]))
         with pytest.raises(of.FileFormatError, match=source):
             of.FeatureSet.load(path)
 

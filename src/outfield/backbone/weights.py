@@ -15,7 +15,8 @@ from outfield.backbone.architectures import PREFIXES, create, load_classifier, l
 from outfield.backbone.loader import Input
 from outfield.errors import FileFormatError, InputError, OutfieldError, StorageError
 from outfield.files import atomic, storage
-from outfield.files.arrays import find_safetensors
+from outfield.files.headers import NAME
+from outfield.files.tensors import find_tensors
 
 PICKLES = (".pt", ".pth", ".bin", ".ckpt", ".pkl")
 """Endings of files that are unpickled when they are read, which may run any code."""
@@ -135,7 +136,7 @@ def _is_ours(path: atomic.PathLike) -> bool:
             f"{path} would have to be unpickled, which can run any code; convert it once, where you trust it: "
             f'safetensors.torch.save_file(torch.load("{path}", weights_only=True), "{safe}")'
         )
-    return "outfield" in find_safetensors(path)[1]
+    return NAME in find_tensors(path).metadata
 
 
 def _build(

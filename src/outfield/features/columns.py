@@ -195,7 +195,7 @@ def write_columns(path: Path, columns: Mapping[str, np.ndarray]) -> None:
     if path.suffix == ".npz":
         write_npz(path, columns)
     elif path.suffix == ".parquet":
-        write_atomically(path, lambda scratch: pyarrow.parquet.write_table(pyarrow.table(dict(columns)), scratch))
+        write_atomically(path, lambda file: pyarrow.parquet.write_table(pyarrow.table(dict(columns)), file))
     elif path.suffix == ".csv":
         write_bytes(path, "".join(",".join(row) + "\n" for row in csv_rows(columns)).encode())
     else:

@@ -20,7 +20,7 @@ from torch import Tensor
 from outfield.config import require_number
 from outfield.errors import InputError, MissingFieldError
 from outfield.files import atomic, checks, storage
-from outfield.files.arrays import DIGEST, check_names, read_npz, read_safetensors
+from outfield.files.arrays import DIGEST, check_names, read_npz
 from outfield.files.checks import FIELDS
 
 
@@ -222,7 +222,7 @@ class FeatureSet(FeatureSource):
         if part is not None and suffix != ".npz":
             raise InputError(f"{path}: only an .npz can hold several sets; {part!r} has no meaning here")
         if suffix == ".safetensors":
-            arrays: dict[str, Any] = dict(read_safetensors(path))
+            arrays: dict[str, Any] = dict(storage.read_any(path, "FeatureSet")[1])
         elif suffix == ".npz":
             arrays = dict(read_npz(path, part))
         else:

@@ -6,35 +6,22 @@ reads the file once; plain reads, not a memory map, keep the resident size fixed
 
 from __future__ import annotations
 
-import io
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from outfield.config import require_number
-from outfield.errors import InputError, StorageError
+from outfield.errors import InputError
 from outfield.features.set import FeatureSet, FeatureSource
 from outfield.files import atomic, checks, storage
-from outfield.files.arrays import (
-    ArrayOnDisk,
-    NotInRowsError,
-    Stamp,
-    check_names,
-    find_npy,
-    find_npz,
-    find_safetensors,
-    split_source,
-)
-
-Seal = Callable[[str], None]
-"""Raises a :class:`outfield.FileFormatError` unless the fingerprint it is given is the one that the file was written with."""
+from outfield.files.arrays import check_names, find_npy, find_npz, split_source
+from outfield.files.opened import Stamp
+from outfield.files.stored import ArrayOnDisk, NotInRowsError
 
 
 def open_features(
@@ -48,7 +35,7 @@ def open_features(
     """Features on disk as a source that detectors fit and score from, without loading them.
 
     Only headers are read here. The values are checked when they are read, as :class:`FeatureSet` checks them; those of a
-    file that Outfield wrote are compared with its checksum at the end of the first full pass over the features.
+    file that Outfield wrote are compared with their checksums, field by field, at the end of the first pass over them.
 
     Args:
         path: ``.safetensors``, uncompressed ``.npz`` (``FILE.npz#SET`` for one set of several), ``.parquet``, or an
@@ -71,7 +58,7 @@ def open_features(
         raise InputError(f"{file} holds every field; {' and '.join(given)} can be given with an .npy of features only")
     if file.suffix == ".parquet":
         return _ParquetStream(file)
-    return _ArrayStream(*_find(file, part, given))
+    return _ArrayStream(_find(file, part, given))
 
 
 def open_or_read(source: str) -> FeatureSource:
@@ -88,21 +75,14 @@ def open_or_read(source: str) -> FeatureSource:
         return read_features(source)
 
 
-def _find(
-    file: Path, part: str | None, beside: Mapping[str, atomic.PathLike]
-) -> tuple[dict[str, ArrayOnDisk], Seal | None]:
+def _find(file: Path, part: str | None, beside: Mapping[str, atomic.PathLike]) -> dict[str, ArrayOnDisk]:
     if file.suffix == ".npy":
-        return {name: find_npy(place) for name, place in {"features": file, **beside}.items()}, None
+        return {name: find_npy(place) for name, place in {"features": file, **beside}.items()}
     if file.suffix == ".npz":
-        arrays, written = find_npz(file, part)
-        return arrays, None if written is None else partial(storage.check_digest, file, written)
-    arrays, metadata = find_safetensors(file)
+        return find_npz(file, part)
+    _, arrays = storage.find(file, "FeatureSet")
     check_names(file, list(arrays))
-    if "outfield" not in metadata:
-        return arrays, None
-    body, digest = storage.read_header(file, metadata["outfield"])
-    storage.check_kind(file, "FeatureSet", body)
-    return arrays, lambda content: storage.check_digest(file, digest, storage.header_digest(body, content))
+    return arrays
 
 
 class FeatureStream(FeatureSource):
@@ -175,59 +155,19 @@ class FeatureStream(FeatureSource):
 class _ArrayStream(FeatureStream):
     """Arrays whose rows lie one after the other in files."""
 
-    def __init__(self, arrays: Mapping[str, ArrayOnDisk], seal: Seal | None = None) -> None:
+    def __init__(self, arrays: Mapping[str, ArrayOnDisk]) -> None:
         super().__init__(
             {name: array.shape for name, array in arrays.items()}, [array.stamp for array in arrays.values()]
         )
-        self._arrays, self._seal = arrays, seal
+        self._arrays = arrays
         for name, array in arrays.items():
             self._checked(name, array.view(np.zeros(array.row_bytes, np.uint8)), 0)  # a type that cannot be features
 
     def _pieces(self, size: int, names: tuple[str, ...]) -> Iterator[dict[str, Any]]:
-        digest = storage.Fingerprint() if self._seal is not None and "features" in names else None
-        if digest is not None:
-            self._begin(digest, "features")
         with ExitStack() as stack:
-            files = {name: stack.enter_context(self._open(name)) for name in names}
+            readers = {name: stack.enter_context(self._arrays[name].rows()) for name in names}
             for start in range(0, len(self), size):
-                buffers = {}
-                for name, file in files.items():
-                    buffers[name] = self._arrays[name].blank(min(size, len(self) - start))
-                    self._arrays[name].fill(file, buffers[name], start)
-                if digest is not None:
-                    digest.update(torch.from_numpy(buffers["features"]))
-                yield {name: self._arrays[name].view(buffer) for name, buffer in buffers.items()}
-        if digest is not None:
-            self._check_unchanged()
-            self._compare(digest, size)
-
-    def _compare(self, digest: storage.Fingerprint, size: int) -> None:
-        """Finish the fingerprint with the other fields, which follow the features in it, and compare it once."""
-        for name in sorted(self._arrays)[1:]:
-            self._begin(digest, name)
-            array = self._arrays[name]
-            with self._open(name) as file:
-                for start in range(0, len(self), size):
-                    buffer = array.blank(min(size, len(self) - start))
-                    array.fill(file, buffer, start)
-                    digest.update(torch.from_numpy(buffer))
-        if self._seal is not None:
-            self._seal(digest.hexdigest())
-        self._seal = None
-
-    def _begin(self, digest: storage.Fingerprint, name: str) -> None:
-        array = self._arrays[name]
-        dtype = (
-            array.dtype if isinstance(array.dtype, torch.dtype) else torch.from_numpy(np.empty(0, array.dtype)).dtype
-        )
-        digest.begin(name, dtype, array.shape)
-
-    def _open(self, name: str) -> io.FileIO:
-        path = self._arrays[name].stamp.path
-        try:
-            return open(path, "rb", buffering=0)
-        except OSError as error:
-            raise StorageError(f"cannot read {path}: {error}") from error
+                yield {name: reader.read(min(size, len(self) - start)) for name, reader in readers.items()}
 
     def rows(self, index: Sequence[int] | np.ndarray | Tensor, names: Iterable[str] | None = None) -> dict[str, Tensor]:
         """The fields at chosen rows (n,), in the order of ``index``: one small read each, checked."""
@@ -238,7 +178,8 @@ class _ArrayStream(FeatureStream):
     def _rows_of(self, name: str, numbers: np.ndarray) -> Tensor:
         array = self._arrays[name]
         buffer, width = array.blank(len(numbers)), array.row_bytes
-        with self._open(name) as file:
+        array.prove()
+        with array.stamp.open() as file:
             for place in np.argsort(numbers, kind="stable").tolist():
                 array.fill(file, buffer[place * width : (place + 1) * width], int(numbers[place]))
         found = array.view(buffer)

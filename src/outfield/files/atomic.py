@@ -7,20 +7,20 @@ import os
 import secrets
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
-from safetensors import SafetensorError
 
 from outfield.errors import StorageError
 
 PathLike = str | os.PathLike[str]
 
 
-def write_atomically(path: PathLike, write: Callable[[Path], None]) -> None:
-    """Call ``write`` with a temporary path beside ``path``, then move the result into place.
+def write_atomically(path: PathLike, write: Callable[[BinaryIO], None]) -> None:
+    """Call ``write`` with a new file, open in binary, then put that in the place of ``path``.
 
-    A reader sees the old file or the whole new one, never a part. When anything fails the temporary file is removed and
-    what stood at ``path`` stays.
+    A reader sees the old file or the whole new one, never a part. When anything fails the new file is removed and what
+    stood at ``path`` stays.
 
     Raises:
         StorageError: the folder does not exist, is not writable, or the disk is full.
@@ -30,14 +30,12 @@ def write_atomically(path: PathLike, write: Callable[[Path], None]) -> None:
     try:
         if path.exists() and not path.is_file():
             raise FileExistsError("it is there and is not an ordinary file")
-        os.close(os.open(scratch, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
-        mode = scratch.stat().st_mode  # what the umask makes of it; a library may put a file of its own there
-        write(scratch)
-        os.chmod(scratch, mode)
-        with open(scratch, "rb+") as file:
+        with open(os.open(scratch, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666), "wb") as file:
+            write(file)
+            file.flush()
             os.fsync(file.fileno())
         os.replace(scratch, path)
-    except (OSError, SafetensorError) as error:
+    except OSError as error:
         raise StorageError(f"cannot write {path}: {error}; nothing was changed") from error
     finally:
         with contextlib.suppress(OSError):
@@ -74,20 +72,15 @@ def make_folder(path: PathLike) -> None:
 def write_bytes(path: PathLike, content: bytes) -> None:
     """Write ``content`` to ``path``, atomically."""
 
-    def put(scratch: Path) -> None:
-        scratch.write_bytes(content)
+    def put(file: BinaryIO) -> None:
+        file.write(content)
 
     write_atomically(path, put)
 
 
 def write_npz(path: PathLike, arrays: Mapping[str, np.ndarray]) -> None:
     """Write arrays to an ``.npz`` at ``path``, atomically."""
-
-    def put(scratch: Path) -> None:
-        with open(scratch, "wb") as file:
-            np.savez(file, **arrays)  # type: ignore[arg-type]
-
-    write_atomically(path, put)
+    write_atomically(path, lambda file: np.savez(file, **arrays))  # type: ignore[arg-type]
 
 
 def check_readable(path: PathLike) -> None:

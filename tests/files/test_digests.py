@@ -1,0 +1,115 @@
+"""What is read is compared with what was written: array by array in new files, all together in old ones."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.helpers.old_files import write_old, write_old_npz
+from tests.helpers.samples import make_set
+
+import outfield as of
+from outfield.files import storage
+
+FIELDS = ("features", "labels", "logits")
+
+
+def flipped(path, piece):
+    """Flip a bit of the file within the bytes ``piece``, which it must hold once."""
+    content = bytearray(path.read_bytes())
+    assert content.count(piece) == 1
+    content[content.index(piece) + len(piece) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def bytes_of(data, name):
+    return data.tensors()[name].numpy().tobytes()
+
+
+@pytest.fixture
+def data():
+    return make_set(n=300)
+
+
+@pytest.mark.parametrize("read", FIELDS)
+@pytest.mark.parametrize("damaged", FIELDS)
+def test_exactly_what_is_read_is_compared(tmp_path, data, read, damaged):
+    path = tmp_path / "set.safetensors"
+    data.save(path)
+    flipped(path, bytes_of(data, damaged))
+    header, arrays = storage.find(path, "FeatureSet")
+    assert header is not None
+    if read == damaged:
+        with pytest.raises(of.FileFormatError, match=f"changed after it was written.*its {read}"):
+            arrays[read].read()
+    else:
+        assert torch.equal(arrays[read].read(), data.tensors()[read])
+    with pytest.raises(of.FileFormatError, match="changed after it was written"):
+        of.FeatureSet.load(path)
+
+
+@pytest.mark.parametrize("read", FIELDS)
+@pytest.mark.parametrize("damaged", FIELDS)
+@pytest.mark.parametrize("ending", [".safetensors", ".npz"])
+def test_old_files_are_compared_whole(tmp_path, data, read, damaged, ending):
+    path = tmp_path / f"set{ending}"
+    write = write_old_npz if ending == ".npz" else lambda path, tensors: write_old(path, "FeatureSet", {}, tensors)
+    write(path, data.tensors())
+    for source in (of.FeatureSet.load(path), of.open_features(path)):
+        pieces = list(source.batches(70, [read]))
+        assert torch.equal(torch.cat([piece[read] for piece in pieces]), data.tensors()[read])
+    flipped(path, bytes_of(data, damaged))
+    for use in (
+        lambda: of.FeatureSet.load(path),
+        lambda: list(of.open_features(path).batches(70, [read])),
+        lambda: of.open_features(path).rows([0], [read]),
+    ):
+        with pytest.raises(of.FileFormatError, match=r"changed after|truncated"):
+            use()
+
+
+@pytest.mark.parametrize("name", ["MSP", "EnergyLogits"])
+def test_a_flipped_bit_in_logits_does_not_become_a_score(tmp_path, name):
+    data = make_set()
+    data.save(tmp_path / "set.safetensors")
+    detector = of.DETECTORS[name]().fit(data)
+    stream = of.open_features(tmp_path / "set.safetensors")
+    assert torch.equal(detector.score(stream), detector.score(data))
+    flipped(tmp_path / "set.safetensors", bytes_of(data, "logits"))
+    with pytest.raises(of.FileFormatError, match="its logits"):
+        detector.score(of.open_features(tmp_path / "set.safetensors"))
+
+
+def test_picked_rows_are_of_an_array_that_was_compared(tmp_path, data):
+    path = tmp_path / "set.safetensors"
+    data.save(path)
+    flipped(path, bytes_of(data, "features"))
+    stream = of.open_features(path)
+    with pytest.raises(of.FileFormatError, match="its features"):
+        stream.rows([0], ["features"])
+    assert torch.equal(stream.rows([3, 1], ["labels"])["labels"], data.labels[[3, 1]])
+
+
+def test_arrays_cannot_be_added_taken_away_or_exchanged(tmp_path, data):
+    path = tmp_path / "set.safetensors"
+    data.save(path)
+    content = path.read_bytes()
+    for old, new in ((b'"labels": {"dtype"', b'"slabel": {"dtype"'), (b'"dtype": "F32"', b'"dtype": "I32"')):
+        assert old in content
+        path.write_bytes(content.replace(old, new))
+        with pytest.raises(of.FileFormatError, match="changed after it was written"):
+            of.FeatureSet.load(path)
+
+
+def test_a_header_is_as_it_will_be_read(tmp_path):
+    header = {"numbers": {10: "ten", 9: "nine"}, "pair": (1, 2), "nothing": float("nan"), "text": "ä\udc80"}
+    storage.write(tmp_path / "f.safetensors", "kind", header, {"t": torch.ones(3)})
+    found, _ = storage.read(tmp_path / "f.safetensors", "kind")
+    assert found["numbers"] == {"10": "ten", "9": "nine"}
+    assert found["pair"] == [1, 2]
+    assert found["text"] == header["text"]
+
+
+def test_fingerprints_of_sets_and_detectors_stay(data):
+    """They name kept results and the scores a threshold belongs to."""
+    tensors = {"b": torch.arange(6).view(2, 3), "a": torch.tensor(1.5)}
+    assert storage.fingerprint(tensors) == "ed949e43dda2d73aafa2bd3822cfac14b5fe4c995184976c202524c595e9590a"

@@ -1,0 +1,183 @@
+"""safetensors files: the same as the library's, read into memory of our own, and headers held against the file."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import subprocess
+import sys
+
+import pytest
+import safetensors.torch
+import torch
+from tests.helpers.samples import make_set, quick
+
+import outfield as of
+from outfield.files import storage
+from outfield.files.opened import Stamp
+from outfield.files.tensors import DTYPES, find_tensors
+
+SHAPES = [(), (0,), (7,), (3, 5), (2, 0, 4), (2, 3, 4, 5)]
+
+
+def samples():
+    generator = torch.Generator().manual_seed(0)
+    found = {}
+    for name, dtype in DTYPES.items():
+        for shape in SHAPES:
+            bits = torch.randint(0, 2, (*shape, dtype.itemsize), generator=generator, dtype=torch.uint8)
+            found[f"{name}{list(shape)}"] = bits.reshape(-1).view(dtype).reshape(shape)
+    return found
+
+
+def same(one, other):
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    return torch.equal(one.reshape(-1).view(torch.uint8), other.reshape(-1).view(torch.uint8))
+
+
+def test_the_library_reads_what_we_write(tmp_path):
+    tensors = samples()
+    storage.write(tmp_path / "f.safetensors", "kind", {}, tensors)
+    found = safetensors.torch.load_file(tmp_path / "f.safetensors")
+    assert found.keys() == tensors.keys()
+    assert all(same(found[name], tensors[name]) for name in tensors)
+
+
+def test_we_read_what_the_library_writes(tmp_path):
+    tensors = samples()
+    safetensors.torch.save_file(tensors, tmp_path / "f.safetensors", {"by": "the library"})
+    metadata, found = storage.read_tensors(tmp_path / "f.safetensors")
+    assert metadata == {"by": "the library"}
+    assert found.keys() == tensors.keys()
+    assert all(same(found[name], tensors[name]) for name in tensors)
+
+
+def test_tensors_that_share_memory_are_written_each(tmp_path):
+    base = torch.arange(12.0).view(3, 4)
+    storage.write(
+        tmp_path / "f.safetensors", "kind", {}, {"all": base, "again": base, "turned": base.T, "row": base[1]}
+    )
+    _, found = storage.read(tmp_path / "f.safetensors", "kind")
+    assert torch.equal(found["again"], base)
+    assert torch.equal(found["turned"], base.T)
+    assert torch.equal(found["row"], base[1])
+
+
+def test_what_was_loaded_does_not_change_with_the_file(tmp_path):
+    data, path = make_set(n=500), tmp_path / "set.safetensors"
+    data.save(path)
+    quick("SSD").fit(data).save(tmp_path / "d.safetensors")
+    of.Threshold.fit(torch.arange(100.0)).save(tmp_path / "t.safetensors")
+    loaded, detector = of.FeatureSet.load(path), of.load(tmp_path / "d.safetensors")
+    threshold = of.Threshold.load(tmp_path / "t.safetensors")
+    _, plain = storage.read_tensors(path)
+    before = detector.score(data)
+    for name in ("set", "d", "t"):
+        with open(tmp_path / f"{name}.safetensors", "r+b") as file:  # in place, not replaced
+            size = file.seek(0, 2)
+            file.seek(0)
+            file.write(b"\xff" * size)
+    assert all(torch.equal(loaded.tensors()[name], value) for name, value in data.tensors().items())
+    assert torch.equal(plain["features"], data.features)
+    assert torch.equal(detector.score(data), before)
+    assert torch.equal(threshold.reference, torch.arange(100.0).to(threshold.reference.dtype))
+
+
+def test_a_file_cut_short_after_loading_kills_nothing(tmp_path):
+    make_set(n=5000).save(tmp_path / "set.safetensors")
+    program = (
+        "import os, sys, outfield as of\n"
+        "data = of.FeatureSet.load(sys.argv[1])\n"
+        "os.truncate(sys.argv[1], 0)\n"
+        "print(float(data.features.double().sum()))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program, tmp_path / "set.safetensors"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) == pytest.approx(float(make_set(n=5000).features.double().sum()))
+
+
+def test_a_file_that_changes_while_it_is_read_is_an_error_and_one_that_is_replaced_is_whole(tmp_path, monkeypatch):
+    path, other = tmp_path / "f.safetensors", tmp_path / "other.safetensors"
+    old, new = ({name: torch.full((1000,), value) for name in "ab"} for value in (1.0, 2.0))
+    real = Stamp.check
+
+    def reading(meanwhile):
+        safetensors.torch.save_file(old, path)
+        os.utime(path, ns=(0, 0))
+        safetensors.torch.save_file(new, other)
+        monkeypatch.setattr(Stamp, "check", lambda stamp, file=None: (meanwhile(), real(stamp, file))[1])
+        return storage.read_tensors(path)[1]
+
+    found = reading(lambda: os.replace(other, path))
+    assert torch.equal(torch.cat([found["a"], found["b"]]), torch.ones(2000))
+    with pytest.raises(of.FileFormatError, match="changed while it was being read"):
+        reading(lambda: path.write_bytes(other.read_bytes()))
+
+
+def file_with(path, header, body=b""):
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + body)
+    return path
+
+
+def entry(start=0, end=8, shape=(2,), dtype="F32"):
+    return {"dtype": dtype, "shape": list(shape), "data_offsets": [start, end]}
+
+
+@pytest.mark.parametrize(
+    ("header", "body"),
+    [
+        (b"", b""),
+        (b"[]", b""),
+        (b"null", b""),
+        (b"{", b""),
+        (b"\xff\xfe{}", b""),
+        (b'{"a":' * 100_000, b""),
+        (b"[" * 1_000_000, b""),
+        (b'{"a": ' + b"9" * 5000 + b"}", b""),
+        ({"a": 1}, b""),
+        ({"a": []}, b""),
+        ({"a": {}}, b""),
+        ({"__metadata__": 3}, b""),
+        ({"__metadata__": {"a": 3}}, b""),
+        ({"a": entry() | {"shape": 2}}, b"12345678"),
+        ({"a": entry(shape=(-2,))}, b"12345678"),
+        ({"a": entry(shape=(-2, -1))}, b"12345678"),
+        ({"a": entry(shape=(2.0,))}, b"12345678"),
+        ({"a": entry(shape=(True, 2))}, b"12345678"),
+        ({"a": entry(shape=("2",))}, b"12345678"),
+        ({"a": entry(shape=(3,))}, b"12345678"),
+        ({"a": entry(shape=(10**15,))}, b"12345678"),
+        ({"a": entry(0, 4 * 10**15, (10**15,))}, b"12345678"),
+        ({"a": entry(0, 0, (0, 2**64))}, b""),
+        ({"a": entry(0, 0, (0, 2**62, 2))}, b""),
+        ({"a": entry(0, 0, [2**62] * 100_000)}, b""),
+        ({"a": entry(dtype="F99")}, b"12345678"),
+        ({"a": entry(dtype=["F32"])}, b"12345678"),
+        ({"a": entry() | {"data_offsets": [0, 8, 8]}}, b"12345678"),
+        ({"a": entry() | {"data_offsets": [8, 0]}}, b"12345678"),
+        ({"a": entry() | {"data_offsets": [0.0, 8.0]}}, b"12345678"),
+        ({"a": entry(-4, 4)}, b"12345678"),
+        ({"a": entry(4, 12)}, b"123456789012"),
+        ({"a": entry(), "b": entry()}, b"12345678"),
+        ({"a": entry(), "b": entry(4, 12)}, b"123456789012"),
+        ({"a": entry()}, b"123456789"),
+        (b'{"a": %(e)s, "a": %(e)s}' % {b"e": json.dumps(entry()).encode()}, b"12345678"),
+        (b'{"a": {"dtype": "F32", "dtype": "I32", "shape": [2], "data_offsets": [0, 8]}}', b"12345678"),
+    ],
+)
+def test_headers_that_do_not_fit_the_file_are_refused(tmp_path, header, body):
+    path = file_with(tmp_path / "f.safetensors", header, body)
+    for read in (find_tensors, storage.read_tensors, of.load, of.FeatureSet.load, of.open_features):
+        with pytest.raises(of.FileFormatError):
+            read(path)
+
+
+def test_a_header_that_is_said_to_be_huge_is_not_read(tmp_path):
+    path = tmp_path / "f.safetensors"
+    path.write_bytes(struct.pack("<Q", 2**40))
+    os.truncate(path, 2**41)  # a hole, which takes no room
+    with pytest.raises(of.FileFormatError, match="header"):
+        storage.read_tensors(path)
