@@ -111,6 +111,16 @@ class TestImages:
         assert found == {0: True, 1: False, 2: False}
         assert [r.auroc for r in run.records] == pytest.approx([r.auroc for r in whole.records], abs=1e-3)
 
+    def test_kept_results_of_seeds_are_not_mixed_up(self, tmp_path):
+        first = run_images(tmp_path, detectors=detectors("EnergyCorrected"), seeds=[0, 1])
+        found = run_images(tmp_path, detectors=detectors("EnergyCorrected"), seeds=[1, 0])
+        alone = run_images(tmp_path / "alone", detectors=detectors("EnergyCorrected"), seeds=[1])
+        zero, one = (Key("net", "EnergyCorrected", seed) for seed in (0, 1))
+        assert not np.array_equal(first.scores[zero]["aunts"], first.scores[one]["aunts"])
+        for key in (zero, one):
+            assert np.array_equal(found.scores[key]["aunts"], first.scores[key]["aunts"])
+        np.testing.assert_allclose(alone.scores[one]["aunts"], first.scores[one]["aunts"], atol=1e-3)
+
     def test_a_set_that_was_missing_is_added_without_a_fit(self, tmp_path, count):
         images = image_sets()
         less = {name: data for name, data in images.items() if name != "aunts"}

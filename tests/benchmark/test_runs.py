@@ -6,6 +6,7 @@ import json
 import math
 import os
 import re
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -318,8 +319,29 @@ class TestProvenance:
         monkeypatch.setenv("OUTFIELD_COMMIT", "abc")
         assert provenance.commit() == {"commit": "abc", "dirty": None}
 
+    @pytest.mark.parametrize(("dirty", "said"), [(True, " with changes"), (False, ""), (None, ", changes unknown")])
+    def test_what_is_not_known_is_not_called_clean(self, dirty, said, monkeypatch):
+        monkeypatch.setattr(provenance, "commit", lambda: {"commit": "a" * 40, "dirty": dirty})
+        assert provenance.made_by()["commit"] == "a" * 12 + said
+
+    def test_a_change_anywhere_in_the_package_is_a_change(self, monkeypatch):
+        """Git is asked about the whole package, not about the folder of one of its rooms."""
+        asked = []
+        monkeypatch.setattr(provenance, "_git", lambda folder, *command: asked.append(folder) or "x")
+        provenance.commit()
+        assert set(asked) == {Path(of.__file__).parent}
+
 
 class TestView:
+    def test_its_library_is_missed_before_any_work(self, monkeypatch, count):
+        monkeypatch.setitem(sys.modules, "sklearn", None)
+        with pytest.raises(of.MissingExtraError, match=r"outfield\[report\]"):
+            benchmark_features(PROTOCOL, {"a": feature_sets()}, detectors=detectors("SSD"), seeds=1)
+        assert not count
+        assert benchmark_features(
+            PROTOCOL, {"a": feature_sets()}, detectors=detectors("SSD"), seeds=1, view=False
+        ).records
+
     def test_shares_of_the_points(self):
         rng = np.random.default_rng(0)
         sets = {name: of.FeatureSet(rng.random((n, 3))) for name, n in (("id", 700), ("a", 900), ("b", 20))}

@@ -53,6 +53,23 @@ class TestCode:
         assert backbone.calls == extracted
         assert count["fit"] + count["fit_together"] == fits
 
+    def test_scores_follow_the_perturbed_images(self, package, tmp_path):
+        """A change of how images are perturbed changes no fit and no feature, but ODIN's scores."""
+
+        class Changed(FakeBackbone):
+            def extract(self, images, *, odin=None, labels=True):
+                found = super().extract(images, odin=odin, labels=labels)
+                return found if odin is None else of.FeatureSet(**{**found.tensors(), "odin_logits": -found.logits})
+
+        before = run_images(tmp_path, detectors=detectors("ODIN"))
+        with open(package / "backbone/odin.py", "a") as source:
+            source.write("# changed\n")
+        sources.code.cache_clear()
+        after = run_images(tmp_path, Changed(), detectors=detectors("ODIN"))
+        fresh = run_images(tmp_path / "fresh", Changed(), detectors=detectors("ODIN"))
+        assert after.records == fresh.records
+        assert after.records != before.records
+
     def test_another_torch_computes_again(self, tmp_path, count, monkeypatch):
         run_images(tmp_path)
         monkeypatch.setattr(sources, "version_of", lambda name: "0.0")

@@ -22,6 +22,8 @@ from outfield.version import __version__
 LIBRARIES = ("torch", "torchvision", "timm", "numpy", "scipy", "scikit-learn")
 COMMIT = "OUTFIELD_COMMIT"
 """Environment variable that names the commit where the code was copied without its history."""
+CHANGES = {True: " with changes", False: "", None: ", changes unknown"}
+"""What follows a commit's name, by whether files differ from it."""
 _ABSOLUTE = re.compile(r"(?<![^\s=@,:'\"(])(?:file://|~\w*|[A-Za-z]:)?[/\\](?![/\\\s])[^'\",;\n]*")
 """An absolute path, up to whatever may end it in a sentence: folders may have spaces in their names."""
 
@@ -46,7 +48,7 @@ def commit() -> dict[str, Any]:
 
     Both are None where the package is not in a checkout of its own; the version then says what ran.
     """
-    folder = Path(__file__).parent
+    folder = Path(__file__).parent.parent
     # A package installed below somebody else's repository must not be given that repository's commit.
     if _git(folder, "ls-files", "--error-unmatch", "__init__.py") is None:
         return {"commit": os.environ.get(COMMIT), "dirty": None}
@@ -80,7 +82,7 @@ def version_of(library: str) -> str | None:
 def made_by() -> dict[str, str | None]:
     """What a result was made with, in three words: version, commit and torch."""
     found = commit()
-    name = None if found["commit"] is None else found["commit"][:12] + " with changes" * bool(found["dirty"])
+    name = None if found["commit"] is None else found["commit"][:12] + CHANGES[found["dirty"]]
     return {"outfield": __version__, "commit": name, "torch": version_of("torch")}
 
 

@@ -17,6 +17,7 @@ from outfield.benchmark.stages import Stages
 from outfield.config import require, require_number, to_plain
 from outfield.detectors.base import Detector
 from outfield.errors import InputError, MissingFieldError
+from outfield.extras import library
 from outfield.features.set import FeatureSet, FeatureSource
 from outfield.files import atomic, storage
 from outfield.images.source import ImageSource
@@ -73,7 +74,7 @@ def benchmark_features(
     for backbone, sets in used.items():
         _check_fields(backbone, sets, chosen, to_fit[backbone])
     numbers = _seeds(seeds)
-    run, stages = _begin(protocol, chosen, numbers, given, device), Stages(None, machine(device)["device"])
+    run, stages = _begin(protocol, chosen, numbers, given, device, view), Stages(None, machine(device)["device"])
     run.provenance |= {"missing": missing, "data": {}}
     for backbone, sets in used.items():
         one = OneBackbone(backbone, _Given(sets, present), run, stages, device, say)
@@ -129,7 +130,7 @@ def run_benchmark(
     check_images(images)
     opened = open_backbones(backbones, device)
     stages = Stages(Path(out) / CACHE, machine(device)["device"])
-    run = _begin(protocol, chosen, numbers, {}, device)
+    run = _begin(protocol, chosen, numbers, {}, device, view)
     say(f"reading {len(images)} sets of images")
     checksums = {name: source.fingerprint() for name, source in images.items()}
     about = {name: {"images": len(source), "sha256": checksums[name]} for name, source in images.items()}
@@ -144,9 +145,16 @@ def run_benchmark(
 
 
 def _begin(
-    protocol: Protocol, detectors: Mapping[str, Detector], seeds: list[int], given: Mapping[Key, Detector], device: str
+    protocol: Protocol,
+    detectors: Mapping[str, Detector],
+    seeds: list[int],
+    given: Mapping[Key, Detector],
+    device: str,
+    view: bool,
 ) -> BenchmarkRun:
     """An empty run whose provenance says what is about to happen."""
+    if view:
+        library("sklearn", "report")  # found to be missing before the work, not after it
     if not detectors:
         raise InputError("there is no detector to run; name at least one")
     run = BenchmarkRun(protocol, provenance=about_this_run(device))

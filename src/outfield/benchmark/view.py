@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from outfield.energy.projection import normalise
+from outfield.extras import library
 from outfield.features.set import FeatureSource
 
 POINTS = 2000
@@ -51,15 +52,13 @@ def choose(sets: Mapping[str, FeatureSource], seed: int) -> dict[str, np.ndarray
 
 def embed(z: np.ndarray, seed: int) -> np.ndarray:
     """Rows z (n, D) as points (n, 2); all at the origin where there are too few, or no two that differ."""
-    from sklearn.decomposition import PCA  # a second to import: not for those who only score
-    from sklearn.manifold import TSNE
-    from threadpoolctl import threadpool_limits
-
     if len(z) < 4 or not np.ptp(z, axis=0).any():
         return np.zeros((len(z), 2), np.float32)
-    components = PCA(min(WIDTH, *z.shape), random_state=seed).fit_transform(z)
+    decomposition, manifold = library("sklearn.decomposition", "report"), library("sklearn.manifold", "report")
+    components = decomposition.PCA(min(WIDTH, *z.shape), random_state=seed).fit_transform(z)
     if components.shape[1] == 1:
         components = np.concatenate([components, np.zeros_like(components)], 1)
-    tsne = TSNE(init="pca", random_state=seed, perplexity=min(30.0, (len(z) - 1) / 3))
-    with threadpool_limits(THREADS, user_api="openmp"):
+    tsne = manifold.TSNE(init="pca", random_state=seed, perplexity=min(30.0, (len(z) - 1) / 3))
+    # OpenMP's number of threads belongs to the thread that sets it: no other thread sees the change.
+    with library("threadpoolctl", "report").threadpool_limits(THREADS, user_api="openmp"):
         return np.asarray(tsne.fit_transform(components), np.float32)
