@@ -20,12 +20,13 @@ from outfield.detectors import (
     GaussianMixture,
     load,
 )
-from outfield.energy.chains import HamiltonianMonteCarlo, Langevin, MetropolisLangevin, run_chains
+from outfield.energy.chains import run_chains
 from outfield.energy.loop import Checkpoint, History
 from outfield.energy.network import MLP, CorrectedEnergy
 from outfield.energy.priors.mixture import MixturePrior
 from outfield.energy.priors.moments import ClassStatistics
 from outfield.energy.priors.prior import Prior
+from outfield.energy.samplers import HamiltonianMonteCarlo, Langevin, MetropolisLangevin
 from outfield.energy.settings import Training
 from outfield.errors import (
     DivergenceError,

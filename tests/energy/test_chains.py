@@ -9,8 +9,8 @@ import torch
 from scipy.stats import gamma, kstest
 
 import outfield as of
-from outfield.energy.chains import langevin_step, linear
 from outfield.energy.projection import identity, relu_sphere, sphere
+from outfield.energy.samplers import langevin_step, linear
 from outfield.energy.starts import FromReplay, make_start
 
 SIGMA = 0.7
@@ -135,20 +135,76 @@ def test_no_steps_means_no_move():
     assert torch.equal(of.run_chains(quadratic, start, of.Langevin(steps=0)).ends, start)
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        lambda: of.Langevin(steps=-1),
-        lambda: of.Langevin(step_size=(1.0, float("nan"))),
-        lambda: of.Langevin(noise_std=(-1.0, 0.0)),
-        lambda: of.Langevin(step_size=0.1),  # type: ignore[arg-type]
-        lambda: of.HamiltonianMonteCarlo(leapfrog=0),
-        lambda: of.run_chains(quadratic, torch.zeros(3), of.Langevin()),
-    ],
-)
-def test_bad_settings_are_refused(wrong):
-    with pytest.raises(of.InputError):
-        wrong()
+class TestWhatChainsCannotStartFrom:
+    good = torch.zeros(3, 2)
+
+    @pytest.mark.parametrize(
+        "start",
+        [
+            torch.zeros(3),
+            torch.zeros(1, 3, 2),
+            torch.zeros(0, 2),
+            torch.zeros(2, 0),
+            torch.tensor([[0.0, float("nan")]]),
+            torch.tensor([[0.0, float("inf")]]),
+            torch.zeros(3, 2, dtype=torch.int64),
+            torch.zeros(3, 2, dtype=torch.bool),
+            torch.zeros(3, 2, dtype=torch.complex64),
+            torch.zeros(3, 2).to_sparse(),
+            torch.zeros(3, 2, device="meta"),
+            [[0.0, 0.0]],
+            None,
+        ],
+        ids=str,
+    )
+    def test_starts(self, start):
+        with pytest.raises(of.InputError, match="start"):
+            of.run_chains(quadratic, start, of.Langevin(steps=1))
+
+    @pytest.mark.parametrize("sampler", [of.Langevin(steps=1), *SAMPLERS])
+    @pytest.mark.parametrize(
+        ("energy", "reason"),
+        [
+            (lambda z: z.square().sum(), r"shape \(\)"),
+            (lambda z: z.square(), r"shape \(3, 2\)"),
+            (lambda z: z.square().sum(1, keepdim=True), r"shape \(3, 1\)"),
+            (lambda z: z.square().sum(1)[:2], r"shape \(2,\)"),
+            (lambda z: [0.0] * len(z), "list"),
+            (lambda z: z.detach().sum(1), "no gradient"),
+            (lambda z: torch.ones(3, requires_grad=True), "no gradient"),
+        ],
+    )
+    def test_energies(self, sampler, energy, reason):
+        with pytest.raises(of.InputError, match=f"energy .*{reason}"):
+            of.run_chains(energy, self.good, sampler)
+
+    @pytest.mark.parametrize(
+        ("arguments", "name"),
+        [
+            ({"energy": 5}, "energy"),
+            ({"sampler": None}, "sampler"),
+            ({"sampler": "Langevin"}, "sampler"),
+            ({"project": "sphere"}, "project"),
+            ({"project": lambda z: z[:1]}, "project"),
+            ({"generator": 0}, "generator"),
+        ],
+    )
+    def test_other_arguments(self, arguments, name):
+        given = {"energy": quadratic, "start": self.good, "sampler": of.Langevin(steps=1)}
+        with pytest.raises(of.InputError, match=name):
+            of.run_chains(**given | arguments)
+
+    @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
+    def test_a_generator_elsewhere(self):
+        with pytest.raises(of.InputError, match="generator is on cuda"):
+            of.run_chains(quadratic, self.good, of.Langevin(), generator=torch.Generator("cuda"))
+
+    def test_a_start_made_in_inference_mode(self):
+        with torch.inference_mode():
+            start = torch.ones(3, 2)
+            inside = of.run_chains(quadratic, start, of.Langevin(steps=2), generator=generator()).ends
+        outside = of.run_chains(quadratic, torch.ones(3, 2), of.Langevin(steps=2), generator=generator()).ends
+        assert torch.equal(inside, outside)
 
 
 class TestStarts:

@@ -9,13 +9,14 @@ from torch import Tensor, nn
 from outfield.config import arguments, construct, require, require_number
 from outfield.detectors.learned import LearnedEnergy
 from outfield.detectors.registry import register
-from outfield.energy.chains import Langevin, Sampler
+from outfield.energy.chains import Sampler
 from outfield.energy.network import MLP, CorrectedEnergy, Network
 from outfield.energy.priors.mixture import MixturePrior
 from outfield.energy.priors.moments import ClassStatistics, piece_rows, workers_for
 from outfield.energy.priors.prior import Prior
 from outfield.energy.projection import normalise
 from outfield.energy.rows import Rows
+from outfield.energy.samplers import Langevin
 from outfield.energy.settings import Training
 from outfield.errors import InputError
 from outfield.features.set import FeatureSource

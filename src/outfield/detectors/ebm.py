@@ -6,9 +6,10 @@ from torch import Tensor, nn
 
 from outfield.detectors.learned import LearnedEnergy
 from outfield.detectors.registry import register
-from outfield.energy.chains import Langevin, Sampler
+from outfield.energy.chains import Sampler
 from outfield.energy.network import MLP, CorrectedEnergy, Network
 from outfield.energy.priors.prior import Prior
+from outfield.energy.samplers import Langevin
 from outfield.energy.settings import Training
 
 

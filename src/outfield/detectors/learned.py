@@ -70,7 +70,8 @@ class LearnedEnergy(Detector):
     def _check_settings(self) -> None:
         super()._check_settings()
         require(isinstance(self.training, Training), "training", self.training, "an outfield.Training")
-        require(hasattr(self.sampler, "move"), "sampler", self.sampler, "a sampler such as outfield.Langevin")
+        moves = hasattr(self.sampler, "begin") and hasattr(self.sampler, "move")
+        require(moves, "sampler", self.sampler, "a sampler such as outfield.Langevin")
         require(hasattr(self.network, "build"), "network", self.network, "a network such as outfield.MLP")
         require_number("temperature", self.temperature, above=0)
         require_number("seed", self.seed, least=0, most=2**63 - 1, whole=True)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-from outfield.energy.chains import Sampler, run_chains
+from outfield.energy.chains import Sampler, follow
 from outfield.energy.network import CorrectedEnergy
 from outfield.energy.projection import Projection
 from outfield.energy.settings import Training
@@ -85,10 +85,10 @@ class EagerStep:
 
     def _run(self, real: Tensor) -> Tensor:
         begin = self.start.begin(real, self.generator)
-        negatives = run_chains(self.model, begin, self.sampler, self.project, self.generator).ends
+        negatives = follow(self.model, begin, self.sampler, self.project, self.generator).ends
         self.start.end(negatives)
-        shaken, shaken_negatives = self._shaken(torch.stack([real, negatives]))
-        loss, on_real, on_negatives = loss_of(self.model, shaken, shaken_negatives, self.training.l2)
+        noisy, noisy_negatives = self._noisy(torch.stack([real, negatives]))
+        loss, on_real, on_negatives = loss_of(self.model, noisy, noisy_negatives, self.training.l2)
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()
         self.optimiser.step()
@@ -96,7 +96,7 @@ class EagerStep:
         means = on_real.mean(), on_negatives.mean(), on_real.abs().mean(), on_negatives.abs().mean()
         return torch.stack([loss.detach(), *means])[None]
 
-    def _shaken(self, z: Tensor) -> Tensor:
+    def _noisy(self, z: Tensor) -> Tensor:
         noise = torch.randn(z.shape, generator=self.generator, device=z.device, dtype=z.dtype)
         return z + self.training.input_noise * noise
 

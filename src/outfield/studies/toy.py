@@ -16,12 +16,13 @@ from multiprocessing import get_context
 import torch
 from torch import Tensor
 
-from outfield.energy.chains import Energy, Langevin
+from outfield.energy.chains import Energy
 from outfield.energy.loop import History, train
 from outfield.energy.network import CorrectedEnergy, SineMLP
 from outfield.energy.priors.mixture import MixturePrior
 from outfield.energy.priors.prior import Prior
 from outfield.energy.projection import identity
+from outfield.energy.samplers import Langevin
 from outfield.energy.settings import Training
 from outfield.errors import UnknownNameError
 

@@ -25,13 +25,14 @@ import torch
 from torch import Tensor
 
 from outfield.energy import projection
-from outfield.energy.chains import Langevin, Sampler
+from outfield.energy.chains import Sampler
 from outfield.energy.eager import EagerStep, InTurn, Step
 from outfield.energy.engine.step import FusedStep
 from outfield.energy.engine.torch_operations import TorchOperations
 from outfield.energy.network import CorrectedEnergy, layers_of
 from outfield.energy.priors.mixture import MixturePrior
 from outfield.energy.projection import Projection
+from outfield.energy.samplers import Langevin
 from outfield.energy.settings import Training
 from outfield.energy.starts import Start
 from outfield.errors import InputError

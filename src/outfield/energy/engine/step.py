@@ -8,10 +8,11 @@ from typing import Protocol, cast
 import torch
 from torch import Tensor
 
-from outfield.energy.chains import Langevin, linear, moves_at_once
+from outfield.energy.chains import moves_at_once
 from outfield.energy.eager import Positions, matmul_precision, part
 from outfield.energy.engine.recorder import Recorder
 from outfield.energy.network import CorrectedEnergy, Layers, layers_of
+from outfield.energy.samplers import Langevin, linear
 from outfield.energy.settings import Training
 from outfield.energy.starts import Memoryless, Start
 

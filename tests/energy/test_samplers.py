@@ -1,0 +1,146 @@
+"""What a move costs, and that carrying energies and gradients changes no bit of the chains."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+import outfield as of
+from outfield.energy.projection import identity, sphere
+from outfield.energy.samplers import langevin_step, linear
+
+LANGEVIN = of.Langevin(steps=6, step_size=(0.2, 0.05), noise_std=(0.3, 0.1))
+MALA = of.MetropolisLangevin(steps=6, step_size=(0.4, 0.2))
+HMC = of.HamiltonianMonteCarlo(steps=6, step_size=(0.5, 0.3), leapfrog=5)
+
+
+class Counting:
+    """A skewed energy through a network, that counts how often it is asked and how often with a gradient."""
+
+    def __init__(self):
+        self.network = of.MLP(hidden=12, depth=1).build(5, 3)
+        self.calls = 0
+
+    def __call__(self, z):
+        self.calls += 1
+        return (z + torch.exp(-z)).sum(1) + self.network(z).squeeze(1)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "project", "expected"),
+    [
+        (LANGEVIN, identity, 6),
+        (LANGEVIN, sphere, 6),
+        (MALA, identity, 6 + 1),
+        (MALA, sphere, 6 + 1),
+        (HMC, identity, 6 * 5 + 1),
+        (HMC, sphere, 6 * (5 + 1) + 1),
+    ],
+)
+def test_how_often_a_chain_asks_for_the_energy(sampler, project, expected):
+    energy = Counting()
+    of.run_chains(energy, torch.ones(7, 5), sampler, project)
+    assert energy.calls == expected
+
+
+def slope(energy, z):
+    z = z.clone().requires_grad_()
+    value = energy(z)
+    value.sum().backward()
+    return value.detach(), z.grad
+
+
+def mala_by_the_book(energy, z, sampler, project, generator):
+    """Every energy and gradient is computed where it is needed, however often it has been before."""
+    noise = torch.randn(sampler.steps, *z.shape, generator=generator, dtype=z.dtype)
+    for t in range(sampler.steps):
+        step = linear(sampler.step_size, t, sampler.steps)
+        here, grad = slope(energy, z)
+        proposal = project(langevin_step(z, grad, step, math.sqrt(2 * step), noise[t]))
+        there, grad_there = slope(energy, proposal)
+        back = -(z - proposal + step * grad_there).square().sum(1) / (4 * step)
+        forth = -(proposal - z + step * grad).square().sum(1) / (4 * step)
+        taken = torch.rand(len(z), generator=generator, dtype=z.dtype).log() < here - there + back - forth
+        z = torch.where(taken[:, None], proposal, z)
+    return z
+
+
+def hmc_by_the_book(energy, z, sampler, project, generator):
+    momenta = torch.randn(sampler.steps, *z.shape, generator=generator, dtype=z.dtype)
+    for t in range(sampler.steps):
+        step = linear(sampler.step_size, t, sampler.steps)
+        momentum, proposal = momenta[t], z
+        start = energy(z).detach() + 0.5 * momentum.square().sum(1)
+        for _ in range(sampler.leapfrog):
+            momentum = momentum - 0.5 * step * slope(energy, proposal)[1]
+            proposal = proposal + step * momentum
+            momentum = momentum - 0.5 * step * slope(energy, proposal)[1]
+        proposal = project(proposal)
+        end = energy(proposal).detach() + 0.5 * momentum.square().sum(1)
+        taken = torch.rand(len(z), generator=generator, dtype=z.dtype).log() < start - end
+        z = torch.where(taken[:, None], proposal, z)
+    return z
+
+
+@pytest.mark.parametrize("project", [identity, sphere])
+@pytest.mark.parametrize(("sampler", "book"), [(MALA, mala_by_the_book), (HMC, hmc_by_the_book)])
+def test_carrying_what_is_known_changes_no_chain(sampler, book, project):
+    energy = Counting()
+    start = torch.randn(40, 5, generator=torch.Generator().manual_seed(1))
+    found = of.run_chains(energy, start, sampler, project, torch.Generator().manual_seed(2))
+    expected = book(energy, project(start), sampler, project, torch.Generator().manual_seed(2))
+    assert 0.1 < float(found.acceptance) < 0.999  # some refused, some accepted
+    assert torch.equal(found.ends, expected)
+
+
+@pytest.mark.parametrize("sampler", [LANGEVIN, MALA, HMC])
+def test_a_start_that_has_a_graph_is_cut_from_it(sampler):
+    weight = torch.ones(4, 5, requires_grad=True)
+    plain = torch.rand(4, 5, generator=torch.Generator().manual_seed(0))
+    expected = of.run_chains(Counting(), plain, sampler).ends
+    ends = of.run_chains(Counting(), plain * weight, sampler).ends
+    assert torch.equal(ends, expected)
+    assert not ends.requires_grad
+    assert not plain.requires_grad
+    assert weight.grad is None
+    leaf = plain.clone().requires_grad_()
+    of.run_chains(Counting(), leaf, sampler)
+    assert leaf.grad is None
+
+
+@pytest.mark.parametrize("cls", [of.Langevin, of.MetropolisLangevin, of.HamiltonianMonteCarlo])
+@pytest.mark.parametrize("bad", [-1, 2.5, "5", None, True, float("nan"), float("inf"), 10**30, (3,)])
+def test_steps_that_make_no_sense(cls, bad):
+    with pytest.raises(of.InputError, match="steps"):
+        cls(steps=bad)
+
+
+@pytest.mark.parametrize("bad", [0, -1, 1.0, "2", None, True, 10**30])
+def test_leapfrogs_that_make_no_sense(bad):
+    with pytest.raises(of.InputError, match="leapfrog"):
+        of.HamiltonianMonteCarlo(leapfrog=bad)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [0.1, None, "ab", (0.1,), (0.1, 0.1, 0.1), [0.1, 0.1], (-1e-9, 1.0), (1.0, float("nan")), (1.0, float("inf")),
+     ("a", "b"), (None, 1.0), (True, 1.0), (1e300, 1.0)],
+)  # fmt: skip
+@pytest.mark.parametrize("name", ["step_size", "noise_std"])
+def test_schedules_that_make_no_sense(name, bad):
+    with pytest.raises(of.InputError, match=name):
+        of.Langevin(**{name: bad})
+    if name == "step_size":
+        for cls in (of.MetropolisLangevin, of.HamiltonianMonteCarlo):
+            with pytest.raises(of.InputError, match=name):
+                cls(step_size=bad)
+
+
+def test_numpys_numbers_will_do():
+    import numpy as np
+
+    sampler = of.Langevin(np.int64(3), (np.float32(0.5), np.float64(0.25)), (np.float32(0), np.int32(0)))
+    ends = of.run_chains(lambda z: 0.5 * z.square().sum(1), torch.ones(1, 1), sampler).ends
+    assert float(ends) == pytest.approx(0.5 * 0.625 * 0.75)
