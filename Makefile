@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 
 .PHONY: demo test lint bench clean
 
-demo: $(VENV)/.ready-core
+demo: $(VENV)/.ready-all
 	$(BIN)/outfield demo --out demo
 
 test: $(VENV)/.ready-dev
@@ -25,17 +25,17 @@ bench: $(VENV)/.ready-bench
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.ready-core: pyproject.toml packages/outfield-demo/pyproject.toml | $(VENV)/bin/python
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable . ./packages/outfield-demo
+$(VENV)/.ready-all: pyproject.toml packages/outfield-demo/pyproject.toml | $(VENV)/bin/python
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[all]' ./packages/outfield-demo
 	touch $@
 
 $(VENV)/.ready-dev: pyproject.toml packages/outfield-demo/pyproject.toml | $(VENV)/bin/python
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]' ./packages/outfield-demo
-	touch $@ $(VENV)/.ready-core
+	touch $@ $(VENV)/.ready-all
 
 $(VENV)/.ready-bench: pyproject.toml packages/outfield-demo/pyproject.toml | $(VENV)/bin/python
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[bench]' ./packages/outfield-demo
-	touch $@ $(VENV)/.ready-dev $(VENV)/.ready-core
+	touch $@ $(VENV)/.ready-dev $(VENV)/.ready-all
 
 clean:
 	rm -rf $(VENV) demo toy build .pytest_cache .mypy_cache .ruff_cache
