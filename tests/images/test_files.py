@@ -216,7 +216,7 @@ def test_files_of_several_sizes_have_none(classes_folder):
         assert open_images(classes_folder).size
     found = open_images(classes_folder)
     (classes_folder / "bee/deep/d.png").unlink()
-    with pytest.raises(of.StorageError, match=r"d\.png: No such file"):
+    with pytest.raises(of.StorageError, match=r"d\.png: there is no such file"):
         assert found.size
 
 
@@ -248,45 +248,10 @@ def test_no_folder(tmp_path):
         ImageFiles.of(tmp_path / "none")
 
 
-def test_grey_palette_and_transparent_images_become_colour(tmp_path):
-    image = Image.fromarray(pixels()[0])
-    for mode in ("L", "1", "P", "RGBA", "LA", "CMYK"):
-        image.convert(mode).save(tmp_path / f"{mode}.tif")
-    found = ImageFiles.of(tmp_path)
-    assert {found[index].shape for index in range(6)} == {(6, 5, 3)}
-    opaque = found[found.names.index("RGBA.tif")]
-    assert np.array_equal(opaque, pixels()[0])
-
-
-def test_a_camera_that_was_held_upright_is_ignored(tmp_path):
-    exif = Image.Exif()
-    exif[0x0112] = 6  # rotate by 90 degrees to show
-    Image.fromarray(pixels()[0]).save(tmp_path / "a.png", exif=exif)
-    assert np.array_equal(ImageFiles.of(tmp_path)[0], pixels()[0])
-
-
-def test_sixteen_bits_are_refused_rather_than_cut_off(tmp_path):
-    Image.fromarray(np.full((4, 4), 40_000, np.uint16)).save(tmp_path / "deep.png")
-    with pytest.raises(of.FileFormatError, match=r"deep\.png has more than 8 bits"):
-        ImageFiles.of(tmp_path)[0]
-
-
-@pytest.mark.parametrize("ending", ["png", "jpg", "bmp", "webp", "ppm", "tif"])
-def test_a_broken_file_is_named(tmp_path, ending):
-    path = tmp_path / f"broken.{ending}"
-    save(path, pixels(height=40, width=40)[0])
-    ImageFiles.of(tmp_path)[0]
-    whole = path.read_bytes()
-    for content in (b"", b"\x00" * 60, whole[:9], whole[: len(whole) // 2]):
-        path.write_bytes(content)
-        with pytest.raises(of.FileFormatError, match=rf"broken\.{ending} is truncated, or is not an image"):
-            ImageFiles.of(tmp_path)[0]
-
-
 def test_a_file_that_went_away_is_named(classes_folder):
     found = ImageFiles.of(classes_folder)
     (classes_folder / "ant/a.png").unlink()
-    with pytest.raises(of.StorageError, match=r"ant/a\.png: No such file"):
+    with pytest.raises(of.StorageError, match=r"ant/a\.png: there is no such file"):
         found[0]
 
 
@@ -304,6 +269,14 @@ def test_the_fingerprint_of_files_follows_content_names_and_labels_and_not_the_p
     (copy / "ant/a.png").rename(copy / "ant/aa.png")
     prints.add(ImageFiles.of(copy).fingerprint())
     assert len(prints) == 5
+
+
+@pytest.mark.parametrize("name", ["../secret.png", "ant/../../secret.png", "/secret.png", "", "a\0b.png", "..", 3])
+def test_a_name_that_leads_out_of_the_folder_is_refused(classes_folder, name):
+    save(classes_folder.parent / "secret.png", pixels()[0])
+    with pytest.raises(of.InputError, match="the name of a file in"):
+        ImageFiles(classes_folder, ["ant/a.png", name])
+    assert len(ImageFiles(classes_folder, ["ant/a.png", "ant/..a.png", "a..b/c.png"])) == 3
 
 
 def test_files_given_by_name(classes_folder):

@@ -240,6 +240,26 @@ def test_broken_textures(tmp_path, small):
         find("textures", "test", tmp_path)
 
 
+@pytest.mark.parametrize("name", ["../../../secret.jpg", "/secret.jpg", "dotted/../../../secret.jpg", "a\0b.jpg"])
+def test_a_list_that_leads_out_of_the_set_is_refused(tmp_path, small, name):
+    small("textures", test=2)
+    small("places365", test=1)
+    small("tinyimagenet", test=1)
+    save(tmp_path / "secret.jpg", pixels()[0])
+    textures_folder(tmp_path / "dtd/dtd")
+    write(tmp_path / "dtd/dtd/labels/test1.txt", f"dotted/a.jpg\n{name}\n")
+    places_folder(tmp_path)
+    write(tmp_path / "places365_val.txt", f"/{name} 0\n")
+    tiny_folder(tmp_path / "tiny-imagenet-200")
+    (tmp_path / "tiny-imagenet-200/test").rename(tmp_path / "away")
+    write(tmp_path / "tiny-imagenet-200/val/val_annotations.txt", f"{name}\tn02\t0\t0\t1\t1\n")
+    for set_name in ("textures", "places365", "tinyimagenet"):
+        with pytest.raises(
+            of.FileFormatError, match=r"does not lead to the published set: names holds .*secret|b\.jpg"
+        ):
+            find(set_name, "test", tmp_path)
+
+
 def places_folder(folder):
     save(folder / "val_256/Places365_val_00000001.jpg", pixels()[0])
     save(folder / "val_256/Places365_val_00000002.jpg", pixels()[1])

@@ -5,37 +5,33 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-import struct
-import zlib
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import ArrayLike
-from PIL import Image, UnidentifiedImageError
 
 from outfield.errors import FileFormatError, InputError, StorageError
 from outfield.files.arrays import read_npz
 from outfield.files.atomic import PathLike
+from outfield.files.opened import open_to_read
+from outfield.images.decoding import BYTES_AT_MOST, decode, size_of
+from outfield.images.folders import ENDINGS, image_names, sub_folders
 from outfield.images.source import ImageArray, ImageSource
 from outfield.progress import bar
 
-ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff", ".gif")
-"""What the name of an image file ends with, in small or capital letters."""
 NPZ_ARRAYS = "images, uint8 (N, H, W, 3), and perhaps labels, integers (N,), and classes, the names of the classes"
-BROKEN = (OSError, SyntaxError, ValueError, TypeError, LookupError, EOFError, struct.error, zlib.error)
-"""What Pillow raises where a file is not an image, or not a whole one."""
 
 
 class EncodedImages(ImageSource):
     """Images kept as JPEG, PNG and the like, each decoded when it is asked for; sizes may differ.
 
-    A subclass tells the content and the name of each. Orientation marks that cameras write (EXIF) are ignored, as torchvision
-    ignores them; an alpha channel is dropped, grey becomes colour, of several frames the first counts.
+    A subclass tells the content and the name of each. :func:`outfield.images.decoding.decode` says what becomes of turned,
+    grey, transparent and animated images.
 
     Args:
         names: of the images (N), part of the fingerprint.
@@ -75,6 +71,7 @@ class EncodedImages(ImageSource):
 
         Raises:
             FileFormatError: it is broken, or has more than 8 bits a channel.
+            InputError: it is too large to be held.
             StorageError: it cannot be read.
         """
         return decode(self.content(index), self.where(index))
@@ -100,8 +97,8 @@ class EncodedImages(ImageSource):
         return first
 
     def _size_of(self, index: int) -> tuple[int, int]:
-        with self.opened(index) as file, _as_image(file, self.where(index)) as image:
-            return image.height, image.width
+        with self.opened(index) as file:
+            return size_of(file, self.where(index))
 
     def __repr__(self) -> str:
         classes = "" if self.labels is None else f", {len(np.unique(self.labels))} classes"
@@ -130,6 +127,9 @@ class ImageFiles(EncodedImages):
         classes: names of the classes, by label.
 
     See :meth:`EncodedImages.__getitem__` for what an image is and how a broken one fails.
+
+    Raises:
+        InputError: no image, labels that do not fit, or a name that leads out of the folder.
     """
 
     def __init__(
@@ -141,6 +141,8 @@ class ImageFiles(EncodedImages):
         classes: Sequence[str] | None = None,
     ) -> None:
         self.folder = Path(folder)
+        for file in names:
+            _check_inside(self.folder, file)
         super().__init__(names, labels, name or self.folder.resolve().name, classes)
 
     @classmethod
@@ -163,74 +165,38 @@ class ImageFiles(EncodedImages):
         if any("/" not in found for found in names):
             return cls(folder, names, name=name)
         owners = [found.partition("/")[0] for found in names]
-        classes = sorted(e.name for e in os.scandir(folder) if e.is_dir() and not e.name.startswith("."))
-        empty = sorted(set(classes) - set(owners))
+        empty = sorted(set(sub_folders(folder)) - set(owners))
         if empty:
             raise FileFormatError(
-                f"{Path(folder) / empty[0]} holds no image, but each sub-folder of {folder} is a class; remove it, or name the "
-                "folder above the classes"
+                f"{Path(folder) / empty[0]} holds no image, but each sub-folder of {folder} is a class; remove it, or name "
+                "the folder above the classes"
             )
+        classes = sorted(set(owners))
         number = {owner: label for label, owner in enumerate(classes)}
         return cls(folder, names, [number[owner] for owner in owners], name, classes)
 
     def where(self, index: int) -> str:
         return str(self.folder / self.names[index])
 
-    @contextmanager
-    def opened(self, index: int) -> Iterator[BinaryIO]:
-        path = self.folder / self.names[index]
-        try:
-            with open(path, "rb") as file:
-                yield file
-        except OSError as error:
-            raise StorageError(f"cannot read {path}: {error.strerror or error}") from error
+    def opened(self, index: int) -> AbstractContextManager[BinaryIO]:
+        return io.BufferedReader(open_to_read(self.folder / self.names[index]))
 
     def content(self, index: int) -> bytes:
+        where = self.where(index)
         with self.opened(index) as file:
-            return file.read()
+            if os.fstat(file.fileno()).st_size > BYTES_AT_MOST:
+                raise InputError(f"{where} is too large: an image file may have {BYTES_AT_MOST:,} bytes")
+            try:
+                return file.read()
+            except OSError as error:
+                raise StorageError(f"cannot read {where}: {error.strerror or error}") from error
 
 
-def image_names(folder: PathLike) -> Iterator[str]:
-    """Image files in a folder at any depth, relative to it, with forward slashes, in no order; hidden ones are left out."""
-
-    def refuse(error: OSError) -> None:  # os.walk would leave out what it may not read, and so a part of the set
-        raise StorageError(f"cannot read {error.filename}: {error.strerror}") from error
-
-    for where, folders, files in os.walk(folder, onerror=refuse, followlinks=True):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        inner = Path(where).relative_to(folder)
-        for name in files:
-            if name.lower().endswith(ENDINGS) and not name.startswith("."):
-                yield (inner / name).as_posix()
-
-
-def decode(content: bytes, where: str) -> np.ndarray:
-    """An encoded image as uint8 (H, W, 3).
-
-    Args:
-        content: JPEG, PNG or another format that Pillow reads.
-        where: it comes from, for errors.
-
-    Raises:
-        FileFormatError: broken, too large for Pillow, or of more than 8 bits a channel.
-    """
-    with _as_image(io.BytesIO(content), where) as image:
-        if image.mode[0] in "IF":  # Pillow would cut such values off at 255: a white picture, and no error
-            raise FileFormatError(f"{where} has more than 8 bits a channel ({image.mode}); save it with 8")
-        return np.array(image.convert("RGB"))
-
-
-@contextmanager
-def _as_image(file: BinaryIO, where: str) -> Iterator[Image.Image]:
-    """An image that Pillow has not decoded yet; what it raises becomes a FileFormatError."""
-    try:
-        with Image.open(file) as image:
-            yield image
-    except FileFormatError:
-        raise
-    except (*BROKEN, Image.DecompressionBombError) as error:
-        reason = "Pillow knows no such format" if isinstance(error, UnidentifiedImageError) else error
-        raise FileFormatError(f"{where} is truncated, or is not an image ({reason})") from error
+def _check_inside(folder: Path, name: str) -> None:
+    """Refuse a name that leads out of the folder, as a list that came with a data set may hold."""
+    leads_out = not isinstance(name, str) or not name or "\0" in name or os.path.isabs(name)
+    if leads_out or (".." in name and ".." in Path(name).parts):
+        raise InputError(f"names holds {name!r}; it must be the name of a file in {folder}, without .. in it")
 
 
 def open_images(source: PathLike, name: str | None = None) -> ImageSource:

@@ -13,7 +13,8 @@ from outfield.config import require
 from outfield.errors import FileFormatError, InputError, StorageError, UnknownNameError
 from outfield.files.atomic import PathLike, make_folder
 from outfield.images.catalogue import DATASETS, NamedSet
-from outfield.images.files import NPZ_ARRAYS, ImageFiles, image_names, open_images
+from outfield.images.files import NPZ_ARRAYS, ImageFiles, open_images
+from outfield.images.folders import image_names
 from outfield.images.published import Layout, torchvision_datasets
 from outfield.images.source import ImageSource
 

@@ -136,10 +136,11 @@ def tiny_imagenet_val(place: Path) -> ImageFiles:
 
 def _listed(listing: Path, folder: Path, names: list[str], labels: list[int], classes: Sequence[str]) -> ImageFiles:
     """Files that a list names, which must all be there."""
+    found = ImageFiles(folder, names, labels, classes=classes)
     for name in names:
         if not os.path.exists(folder / name):
             raise FileFormatError(f"{folder / name} is missing; {listing} lists it")
-    return ImageFiles(folder, names, labels, classes=classes)
+    return found
 
 
 class LmdbImages(EncodedImages):

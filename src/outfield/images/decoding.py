@@ -1,0 +1,121 @@
+"""Encoded images to pixels, by Pillow: raster formats only, of a size that can be held, and one kind of error.
+
+Pillow tells a format by its content, whatever the name of the file; it would start other programs for some of them
+(Ghostscript for PostScript) and is therefore only asked for :data:`FORMATS`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from outfield.errors import FileFormatError, InputError, OutfieldError, StorageError
+from outfield.extras import library
+
+FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
+"""What is decoded, as Pillow calls it."""
+PIXELS_AT_MOST = 178_956_970
+"""Of one image, where Pillow too takes it for a decompression bomb; so many take half a gigabyte."""
+BYTES_AT_MOST = 2**30
+"""Of one encoded image."""
+ORIENTATION = 0x0112
+"""The EXIF entry that tells how a camera was held."""
+TURNS = {
+    2: "FLIP_LEFT_RIGHT",
+    3: "ROTATE_180",
+    4: "FLIP_TOP_BOTTOM",
+    5: "TRANSPOSE",
+    6: "ROTATE_270",
+    7: "TRANSVERSE",
+    8: "ROTATE_90",
+}
+"""What Pillow must do for each value of it; from 5 on height and width change places."""
+
+
+def decode(content: bytes, where: str) -> np.ndarray:
+    """An encoded image as uint8 (H, W, 3).
+
+    It is turned as its EXIF entry says, so that it lies as people see it. Grey and palette become colour, an alpha channel is
+    dropped, CMYK is converted, of several frames the first counts, and of 16 bits a colour channel the upper 8 are taken.
+
+    Args:
+        content: The encoded image, in one of :data:`FORMATS`.
+        where: Where it comes from, for errors.
+
+    Raises:
+        FileFormatError: It is broken, of another format, or grey with more than 8 bits.
+        InputError: It has more than :data:`PIXELS_AT_MOST` pixels, or memory is too small for them.
+        MissingExtraError: Pillow is not installed.
+    """
+    with as_image(io.BytesIO(content), where) as image:
+        if image.mode[0] in "IF":  # Pillow would cut such values off at 255: a white picture, and no error
+            raise FileFormatError(f"{where} has more than 8 bits a channel ({image.mode}); save it with 8")
+        orientation = _orientation(image)
+        if "transparency" in image.info and image.mode == "P":
+            image = image.convert("RGBA")  # what Pillow asks for, with a warning, before the alpha channel is dropped
+        return np.array(_upright(image.convert("RGB"), orientation))
+
+
+def size_of(file: BinaryIO, where: str) -> tuple[int, int]:
+    """Height and width of what :func:`decode` gives, going by the beginning of the file.
+
+    Raises:
+        FileFormatError: It is broken, or of another format.
+        InputError: It has too many pixels.
+    """
+    with as_image(file, where) as image:
+        lies = _orientation(image) >= 5
+        return (image.width, image.height) if lies else (image.height, image.width)
+
+
+@contextmanager
+def as_image(file: BinaryIO, where: str) -> Iterator[Any]:
+    """An image that Pillow has not decoded yet; whatever it raises becomes an error of ours."""
+    pillow = library("PIL.Image", extra="images")
+    try:
+        with pillow.open(file, formats=FORMATS) as image:
+            if image.width * image.height > PIXELS_AT_MOST:
+                raise _too_large(where, f"it has {image.width} × {image.height}")
+            yield image
+    except OutfieldError:
+        raise
+    except (pillow.DecompressionBombError, pillow.DecompressionBombWarning) as error:
+        raise _too_large(where, error) from error
+    except MemoryError as error:
+        raise InputError(f"there is too little memory to decode {where}; make it smaller") from error
+    except Exception as error:  # Pillow's readers of broken files raise nearly anything
+        if isinstance(error, OSError) and error.errno is not None:
+            raise StorageError(f"cannot read {where}: {error.strerror}") from error
+        known = not isinstance(error, pillow.UnidentifiedImageError)
+        reason = str(error) or type(error).__name__ if known else f"known formats are {', '.join(FORMATS)}"
+        raise FileFormatError(f"{where} is truncated, or is not an image ({reason})") from error
+
+
+def _too_large(where: str, reason: object) -> InputError:
+    return InputError(f"{where} is too large: an image may have {PIXELS_AT_MOST:,} pixels ({reason}); make it smaller")
+
+
+def _orientation(image: Any) -> int:
+    """How the camera was held, 1 to 8 as EXIF counts; 1 where nothing has to be turned.
+
+    Only the beginning of the file is looked at. TIFF is turned by Pillow itself.
+    """
+    content = image.info.get("exif")
+    if image.format == "TIFF" or not isinstance(content, bytes):
+        return 1
+    orientation = 1
+    with contextlib.suppress(Exception):  # a broken entry must not make a good picture unreadable
+        exif = library("PIL.Image", extra="images").Exif()
+        exif.load(content)
+        orientation = exif.get(ORIENTATION)
+    return orientation if orientation in TURNS else 1
+
+
+def _upright(image: Any, orientation: int) -> Any:
+    turns = library("PIL.Image", extra="images").Transpose
+    return image.transpose(turns[TURNS[orientation]]) if orientation in TURNS else image

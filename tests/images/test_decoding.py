@@ -1,0 +1,206 @@
+"""Encoded images: what they become, that only raster formats are touched, and that every failure is ours and names the file."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import struct
+import zlib
+
+import numpy as np
+import pytest
+from PIL import Image, ImageOps
+
+import outfield as of
+from outfield.images import decoding
+from outfield.images.decoding import decode, size_of
+from outfield.images.files import ImageFiles
+
+
+def pixels(height: int = 6, width: int = 5, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+
+
+def encoded(image, kind="PNG", **more):
+    file = io.BytesIO()
+    (Image.fromarray(image) if isinstance(image, np.ndarray) else image).save(file, kind, **more)
+    return file.getvalue()
+
+
+def chunk(name, content):
+    return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+
+
+def png_header(width, height):
+    """A PNG of a few bytes that declares so many pixels."""
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(b"\0" * 1000))
+
+
+# what images become
+
+
+def test_grey_palette_and_transparent_images_become_colour(tmp_path):
+    image = Image.fromarray(pixels())
+    for mode in ("L", "1", "P", "RGBA", "LA", "CMYK"):
+        image.convert(mode).save(tmp_path / f"{mode}.tif")
+    found = ImageFiles.of(tmp_path)
+    assert {found[index].shape for index in range(6)} == {(6, 5, 3)}
+    assert np.array_equal(found[found.names.index("RGBA.tif")], pixels())
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_palette_with_transparency_is_its_colours():
+    image = Image.new("P", (2, 1))
+    image.putpalette([10, 20, 30, 200, 100, 50])
+    image.putpixel((1, 0), 1)
+    assert decode(encoded(image, transparency=b"\x00\x80"), "a.png").tolist() == [[[10, 20, 30], [200, 100, 50]]]
+
+
+def test_cmyk_is_converted():
+    image = Image.merge("CMYK", [Image.new("L", (1, 1), value) for value in (0, 255, 255, 0)])
+    assert decode(encoded(image, "TIFF"), "a.tif").tolist() == [[[255, 0, 0]]]
+
+
+@pytest.mark.parametrize("kind", ["GIF", "PNG", "WEBP"])
+def test_of_an_animation_the_first_frame_counts(kind):
+    frames = [Image.new("RGB", (4, 3), colour) for colour in ((255, 0, 0), (0, 255, 0))]
+    more = {"lossless": True} if kind == "WEBP" else {}
+    content = encoded(frames[0], kind, save_all=True, append_images=frames[1:], duration=100, **more)
+    assert np.array_equal(decode(content, "a"), np.array(frames[0]))
+
+
+@pytest.mark.parametrize("kind", ["PNG", "TIFF", "WEBP", "JPEG"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_an_image_lies_as_the_camera_was_held(kind, orientation):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    more = {"lossless": True} if kind == "WEBP" else {}
+    content = encoded(pixels(), kind, exif=exif, **more)
+    with Image.open(io.BytesIO(content)) as image:
+        expected = np.array(ImageOps.exif_transpose(image))
+    found = decode(content, "a")
+    assert np.array_equal(found, expected)
+    assert found.shape == ((6, 5, 3) if orientation < 5 else (5, 6, 3))
+    assert size_of(io.BytesIO(content), "a") == found.shape[:2]
+    if orientation == 6 and kind == "PNG":  # to be turned clockwise by a quarter
+        assert np.array_equal(found, np.rot90(pixels(), -1))
+
+
+@pytest.mark.filterwarnings("ignore:Corrupt EXIF data")
+@pytest.mark.parametrize("exif", [b"Exif\0\0II*\0\xff\xff\xff\xff", b"Exif\0\0nonsense", b"x"])
+def test_a_broken_orientation_does_not_spoil_the_picture(exif):
+    assert np.array_equal(decode(encoded(pixels(), exif=exif), "a.png"), pixels())
+
+
+def test_an_orientation_that_does_not_exist_is_ignored():
+    exif = Image.Exif()
+    exif[0x0112] = 77
+    assert np.array_equal(decode(encoded(pixels(), exif=exif), "a.png"), pixels())
+
+
+def test_sixteen_bits_are_refused_rather_than_cut_off(tmp_path):
+    Image.fromarray(np.full((4, 4), 40_000, np.uint16)).save(tmp_path / "deep.png")
+    with pytest.raises(of.FileFormatError, match=r"deep\.png has more than 8 bits"):
+        ImageFiles.of(tmp_path)[0]
+
+
+# what is refused
+
+
+@pytest.mark.parametrize("ending", ["png", "jpg", "bmp", "webp", "ppm", "tif", "gif"])
+@pytest.mark.filterwarnings("ignore:Corrupt EXIF data")
+def test_a_broken_file_is_named(tmp_path, ending):
+    path = tmp_path / f"broken.{ending}"
+    Image.fromarray(pixels(40, 40)).save(path)
+    ImageFiles.of(tmp_path)[0]
+    whole = path.read_bytes()
+    for content in (b"", b"\x00" * 60, whole[:9], whole[: len(whole) // 2]):
+        path.write_bytes(content)
+        with pytest.raises(of.FileFormatError, match=rf"broken\.{ending} is truncated, or is not an image"):
+            ImageFiles.of(tmp_path)[0]
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM"])
+@pytest.mark.filterwarnings("ignore")
+def test_flipped_bytes_give_an_image_or_an_error_of_ours(kind):
+    whole = encoded(pixels(24, 24), kind)
+    rng = np.random.default_rng(0)
+    for _ in range(60):
+        content = bytearray(whole)
+        for place in rng.integers(0, min(len(whole), 200), 4):
+            content[place] = rng.integers(0, 256)
+        for work in (lambda: decode(bytes(content), "a").shape[2], lambda: len(size_of(io.BytesIO(content), "a"))):
+            with contextlib.suppress(of.FileFormatError, of.InputError):
+                assert work() in (2, 3)
+
+
+def test_postscript_named_png_starts_no_program(tmp_path, monkeypatch):
+    started = tmp_path / "started"
+    program = tmp_path / "bin/gs"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\ntouch {started}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    monkeypatch.setattr("PIL.EpsImagePlugin.gs_binary", None)
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images/a.png").write_bytes(
+        b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n%%EOF\n"
+    )
+    found = ImageFiles.of(tmp_path / "images")
+    for look in (lambda: found[0], lambda: found.size):
+        with pytest.raises(
+            of.FileFormatError, match=r"a\.png is truncated, or is not an image \(known formats are JPEG, PNG"
+        ):
+            look()
+    assert not started.exists()
+
+
+@pytest.mark.parametrize("side", [13_500, 20_000, 2**31 - 1])
+def test_a_decompression_bomb_is_refused_by_its_header(side):
+    for look in (decode, lambda content, where: size_of(io.BytesIO(content), where)):
+        with pytest.raises(of.InputError, match=r"a\.png is too large: an image may have 178,956,970 pixels"):
+            look(png_header(side, side), "a.png")
+
+
+def test_the_limit_is_ours_where_pillow_has_none(monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
+    with pytest.raises(of.InputError, match="it has 20000 × 20000"):
+        decode(png_header(20_000, 20_000), "a.png")
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_warning_of_pillow_that_is_an_error_is_one_of_ours(monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 20)
+    with pytest.raises(of.InputError, match="is too large"):
+        decode(encoded(pixels()), "a.png")
+
+
+@pytest.mark.parametrize(
+    ("raised", "expected", "message"),
+    [
+        (MemoryError(), of.InputError, "too little memory to decode a"),
+        (RecursionError("deep"), of.FileFormatError, r"a is truncated, or is not an image \(deep\)"),
+        (AssertionError(), of.FileFormatError, r"not an image \(AssertionError\)"),
+        (OSError(5, "Input/output error"), of.StorageError, "cannot read a: Input/output error"),
+    ],
+)
+def test_whatever_pillow_raises_is_ours(monkeypatch, raised, expected, message):
+    def fail(self, *_):
+        raise raised
+
+    monkeypatch.setattr("PIL.ImageFile.ImageFile.load", fail)
+    monkeypatch.setattr("PIL.PngImagePlugin.PngImageFile.load", fail, raising=False)
+    with pytest.raises(expected, match=message):
+        decode(encoded(pixels()), "a")
+
+
+def test_a_file_that_is_too_long_is_not_read(tmp_path, monkeypatch):
+    (tmp_path / "a.png").write_bytes(encoded(pixels()))
+    monkeypatch.setattr("outfield.images.files.BYTES_AT_MOST", 20)
+    found = ImageFiles.of(tmp_path)
+    for look in (lambda: found[0], found.fingerprint):
+        with pytest.raises(of.InputError, match=r"a\.png is too large: an image file may have 20 bytes"):
+            look()
+    assert decoding.BYTES_AT_MOST == 2**30
