@@ -3,8 +3,8 @@
     outfield report run.safetensors --out docs/results/cifar10
     python benchmarks/results_page.py docs/results/cifar10.md
 
-Each table stands between ``<!-- NAME -->`` and ``<!-- end -->``; names are those of :func:`outfield.report.tables.all_tables`.
-The words around them are written by hand.
+Each table stands between ``<!-- NAME -->`` and ``<!-- end -->``; names are those of
+:func:`outfield.report.benchmark_tables.all_tables`. The words around them are written by hand.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import re
 from pathlib import Path
 
 from outfield.files.atomic import write_bytes
-from outfield.report.files import read_run
-from outfield.report.tables import all_tables
+from outfield.report.benchmark_files import read_run
+from outfield.report.benchmark_tables import all_tables
 
 
 def main() -> None:

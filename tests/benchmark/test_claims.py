@@ -9,7 +9,7 @@ from tests.helpers.records import C10, C100, SMALL, as_the_paper, small_run, ver
 
 from outfield.benchmark import BenchmarkRun
 from outfield.benchmark.claims import FAILS, HOLDS, PARTLY, UNTESTED, check_claims
-from outfield.report.tables import claims_table
+from outfield.report.benchmark_tables import claims_table
 
 
 def changed(found, detector, ood, **more):

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from outfield.report.files import read_run, run_json
-from outfield.report.tables import all_tables
+from outfield.report.benchmark_files import read_run, run_json
+from outfield.report.benchmark_tables import all_tables
 
 RESULTS = Path(__file__, "../../../docs/results").resolve()
 

@@ -24,6 +24,7 @@ from outfield.devices import resolve_device
 from outfield.errors import DivergenceError, FileFormatError, InputError
 from outfield.files import atomic, storage
 from outfield.images.source import ImageSource
+from outfield.percent import percent
 
 
 @dataclass
@@ -46,8 +47,8 @@ class Curve:
         if not len(self):
             return "no epoch yet"
         tested = self.test_accuracy[-1]
-        said = f"loss {self.loss[-1]:.4f}, training accuracy {self.train_accuracy[-1]:.2%}"
-        return said if tested is None else f"{said}, test accuracy {tested:.2%}"
+        said = f"loss {self.loss[-1]:.4f}, training accuracy {percent(self.train_accuracy[-1], 2)}"
+        return said if tested is None else f"{said}, test accuracy {percent(tested, 2)}"
 
 
 @dataclass(frozen=True)

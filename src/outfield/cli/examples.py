@@ -14,7 +14,6 @@ import typer
 from outfield.cli.app import Device, app
 from outfield.cli.console import err, out, plain, print_table
 from outfield.files import atomic
-from outfield.report import table as report
 
 
 class Toy(StrEnum):
@@ -36,11 +35,11 @@ def toy(
 ) -> None:
     """The paper's 2-D experiments: energies as pictures, and exact likelihoods and mode masses as a table."""
     from outfield.progress import bar
-    from outfield.report import plots
+    from outfield.report import toy_figures, toys
     from outfield.studies.toy import ToyRun, run_toys
 
     atomic.make_folder(output)
-    draw = {"cross": plots.cross_figure, "grid": plots.grid_figure}
+    draw = {"cross": toy_figures.cross_figure, "grid": toy_figures.grid_figure}
     runs: list[ToyRun] = []
     names = ["cross", "grid"] if which is Toy.BOTH else [which.value]
     with bar("training toys", total=seeds * len(names), unit="runs") as advance:
@@ -52,9 +51,9 @@ def toy(
             draw[name](mine[0], output / f"{name}.png")
             runs += mine
     for name in names:
-        print_table(report.toy_table([run for run in runs if run.data.name == name]))
+        print_table(toys.toy_table([run for run in runs if run.data.name == name]))
         out.print()
-    atomic.write_bytes(output / "toy.json", report.toy_json(runs).encode())
+    atomic.write_bytes(output / "toy.json", toys.toy_json(runs).encode())
     err.print(plain(f"wrote {', '.join(str(output / f'{name}.png') for name in names)} and {output / 'toy.json'}"))
 
 

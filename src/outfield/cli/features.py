@@ -24,7 +24,8 @@ from outfield.features.set import FeatureSource
 from outfield.features.stream import open_or_read
 from outfield.files.arrays import split_source
 from outfield.files.atomic import check_writable, write_bytes
-from outfield.report import table as report
+from outfield.report import evaluation as report
+from outfield.report.table import Table
 from outfield.scores.threshold import Threshold, check_keep
 
 FEATURES = (
@@ -44,9 +45,7 @@ def detectors(
         out.print()
         rows = [[path, repr(value)] for path, value in settings_of(DETECTORS[name]()).items()]
         print_table(
-            report.Table(
-                f"settings of {name} (outfield fit {name} … --set NAME=VALUE)", ["name", "default"], rows, left=2
-            )
+            Table(f"settings of {name} (outfield fit {name} … --set NAME=VALUE)", ["name", "default"], rows, left=2)
         )
         return
     rows = []
@@ -54,9 +53,7 @@ def detectors(
         needs = ", ".join(cls.score_needs) + "".join(f"; {field} to fit" for field in cls.fit_needs)
         settings = ", ".join(f"{p.name}={_short(p.default)}" for p in inspect.signature(cls).parameters.values())
         rows.append([name, needs, (inspect.getdoc(cls) or "").splitlines()[0], settings or "–"])
-    print_table(
-        report.Table("detectors (higher score = more OOD)", ["name", "needs", "what it is", "settings"], rows, left=4)
-    )
+    print_table(Table("detectors (higher score = more OOD)", ["name", "needs", "what it is", "settings"], rows, left=4))
 
 
 def _short(value: Any) -> str:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from outfield.benchmark import BenchmarkRun
 from outfield.cli.console import err, out, plain, print_table
-from outfield.report.outputs import write_report
-from outfield.report.tables import tables
+from outfield.report.benchmark_tables import tables
+from outfield.report.write import write_report
 
 
 def write_results(

@@ -21,6 +21,7 @@ from outfield.detectors.base import Detector, load
 from outfield.detectors.learned import LearnedEnergy
 from outfield.errors import StorageError
 from outfield.features.set import FeatureSet
+from outfield.percent import percent
 from outfield.scores.threshold import Threshold
 
 PROTOCOL = PROTOCOLS["cifar10"]
@@ -136,8 +137,8 @@ def _tell_origin(run: BenchmarkRun, seconds: Mapping[str, float]) -> None:
 
 def _in_words(run: BenchmarkRun, sets: Mapping[str, FeatureSet]) -> str:
     return (
-        f"Features of a {BACKBONE} of ours ({run.accuracies[BACKBONE]:.1%} of these test images right): {len(sets['train']):,} "
-        f"training images, {len(sets['test']):,} test images and {len(sets['svhn']):,} of each OOD set. That is a tenth of the "
-        "paper's training images, and three of the sets are parts of the paper's: LSUN's bedrooms, MiniPlaces for Places365, "
-        "and ten of the 47 Textures. Full runs on several backbones are in the documentation's results."
+        f"Features of a {BACKBONE} of ours ({percent(run.accuracies[BACKBONE])} of these test images right): "
+        f"{len(sets['train']):,} training images, {len(sets['test']):,} test images and {len(sets['svhn']):,} of each OOD set. "
+        "That is a tenth of the paper's training images, and three of the sets are parts of the paper's: LSUN's bedrooms, "
+        "MiniPlaces for Places365, and ten of the 47 Textures. Full runs on several backbones are in the documentation's results."
     )

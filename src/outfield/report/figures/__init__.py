@@ -13,6 +13,7 @@ import matplotlib
 
 from outfield.benchmark import BenchmarkRun
 from outfield.files.atomic import PathLike, make_folder
+from outfield.report.drawing import save
 from outfield.report.figures.chart import DRAWING, Chart, Paper, assemble, backbones
 from outfield.report.figures.histograms import histogram_chart
 from outfield.report.figures.overview import overview_chart
@@ -20,7 +21,6 @@ from outfield.report.figures.roc import roc_chart
 from outfield.report.figures.sets import set_chart
 from outfield.report.figures.training import training_chart
 from outfield.report.figures.views import view_chart
-from outfield.report.plots import save
 
 __all__ = [
     "Chart",

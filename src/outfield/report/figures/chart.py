@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from outfield.benchmark import BenchmarkRun
-from outfield.report.plots import FAR, INK, MUTED, NEAR, STYLE
+from outfield.report.drawing import FAR, INK, MUTED, NEAR, STYLE
 
 Paper = Mapping[str, Mapping[str, tuple[float, float]]]
 """(FPR95, AUROC) in percent, by detector, then by OOD set, level or "average"."""

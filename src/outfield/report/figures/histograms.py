@@ -11,8 +11,8 @@ from matplotlib.ticker import MaxNLocator
 
 from outfield.benchmark import BenchmarkRun, Key
 from outfield.images.catalogue import title as set_title
+from outfield.report.drawing import ID, INK
 from outfield.report.figures.chart import LEVEL_COLOURS, ROUND_STEPS, Chart, Mark, Panel
-from outfield.report.plots import ID, INK
 from outfield.scores.vectors import rank
 
 

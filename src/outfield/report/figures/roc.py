@@ -9,8 +9,8 @@ import numpy as np
 
 from outfield.benchmark import BenchmarkRun
 from outfield.images.catalogue import title as set_title
+from outfield.report.drawing import INK
 from outfield.report.figures.chart import FAINT, RULE, Chart, Mark, Panel, detectors, looks
-from outfield.report.plots import INK
 
 
 def roc_curve(scores_id: np.ndarray, scores_ood: np.ndarray, grid: np.ndarray) -> np.ndarray:

@@ -10,8 +10,8 @@ from matplotlib.ticker import MaxNLocator
 from outfield.benchmark import BenchmarkRun
 from outfield.benchmark.summary import summarise
 from outfield.images.catalogue import title as set_title
+from outfield.report.drawing import INK, MUTED
 from outfield.report.figures.chart import FAINT, Chart, Mark, Panel, Paper, backbones, detectors, looks, short
-from outfield.report.plots import INK, MUTED
 
 MARKERS = "osD^vPX"
 """One per backbone."""

@@ -10,8 +10,8 @@ from matplotlib.ticker import MaxNLocator
 
 from outfield.benchmark import BenchmarkRun
 from outfield.energy.loop import History
+from outfield.report.drawing import ID, INK, MUTED
 from outfield.report.figures.chart import FAINT, ROUND_STEPS, RULE, Chart, Mark, Panel, looks
-from outfield.report.plots import ID, INK, MUTED
 
 
 def training_chart(run: BenchmarkRun) -> Chart:

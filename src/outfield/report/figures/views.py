@@ -13,8 +13,8 @@ from matplotlib.path import Path
 from outfield.benchmark import BenchmarkRun, View
 from outfield.images.catalogue import class_title
 from outfield.images.catalogue import title as set_title
+from outfield.report.drawing import ID, INK
 from outfield.report.figures.chart import LEVEL_COLOURS, Chart, Mark, Panel
-from outfield.report.plots import ID, INK
 
 MOST_POINTS = {"id": 1000, "ood": 500}
 """Points of a set that are drawn; more hide each other."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from outfield.percent import percent
 from outfield.report.page.markup import element, join
 from outfield.report.page.section import Section, count
 from outfield.report.page.tables import PAIR, table_of
-from outfield.report.table import Table, percent
+from outfield.report.table import Table
 
 LABELS = {
     "cpus": "processors",
@@ -140,7 +141,7 @@ def _plain(value: Any, name: object = "") -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        return f"{percent(value)} %" if str(name).endswith("accuracy") else f"{value:.6g}"
+        return percent(value) if str(name).endswith("accuracy") else f"{value:.6g}"
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, Mapping):

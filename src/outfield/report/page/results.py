@@ -8,12 +8,12 @@ from outfield.benchmark import BenchmarkRun
 from outfield.benchmark.paper import AVERAGE
 from outfield.benchmark.summary import Cell, Columns, Spread, level_columns, present, published, summarise
 from outfield.images.catalogue import title as set_title
+from outfield.percent import in_percent, percent
+from outfield.report.benchmark_tables import notes_on_sets
 from outfield.report.figures import Paper
 from outfield.report.page.markup import Html, element, join
 from outfield.report.page.section import Section, count
 from outfield.report.page.tables import caption, framed, notes_below
-from outfield.report.table import percent
-from outfield.report.tables import notes_on_sets
 
 METHOD = "EnergyCorrected"
 """The paper's method; its row is marked."""
@@ -25,7 +25,7 @@ def facts(run: BenchmarkRun, paper: Paper) -> Html | None:
     found = []
     if run.accuracies:
         values = sorted(run.accuracies.values())
-        ends = dict.fromkeys(map(percent, (values[0], values[-1])))
+        ends = dict.fromkeys(map(in_percent, (values[0], values[-1])))
         who = next(iter(run.accuracies)) if len(values) == 1 else count(len(values), "backbone")
         found.append(("Accuracy on ID test data", f"{'–'.join(ends)} %", who))
     sets = present(run.records, run.protocol)
@@ -34,13 +34,13 @@ def facts(run: BenchmarkRun, paper: Paper) -> Html | None:
     if averages:
         for metric, words in (("fpr95", "Lowest average FPR95"), ("auroc", "Highest average AUROC")):
             best = METRICS[metric][1](averages, key=lambda name: getattr(averages[name], metric).mean)
-            found.append((words, f"{percent(getattr(averages[best], metric).mean)} %", best))
+            found.append((words, percent(getattr(averages[best], metric).mean), best))
     if METHOD in averages:
         printed = published(paper.get(METHOD, {}), AVERAGE, sets, run.protocol)
         detail = "FPR95 / AUROC in percent"
         detail += f"; the paper: {printed[0]:.1f} / {printed[1]:.1f}" if printed else ""
         cell = averages[METHOD]
-        found.append((f"{METHOD}, average", f"{percent(cell.fpr95.mean)} / {percent(cell.auroc.mean)}", detail))
+        found.append((f"{METHOD}, average", f"{in_percent(cell.fpr95.mean)} / {in_percent(cell.auroc.mean)}", detail))
     tiles = [
         element(
             "div",
@@ -145,7 +145,10 @@ def _result_row(name: str, cells: Mapping[str, Mapping[str, Cell]], columns: Col
             shown.append(
                 element(
                     "td",
-                    _value(getattr(cells[name][column], metric), percent(means[name]) == percent(best(means.values()))),
+                    _value(
+                        getattr(cells[name][column], metric),
+                        in_percent(means[name]) == in_percent(best(means.values())),
+                    ),
                     element("span", f"{figures[place]:.1f}", class_="paper") if figures else None,
                     class_=first,
                     style=f"--heat:{_heat(means[name], list(means.values()), best is max):.2f}",
@@ -156,8 +159,8 @@ def _result_row(name: str, cells: Mapping[str, Mapping[str, Cell]], columns: Col
 
 def _value(spread: Spread, best: bool) -> Html:
     varies = spread.over_seeds if spread.over_backbones is None else spread.over_backbones
-    mean = element("strong" if best else "span", percent(spread.mean), class_="value")
-    return join([mean, None if varies is None else element("span", f"±{percent(varies)}", class_="spread")])
+    mean = element("strong" if best else "span", in_percent(spread.mean), class_="value")
+    return join([mean, None if varies is None else element("span", f"±{in_percent(varies)}", class_="spread")])
 
 
 def _heat(value: float, values: Sequence[float], high: bool) -> float:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from outfield.report.drawing import FAR, ID, INK, MUTED, NEAR
 from outfield.report.figures.chart import DETECTOR_LOOKS, FAINT, LEVEL_COLOURS, LEVEL_INKS, RULE, SPARE_LOOKS
-from outfield.report.plots import FAR, ID, INK, MUTED, NEAR
 
 DARK = {
     INK: "#e4e8f0",

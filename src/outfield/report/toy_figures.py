@@ -1,8 +1,7 @@
-"""Figures. Each function takes results and writes one PNG; none computes anything but what is drawn."""
+"""Figures of the toys: energies as maps, masses as bars. Nothing is computed but what is drawn."""
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
 import matplotlib
@@ -12,35 +11,13 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from outfield.files.atomic import PathLike, write_bytes
+from outfield.files.atomic import PathLike
+from outfield.report.drawing import FAR, ID, INK, MUTED, STYLE, save
 from outfield.studies.toy import ToyModel, ToyRun
 
-INK, MUTED = "#1d2433", "#6b7488"
-ID, NEAR, FAR = "#2f6fde", "#e08a1e", "#c23b4b"
 ENERGY = LinearSegmentedColormap.from_list("energy", ["#0b1d51", "#2f6fde", "#8fc1f2", "#e9f1fb", "#ffffff"])
-STYLE: dict[str, Any] = {
-    "font.family": "DejaVu Sans",
-    "font.size": 10,
-    "text.color": INK,
-    "axes.labelcolor": INK,
-    "axes.edgecolor": "#c4cad6",
-    "axes.titlesize": 11,
-    "axes.titleweight": "bold",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "xtick.color": MUTED,
-    "ytick.color": MUTED,
-    "legend.frameon": False,
-}
 DEPTH = 10.0
 """Energies are drawn up to this far above their minimum."""
-
-
-def save(figure: Figure, path: PathLike, dpi: int = 150) -> None:
-    """Write a figure as PNG, atomically."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=dpi, facecolor="white")
-    write_bytes(path, buffer.getvalue())
 
 
 def cross_figure(run: ToyRun, path: PathLike) -> None:

@@ -10,8 +10,8 @@ from tests.helpers.records import C10, C100, SMALL, as_the_paper, record, record
 
 from outfield.benchmark import BenchmarkRun, paper
 from outfield.benchmark.claims import UNTESTED, check_claims
-from outfield.report.files import run_json, tables_markdown
-from outfield.report.tables import backbone_table, tables
+from outfield.report.benchmark_files import run_json, tables_markdown
+from outfield.report.benchmark_tables import backbone_table, tables
 
 
 class TestPaper:

@@ -24,7 +24,8 @@ from outfield.benchmark.summary import (
     summarise,
 )
 from outfield.images.catalogue import title
-from outfield.report.table import Table, percent
+from outfield.percent import in_percent, percent
+from outfield.report.table import Table
 
 OURS = "EnergyCorrected"
 TABLE_1 = ("MSP", "ODIN", "EnergyLogits", "KNN", "SSD", OURS)
@@ -124,7 +125,7 @@ def backbone_table(run: BenchmarkRun, backbone: str) -> Table:
     columns = level_columns(records, run.protocol)
     block = Block(backbone, "", names, columns, {}, {OURS: f"{OURS} (ours)"})
     rows, best = _rows(block, summarise(records, columns))
-    accuracy = f" (accuracy {percent(run.accuracies[backbone])} %)" if backbone in run.accuracies else ""
+    accuracy = f" (accuracy {percent(run.accuracies[backbone])})" if backbone in run.accuracies else ""
     where = f"{title(run.protocol.id)}, backbone {backbone}{accuracy}: {METRICS}"
     return Table(where, ["detector", "", *map(_heading, columns)], rows, 2, best, notes_on_sets(run))
 
@@ -161,7 +162,7 @@ def _best(rows: Sequence[Sequence[str]], means: Sequence[int]) -> frozenset[tupl
 
 
 def _means(cell: Cell | None) -> str:
-    return "" if cell is None else f"{percent(cell.fpr95.mean)} / {percent(cell.auroc.mean)}"
+    return "" if cell is None else f"{in_percent(cell.fpr95.mean)} / {in_percent(cell.auroc.mean)}"
 
 
 def _spreads(cell: Cell | None, over: str) -> str:
@@ -184,7 +185,7 @@ def _what_was_run(run: BenchmarkRun, detectors: Sequence[str]) -> str:
     backbones = list(dict.fromkeys(record.backbone for record in shown))
     seeds = {record.seed for record in shown if record.seed is not None}
     text = f"{len(backbones)} backbone{'s' * (len(backbones) > 1)}"
-    known = [percent(run.accuracies[name]) for name in backbones if name in run.accuracies]
+    known = [in_percent(run.accuracies[name]) for name in backbones if name in run.accuracies]
     text += f" (accuracy {', '.join(known)} %)" if known else ""
     return text + (f", {len(seeds)} seed{'s' * (len(seeds) > 1)} of each learned detector" if seeds else "")
 
@@ -235,7 +236,7 @@ def claims_table(run: BenchmarkRun) -> Table | None:
     for claim in check_claims(run.records, run.protocol):
         head = f"({claim.name}) {claim.statement}: {claim.verdict}"
         lines = [
-            [check.what, percent(check.found), percent(check.against), _outcome(check.passed, check.of)]
+            [check.what, in_percent(check.found), in_percent(check.against), _outcome(check.passed, check.of)]
             for check in claim.checks
         ]
         if claim.verdict == UNTESTED:

@@ -13,8 +13,9 @@ from tests.helpers.records import C10, SMALL, as_the_paper, small_run
 import outfield as of
 from outfield.benchmark import BenchmarkRun
 from outfield.benchmark.claims import HOLDS
-from outfield.report.files import read_run, records_csv, run_json, tables_latex, write_tables
-from outfield.report.table import Table, tex
+from outfield.report.benchmark_files import read_run, records_csv, run_json, tables_latex, write_tables
+from outfield.report.escaping import tex
+from outfield.report.table import Table
 
 
 class TestLatex:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from outfield.benchmark import BenchmarkRun, paper
 from outfield.files.atomic import PathLike
+from outfield.report.benchmark_files import write_tables
+from outfield.report.benchmark_tables import all_tables
 from outfield.report.figures import Paper, write_figures
-from outfield.report.files import write_tables
 from outfield.report.page import write_page
-from outfield.report.tables import all_tables
 
 
 def write_report(

@@ -17,8 +17,9 @@ from outfield.benchmark.summary import Cell, summarise
 from outfield.errors import FileFormatError, InputError
 from outfield.files import atomic
 from outfield.images.catalogue import title
-from outfield.report.table import Table, tex
-from outfield.report.tables import all_tables, blocks, tables
+from outfield.report.benchmark_tables import all_tables, blocks, tables
+from outfield.report.escaping import tex
+from outfield.report.table import Table
 from outfield.version import __version__
 
 FORMAT = 1
