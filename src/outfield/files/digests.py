@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from outfield.errors import FileFormatError
-from outfield.files.atomic import PathLike
+from outfield.files.paths import PathLike
 
 
 class Fingerprint:

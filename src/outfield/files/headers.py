@@ -18,8 +18,8 @@ from typing import Any
 from torch import Tensor
 
 from outfield.errors import FileFormatError
-from outfield.files.atomic import PathLike
 from outfield.files.digests import check_digest, fingerprint
+from outfield.files.paths import PathLike
 from outfield.files.tensors import parse_json
 
 NAME = "outfield"

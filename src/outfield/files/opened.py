@@ -9,12 +9,11 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import stat
 from dataclasses import dataclass
 from pathlib import Path
 
 from outfield.errors import FileFormatError, StorageError
-from outfield.files.atomic import PathLike
+from outfield.files.paths import PathLike, open_descriptor, reason
 
 AT_ONCE = 2**22
 """Bytes read in one go; what was read is still near the processor when its digest is taken."""
@@ -63,23 +62,8 @@ class Stamp:
 
 
 def open_to_read(path: PathLike) -> io.FileIO:
-    """An ordinary file, opened; a pipe or a device is refused and never waited for.
-
-    Raises:
-        StorageError: there is no such file, it is not an ordinary one, or it may not be read.
-    """
-    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-    try:
-        descriptor = os.open(path, flags)
-    except FileNotFoundError as error:
-        raise StorageError(f"cannot read {path}: there is no such file") from error
-    except (OSError, ValueError) as error:
-        raise StorageError(f"cannot read {path}: {_reason(error)}") from error
-    kind = os.fstat(descriptor).st_mode
-    if stat.S_ISREG(kind):
-        return io.FileIO(descriptor, "r")
-    os.close(descriptor)
-    raise StorageError(f"cannot read {path}: it is {'a folder' if stat.S_ISDIR(kind) else 'not an ordinary file'}")
+    """An ordinary file, opened; see :func:`outfield.files.paths.open_descriptor` for what is refused."""
+    return io.FileIO(open_descriptor(path), "r")
 
 
 def fill(file: io.FileIO, view: memoryview, start: int, path: PathLike) -> None:
@@ -98,7 +82,7 @@ def fill(file: io.FileIO, view: memoryview, start: int, path: PathLike) -> None:
                 raise FileFormatError(f"{path} is truncated: it ended at byte {start + done:,} while it was being read")
             done += count
     except OSError as error:
-        raise StorageError(f"cannot read {path}: {_reason(error)}") from error
+        raise StorageError(f"cannot read {path}: {reason(error)}") from error
 
 
 def read_at(file: io.FileIO, start: int, length: int, path: PathLike) -> bytes:
@@ -106,7 +90,3 @@ def read_at(file: io.FileIO, start: int, length: int, path: PathLike) -> bytes:
     content = bytearray(length)
     fill(file, memoryview(content), start, path)
     return bytes(content)
-
-
-def _reason(error: Exception) -> str:
-    return (error.strerror if isinstance(error, OSError) else None) or str(error)

@@ -15,14 +15,16 @@ from torch import Tensor
 
 from outfield.errors import FileFormatError
 from outfield.files import headers
-from outfield.files.atomic import PathLike, write_atomically
+from outfield.files.atomic import write_atomically
 from outfield.files.digests import DigestSeal, Fingerprint, WholeSeal, fingerprint
 from outfield.files.headers import Header
 from outfield.files.opened import open_to_read
+from outfield.files.paths import PathLike, as_path, check_ending
 from outfield.files.stored import ArrayOnDisk, StoredArray
 from outfield.files.tensors import find_tensors, write_tensors
 
 __all__ = [
+    "ENDINGS",
     "Fingerprint",
     "find",
     "fingerprint",
@@ -34,6 +36,8 @@ __all__ = [
     "write",
 ]
 
+ENDINGS = (".safetensors",)
+"""Of the files that :func:`write` writes: detectors, thresholds, checkpoints, classifiers, runs."""
 Stored = TypeVar("Stored", bound=StoredArray)
 
 
@@ -41,8 +45,10 @@ def write(path: PathLike, kind: str, header: Mapping[str, Any], tensors: Mapping
     """Write tensors and a JSON-ready header to ``path``.
 
     Raises:
+        InputError: its name does not end in ``.safetensors``.
         StorageError: see :func:`write_atomically`.
     """
+    check_ending(path, ENDINGS)
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     metadata = {headers.NAME: headers.make_header(kind, header, plain)}
     write_atomically(path, lambda file: write_tensors(file, plain, metadata))
@@ -55,6 +61,7 @@ def read(path: PathLike, kind: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
         StorageError: there is no such file, or it cannot be read.
         FileFormatError: it is truncated, changed, of another kind, from a newer version, or not ours at all.
     """
+    path = as_path(path)
     header, tensors = read_any(path, kind)
     if header is None:
         raise FileFormatError(
@@ -65,6 +72,7 @@ def read(path: PathLike, kind: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 def read_any(path: PathLike, kind: str) -> tuple[Header | None, dict[str, Tensor]]:
     """Header (None where the file is not ours) and tensors of a safetensors file, proved where it is ours."""
+    path = as_path(path)
     with open_to_read(path) as file:
         found = find_tensors(path, file)
         header = _header_of(path, found.metadata, kind)
@@ -79,6 +87,7 @@ def read_any(path: PathLike, kind: str) -> tuple[Header | None, dict[str, Tensor
 
 def read_tensors(path: PathLike) -> tuple[dict[str, str], dict[str, Tensor]]:
     """Metadata and tensors of any safetensors file, unproved."""
+    path = as_path(path)
     with open_to_read(path) as file:
         found = find_tensors(path, file)
         tensors = {name: torch.as_tensor(array.read(file)) for name, array in found.arrays.items()}
@@ -92,7 +101,7 @@ def find(path: PathLike, kind: str) -> tuple[Header | None, dict[str, ArrayOnDis
     The header is proved here, and each tensor when it is read: see :meth:`outfield.files.stored.StoredArray.rows`. Of a
     file of an earlier version all tensors are read and compared before the first is given.
     """
-    found = find_tensors(path)
+    found = find_tensors(as_path(path))
     header = _header_of(path, found.metadata, kind)
     return header, found.arrays if header is None else sealed(header, found.arrays)
 

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from outfield.errors import FileFormatError, InputError
-from outfield.files.atomic import PathLike
 from outfield.files.opened import Stamp, open_to_read, read_at
+from outfield.files.paths import PathLike, as_path
 from outfield.files.stored import ArrayOnDisk
 
 DTYPES = {
@@ -66,6 +66,7 @@ def find_tensors(path: PathLike, file: io.FileIO | None = None) -> TensorFile:
         StorageError: there is no such file.
         FileFormatError: it is truncated, or not a safetensors file.
     """
+    path = as_path(path)
     if file is None:
         with open_to_read(path) as opened:
             return find_tensors(path, opened)
