@@ -9,6 +9,7 @@ where it is missing says which::
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from types import ModuleType
 
 from outfield.errors import MissingExtraError
@@ -32,5 +33,19 @@ def library(name: str, extra: str) -> ModuleType:
     except ImportError as error:
         root = name.partition(".")[0]
         missing = isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == root
-        reason = "is not installed" if missing else f"cannot be imported ({error})"
-        raise MissingExtraError(f"this needs {root}, which {reason}: pip install 'outfield[{extra}]'") from error
+        raise _missing(root, extra, "is not installed" if missing else f"cannot be imported ({error})") from error
+
+
+def check_installed(extra: str, *names: str) -> None:
+    """Find out before long work, without importing them, whether the libraries of an extra are there.
+
+    Raises:
+        MissingExtraError: One of them is not installed.
+    """
+    for name in names:
+        if importlib.util.find_spec(name) is None:
+            raise _missing(name, extra, "is not installed")
+
+
+def _missing(name: str, extra: str, reason: str) -> MissingExtraError:
+    return MissingExtraError(f"this needs {name}, which {reason}: pip install 'outfield[{extra}]'")

@@ -1,26 +1,21 @@
-"""The command line on real files, through the real program."""
+"""The commands on features, on real files: what they compute, write and say."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
-import subprocess
-import sys
+import os
 
 import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
 import torch
+from tests.helpers.program import outfield
 from tests.helpers.samples import make_set
 
 import outfield as of
-
-
-def outfield(*arguments, cwd=None):
-    command = [sys.executable, "-m", "outfield", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, stdin=subprocess.DEVNULL, timeout=300)
 
 
 @pytest.fixture(scope="module")
@@ -236,7 +231,7 @@ def test_help_has_examples_and_the_version_is_printed():
 def test_mistakes_get_one_clear_line_and_an_exit_code(files, tmp_path, arguments, code, words):
     done = outfield(*(a.format(f=files, t=tmp_path) for a in arguments))
     assert done.returncode == code, done.stderr
-    assert words in done.stderr.replace("\n", " ").replace("│", "").replace("  ", " ")
+    assert words in done.said
     assert "Traceback" not in done.stderr
     assert not list(tmp_path.iterdir())
 
@@ -362,12 +357,15 @@ def test_seeds_that_make_no_sense(files, tmp_path, arguments, message):
     assert not list(tmp_path.iterdir())
 
 
-def test_features_too_large_for_memory_stay_on_disk(files, tmp_path, monkeypatch):
-    from outfield.cli import features as cli
+def test_features_too_large_for_memory_give_the_same_detector(files, tmp_path, monkeypatch):
+    def fitted(name):
+        done = outfield("fit", "EBM", files / "train.safetensors", "-o", tmp_path / name, *QUICK, "--device", "cpu")
+        assert done.returncode == 0, done.stderr
+        return (tmp_path / name).read_bytes()
 
-    seen = []
-    monkeypatch.setattr(cli, "_small", lambda data: False)
-    monkeypatch.setattr(of.EBM, "_fit_together", lambda self, ours, data, checkpoint: seen.append(data))
-    monkeypatch.setattr(of.EBM, "save", lambda self, path: None)
-    cli.fit("EBM", str(files / "train.safetensors"), tmp_path / "ebm.safetensors", device="cpu")
-    assert isinstance(seen[0], of.FeatureStream)
+    in_memory = fitted("a.safetensors")
+    kept = []
+    monkeypatch.setattr(of.FeatureStream, "in_memory", lambda self: kept.append(self))
+    monkeypatch.setattr(os, "sysconf", lambda name: 1)
+    assert fitted("b.safetensors") == in_memory
+    assert not kept

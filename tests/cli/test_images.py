@@ -1,4 +1,4 @@
-"""The whole way on generated images, through the real program: train, extract, benchmark, report."""
+"""The whole way on generated images: train, extract, benchmark, report."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 from tests.helpers.pictures import make_noise, make_pictures
+from tests.helpers.program import outfield as run_program
 from tests.helpers.samples import quick
 
 import outfield as of
 from outfield.benchmark.saved import load_run, save_run
-from outfield.cli import app
 from outfield.errors import FileFormatError
 from outfield.files.storage import read
 
@@ -32,15 +32,9 @@ TINY = (
 
 
 def outfield(*arguments, code=0):
-    command = [sys.executable, "-m", "outfield", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=300)
+    done = run_program(*arguments)
     assert done.returncode == code, done.stderr[-3000:]
     return done
-
-
-def run(*arguments):
-    """The same in this process, which has torch in memory already."""
-    app([*map(str, arguments)], standalone_mode=False)
 
 
 def save(folder, name, images):
@@ -113,19 +107,18 @@ def test_an_interrupted_training_goes_on_where_it_stopped(data, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["n.safetensors"]
 
 
-def test_extracted_features_feed_fit_and_evaluate(data, networks, tmp_path, capsys):
+def test_extracted_features_feed_fit_and_evaluate(data, networks, tmp_path):
     for split in ("train", "test"):
-        run("extract", networks[0], "cifar10", "--data", data, "--split", split, "--odin", "--device", "cpu",
+        outfield("extract", networks[0], "cifar10", "--data", data, "--split", split, "--odin", "--device", "cpu",
             "-o", tmp_path / f"{split}.safetensors")  # fmt: skip
-    run("extract", networks[0], data / "svhn.npz", "--odin", "-o", tmp_path / "svhn.npz", "--device", "cpu")
+    outfield("extract", networks[0], data / "svhn.npz", "--odin", "-o", tmp_path / "svhn.npz", "--device", "cpu")
     found = of.FeatureSet.load(tmp_path / "train.safetensors")
     assert found.shapes["odin_logits"] == found.shapes["logits"] == (160, 4)
     assert "labels" not in of.FeatureSet.load(tmp_path / "svhn.npz").shapes
-    run("fit", "SSD", tmp_path / "train.safetensors", "-o", tmp_path / "ssd.safetensors")
-    capsys.readouterr()
-    run("evaluate", tmp_path / "ssd.safetensors", "--id", tmp_path / "test.safetensors", "--ood", tmp_path / "svhn.npz",
-        "--json", "-")  # fmt: skip
-    assert json.loads(capsys.readouterr().out)[0]["n_ood"] == 30
+    outfield("fit", "SSD", tmp_path / "train.safetensors", "-o", tmp_path / "ssd.safetensors")
+    sets = ("--id", tmp_path / "test.safetensors", "--ood", tmp_path / "svhn.npz")
+    done = outfield("evaluate", tmp_path / "ssd.safetensors", *sets, "--json", "-")
+    assert json.loads(done.stdout)[0]["n_ood"] == 30
 
 
 def test_from_images_to_the_report(data, networks, tmp_path, monkeypatch):
@@ -144,7 +137,7 @@ def test_from_images_to_the_report(data, networks, tmp_path, monkeypatch):
         "cpu",
     ]
     command += [word for path in networks for word in ("--backbone", str(path))]
-    app(command, standalone_mode=False)
+    outfield(*command)
     written = {str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*") if path.is_file()}
     assert {"report.html", "tables.md", "tables.tex", "results.csv", "results.json", "run.safetensors"} <= written
     assert {f"figures/{name}.png" for name in ("sets", "roc", "histograms", "features", "training")} <= written
@@ -158,11 +151,11 @@ def test_from_images_to_the_report(data, networks, tmp_path, monkeypatch):
     assert "net-0" in page
 
     kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "out" / "cache").iterdir()}
-    app([*command, "--no-report"], standalone_mode=False)
+    outfield(*command, "--no-report")
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out" / "cache").iterdir()} == kept
     assert load_run(tmp_path / "out" / "run.safetensors").records == run.records
 
-    app(["report", str(tmp_path / "out" / "run.safetensors"), "--out", str(tmp_path / "again")], standalone_mode=False)
+    outfield("report", tmp_path / "out" / "run.safetensors", "--out", tmp_path / "again")
     assert (tmp_path / "again" / "results.csv").read_bytes() == (tmp_path / "out" / "results.csv").read_bytes()
 
 
@@ -183,7 +176,7 @@ def test_a_kept_run_comes_back_whole(data, networks, tmp_path):
         str(networks[1]),
     ]
     save(data, "svhn2", make_noise(20, seed=40))
-    app(command, standalone_mode=False)
+    outfield(*command)
     run = load_run(tmp_path / "run.safetensors")
     assert run.protocol.far == ("textures", "svhn", "svhn2")
     assert run.provenance["detectors"]["KNN"]["settings"]["k"] == 7
@@ -225,15 +218,8 @@ def test_a_kept_run_comes_back_whole(data, networks, tmp_path):
         (["report", "{data}/net-0.safetensors"], 3, "holds a classifier, not a benchmark run"),
     ],
 )  # fmt: skip
-def test_wrong_usage_is_told_and_nothing_is_left_behind(
-    command, code, said, data, networks, tmp_path, monkeypatch, capsys
-):
-    from outfield.cli import main
-
+def test_wrong_usage_is_told_and_nothing_is_left_behind(command, code, said, data, networks, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["outfield", *(word.replace("{data}", str(data)) for word in command)])
-    with pytest.raises(SystemExit) as stopped:
-        main()
-    assert stopped.value.code == code
-    assert said in " ".join(capsys.readouterr().err.split())
+    done = outfield(*(word.replace("{data}", str(data)) for word in command), code=code)
+    assert said in done.said
     assert not list(tmp_path.iterdir())

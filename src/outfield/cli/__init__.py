@@ -1,6 +1,10 @@
-"""The command line. It reads files, calls the library and prints; it computes nothing itself."""
+"""The command line. It reads files, calls the library and prints; it computes nothing itself.
 
-from outfield.cli import features, images, examples  # isort: skip  # the order of the commands in --help
-from outfield.cli.app import app, main
+A command is a function in ``commands/``, one file each. Nothing here is imported from the library before a command runs, so that
+``outfield --help`` answers at once.
+"""
 
-__all__ = ["app", "examples", "features", "images", "main"]
+from outfield.cli.app import app
+from outfield.cli.program import main
+
+__all__ = ["app", "main"]

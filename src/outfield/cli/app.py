@@ -1,23 +1,18 @@
-"""The program: one Typer application, errors of ours as one line and an exit code.
-
-Exit codes: 0 done; 1 a failure we did not foresee; 2 wrong usage or invalid data; 3 a file that cannot be read or written;
-4 training diverged; 130 interrupted.
-"""
+"""The Typer application, and what all its commands share."""
 
 from __future__ import annotations
 
-import signal
+import functools
+import inspect
+import logging
 import sys
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
 
-from outfield.cli.console import err, out, plain
-from outfield.errors import DivergenceError, FileFormatError, OutfieldError, OutfieldWarning, StorageError
+from outfield.cli.messages import log
+from outfield.progress import bar, show_progress
 from outfield.version import __version__
 
 app = typer.Typer(
@@ -25,42 +20,51 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     help="Tell a classifier when an input is none of its business. Scores: higher = more out-of-distribution.",
-    epilog="Exit codes: 0 done, 2 wrong usage or invalid data, 3 unreadable or unwritable file, 4 training diverged.",
+    epilog="Exit codes: 0 done, 2 wrong usage or invalid data, 3 unreadable or unwritable file, 4 training diverged, 130 "
+    "interrupted.",
 )
 
-INTERRUPTED = 130
 Device = Annotated[str, typer.Option(help="auto (a GPU where there is one), cpu or cuda.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Say more, and where an error comes from.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing on stderr but warnings and errors.")]
+NoProgress = Annotated[
+    bool, typer.Option("--no-progress", help="Do not show how far the work is; nor with OUTFIELD_PROGRESS=0.")
+]
+_SHARED = {"verbose": Verbose, "quiet": Quiet, "no_progress": NoProgress}
 
 
-def main() -> None:
-    """Entry point: errors of ours become one line on stderr and an exit code."""
-    warnings.showwarning = _show_warning
-    try:
-        app()
-    except OutfieldError as error:
-        err.print(f"[bold red]error:[/] {plain(error)}")
-        sys.exit(_exit_code(error))
-    except SystemExit as stop:
-        if stop.code == INTERRUPTED:
-            err.print("interrupted; the same command goes on from what was kept, where it keeps something")
-        raise
+def command(*examples: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make a function a command of its name, with the options that all commands have.
 
+    Args:
+        examples: Command lines to show at the end of its help.
+    """
 
-def _exit_code(error: OutfieldError) -> int:
-    if isinstance(error, FileFormatError | StorageError):
-        return 3
-    return 4 if isinstance(error, DivergenceError) else 2
+    def add(function: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(function)
+        def run(*, verbose: bool, quiet: bool, no_progress: bool, **given: Any) -> None:
+            log.setLevel(logging.DEBUG if verbose else logging.WARNING if quiet else logging.INFO)
+            show_progress(False if quiet or no_progress else None)
+            with bar(f"outfield {function.__name__}"):
+                function(**given)
 
+        shared = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kind)
+            for name, kind in _SHARED.items()
+        ]
+        own = inspect.signature(function, eval_str=True)
+        run.__signature__ = own.replace(parameters=[*own.parameters.values(), *shared])  # type: ignore[attr-defined]
+        app.command(epilog="\n\n".join([f"Example{'s' * (len(examples) > 1)}:", *examples]))(run)
+        return function
 
-def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
-    if issubclass(category, OutfieldWarning):
-        err.print(f"[bold yellow]warning:[/] {plain(message)}")
+    return add
 
 
 def _version(value: bool) -> None:
     if value:
-        out.print(f"outfield {__version__}")
+        sys.stdout.write(f"outfield {__version__}\n")
         raise typer.Exit
 
 
@@ -71,38 +75,3 @@ def _root(
     ] = False,
 ) -> None:
     pass
-
-
-def for_seed(path: Path, seed: int) -> Path:
-    """The path with the seed where {seed} stands."""
-    return path.with_name(path.name.replace("{seed}", str(seed)))
-
-
-@contextmanager
-def finishing_first(what: str) -> Iterator[Callable[[], None]]:
-    """Let the first Ctrl-C wait for the function that is yielded to be called; the second stops at once.
-
-    Args:
-        what: is finished first, for the message.
-    """
-    asked = False
-
-    def ask(*_: Any) -> None:
-        nonlocal asked
-        asked = True
-        signal.signal(signal.SIGINT, before)
-        err.print(f"finishing {what}, then stopping; Ctrl-C again stops at once")
-
-    def check() -> None:
-        if asked:
-            raise KeyboardInterrupt
-
-    try:
-        before = signal.signal(signal.SIGINT, ask)
-    except ValueError:  # not in the main thread, where signals do not arrive
-        yield check
-        return
-    try:
-        yield check
-    finally:
-        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,52 @@
+"""outfield demo."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from outfield.cli.app import Device, command
+from outfield.cli.messages import log
+from outfield.cli.results import check_folder, write_results
+from outfield.cli.tables import say
+
+
+@command("outfield demo --out demo", "outfield demo --live")
+def demo(
+    output: Annotated[Path, typer.Option("--out", "-o", help="Folder for what the demo makes.")] = Path("demo"),
+    live: Annotated[
+        bool, typer.Option("--live", help="Fit EBM and EnergyCorrected too: about 40 minutes on two cores.")
+    ] = False,
+    device: Device = "auto",
+) -> None:
+    """CIFAR-10 and six OOD sets as features that ship with the package: fit, evaluate, choose thresholds, report."""
+    check_folder([], output)
+
+    from outfield.report.figures import write_overview
+    from outfield.studies.demo import run_demo
+
+    made = run_demo(live, device, say=log.info)
+    given = [name for name in made.detectors if name not in made.live]
+    note = f"Fitted live: {', '.join(made.live)}."
+    if given:
+        note += f" Fitted beforehand on the same rows with the paper's settings, on a GPU: {', '.join(given)}."
+    write_results(made.run, output, intro=made.about, notes=(note,), claims=False)
+    write_overview(made.run, output / "demo.png")
+    for name, model in made.detectors.items():
+        model.save(output / f"{name}.safetensors")
+        made.thresholds[name].save(output / f"{name}.threshold.safetensors")
+    for name, data in made.sets.items():
+        data.save(output / f"{name}.safetensors")
+    say(note)
+    say(f"EnergyCorrected: {made.thresholds['EnergyCorrected']}")
+    say(
+        f"Look at {output / 'report.html'} and {output / 'demo.png'}; detectors, thresholds and features lie beside. Try:"
+    )
+    program = sys.argv[0] if Path(sys.argv[0]).name == "outfield" else "outfield"
+    parts = ["score", output / "SSD.safetensors", output / "svhn.safetensors"]
+    parts += ["--threshold", output / "SSD.threshold.safetensors", "--out", output / "scores.csv"]
+    say(f"  {shlex.join([program, *map(str, parts)])}")

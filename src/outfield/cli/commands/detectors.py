@@ -1,0 +1,51 @@
+"""outfield detectors."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from typing import Annotated, Any
+
+import typer
+
+from outfield.cli.app import command
+from outfield.cli.tables import print_table, say
+
+
+@command("outfield detectors", "outfield detectors EnergyCorrected")
+def detectors(
+    name: Annotated[
+        str | None, typer.Argument(help="One detector, to see every setting that fit --set can change.")
+    ] = None,
+) -> None:
+    """List the detectors, what they need and what can be set."""
+    from outfield.detectors import DETECTORS
+    from outfield.report.table import Table
+
+    if name is not None:
+        _one(name)
+        return
+    rows = []
+    for each, cls in DETECTORS.items():
+        needs = ", ".join(cls.score_needs) + "".join(f"; {field} to fit" for field in cls.fit_needs)
+        settings = ", ".join(f"{p.name}={_short(p.default)}" for p in inspect.signature(cls).parameters.values())
+        rows.append([each, needs, (inspect.getdoc(cls) or "").splitlines()[0], settings or "–"])
+    header = ["name", "needs", "what it is", "settings"]
+    print_table(Table("detectors (higher score = more OOD)", header, rows, left=4))
+
+
+def _one(name: str) -> None:
+    from outfield.config import settings_of
+    from outfield.detectors import DETECTORS
+    from outfield.report.table import Table
+
+    cls = DETECTORS[name]
+    say(inspect.getdoc(cls) or "")
+    say()
+    rows = [[path, repr(value)] for path, value in settings_of(cls()).items()]
+    title = f"settings of {name} (outfield fit {name} … --set NAME=VALUE)"
+    print_table(Table(title, ["name", "default"], rows, left=2))
+
+
+def _short(value: Any) -> str:
+    return type(value).__name__ + "(…)" if dataclasses.is_dataclass(value) else repr(value)

@@ -1,0 +1,67 @@
+"""outfield extract."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from outfield.cli.app import Device, command
+from outfield.cli.messages import log
+from outfield.cli.places import Output, check_places
+from outfield.cli.sources import DATA_FOLDER, Download, backbone_file, image_files
+from outfield.errors import InputError
+from outfield.progress import bar
+
+
+@command(
+    "outfield extract cifar10.safetensors photos --out photos.safetensors",
+    "outfield extract timm:resnet50 images.npz --out features.safetensors --odin",
+)
+def extract(
+    backbone: Annotated[
+        str,
+        typer.Argument(help=r"A file of outfield train, or timm:NAME\[@WEIGHTS.safetensors], torchvision:NAME\[@…]."),
+    ],
+    images: Annotated[str, typer.Argument(help="A folder of images, .npz, or a data set's name with --data.")],
+    output: Annotated[Path, typer.Option("--out", "-o", help="Where the features go (.safetensors or .npz).")],
+    data: Annotated[Path | None, typer.Option(help=DATA_FOLDER)] = None,
+    download: Download = False,
+    split: Annotated[str, typer.Option(help="train or test, of a named set.")] = "test",
+    odin: Annotated[
+        bool, typer.Option("--odin", help="Also the logits that ODIN needs (three times the work).")
+    ] = False,
+    labels: Annotated[
+        bool | None,
+        typer.Option("--labels/--no-labels", help="Keep the images' labels; by default those of --split train alone."),
+    ] = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="Images at once; halved where memory runs out.")] = 512,
+    workers: Annotated[int | None, typer.Option(min=0, help="Processes that decode images.")] = None,
+    device: Device = "auto",
+) -> None:
+    """Run images through a classifier once: features, spread and logits, for fit, score and evaluate."""
+    check_places(
+        [*backbone_file(backbone), *image_files("the images", images, data)],
+        [Output("--out", output, (".safetensors", ".npz"), "features")],
+    )
+
+    from outfield.backbone.backbone import Backbone, Odin
+    from outfield.images.files import open_images
+    from outfield.images.finding import find
+
+    with bar("looking for the images"):
+        source = open_images(images) if data is None else find(images, split, data, download)
+    if labels and source.labels is None:
+        raise InputError(f"{source.name} has no labels; leave out --labels")
+    kept = (data is not None and split == "train") if labels is None else labels
+    with bar("opening the network"):
+        network = Backbone.open(backbone, device)
+    log.info("%s", network)
+    began = time.monotonic()
+    found = network.extract(source, odin=Odin() if odin else None, batch_size=batch_size, workers=workers, labels=kept)
+    seconds = time.monotonic() - began
+    with bar("writing the features"):
+        found.save(output)
+    log.info("%s images in %.1f s (%s/s) → %s", f"{len(found):,}", seconds, f"{len(found) / seconds:,.0f}", output)

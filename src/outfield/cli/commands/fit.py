@@ -1,0 +1,142 @@
+"""outfield fit."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from outfield.cli.app import Device, command
+from outfield.cli.interrupts import going_on_from
+from outfield.cli.messages import log
+from outfield.cli.places import Output, check_places, for_seed
+from outfield.cli.sources import FEATURES, feature_file, setting_texts
+from outfield.errors import InputError
+from outfield.progress import bar
+
+if TYPE_CHECKING:
+    from outfield.detectors import Detector
+    from outfield.features.set import FeatureSource
+
+
+@command(
+    "outfield fit SSD train.npz --out ssd.safetensors",
+    "outfield fit KNN train.csv -o knn.safetensors --set k=200",
+    "outfield fit EnergyCorrected train.safetensors -o ours.safetensors --seed 1 --set training.epochs=10 --checkpoint "
+    "fit.safetensors --held-out val.npz --threshold-out threshold.safetensors",
+    "outfield fit EnergyCorrected train.npz -o 'ours-{seed}.safetensors' --seeds 4",
+)
+def fit(
+    detector: Annotated[str, typer.Argument(help="Name of a detector; see: outfield detectors.")],
+    train: Annotated[str, typer.Argument(help=f"Training data, {FEATURES}.")],
+    output: Annotated[Path, typer.Option("--out", "-o", help="Where the fitted detector goes (.safetensors).")],
+    setting: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", "-s", help="A setting, NAME=VALUE, such as training.epochs=5; outfield detectors NAME lists them."
+        ),
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of a detector that is trained.")] = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option(min=1, help="Train this many at once, from --seed (0) on; write {seed} into the names of files."),
+    ] = None,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(help="Keep the running fit here, and go on from it if it exists (EBM, EnergyCorrected)."),
+    ] = None,
+    held_out: Annotated[str | None, typer.Option(help="Held-out ID data on which to choose a threshold.")] = None,
+    keep: Annotated[float, typer.Option(help="Share of ID samples that the threshold keeps.")] = 0.95,
+    threshold_out: Annotated[Path | None, typer.Option(help="Where the threshold goes (.safetensors).")] = None,
+    device: Device = "auto",
+) -> None:
+    """Fit a detector on ID training data and save it."""
+    from outfield.features.columns import read_features
+    from outfield.features.stream import open_or_read
+    from outfield.scores.threshold import Threshold, check_keep
+
+    if (held_out is None) != (threshold_out is None):
+        raise InputError("--held-out and --threshold-out go together: one names the data, the other the file to write")
+    check_keep(keep)
+    model = _unfitted(detector, setting, seed, checkpoint, seeds)
+    numbers = None if seeds is None else range(getattr(model, "seed", 0), getattr(model, "seed", 0) + seeds)
+    _check_places(train, held_out, output, threshold_out, checkpoint, numbers)
+    model.to(device)
+    data = open_or_read(train) if model.fits_in_pieces else read_features(train)
+    held_out_data = None if held_out is None else open_or_read(held_out)
+    for one in _fitted(model, data, numbers, checkpoint):
+        number = getattr(one, "seed", 0)
+        place = for_seed(output, number)
+        one.save(place)
+        log.info("fitted %s on %s samples → %s", detector, f"{len(data):,}", place)
+        if held_out_data is not None and threshold_out is not None:
+            threshold = Threshold.fit(one.score(held_out_data), keep=keep, source=one.fingerprint())
+            threshold_place = for_seed(threshold_out, number)
+            threshold.save(threshold_place)
+            log.info("%s → %s", threshold, threshold_place)
+
+
+def _unfitted(
+    name: str, setting: list[str] | None, seed: int | None, checkpoint: Path | None, seeds: int | None
+) -> Detector:
+    from outfield.config import construct_from_text
+    from outfield.detectors import DETECTORS
+    from outfield.detectors.learned import LearnedEnergy
+
+    cls = DETECTORS[name]
+    if (checkpoint is not None or seeds is not None) and not issubclass(cls, LearnedEnergy):
+        option = "--checkpoint" if checkpoint is not None else "--seeds"
+        raise InputError(f"{option} is for detectors that are trained; {name} is fitted at once")
+    settings = setting_texts(setting)
+    if seed is not None:
+        settings["seed"] = str(seed)
+    model: Detector = construct_from_text(cls, settings)
+    return model
+
+
+def _check_places(
+    train: str,
+    held_out: str | None,
+    output: Path,
+    threshold_out: Path | None,
+    checkpoint: Path | None,
+    seeds: range | None,
+) -> None:
+    inputs = [*feature_file("the training data", train), *feature_file("the held-out data", held_out)]
+    outputs = [Output("--out", output, (".safetensors",), "detectors")]
+    if threshold_out is not None:
+        outputs.append(Output("--threshold-out", threshold_out, (".safetensors",), "thresholds"))
+    check_places(inputs, outputs, seeds)
+    if checkpoint is not None:  # one for all seeds
+        written = [
+            Output(each.option, for_seed(each.path, seed), each.endings) for each in outputs for seed in seeds or [0]
+        ]
+        check_places(inputs, [*written, Output("--checkpoint", checkpoint, (checkpoint.suffix,))])
+
+
+def _fitted(model: Detector, data: FeatureSource, seeds: range | None, checkpoint: Path | None) -> list[Detector]:
+    from outfield.detectors.learned import LearnedEnergy
+
+    name = type(model).__name__
+    if not isinstance(model, LearnedEnergy):
+        with bar(f"fitting {name}"):
+            return [model.fit(data)]
+    if checkpoint is not None and checkpoint.exists():
+        log.info("going on from %s", checkpoint)
+    data = data.in_memory() if _small(data) else data
+    with contextlib.nullcontext() if checkpoint is None else going_on_from(checkpoint):
+        return [*model.fit_seeds(data, [model.seed] if seeds is None else seeds, checkpoint=checkpoint)]
+
+
+def _small(data: FeatureSource) -> bool:
+    """Whether all fields and the normalised features surely fit half of the free memory; else they stay on disk."""
+    wanted = 4 * math.prod(data.shapes["features"]) + 8 * sum(math.prod(shape) for shape in data.shapes.values())
+    try:
+        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):  # not every system says
+        free = 2**32
+    return wanted < free / 2

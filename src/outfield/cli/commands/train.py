@@ -1,0 +1,148 @@
+"""outfield train."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from outfield.cli.app import Device, command
+from outfield.cli.interrupts import finishing_first, going_on_from
+from outfield.cli.messages import log
+from outfield.cli.places import Output, check_places, for_seed
+from outfield.cli.sources import DATA_FOLDER, Download, image_files, setting_texts
+from outfield.cli.tables import say
+from outfield.errors import InputError
+from outfield.progress import Advance, bar
+
+if TYPE_CHECKING:
+    from outfield.classifier.recipe import Recipe
+    from outfield.classifier.train import Curve
+    from outfield.images.source import ImageSource
+
+
+@command(
+    "outfield train cifar10 --data data --out cifar10.safetensors",
+    "outfield train photos/train --test photos/test --out photos.safetensors --architecture resnet18 --size 64 --set epochs=60",
+    "outfield train digits.npz --out digits.safetensors --architecture test_resnet --set epochs=5 --set batch_size=128 "
+    "--device cpu",
+)
+def train(
+    images: Annotated[
+        str, typer.Argument(help="A data set's name (with --data), a folder with a sub-folder for each class, or .npz.")
+    ],
+    output: Annotated[Path, typer.Option("--out", "-o", help="Where the classifier goes (.safetensors).")],
+    data: Annotated[Path | None, typer.Option(help=DATA_FOLDER)] = None,
+    download: Download = False,
+    test: Annotated[
+        str | None, typer.Option(help="Images to tell the accuracy on; a named set brings its own.")
+    ] = None,
+    architecture: Annotated[str, typer.Option(help="A timm model, or torchvision:NAME.")] = "resnet34",
+    small_images: Annotated[
+        bool | None,
+        typer.Option("--small-images/--large-images", help="3 × 3 stem without max-pool; by default below 64 pixels."),
+    ] = None,
+    size: Annotated[
+        int | None, typer.Option(min=8, help="Height and width of the input; those of the images if absent.")
+    ] = None,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", "-s", help="A setting of the recipe, NAME=VALUE, such as epochs=20 or augmentation.flip=0."
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the first weights and everything drawn.")] = 0,
+    seeds: Annotated[
+        int, typer.Option(min=1, help="Train this many, from --seed on; write {seed} into the names of files.")
+    ] = 1,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(help="Keep the running training here, and go on from it if it exists; beside --out if absent."),
+    ] = None,
+    test_every: Annotated[int, typer.Option(min=1, help="Epochs between two looks at the test images.")] = 1,
+    device: Device = "auto",
+) -> None:
+    """Train a classifier on images with the paper's recipe: SGD with Nesterov momentum, random resized crops and flips."""
+    numbers = range(seed, seed + seeds)
+    kept = output.with_suffix(".checkpoint.safetensors") if checkpoint is None else checkpoint
+    check_places(
+        [*image_files("the training images", images, data), *image_files("the test images", test)],
+        [
+            Output("--out", output, (".safetensors",), "classifiers"),
+            Output("--checkpoint", kept, (".safetensors",), "checkpoints"),
+        ],
+        numbers if seeds > 1 else None,
+    )
+
+    from outfield.classifier.recipe import Recipe
+    from outfield.classifier.train import TrainingCheckpoint, classifier_for, train_classifier
+    from outfield.config import construct_from_text
+    from outfield.devices import resolve_device
+
+    recipe: Recipe = construct_from_text(Recipe, setting_texts(setting))
+    place = resolve_device(device)
+    with bar("reading the images"):
+        source, held_out = _training_images(images, test, data, download)
+        classifier, pixels = classifier_for(source, architecture, size, small_images)
+    about = f"{architecture} on {len(pixels):,} images of {classifier.classes} classes"
+    for number in numbers:
+        target, mine = for_seed(output, number), for_seed(kept, number)
+        log.info("training %s for %d epochs on %s, seed %d", about, recipe.epochs, place, number)
+        if mine.exists():
+            log.info("going on from %s", mine)
+        with (
+            going_on_from(mine),
+            bar("training", recipe.epochs, "epochs") as advance,
+            finishing_first("this epoch") as check,
+        ):
+            trained = train_classifier(
+                pixels,
+                held_out,
+                classifier,
+                recipe,
+                seed=number,
+                device=place,
+                test_every=test_every,
+                checkpoint=TrainingCheckpoint(mine),
+                progress=_telling(recipe, advance, check),
+            )
+        trained.save(target, images=source)
+        if checkpoint is None:
+            mine.unlink(missing_ok=True)
+        say(f"{target}: {trained.curve.last()}, {sum(trained.curve.seconds):.0f} s")
+
+
+def _telling(recipe: Recipe, advance: Advance, check: Callable[[], None]) -> Callable[[Curve], None]:
+    """What is done after an epoch: say how far it is, and stop if that was asked for."""
+
+    def tell(curve: Curve) -> None:
+        advance(len(curve), note=curve.last())
+        if not sys.stderr.isatty():
+            log.info("epoch %d of %d: %s", len(curve), recipe.epochs, curve.last())
+        check()
+
+    return tell
+
+
+def _training_images(
+    images: str, test: str | None, data: Path | None, download: bool
+) -> tuple[ImageSource, ImageSource | None]:
+    from outfield.images.files import open_images
+    from outfield.images.finding import find
+
+    train = open_images(images) if data is None else find(images, "train", data, download)
+    if test is not None:
+        held_out = open_images(test)
+    elif data is not None:
+        held_out = find(images, "test", data, download)
+    else:
+        return train, None
+    if train.classes and held_out.classes and train.classes != held_out.classes:
+        others = sorted(set(train.classes) ^ set(held_out.classes))
+        raise InputError(
+            f"training and test images are of different classes: {', '.join(others[:5])} only in one of them"
+        )
+    return train, held_out

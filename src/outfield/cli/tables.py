@@ -1,0 +1,35 @@
+"""Tables and text on standard output."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from outfield.report.table import Table
+
+
+def say(text: str = "") -> None:
+    """A line on standard output, as it is."""
+    sys.stdout.write(text + "\n")
+
+
+def print_table(table: Table) -> None:
+    """Print a table; words wrap in a narrow terminal, numbers never do."""
+    from rich.console import Console
+    from rich.table import Table as RichTable
+    from rich.text import Text  # as it is: brackets in a name are no markup
+
+    shown = RichTable(
+        title=Text(table.title), title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False
+    )
+    for column, name in enumerate(table.header):
+        words = column < table.left
+        shown.add_column(
+            Text(name), justify="left" if words else "right", no_wrap=column == 0 or not words, overflow="fold"
+        )
+    for row in table.rows:
+        shown.add_row(*map(Text, row))
+    natural = Console(width=1000).measure(shown).maximum
+    fits = table.left == len(table.header) and sys.stdout.isatty()
+    Console(highlight=False, width=None if fits else natural).print(shown)
