@@ -9,8 +9,8 @@ from __future__ import annotations
 import inspect
 import json
 import math
-from collections.abc import Mapping
-from numbers import Integral, Real
+import sys
+from collections.abc import Collection, Mapping
 from typing import Any, TypeVar
 
 import numpy as np
@@ -41,9 +41,22 @@ def configurable(cls: C) -> C:
     return cls
 
 
+def is_configurable(value: Any) -> bool:
+    """Whether ``value`` is a setting that has settings of its own."""
+    return CONFIGURABLE.get(type(value).__name__) is type(value)
+
+
 def arguments(obj: Any) -> dict[str, Any]:
-    """Constructor arguments of ``obj``, read back from its attributes."""
-    return {name: getattr(obj, name) for name in inspect.signature(type(obj)).parameters}
+    """Constructor arguments of ``obj``, read back from its attributes.
+
+    Raises:
+        InputError: its constructor did not store one of them under its name.
+    """
+    names = list(inspect.signature(type(obj)).parameters)
+    for name in names:
+        if not hasattr(obj, name):
+            raise InputError(f"{type(obj).__name__} does not keep its argument {name}; its constructor must store it")
+    return {name: getattr(obj, name) for name in names}
 
 
 def to_plain(value: Any) -> Any:
@@ -58,13 +71,12 @@ def to_plain(value: Any) -> Any:
         return value
     if isinstance(value, tuple | list):
         return [to_plain(item) for item in value]
-    name = type(value).__name__
-    if CONFIGURABLE.get(name) is not type(value):
+    if not is_configurable(value):
         raise InputError(
-            f"{value!r} cannot be kept in a file; settings are numbers, text, tuples of them, or objects whose class is marked "
-            "with @outfield.config.configurable"
+            f"{shown(value)} cannot be kept in a file; settings are numbers, text, tuples of them, or objects whose class "
+            "is marked with @outfield.config.configurable"
         )
-    return {"type": name, **{key: to_plain(item) for key, item in arguments(value).items()}}
+    return {"type": type(value).__name__, **{key: to_plain(item) for key, item in arguments(value).items()}}
 
 
 def from_plain(value: Any) -> Any:
@@ -80,41 +92,56 @@ def from_plain(value: Any) -> Any:
         return value
     rest = {key: from_plain(item) for key, item in value.items() if key != "type"}
     name = value.get("type")
-    if name not in CONFIGURABLE:
-        raise UnknownNameError(f"unknown setting of type {name!r}; known: {', '.join(sorted(CONFIGURABLE))}")
+    if not isinstance(name, str) or name not in CONFIGURABLE:
+        raise UnknownNameError(f"unknown setting of type {shown(name)}; known: {', '.join(sorted(CONFIGURABLE))}")
     return construct(CONFIGURABLE[name], rest)
 
 
-def construct(cls: type, settings: dict[str, Any]) -> Any:
+def construct(cls: type, settings: Mapping[str, Any]) -> Any:
     """``cls(**settings)``, with an error that lists what it takes when a name is unknown."""
     known = list(inspect.signature(cls).parameters)
-    unknown = sorted(set(settings) - set(known))
+    unknown = [_bare(name) for name in settings if name not in known]
     if unknown:
         raise InputError(f"{cls.__name__} has no setting {', '.join(unknown)}; it has {', '.join(known) or 'none'}")
     try:
         return cls(**settings)
     except TypeError as error:
-        raise InputError(f"{cls.__name__} cannot be built from {settings}: {error}") from error
+        raise InputError(f"{cls.__name__} cannot be built from {shown(settings)}: {error}") from error
 
 
 def construct_from_text(cls: type, settings: Mapping[str, str]) -> Any:
     """``cls`` with settings given as text; ``training.epochs`` reaches into a setting that has settings of its own.
 
+    A detector's settings, which its constructor only stores, are checked here too (:meth:`outfield.Detector.check_settings`):
+    whoever types them learns of a mistake before any work.
+
+    Raises:
+        InputError: a setting that there is not, or a value that it does not take.
+
     >>> construct_from_text(CONFIGURABLE["MLP"], {"hidden": "8"})
     MLP(hidden=8, depth=4, slope=0.2)
     """
-    defaults = {name: parameter.default for name, parameter in inspect.signature(cls).parameters.items()}
-    chosen: dict[str, Any] = {}
+    chosen = {name: parameter.default for name, parameter in inspect.signature(cls).parameters.items()}
+    given: dict[str, Any] = {}
     for path, text in settings.items():
-        name, _, inner = path.partition(".")
-        value = _parse(text)
-        if inner:
-            owner = chosen.get(name, defaults.get(name))
-            if type(owner).__name__ not in CONFIGURABLE:
-                raise InputError(f"{cls.__name__} has no setting {path}; it has {', '.join(defaults) or 'none'}")
-            value = construct(type(owner), arguments(owner) | {inner: value})
-        chosen[name] = value
-    return construct(cls, chosen)
+        name = path.partition(".")[0]
+        given[name] = chosen[name] = _changed(cls, chosen, path, text)
+    made = construct(cls, given)
+    if hasattr(made, "check_settings"):
+        made.check_settings()
+    return made
+
+
+def _changed(cls: type, settings: Mapping[str, Any], path: str, text: str) -> Any:
+    """The new value of the setting of ``cls`` that ``path`` begins with."""
+    name, dot, inner = path.partition(".")
+    if not dot:
+        return _parse(text)
+    owner = settings.get(name)
+    if not is_configurable(owner):
+        raise InputError(f"{cls.__name__} has no setting {_bare(path)}; it has {', '.join(settings) or 'none'}")
+    inside = arguments(owner)
+    return construct(type(owner), inside | {inner.partition(".")[0]: _changed(type(owner), inside, inner, text)})
 
 
 def settings_of(obj: Any, prefix: str = "") -> dict[str, Any]:
@@ -125,26 +152,52 @@ def settings_of(obj: Any, prefix: str = "") -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     for name, value in arguments(obj).items():
-        inner = type(value).__name__ in CONFIGURABLE
-        found |= settings_of(value, f"{prefix}{name}.") if inner else {prefix + name: value}
+        found |= settings_of(value, f"{prefix}{name}.") if is_configurable(value) else {prefix + name: value}
     return found
 
 
 def _parse(text: str) -> Any:
-    """Text as a number, a pair, a settings class with its defaults, or itself."""
+    """Text as a number, a tuple, a settings class with its defaults, one written as JSON, or itself."""
     if text in CONFIGURABLE:
-        return CONFIGURABLE[text]()
+        return construct(CONFIGURABLE[text], {})
     try:
         value = json.loads(text)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):  # no JSON, a number of thousands of digits, or brackets without end
         return text
-    return tuple(value) if isinstance(value, list) else value
+    return from_plain(value)
+
+
+SHOWN = 100
+"""Characters of a value that an error message shows."""
+
+
+def shown(value: Any) -> str:
+    """A value as an error message shows it: its repr, cut where it is long, whatever that repr does.
+
+    >>> shown("a" * 500)[95:]
+    'aaaaa… (502 characters in all)'
+    """
+    try:
+        text = repr(value)
+    except Exception:  # a number of thousands of digits, or a class whose repr fails
+        return f"a value of type {type(value).__name__} that cannot be shown"
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}… ({len(text)} characters in all)"
+
+
+def _bare(name: Any) -> str:
+    return shown(name).strip("'")
 
 
 def require(condition: bool, name: str, value: Any, right: str) -> None:
     """Raise an :class:`InputError` that names the argument, its value and what would be right."""
     if not condition:
-        raise InputError(f"{name} is {value!r}; it must be {right}")
+        raise InputError(f"{name} is {shown(value)}; it must be {right}")
+
+
+def require_choice(name: str, value: Any, known: Collection[str]) -> None:
+    """Raise an :class:`UnknownNameError`, which is an InputError, unless ``value`` is one of the ``known`` texts."""
+    if not isinstance(value, str) or value not in known:
+        raise UnknownNameError(f"{name} is {shown(value)}; it must be one of {', '.join(known)}")
 
 
 def require_number(
@@ -156,10 +209,14 @@ def require_number(
     most: float = math.inf,
     whole: bool = False,
 ) -> None:
-    """Raise an :class:`InputError` unless ``value`` is a finite number with above < value, least ≤ value ≤ most."""
-    kind = Integral if whole else Real
-    good = isinstance(value, kind) and not isinstance(value, bool) and math.isfinite(value)
+    """Raise an :class:`InputError` unless ``value`` is a finite number with above < value, least ≤ value ≤ most.
+
+    Numbers are Python's or NumPy's. A whole number fits 64 bits, any other a float.
+    """
+    number = value.item() if isinstance(value, np.generic) else value
+    good = isinstance(number, int if whole else int | float) and not isinstance(number, bool)
+    limit = 2**63 - 1 if whole else sys.float_info.max
     bounds = [f"above {above:g}"] * (above > -math.inf) + [f"at least {least:g}"] * (least > -math.inf)
     bounds += [f"at most {most:g}"] * (most < math.inf)
     what = " ".join(["a whole number" if whole else "a number", " and ".join(bounds)]).strip()
-    require(good and above < value and least <= value <= most, name, value, what)
+    require(good and abs(number) <= limit and above < number and least <= number <= most, name, value, what)

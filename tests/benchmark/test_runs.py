@@ -202,6 +202,16 @@ class TestSettings:
         chosen = detectors_from_text(PROTOCOLS["cifar100"], None, {"KNN": {"k": "20"}})
         assert (list(chosen), chosen["KNN"].k) == (list(ROWS), 20)
 
+    def test_wrong_ones_given_in_python_are_found_before_any_work(self, count):
+        for wrong, said in (
+            (of.KNN(0), "k is 0"),
+            (of.EBM(temperature=-1), "temperature is -1"),
+            (of.KNN, "outfield.Detector"),
+        ):
+            with pytest.raises(of.InputError, match=said):
+                benchmark_features(PROTOCOL, {"a": feature_sets()}, detectors={"SSD": of.SSD(), "X": wrong})
+        assert not count
+
     @pytest.mark.parametrize(
         ("names", "settings", "said"),
         [

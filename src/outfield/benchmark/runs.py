@@ -56,7 +56,7 @@ def benchmark_features(
         InputError: a set is not there, or nothing to do.
         MissingFieldError: a set lacks what a detector needs; found before any is fitted.
     """
-    chosen, given = dict(paper_detectors(protocol) if detectors is None else detectors), dict(fitted or {})
+    chosen, given = _detectors(protocol, detectors), dict(fitted or {})
     for key, detector in given.items():
         chosen.setdefault(key.detector, detector)
         if key.backbone not in sets_by_backbone:
@@ -123,7 +123,7 @@ def run_benchmark(
             too, a backbone given twice, two temperatures of ODIN. Nothing was computed.
         StorageError: ``out`` cannot be written.
     """
-    chosen, numbers = dict(paper_detectors(protocol) if detectors is None else detectors), _seeds(seeds)
+    chosen, numbers = _detectors(protocol, detectors), _seeds(seeds)
     odin = perturbation(chosen)
     images, problems = find_images(protocol, data, download)
     missing = _left_out(protocol, problems, allow_missing)
@@ -183,6 +183,15 @@ def _run_backbone(
         one.run.accuracies[one.name] = accuracy
     if view:
         one.run.views.append(one.view())
+
+
+def _detectors(protocol: Protocol, given: Mapping[str, Detector] | None) -> dict[str, Detector]:
+    """The detectors to run, whose settings are looked at before any work."""
+    chosen = dict(paper_detectors(protocol) if given is None else given)
+    for name, detector in chosen.items():
+        require(isinstance(detector, Detector), f"detectors[{name!r}]", detector, "an outfield.Detector")
+        detector.check_settings()
+    return chosen
 
 
 def _seeds(seeds: int | Iterable[int]) -> list[int]:

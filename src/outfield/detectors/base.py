@@ -7,10 +7,11 @@ import json
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Self, final
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from outfield.config import arguments, construct, from_plain, to_plain
+from outfield.config import arguments, construct, from_plain, shown, to_plain
 from outfield.detectors.registry import DETECTORS
 from outfield.detectors.registry import register as register  # for files that were written when it lived here
 from outfield.devices import resolve_device
@@ -74,19 +75,40 @@ class Detector(ABC):
                 data read in pieces.
 
         Raises:
+            InputError: a setting of a wrong type or value.
             MissingFieldError: ``train`` lacks a field that this detector learns from.
         """
-        self._check_settings()
-        self._accept(train, self.fit_needs, "fit")
+        self._begin(train, "fit")
         self._fit(train if self.fits_in_pieces else train.in_memory())  # type: ignore[arg-type]  # as fits_in_pieces says
         return self._now_fitted(train)
 
-    def _check_settings(self) -> None:
-        """Refuse, before any work, settings that could not be saved or would fail later."""
+    @final
+    def check_settings(self) -> None:
+        """Refuse settings of a wrong type or value. A constructor only stores them; fit asks here before it looks at the data.
+
+        Raises:
+            InputError: names the setting, its value and what would be right.
+        """
+        self._check_settings()
         self._settings()
 
+    def _check_settings(self) -> None:
+        """A subclass that has settings says here what they must be, with ``require_number`` and ``require``."""
+
     def _settings(self) -> dict[str, Any]:
-        return {name: to_plain(value) for name, value in arguments(self).items()}
+        """The settings, ready for JSON."""
+        plain = {}
+        for name, value in arguments(self).items():
+            try:
+                plain[name] = to_plain(value)
+            except InputError as error:
+                raise InputError(f"{name} is {shown(value)}: {error}") from error
+        return plain
+
+    def _begin(self, data: FeatureSource, what: str) -> None:
+        """Refuse settings or data that ``what`` (a way to fit) cannot use, before any work."""
+        self.check_settings()
+        self._accept(data, self.fit_needs, what)
 
     def _now_fitted(self, train: FeatureSource) -> Self:
         shape = train.shapes.get(self.score_needs[0])
@@ -172,7 +194,10 @@ class Detector(ABC):
         pass
 
     def __repr__(self) -> str:
-        inside = ", ".join(f"{name}={value!r}" for name, value in arguments(self).items())
+        plain = {
+            name: value.item() if isinstance(value, np.generic) else value for name, value in arguments(self).items()
+        }
+        inside = ", ".join(f"{name}={value!r}" for name, value in plain.items())
         return f"{type(self).__name__}({inside})"
 
     @final
@@ -235,6 +260,7 @@ def load(path: atomic.PathLike) -> Detector:
     try:
         cls = DETECTORS[header["detector"]]
         detector: Detector = construct(cls, {name: from_plain(value) for name, value in header["settings"].items()})
+        detector.check_settings()
         detector._width = header["width"]
         detector._load_state(tensors)
         detector._load_notes(header["notes"])

@@ -95,7 +95,7 @@ class EnergyCorrected(LearnedEnergy):
         return prior.merge(ClassStatistics.over(pieces, workers, lambda rows: normalise(rows.to(self.device))))
 
     def _assemble(self, network: nn.Module, prior: Prior | None) -> CorrectedEnergy:
-        return CorrectedEnergy(network, self.temperature, prior, self.prior_temperature)
+        return CorrectedEnergy(network, float(self.temperature), prior, float(self.prior_temperature))
 
     def _state(self) -> dict[str, Tensor]:
         return super()._state() | {f"prior.{name}": value for name, value in self.prior_.state().items()}

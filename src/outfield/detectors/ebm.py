@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from outfield.config import require
 from outfield.detectors.learned import LearnedEnergy
 from outfield.detectors.registry import register
 from outfield.energy.chains import Sampler
@@ -45,8 +46,13 @@ class EBM(LearnedEnergy):
         self.projection = projection
         self.seed = seed
 
+    def _check_settings(self) -> None:
+        super()._check_settings()
+        start = self.training.start
+        require(start != "prior", "training.start", start, "auto, normal, data or replay: there is no prior here")
+
     def _assemble(self, network: nn.Module, prior: Prior | None) -> CorrectedEnergy:
-        return CorrectedEnergy(network, self.temperature)
+        return CorrectedEnergy(network, float(self.temperature))
 
     def _load_state(self, state: dict[str, Tensor]) -> None:
         self.model_ = self._finish(self._assemble(self._load_network(state), None))

@@ -43,10 +43,12 @@ class KNN(Detector):
     fits_in_pieces = True
 
     def __init__(self, k: int = 50) -> None:
-        require_number("k", k, least=1, whole=True)
         self.k = k
         self._index: Any = None
         self._offsets: Tensor | None = None
+
+    def _check_settings(self) -> None:
+        require_number("k", self.k, least=1, whole=True)
 
     def _fit(self, train: FeatureSource) -> None:
         if self.k > len(train):
@@ -96,7 +98,7 @@ class KNN(Detector):
     def _search(self, z: Tensor) -> Tensor:
         if self._offsets is None:
             self._offsets = half_norms(self.bank_)
-        return kth_nearest(z, self.bank_, self.k, self._offsets)
+        return kth_nearest(z, self.bank_, int(self.k), self._offsets)
 
     def _search_faiss(self, z: Tensor) -> Tensor:
         if self._index is None:
@@ -104,7 +106,7 @@ class KNN(Detector):
 
             self._index = faiss.IndexFlatL2(self.bank_.shape[1])
             self._index.add(self.bank_.numpy())
-        _, index = self._index.search(z.numpy(), self.k)
+        _, index = self._index.search(z.numpy(), int(self.k))
         return torch.from_numpy(np.ascontiguousarray(index[:, -1]))
 
     def _state(self) -> dict[str, Tensor]:

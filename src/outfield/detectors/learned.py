@@ -13,7 +13,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from outfield.config import require, require_number
+from outfield.config import require, require_choice, require_number, shown
 from outfield.detectors.base import Batch, Detector
 from outfield.energy.chains import Sampler
 from outfield.energy.loop import Checkpoint, History, train_seeds
@@ -62,19 +62,18 @@ class LearnedEnergy(Detector):
             DivergenceError: energies became non-finite or exploded; the message says what to change.
             InputError: the checkpoint belongs to another fit.
         """
-        self._check_settings()
-        self._accept(train, self.fit_needs, "fit")
+        self._begin(train, "fit")
         self._fit(train, _checkpoint(checkpoint))
         return self._now_fitted(train)
 
     def _check_settings(self) -> None:
-        super()._check_settings()
         require(isinstance(self.training, Training), "training", self.training, "an outfield.Training")
+        require_choice("projection", self.projection, ("auto", *PROJECTIONS))
         moves = hasattr(self.sampler, "begin") and hasattr(self.sampler, "move")
         require(moves, "sampler", self.sampler, "a sampler such as outfield.Langevin")
         require(hasattr(self.network, "build"), "network", self.network, "a network such as outfield.MLP")
         require_number("temperature", self.temperature, above=0)
-        require_number("seed", self.seed, least=0, most=2**63 - 1, whole=True)
+        require_number("seed", self.seed, least=0, whole=True)
 
     def fit_seeds(
         self, train: FeatureSource, seeds: Iterable[int], *, checkpoint: atomic.PathLike | Checkpoint | None = None
@@ -95,15 +94,16 @@ class LearnedEnergy(Detector):
         try:
             chosen = [operator.index(seed) for seed in seeds]
         except TypeError as error:
-            raise InputError(f"seeds is {seeds!r}; it must be a list of whole numbers, such as range(4)") from error
+            raise InputError(
+                f"seeds is {shown(seeds)}; it must be a list of whole numbers, such as range(4)"
+            ) from error
         require(
             bool(chosen) and len(set(chosen)) == len(chosen), "seeds", chosen, "different whole numbers, at least one"
         )
         copies = [copy.copy(self) for _ in chosen]
         for one, seed in zip(copies, chosen, strict=True):
             one.seed = seed
-            one._check_settings()
-        self._accept(train, self.fit_needs, "fit")
+            one._begin(train, "fit")
         self._fit_together(copies, train, _checkpoint(checkpoint))
         return [one._now_fitted(train) for one in copies]
 
@@ -115,7 +115,7 @@ class LearnedEnergy(Detector):
         with rows_of(data, self.device) as z:
             projection = projection_for(self.projection, z)
             prior = self._fit_prior(data, z)
-            models = [self._assemble(one.network.build(z.shape[1], one.seed), prior) for one in ours]
+            models = [self._assemble(one.network.build(z.shape[1], int(one.seed)), prior) for one in ours]
             for model in models:
                 model.to(self.device)
             if checkpoint is not None and "labels" in data.shapes:
@@ -128,7 +128,7 @@ class LearnedEnergy(Detector):
                 def progress(done: int, total: int, history: History) -> None:
                     advance(done, note=f"epoch {len(history)}: loss {history.loss[-1]:.4g}" if len(history) else "")
 
-                project, seeds = PROJECTIONS[projection], [one.seed for one in ours]
+                project, seeds = PROJECTIONS[projection], [int(one.seed) for one in ours]
                 histories = train_seeds(models, z, self.training, self.sampler, project, seeds, checkpoint, progress)
         for one, model, history in zip(ours, models, histories, strict=True):
             one.model_, one.history_, one.projection_ = one._finish(model), history, projection
@@ -162,7 +162,7 @@ class LearnedEnergy(Detector):
     def _load_network(self, state: dict[str, Tensor]) -> nn.Module:
         if self._width is None:
             raise FileFormatError("the file does not say how wide the features were")
-        network = self.network.build(self._width, self.seed)
+        network = self.network.build(self._width, int(self.seed))
         network.load_state_dict({n.removeprefix("network."): v for n, v in state.items() if n.startswith("network.")})
         return network
 

@@ -50,16 +50,18 @@ class ODIN(Detector):
     fits_in_pieces = True
 
     def __init__(self, temperature: float = 1000.0) -> None:
-        require_number("temperature", temperature, above=0)
         self.temperature = temperature
+
+    def _check_settings(self) -> None:
+        require_number("temperature", self.temperature, above=0)
 
     def _fit(self, train: FeatureSource) -> None:
         pass
 
     def _score(self, batch: Batch) -> Tensor:
         logits = batch["odin_logits"].double()
-        below = logits - logits.amax(dim=1, keepdim=True)
-        return self.temperature * torch.log1p(torch.expm1(below / self.temperature).mean(1))
+        below, temperature = logits - logits.amax(dim=1, keepdim=True), float(self.temperature)
+        return temperature * torch.log1p(torch.expm1(below / temperature).mean(1))
 
 
 @register
@@ -76,11 +78,14 @@ class EnergyLogits(Detector):
     fits_in_pieces = True
 
     def __init__(self, temperature: float = 1.0) -> None:
-        require_number("temperature", temperature, above=0)
         self.temperature = temperature
+
+    def _check_settings(self) -> None:
+        require_number("temperature", self.temperature, above=0)
 
     def _fit(self, train: FeatureSource) -> None:
         pass
 
     def _score(self, batch: Batch) -> Tensor:
-        return -self.temperature * torch.logsumexp(batch["logits"].double() / self.temperature, dim=1)
+        temperature = float(self.temperature)
+        return -temperature * torch.logsumexp(batch["logits"].double() / temperature, dim=1)

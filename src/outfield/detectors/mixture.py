@@ -26,17 +26,23 @@ class MixtureDetector(Detector):
         mixture_: the fitted mixture of the L2-normalised features.
     """
 
+    mixture_: MixturePrior
+
     fit_needs = ("labels",)
     fits_in_pieces = True
 
     def __init__(self, floor: float = 1e-6) -> None:
         self.floor = floor
-        self.mixture_ = MixturePrior(floor)
+
+    def _check_settings(self) -> None:
+        MixturePrior(self.floor)  # which says what a floor must be
 
     def partial_fit(self, batch: FeatureSource) -> Self:
         """Learn from one more batch, or file, of ID training data; for features that come by and by."""
-        self._accept(batch, self.fit_needs, "partial_fit")
+        self._begin(batch, "partial_fit")
         self._check_width(batch)
+        if not self._fitted:
+            self.mixture_ = MixturePrior(self.floor)
         self._learn(batch)
         return self._now_fitted(batch)
 

@@ -1,0 +1,242 @@
+"""Settings are stored by constructors and checked at one moment, when fit begins, for every setting of every detector."""
+
+from __future__ import annotations
+
+import dataclasses
+import decimal
+import fractions
+import inspect
+
+import numpy as np
+import pytest
+import torch
+from tests.helpers.samples import quick
+
+import outfield as of
+from outfield.config import CONFIGURABLE, arguments, construct_from_text, is_configurable, settings_of, shown
+from outfield.detectors.learned import LearnedEnergy
+
+HUGE = 10**5000
+
+
+class Rude:
+    """Something that cannot even be shown."""
+
+    def __repr__(self):
+        raise RuntimeError("no")
+
+
+NEVER = [
+    None,
+    [],
+    {},
+    1j,
+    float("nan"),
+    object(),
+    Rude(),
+    np.array([1.0, 2.0]),
+    torch.ones(2),
+    b"auto",
+    fractions.Fraction(1, 2),
+    decimal.Decimal(1),
+    np.longdouble(1),
+    "no such thing",
+    "9" * 5000,
+]
+"""What no setting of a detector takes."""
+NUMBERS = [float("inf"), -float("inf"), True, HUGE, -HUGE, -1, "3", torch.tensor(3), np.array(3), np.bool_(True)]
+"""What no number takes besides."""
+
+
+def bad_values(default):
+    if isinstance(default, int):
+        return [*NEVER, *NUMBERS, 2.5, np.float64(2.0), 2.0**70]
+    if isinstance(default, float):
+        return [*NEVER, *NUMBERS, 0, 0.0]
+    if is_configurable(default):
+        return [*NEVER, 3, 0.5, type(default), type(default).__name__]
+    return [*NEVER, 3, 0.5]
+
+
+SETTINGS = [(name, setting) for name, cls in of.DETECTORS.items() for setting in inspect.signature(cls).parameters]
+every = pytest.mark.parametrize(("name", "setting"), SETTINGS)
+
+
+@every
+def test_a_bad_value_is_stored_and_refused_when_fit_begins(name, setting):
+    default = arguments(of.DETECTORS[name]())[setting]
+    for value in bad_values(default):
+        detector = quick(name, **{setting: value})
+        assert getattr(detector, setting) is value
+        with pytest.raises(of.InputError, match=f"^{setting} is ") as error:
+            detector.fit(None)  # before the data is looked at
+        assert len(str(error.value)) < 500
+        if isinstance(detector, LearnedEnergy) and setting != "seed":
+            with pytest.raises(of.InputError, match=f"^{setting} is "):
+                detector.fit_seeds(None, [0])
+        if hasattr(detector, "partial_fit"):
+            with pytest.raises(of.InputError, match=f"^{setting} is "):
+                detector.partial_fit(None)
+
+
+@pytest.mark.parametrize(
+    ("name", "setting"), [(n, s) for n, s in SETTINGS if isinstance(getattr(quick(n), s), int | float)]
+)
+def test_numpy_s_numbers_are_numbers(name, setting, train_set, test_set, tmp_path):
+    plain = quick(name)
+    value = getattr(plain, setting)
+    expected = plain.fit(train_set).score(test_set)
+    kinds = [np.int64, np.uint8] if isinstance(value, int) else [np.float64, *([np.int32] if value % 1 == 0 else [])]
+    for kind in kinds:
+        detector = quick(name, **{setting: kind(value)}).fit(train_set)
+        assert torch.equal(detector.score(test_set), expected)
+        assert repr(detector) == repr(quick(name, **{setting: kind(value).item()}))
+        detector.save(tmp_path / "d.safetensors")
+        loaded = of.load(tmp_path / "d.safetensors")
+        assert repr(loaded) == repr(detector)
+        assert torch.equal(loaded.score(test_set), expected)
+        assert loaded.fingerprint() == detector.fingerprint()
+
+
+@pytest.mark.parametrize("name", of.DETECTORS)
+def test_every_setting_has_a_default_and_is_stored(name):
+    detector = of.DETECTORS[name]()
+    for parameter in inspect.signature(type(detector)).parameters.values():
+        assert parameter.default is not inspect.Parameter.empty
+        assert getattr(detector, parameter.name) is parameter.default
+        assert parameter.name in inspect.getdoc(type(detector)) or "Args" in type(detector).__mro__[1].__doc__
+
+
+def test_the_paper_s_defaults():
+    """Section 4 and appendix A of the paper; T_prior is halved, as the docstring says."""
+    assert settings_of(of.KNN()) == {"k": 50}
+    assert settings_of(of.ODIN()) == {"temperature": 1000.0}
+    assert settings_of(of.EnergyLogits()) == {"temperature": 1.0}
+    assert settings_of(of.MSP()) == {}
+    assert settings_of(of.SSD()) == settings_of(of.GaussianMixture()) == {"floor": 1e-6}
+    network = {"network.hidden": 1024, "network.depth": 4, "network.slope": 0.2}
+    training = {
+        "epochs": 20,
+        "batch_size": 256,
+        "betas": (0.0, 0.999),
+        "input_noise": 1e-3,
+        "start": "auto",
+        "replay_size": 10_000,
+        "replay_fresh": 0.05,
+        "energy_limit": 1e4,
+        "engine": "auto",
+        "precision": "auto",
+    }
+    shared = {
+        **network,
+        **{f"training.{name}": value for name, value in training.items()},
+        "projection": "auto",
+        "seed": 0,
+    }
+    assert settings_of(of.EnergyCorrected()) == {
+        **shared,
+        "prior.floor": 1e-6,
+        "prior_temperature": 500.0,
+        "temperature": 1.0,
+        "sampler.steps": 20,
+        "sampler.step_size": (1e-6, 1e-7),
+        "sampler.noise_std": (1e-3, 1e-4),
+        "training.learning_rate": 5e-6,
+        "training.l2": 10.0,
+    }
+    assert settings_of(of.EBM()) == {
+        **shared,
+        "temperature": 1e-2,
+        "sampler.steps": 200,
+        "sampler.step_size": (1e-2, 1e-3),
+        "sampler.noise_std": (1e-2, 1e-3),
+        "training.learning_rate": 5e-5,
+        "training.l2": 0.1,
+    }
+
+
+def test_an_ebm_has_no_prior_to_start_from():
+    with pytest.raises(of.InputError, match=r"^training\.start is 'prior'"):
+        quick("EBM", training=of.Training(start="prior")).fit(None)
+
+
+class TestText:
+    """Settings as the command line gives them."""
+
+    def test_deep_settings(self):
+        made = construct_from_text(of.EnergyCorrected, {"prior.floor": "1e-3", "training.betas": "[0.5, 0.9]"})
+        assert (made.prior.floor, made.training.betas) == (1e-3, (0.5, 0.9))
+        made = construct_from_text(of.EnergyCorrected, {"sampler": "MetropolisLangevin", "sampler.steps": "3"})
+        assert made.sampler == of.MetropolisLangevin(steps=3)
+        made = construct_from_text(of.EBM, {"network": '{"type": "MLP", "hidden": 8}', "network.depth": "1"})
+        assert made.network == of.MLP(hidden=8, depth=1)
+
+    def test_settings_in_settings_in_settings(self, monkeypatch):
+        @dataclasses.dataclass(frozen=True)
+        class Outer:
+            inner: of.MLP = of.MLP()
+
+            def build(self, width, seed):
+                return self.inner.build(width, seed)
+
+        monkeypatch.setitem(CONFIGURABLE, "Outer", Outer)
+        made = construct_from_text(of.EBM, {"network": "Outer", "network.inner.depth": "7"})
+        assert made.network.inner == of.MLP(depth=7)
+        assert settings_of(made)["network.inner.depth"] == 7
+        with pytest.raises(of.InputError, match="MLP has no setting height"):
+            construct_from_text(of.EBM, {"network": "Outer", "network.inner.height": "7"})
+
+    @pytest.mark.parametrize(
+        ("path", "text", "said"),
+        [
+            ("training.nope", "1", "Training has no setting nope"),
+            ("training.epochs.x", "1", "Training has no setting epochs.x"),
+            ("training.", "1", "Training has no setting "),
+            ("nope", "1", "EBM has no setting nope"),
+            ("nope.x", "1", "EBM has no setting nope.x"),
+            ("seed.x", "1", "EBM has no setting seed.x"),
+            ("", "1", "EBM has no setting"),
+            ("x" * 5000, "1", "characters in all"),
+            ("training.epochs", "-1", "epochs is -1"),
+            ("training.epochs", "9" * 5000, "epochs is '9999"),
+            ("training.epochs", "[" * 100_000, "epochs is"),
+            ("training.epochs", "9" * 400, "epochs is 9999"),
+            ("network.hidden", "-5", "hidden is -5"),
+            ("network.hidden", "1e999", "hidden is inf"),
+            ("network.hidden", "NaN", "hidden is nan"),
+            ("network", '{"type": "Nonsense"}', "unknown setting of type 'Nonsense'"),
+            ("network", '{"type": ["MLP"]}', "unknown setting of type"),
+            ("network", "{}", "unknown setting of type None"),
+            ("network", '{"type": "MLP", "height": 3}', "MLP has no setting height"),
+        ],
+    )
+    def test_what_there_is_not_is_said(self, path, text, said):
+        with pytest.raises(of.InputError, match=said.replace(".", r"\.")) as error:
+            construct_from_text(of.EBM, {path: text})
+        assert len(str(error.value)) < 500
+
+    @pytest.mark.parametrize(
+        "text", ["9" * 5000, "-" + "9" * 5000, "[" * 100_000, "1e999", "NaN", "true", "null", "3.0"]
+    )
+    def test_a_value_that_is_no_number_is_refused_by_fit(self, text):
+        with pytest.raises(of.InputError, match=r"^k is ") as error:
+            construct_from_text(of.KNN, {"k": text}).fit(None)
+        assert len(str(error.value)) < 300
+
+
+def test_what_a_message_shows_is_short():
+    assert shown(3) == "3"
+    assert shown(Rude()) == shown(HUGE).replace("int", "Rude") == "a value of type Rude that cannot be shown"
+    assert len(shown("x" * 10_000)) < 150
+    with pytest.raises(of.InputError, match="k is a value of type int that cannot be shown") as error:
+        of.KNN(HUGE).fit(None)
+    assert len(str(error.value)) < 200
+
+
+def test_a_class_that_does_not_keep_its_arguments_is_told_so():
+    class Forgetful(of.MSP):
+        def __init__(self, colour="red"):
+            pass
+
+    with pytest.raises(of.InputError, match="Forgetful does not keep its argument colour"):
+        Forgetful().fit(None)
