@@ -176,6 +176,15 @@ def test_what_cannot_be_opened(tmp_path):
             open_images(path)
     with pytest.raises(of.InputError, match=r"no image in .*\.jpg"):
         open_images(tmp_path)
+    for path in (None, 3, b"bytes", "", "a\0b"):
+        with pytest.raises(of.InputError, match="source is"):
+            open_images(path)
+        with pytest.raises(of.InputError, match="folder is"):
+            ImageFiles.of(path)
+    (tmp_path / "loop").symlink_to("loop")
+    for path in (tmp_path / ("x" * 300), tmp_path / "loop"):
+        with pytest.raises(of.StorageError):
+            open_images(path)
     (tmp_path / "images.txt").write_text("none")
     with pytest.raises(of.StorageError, match=r"\.npz file or a folder"):
         open_images(tmp_path / "images.txt")

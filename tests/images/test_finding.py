@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
+import tarfile
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from tests.helpers.published import pixels, save, textures_folder, write
+from tests.helpers.server import serving
 
 import outfield as of
 from outfield.benchmark.protocol import PROTOCOLS, Protocol
-from outfield.images import catalogue, finding
+from outfield.images import catalogue
 from outfield.images.catalogue import DATASETS, NamedSet, title
+from outfield.images.downloads import Download
 from outfield.images.finding import find
 from outfield.images.published import Layout
 from outfield.images.source import ImageArray
@@ -166,7 +170,8 @@ def test_nothing_there_lists_every_place(tmp_path):
     ]
     assert all(what for _, _, what in looked)
     assert "uint8 (N, H, W, 3)" in looked[0][2]
-    assert lines[-1] == "download=True gets it; its home is https://www.robots.ox.ac.uk/~vgg/data/dtd"
+    home = "its home is https://www.robots.ox.ac.uk/~vgg/data/dtd"
+    assert lines[-1] == f"it is downloaded with --download, in Python download=True; {home}"
 
 
 def test_what_cannot_be_asked_for(tmp_path):
@@ -174,9 +179,15 @@ def test_what_cannot_be_asked_for(tmp_path):
         of.UnknownNameError, match=r"unknown set 'cifar11'; known: cifar10, cifar100(.|\n)*cifar11_test\.npz"
     ):
         find("cifar11", "test", tmp_path)
-    with pytest.raises(of.InputError, match="split is 'val'; it must be train or test"):
-        find("cifar10", "val", tmp_path)
-    for name in ("", "..", "a/b"):
+    for split in ("val", None, np.array(["train", "test"])):
+        with pytest.raises(of.InputError, match=r"split is .*; it must be train or test"):
+            find("cifar10", split, tmp_path)
+    for folder in (None, b"bytes", 3, "a\0b", ""):
+        with pytest.raises(of.InputError, match="folder is"):
+            find("cifar10", "test", folder)
+    with pytest.raises(of.UnknownNameError, match="unknown set"):
+        find("x" * 300, "test", tmp_path)
+    for name in ("", "..", "a/b", None, 3, "a\0b"):
         with pytest.raises(of.InputError, match="without folders"):
             find(name, "test", tmp_path)
     with pytest.raises(of.StorageError, match="no such folder"):
@@ -187,72 +198,62 @@ def test_what_cannot_be_asked_for(tmp_path):
 
 
 @pytest.fixture
-def server(monkeypatch):
-    """Stands in for torchvision's DTD: puts the set where it would, and counts."""
-    from torchvision import datasets as theirs
+def server(monkeypatch, tmp_path_factory):
+    """Offers the Textures, as small as the other tests make them, at another address than the published one."""
+    made = tmp_path_factory.mktemp("published")
+    textures_folder(made / "dtd")
+    with tarfile.open(made / "dtd.tar.gz", "w:gz") as archive:
+        archive.add(made / "dtd", "dtd")
+    content = (made / "dtd.tar.gz").read_bytes()
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    with serving() as found:
+        found.files["/dtd.tar.gz"] = content
+        sha256 = hashlib.sha256(content).hexdigest()
+        part = Download(f"{found.address}/dtd.tar.gz", len(content), sha256, into="dtd")
+        downloads = {"train": (part,), "test": (part,)}
+        monkeypatch.setitem(DATASETS, "textures", replace(DATASETS["textures"], downloads=downloads))
+        yield found
 
-    calls = []
 
-    def fetch(folder, download, split):
-        calls.append((download, split))
-        textures_folder(folder / "dtd/dtd")
-
-    monkeypatch.setattr(theirs, "DTD", fetch)
-    return calls
-
-
-def test_a_download_happens_once_and_only_when_asked_for(tmp_path, small, server):
+def test_a_download_happens_once_and_only_when_asked_for(tmp_path, server, small):
     small("textures", train=1, test=2)
     folder = tmp_path / "new"
     folder.mkdir()
-    with pytest.raises(of.StorageError, match="download=True gets it"):
+    with pytest.raises(of.StorageError, match="it is downloaded with --download, in Python download=True"):
         find("textures", "test", folder)
-    assert server == []
+    assert server.asked == []
     folder.rmdir()
     for split, count in (("test", 2), ("test", 2), ("train", 1)):
         assert len(find("textures", split, folder, download=True)) == count
-    assert server == [(True, "test")]
+    assert server.asked == ["/dtd.tar.gz"]
 
 
-def test_a_download_mends_a_damaged_published_set_but_not_ones_own_file(tmp_path, small, server):
+def test_a_download_mends_a_damaged_published_set_but_not_ones_own_file(tmp_path, server, small):
     small("textures", test=2)
     textures_folder(tmp_path / "dtd/dtd")
     (tmp_path / "dtd/dtd/images/dotted/a.jpg").unlink()
     assert len(find("textures", "test", tmp_path, download=True)) == 2
-    assert len(server) == 1
+    assert len(server.asked) == 1
     (tmp_path / "textures.npz").write_bytes(b"broken")
     with pytest.raises(of.FileFormatError, match=r"textures\.npz is truncated"):
         find("textures", "test", tmp_path, download=True)
-    assert len(server) == 1
+    assert len(server.asked) == 1
 
 
-def test_a_download_that_fails_says_where_to_get_the_set(tmp_path, monkeypatch):
-    from torchvision import datasets as theirs
-
-    def fail(folder, **options):
-        raise RuntimeError("no network")
-
-    monkeypatch.setattr(theirs, "SVHN", fail)
-    with pytest.raises(of.StorageError, match=r"cannot download SVHN to .*: no network; its home is http://ufldl"):
-        find("svhn", "test", tmp_path, download=True)
-    with pytest.raises(of.StorageError, match="has to be got by hand; its home is http://cs231n"):
+def test_a_download_that_fails_says_where_to_get_the_set(tmp_path, server):
+    home = r"its home is https://www\.robots"
+    server.files["/dtd.tar.gz"] = server.files["/dtd.tar.gz"][:-1] + b"x"
+    with pytest.raises(of.FileFormatError, match=rf"cannot get Textures: .* sent another file: .*; {home}"):
+        find("textures", "test", tmp_path, download=True)
+    server.files.clear()
+    with pytest.raises(of.StorageError, match=rf"cannot get Textures: cannot download .* 404.*; {home}"):
+        find("textures", "test", tmp_path, download=True)
+    with pytest.raises(of.StorageError, match=r"has to be got by hand; its home is http://cs231n"):
         find("tinyimagenet", "test", tmp_path, download=True)
 
 
 def test_a_download_to_where_no_folder_can_be(tmp_path, server):
     write(tmp_path / "file", "")
-    with pytest.raises(of.StorageError, match=r"cannot make the folder .*/file/inside: Not a directory"):
+    with pytest.raises(of.StorageError, match=r"cannot make the folder .*/file/inside/dtd: Not a directory"):
         find("textures", "test", tmp_path / "file/inside", download=True)
-    assert server == []
-
-
-def test_torchvision_takes_the_options_of_the_table():
-    """Names and arguments that a new version of torchvision may change."""
-    import inspect
-
-    from torchvision import datasets as theirs
-
-    for row in finding.DATASETS.values():
-        if row.torchvision is not None:
-            known = set(inspect.signature(getattr(theirs, row.torchvision)).parameters)
-            assert {"download"} | {name for split in finding.SPLITS for name in row.options[split]} <= known
+    assert server.asked == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import pickle
 import sys
 from dataclasses import replace
@@ -13,11 +14,11 @@ from scipy.io import savemat
 from tests.helpers.published import pixels, save, textures_folder, write
 
 import outfield as of
-from outfield.images import catalogue
+from outfield.images import catalogue, published
 from outfield.images.catalogue import DATASETS
 from outfield.images.files import ImageFiles
 from outfield.images.finding import find
-from outfield.images.published import LmdbImages
+from outfield.images.lmdb import LmdbImages
 
 
 def md5(path):
@@ -104,7 +105,7 @@ def test_the_published_size_of_binary_cifar10(tmp_path):
 
 
 class Trap:
-    """Its pickle writes a file when it is read."""
+    """Its pickle writes a file when it is unpickled."""
 
     def __init__(self, path):
         self.path = str(path)
@@ -114,59 +115,90 @@ class Trap:
 
 
 def python_cifar10(folder, images, labels, extra=None):
-    from torchvision.datasets import CIFAR10
-
     folder.mkdir(parents=True, exist_ok=True)
-    for name, _ in CIFAR10.train_list + CIFAR10.test_list:
+    for name in published.CIFAR10:
         entry = {"data": planes(images), "labels": list(labels), "extra": extra}
-        (folder / name).write_bytes(pickle.dumps(entry))
-    (folder / "batches.meta").write_bytes(pickle.dumps({"label_names": [f"class {i}" for i in range(10)]}))
+        (folder / name).write_bytes(pickle.dumps(entry, protocol=2))
+    (folder / "batches.meta").write_bytes(pickle.dumps({"label_names": [f"class {i}" for i in range(10)]}, protocol=2))
 
 
-def publish_cifar10(monkeypatch, folder):
-    """Let the files in the folder be the ones that torchvision knows."""
-    from torchvision.datasets import CIFAR10
-
-    for attribute in ("train_list", "test_list"):
-        known = [[name, md5(folder / name)] for name, _ in getattr(CIFAR10, attribute)]
-        monkeypatch.setattr(CIFAR10, attribute, known)
-    monkeypatch.setattr(CIFAR10, "meta", {**CIFAR10.meta, "md5": md5(folder / "batches.meta")})
+def publish(monkeypatch, table, folder):
+    """Let the files in the folder be the published ones."""
+    for name in table:
+        monkeypatch.setitem(table, name, md5(folder / name))
 
 
 def test_python_cifar_of_the_published_bytes(tmp_path, small, monkeypatch):
     small("cifar10", train=20, test=4)
     folder = tmp_path / "cifar-10-batches-py"
     python_cifar10(folder, pixels(), [3, 0, 9, 1])
-    publish_cifar10(monkeypatch, folder)
+    publish(monkeypatch, published.CIFAR10, folder)
     found = find("cifar10", "test", tmp_path)
     assert np.array_equal(found.images, pixels())
     assert found.labels.tolist() == [3, 0, 9, 1]
     assert found.classes[9] == "class 9"
-    assert len(find("cifar10", "train", tmp_path)) == 20
+    train = find("cifar10", "train", tmp_path)
+    assert np.array_equal(train.images, np.concatenate([pixels()] * 5))
+    assert train.labels.tolist() == [3, 0, 9, 1] * 5
 
 
-def test_python_cifar_of_other_bytes_is_never_unpickled(tmp_path):
-    python_cifar10(tmp_path / "cifar-10-batches-py", pixels(), [3, 0, 9, 1], Trap(tmp_path / "sprung"))
+def test_python_cifar100_has_the_fine_labels(tmp_path, small, monkeypatch):
+    small("cifar100", train=4, test=4)
+    folder = tmp_path / "cifar-100-python"
+    folder.mkdir()
+    for name in ("train", "test"):
+        entry = {"data": planes(pixels()), "fine_labels": [30, 99, 0, 5], "coarse_labels": [1, 2, 3, 19]}
+        (folder / name).write_bytes(pickle.dumps(entry, protocol=2))
+    (folder / "meta").write_bytes(pickle.dumps({"fine_label_names": [f"class {i}" for i in range(100)]}, protocol=2))
+    publish(monkeypatch, published.CIFAR100, folder)
+    for split in ("train", "test"):
+        found = find("cifar100", split, tmp_path)
+        assert np.array_equal(found.images, pixels())
+        assert found.labels.tolist() == [30, 99, 0, 5]
+        assert found.classes[99] == "class 99"
+
+
+def test_python_cifar_of_the_published_bytes_is_not_unpickled_either(tmp_path, small, monkeypatch):
+    """Another file of the same MD5 can be made by whoever chooses both."""
+    small("cifar10", test=4)
+    folder = tmp_path / "cifar-10-batches-py"
+    python_cifar10(folder, pixels(), [3, 0, 9, 1], Trap(tmp_path / "sprung"))
+    publish(monkeypatch, published.CIFAR10, folder)
     with pytest.raises(
-        of.FileFormatError, match=r"data_batch_1 is truncated or changed: its MD5 is \w+, .*c99cafc15224"
+        of.FileFormatError, match=r"test_batch is truncated, or is not a pickle of plain values \(it calls"
     ):
         find("cifar10", "test", tmp_path)
     assert not (tmp_path / "sprung").exists()
 
 
-@pytest.mark.parametrize("damaged", ["data_batch_5", "test_batch", "batches.meta"])
-def test_one_other_file_of_python_cifar_is_found_before_any_is_unpickled(tmp_path, monkeypatch, damaged):
+def test_python_cifar_of_other_bytes_is_refused(tmp_path):
+    python_cifar10(tmp_path / "cifar-10-batches-py", pixels(), [3, 0, 9, 1])
+    with pytest.raises(of.FileFormatError, match=r"test_batch is truncated or changed: its MD5 is \w+, .*40351d587109"):
+        find("cifar10", "test", tmp_path)
+
+
+@pytest.mark.parametrize("damaged", ["data_batch_5", "batches.meta"])
+def test_one_other_file_of_python_cifar_is_named(tmp_path, monkeypatch, damaged):
     folder = tmp_path / "cifar-10-batches-py"
     python_cifar10(folder, pixels(), [3, 0, 9, 1])
-    publish_cifar10(monkeypatch, folder)
+    publish(monkeypatch, published.CIFAR10, folder)
     (folder / damaged).write_bytes(pickle.dumps(Trap(tmp_path / "sprung")))
     with pytest.raises(of.FileFormatError, match=f"{damaged} is truncated or changed"):
-        find("cifar10", "test", tmp_path)
+        find("cifar10", "train", tmp_path)
     assert not (tmp_path / "sprung").exists()
-    if damaged != "test_batch":  # which is what says that the set is there
-        (folder / damaged).unlink()
-        with pytest.raises(of.FileFormatError, match=f"{damaged} is missing"):
-            find("cifar10", "test", tmp_path)
+    (folder / damaged).unlink()
+    with pytest.raises(of.FileFormatError, match=f"{damaged} is missing"):
+        find("cifar10", "train", tmp_path)
+
+
+def test_the_checksums_are_those_that_torchvision_knows():
+    from torchvision.datasets import CIFAR10, CIFAR100
+
+    for ours, theirs in ((published.CIFAR10, CIFAR10), (published.CIFAR100, CIFAR100)):
+        assert list(ours.items()) == [
+            *map(tuple, theirs.train_list + theirs.test_list),
+            (theirs.meta["filename"], theirs.meta["md5"]),
+        ]
 
 
 def test_the_binary_version_goes_before_the_python_one(tmp_path, small):
@@ -184,16 +216,14 @@ def svhn_file(path, labels):
 
 
 def test_svhn(tmp_path, small, monkeypatch):
-    from torchvision.datasets import SVHN
-
     small("svhn", test=4)
     path = tmp_path / "test_32x32.mat"
     svhn_file(path, [10, 1, 9, 10])
     with pytest.raises(
-        of.FileFormatError, match=r"test_32x32\.mat is truncated or changed.*eb5a983be6a315427106f1b164d9cef3"
+        of.FileFormatError, match=r"test_32x32\.mat is truncated or changed.*cdce80dfb2a2c4c6160906d0bd"
     ):
         find("svhn", "test", tmp_path)
-    monkeypatch.setattr(SVHN, "split_list", {"test": ["", path.name, md5(path)]})
+    monkeypatch.setitem(published.SVHN, path.name, hashlib.sha256(path.read_bytes()).hexdigest())
     found = find("svhn", "test", tmp_path)
     assert np.array_equal(found.images, pixels())
     assert found.labels.tolist() == [0, 1, 9, 0]
@@ -339,7 +369,7 @@ def test_an_empty_folder_of_tinyimagenet(tmp_path):
 def test_lsun_without_lmdb_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "lmdb", None)
     (tmp_path / "test_lmdb").mkdir()
-    with pytest.raises(of.StorageError, match=r"test_lmdb: it is an LMDB, .*pip install lmdb"):
+    with pytest.raises(of.MissingExtraError, match=r"needs lmdb, .*pip install 'outfield\[lsun\]'"):
         find("lsun", "test", tmp_path)
 
 
@@ -363,9 +393,24 @@ def test_lsun(tmp_path, small):
     assert np.array_equal(np.stack([image for batch in loader for image in batch]), pixels())
 
 
+def test_an_lsun_that_was_cut_short_does_not_end_the_process(tmp_path):
+    lmdb = pytest.importorskip("lmdb")
+    with lmdb.open(str(tmp_path / "test_lmdb")) as database, database.begin(write=True) as transaction:
+        for index in range(40):
+            transaction.put(f"key {index}".encode(), bytes(5000))
+    file = tmp_path / "test_lmdb/data.mdb"
+    os.truncate(file, 8 * 4096)
+    with pytest.raises(of.FileFormatError, match=r"test_lmdb is truncated: it has 32,768 of [\d,]+ bytes"):
+        find("lsun", "test", tmp_path)
+
+
 def test_broken_lsun(tmp_path):
     pytest.importorskip("lmdb")
     (tmp_path / "test_lmdb").mkdir()
     (tmp_path / "test_lmdb/data.mdb").write_bytes(b"no database" * 1000)
     with pytest.raises(of.FileFormatError, match="test_lmdb is truncated, or is not an LMDB"):
+        find("lsun", "test", tmp_path)
+    (tmp_path / "test_lmdb/data.mdb").unlink()
+    os.mkfifo(tmp_path / "test_lmdb/data.mdb")
+    with pytest.raises(of.StorageError, match=r"data\.mdb"):
         find("lsun", "test", tmp_path)

@@ -57,10 +57,16 @@ class Scratch:
                 return descriptor
             os.close(descriptor)  # somebody took it for abandoned in the moment before it was locked
 
-    def move_to(self, path: Path) -> None:
-        """Put the file, written and flushed, in the place of ``path``."""
+    def move_to(self, path: Path, to_disk: bool = True) -> None:
+        """Put the file, written and flushed, in the place of ``path``.
+
+        Args:
+            path: Where it belongs.
+            to_disk: Wait until the disk has it, so that it also survives a failure of the machine.
+        """
         self.file.flush()
-        os.fsync(self.file.fileno())
+        if to_disk:
+            os.fsync(self.file.fileno())
         if self.name is None:
             try:
                 self._link()

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 from outfield.images import published as layouts
+from outfield.images.downloads import Download
 from outfield.images.files import ImageFiles
+from outfield.images.lmdb import LmdbImages
 from outfield.images.published import Layout
 
 
@@ -22,8 +23,7 @@ class NamedSet:
             a folder of images, which need no entry here.
         counts: images by split, compared with what the layouts yield; a user's own ``.npz`` or folder may hold a part.
         folders: what the folder of its images may be called besides the name of the row.
-        torchvision: the class of torchvision that downloads it, if one does.
-        options: what that class is given, by split.
+        downloads: by split, the files that make it up, where they can be had without asking.
         home: where people get it.
         classes: what its labels mean, in their order; none where that would be too many to draw.
     """
@@ -32,8 +32,7 @@ class NamedSet:
     layouts: tuple[Layout, ...] = ()
     counts: Mapping[str, int] = field(default_factory=dict)
     folders: tuple[str, ...] = ()
-    torchvision: str | None = None
-    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    downloads: Mapping[str, tuple[Download, ...]] = field(default_factory=dict)
     home: str = ""
     classes: tuple[str, ...] = ()
 
@@ -41,6 +40,45 @@ class NamedSet:
 def _both(pattern: str, train: str = "train", test: str = "test") -> dict[str, str]:
     """A path by split; the star stands for the split's own part."""
     return {"train": pattern.replace("*", train), "test": pattern.replace("*", test)}
+
+
+CIFAR10 = Download(
+    "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+    170_052_171,
+    "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+)
+CIFAR100 = Download(
+    "https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
+    168_513_733,
+    "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
+)
+PLACES_LISTS = Download(
+    "http://data.csail.mit.edu/places/places365/filelist_places365-standard.tar",
+    67_498_496,
+    "520699e00d69b63ddc29fac54645aa00ce1c10ca42e288960aa1cf791d6e9aa9",
+)
+PLACES_TRAIN = Download(
+    "http://data.csail.mit.edu/places/places365/train_256_places365standard.tar",
+    26_103_685_120,
+    "0ade5d7d38c682aa0203014a2b99ad3bf608bf1de0f151dc0d80efba54660a0a",
+)
+PLACES_VAL = Download(
+    "http://data.csail.mit.edu/places/places365/val_256.tar",
+    525_158_400,
+    "24b4e639ef12a0012af525bc4cb443e4ab4aaea8369a1fb009b70e4a4aad5d48",
+)
+TEXTURES = Download(
+    "https://www.robots.ox.ac.uk/~vgg/data/dtd/download/dtd-r1.0.1.tar.gz",
+    625_239_812,
+    "e42855a52a4950a3b59612834602aa253914755c95b0cff9ead6d07395f8e205",
+    into="dtd",
+)
+SVHN_TRAIN = Download(
+    "http://ufldl.stanford.edu/housenumbers/train_32x32.mat", 182_040_794, layouts.SVHN["train_32x32.mat"]
+)
+SVHN_TEST = Download(
+    "http://ufldl.stanford.edu/housenumbers/test_32x32.mat", 64_275_384, layouts.SVHN["test_32x32.mat"]
+)
 
 
 DATASETS: dict[str, NamedSet] = {
@@ -55,12 +93,11 @@ DATASETS: dict[str, NamedSet] = {
             Layout(
                 "Python version",
                 _both("cifar-10-batches-py/*", "data_batch_1", "test_batch"),
-                partial(layouts.cifar_python, dataset="CIFAR10"),
+                partial(layouts.cifar_python, checksums=layouts.CIFAR10, labels="labels"),
             ),
         ),
         counts={"train": 50_000, "test": 10_000},
-        torchvision="CIFAR10",
-        options={"train": {"train": True}, "test": {"train": False}},
+        downloads=dict.fromkeys(("train", "test"), (CIFAR10,)),
         home="https://www.cs.toronto.edu/~kriz/cifar.html",
         classes=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
     ),
@@ -68,11 +105,14 @@ DATASETS: dict[str, NamedSet] = {
         "CIFAR-100",
         (
             Layout("binary version", _both("cifar-100-binary/*.bin"), layouts.cifar100_binary),
-            Layout("Python version", _both("cifar-100-python/*"), partial(layouts.cifar_python, dataset="CIFAR100")),
+            Layout(
+                "Python version",
+                _both("cifar-100-python/*"),
+                partial(layouts.cifar_python, checksums=layouts.CIFAR100, labels="fine_labels"),
+            ),
         ),
         counts={"train": 50_000, "test": 10_000},
-        torchvision="CIFAR100",
-        options={"train": {"train": True}, "test": {"train": False}},
+        downloads=dict.fromkeys(("train", "test"), (CIFAR100,)),
         home="https://www.cs.toronto.edu/~kriz/cifar.html",
     ),
     "tinyimagenet": NamedSet(
@@ -90,7 +130,7 @@ DATASETS: dict[str, NamedSet] = {
     ),
     "lsun": NamedSet(
         "LSUN",
-        (Layout("LMDB of the test images", {"test": "test_lmdb"}, layouts.lsun),),
+        (Layout("LMDB of the test images", {"test": "test_lmdb"}, LmdbImages),),
         counts={"test": 10_000},
         home="https://www.yf.io/p/lsun",
     ),
@@ -102,16 +142,18 @@ DATASETS: dict[str, NamedSet] = {
                 {"test": "val_256"},
                 partial(layouts.places365, listing="places365_val.txt"),
             ),
-            Layout(
-                "small training images beside their list",
-                {"train": "data_256_standard"},
-                partial(layouts.places365, listing="places365_train_standard.txt"),
+            *(
+                Layout(
+                    f"small training images beside their list, {what}",
+                    {"train": place},
+                    partial(layouts.places365, listing="places365_train_standard.txt"),
+                )
+                for what, place in (("as torchvision calls them", "data_256_standard"), ("as unpacked", "data_256"))
             ),
         ),
         counts={"train": 1_803_460, "test": 36_500},
         folders=("places",),
-        torchvision="Places365",
-        options={"train": {"split": "train-standard", "small": True}, "test": {"split": "val", "small": True}},
+        downloads={"train": (PLACES_LISTS, PLACES_TRAIN), "test": (PLACES_LISTS, PLACES_VAL)},
         home="http://places2.csail.mit.edu",
     ),
     "textures": NamedSet(
@@ -122,16 +164,14 @@ DATASETS: dict[str, NamedSet] = {
         ),
         counts={"train": 1_880, "test": 1_880},
         folders=("dtd",),
-        torchvision="DTD",
-        options={"train": {"split": "train"}, "test": {"split": "test"}},
+        downloads=dict.fromkeys(("train", "test"), (TEXTURES,)),
         home="https://www.robots.ox.ac.uk/~vgg/data/dtd",
     ),
     "svhn": NamedSet(
         "SVHN",
         (Layout("cropped digits", _both("*_32x32.mat"), layouts.svhn),),
         counts={"train": 73_257, "test": 26_032},
-        torchvision="SVHN",
-        options={"train": {"split": "train"}, "test": {"split": "test"}},
+        downloads={"train": (SVHN_TRAIN,), "test": (SVHN_TEST,)},
         home="http://ufldl.stanford.edu/housenumbers",
     ),
 }

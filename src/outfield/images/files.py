@@ -17,8 +17,8 @@ from numpy.typing import ArrayLike
 
 from outfield.errors import FileFormatError, InputError, StorageError
 from outfield.files.arrays import read_npz
-from outfield.files.atomic import PathLike
 from outfield.files.opened import open_to_read
+from outfield.files.paths import PathLike, as_path, reason
 from outfield.images.decoding import BYTES_AT_MOST, decode, size_of
 from outfield.images.folders import ENDINGS, image_names, sub_folders
 from outfield.images.source import ImageArray, ImageSource
@@ -140,7 +140,7 @@ class ImageFiles(EncodedImages):
         name: str | None = None,
         classes: Sequence[str] | None = None,
     ) -> None:
-        self.folder = Path(folder)
+        self.folder = as_path(folder, "folder")
         for file in names:
             _check_inside(self.folder, file)
         super().__init__(names, labels, name or self.folder.resolve().name, classes)
@@ -157,7 +157,7 @@ class ImageFiles(EncodedImages):
             InputError: no image is in it.
             FileFormatError: some sub-folders hold images and another one, being a class too, does not.
         """
-        if not Path(folder).is_dir():
+        if not os.path.isdir(as_path(folder, "folder")):
             raise StorageError(f"cannot read {folder}: there is no such folder")
         names = sorted(image_names(folder), key=lambda found: found.split("/"))
         if not names:
@@ -189,7 +189,7 @@ class ImageFiles(EncodedImages):
             try:
                 return file.read()
             except OSError as error:
-                raise StorageError(f"cannot read {where}: {error.strerror or error}") from error
+                raise StorageError(f"cannot read {where}: {reason(error)}") from error
 
 
 def _check_inside(folder: Path, name: str) -> None:
@@ -212,10 +212,10 @@ def open_images(source: PathLike, name: str | None = None) -> ImageSource:
         FileFormatError: the ``.npz`` is truncated, holds other arrays, or pickled ones.
         InputError: its images or labels have a wrong type or shape; or the folder holds no image.
     """
-    path = Path(source)
-    if path.is_dir():
+    path = as_path(source, "source")
+    if os.path.isdir(path):
         return ImageFiles.of(path, name)
-    if not path.exists():
+    if not os.path.lexists(path):
         raise StorageError(f"cannot read {path}: there is no such file or folder{_named_set(path)}")
     if path.suffix.lower() != ".npz":
         raise StorageError(f"cannot read {path}: images are read from an .npz file or a folder of image files")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tarfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -11,11 +10,11 @@ from pathlib import Path
 
 from outfield.config import require
 from outfield.errors import FileFormatError, InputError, StorageError, UnknownNameError
-from outfield.files.atomic import PathLike, make_folder
+from outfield.files.paths import PathLike, as_path
 from outfield.images.catalogue import DATASETS, NamedSet
 from outfield.images.files import NPZ_ARRAYS, ImageFiles, open_images
 from outfield.images.folders import image_names
-from outfield.images.published import Layout, torchvision_datasets
+from outfield.images.published import Layout
 from outfield.images.source import ImageSource
 
 SPLITS = ("train", "test")
@@ -43,20 +42,21 @@ def find(name: str, split: str, folder: PathLike, download: bool = False) -> Ima
         name: a row of :data:`outfield.images.catalogue.DATASETS`, or any name whose ``.npz`` or folder of images is there.
         split: "train" or "test".
         folder: where sets are kept.
-        download: get the set by torchvision, if it can, where the set is not in the folder or is damaged.
+        download: get the set, where its publisher offers it to everyone, if it is not in the folder or is damaged.
 
     Raises:
         UnknownNameError: neither a known set nor one that is there.
         StorageError: the set is not there (the message lists each place and what is expected there), or cannot be downloaded.
         FileFormatError: a file of it is missing, truncated or changed.
     """
-    require(split in SPLITS, "split", split, " or ".join(SPLITS))
-    require(Path(name).name == name and name not in ("", ".."), "name", name, "the name of a set, without folders")
-    folder = Path(folder)
-    if not download and not folder.is_dir():
+    require(isinstance(split, str) and split in SPLITS, "split", split, " or ".join(SPLITS))
+    plain = isinstance(name, str) and Path(name).name == name and name not in ("", "..") and "\0" not in name
+    require(plain, "name", name, "the name of a set, without folders")
+    folder = as_path(folder, "folder")
+    if not download and not os.path.isdir(folder):
         raise StorageError(f"cannot look for {name} in {folder}: there is no such folder")
     places = list(_places(name, split, folder))
-    can_download = download and name in DATASETS and DATASETS[name].torchvision is not None
+    can_download = download and name in DATASETS and split in DATASETS[name].downloads
     source = _first(places, skip_damaged=can_download)
     if source is None and can_download:
         _download(name, split, folder)
@@ -111,11 +111,11 @@ def _read_whole(path: Path, layout: Layout, expected: int | None) -> ImageSource
 
 
 def _has_images(path: Path) -> bool:
-    return path.is_dir() and next(image_names(path), None) is not None
+    return os.path.isdir(path) and next(image_names(path), None) is not None
 
 
 def _has_undivided_images(path: Path) -> bool:
-    return not any((path / split).is_dir() for split in (*SPLITS, "val")) and _has_images(path)
+    return not any(os.path.isdir(path / split) for split in (*SPLITS, "val")) and _has_images(path)
 
 
 def _nowhere(name: str, split: str, folder: Path, places: list[_Place]) -> InputError | StorageError:
@@ -124,7 +124,8 @@ def _nowhere(name: str, split: str, folder: Path, places: list[_Place]) -> Input
         known = ", ".join(DATASETS)
         return UnknownNameError(f"unknown set {name!r}; known: {known}. A set of your own ({split}) may lie at{looked}")
     row = DATASETS[name]
-    hint = "\ndownload=True gets it" if row.torchvision else "\nit has to be got by hand"
+    by_itself = "\nit is downloaded with --download, in Python download=True"
+    hint = by_itself if split in row.downloads else "\nit has to be got by hand"
     return StorageError(f"{row.title} ({split}) is not in {folder}; looked for{looked}{hint}{_home(row)}")
 
 
@@ -134,9 +135,8 @@ def _home(row: NamedSet) -> str:
 
 def _download(name: str, split: str, folder: Path) -> None:
     row = DATASETS[name]
-    cls = getattr(torchvision_datasets(folder), row.torchvision or "")
-    make_folder(folder)
     try:
-        cls(folder, download=True, **row.options[split])
-    except (OSError, RuntimeError, EOFError, tarfile.TarError) as error:
-        raise StorageError(f"cannot download {row.title} to {folder}: {error}{_home(row)}") from error
+        for part in row.downloads[split]:
+            part.fetch(folder)
+    except (StorageError, FileFormatError) as error:
+        raise type(error)(f"cannot get {row.title}: {error}{_home(row)}") from error

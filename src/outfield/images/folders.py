@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from outfield.errors import StorageError
-from outfield.files.atomic import PathLike
+from outfield.files.paths import PathLike, reason
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff", ".gif")
 """What the name of an image file ends with, in small or capital letters."""
@@ -55,14 +55,14 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
         with os.scandir(folder) as entries:
             return sorted((e for e in entries if not e.name.startswith(".")), key=lambda entry: entry.name)
     except OSError as error:
-        raise StorageError(f"cannot read {folder}: {error.strerror}") from error
+        raise StorageError(f"cannot read {folder}: {reason(error)}") from error
 
 
 def _identity(folder: Path) -> Identity:
     try:
         status = os.stat(folder)
     except OSError as error:
-        raise StorageError(f"cannot read {folder}: {error.strerror}") from error
+        raise StorageError(f"cannot read {folder}: {reason(error)}") from error
     return status.st_dev, status.st_ino
 
 

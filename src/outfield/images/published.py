@@ -8,22 +8,43 @@ from __future__ import annotations
 
 import hashlib
 import os
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from outfield.errors import FileFormatError, StorageError
+from outfield.errors import FileFormatError
+from outfield.extras import library
 from outfield.files.atomic import check_readable
-from outfield.images.files import EncodedImages, ImageFiles
+from outfield.files.download import sha256_of
+from outfield.images.files import ImageFiles
+from outfield.images.pickles import read_plain_pickle
 from outfield.images.source import ImageArray, ImageSource
 
-LMDB_IN_USE = threading.Lock()
-"""Held while one is open: a second thread must not open it too."""
+CIFAR10 = {
+    "data_batch_1": "c99cafc152244af753f735de768cd75f",
+    "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
+    "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
+    "data_batch_4": "634d18415352ddfa80567beed471001a",
+    "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
+    "test_batch": "40351d587109b95175f43aff81a1287e",
+    "batches.meta": "5ff9c542aee3614f3951f8cda6e48888",
+}
+CIFAR100 = {
+    "train": "16019d7e3df5f24257cddd939b257f8d",
+    "test": "f0ef6b0ae62326f3e7ffdfab6717acfc",
+    "meta": "7973b15100ade9c7d40fb424638fde48",
+}
+"""MD5 of the files of the Python versions, which is all that is published of them; the last names the classes."""
+CLASS_NAMES = {"labels": "label_names", "fine_labels": "fine_label_names"}
+"""The entry with the names of the classes, by that with the labels."""
+SVHN = {
+    "train_32x32.mat": "435e94d69a87fde4fd4d7f3dd208dfc32cb6ae8af2240d066de1df7508d083b8",
+    "test_32x32.mat": "cdce80dfb2a2c4c6160906d0bd7c68ec5a99d7ca4831afa54f09182025b6a75b",
+}
+"""SHA-256 of the published files."""
 
 
 @dataclass(frozen=True)
@@ -73,27 +94,48 @@ def _cifar(names: Path, pixels: np.ndarray, labels: np.ndarray, classes: int) ->
     return ImageArray(images, labels, classes=_lines(names) if names.exists() else None)
 
 
-def cifar_python(place: Path, dataset: str) -> ImageArray:
-    """The Python version of CIFAR-10 or CIFAR-100, read by torchvision.
+def cifar_python(place: Path, checksums: Mapping[str, str], labels: str) -> ImageArray:
+    """The Python version of CIFAR-10 or CIFAR-100, from the split's first file.
 
-    Its files are pickles, which run code when they are read. That is safe here and only here: before it unpickles a file
-    torchvision compares its MD5 with that of the published one, and nobody knows how to make another file with a given MD5
-    (only how to make two files that share one). The same comparison comes first, to name the file that differs.
+    Its files are pickles, which run code when they are unpickled; here they are parsed instead. Their MD5 tells damage.
+
+    Args:
+        place: The file.
+        checksums: MD5 of every file of the set, as published; the last is that of the names of classes.
+        labels: The entry that holds the labels.
     """
-    cls = getattr(torchvision_datasets(place), dataset)
-    for file, md5 in (*cls.train_list, *cls.test_list, (cls.meta["filename"], cls.meta["md5"])):
-        _check_md5(place.parent / file, md5)
-    found = cls(place.parent.parent, train=place.name in {file for file, _ in cls.train_list})
-    return ImageArray(np.ascontiguousarray(found.data), found.targets, classes=found.classes)
+    *_, meta = checksums
+    training = [name for name in checksums if name.startswith("data_batch")]
+    files = training if place.name in training else [place.name]
+    batches = [_pickled(place.parent / name, checksums[name], "data", labels) for name in files]
+    (names,) = _pickled(place.parent / meta, checksums[meta], CLASS_NAMES[labels])
+    pixels = np.concatenate([np.asarray(data, np.uint8).reshape(-1, 3072) for data, _ in batches])
+    targets = np.concatenate([np.asarray(numbers, np.int64) for _, numbers in batches])
+    images = np.ascontiguousarray(pixels.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
+    return ImageArray(images, targets, classes=[str(name) for name in names])
+
+
+def _pickled(path: Path, md5: str, *entries: str) -> list[Any]:
+    """Entries of a published pickle."""
+    _check_md5(path, md5)
+    found = read_plain_pickle(path)
+    if missing := [entry for entry in entries if entry not in found]:
+        raise FileFormatError(f"{path} has no entry {missing[0]!r}")
+    return [found[entry] for entry in entries]
 
 
 def svhn(place: Path) -> ImageArray:
-    """SVHN's cropped digits, from ``test_32x32.mat`` or ``train_32x32.mat``, read by torchvision; digit 0 has label 0."""
-    cls = torchvision_datasets(place).SVHN
-    split = place.name.removesuffix("_32x32.mat")
-    _check_md5(place, cls.split_list[split][2])
-    found = cls(place.parent, split=split)
-    return ImageArray(np.ascontiguousarray(found.data.transpose(0, 2, 3, 1)), found.labels, classes=tuple("0123456789"))
+    """SVHN's cropped digits, from ``test_32x32.mat`` or ``train_32x32.mat``; digit 0 has label 0."""
+    _check_there(place)
+    found, expected = sha256_of(place), SVHN[place.name]
+    if found != expected:
+        raise FileFormatError(
+            f"{place} is truncated or changed: its SHA-256 is {found}, that of the published file {expected}; get it again"
+        )
+    arrays = library("scipy.io", extra="images").loadmat(place)
+    images = np.ascontiguousarray(arrays["X"].transpose(3, 0, 1, 2))
+    labels = arrays["y"].ravel().astype(np.int64) % 10  # where 10 stands for the digit 0
+    return ImageArray(images, labels, classes=tuple("0123456789"))
 
 
 def textures(place: Path) -> ImageFiles:
@@ -141,63 +183,6 @@ def _listed(listing: Path, folder: Path, names: list[str], labels: list[int], cl
         if not os.path.exists(folder / name):
             raise FileFormatError(f"{folder / name} is missing; {listing} lists it")
     return found
-
-
-class LmdbImages(EncodedImages):
-    """Encoded images in an LMDB, by key.
-
-    An LMDB may be opened only once in a process, and a handle is of no use to a forked one; so it is opened for each image,
-    which takes a small part of the time of decoding, and nothing has to be shared with the workers of a DataLoader.
-
-    Args:
-        folder: of the LMDB.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        with _reading_lmdb(folder) as transaction:
-            keys = [key.hex() for key in transaction.cursor().iternext(keys=True, values=False)]
-        super().__init__(keys)
-
-    def where(self, index: int) -> str:
-        return f"{self.folder}, key {bytes.fromhex(self.names[index])!r},"
-
-    def content(self, index: int) -> bytes:
-        with _reading_lmdb(self.folder) as transaction:
-            return bytes(transaction.get(bytes.fromhex(self.names[index]), default=b""))
-
-
-@contextmanager
-def _reading_lmdb(folder: Path) -> Iterator[Any]:
-    try:
-        import lmdb
-    except ImportError as error:
-        raise StorageError(
-            f"cannot read {folder}: it is an LMDB, which needs the package lmdb (pip install lmdb)"
-        ) from error
-    try:
-        with (
-            LMDB_IN_USE,
-            lmdb.open(str(folder), readonly=True, lock=False, readahead=False, create=False) as database,
-            database.begin() as transaction,
-        ):
-            yield transaction
-    except lmdb.Error as error:
-        raise FileFormatError(f"{folder} is truncated, or is not an LMDB ({error})") from error
-
-
-def lsun(place: Path) -> LmdbImages:
-    """LSUN's LMDB of a split. Not read through torchvision, which keeps the keys in a pickle and trusts it."""
-    return LmdbImages(place)
-
-
-def torchvision_datasets(place: Path) -> Any:
-    """The module ``torchvision.datasets``, imported only when something is there for it to read."""
-    try:
-        from torchvision import datasets
-    except ImportError as error:
-        raise StorageError(f"cannot read {place}: that needs torchvision (pip install torchvision)") from error
-    return datasets
 
 
 def _lines(path: Path) -> list[str]:

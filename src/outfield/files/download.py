@@ -1,0 +1,124 @@
+"""Files from the network: checked against a SHA-256 that is known beforehand, and only then put in their place."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import urllib.request
+from pathlib import Path
+from typing import Any, BinaryIO
+from urllib.parse import urlsplit
+
+from outfield.errors import FileFormatError, StorageError
+from outfield.files.atomic import write_atomically
+from outfield.files.opened import open_to_read
+from outfield.files.paths import PathLike, reason
+from outfield.progress import bar
+
+WHOLE = 64
+"""Digits of a SHA-256; with fewer of them known the connection itself must be safe."""
+LEAST = 8
+"""Digits that must be known at least."""
+AT_ONCE = 2**20
+"""Bytes that are copied together."""
+SIZE_AT_MOST = 2**35
+"""Bytes of a file whose size is not known beforehand."""
+SECONDS = 60
+"""How long a server may be silent."""
+
+
+def download(url: str, path: PathLike, sha256: str, size: int | None = None) -> None:
+    """Get a file from the network and put it at ``path``, atomically, if it is the one that is meant.
+
+    Args:
+        url: Where it is offered; https, or http too where the whole checksum is known.
+        path: Where it goes; a file that is there is replaced.
+        sha256: Its SHA-256 in hexadecimal digits, or their beginning (at least 8).
+        size: How many bytes it has, if that is known.
+
+    Raises:
+        StorageError: It cannot be had, or not be written, or may not be got in this way.
+        FileFormatError: What came is another file.
+    """
+    opener = urllib.request.build_opener(_Redirects(sha256))
+    check_address(url, sha256)
+
+    def write(file: BinaryIO) -> None:
+        try:
+            with opener.open(
+                urllib.request.Request(url, headers={"User-Agent": "outfield"}), timeout=SECONDS
+            ) as answer:
+                digest = _copy(answer, file, url, size)
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise _DownloadError(str(error) or type(error).__name__) from error
+        if not digest.startswith(sha256):
+            raise FileFormatError(
+                f"{url} sent another file: its SHA-256 is {digest}, not {sha256}; nothing was changed"
+            )
+
+    try:
+        write_atomically(path, write)
+    except _DownloadError as error:
+        raise StorageError(f"cannot download {url}: {error}") from error.__cause__
+
+
+def has_sha256(path: PathLike, sha256: str) -> bool:
+    """Whether the SHA-256 of a file begins so.
+
+    Raises:
+        StorageError: There is no such file, or it cannot be read.
+    """
+    return sha256_of(path).startswith(sha256)
+
+
+def sha256_of(path: PathLike) -> str:
+    """The SHA-256 of a file in hexadecimal digits."""
+    with open_to_read(path) as file:
+        try:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            raise StorageError(f"cannot read {path}: {reason(error)}") from error
+
+
+def check_address(url: str, sha256: str) -> None:
+    """Refuse an address whose answer could be anybody's: not https, and no whole checksum to compare it with."""
+    known = len(sha256) >= LEAST and not set(sha256) - set("0123456789abcdef")
+    safe = ("https", "http") if len(sha256) == WHOLE else ("https",)
+    if not known or urlsplit(url).scheme not in safe:
+        raise StorageError(
+            f"cannot download {url}: without the whole checksum of the file that must be done by https, and never without any"
+        )
+
+
+class _DownloadError(Exception):
+    """The network failed; not an OSError, which would be taken for a failure of the disk."""
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Follows a server to another address only where that may be asked too."""
+
+    def __init__(self, sha256: str) -> None:
+        self.sha256 = sha256
+
+    def redirect_request(self, *arguments: Any) -> urllib.request.Request | None:
+        check_address(arguments[-1], self.sha256)
+        return super().redirect_request(*arguments)
+
+
+def _copy(answer: Any, file: BinaryIO, url: str, size: int | None) -> str:
+    """Write what a server sends and return its SHA-256."""
+    digest, done = hashlib.sha256(), 0
+    declared = answer.headers.get("Content-Length")
+    total = size if size is not None else int(declared) if declared else None
+    megabytes = None if total is None else total // 10**6
+    with bar(f"downloading {Path(urlsplit(url).path).name}", megabytes, "MB") as advance:
+        while piece := answer.read(AT_ONCE):
+            done += len(piece)
+            if done > (SIZE_AT_MOST if size is None else size):
+                raise ValueError(f"it sends more than {done - len(piece):,} bytes")
+            digest.update(piece)
+            file.write(piece)
+            advance(done // 10**6)
+    if total is not None and done < total:
+        raise ValueError(f"it sent {done:,} of {total:,} bytes")
+    return digest.hexdigest()

@@ -1,0 +1,72 @@
+"""Downloads: only the file that is meant arrives, and what stood there stays until it does."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+from tests.helpers.server import serving
+
+import outfield as of
+from outfield.files.download import download, has_sha256
+
+
+@pytest.fixture
+def server(monkeypatch):
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    with serving() as found:
+        yield found
+
+
+CONTENT = bytes(range(256)) * 9000
+SHA256 = hashlib.sha256(CONTENT).hexdigest()
+
+
+@pytest.mark.parametrize("size", [None, len(CONTENT)])
+def test_the_file_that_is_meant_arrives(server, tmp_path, size):
+    server.files["/a.bin"] = CONTENT
+    server.moved["/old"] = "/a.bin"
+    for number, path in enumerate(("/a.bin", "/old")):
+        download(server.address + path, tmp_path / str(number), SHA256, size)
+        assert (tmp_path / str(number)).read_bytes() == CONTENT
+        assert has_sha256(tmp_path / str(number), SHA256[:8])
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("/other", "sent another file: its SHA-256 is"),
+        ("/short", r"sent [\d,]+ of|IncompleteRead"),
+        ("/long", r"sends more than"),
+        ("/none", "404"),
+        ("/away", "by https"),
+        ("/local", "is not allowed"),
+    ],
+)
+def test_anything_else_leaves_what_was_there(server, tmp_path, path, said):
+    server.files |= {"/other": CONTENT[:-1] + b"x", "/short": CONTENT[:-1], "/long": CONTENT + b"more"}
+    server.declared = {"/short": len(CONTENT)}
+    server.moved = {"/away": "ftp://127.0.0.1/a", "/local": f"file://{tmp_path}/there"}
+    (tmp_path / "there").write_text("old")
+    with pytest.raises((of.StorageError, of.FileFormatError), match=said) as caught:
+        download(server.address + path, tmp_path / "there", SHA256, len(CONTENT))
+    assert "127.0.0.1" in str(caught.value)
+    assert (tmp_path / "there").read_text() == "old"
+    assert [found.name for found in tmp_path.iterdir()] == ["there"]
+
+
+@pytest.mark.parametrize("sha256", [SHA256[:8], SHA256[:63], "", SHA256[:7], "g" * 64])
+def test_http_needs_the_whole_checksum_and_https_a_part_of_it(server, tmp_path, sha256):
+    server.files["/a.bin"] = CONTENT
+    with pytest.raises(of.StorageError, match="without the whole checksum of the file that must be done by https"):
+        download(f"{server.address}/a.bin", tmp_path / "a", sha256)
+    assert server.asked == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_server(tmp_path):
+    with pytest.raises(of.StorageError, match=r"cannot download https://127\.0\.0\.1:1/a: .*refused"):
+        download("https://127.0.0.1:1/a", tmp_path / "a", SHA256[:8])
+    with pytest.raises(of.StorageError, match=r"cannot write .*none/a"):
+        download("https://127.0.0.1:1/a", tmp_path / "none/a", SHA256)
