@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import warnings
 
 import numpy as np
 import pyarrow
@@ -428,18 +427,16 @@ def test_memory_does_not_grow_with_the_file(tmp_path, ending):
 
 def test_the_command_line_streams(folder, tmp_path, monkeypatch):
     """As the library: fit and score without loading."""
-    from outfield.cli import features as cli
+    from outfield.cli import app
 
     def refused(*_):
         raise AssertionError("the file was loaded whole")
 
-    monkeypatch.setattr(cli, "read_features", refused)
     monkeypatch.setattr(of.FeatureSet, "load", refused)
     for source in ("ours.npz", "wide.parquet", "pack.npz#train"):
-        with warnings.catch_warnings():
-            cli.app(["fit", "SSD", f"{folder}/{source}", "-o", f"{tmp_path}/d.safetensors"], standalone_mode=False)
-            cli.app(
-                ["score", f"{tmp_path}/d.safetensors", f"{folder}/features.npy", "-o", f"{tmp_path}/s.npz"],
-                standalone_mode=False,
-            )
+        app(["fit", "SSD", f"{folder}/{source}", "-o", f"{tmp_path}/d.safetensors"], standalone_mode=False)
+        app(
+            ["score", f"{tmp_path}/d.safetensors", f"{folder}/features.npy", "-o", f"{tmp_path}/s.npz"],
+            standalone_mode=False,
+        )
         assert len(np.load(tmp_path / "s.npz")["score"]) == ROWS

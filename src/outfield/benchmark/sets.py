@@ -11,7 +11,6 @@ from typing import Any
 from typing import Protocol as Interface
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from outfield.backbone.backbone import Backbone, Odin
@@ -21,6 +20,7 @@ from outfield.benchmark.provenance import without_paths
 from outfield.benchmark.stages import Stage, Stages
 from outfield.config import to_plain
 from outfield.errors import FileFormatError, InputError, StorageError, UnknownNameError
+from outfield.features.fields import made_by
 from outfield.features.set import FeatureSet
 from outfield.files import atomic, storage
 from outfield.images import finding
@@ -89,7 +89,7 @@ class ExtractedSets(Sets):
 
     def identity(self, name: str, fields: Collection[str] = ()) -> str:
         digest = self._features[name].digest
-        return f"{digest} {self._odin[name].digest}" if "odin_logits" in fields else digest
+        return f"{digest} {self._odin[name].digest}" if set(fields) & set(made_by("odin")) else digest
 
     def __getitem__(self, name: str) -> FeatureSet:
         if name not in self._held:
@@ -114,7 +114,7 @@ class ExtractedSets(Sets):
             begin = time.perf_counter()
             tensors = self._extract(part, self.odin if found.get("odin", {}) is None else None).tensors()
             seconds: float | None = time.perf_counter() - begin
-            perturbed = {"odin_logits": tensors.pop("odin_logits", torch.empty(0))}
+            perturbed = {name: tensors.pop(name) for name in made_by("odin") if name in tensors}
             for stage in lacks:
                 found[stage.what] = perturbed if stage.what == "odin" else tensors
                 self.stages.keep(stage, found[stage.what], partial(_save, stage.what), seconds)

@@ -20,7 +20,7 @@ Download = Annotated[bool, typer.Option("--download", help="Get sets that are no
 
 def feature_file(what: str, source: str | None) -> list[Input]:
     """The file of ``FILE`` or ``FILE#SET``."""
-    from outfield.files.arrays import split_source
+    from outfield.features.formats import split_source
 
     return [] if source is None else [Input(what, split_source(source)[0])]
 
@@ -41,7 +41,7 @@ def backbone_file(backbone: str) -> list[Input]:
 
 def named(source: str) -> tuple[str, str]:
     """``NAME=FILE`` or ``FILE`` as name and source; a file whose own name has a = in it is found first."""
-    from outfield.files.arrays import split_source
+    from outfield.features.formats import split_source
 
     path, part = split_source(source)
     name, equals, file = source.partition("=")

@@ -16,6 +16,7 @@ from outfield.detectors.registry import DETECTORS
 from outfield.detectors.registry import register as register  # for files that were written when it lived here
 from outfield.devices import resolve_device
 from outfield.errors import FileFormatError, InputError, MissingFieldError, NotFittedError
+from outfield.features.fields import FIELDS
 from outfield.features.set import FeatureSet, FeatureSource
 from outfield.files import atomic, storage
 from outfield.progress import bar
@@ -241,8 +242,8 @@ class Detector(ABC):
 
 def _from_images(name: str) -> str:
     """How a field is had where features are extracted on the command line."""
-    option = {"labels": "--labels", "odin_logits": "--odin"}.get(name)
-    return "" if option is None else f"; from images, outfield extract {option}"
+    field = FIELDS.get(name)
+    return "" if field is None or field.option is None else f"; from images, outfield extract {field.option}"
 
 
 def _shown(data: FeatureSource) -> str:

@@ -19,37 +19,27 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from outfield.errors import FileFormatError, InputError
-from outfield.features.set import FeatureSet
-from outfield.files.arrays import split_source
+from outfield.features.fields import FIELDS, Field
 from outfield.files.atomic import check_readable, write_atomically, write_bytes, write_npz
-from outfield.files.checks import FIELDS
 
-PREFIXES = {"feature": "features", "logit": "logits", "odin_logit": "odin_logits", "spread": "spread"}
 ROWS_AT_ONCE = 8192
 """Rows of a Parquet file decoded together."""
 
 
-def read_features(source: str) -> FeatureSet:
-    """A FeatureSet from ``FILE`` or, for an ``.npz`` that holds several sets, ``FILE#SET``.
+def read_table(path: Path) -> dict[str, np.ndarray]:
+    """The fields in the columns of a CSV or Parquet file, by name.
 
     Raises:
-        StorageError: there is no such file.
-        FileFormatError: it does not hold a FeatureSet.
-        InputError: its arrays are not valid, or its ending is unknown.
+        StorageError: There is no such file.
+        FileFormatError: It cannot be read, or its columns are not those of a set of features.
+        InputError: A column holds something else than numbers.
     """
-    path, part = split_source(source)
-    if path.suffix not in (".safetensors", ".npz", ".csv", ".parquet"):
-        raise InputError(f"{path}: features are read from .safetensors, .npz, .csv or .parquet")
-    if path.suffix not in (".csv", ".parquet"):
-        return FeatureSet.load(path, part)
-    if part is not None:
-        raise InputError(f"{path}: only an .npz can hold several sets; {part!r} has no meaning here")
     check_readable(path)
     try:
         table = pyarrow.csv.read_csv(path) if path.suffix == ".csv" else pyarrow.parquet.read_table(path)
     except (pyarrow.ArrowException, OSError) as error:
         raise FileFormatError(f"{path} cannot be read as {path.suffix[1:]}: {error}") from error
-    return FeatureSet(**_values(path, table, _columns(path, table.column_names)))
+    return _values(path, table, _columns(path, table.column_names))
 
 
 class ParquetColumns:
@@ -118,41 +108,53 @@ def _joined(parts: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
 
 def _columns(path: Path, names: Sequence[str]) -> dict[str, list[str]]:
     """Which columns make up each field."""
-    columns: dict[str, list[str]] = {}
-    numbered: dict[str, dict[int, str]] = {}
     if all(re.fullmatch(r"[-+.\deE]+", name) for name in names):
         raise FileFormatError(f"{path} has no header; its first line must name the columns: feature_0, feature_1, …")
     if len(set(names)) < len(names):
         raise FileFormatError(f"{path} has two columns of the same name; each name may stand once")
+    columns: dict[str, list[str]] = {}
+    numbered: dict[str, dict[int, str]] = {}
     for name in names:
-        match = re.fullmatch(r"(feature|logit|odin_logit|spread)_(0|[1-9]\d*)", name)
-        if match:
-            numbered.setdefault(PREFIXES[match[1]], {})[int(match[2])] = name
-        elif name in ("label", *FIELDS):
-            columns.setdefault("labels" if name == "label" else name, []).append(name)
+        field, number = _meant(path, name)
+        if number is None:
+            columns.setdefault(field.name, []).append(name)
         else:
-            raise FileFormatError(
-                f"{path} has a column {name!r}; expected feature_0, feature_1, … perhaps label, logit_*, odin_logit_*, spread_*"
-            )
-    for name, found in numbered.items():
+            numbered.setdefault(field.name, {})[number] = name
+    for field_name, found in numbered.items():
         if sorted(found) != list(range(len(found))):
-            raise FileFormatError(f"{path}: the columns of {name} must be numbered 0 to {len(found) - 1} without gaps")
-        columns.setdefault(name, []).extend(found[i] for i in range(len(found)))
-    for name, found_names in columns.items():
-        if name in found_names and len(found_names) > 1:
             raise FileFormatError(
-                f"{path} has {name} twice, as columns {found_names[0]} and {found_names[1]}; keep one"
+                f"{path}: the columns of {field_name} must be numbered 0 to {len(found) - 1} without gaps"
+            )
+        columns.setdefault(field_name, []).extend(found[i] for i in range(len(found)))
+    for field_name, found_names in columns.items():
+        if len(found_names) > 1 and (field_name in found_names or len(FIELDS[field_name].axes) == 1):
+            raise FileFormatError(
+                f"{path} has {field_name} twice, as columns {found_names[0]} and {found_names[1]}; keep one"
             )
     if "features" not in columns:
         raise FileFormatError(f"{path} has no columns feature_0, feature_1, …; it has {', '.join(names[:6])}")
     return columns
 
 
+def _meant(path: Path, column: str) -> tuple[Field, int | None]:
+    """The field that a column belongs to, and which of its columns it is (None where it holds the whole field)."""
+    stem, _, number = column.rpartition("_")
+    for field in FIELDS.values():
+        if column == field.name or (column == field.column and len(field.axes) == 1):
+            return field, None
+        if stem == field.column and len(field.axes) == 2 and re.fullmatch(r"0|[1-9]\d*", number, re.ASCII):
+            return field, int(number)
+    others = [field.column + "_*" * (len(field.axes) - 1) for field in list(FIELDS.values())[1:]]
+    raise FileFormatError(
+        f"{path} has a column {column!r}; expected feature_0, feature_1, … perhaps {', '.join(others)}"
+    )
+
+
 def _values(path: Path, table: Any, columns: Mapping[str, Sequence[str]]) -> dict[str, np.ndarray]:
     """The fields of a table, each from its columns."""
     values = {}
     for name, found in columns.items():
-        if name == "labels":
+        if len(FIELDS[name].axes) == 1:
             values[name] = _numbers(path, table, found[0])
         elif list(found) == [name]:
             values[name] = _lists(path, table, name)

@@ -6,11 +6,11 @@ start at 0, tensors on the CPU.
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -19,9 +19,9 @@ from torch import Tensor
 
 from outfield.config import require_number
 from outfield.errors import InputError, MissingFieldError
-from outfield.files import atomic, checks, storage
-from outfield.files.arrays import DIGEST, check_names, read_npz
-from outfield.files.checks import FIELDS
+from outfield.features import formats
+from outfield.features.fields import FIELDS, agreed_sizes, check_known
+from outfield.files import atomic
 
 
 class FeatureSource(ABC):
@@ -75,22 +75,19 @@ class FeatureSource(ABC):
         return numbers.astype(np.int64)
 
 
-@dataclass(frozen=True, eq=False, repr=False, init=False)
 class FeatureSet(FeatureSource):
     """Features of a set of images, and what else detectors may need of them.
 
     Args:
-        features: pooled penultimate features (N, D), not normalised: detectors do that.
-        labels: class of each row (N,), integers from 0.
-        logits: the classifier's outputs (N, K).
-        spread: spatial standard deviation of the feature map (N, D').
-        odin_logits: the classifier's outputs at the ODIN-perturbed input (N, K).
+        features: Pooled penultimate features (N, D), not normalised: detectors do that.
+        others: Any of the other fields by name, as :data:`outfield.features.fields.FIELDS` declares them: the class of each
+            row, the classifier's outputs, …. Each is then an attribute, None where it was not given.
 
     Arrays may be numpy or torch, half to double precision; they are neither copied nor changed where that can be helped.
 
     Raises:
         InputError: NaN or infinite values, a wrong rank, lengths that differ, labels that are not integers from 0 or that
-            exceed the classes of the logits.
+            exceed the classes of the logits, or a field that there is not.
 
     >>> import numpy as np, outfield as of
     >>> of.FeatureSet(np.eye(3), labels=[0, 1, 1])
@@ -98,41 +95,39 @@ class FeatureSet(FeatureSource):
     """
 
     features: Tensor
-    labels: Tensor | None
-    logits: Tensor | None
-    spread: Tensor | None
-    odin_logits: Tensor | None
+    _tensors: dict[str, Tensor]
+    __signature__: ClassVar[inspect.Signature]
 
-    def __init__(
-        self,
-        features: ArrayLike | Tensor,
-        *,
-        labels: ArrayLike | Tensor | None = None,
-        logits: ArrayLike | Tensor | None = None,
-        spread: ArrayLike | Tensor | None = None,
-        odin_logits: ArrayLike | Tensor | None = None,
-    ) -> None:
-        given = (features, labels, logits, spread, odin_logits)
+    def __init__(self, features: ArrayLike | Tensor, **others: ArrayLike | Tensor | None) -> None:
         if features is None:
             raise InputError("features is None; pass an array of shape (N, D)")
-        for name, value in zip(FIELDS, given, strict=True):
-            checked = (
-                None if value is None else checks.labels(value) if name == "labels" else checks.matrix(name, value)
-            )
-            object.__setattr__(self, name, checked)
-        checks.check_agreement(self.shapes)
-        if self.labels is not None and self.logits is not None:
-            checks.labels(self.labels, classes=self.logits.shape[1])
+        check_known(others)
+        given = {"features": features, **others}
+        found = {name: field.tensor(given[name]) for name, field in FIELDS.items() if given.get(name) is not None}
+        sizes = agreed_sizes({name: tuple(tensor.shape) for name, tensor in found.items()})
+        checked = {name: FIELDS[name].checked(tensor, sizes) for name, tensor in found.items()}
+        self.__dict__["_tensors"] = checked
+
+    def __getattr__(self, name: str) -> Tensor | None:
+        """A field (a tensor, or None where this set does not have it)."""
+        if name in FIELDS and "_tensors" in self.__dict__:
+            return self._tensors.get(name)
+        raise AttributeError(f"a FeatureSet has no {name!r}; its fields are {', '.join(FIELDS)}")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"a FeatureSet is not changed once it is made; make another with {name}=...")
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        return {name: tuple(value.shape) for name, value in self.tensors().items()}
+        return {name: tuple(value.shape) for name, value in self._tensors.items()}
 
     def __repr__(self) -> str:
-        parts = [f"{len(self):,} samples", f"features {self.features.shape[1]}-d"]
-        if self.labels is not None:
-            parts.append(f"labels of {len(self.labels.unique())} classes")
-        parts += [name for name in FIELDS[2:] if getattr(self, name) is not None]
+        parts = [f"{len(self):,} samples"]
+        for name, tensor in self._tensors.items():
+            if FIELDS[name].counts is not None:
+                parts.append(f"{name} of {len(tensor.unique())} classes")
+            else:
+                parts.append(f"features {tensor.shape[1]}-d" if name == "features" else name)
         return f"FeatureSet({', '.join(parts)})"
 
     def __getitem__(self, rows: slice | Sequence[int] | Sequence[bool] | np.ndarray | Tensor) -> FeatureSet:
@@ -144,23 +139,23 @@ class FeatureSet(FeatureSource):
             index = rows if forward else torch.from_numpy(np.arange(len(self))[rows].copy())
         except (IndexError, TypeError, ValueError) as error:
             raise InputError(f"these rows cannot be taken from {len(self)}: {error}") from error
-        return FeatureSet(**{name: value[index] for name, value in self.tensors().items()})
+        return FeatureSet(**{name: value[index] for name, value in self._tensors.items()})
 
     def tensors(self) -> dict[str, Tensor]:
         """The fields that are present, by name."""
-        return {name: getattr(self, name) for name in FIELDS if getattr(self, name) is not None}
+        return dict(self._tensors)
 
     def batches(self, size: int, names: Iterable[str] | None = None) -> Iterator[dict[str, Tensor]]:
         """The fields in consecutive pieces of at most ``size`` rows, unchecked (this set was checked)."""
         require_number("size", size, least=1, whole=True)
-        present = {name: getattr(self, name) for name in self._chosen(names)}
+        present = {name: self._tensors[name] for name in self._chosen(names)}
         for start in range(0, len(self), size):
             yield {name: value[start : start + size] for name, value in present.items()}
 
     def rows(self, index: Sequence[int] | np.ndarray | Tensor, names: Iterable[str] | None = None) -> dict[str, Tensor]:
         """The fields at chosen rows (n,), in the order of ``index``."""
         chosen = torch.from_numpy(self._row_numbers(index))
-        return {name: getattr(self, name)[chosen] for name in self._chosen(names)}
+        return {name: self._tensors[name][chosen] for name in self._chosen(names)}
 
     def in_memory(self) -> FeatureSet:
         """This set."""
@@ -189,43 +184,26 @@ class FeatureSet(FeatureSource):
             InputError: another ending, or a type that ``.npz`` cannot hold.
             StorageError: the file could not be written; what was there stays.
         """
-        suffix = Path(path).suffix
-        if suffix == ".safetensors":
-            storage.write(path, "FeatureSet", {}, self.tensors())
-        elif suffix == ".npz":
-            if any(value.dtype == torch.bfloat16 for value in self.tensors().values()):
-                raise InputError(f"{path}: .npz cannot hold bfloat16; save as .safetensors")
-            # The digest comes first, so that an index that lost its end is found.
-            digest = np.array(storage.fingerprint(self.tensors()))
-            arrays = {DIGEST: digest, **{name: value.numpy() for name, value in self.tensors().items()}}
-            atomic.write_npz(path, arrays)
-        else:
-            raise InputError(
-                f"{path}: a FeatureSet is saved as .safetensors or .npz, not {suffix or 'without an ending'!r}"
-            )
+        formats.write(Path(path), self._tensors)
 
     @classmethod
     def load(cls, path: atomic.PathLike, part: str | None = None) -> FeatureSet:
-        """Read ``.safetensors`` or ``.npz``; nothing is unpickled.
+        """Read ``.safetensors``, ``.npz``, ``.csv`` or ``.parquet``; nothing is unpickled.
 
         Args:
-            path: the file. A file written by other software is fine if its arrays carry the names of the fields.
-            part: for an ``.npz`` that holds several sets as ``train_features``, ``train_labels``, ``test_features`` …,
+            path: The file. One written by other software is fine if its arrays or columns carry the names of the fields.
+            part: For an ``.npz`` that holds several sets as ``train_features``, ``train_labels``, ``test_features`` …,
                 which one ("train").
 
         Raises:
-            StorageError: there is no such file.
-            FileFormatError: truncated, changed, or not a FeatureSet.
-            InputError: its arrays are not valid as a FeatureSet.
+            StorageError: There is no such file.
+            FileFormatError: It is truncated, changed, or not a FeatureSet.
+            InputError: Its arrays are not valid as a FeatureSet, or its ending is unknown.
         """
-        suffix = Path(path).suffix
-        if part is not None and suffix != ".npz":
-            raise InputError(f"{path}: only an .npz can hold several sets; {part!r} has no meaning here")
-        if suffix == ".safetensors":
-            arrays: dict[str, Any] = dict(storage.read_any(path, "FeatureSet")[1])
-        elif suffix == ".npz":
-            arrays = dict(read_npz(path, part))
-        else:
-            raise InputError(f"{path}: a FeatureSet is read from .safetensors or .npz, not {suffix or 'no ending'!r}")
-        check_names(path, list(arrays))
-        return cls(**arrays)
+        return cls(**formats.read(Path(path), part))
+
+
+FeatureSet.__signature__ = inspect.Signature(
+    [inspect.Parameter("features", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
+    + [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in list(FIELDS)[1:]]
+)

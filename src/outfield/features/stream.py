@@ -17,21 +17,16 @@ from torch import Tensor
 
 from outfield.config import require_number
 from outfield.errors import InputError
+from outfield.features import formats
+from outfield.features.fields import FIELDS, agreed_sizes, check_known
 from outfield.features.set import FeatureSet, FeatureSource
-from outfield.files import atomic, checks, storage
-from outfield.files.arrays import check_names, find_npy, find_npz, split_source
+from outfield.files import atomic
+from outfield.files.arrays import find_npy
 from outfield.files.opened import Stamp
 from outfield.files.stored import ArrayOnDisk, NotInRowsError
 
 
-def open_features(
-    path: atomic.PathLike,
-    *,
-    labels: atomic.PathLike | None = None,
-    logits: atomic.PathLike | None = None,
-    spread: atomic.PathLike | None = None,
-    odin_logits: atomic.PathLike | None = None,
-) -> FeatureStream:
+def open_features(path: atomic.PathLike, **beside: atomic.PathLike | None) -> FeatureStream:
     """Features on disk as a source that detectors fit and score from, without loading them.
 
     Only headers are read here. The values are checked when they are read, as :class:`FeatureSet` checks them; those of a
@@ -40,49 +35,37 @@ def open_features(
     Args:
         path: ``.safetensors``, uncompressed ``.npz`` (``FILE.npz#SET`` for one set of several), ``.parquet``, or an
             ``.npy`` with the features alone.
-        labels, logits, spread, odin_logits: ``.npy`` files that go with an ``.npy`` of features.
+        beside: ``.npy`` files with other fields, by the name of the field, that go with an ``.npy`` of features.
 
     Raises:
-        StorageError: there is no such file.
-        FileFormatError: it is truncated, or does not hold a FeatureSet.
-        InputError: its arrays have wrong shapes or types, or cannot be read in rows (compressed, or column by column).
+        StorageError: There is no such file.
+        FileFormatError: It is truncated, or does not hold a FeatureSet.
+        InputError: Its arrays have wrong shapes or types, or cannot be read in rows (compressed, or column by column).
     """
-    file, part = split_source(str(path))
-    beside = {"labels": labels, "logits": logits, "spread": spread, "odin_logits": odin_logits}
+    check_known(beside)
+    file, part = formats.split_source(str(path))
+    formats.check_ending(file, part, formats.STREAMED, "streamed from")
     given = {name: value for name, value in beside.items() if value is not None}
-    if file.suffix not in (".safetensors", ".npz", ".npy", ".parquet"):
-        raise InputError(f"{file}: features are streamed from .safetensors, .npz, .npy or .parquet")
-    if part is not None and file.suffix != ".npz":
-        raise InputError(f"{file}: only an .npz can hold several sets; {part!r} has no meaning here")
     if given and file.suffix != ".npy":
         raise InputError(f"{file} holds every field; {' and '.join(given)} can be given with an .npy of features only")
     if file.suffix == ".parquet":
         return _ParquetStream(file)
-    return _ArrayStream(_find(file, part, given))
+    if file.suffix == ".npy":
+        return _ArrayStream({name: find_npy(place) for name, place in {"features": file, **given}.items()})
+    return _ArrayStream(formats.find(file, part))
 
 
 def open_or_read(source: str) -> FeatureSource:
     """A stream where the file allows it, else (CSV, compressed or column-wise arrays) a FeatureSet in memory."""
-    from outfield.features.columns import read_features
-
-    if split_source(source)[0].suffix not in (".safetensors", ".npz", ".npy", ".parquet"):
-        return read_features(source)
+    file, part = formats.split_source(source)
+    if file.suffix not in formats.STREAMED:
+        return FeatureSet.load(file, part)
     try:
         return open_features(source)
     except NotInRowsError:
-        if split_source(source)[0].suffix == ".npy":  # nothing else reads one
+        if file.suffix not in formats.LOADED:
             raise
-        return read_features(source)
-
-
-def _find(file: Path, part: str | None, beside: Mapping[str, atomic.PathLike]) -> dict[str, ArrayOnDisk]:
-    if file.suffix == ".npy":
-        return {name: find_npy(place) for name, place in {"features": file, **beside}.items()}
-    if file.suffix == ".npz":
-        return find_npz(file, part)
-    _, arrays = storage.find(file, "FeatureSet")
-    check_names(file, list(arrays))
-    return arrays
+        return FeatureSet.load(file, part)
 
 
 class FeatureStream(FeatureSource):
@@ -97,11 +80,11 @@ class FeatureStream(FeatureSource):
     """Whether :meth:`rows` can be used."""
 
     def __init__(self, shapes: Mapping[str, tuple[int, ...]], stamps: Iterable[Stamp]) -> None:
-        self._shapes = {name: tuple(shapes[name]) for name in checks.FIELDS if name in shapes}
+        self._shapes = {name: tuple(shapes[name]) for name in FIELDS if name in shapes}
         self._stamps = tuple(dict.fromkeys(stamps))
         for name, shape in self._shapes.items():
-            checks.check_shape(name, shape)
-        checks.check_agreement(self._shapes)
+            FIELDS[name].check_shape(shape)
+        self._sizes = agreed_sizes(self._shapes)
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -138,9 +121,8 @@ class FeatureStream(FeatureSource):
         """Unchecked arrays, ``size`` rows at a time."""
 
     def _checked(self, name: str, value: Any, start: int) -> Tensor:
-        if name != "labels":
-            return checks.matrix(name, value, start)
-        return checks.labels(value, start, self._shapes["logits"][1] if "logits" in self._shapes else None)
+        field = FIELDS[name]
+        return field.checked(field.tensor(value), self._sizes, start)
 
     def _check_unchanged(self) -> None:
         for stamp in self._stamps:

@@ -11,9 +11,8 @@ import math
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,6 @@ import torch
 from outfield.errors import FileFormatError, InputError
 from outfield.files import atomic, storage
 from outfield.files.atomic import PathLike
-from outfield.files.checks import FIELDS
 from outfield.files.digests import WholeSeal, check_digest
 from outfield.files.opened import Stamp
 from outfield.files.stored import ArrayOnDisk, NotInRowsError
@@ -33,53 +31,25 @@ BROKEN = (ValueError, OSError, EOFError, KeyError, RuntimeError, struct.error, z
 """What numpy and zipfile raise where an archive is not one."""
 
 
-def split_source(source: str) -> tuple[Path, str | None]:
-    """``FILE`` or ``FILE#SET`` as path and set; a file whose own name has a # in it is found first."""
-    name, hash_sign, part = source.rpartition("#")
-    if not hash_sign or Path(source).is_file():
-        return Path(source), None
-    return Path(name), part or None
+Choose = Callable[[list[str]], Mapping[str, str]]
+"""Which arrays of a file are wanted, by their names: name in the file → what to call it; an error where they are not there."""
 
 
-def check_names(path: PathLike, names: Sequence[str]) -> None:
-    """Refuse a file whose arrays are not the fields of a FeatureSet."""
-    if set(names) - set(FIELDS) or "features" not in names:
-        shown = ", ".join(names[:6]) or "nothing"
-        raise FileFormatError(
-            f"{path} is not a FeatureSet: it holds {shown}{', …' if len(names) > 6 else ''}; expected features and any of "
-            f"{', '.join(FIELDS[1:])}{_parts_hint(names)}"
-        )
-
-
-def _names_of_part(path: PathLike, part: str, names: Sequence[str]) -> dict[str, str]:
-    """The arrays of one set in an ``.npz`` of several: name in the file → field."""
-    found = {f"{part}_{field}": field for field in FIELDS if f"{part}_{field}" in names}
-    if not found:
-        raise FileFormatError(f"{path} has no set {part!r}{_parts_hint(names)}")
-    return found
-
-
-def _parts_hint(names: Sequence[str]) -> str:
-    parts = [name.removesuffix("_features") for name in names if name.endswith("_features")]
-    return f"; it holds several sets, name one of them: {', '.join(parts)}" if parts else ""
-
-
-def read_npz(path: PathLike, part: str | None) -> dict[str, np.ndarray]:
-    """Arrays of an ``.npz``, or of one set of several in it."""
+def read_npz(path: PathLike, choose: Choose | None = None) -> dict[str, np.ndarray]:
+    """Arrays of an ``.npz``: those that are wanted, or all of them; checked where the file is one of ours."""
     atomic.check_readable(path)
     with _npz_errors(path):
         file = np.load(path, allow_pickle=False)
         if not isinstance(file, np.lib.npyio.NpzFile):
             raise FileFormatError(f"{path} holds a single array, not an .npz archive")
         with file:
-            if part is not None:
-                return {field: file[name] for name, field in _names_of_part(path, part, file.files).items()}
-            arrays = {name: file[name] for name in file.files}
-            if DIGEST in arrays:
-                digest = str(arrays.pop(DIGEST))
+            names = [name for name in file.files if name != DIGEST]
+            wanted = {name: name for name in names} if choose is None else choose(names)
+            arrays = {name: file[name] for name in wanted}
+            if DIGEST in file.files and set(wanted) == set(names):
                 content = storage.fingerprint({name: torch.from_numpy(array) for name, array in arrays.items()})
-                check_digest(path, digest, content)
-            return arrays
+                check_digest(path, str(file[DIGEST]), content)
+            return {called: arrays[name] for name, called in wanted.items()}
 
 
 @contextlib.contextmanager
@@ -125,16 +95,15 @@ def _npy_at(stamp: Stamp, file: Any, offset: int, length: int) -> ArrayOnDisk:
     return found
 
 
-def find_npz(path: PathLike, part: str | None) -> dict[str, ArrayOnDisk]:
-    """Where the arrays of an ``.npz`` (or of one set of several in it) lie."""
+def find_npz(path: PathLike, choose: Choose) -> dict[str, ArrayOnDisk]:
+    """Where the wanted arrays of an ``.npz`` lie."""
     stamp = Stamp.of(path)
     with _npz_errors(path), zipfile.ZipFile(path) as archive, open(path, "rb") as raw:
         members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
         digest = str(np.load(archive.open(members.pop(DIGEST)), allow_pickle=False)) if DIGEST in members else None
-        fields = {name: name for name in members} if part is None else _names_of_part(path, part, list(members))
-        check_names(path, list(fields.values()))
-        found = {field: _member(stamp, archive, raw, members[name]) for name, field in fields.items()}
-    if part is not None or digest is None:
+        wanted = choose(list(members))
+        found = {called: _member(stamp, archive, raw, members[name]) for name, called in wanted.items()}
+    if digest is None or set(wanted) != set(members):
         return found
     seal = WholeSeal(path, lambda: check_digest(path, digest, storage.fingerprint_on_disk(found)))
     return {name: replace(array, seal=seal) for name, array in found.items()}

@@ -1,9 +1,8 @@
-"""What an array of features must be: the checks of :class:`outfield.FeatureSet`, and of every piece of a stream."""
+"""The one door for arrays: what numpy, torch and Python call numbers becomes a tensor, or an error that names the argument."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,11 +11,8 @@ from torch import Tensor
 
 from outfield.errors import InputError
 
-FIELDS = ("features", "labels", "logits", "spread", "odin_logits")
-"""What a set may hold, in the order in which it is shown."""
 ROWS_AT_ONCE = 65_536
 """Rows looked at together when a large array is checked."""
-Shapes = Mapping[str, tuple[int, ...]]
 
 
 def as_tensor(name: str, value: Any) -> Tensor:
@@ -38,18 +34,28 @@ def as_tensor(name: str, value: Any) -> Tensor:
         raise InputError(f"{name} must be an array of numbers; got {type(value).__name__} ({error})") from error
 
 
-def matrix(name: str, value: Any, first_row: int | None = None) -> Tensor:
-    """A checked floating matrix (N, width): features, logits or spread.
+def check_type(name: str, dtype: torch.dtype, whole: bool) -> None:
+    """Refuse a type of other numbers: complex, bool, and where whole numbers are asked for, floating.
 
     Args:
-        name: of the field, for messages.
-        value: array or tensor.
-        first_row: where this piece begins, if it is a piece of a larger array.
+        name: What to call the array in the message.
+        dtype: The type of its entries.
+        whole: Whether they must be whole numbers from 0.
     """
-    tensor = as_tensor(name, value)
-    if tensor.is_complex() or tensor.dtype == torch.bool:
-        raise InputError(f"{name} must hold real numbers; got {tensor.dtype}")
-    check_shape(name, tuple(tensor.shape))
+    if whole and (dtype.is_floating_point or dtype.is_complex or dtype == torch.bool):
+        raise InputError(f"{name} must be integers from 0; got {dtype}")
+    if dtype.is_complex or dtype == torch.bool:
+        raise InputError(f"{name} must hold real numbers; got {dtype}")
+
+
+def finite(name: str, tensor: Tensor, first_row: int | None = None) -> Tensor:
+    """Real numbers (N, …) as a floating tensor without NaN and infinity.
+
+    Args:
+        name: What to call the array in the message.
+        tensor: Real numbers of any type.
+        first_row: Where this piece begins, if it is a piece of a larger array.
+    """
     if not tensor.is_floating_point():
         tensor = tensor.to(torch.float32)
     for start in range(0, len(tensor), ROWS_AT_ONCE):
@@ -60,60 +66,46 @@ def matrix(name: str, value: Any, first_row: int | None = None) -> Tensor:
 
 
 def _refuse_values(name: str, tensor: Tensor, start: int, first_row: int | None) -> None:
-    row, column = (~torch.isfinite(tensor[start : start + ROWS_AT_ONCE])).nonzero()[0].tolist()
-    value = float(tensor[start + row, column])
-    count = int((~torch.isfinite(tensor)).any(1).sum())
+    row, *rest = (~torch.isfinite(tensor[start : start + ROWS_AT_ONCE])).nonzero()[0].tolist()
+    value = float(tensor[(start + row, *rest)])
+    count = int((~torch.isfinite(tensor)).reshape(len(tensor), -1).any(1).sum())
     known = f" (rows with such values: {count})" if first_row is None else ""
-    raise InputError(f"{name}[{(first_row or 0) + start + row}, {column}] is {value}; all values must be finite{known}")
+    place = ", ".join(str(number) for number in ((first_row or 0) + start + row, *rest))
+    raise InputError(f"{name}[{place}] is {value}; all values must be finite{known}")
 
 
-def labels(value: Any, first_row: int = 0, classes: int | None = None) -> Tensor:
-    """Checked labels (N,), int64.
+def counted(name: str, tensor: Tensor, first_row: int = 0, classes: int | None = None) -> Tensor:
+    """Whole numbers (N,) that count classes from 0, as int64.
 
     Args:
-        value: array or tensor.
-        first_row: where this piece begins, if it is a piece of a larger array.
-        classes: width of the logits, which labels must not exceed.
+        name: What to call the array in the message.
+        tensor: Whole numbers of any type.
+        first_row: Where this piece begins, if it is a piece of a larger array.
+        classes: How many there are, where that is known.
     """
-    tensor = as_tensor("labels", value)
-    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
-        raise InputError(f"labels must be integers from 0; got {tensor.dtype}")
-    check_shape("labels", tuple(tensor.shape))
     tensor = tensor.to(torch.int64)
     if not len(tensor):
         return tensor
     low, high = (int(bound) for bound in torch.aminmax(tensor))
     if low < 0:
         row = first_row + int(tensor.argmin())
-        raise InputError(f"labels go down to {low}, out of range; classes are counted from 0 (row {row})")
+        raise InputError(f"{name} go down to {low}, out of range; classes are counted from 0 (row {row})")
     if classes is not None and high >= classes:
         row = first_row + int(tensor.argmax())
         raise InputError(
-            f"labels go up to {high}, out of range for logits of {classes} classes (0 to {classes - 1}) (row {row})"
+            f"{name} go up to {high}, out of range for logits of {classes} classes (0 to {classes - 1}) (row {row})"
         )
     return tensor
 
 
-def check_shape(name: str, shape: tuple[int, ...]) -> None:
-    """Refuse a wrong rank, and a matrix without rows or columns."""
-    if name == "labels":
-        if len(shape) != 1:
-            raise InputError(f"labels must have one dimension; got shape {shape}")
-        return
-    if len(shape) != 2:
-        raise InputError(f"{name} must have two dimensions (samples, width); got shape {shape}")
-    if 0 in shape:
-        raise InputError(f"{name} is empty: shape {shape}; at least one row and one column are needed")
+def labels(value: Any) -> Tensor:
+    """Labels (N,) as int64 from 0, such as those of images.
 
-
-def check_agreement(shapes: Shapes) -> None:
-    """Refuse fields whose lengths differ, and two kinds of logits of different classifiers."""
-    rows = shapes["features"][0]
-    for name, shape in shapes.items():
-        if shape[0] != rows:
-            raise InputError(f"{name} has {shape[0]} rows but features has {rows}; they must match")
-    logits, odin_logits = shapes.get("logits"), shapes.get("odin_logits")
-    if logits is not None and odin_logits is not None and logits != odin_logits:
-        raise InputError(
-            f"odin_logits has shape {odin_logits} but logits {logits}; both come from the same classifier and must match"
-        )
+    Raises:
+        InputError: They are not whole numbers from 0 in one dimension.
+    """
+    tensor = as_tensor("labels", value)
+    check_type("labels", tensor.dtype, whole=True)
+    if tensor.dim() != 1:
+        raise InputError(f"labels must have one dimension; got shape {tuple(tensor.shape)}")
+    return counted("labels", tensor)

@@ -219,7 +219,7 @@ def open_images(source: PathLike, name: str | None = None) -> ImageSource:
         raise StorageError(f"cannot read {path}: there is no such file or folder{_named_set(path)}")
     if path.suffix.lower() != ".npz":
         raise StorageError(f"cannot read {path}: images are read from an .npz file or a folder of image files")
-    arrays = read_npz(path, None)
+    arrays = read_npz(path)
     if "images" not in arrays or set(arrays) - {"images", "labels", "classes"}:
         shown = ", ".join(list(arrays)[:6]) or "nothing"
         raise FileFormatError(

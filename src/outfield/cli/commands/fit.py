@@ -55,7 +55,6 @@ def fit(
     device: Device = "auto",
 ) -> None:
     """Fit a detector on ID training data and save it."""
-    from outfield.features.columns import read_features
     from outfield.features.stream import open_or_read
     from outfield.scores.threshold import Threshold, check_keep
 
@@ -66,7 +65,7 @@ def fit(
     numbers = None if seeds is None else range(getattr(model, "seed", 0), getattr(model, "seed", 0) + seeds)
     _check_places(train, held_out, output, threshold_out, checkpoint, numbers)
     model.to(device)
-    data = open_or_read(train) if model.fits_in_pieces else read_features(train)
+    data = open_or_read(train)
     held_out_data = None if held_out is None else open_or_read(held_out)
     for one in _fitted(model, data, numbers, checkpoint):
         number = getattr(one, "seed", 0)

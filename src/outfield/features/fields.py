@@ -1,0 +1,153 @@
+"""The fields of a set of features, each declared once.
+
+What a field is called, which shape it has, what it holds, who makes it and how its columns are called in a table: whatever
+walks over fields (sets in memory, streams, files, tables, messages) reads it here, so that a new field is one more entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from outfield.errors import InputError
+from outfield.files import checks
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Field:
+    """One field.
+
+    Attributes:
+        name: The name of the attribute of a set, and of the array in a file.
+        axes: One letter for each dimension. N counts the samples; fields that share a letter agree in that size.
+        meaning: What the field holds, as the table in the README says it.
+        column: What one of its columns is called in a table: with "feature", they are ``feature_0``, ``feature_1``, ….
+        counts: The letter of the axis that its integers count from 0, or None for real numbers.
+        maker: Where the field comes from: the "network", the "images" themselves, or the "odin" pass.
+        option: The option of ``outfield extract`` that gives it, or None where no option is needed.
+    """
+
+    name: str
+    axes: tuple[str, ...]
+    meaning: str
+    column: str
+    counts: str | None = None
+    maker: str = "network"
+    option: str | None = None
+
+    def check_shape(self, shape: tuple[int, ...]) -> None:
+        """Refuse a wrong rank, and an array of numbers without any.
+
+        Raises:
+            InputError: The shape is not that of the field.
+        """
+        if len(shape) != len(self.axes):
+            rank = {1: "one dimension", 2: "two dimensions"}.get(len(self.axes), f"{len(self.axes)} dimensions")
+            raise InputError(f"{self.name} must have {rank} ({', '.join(self.axes)}); got shape {shape}")
+        if 0 in shape and self.counts is None:
+            raise InputError(f"{self.name} is empty: shape {shape}; at least one row and one column are needed")
+
+    def tensor(self, value: Any) -> Tensor:
+        """A value as a tensor of the field's kind and rank; its entries are not looked at.
+
+        Raises:
+            InputError: It is no array of such numbers, or has a wrong shape.
+        """
+        tensor = checks.as_tensor(self.name, value)
+        checks.check_type(self.name, tensor.dtype, whole=self.counts is not None)
+        self.check_shape(tuple(tensor.shape))
+        return tensor
+
+    def checked(self, tensor: Tensor, sizes: Mapping[str, int], first_row: int | None = None) -> Tensor:
+        """What :meth:`tensor` gave, with every entry looked at: finite floating numbers, or int64 within their axis.
+
+        Args:
+            tensor: The field, or some rows of it.
+            sizes: The sizes of axes that are known, by letter.
+            first_row: Where the rows begin, if they are a piece of a larger array.
+
+        Raises:
+            InputError: An entry is NaN, infinite or out of range; the message names it.
+        """
+        if self.counts is None:
+            return checks.finite(self.name, tensor, first_row)
+        return checks.counted(self.name, tensor, first_row or 0, sizes.get(self.counts))
+
+
+FIELDS: dict[str, Field] = {
+    field.name: field
+    for field in (
+        Field(
+            "features",
+            ("N", "D"),
+            "the input of your classifier's last layer, pooled over space, as it comes: normalisation happens inside",
+            column="feature",
+        ),
+        Field(
+            "labels",
+            ("N",),
+            "classes of the training data, integers from 0",
+            column="label",
+            counts="K",
+            maker="images",
+            option="--labels",
+        ),
+        Field("logits", ("N", "K"), "your classifier's outputs", column="logit"),
+        Field("spread", ("N", "D′"), "spatial standard deviation of the feature map", column="spread"),
+        Field(
+            "odin_logits",
+            ("N", "K"),
+            "its outputs at the perturbed input",
+            column="odin_logit",
+            maker="odin",
+            option="--odin",
+        ),
+    )
+}
+"""Every field by name, in the order in which fields are shown. A set always has the first."""
+
+
+def made_by(maker: str) -> tuple[str, ...]:
+    """The names of the fields that come from one place.
+
+    >>> made_by("images")
+    ('labels',)
+    """
+    return tuple(name for name, field in FIELDS.items() if field.maker == maker)
+
+
+def check_known(names: Mapping[str, Any]) -> None:
+    """Refuse names that are no fields.
+
+    Raises:
+        InputError: One of them is unknown.
+    """
+    for name in names:
+        if name not in FIELDS:
+            raise InputError(f"there is no field {name!r}; there are {', '.join(FIELDS)}")
+
+
+def agreed_sizes(shapes: Shapes) -> dict[str, int]:
+    """The size of each axis, by its letter.
+
+    Raises:
+        InputError: Two fields disagree.
+    """
+    sizes: dict[str, int] = {}
+    owners: dict[str, str] = {}
+    for name, shape in shapes.items():
+        for letter, size in zip(FIELDS[name].axes, shape, strict=True):
+            owner = owners.setdefault(letter, name)
+            if sizes.setdefault(letter, size) == size:
+                continue
+            if letter == "N":
+                raise InputError(f"{name} has {size} rows but {owner} has {sizes[letter]}; they must match")
+            raise InputError(
+                f"{name} has shape {shape} but {owner} {shapes[owner]}; both have {letter} columns, and must match"
+            )
+    return sizes

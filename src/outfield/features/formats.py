@@ -1,0 +1,130 @@
+"""Which files hold features: every ending, and how the arrays in each are named, read and written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from outfield.errors import FileFormatError, InputError
+from outfield.features.fields import FIELDS
+from outfield.files import arrays, atomic, storage
+from outfield.files.arrays import DIGEST
+from outfield.files.stored import ArrayOnDisk
+
+SAVED = (".safetensors", ".npz")
+TABLES = (".csv", ".parquet")
+LOADED = (*SAVED, *TABLES)
+STREAMED = (".safetensors", ".npz", ".npy", ".parquet")
+
+
+def split_source(source: str) -> tuple[Path, str | None]:
+    """``FILE`` or ``FILE#SET`` as path and set; a file whose own name has a # in it is found first."""
+    name, hash_sign, part = source.rpartition("#")
+    if not hash_sign or Path(source).is_file():
+        return Path(source), None
+    return Path(name), part or None
+
+
+def check_ending(path: Path, part: str | None, known: Sequence[str], done: str) -> None:
+    """Refuse a file that cannot hold what is asked for, by its name alone.
+
+    Args:
+        path: The file.
+        part: One set of several in it, or None.
+        known: The endings that will do.
+        done: What is done with it, such as "read from".
+
+    Raises:
+        InputError: It has another ending, or its kind of file holds one set only.
+    """
+    if path.suffix not in known:
+        *most, last = known
+        had = repr(path.suffix) if path.suffix else "without an ending"
+        raise InputError(f"{path}: features are {done} {', '.join(most)} or {last}, not {had}")
+    if part is not None and path.suffix != ".npz":
+        raise InputError(f"{path}: only an .npz can hold several sets; {part!r} has no meaning here")
+
+
+def read(path: Path, part: str | None) -> dict[str, Any]:
+    """The arrays of a set, by field, as they are in the file.
+
+    Raises:
+        StorageError: There is no such file.
+        FileFormatError: It is truncated, changed, or does not hold a set.
+        InputError: Its ending is unknown, or a table holds something else than numbers.
+    """
+    check_ending(path, part, LOADED, "read from")
+    if path.suffix in TABLES:
+        from outfield.features.columns import read_table
+
+        return read_table(path)
+    if path.suffix == ".npz":
+        return dict(arrays.read_npz(path, partial(_fields_in, path, part)))
+    _, tensors = storage.read_any(path, "FeatureSet")
+    _fields_in(path, None, list(tensors))
+    return dict(tensors)
+
+
+def write(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write the fields of a set, atomically.
+
+    Raises:
+        InputError: Another ending, or a type that ``.npz`` cannot hold.
+        StorageError: The file could not be written; what was there stays.
+    """
+    check_ending(path, None, SAVED, "saved as")
+    if path.suffix == ".safetensors":
+        storage.write(path, "FeatureSet", {}, tensors)
+        return
+    if any(value.dtype == torch.bfloat16 for value in tensors.values()):
+        raise InputError(f"{path}: .npz cannot hold bfloat16; save as .safetensors")
+    # The digest comes first, so that an index that lost its end is found.
+    digest = np.array(storage.fingerprint(tensors))
+    atomic.write_npz(path, {DIGEST: digest, **{name: value.numpy() for name, value in tensors.items()}})
+
+
+def find(path: Path, part: str | None) -> dict[str, ArrayOnDisk]:
+    """Where the arrays of a set lie in a ``.safetensors`` or ``.npz`` file.
+
+    Raises:
+        StorageError: There is no such file.
+        FileFormatError: It is truncated, changed, or does not hold a set.
+        NotInRowsError: Its rows do not lie one after the other.
+    """
+    if path.suffix == ".npz":
+        return arrays.find_npz(path, partial(_fields_in, path, part))
+    _, found = storage.find(path, "FeatureSet")
+    _fields_in(path, None, list(found))
+    return found
+
+
+def _fields_in(path: Path, part: str | None, names: Sequence[str]) -> dict[str, str]:
+    """Which arrays of a file are the fields of a set: name in the file → field.
+
+    Raises:
+        FileFormatError: There is no such set in it, or arrays that are no fields.
+    """
+    if part is not None:
+        found = {f"{part}_{field}": field for field in FIELDS if f"{part}_{field}" in names}
+        if f"{part}_features" not in found:
+            raise FileFormatError(f"{path} has no set {part!r}{_parts_hint(names)}")
+        return found
+    if set(names) - set(FIELDS) or "features" not in names:
+        shown = ", ".join(names[:6]) or "nothing"
+        first, *others = FIELDS
+        raise FileFormatError(
+            f"{path} is not a FeatureSet: it holds {shown}{', …' if len(names) > 6 else ''}; expected {first} and any of "
+            f"{', '.join(others)}{_parts_hint(names)}"
+        )
+    return {name: name for name in names}
+
+
+def _parts_hint(names: Sequence[str]) -> str:
+    parts = [name.removesuffix("_features") for name in names if name.endswith("_features")]
+    return f"; it holds several sets, name one of them: {', '.join(parts)}" if parts else ""
