@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import safetensors.torch
-import timm
 import torch
 from tests.helpers.networks import MEAN, NORMALISED, STD, backbone, close
 from tests.helpers.pictures import make_pictures
@@ -86,25 +85,6 @@ class TestSources:
         assert logits(found).shape == (4, 3)
         with pytest.raises(of.FileFormatError, match="does not fit"):
             Backbone.named("torchvision:resnet18", weights=state, small_images=False)
-
-    def test_pretrained_networks_come_with_the_librarys_settings(self, monkeypatch):
-        asked = []
-
-        def create(architecture, pretrained):
-            asked.append((architecture, pretrained))
-            return timm.create_model("test_resnet")
-
-        monkeypatch.setattr("outfield.backbone.weights.create", create)
-        found = Backbone.open("timm:test_resnet", device="cpu")
-        assert asked == [("timm:test_resnet", True)]
-        assert (found.input.size, found.input.mean, found.name) == ((160, 160), (0.5, 0.5, 0.5), "test_resnet")
-
-        def offline(architecture, pretrained):
-            raise OSError("no way to the server")
-
-        monkeypatch.setattr("outfield.backbone.weights.create", offline)
-        with pytest.raises(of.StorageError, match="timm:test_resnet could not be had: no way to the server"):
-            Backbone.open("timm:test_resnet")
 
     @pytest.mark.parametrize("ending", [".pt", ".pth", ".bin", ".ckpt"])
     def test_pickles_are_refused_with_the_way_out(self, tmp_path, trained, ending, monkeypatch):

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from outfield.config import configurable, from_plain, require, require_number, to_plain
 from outfield.errors import FileFormatError, InputError, UnknownNameError
+from outfield.extras import library
 from outfield.files import atomic, storage
 from outfield.version import __version__
 
@@ -68,36 +69,50 @@ class Classifier:
         return network
 
 
-def create(architecture: str, classes: int | None = None, pretrained: bool = False) -> nn.Module:
-    """A network of timm ("resnet34", "timm:resnet34") or torchvision ("torchvision:resnet18").
+def create(architecture: str, classes: int | None = None) -> nn.Module:
+    """A fresh network of timm ("resnet34", "timm:resnet34") or torchvision ("torchvision:resnet18").
 
     Args:
         architecture: its name.
         classes: outputs of its last layer; the library's own number (usually ImageNet's 1000) if None.
-        pretrained: with the library's weights, which are downloaded.
-    """
-    library, colon, name = architecture.partition(":")
-    library, name = (library, name) if colon else ("timm", architecture)
-    if library == "timm":
-        import timm
 
+    Raises:
+        UnknownNameError: the library has no classifier of that name.
+        MissingExtraError: the library is not installed.
+    """
+    owner, name = split_name(architecture)
+    known: dict[str, Any] = {} if classes is None else {"num_classes": classes}
+    network: nn.Module
+    if owner == "timm":
+        network = library("timm", extra="images").create_model(name, pretrained=False, **known)
+    else:
+        network = library("torchvision.models", extra="images").get_model(name, weights=None, **known)
+    return network
+
+
+def split_name(architecture: str) -> tuple[str, str]:
+    """The library and the name in it, of an architecture that it has.
+
+    Raises:
+        UnknownNameError: there is no such library, or it has no classifier of that name.
+        MissingExtraError: the library is not installed.
+    """
+    require(isinstance(architecture, str), "architecture", architecture, "the name of a model")
+    owner, colon, name = architecture.partition(":")
+    owner, name = (owner, name) if colon else ("timm", architecture)
+    if owner not in LIBRARIES:
+        raise UnknownNameError(f"unknown library {owner!r} in {architecture!r}; known: {', '.join(LIBRARIES)}")
+    if owner == "timm":
+        timm = library("timm", extra="images")
         if not timm.is_model(name):
             raise UnknownNameError(f"timm has no model {name!r}{_similar(name, timm.list_models())}")
-        known: dict[str, Any] = {} if classes is None else {"num_classes": classes}
-        network: nn.Module = timm.create_model(name, pretrained=pretrained, **known)
-        return network
-    if library == "torchvision":
-        from torchvision import models
-
-        if name not in models.list_models():
-            raise UnknownNameError(f"torchvision has no model {name!r}{_similar(name, models.list_models())}")
-        if pretrained and classes is not None:
-            raise InputError("torchvision's weights come with their own classes; leave out the number of classes")
-        given: dict[str, Any] = {"weights": "DEFAULT"} if pretrained else {"weights": None}
-        given |= {} if classes is None else {"num_classes": classes}
-        built: nn.Module = models.get_model(name, **given)
-        return built
-    raise UnknownNameError(f"unknown library {library!r} in {architecture!r}; known: {', '.join(LIBRARIES)}")
+        return owner, name
+    models = library("torchvision.models", extra="images")
+    # Of classifiers alone: others fetch the weights of their backbone by themselves, and unpickle them.
+    known = models.list_models(module=models) + models.list_models(module=models.quantization)
+    if name not in known:
+        raise UnknownNameError(f"torchvision has no classifier {name!r}{_similar(name, known)}")
+    return owner, name
 
 
 def _similar(name: str, known: list[str]) -> str:

@@ -11,9 +11,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from outfield.backbone.architectures import PREFIXES, create, load_classifier, load_weights, use_small_stem
+from outfield.backbone.architectures import PREFIXES, create, load_classifier, load_weights, split_name, use_small_stem
 from outfield.backbone.loader import Input
-from outfield.errors import FileFormatError, InputError, OutfieldError, StorageError
+from outfield.backbone.pretrained import timm_pretrained, torchvision_pretrained
+from outfield.errors import FileFormatError, InputError
+from outfield.extras import library
 from outfield.files import atomic, storage
 from outfield.files.headers import NAME
 from outfield.files.tensors import find_tensors
@@ -88,39 +90,28 @@ def from_weights(architecture: str, weights: Weights, classes: int | None, small
 
 
 def from_library(architecture: str) -> Trained:
-    """A network with the weights that its library publishes, which are downloaded.
+    """A network with the weights that its library publishes, out of the library's cache or from the network.
 
     Raises:
         UnknownNameError: the library has no such model.
+        InputError: it publishes no weights of it.
+        FileFormatError: what lies in the cache, or came, is not what was published, or would have to be unpickled.
         StorageError: the weights cannot be had.
     """
-    try:
-        with torch.random.fork_rng(devices=[]):
-            network = create(architecture, pretrained=True)
-    except OutfieldError:
-        raise
-    except Exception as error:  # whatever the way to the library's server raises
-        raise StorageError(f"the pretrained weights of {architecture} could not be had: {error}") from error
+    owner, name = split_name(architecture)
+    with torch.random.fork_rng(devices=[]):
+        network = timm_pretrained(name) if owner == "timm" else torchvision_pretrained(name)
     return Trained(network.eval(), library_input(architecture, network), architecture.removeprefix("timm:"))
 
 
 def library_input(architecture: str, network: nn.Module) -> Input:
-    """Size, mean and std that the library gives for a network of its own.
-
-    Raises:
-        InputError: it is not one for classifying images.
-    """
-    library, _, name = architecture.rpartition(":")
-    if library != "torchvision":
-        import timm.data
-
-        known = timm.data.resolve_model_data_config(network)
+    """Size, mean and std that the library gives for a network of its own."""
+    owner, name = split_name(architecture)
+    if owner == "timm":
+        known = library("timm.data", extra="images").resolve_model_data_config(network)
         return Input(tuple(known["input_size"][1:]), tuple(known["mean"]), tuple(known["std"]))
-    from torchvision import models
-
+    models = library("torchvision.models", extra="images")
     preset: Any = models.get_model_weights(name).DEFAULT.transforms()
-    if not hasattr(preset, "crop_size"):
-        raise InputError(f"torchvision's {name} does not classify images")
     return Input((preset.crop_size[0], preset.crop_size[-1]), tuple(preset.mean), tuple(preset.std))
 
 

@@ -15,7 +15,9 @@ FEATURES = (
 )
 DATA_FOLDER = "Folder that holds the data sets (NAME_train.npz, NAME_test.npz, NAME.npz, torchvision's layout, or folders of images)."
 
-Download = Annotated[bool, typer.Option("--download", help="Get sets that are not there, where their publishers offer them to everyone.")]
+Download = Annotated[
+    bool, typer.Option("--download", help="Get sets that are not there, where their publishers offer them to everyone.")
+]
 
 
 def feature_file(what: str, source: str | None) -> list[Input]:

@@ -1,0 +1,157 @@
+"""Networks with the weights that timm and torchvision publish, read safely.
+
+The libraries would unpickle what lies in their caches, which can run any code. Here the network is built by the library and
+the weights are read by us: safetensors where they are published so (nearly all of timm's). Where they only exist as a pickle
+(torchvision's), the file must first have the checksum that its published name carries, and is then read by PyTorch's restricted
+loader, which builds tensors and refuses everything else.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+from urllib.parse import urlsplit
+
+import torch
+from torch import Tensor, nn
+
+from outfield.errors import FileFormatError, InputError, OutfieldError, StorageError
+from outfield.extras import library
+from outfield.files import storage
+from outfield.files.download import download, sha256_of
+from outfield.files.opened import open_to_read
+from outfield.files.paths import make_folder
+
+HASH_IN_NAME = re.compile(r"[-_]([0-9a-f]{8,64})\.\w+$")
+"""Where a published file's name carries the beginning of its SHA-256."""
+HUB_NAMES = {
+    "pytorch_model.bin": "model.safetensors",
+    "open_clip_pytorch_model.bin": "open_clip_model.safetensors",
+}
+"""What a file of weights on the hub is called as safetensors."""
+
+State = Mapping[str, Tensor]
+
+
+def timm_pretrained(name: str) -> nn.Module:
+    """A network of timm with its published weights.
+
+    Raises:
+        FileFormatError: They are not what was published, or exist only as a pickle without a checksum.
+        StorageError: They cannot be had.
+    """
+    timm = library("timm", extra="images")
+    config = timm.get_pretrained_cfg(name)
+    if config is None or not (config.hf_hub_id or config.url):
+        raise InputError(f"timm publishes no weights of {name}; pass your own: timm:{name}@WEIGHTS.safetensors")
+    state = _from_hub(config) if config.hf_hub_id else _from_url(config.url, f"timm's {name}")
+    # timm itself then renames entries and leaves out a background class, as it does with weights that it reads.
+    overlay = {"state_dict": state, "source": None, "file": None}
+    try:
+        network: nn.Module = timm.create_model(name, pretrained=True, pretrained_cfg_overlay=overlay)
+    except (RuntimeError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise FileFormatError(f"the published weights of {name} do not fit it: {_first_line(error)}") from error
+    config_of_network: Any = getattr(network, "pretrained_cfg", {})
+    config_of_network.pop("state_dict", None)  # which would keep all weights in memory twice
+    return network
+
+
+def torchvision_pretrained(name: str) -> nn.Module:
+    """A classifier of torchvision with its published weights.
+
+    Raises:
+        FileFormatError: What lies in the cache, or came, is not what was published.
+        StorageError: They cannot be had.
+    """
+    models = library("torchvision.models", extra="images")
+    # A quantized network is built as torchvision builds it by default: not yet quantized, with the ordinary weights.
+    published = models.get_model_weights(name.removeprefix("quantized_")).DEFAULT
+    state = _from_url(published.url, f"torchvision's {name}")
+    # The builder asks its weights for their tensors; a copy of the entry gives those that are already read. Others do not see it.
+    given = object.__new__(type(published))
+    given.__dict__.update(published.__dict__, get_state_dict=lambda *_, **__: state)
+    try:
+        network: nn.Module = models.get_model(name, weights=given)
+    except (RuntimeError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise FileFormatError(f"the published weights of {name} do not fit it: {_first_line(error)}") from error
+    return network
+
+
+def _from_hub(config: Any) -> State:
+    """The safetensors of a model on the Hugging Face hub, out of its cache or from the network."""
+    hub = library("huggingface_hub", extra="images")
+    errors = library("huggingface_hub.errors", extra="images")
+    repository, _, revision = config.hf_hub_id.partition("@")
+    wanted = config.hf_hub_filename or "pytorch_model.bin"
+    file = HUB_NAMES.get(wanted, str(PurePosixPath(wanted).with_suffix(".safetensors")))
+    try:
+        # Without a look at the network, which takes half a minute to fail where there is none.
+        path = hub.try_to_load_from_cache(repository, file, revision=revision or None)
+        if path is None:
+            path = hub.hf_hub_download(repository, file, revision=revision or None)
+    except (OSError, ValueError, RuntimeError) as error:
+        # Of the hub's "not found" one kind says that the network failed, and is also one of the other.
+        if not isinstance(error, errors.EntryNotFoundError) or isinstance(error, errors.LocalEntryNotFoundError):
+            raise StorageError(f"the weights {repository}/{file} cannot be had: {_first_line(error)}") from error
+        path = None
+    if isinstance(path, str):
+        return storage.read_tensors(path)[1]
+    if config.url and HASH_IN_NAME.search(config.url):
+        return _from_url(config.url, repository)
+    raise FileFormatError(
+        f"{repository} publishes its weights only as a pickle, which can run any code; convert it once, where you trust it, and "
+        "pass the result: timm:NAME@WEIGHTS.safetensors"
+    )
+
+
+def _from_url(url: str, what: str) -> State:
+    """A pickled state dict, out of PyTorch's cache or from the network, by its checksum and without its code.
+
+    Args:
+        url: Where it is published; its name carries the beginning of its SHA-256.
+        what: It is, for messages.
+    """
+    name = PurePosixPath(urlsplit(url).path).name
+    found = HASH_IN_NAME.search(name)
+    if found is None:
+        raise FileFormatError(
+            f"the weights of {what} are published as a pickle without a checksum, {url}; convert them once, where you trust "
+            "them, and pass the result: NAME@WEIGHTS.safetensors"
+        )
+    path = Path(torch.hub.get_dir()) / "checkpoints" / name
+    if not os.path.lexists(path):
+        make_folder(path.parent)
+        download(url, path, found[1])
+    digest = sha256_of(path)
+    if not digest.startswith(found[1]):
+        raise FileFormatError(
+            f"{path} is not the file of that name that {what} is published in: its SHA-256 begins with {digest[: len(found[1])]}; "
+            "remove it, and it is downloaded again"
+        )
+    return read_restricted(path)
+
+
+def read_restricted(path: Path) -> State:
+    """A state dict out of a pickle, by PyTorch's restricted loader: tensors and containers of them, and nothing that runs.
+
+    Raises:
+        FileFormatError: It holds anything else.
+        StorageError: It cannot be read.
+    """
+    try:
+        with open_to_read(path) as file:
+            content = torch.load(file, map_location="cpu", weights_only=True)
+    except OutfieldError:
+        raise
+    except Exception as error:  # a damaged pickle fails anywhere
+        raise FileFormatError(f"{path} is truncated, or holds more than tensors: {_first_line(error)}") from error
+    if not isinstance(content, Mapping) or not all(isinstance(value, Tensor) for value in content.values()):
+        raise FileFormatError(f"{path} does not hold a state dict, tensors by name")
+    return content
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)
