@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -44,14 +46,20 @@ def test_a_long_title_and_note_do_not_eat_the_counts(width):
     assert line.startswith("features of a-very")
 
 
-def test_what_there_is_room_for_is_shown():
+def at(monkeypatch, seconds):
+    monkeypatch.setattr(time, "monotonic", lambda: seconds)
+
+
+def test_what_there_is_room_for_is_shown(monkeypatch):
+    at(monkeypatch, 90.0)
     inner = task("fitting EBM", 200, "steps", 0, age=10)
-    inner._first = (90.0, 0)
+    at(monkeypatch, 100.0)
     inner.advance(50, note="loss 0.1")
     line = status_line([task("benchmark", 10, "stages", 3), inner], 160, now=100.0)
     assert line.startswith("benchmark 3/10 › fitting EBM ━")
     assert line.endswith("50/200 steps 0:10 left 0:30 loss 0.1")
     assert line.count("━") * 3 == line.count("─")
+    assert "left 0:25" in status_line([inner], 160, now=105.0)  # it counts down while nothing is said
 
 
 def test_work_that_cannot_be_counted_shows_its_time():
@@ -60,8 +68,9 @@ def test_work_that_cannot_be_counted_shows_its_time():
     )
 
 
-def test_the_time_left_of_work_that_goes_on_counts_from_where_it_began():
-    resumed = task(total=1000, done=None)
-    resumed._first = (90.0, 900)
+def test_the_time_left_of_work_that_goes_on_counts_from_where_it_began(monkeypatch):
+    at(monkeypatch, 90.0)
+    resumed = task(total=1000, done=900)
+    at(monkeypatch, 100.0)
     resumed.advance(950)
     assert resumed.seconds_left(100.0) == pytest.approx(10.0)

@@ -13,7 +13,10 @@ from outfield.cli.places import Input
 FEATURES = (
     "a FeatureSet: .safetensors, .npz, .npy (features alone), .csv or .parquet; FILE.npz#SET for one set of several"
 )
-DATA_FOLDER = "Folder that holds the data sets (NAME_train.npz, NAME_test.npz, NAME.npz, torchvision's layout, or folders of images)."
+DATA_FOLDER = (
+    "Folder that holds the data sets (NAME_train.npz, NAME_test.npz, NAME.npz, torchvision's layout, or folders of "
+    "images)."
+)
 
 Download = Annotated[
     bool, typer.Option("--download", help="Get sets that are not there, where their publishers offer them to everyone.")

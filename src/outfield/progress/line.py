@@ -24,12 +24,13 @@ class Task:
         self.done: int | None = None
         self.note = ""
         self.began = time.monotonic()
-        self._first: tuple[float, int] | None = None
+        self._first = self._latest = (self.began, 0)
 
     def advance(self, done: int, note: str = "") -> None:
         """Say that ``done`` units are done, and perhaps something about them."""
-        if self._first is None:
-            self._first = time.monotonic(), done  # work that goes on from a checkpoint begins far from 0
+        self._latest = time.monotonic(), done
+        if self.done is None:
+            self._first = self._latest  # work that goes on from a checkpoint begins far from 0
         self.done, self.note = done, printable(note)
 
     def counts(self) -> str:
@@ -40,12 +41,10 @@ class Task:
 
     def seconds_left(self, now: float) -> float | None:
         """At the rate since the first unit; None where that is not known."""
-        if self._first is None or self.done is None or self.total is None:
+        (began, start), (latest, done) = self._first, self._latest
+        if self.total is None or done <= start or latest <= began:
             return None
-        since, start = self._first
-        if self.done <= start or now <= since:
-            return None
-        return max(0.0, (self.total - self.done) * (now - since) / (self.done - start))
+        return max(0.0, (self.total - done) * (latest - began) / (done - start) - (now - latest))
 
 
 def status_line(tasks: Sequence[Task], width: int, now: float, fancy: bool = True) -> str:

@@ -1,0 +1,232 @@
+"""Standard output that is closed, full or ASCII, names that look like markup or are no text, Ctrl-C, and progress."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from tests.helpers.program import outfield
+from tests.helpers.samples import make_set
+from tests.helpers.terminal import on_terminal
+
+import outfield as of
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs a POSIX shell")
+
+PROGRAM = f"{sys.executable} -m outfield"
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("files")
+    train = make_set(n=80)
+    train.save(folder / "train.npz")
+    make_set(n=40, seed=3, shift=1.0).save(folder / "noise.npz")
+    of.SSD().fit(train).save(folder / "ssd.safetensors")
+    return folder
+
+
+def shell(line: str, cwd, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["bash", "-c", line.replace("outfield", PROGRAM)], cwd=cwd, env={**os.environ, **environment},
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="surrogateescape", timeout=300,
+    )  # fmt: skip
+
+
+FULL = (">/dev/full", 3, "cannot write to standard output: No space left on device")
+CLOSED = (">&-", 3, "cannot write to standard output: it is closed")
+GONE = ("| true; exit ${PIPESTATUS[0]}", 141, "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "where", "code", "said"),
+    [(arguments, *where) for arguments in ("--help", "--version") for where in (FULL, CLOSED, GONE)]
+    + [("score ssd.safetensors train.npz", *FULL)],
+)
+def test_output_that_cannot_be_written(files, arguments, where, code, said):
+    slowly = "sleep 0.3; " if "|" in where else ""  # until the reader is gone
+    done = shell(f"( {slowly}outfield {arguments} ) {where}", files)
+    assert done.returncode == code, done.stderr
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+    assert len(done.stderr.splitlines()) <= 1
+
+
+def test_closed_streams_do_not_matter_to_a_command_that_does_not_print(files, tmp_path):
+    done = shell(f"outfield fit SSD train.npz -o {tmp_path}/d.safetensors <&- >&- 2>&-", files)
+    assert done.returncode == 0
+    assert (tmp_path / "d.safetensors").read_bytes() == (files / "ssd.safetensors").read_bytes()
+
+
+def test_an_ascii_terminal_loses_nothing(files, tmp_path):
+    (tmp_path / "été.npz").write_bytes((files / "noise.npz").read_bytes())
+    arguments = ("evaluate", files / "ssd.safetensors", "--id", files / "train.npz", "--ood", tmp_path / "été.npz")
+    full, plain = outfield(*arguments), outfield(*arguments, encoding="ascii")
+    assert full.returncode == plain.returncode == 0
+    assert "été" in full.stdout
+    assert r"\xe9t\xe9" in plain.stdout
+    assert re.findall(r"\d+\.\d", plain.stdout) == re.findall(r"\d+\.\d", full.stdout)
+    assert outfield("detectors", "EnergyCorrected", encoding="ascii").returncode == 0
+    fitted = outfield("fit", "SSD", files / "train.npz", "-o", tmp_path / "d.safetensors", encoding="ascii")
+    assert f"-> {tmp_path / 'd.safetensors'}" in fitted.stderr
+
+
+def test_help_on_an_ascii_terminal(tmp_path):
+    for command in ("", "fit", "extract", "train"):
+        done = shell(f"outfield {command} --help", tmp_path, PYTHONIOENCODING="ascii", PYTHONUTF8="0", LC_ALL="C")
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.isascii()
+
+
+@pytest.mark.parametrize("name", ["[red]x", "[/]", "[bold]", ":smile:", "a\\[b", "[link]y"])
+def test_names_that_look_like_markup_are_printed_as_they_are(files, tmp_path, name):
+    folder = tmp_path / name.replace("/", "_")
+    folder.mkdir()
+    (folder / "set.npz").write_bytes((files / "noise.npz").read_bytes())
+    done = outfield("fit", "SSD", files / "train.npz", "-o", folder / "d.safetensors")
+    assert f"→ {folder / 'd.safetensors'}" in done.stderr
+    done = outfield(
+        "evaluate", files / "ssd.safetensors", "--id", files / "train.npz", "--ood", f"{name}={folder}/set.npz"
+    )
+    assert name in done.stdout
+    done = outfield("score", files / "ssd.safetensors", folder / "missing.npz")
+    assert done.returncode == 3
+    assert str(folder / "missing.npz") in done.stderr
+    assert name in outfield("fit", name, files / "train.npz", "-o", "d.safetensors").said.replace("\\\\", "\\")
+
+
+def test_names_that_are_no_text_are_printed_as_they_are(files, tmp_path):
+    name = os.fsdecode(b"caf\xe9.npz")
+    (tmp_path / name).write_bytes((files / "noise.npz").read_bytes())
+    done = shell(f"outfield evaluate {files}/ssd.safetensors --id {files}/train.npz --ood caf*.npz", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert os.fsdecode(b"caf\xe9") in done.stdout
+    assert name in outfield("score", tmp_path / name, files / "train.npz").stderr
+
+
+def test_help_shows_every_word(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
+    said = " ".join(outfield("extract", "-h").stdout.split())
+    assert "timm:NAME[@WEIGHTS.safetensors], torchvision:NAME[@…]." in said
+    assert outfield("extract", "-h").stdout == outfield("extract", "--help").stdout
+
+
+def test_options_are_called_by_their_names(tmp_path):
+    done = outfield("train", "svhn", "--data", tmp_path, "-o", tmp_path / "n.safetensors")
+    assert done.returncode == 3
+    assert "--download gets it" in done.said
+    assert "=True" not in done.said
+
+
+@pytest.mark.parametrize("device", ["meta", "cuda:99", "xla", "", "warp"])
+def test_a_device_that_is_not_there(files, device, tmp_path):
+    done = outfield("fit", "SSD", files / "train.npz", "-o", tmp_path / "d.safetensors", "--device", device)
+    assert done.returncode == 2
+    assert f"device '{device}' cannot be used here" in done.said
+    assert not list(tmp_path.iterdir())
+
+
+def test_quiet_and_verbose(files, tmp_path):
+    arguments = ("fit", "KNN", files / "train.npz", "-o", tmp_path / "d.safetensors", "--set", "k=60")
+    assert "fitted KNN" in outfield(*arguments).stderr
+    quiet = outfield(*arguments, "--quiet").stderr
+    assert quiet.startswith("warning: k = 60")
+    assert "fitted" not in quiet
+    wrong = ("score", files / "train.npz", files / "train.npz")
+    assert "Traceback" not in outfield(*wrong).stderr
+    assert "Traceback" in outfield(*wrong, "-v").stderr
+
+
+INTERRUPTED = """
+import os, signal, sys, threading
+from outfield.cli import main
+import outfield.{module} as module
+def interrupt(*_, **__):
+    os.kill(os.getpid(), signal.SIGINT)
+    threading.Event().wait(20)
+{patch} = interrupt
+sys.argv = ["outfield", *{arguments!r}]
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "module", "patch", "goes_on"),
+    [
+        (["extract", "x.safetensors", "train.npz", "-o", "f.npz"], "backbone.backbone", "module.Backbone.open", False),
+        (["fit", "EBM", "train.npz", "-o", "d.safetensors", "--checkpoint", "c.safetensors"], "detectors.ebm",
+         "module.EBM.fit_seeds", True),
+    ],
+)  # fmt: skip
+def test_ctrl_c_promises_only_what_is_kept(files, tmp_path, arguments, module, patch, goes_on):
+    for name in ("train.npz", "ssd.safetensors"):
+        (tmp_path / name).write_bytes((files / name).read_bytes())
+    if arguments[0] == "extract":
+        import numpy as np
+
+        np.savez(tmp_path / "train.npz", images=np.zeros((3, 8, 8, 3), np.uint8))
+    code = INTERRUPTED.format(module=module, patch=patch, arguments=arguments)
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 130, done.stderr
+    assert done.stderr.endswith("interrupted\n")
+    assert ("goes on from c.safetensors" in done.stderr) == goes_on
+    assert "Traceback" not in done.stderr
+
+
+SLOW = """
+import sys, time
+import outfield.detectors.mixture as module
+from outfield.cli import main
+score = module.SSD.score
+def slow(self, data):
+    time.sleep(4)
+    return score(self, data)
+module.SSD.score = slow
+sys.argv = ["outfield", "score", "ssd.safetensors", "train.npz", *{more!r}]
+main()
+"""
+
+
+def test_a_command_is_never_silent_on_a_terminal_and_its_output_is_whole(files, tmp_path, monkeypatch):
+    monkeypatch.chdir(files)
+    target = tmp_path / "scores.csv"
+    with target.open("wb") as file:
+        session = on_terminal([sys.executable, "-c", SLOW.format(more=[])], stdout=file.fileno())
+    assert session.code == 0
+    times = [when for when, piece in session.pieces]
+    assert times[-1] - times[0] > 3
+    assert max(b - a for a, b in itertools.pairwise(times)) < 2
+    assert "outfield score" in session.text
+    assert session.left() == []
+    assert len(target.read_text().splitlines()) == 81
+    again = on_terminal([sys.executable, "-c", SLOW.format(more=["--no-progress"])])
+    assert again.left()[0] == "score"
+    assert "outfield score" not in again.text
+
+
+def test_the_first_ctrl_c_lets_an_epoch_end(tmp_path):
+    code = """
+import time
+from outfield.cli.interrupts import finishing_first
+from outfield.cli.messages import shown
+with shown(), finishing_first("this epoch") as check:
+    print("ready", flush=True)
+    time.sleep(1)
+    print("finished", flush=True)
+    check()
+"""
+    running = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert running.stdout.readline() == "ready\n"
+    time.sleep(0.1)
+    running.send_signal(signal.SIGINT)
+    out, err = running.communicate(timeout=60)
+    assert out == "finished\n"
+    assert "finishing this epoch, then stopping" in err
+    assert "KeyboardInterrupt" in err
