@@ -17,7 +17,7 @@ from outfield.config import require, require_choice, require_number, shown
 from outfield.detectors.base import Batch, Detector
 from outfield.energy.chains import Sampler
 from outfield.energy.loop import Checkpoint, History, train_seeds
-from outfield.energy.network import CorrectedEnergy, Network
+from outfield.energy.network import CorrectedEnergy, Network, build_network
 from outfield.energy.priors.prior import Prior
 from outfield.energy.projection import PROJECTIONS, normalise
 from outfield.energy.rows import Rows, projection_for, rows_of
@@ -25,6 +25,7 @@ from outfield.energy.settings import Training
 from outfield.errors import FileFormatError, InputError
 from outfield.features.set import FeatureSource
 from outfield.files import atomic, storage
+from outfield.modes import own_modes
 from outfield.progress import bar
 
 
@@ -112,10 +113,10 @@ class LearnedEnergy(Detector):
 
     def _fit_together(self, ours: Sequence[Self], data: FeatureSource, checkpoint: Checkpoint | None) -> None:
         """Fit detectors that differ in their seed only."""
-        with rows_of(data, self.device) as z:
+        with own_modes(self.device), rows_of(data, self.device) as z:
             projection = projection_for(self.projection, z)
             prior = self._fit_prior(data, z)
-            models = [self._assemble(one.network.build(z.shape[1], int(one.seed)), prior) for one in ours]
+            models = [self._assemble(build_network(one.network, z.shape[1], int(one.seed)), prior) for one in ours]
             for model in models:
                 model.to(self.device)
             if checkpoint is not None and "labels" in data.shapes:
@@ -130,8 +131,8 @@ class LearnedEnergy(Detector):
 
                 project, seeds = PROJECTIONS[projection], [int(one.seed) for one in ours]
                 histories = train_seeds(models, z, self.training, self.sampler, project, seeds, checkpoint, progress)
-        for one, model, history in zip(ours, models, histories, strict=True):
-            one.model_, one.history_, one.projection_ = one._finish(model), history, projection
+            for one, model, history in zip(ours, models, histories, strict=True):
+                one.model_, one.history_, one.projection_ = one._finish(model), history, projection
 
     def _fit_prior(self, data: FeatureSource, z: Rows) -> Prior | None:
         """The fitted prior, if there is one, from the normalised rows z (N, D)."""
@@ -162,7 +163,7 @@ class LearnedEnergy(Detector):
     def _load_network(self, state: dict[str, Tensor]) -> nn.Module:
         if self._width is None:
             raise FileFormatError("the file does not say how wide the features were")
-        network = self.network.build(self._width, int(self.seed))
+        network = build_network(self.network, self._width, int(self.seed))
         network.load_state_dict({n.removeprefix("network."): v for n, v in state.items() if n.startswith("network.")})
         return network
 

@@ -2,47 +2,90 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+import math
+import threading
 from dataclasses import dataclass
 from typing import Protocol, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import skip_init
 
-from outfield.config import configurable, require_number
+from outfield.config import configurable, require, require_number
 from outfield.energy.priors.prior import Prior
+from outfield.errors import InputError
+
+MOST_WEIGHTS = 2**32
+"""Numbers between hidden layers, 16 GiB: a larger network is a mistake in its settings."""
+MOST_WIDTH = 2**20
+MOST_LAYERS = 10_000
+_ONE_AT_A_TIME = threading.Lock()
 
 
 class Network(Protocol):
-    """A recipe for the network inside an energy."""
+    """A recipe for the network inside an energy.
+
+    Outfield's own recipes draw their weights from a generator of their own. A recipe of somebody else's may use modules that
+    draw from PyTorch's global generator: :func:`build_network` sets that to the seed and puts it back.
+    """
 
     def build(self, width: int, seed: int) -> nn.Module:
-        """A fresh network (N, width) → (N, 1); equal seeds give equal weights."""
+        """A fresh network (N, width) → (N, 1), float32; equal seeds give equal weights."""
         ...
+
+
+def build_network(recipe: Network, width: int, seed: int) -> nn.Module:
+    """What the recipe builds, checked.
+
+    Recipes other than Outfield's own are built one at a time, with the global generator at ``seed`` and afterwards where it
+    was; a thread that draws from it at that moment sees this.
+
+    Raises:
+        InputError: the result is not a network (N, width) → (N, 1) in float32.
+    """
+    if type(recipe) in (MLP, SineMLP):
+        return recipe.build(width, seed)
+    with _ONE_AT_A_TIME, torch.random.fork_rng(devices=[]), torch.inference_mode(False):
+        torch.default_generator.manual_seed(seed)
+        network = recipe.build(width, seed)
+    require(isinstance(network, nn.Module), "network", recipe, "a recipe that builds a torch.nn.Module")
+    types = {str(p.dtype) for p in network.parameters()} - {"torch.float32"}
+    if types:
+        raise InputError(f"network {recipe!r} has weights of {' and '.join(sorted(types))}; they must be torch.float32")
+    return network
+
+
+def _check_sizes(hidden: int, depth: int) -> None:
+    require_number("hidden", hidden, least=1, most=MOST_WIDTH, whole=True)
+    require_number("depth", depth, least=0, most=MOST_LAYERS, whole=True)
+    fits = int(depth) * int(hidden) ** 2 <= MOST_WEIGHTS
+    require(fits, "hidden", hidden, f"so small that {depth} layers have at most {MOST_WEIGHTS} weights")
 
 
 @configurable
 @dataclass(frozen=True)
 class MLP:
-    """width → hidden, ``depth`` layers hidden → hidden, → 1, LeakyReLU between, PyTorch's default initialisation."""
+    """width → hidden, ``depth`` layers hidden → hidden, → 1, LeakyReLU between, PyTorch's default initialisation.
+
+    Args:
+        hidden: Width of the hidden layers.
+        depth: Number of layers hidden → hidden.
+        slope: Slope of LeakyReLU below 0.
+    """
 
     hidden: int = 1024
     depth: int = 4
     slope: float = 0.2
 
     def __post_init__(self) -> None:
-        require_number("hidden", self.hidden, least=1, whole=True)
-        require_number("depth", self.depth, least=0, whole=True)
-        require_number("slope", self.slope)
+        _check_sizes(self.hidden, self.depth)
+        require_number("slope", self.slope, least=0, most=1e6)
 
     def build(self, width: int, seed: int) -> nn.Module:
-        return _seeded(seed, lambda: nn.Sequential(*self._layers(width)))
-
-    def _layers(self, width: int) -> list[nn.Module]:
-        layers: list[nn.Module] = [nn.Linear(width, self.hidden), nn.LeakyReLU(self.slope)]
-        for _ in range(self.depth):
-            layers += [nn.Linear(self.hidden, self.hidden), nn.LeakyReLU(self.slope)]
-        return [*layers, nn.Linear(self.hidden, 1)]
+        generator = _generator(width, seed)
+        widths = [int(width), *[int(self.hidden)] * (int(self.depth) + 1)]
+        return _stacked([], widths, float(self.slope), generator)
 
 
 @configurable
@@ -50,8 +93,13 @@ class MLP:
 class SineMLP:
     """sin and cos of random projections, then ``depth`` LeakyReLU layers: for low-dimensional data with fine structure.
 
-    A plain network on raw 2-D coordinates learns narrow arms far too slowly; ``scale`` is the standard deviation of the
-    projections' frequencies, in radians per unit length.
+    A plain network on raw 2-D coordinates learns narrow arms far too slowly.
+
+    Args:
+        hidden: Width of the hidden layers.
+        depth: Number of hidden layers.
+        frequencies: Number of projections.
+        scale: Standard deviation of the projections' frequencies, in radians per unit length.
     """
 
     hidden: int = 64
@@ -59,29 +107,55 @@ class SineMLP:
     frequencies: int = 64
     scale: float = 3.0
 
-    def build(self, width: int, seed: int) -> nn.Module:
-        return _seeded(seed, lambda: nn.Sequential(*self._layers(width)))
+    def __post_init__(self) -> None:
+        _check_sizes(self.hidden, self.depth)
+        require_number("frequencies", self.frequencies, least=1, most=MOST_WIDTH, whole=True)
+        require_number("scale", self.scale, above=0, most=1e6)
 
-    def _layers(self, width: int) -> list[nn.Module]:
-        layers: list[nn.Module] = [_Sines(width, self.frequencies, self.scale)]
-        inputs = 2 * self.frequencies
-        for _ in range(self.depth):
-            layers += [nn.Linear(inputs, self.hidden), nn.LeakyReLU(0.2)]
-            inputs = self.hidden
-        return [*layers, nn.Linear(inputs, 1)]
+    def build(self, width: int, seed: int) -> nn.Module:
+        generator, frequencies = _generator(width, seed), int(self.frequencies)
+        with torch.inference_mode(False):
+            directions = torch.randn(
+                int(width), frequencies, generator=generator, device="cpu", dtype=torch.float32
+            ).mul_(float(self.scale))
+        widths = [2 * frequencies, *[int(self.hidden)] * int(self.depth)]
+        return _stacked([_Sines(directions)], widths, 0.2, generator)
 
 
 class _Sines(nn.Module):
-    """z (N, D) → [sin(z B), cos(z B)] (N, 2F), B fixed."""
+    """z (N, D) → [sin(z B), cos(z B)] (N, 2F), B (D, F) fixed."""
 
-    def __init__(self, width: int, frequencies: int, scale: float) -> None:
+    def __init__(self, directions: Tensor) -> None:
         super().__init__()
         self.directions: Tensor
-        self.register_buffer("directions", torch.randn(width, frequencies) * scale)
+        self.register_buffer("directions", directions)
 
     def forward(self, z: Tensor) -> Tensor:
         angles = z @ self.directions
         return torch.cat([angles.sin(), angles.cos()], dim=-1)
+
+
+def _generator(width: int, seed: int) -> torch.Generator:
+    require_number("width", width, least=1, most=2**24, whole=True)
+    require_number("seed", seed, least=0, most=2**63 - 1, whole=True)
+    return torch.Generator("cpu").manual_seed(int(seed))
+
+
+def _stacked(first: list[nn.Module], widths: list[int], slope: float, generator: torch.Generator) -> nn.Module:
+    """``first``, then linear layers of these widths with LeakyReLU after each, then → 1."""
+    layers = first
+    for inputs, outputs in itertools.pairwise(widths):
+        layers += [_linear(inputs, outputs, generator), nn.LeakyReLU(slope)]
+    return nn.Sequential(*layers, _linear(widths[-1], 1, generator))
+
+
+def _linear(inputs: int, outputs: int, generator: torch.Generator) -> nn.Linear:
+    """A layer as ``nn.Linear`` initialises it, uniform in ±1/√inputs, but drawn from this generator, weight before bias."""
+    with torch.inference_mode(False):
+        layer = cast(nn.Linear, skip_init(nn.Linear, inputs, outputs, device="cpu", dtype=torch.float32))
+        nn.init.kaiming_uniform_(layer.weight, a=math.sqrt(5), generator=generator)
+        nn.init.uniform_(layer.bias, -1 / math.sqrt(inputs), 1 / math.sqrt(inputs), generator=generator)
+    return layer
 
 
 class CorrectedEnergy(nn.Module):
@@ -102,6 +176,13 @@ class CorrectedEnergy(nn.Module):
         super().__init__()
         for name, value in (("temperature", temperature), ("prior_temperature", prior_temperature)):
             require_number(name, value, above=0)
+        require(
+            isinstance(network, nn.Module),
+            "network",
+            network,
+            "a torch.nn.Module, such as outfield.MLP().build(512, 0)",
+        )
+        require(isinstance(prior, Prior | None), "prior", prior, "an outfield.Prior or None")
         self.network = network
         self.temperature = temperature
         self.prior = prior
@@ -145,10 +226,3 @@ def layers_of(network: nn.Module) -> Layers | None:
     return (
         Layers(cast(list[nn.Linear], linears), slope) if plain and slope > 0 and linears[-1].out_features == 1 else None
     )
-
-
-def _seeded(seed: int, build: Callable[[], nn.Module]) -> nn.Module:
-    """Build with the CPU generator at ``seed``, then put it back; no other generator is touched."""
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
-        return build()
