@@ -14,7 +14,7 @@ from torch import nn
 import outfield as of
 from outfield.energy import engine
 from outfield.energy.chains import Random, moves_at_once
-from outfield.energy.eager import Positions, matmul_precision
+from outfield.energy.eager import Positions
 from outfield.energy.engine import packing
 from outfield.energy.engine.recorder import Recorder
 from outfield.energy.loop import train, train_seeds
@@ -344,12 +344,6 @@ class TestChoice:
         layers = layers_of(of.MLP(hidden=8, depth=4).build(4, 0))
         assert layers is not None
         assert (len(layers.linears), layers.slope) == (6, 0.2)
-
-    def test_global_precision_is_put_back(self):
-        before = torch.get_float32_matmul_precision()
-        with matmul_precision("tf32"):
-            assert torch.get_float32_matmul_precision() == "high"
-        assert torch.get_float32_matmul_precision() == before
 
 
 class TestSeeds:

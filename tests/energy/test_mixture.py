@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch.distributions import Categorical, MixtureSameFamily, MultivariateNormal
 
 import outfield as of
-from outfield.energy.priors.mixture import mahalanobis_sq, mahalanobis_sq_refined
+from outfield.energy.priors.parameters import mahalanobis_sq, mahalanobis_sq_refined
 
 
 def data(n=300, d=4, k=3, seed=0, dtype=torch.float64):
@@ -266,3 +266,177 @@ def test_the_written_gradient_is_that_of_the_energy(singular):
     found = mixture.gradient(points.detach())
     assert mixture.well_scaled(z) != singular
     assert float((found - expected).norm() / expected.norm()) < 1e-4
+
+
+def uneven(d=5, dtype=torch.float64):
+    """Classes of 200, 40 and 6 rows that overlap, so that their weights matter."""
+    g = torch.Generator().manual_seed(4)
+    labels = torch.tensor([0, 1, 2]).repeat_interleave(torch.tensor([200, 40, 6]))
+    means = 0.7 * torch.randn(3, d, generator=g, dtype=dtype)
+    return means[labels] + torch.randn(len(labels), d, generator=g, dtype=dtype), labels
+
+
+class TestUnequalClasses:
+    """Without the weights of the classes every one of these is wrong, which classes of one size would hide."""
+
+    def test_energies_and_gradients_are_those_of_torch_distributions(self):
+        z, labels = uneven()
+        mixture, expected = of.MixturePrior().fit(z, labels), reference(z, labels)
+        points = (2 * z[::3]).requires_grad_()
+        torch.testing.assert_close(mixture.log_prob(points), expected.log_prob(points))
+        (slope,) = torch.autograd.grad(-expected.log_prob(points).sum(), points)
+        torch.testing.assert_close(mixture.gradient(points.detach()), slope)
+        torch.testing.assert_close(torch.autograd.grad(mixture.energy(points).sum(), points)[0], slope)
+
+    def test_the_refined_formulas_too(self):
+        z, labels = uneven()
+        z[:, 0] = (labels == 2).double()  # no spread within a class: the third lies a thousand deviations away
+        mixture = of.MixturePrior().fit(z, labels)
+        points = (z + 1e-5 * torch.randn(z.shape, generator=torch.Generator().manual_seed(0))).requires_grad_()
+        assert not mixture.well_scaled(points.float())
+        _, means, _ = by_the_book(z, labels)
+        p = mixture.parameters_
+        covariance = p.eigenvectors @ p.eigenvalues.diag() @ p.eigenvectors.T
+        weights = torch.tensor([200.0, 40.0, 6.0], dtype=torch.float64) / 246
+        law = MixtureSameFamily(Categorical(weights), MultivariateNormal(means, covariance))
+        (slope,) = torch.autograd.grad(-law.log_prob(points).sum(), points)
+        found = mixture.gradient(points.detach().float()).double()
+        assert float((found - slope).norm() / slope.norm()) < 1e-3
+
+    def test_the_posterior_of_a_small_class_is_small(self):
+        """Halfway between two means the gradient points to the larger class, by the weights alone."""
+        z = torch.tensor([[-1.0], [1.0]]).repeat_interleave(torch.tensor([90, 10]), 0)
+        z = z + 0.5 * torch.randn(z.shape, generator=torch.Generator().manual_seed(0))
+        labels = torch.tensor([0, 1]).repeat_interleave(torch.tensor([90, 10]))
+        mixture = of.MixturePrior().fit(z, labels)
+        means, variance = mixture.parameters_.means.flatten(), float(mixture.parameters_.eigenvalues)
+        middle = means.mean().float().view(1, 1)
+        expected = (float(middle) - (0.9 * float(means[0]) + 0.1 * float(means[1]))) / variance
+        assert float(mixture.gradient(middle)) == pytest.approx(expected, rel=1e-4)
+
+
+class TestLearningAgain:
+    def test_a_batch_more_changes_every_formula(self):
+        z, labels = uneven()
+        mixture = of.MixturePrior().fit(z[::2], labels[::2])
+        before = mixture.energy(z), mixture.gradient(z), mixture.whiten(z), mixture.mahalanobis_sq(z)
+        mixture.partial_fit(3 * z[1::2], labels[1::2])
+        both = torch.cat([z[::2], 3 * z[1::2]]), torch.cat([labels[::2], labels[1::2]])
+        whole = of.MixturePrior().fit(*both)
+        after = mixture.energy(z), mixture.gradient(z), mixture.mahalanobis_sq(z)
+        for found, expected in zip(after, (whole.energy(z), whole.gradient(z), whole.mahalanobis_sq(z)), strict=True):
+            torch.testing.assert_close(found, expected)
+        assert not any(torch.allclose(a, b) for a, b in zip(before, (*after[:2], mixture.whiten(z)), strict=False))
+
+    def test_a_second_fit_forgets_the_first(self, test_set):
+        z, labels = uneven()
+        twice = of.MixturePrior().fit(5 * z, labels)
+        twice.energy(z)
+        twice.fit(z, labels)
+        once = of.MixturePrior().fit(z, labels)
+        assert torch.equal(twice.energy(z), once.energy(z))
+        assert torch.equal(twice.gradient(z), once.gradient(z))
+
+    def test_a_fit_that_fails_leaves_the_first(self):
+        z, labels = uneven()
+        mixture = of.MixturePrior().fit(z, labels)
+        before = mixture.energy(z)
+        for wrong in (z[:0], z * torch.nan):
+            with pytest.raises(of.InputError):
+                mixture.fit(wrong, labels[: len(wrong)])
+        assert torch.equal(mixture.energy(z), before)
+
+
+class TestRefusals:
+    good = torch.rand(4, 3), torch.tensor([0, 0, 1, 1])
+
+    @pytest.mark.parametrize(
+        "z",
+        [
+            torch.rand(4),
+            torch.rand(0, 3),
+            torch.rand(4, 0),
+            torch.rand(2, 2, 3),
+            torch.ones(4, 3, dtype=torch.int64),
+            torch.ones(4, 3, dtype=torch.complex64),
+            torch.full((4, 3), torch.nan),
+            torch.full((4, 3), torch.inf),
+            torch.full((4, 3), 1e200, dtype=torch.float64) * torch.arange(4)[:, None],
+            torch.rand(4, 3).to_sparse(),
+            torch.rand(4, 3, device="meta"),
+            [[1.0, 2.0]],
+            None,
+        ],
+        ids=str,
+    )
+    def test_rows(self, z):
+        with pytest.raises(of.InputError, match="rows"):
+            of.MixturePrior().fit(z, self.good[1])
+        with pytest.raises(of.InputError, match="rows"):
+            of.MixturePrior().partial_fit(z, self.good[1])
+
+    @pytest.mark.parametrize(
+        "labels",
+        [torch.zeros(3).long(), torch.zeros(4), torch.zeros(4, 1).long(), torch.zeros(4).bool(), [0, 0, 1, 1], "abcd"],
+        ids=str,
+    )
+    def test_labels(self, labels):
+        with pytest.raises(of.InputError, match="labels"):
+            of.MixturePrior().fit(self.good[0], labels)
+
+    def test_pieces_of_different_widths(self):
+        labels = torch.zeros(4).long()
+        for workers in (1, 2):
+            with pytest.raises(of.InputError, match=r"columns|width"):
+                of.ClassStatistics.over([(torch.rand(4, w), labels) for w in (3, 2, 2, 3)], workers)
+
+    @pytest.mark.parametrize("n", [0, -3, 2.0, "5", None, True, 2**80])
+    def test_samples(self, n):
+        mixture = of.MixturePrior().fit(*self.good)
+        with pytest.raises(of.InputError, match="n is"):
+            mixture.sample(n, torch.Generator())
+
+    def test_what_the_formulas_take(self):
+        mixture = of.MixturePrior().fit(*self.good)
+        for wrong in (torch.rand(3), torch.rand(2, 4), torch.rand(1, 2, 3), torch.ones(2, 3).long()):
+            for formula in (mixture.energy, mixture.gradient, mixture.mahalanobis_sq, mixture.log_prob, mixture.whiten):
+                with pytest.raises(of.InputError, match="z "):
+                    formula(wrong)
+        with pytest.raises(of.InputError, match="generator"):
+            mixture.sample(3, 0)
+        with pytest.raises(of.InputError, match="statistics"):
+            mixture.merge("statistics")
+
+    @pytest.mark.parametrize("name", ["classes", "log_weights", "means", "mean", "eigenvalues", "eigenvectors"])
+    def test_states_of_another_shape_or_without_sense(self, name):
+        state = of.MixturePrior().fit(*self.good).state()
+        changes = [state[name][:-1], state[name][None], state[name][:0]]
+        if name != "classes":
+            changes += [state[name] * torch.nan]
+        if name == "eigenvalues":
+            changes += [-state[name], 0 * state[name]]
+        for changed in changes:
+            with pytest.raises(of.FileFormatError, match=r"mixture's"):
+                of.MixturePrior().load_state(state | {name: changed})
+        without = {key: value for key, value in state.items() if key != name}
+        with pytest.raises(of.FileFormatError, match=name):
+            of.MixturePrior().load_state(without)
+        of.MixturePrior().load_state(state | {"more": state["mean"]})
+
+
+def test_priors_that_cannot_be_sampled_say_so():
+    class Flat(of.Prior):
+        def fit(self, z, labels):
+            return self
+
+        def energy(self, z):
+            return z.sum(1)
+
+        def state(self):
+            return {}
+
+        def load_state(self, state):
+            return self
+
+    with pytest.raises(of.InputError, match="start='data'"):
+        Flat().sample(3, torch.Generator())

@@ -19,6 +19,7 @@ from outfield.errors import FileFormatError, InputError, MissingFieldError, NotF
 from outfield.features.fields import FIELDS
 from outfield.features.set import FeatureSet, FeatureSource
 from outfield.files import atomic, storage
+from outfield.modes import own_modes, products
 from outfield.progress import bar
 from outfield.scores.vectors import marked
 from outfield.version import __version__
@@ -80,7 +81,8 @@ class Detector(ABC):
             MissingFieldError: ``train`` lacks a field that this detector learns from.
         """
         self._begin(train, "fit")
-        self._fit(train if self.fits_in_pieces else train.in_memory())  # type: ignore[arg-type]  # as fits_in_pieces says
+        with own_modes(self.device), products(self.device):
+            self._fit(train if self.fits_in_pieces else train.in_memory())  # type: ignore[arg-type]  # as fits_in_pieces says
         return self._now_fitted(train)
 
     @final
@@ -135,10 +137,10 @@ class Detector(ABC):
         self._accept(test, self.score_needs, "score")
         self._check_width(test)
         rows, title, done = self._rows(), f"scoring with {type(self).__name__}", 0
-        scores = torch.empty(
-            len(test)
-        )  # filled in place: small results kept between large temporaries would split the heap
-        with torch.no_grad(), bar(title, len(test), "samples") as advance:
+        bar_of_rows = bar(title, len(test), "samples")
+        with own_modes(self.device), products(self.device), torch.no_grad(), bar_of_rows as advance:
+            # Filled in place: small results kept between large temporaries would split the heap.
+            scores = torch.empty(len(test), dtype=torch.float32, device="cpu")
             for batch in test.batches(rows, self.score_needs):
                 moved = {name: batch[name].to(self.device) for name in self.score_needs}
                 piece = self._score(moved).clamp(-LARGEST, LARGEST)
@@ -257,7 +259,12 @@ def load(path: atomic.PathLike) -> Detector:
         StorageError: there is no such file.
         FileFormatError: it is truncated, changed, or not a detector.
     """
-    header, tensors = storage.read(path, "detector")
+    with own_modes(torch.device("cpu")):
+        header, tensors = storage.read(path, "detector")
+        return _built(path, header, tensors)
+
+
+def _built(path: atomic.PathLike, header: dict[str, Any], tensors: dict[str, Tensor]) -> Detector:
     try:
         cls = DETECTORS[header["detector"]]
         detector: Detector = construct(cls, {name: from_plain(value) for name, value in header["settings"].items()})

@@ -54,7 +54,7 @@ class KNN(Detector):
         if self.k > len(train):
             raise TooFewSamplesError(f"k is {self.k} but there are only {len(train)} training samples; lower k")
         names = [name for name in ("features", "labels") if name in train.shapes]
-        bank = torch.empty(train.shapes["features"], device=self.device)
+        bank = torch.empty(train.shapes["features"], dtype=torch.float32, device=self.device)
         labels, done = [], 0
         for piece in train.batches(self.rows_at_once, names):
             rows = normalise(piece["features"].to(self.device))

@@ -13,6 +13,7 @@ from outfield.energy.priors.mixture import MixturePrior
 from outfield.energy.priors.moments import ClassStatistics, piece_rows, workers_for
 from outfield.energy.projection import normalise
 from outfield.features.set import FeatureSource
+from outfield.modes import own_modes
 from outfield.progress import Advance, bar
 
 
@@ -43,7 +44,8 @@ class MixtureDetector(Detector):
         self._check_width(batch)
         if not self._fitted:
             self.mixture_ = MixturePrior(self.floor)
-        self._learn(batch)
+        with own_modes(self.device):
+            self._learn(batch)
         return self._now_fitted(batch)
 
     def _fit(self, train: FeatureSource) -> None:

@@ -15,6 +15,7 @@ from torch import Tensor
 from outfield.config import require
 from outfield.energy.projection import Projection, identity
 from outfield.errors import InputError
+from outfield.modes import own_modes
 
 Energy = Callable[[Tensor], Tensor]
 
@@ -90,7 +91,8 @@ def run_chains(
     """Run one chain from each row of ``start`` (N, D).
 
     Args:
-        energy: (N, D) → (N,), each row's energy a function of that row alone, differentiable.
+        energy: (N, D) → (N,), each row's energy a function of that row alone, differentiable. Autocast of the caller does
+            not reach it; an energy that wants it enters it itself.
         start: Where the chains begin; it is projected first and not changed in place.
         sampler: :class:`Langevin`, :class:`MetropolisLangevin` or :class:`HamiltonianMonteCarlo`.
         project: Applied to the start and after every move.
@@ -114,7 +116,7 @@ def run_chains(
     require(isinstance(generator, torch.Generator), "generator", generator, "a torch.Generator")
     if generator.device.type != start.device.type:
         raise InputError(f"generator is on {generator.device}, but start on {start.device}; both must be on one device")
-    with torch.inference_mode(False):
+    with own_modes(start.device):
         return follow(energy, start.clone() if start.is_inference() else start, sampler, project, generator)
 
 

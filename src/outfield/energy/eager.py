@@ -10,8 +10,7 @@ The prior's energy has no gradient in θ, so it appears only inside the chains. 
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -22,6 +21,7 @@ from outfield.energy.network import CorrectedEnergy
 from outfield.energy.projection import Projection
 from outfield.energy.settings import Training
 from outfield.energy.starts import Start
+from outfield.modes import products
 
 
 class Positions(NamedTuple):
@@ -77,10 +77,10 @@ class EagerStep:
         self.training, self.sampler, self.project = training, sampler, project
         self.start, self.generator = start, generator
         parameters = [p for p in model.network.parameters() if p.requires_grad]
-        self.optimiser = torch.optim.Adam(parameters, lr=training.learning_rate, betas=training.betas)
+        self.optimiser = torch.optim.Adam(parameters, **adam_settings(training))
 
     def run(self, real: Tensor) -> Tensor:
-        with matmul_precision(self.training.precision):
+        with products(real.device, self.training.precision), torch.enable_grad():
             return self._run(real[0])
 
     def _run(self, real: Tensor) -> Tensor:
@@ -138,30 +138,15 @@ class _Rounded(nn.Module):
         return energy.float()
 
 
-@contextlib.contextmanager
-def matmul_precision(precision: str) -> Iterator[None]:
-    """Float32 products in full, or in TF32 for any other precision, on GPUs; put back afterwards."""
-    full = precision == "float32"
-    try:
-        before = torch.get_float32_matmul_precision()
-    except RuntimeError:  # someone has set it by torch.backends' newer fp32_precision, which forbids the older calls
-        place: Any = torch.backends.cuda.matmul
-        was, place.fp32_precision = place.fp32_precision, "ieee" if full else "tf32"
-        try:
-            yield
-        finally:
-            place.fp32_precision = was
-        return
-    torch.set_float32_matmul_precision("highest" if full else "high")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
-
-
 def part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """The entries whose names begin with ``prefix``, without it."""
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
+
+def adam_settings(training: Training) -> dict[str, Any]:
+    """Arguments of PyTorch's Adam, which takes Python's floats only."""
+    first, second = training.betas
+    return {"lr": float(training.learning_rate), "betas": (float(first), float(second))}
 
 
 def adam_state(optimiser: torch.optim.Adam) -> dict[str, Tensor]:

@@ -25,6 +25,7 @@ from outfield.energy.settings import Training
 from outfield.energy.starts import make_start
 from outfield.errors import DivergenceError, FileFormatError, InputError
 from outfield.files import atomic, storage
+from outfield.modes import own_modes, products
 
 CHECK_EVERY = 25
 """Batches between looks at the energies' size (each look waits for the device)."""
@@ -97,6 +98,20 @@ def train_seeds(
     for name in ("temperature", "prior", "prior_temperature"):
         if len({getattr(model, name) for model in models}) > 1:
             raise InputError(f"the models differ in {name}; models that are trained together must share it")
+    with own_modes(z.device):
+        return _trained(models, z, training, sampler, project, seeds, checkpoint, progress)
+
+
+def _trained(
+    models: Sequence[CorrectedEnergy],
+    z: Rows,
+    training: Training,
+    sampler: Sampler,
+    project: Projection,
+    seeds: Sequence[int],
+    checkpoint: Checkpoint | None,
+    progress: Progress | None,
+) -> list[History]:
     run = _Run(models, z, training, sampler, project, seeds)
     if checkpoint is not None and Path(checkpoint.path).exists():
         run.restore(checkpoint)
@@ -136,7 +151,7 @@ class _Run:
         self.epoch = self.batch = 0
         self.orders = torch.empty(len(models), len(z), dtype=torch.int64, device=z.device)
         self.sums = torch.zeros(len(models), 3, dtype=torch.float64, device=z.device)
-        self.largest = torch.zeros(len(models), device=z.device)
+        self.largest = torch.zeros(len(models), dtype=torch.float32, device=z.device)
         self.histories = [History() for _ in models]
         self._fingerprint: str | None = None
 
@@ -177,7 +192,7 @@ class _Run:
 
     def check_result(self) -> None:
         """The last step's weights have not been looked at yet: see what they make of real rows."""
-        with torch.no_grad():
+        with torch.no_grad(), products(self.z.device):
             rows = self.z[: self.batch_size]
             self.largest = torch.stack([model.residual(rows).abs().mean() for model in self.models])
         self.check()

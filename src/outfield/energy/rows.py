@@ -33,7 +33,7 @@ class RowsOnDisk:
 
     def __getitem__(self, index: Tensor | slice) -> Tensor:
         if isinstance(index, slice):
-            index = torch.arange(len(self))[index]
+            index = torch.arange(len(self), device="cpu")[index]
         rows = self.source.rows(index.flatten().cpu(), ["features"])["features"]
         return normalise(rows.to(self.device)).view(*index.shape, -1)
 
@@ -53,7 +53,7 @@ def rows_of(data: FeatureSource, device: torch.device) -> Iterator[Rows]:
     Rows of a Parquet file cannot be picked one by one, so its features are first copied to a temporary file.
     """
     if isinstance(data, FeatureSet):
-        z = torch.empty(data.shapes["features"], device=device)
+        z = torch.empty(data.shapes["features"], dtype=torch.float32, device=device)
         for start, piece in zip(range(0, len(data), ROWS_AT_ONCE), RowsOnDisk(data, device).pieces(), strict=True):
             z[start : start + len(piece)] = piece
         yield z

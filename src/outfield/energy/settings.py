@@ -9,6 +9,10 @@ from outfield.energy.starts import STARTS
 
 ENGINES = ("auto", "fused", "eager")
 PRECISIONS = ("auto", "float32", "tf32", "bfloat16")
+MOST = 10**9
+"""Epochs, rows or chain ends; more would never end."""
+LARGEST = 1e30
+"""Numbers above this leave what float32 can hold when they are squared or multiplied."""
 
 
 @configurable
@@ -19,20 +23,20 @@ class Training:
     To change one of them: ``dataclasses.replace(EBM().training, epochs=5)``.
 
     Args:
-        epochs: passes over the training features.
-        batch_size: real rows, and chains, in a step; a rest smaller than a batch waits for the next epoch's shuffle.
-        learning_rate: of Adam.
-        betas: of Adam.
+        epochs: Passes over the training features.
+        batch_size: Real rows, and chains, in a step; a rest smaller than a batch waits for the next epoch's shuffle.
+        learning_rate: Learning rate of Adam.
+        betas: Decay rates of Adam's two moments.
         l2: α, weight of the squared energies.
-        input_noise: standard deviation of the noise on real rows and chain ends in the loss.
-        start: where chains begin: "prior", "normal", "data", "replay", or "auto": the prior where there is one, else normal.
-        replay_size: chain ends kept by "replay".
-        replay_fresh: share of chains that "replay" begins anew.
-        energy_limit: mean absolute energy above which training counts as diverged.
+        input_noise: Standard deviation of the noise on real rows and chain ends in the loss.
+        start: Where chains begin: "prior", "normal", "data", "replay", or "auto": the prior where there is one, else normal.
+        replay_size: Number of chain ends that "replay" keeps.
+        replay_fresh: Share of chains that "replay" begins anew.
+        energy_limit: Mean absolute energy above which training counts as diverged.
         engine: "fused" (:mod:`outfield.energy.engine`), "eager" (plain PyTorch), or "auto": fused wherever it can run.
-        precision: of the network's matrix products while training: "float32", "tf32", "bfloat16", or "auto": bfloat16 in the
-            fused engine on a GPU that has units for it, else float32. Weights, chains and sums are float32 in any case; the
-            prior's products keep at least TF32's precision.
+        precision: Precision of the network's matrix products while training: "float32", "tf32", "bfloat16", or "auto":
+            bfloat16 in the fused engine on a GPU that has units for it, else float32. Weights, chains and sums are float32 in
+            any case; the prior's products keep at least TF32's precision. On a CPU "tf32" is float32.
     """
 
     epochs: int = 20
@@ -49,20 +53,17 @@ class Training:
     precision: str = "auto"
 
     def __post_init__(self) -> None:
-        for name, least in (("epochs", 1), ("batch_size", 1), ("replay_size", 1)):
-            require_number(name, getattr(self, name), least=least, whole=True)
+        for name in ("epochs", "batch_size", "replay_size"):
+            require_number(name, getattr(self, name), least=1, most=MOST, whole=True)
         for name in ("l2", "input_noise"):
-            require_number(name, getattr(self, name), least=0)
+            require_number(name, getattr(self, name), least=0, most=LARGEST)
         for name in ("learning_rate", "energy_limit"):
-            require_number(name, getattr(self, name), above=0)
+            require_number(name, getattr(self, name), above=0, most=LARGEST)
         require_number("replay_fresh", self.replay_fresh, least=0, most=1)
         for name, known in (("start", STARTS), ("engine", ENGINES), ("precision", PRECISIONS)):
             value = getattr(self, name)
-            require(value in known, name, value, f"one of {', '.join(known)}")
+            require(isinstance(value, str) and value in known, name, value, f"one of {', '.join(known)}")
         pair = isinstance(self.betas, tuple) and len(self.betas) == 2
-        require(
-            pair and all(0 <= beta < 1 for beta in self.betas),
-            "betas",
-            self.betas,
-            "a pair of numbers from 0 to below 1",
-        )
+        require(pair, "betas", self.betas, "a pair of numbers from 0 to below 1")
+        for beta in self.betas:
+            require_number("betas", beta, least=0, most=1 - 1e-9)

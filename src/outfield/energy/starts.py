@@ -93,7 +93,7 @@ class FromReplay:
         if self._buffer is None:
             self._buffer = new[torch.arange(max(self.size, n), device=device) % n]
         self._chosen = torch.randperm(len(self._buffer), generator=generator, device=device)[:n]
-        renew = torch.rand(n, generator=generator, device=device) < self.fresh_share
+        renew = torch.rand(n, generator=generator, device=device, dtype=torch.float32) < self.fresh_share
         return torch.where(renew[:, None], new, self._buffer[self._chosen])
 
     def end(self, ends: Tensor) -> None:

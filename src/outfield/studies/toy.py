@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -55,18 +56,19 @@ class ToyData:
 
 def draw_cross(n: int, generator: torch.Generator) -> Tensor:
     """n points on a cross: uniform along one of two bars of half-length 1, normal across with deviation 0.1 (n, 2)."""
-    along = (2 * torch.rand(n, generator=generator) - 1) * ARM_LENGTH
-    across = ARM_WIDTH * torch.randn(n, generator=generator)
-    upright = torch.rand(n, generator=generator) < 0.5
+    kind: dict[str, Any] = {"generator": generator, "dtype": torch.float32, "device": generator.device}
+    along = (2 * torch.rand(n, **kind) - 1) * ARM_LENGTH
+    across = ARM_WIDTH * torch.randn(n, **kind)
+    upright = torch.rand(n, **kind) < 0.5
     return torch.where(upright[:, None], torch.stack([across, along], 1), torch.stack([along, across], 1))
 
 
 def make_data(name: str, seed: int = 0, per_mode: int = 2000) -> ToyData:
     """The data set of that name, "cross" or "grid"."""
     if name == "cross":
-        centres, half_width = torch.zeros(1, 2), 4.0
+        centres, half_width = torch.zeros(1, 2, dtype=torch.float32), 4.0
     elif name == "grid":
-        line = torch.tensor([-SPACING, 0.0, SPACING])
+        line = torch.tensor([-SPACING, 0.0, SPACING], dtype=torch.float32)
         centres, half_width = torch.cartesian_prod(line, line), SPACING + 4.0
     else:
         raise UnknownNameError(f"there is no toy data set {name!r}; there are cross and grid")

@@ -11,6 +11,8 @@ import functools
 import torch
 from torch import Tensor
 
+from outfield.modes import rounded_products
+
 SMALLEST = 2**16
 """Entries from which a matrix is worth the trouble."""
 
@@ -29,7 +31,9 @@ class Packed:
 
 
 def pack(weight: Tensor) -> Packed | None:
-    """The matrix (out, in) packed, or None where that cannot be done or does not pay."""
+    """The matrix (out, in) packed, or None where that cannot be done, does not pay, or would round its operands."""
+    if rounded_products(weight.device) and weight.dtype == torch.float32:
+        return None
     if weight.device.type != "cpu" or weight.numel() < SMALLEST or not _works(weight.dtype):
         return None
     return Packed(weight)
@@ -47,8 +51,8 @@ def _reorder(weight: Tensor) -> Tensor:
 @functools.cache
 def _works(dtype: torch.dtype) -> bool:
     """Whether this build of PyTorch has the operations and they give what an ordinary product gives."""
-    generator = torch.Generator().manual_seed(0)
-    x, weight = (torch.randn(4, 16, generator=generator).to(dtype) for _ in range(2))
+    generator = torch.Generator("cpu").manual_seed(0)
+    x, weight = (torch.randn(4, 16, generator=generator, device="cpu", dtype=torch.float32).to(dtype) for _ in range(2))
     try:
         found = Packed(weight)(x, None, "leaky_relu", 0.25)
     except (RuntimeError, AttributeError, TypeError):

@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from outfield.energy.chains import moves_at_once
-from outfield.energy.eager import Positions, matmul_precision, part
+from outfield.energy.eager import Positions, part
 from outfield.energy.engine.recorder import Recorder
 from outfield.energy.network import CorrectedEnergy, Layers, layers_of
 from outfield.energy.samplers import Langevin, linear
 from outfield.energy.settings import Training
 from outfield.energy.starts import Memoryless, Start
+from outfield.modes import products
 
 
 class Operations(Protocol):
@@ -82,7 +83,7 @@ class FusedStep:
         self.training, self.sampler, self.operations = training, sampler, operations
         first = layers.linears[0]
         device, seeds = first.weight.device, len(models)
-        products = torch.bfloat16 if training.precision == "bfloat16" else torch.float32
+        operands = torch.bfloat16 if training.precision == "bfloat16" else torch.float32
         widths = [linear_.out_features for linear_ in layers.linears[:-1]]
 
         def buffers(rows: int, dtype: torch.dtype, *columns: int) -> list[Tensor]:
@@ -91,18 +92,18 @@ class FusedStep:
         d = first.in_features
         self.real, z, self.grad = buffers(batch_size, torch.float32, d, d, d)
         at_once = moves_at_once(sampler.steps, batch_size * d)
-        self.noise = torch.empty(seeds, at_once, batch_size, d, device=device)
-        self.shake = torch.empty(seeds, 2, batch_size, d, device=device)
-        self.z = Positions(z, z, z) if products == torch.float32 else Positions(z, *buffers(batch_size, products, d, d))
-        self.below, self.back = buffers(batch_size, products, *widths[:-1]), buffers(batch_size, products, *widths)
-        self.inputs = buffers(2 * batch_size, products, d, *widths)
-        self.gradients = buffers(2 * batch_size, products, *widths, 1)
+        self.noise = torch.empty(seeds, at_once, batch_size, d, dtype=torch.float32, device=device)
+        self.input_noise = torch.empty(seeds, 2, batch_size, d, dtype=torch.float32, device=device)
+        self.z = Positions(z, z, z) if operands == torch.float32 else Positions(z, *buffers(batch_size, operands, d, d))
+        self.below, self.back = buffers(batch_size, operands, *widths[:-1]), buffers(batch_size, operands, *widths)
+        self.inputs = buffers(2 * batch_size, operands, d, *widths)
+        self.gradients = buffers(2 * batch_size, operands, *widths, 1)
         self.energy = buffers(2 * batch_size, torch.float32, 1)[0]
-        self.result = torch.empty(seeds, 5, device=device)
+        self.result = torch.empty(seeds, 5, dtype=torch.float32, device=device)
         self.recorder = Recorder(device, self.generators)
 
     def run(self, real: Tensor) -> Tensor:
-        with self.recorder.on_device(), torch.no_grad(), matmul_precision(self.training.precision):
+        with self.recorder.on_device(), torch.no_grad(), products(real.device, self.training.precision):
             self.real.copy_(real)
             if not self._starts_inside:
                 self._begin()
@@ -163,10 +164,10 @@ class FusedStep:
         ops, batch = self.operations, self.real.shape[1]
         with self.recorder.beside():
             ops.advance()
-        self._draw(self.shake)
+        self._draw(self.input_noise)
         for index, rows in enumerate((self.real, self.z.exact)):
             into = self.inputs[0][:, index * batch : (index + 1) * batch]
-            torch.add(rows, self.shake[:, index], alpha=self.training.input_noise, out=into)
+            torch.add(rows, self.input_noise[:, index], alpha=self.training.input_noise, out=into)
         inputs = [self.inputs[0]]
         for layer, out in enumerate(self.inputs[1:]):
             inputs.append(ops.forward(layer, inputs[layer], out))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from outfield.energy import projection
-from outfield.energy.eager import Positions, adam_state, load_adam_state
+from outfield.energy.eager import Positions, adam_settings, adam_state, load_adam_state
 from outfield.energy.engine.packing import Packed, pack
 from outfield.energy.network import CorrectedEnergy, Layers, layers_of
 from outfield.energy.priors.mixture import MixturePrior
@@ -29,9 +29,8 @@ class TorchOperations:
         parameters = [p for layer in self.linears for p in (layer.weight, layer.bias)]
         for p in parameters:
             p.grad = torch.zeros_like(p)
-        settings: dict[str, Any] = {"lr": training.learning_rate, "betas": training.betas}
         on_gpu = parameters[0].is_cuda
-        self.optimiser = torch.optim.Adam(parameters, **settings, fused=not on_gpu, capturable=on_gpu)
+        self.optimiser = torch.optim.Adam(parameters, **adam_settings(training), fused=not on_gpu, capturable=on_gpu)
         # In float32 these are the parameters themselves, not copies.
         self.weights = [layer.weight.detach().to(self.products) for layer in self.linears]
         self.biases = [layer.bias.detach().to(self.products) for layer in self.linears]

@@ -77,8 +77,8 @@ def tile_for(
 @functools.cache
 def works(device: torch.device) -> bool:
     """Whether kernels can be compiled and run there (Triton also needs a C compiler)."""
-    x = torch.ones(1, 16, 16, device=device)
-    out, row = torch.zeros_like(x), torch.zeros(1, 16, device=device)
+    x = torch.ones(1, 16, 16, dtype=torch.float32, device=device)
+    out, row = torch.zeros_like(x), torch.zeros(1, 16, dtype=torch.float32, device=device)
     flags = {"M": 16, "N": 16, "K": 16, "PRECISION": "ieee", "EVEN": True, "LAST": False, "CHAINED": False}
     try:
         with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
@@ -107,7 +107,7 @@ class TritonOperations:
         device = self.weights[0].device
         self.steps = torch.zeros((), dtype=torch.float64, device=device)
         self.betas = torch.tensor(training.betas, dtype=torch.float64, device=device)
-        self.corrections = torch.ones(2, device=device)
+        self.corrections = torch.ones(2, dtype=torch.float32, device=device)
         self.copies = [w.to(torch.bfloat16) if self.rounded else w for w in self.weights]
         on_gpu = device.type == "cuda"
         properties = torch.cuda.get_device_properties(device) if on_gpu else None
@@ -195,7 +195,7 @@ class TritonOperations:
     def learn(self, layer: int, g: Tensor, x: Tensor) -> None:
         seeds, inner, rows = g.shape
         columns, training = x.shape[2], self.training
-        optimiser = (training.learning_rate, *training.betas, 1e-8)
+        optimiser = (*map(float, (training.learning_rate, *training.betas)), 1e-8)
         first = training.betas[0] != 0
         firsts, seconds = self.firsts[2 * layer : 2 * layer + 2], self.seconds[2 * layer : 2 * layer + 2]
         self._launch(

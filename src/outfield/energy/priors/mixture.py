@@ -11,100 +11,18 @@ whatever K is.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Self
 
 import torch
 from torch import Tensor
 
-from outfield.config import configurable, require_number
-from outfield.energy.priors.moments import ClassStatistics, one_thread_each
+from outfield.config import configurable, require, require_number
+from outfield.energy.priors.moments import ClassStatistics
+from outfield.energy.priors.parameters import MixtureParameters, Prepared, mahalanobis_sq
 from outfield.energy.priors.prior import Prior
-from outfield.errors import FileFormatError, InputError, NotFittedError
-
-TOLERANCE = 1e-2
-"""Rounding of a squared distance above which the slower, refined formula is taken; real features stay far below it."""
-
-
-def mahalanobis_sq(w: Tensor, centres: Tensor) -> Tensor:
-    """Squared distances ‖w_i − m_c‖² (N, K) of whitened rows w (N, D) to whitened class means m_c (K, D).
-
-    Expanded into ‖w‖² − 2 w·m + ‖m‖², so that the work is one matrix product; rounding below 0 is cut off.
-    """
-    cross = torch.addmm(centres.square().sum(1), w, centres.T, alpha=-2)
-    return (cross + w.square().sum(1, keepdim=True)).clamp_min(0)
-
-
-def mahalanobis_sq_refined(w: Tensor, centres: Tensor) -> Tensor:
-    """The same where ‖m‖² is so large that the expansion's rounding would drown small distances.
-
-    With the nearest class a found by the expansion and u = w − m_a, ‖w − m_c‖² = ‖u‖² − 2 u·(m_c − m_a) + ‖m_c − m_a‖², whose
-    terms are small for the classes near w.
-    """
-    nearest = mahalanobis_sq(w.detach(), centres).argmin(1)
-    u = w - centres[nearest]
-    along = u @ centres.T
-    apart = torch.cdist(centres, centres, compute_mode="donot_use_mm_for_euclid_dist").square()
-    return (
-        u.square().sum(1, keepdim=True) - 2 * (along - along.gather(1, nearest[:, None])) + apart[nearest]
-    ).clamp_min(0)
-
-
-@dataclass(frozen=True)
-class MixtureParameters:
-    """What the mixture is made of, float64 (classes int64).
-
-    Attributes:
-        classes: labels (K,).
-        log_weights: log π_c (K,).
-        means: μ_c (K, D).
-        mean: Σ_c π_c μ_c (D,), the origin of the whitened coordinates.
-        eigenvalues: λ (D,), ascending, floored.
-        eigenvectors: V (D, D), Σ = V diag(λ) Vᵀ.
-    """
-
-    classes: Tensor
-    log_weights: Tensor
-    means: Tensor
-    mean: Tensor
-    eigenvalues: Tensor
-    eigenvectors: Tensor
-
-    @classmethod
-    def of(cls, statistics: ClassStatistics, floor: float) -> MixtureParameters:
-        """From the statistics, with eigenvalues raised to ``floor`` times the largest (see :class:`MixturePrior`)."""
-        n = statistics.counts.sum()
-        weights = statistics.counts / n
-        covariance = statistics.scatter / n
-        with one_thread_each():  # LAPACK gains little from more, and waits long for them on a busy machine
-            eigenvalues, eigenvectors = torch.linalg.eigh((covariance + covariance.T) / 2)
-        mean_square = float(covariance.trace() + weights @ statistics.means.square().sum(1)) / len(covariance)
-        scale = max(float(eigenvalues[-1]), floor * mean_square) or 1.0
-        return cls(
-            classes=statistics.classes,
-            log_weights=weights.log(),
-            means=statistics.means,
-            mean=weights @ statistics.means,
-            eigenvalues=eigenvalues.clamp_min(floor * scale),
-            eigenvectors=eigenvectors.contiguous(),  # as a file gives it back: layout decides the last bit
-        )
-
-
-class Ready:
-    """The parameters as the formulas use them, in one type on one device."""
-
-    def __init__(self, p: MixtureParameters, like: Tensor) -> None:
-        whitening = p.eigenvectors * p.eigenvalues.rsqrt()
-        colouring = p.eigenvalues.sqrt()[:, None] * p.eigenvectors.T
-        self.mean = p.mean.to(like)
-        self.means = p.means.to(like)
-        self.log_weights = p.log_weights.to(like)
-        self.whitening = whitening.to(like)
-        self.centres = ((p.means - p.mean) @ whitening).to(like)
-        self.colouring = colouring.to(like)
-        self.offsets = self.log_weights - 0.5 * self.centres.square().sum(1)
-        rounding = torch.finfo(like.dtype).eps * float(self.centres.square().sum(1).max())
-        self.distances = mahalanobis_sq_refined if rounding > TOLERANCE else mahalanobis_sq
+from outfield.errors import InputError, NotFittedError
+from outfield.modes import in_full, own_modes, products
 
 
 @configurable
@@ -116,7 +34,7 @@ class MixturePrior(Prior):
     π_c, so a temperature that the paper states for E_G is half as large here (its T_G = 1000 is 500).
 
     Args:
-        floor: eigenvalues of Σ below ``floor`` times the largest are raised to that. It keeps the energy finite with fewer
+        floor: Eigenvalues of Σ below ``floor`` times the largest are raised to that. It keeps the energy finite with fewer
             samples than dimensions or constant features (directions never seen in training become steep walls), and lies
             far below the eigenvalues of real features (6e-5 of the largest for CIFAR-10). When all features are constant
             the floor is ``floor``² times their mean square.
@@ -129,14 +47,15 @@ class MixturePrior(Prior):
         self.floor = floor
         self._statistics: ClassStatistics | None = None
         self._parameters: MixtureParameters | None = None
-        self._ready: dict[tuple[torch.device, torch.dtype], Ready] = {}
+        self._prepared: dict[tuple[torch.device, torch.dtype], Prepared] = {}
 
     def fit(self, z: Tensor, labels: Tensor | None) -> Self:
         """Learn from all rows: z (N, D), labels (N,)."""
         if labels is None:
             raise InputError("the mixture needs labels; pass zeros for a single Gaussian")
+        statistics = ClassStatistics.of(z, labels)
         self._statistics, self._parameters = None, None
-        return self.partial_fit(z, labels)
+        return self.merge(statistics)
 
     def partial_fit(self, z: Tensor, labels: Tensor) -> Self:
         """Learn from one more batch: rows z (N, D), labels (N,)."""
@@ -144,10 +63,11 @@ class MixturePrior(Prior):
 
     def merge(self, statistics: ClassStatistics) -> Self:
         """Learn from statistics gathered elsewhere (another process, another machine)."""
+        require(isinstance(statistics, ClassStatistics), "statistics", statistics, "an outfield.ClassStatistics")
         if self._statistics is None and self._parameters is not None:
             raise InputError("this mixture was loaded from a file, which holds no statistics; fit a new one instead")
         self._statistics = statistics if self._statistics is None else self._statistics.merge(statistics)
-        self._parameters, self._ready = None, {}
+        self._parameters, self._prepared = None, {}
         return self
 
     @property
@@ -156,48 +76,59 @@ class MixturePrior(Prior):
         if self._parameters is None:
             if self._statistics is None:
                 raise NotFittedError("this mixture is not fitted; call fit or partial_fit first")
-            self._parameters = MixtureParameters.of(self._statistics, self.floor)
+            with torch.inference_mode(False):  # whatever is kept must be usable outside of it
+                self._parameters = MixtureParameters.of(self._statistics, self.floor)
         return self._parameters
 
-    def ready(self, like: Tensor) -> Ready:
+    def prepared(self, like: Tensor) -> Prepared:
         """The learned parameters as the formulas use them, in the type and on the device of ``like``; made once."""
         key = (like.device, like.dtype)
-        if key not in self._ready:
-            self._ready[key] = Ready(self.parameters_, like)
-        return self._ready[key]
+        if key not in self._prepared:
+            require(like.is_floating_point(), "z", like.dtype, "a floating tensor")
+            with torch.inference_mode(False):
+                self._prepared[key] = Prepared(self.parameters_, like)
+        return self._prepared[key]
 
+    @in_full
     def whiten(self, z: Tensor) -> Tensor:
         """w = (z − m) V diag(λ)^(−1/2) (N, D): coordinates in which every class has covariance I."""
-        ready = self.ready(z)
-        return (z - ready.mean) @ ready.whitening
+        known = self.prepared(z)
+        if z.ndim != 2 or z.shape[1] != len(known.mean):
+            raise InputError(
+                f"z has shape {tuple(z.shape)}; this mixture takes rows of {len(known.mean)} numbers, (N, D)"
+            )
+        return (z - known.mean) @ known.whitening
 
+    @in_full
     def mahalanobis_sq(self, z: Tensor) -> Tensor:
         """d_c²(z) for every class (N, K)."""
-        ready = self.ready(z)
-        return ready.distances(self.whiten(z), ready.centres)
+        known = self.prepared(z)
+        return known.distances(self.whiten(z), known.centres)
 
+    @in_full
     def energy_whitened(self, w: Tensor) -> Tensor:
         """The energy at whitened points w (N, D) → (N,)."""
-        ready = self.ready(w)
-        return -torch.logsumexp(ready.log_weights - 0.5 * ready.distances(w, ready.centres), dim=1)
+        known = self.prepared(w)
+        return -torch.logsumexp(known.log_weights - 0.5 * known.distances(w, known.centres), dim=1)
 
     def energy(self, z: Tensor) -> Tensor:
         """E(z) = −log Σ_c π_c exp(−½ d_c²(z)) (N,)."""
         return self.energy_whitened(self.whiten(z))
 
+    @in_full
     def gradient(self, z: Tensor) -> Tensor:
         """∇E(z) = V diag(λ)^(−1/2) (w − Σ_c p_c(z) m_c) (N, D), p_c the posterior of class c: :meth:`energy` differentiated."""
-        ready = self.ready(z)
+        known = self.prepared(z)
         w = self.whiten(z)
         if self.well_scaled(z):
-            posterior = torch.addmm(ready.offsets, w, ready.centres.T).softmax(1)
+            posterior = torch.addmm(known.offsets, w, known.centres.T).softmax(1)
         else:
-            posterior = (ready.log_weights - 0.5 * ready.distances(w, ready.centres)).softmax(1)
-        return torch.addmm(w, posterior, ready.centres, alpha=-1) @ ready.whitening.T
+            posterior = (known.log_weights - 0.5 * known.distances(w, known.centres)).softmax(1)
+        return torch.addmm(w, posterior, known.centres, alpha=-1) @ known.whitening.T
 
     def well_scaled(self, like: Tensor) -> bool:
         """Whether distances in the type of ``like`` need no refinement (see :func:`mahalanobis_sq_refined`)."""
-        return self.ready(like).distances is mahalanobis_sq
+        return self.prepared(like).distances is mahalanobis_sq
 
     def log_prob(self, z: Tensor) -> Tensor:
         """log q(z) with its constant (N,): exp of it integrates to 1."""
@@ -207,18 +138,23 @@ class MixturePrior(Prior):
 
     def sample(self, n: int, generator: torch.Generator) -> Tensor:
         """n points from q (n, D), float32: one component is chosen for each, and only that one is drawn."""
-        noise = torch.randn(n, len(self.parameters_.mean), generator=generator, device=generator.device)
-        ready = self.ready(noise)
-        chosen = torch.multinomial(ready.log_weights.exp(), n, replacement=True, generator=generator)
-        return ready.means[chosen] + noise @ ready.colouring
+        require_number("n", n, least=1, most=2**40, whole=True)
+        require(isinstance(generator, torch.Generator), "generator", generator, "a torch.Generator")
+        width = len(self.parameters_.mean)
+        noise = torch.randn(n, width, generator=generator, device=generator.device, dtype=torch.float32)
+        known = self.prepared(noise)
+        chosen = torch.multinomial(known.log_weights.exp(), n, replacement=True, generator=generator)
+        with own_modes(noise.device), products(noise.device):
+            return known.means[chosen] + noise @ known.colouring
 
     def state(self) -> dict[str, Tensor]:
         return {field.name: getattr(self.parameters_, field.name) for field in fields(MixtureParameters)}
 
     def load_state(self, state: dict[str, Tensor]) -> Self:
-        missing = sorted({field.name for field in fields(MixtureParameters)} - set(state))
-        if missing:
-            raise FileFormatError(f"the mixture's state lacks {', '.join(missing)}")
-        whole = {name: value.double() if value.is_floating_point() else value for name, value in state.items()}
-        self._statistics, self._parameters, self._ready = None, MixtureParameters(**whole), {}
+        """Take back what :meth:`state` gave.
+
+        Raises:
+            FileFormatError: a tensor is missing, or is not of the shape or among the values that the others call for.
+        """
+        self._statistics, self._parameters, self._prepared = None, MixtureParameters.from_state(state), {}
         return self

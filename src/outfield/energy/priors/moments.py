@@ -7,14 +7,15 @@ normalised, converted, centred and multiplied before the next one arrives, and n
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from outfield.energy.priors.workers import can_limit, one_core_worker
 from outfield.energy.projection import identity
 from outfield.errors import InputError
 
@@ -48,7 +49,12 @@ class ClassStatistics:
 
     @classmethod
     def of(cls, z: Tensor, labels: Tensor) -> ClassStatistics:
-        """Statistics of one batch: z (N, D) of any floating type, labels (N,)."""
+        """Statistics of one batch: z (N, D) of any floating type, labels (N,).
+
+        Raises:
+            InputError: z is not a finite floating matrix with rows, or labels are not one whole number for each.
+        """
+        _check(z, labels)
         size = piece_rows(z.shape[1], z.device)
         return cls.over(zip(z.split(size), labels.split(size), strict=True), workers_for(len(z), z.shape[1], z.device))
 
@@ -64,11 +70,15 @@ class ClassStatistics:
             pieces: rows (n, D) and labels (n,); at least one piece. See :func:`piece_rows` for a good n.
             workers: threads that share the work, see :func:`workers_for`.
             prepare: what is done to the rows of a piece first, in its worker: (n, D) → z (n, D).
+
+        Raises:
+            InputError: there is no piece, or one does not hold finite rows and a label for each.
         """
         sums = [_Sums(prepare) for _ in range(workers)]
         if workers == 1:
-            for rows, labels in pieces:
-                sums[0].add(rows, labels)
+            with torch.inference_mode(False):
+                for rows, labels in pieces:
+                    sums[0].add(rows, labels)
         else:
             _share_out(pieces, sums)
         parts = [part.statistics() for part in sums if not part.empty]
@@ -77,6 +87,10 @@ class ClassStatistics:
         whole = parts[0]
         for part in parts[1:]:
             whole = whole.merge(part)
+        if not bool(torch.isfinite(whole.means).all() & torch.isfinite(whole.scatter).all()):
+            raise InputError(
+                "rows hold values that are not finite, or whose squares are not; all must be finite numbers"
+            )
         return whole
 
     def merge(self, other: ClassStatistics) -> ClassStatistics:
@@ -125,7 +139,12 @@ class _Sums:
 
     def add(self, rows: Tensor, labels: Tensor) -> None:
         """Take one piece: rows (n, D), labels (n,)."""
+        _check(rows, labels)
         z = self.prepare(rows).double()
+        if not self.empty and z.shape[1] != self.totals.shape[1]:
+            raise InputError(
+                f"rows have {z.shape[1]} columns, but rows before them {self.totals.shape[1]}; they must agree"
+            )
         found, index = labels.to(z.device).unique(return_inverse=True)
         if self.empty:
             self._begin(found[:0], z[:0])
@@ -160,6 +179,18 @@ class _Sums:
         return ClassStatistics(self.classes, self.counts, self.points + away, scatter)
 
 
+def _check(rows: Tensor, labels: Tensor) -> None:
+    """Refuse a piece that is not rows (n, D) and labels (n,), at least one."""
+    good = isinstance(rows, Tensor) and rows.layout == torch.strided and rows.is_floating_point() and not rows.is_meta
+    if not good or rows.ndim != 2 or not rows.numel():
+        got = f"{rows.dtype} of shape {tuple(rows.shape)}" if isinstance(rows, Tensor) else type(rows).__name__
+        raise InputError(f"rows must be a dense floating tensor of shape (samples, width); got {got}")
+    kinds = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+    if not isinstance(labels, Tensor) or labels.dtype not in kinds or labels.shape != rows.shape[:1]:
+        got = f"{labels.dtype} of shape {tuple(labels.shape)}" if isinstance(labels, Tensor) else type(labels).__name__
+        raise InputError(f"labels must be whole numbers, a tensor of shape ({len(rows)},); got {got}")
+
+
 def _class_means(z: Tensor, index: Tensor, classes: int) -> Tensor:
     sums = z.new_zeros(classes, z.shape[1]).index_add_(0, index, z)
     return sums / torch.bincount(index, minlength=classes)[:, None]
@@ -171,8 +202,11 @@ def piece_rows(width: int, device: torch.device) -> int:
 
 
 def workers_for(rows: int, width: int, device: torch.device) -> int:
-    """Threads worth starting for so many rows: torch's number at most, one where the work is a GPU's."""
-    if device.type != "cpu":
+    """Threads worth starting for so many rows: torch's number at most, one where the work is a GPU's.
+
+    Also one where workers could not be kept to one core each: then every operation uses all threads.
+    """
+    if device.type != "cpu" or not can_limit():
         return 1
     return max(1, min(torch.get_num_threads(), rows // piece_rows(width, device)))
 
@@ -180,22 +214,11 @@ def workers_for(rows: int, width: int, device: torch.device) -> int:
 def _share_out(pieces: Iterable[tuple[Tensor, Tensor]], sums: list[_Sums]) -> None:
     """Piece i goes to worker i mod T, at most ``AHEAD`` of them waiting for each; the first error is raised here."""
     waiting: deque[Future[None]] = deque()
-    with one_thread_each(), ExitStack() as stack:
-        pools = [stack.enter_context(ThreadPoolExecutor(1, "moments", torch.set_num_threads, (1,))) for _ in sums]
+    with ExitStack() as stack:
+        pools = [stack.enter_context(one_core_worker("moments")) for _ in sums]
         for i, (rows, labels) in enumerate(pieces):
             if len(waiting) == AHEAD * len(sums):
                 waiting.popleft().result()
             waiting.append(pools[i % len(sums)].submit(sums[i % len(sums)].add, rows, labels))
         while waiting:
             waiting.popleft().result()
-
-
-@contextmanager
-def one_thread_each() -> Iterator[None]:
-    """Operations of this thread, and of threads started meanwhile, run on one core each; afterwards as before."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)

@@ -1,0 +1,115 @@
+"""What the mixture is made of, and squared distances in the coordinates in which every class is a unit ball."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+from outfield.energy.priors.moments import ClassStatistics
+from outfield.energy.priors.workers import on_one_core
+from outfield.errors import FileFormatError
+
+TOLERANCE = 1e-2
+"""Rounding of a squared distance above which the slower, refined formula is taken; real features stay far below it."""
+
+
+def mahalanobis_sq(w: Tensor, centres: Tensor) -> Tensor:
+    """Squared distances ‖w_i − m_c‖² (N, K) of whitened rows w (N, D) to whitened class means m_c (K, D).
+
+    Expanded into ‖w‖² − 2 w·m + ‖m‖², so that the work is one matrix product; rounding below 0 is cut off.
+    """
+    cross = torch.addmm(centres.square().sum(1), w, centres.T, alpha=-2)
+    return (cross + w.square().sum(1, keepdim=True)).clamp_min(0)
+
+
+def mahalanobis_sq_refined(w: Tensor, centres: Tensor) -> Tensor:
+    """The same where ‖m‖² is so large that the expansion's rounding would drown small distances.
+
+    With the nearest class a found by the expansion and u = w − m_a, ‖w − m_c‖² = ‖u‖² − 2 u·(m_c − m_a) + ‖m_c − m_a‖², whose
+    terms are small for the classes near w.
+    """
+    nearest = mahalanobis_sq(w.detach(), centres).argmin(1)
+    u = w - centres[nearest]
+    along = u @ centres.T
+    apart = torch.cdist(centres, centres, compute_mode="donot_use_mm_for_euclid_dist").square()
+    return (
+        u.square().sum(1, keepdim=True) - 2 * (along - along.gather(1, nearest[:, None])) + apart[nearest]
+    ).clamp_min(0)
+
+
+@dataclass(frozen=True)
+class MixtureParameters:
+    """What the mixture is made of, float64 (classes int64).
+
+    Attributes:
+        classes: labels (K,).
+        log_weights: log π_c (K,).
+        means: μ_c (K, D).
+        mean: Σ_c π_c μ_c (D,), the origin of the whitened coordinates.
+        eigenvalues: λ (D,), ascending, floored.
+        eigenvectors: V (D, D), Σ = V diag(λ) Vᵀ.
+    """
+
+    classes: Tensor
+    log_weights: Tensor
+    means: Tensor
+    mean: Tensor
+    eigenvalues: Tensor
+    eigenvectors: Tensor
+
+    @classmethod
+    def of(cls, statistics: ClassStatistics, floor: float) -> MixtureParameters:
+        """From the statistics, with eigenvalues raised to ``floor`` times the largest (see :class:`MixturePrior`)."""
+        n = statistics.counts.sum()
+        weights = statistics.counts / n
+        covariance = statistics.scatter / n
+        symmetric = (covariance + covariance.T) / 2
+        # LAPACK gains little from more cores, and waits long for them on a busy machine.
+        eigenvalues, eigenvectors = on_one_core(lambda: torch.linalg.eigh(symmetric))
+        mean_square = float(covariance.trace() + weights @ statistics.means.square().sum(1)) / len(covariance)
+        scale = max(float(eigenvalues[-1]), floor * mean_square) or 1.0
+        return cls(
+            classes=statistics.classes,
+            log_weights=weights.log(),
+            means=statistics.means.clone(),
+            mean=weights @ statistics.means,
+            eigenvalues=eigenvalues.clamp_min(floor * scale),
+            eigenvectors=eigenvectors.contiguous(),  # as a file gives it back: layout decides the last bit
+        )
+
+    @classmethod
+    def from_state(cls, state: dict[str, Tensor]) -> MixtureParameters:
+        """From tensors of a file, checked."""
+        names = [field.name for field in fields(cls)]
+        missing = sorted(set(names) - set(state))
+        if missing:
+            raise FileFormatError(f"the mixture's state lacks {', '.join(missing)}")
+        found = cls(**{name: state[name] if name == "classes" else state[name].double() for name in names})
+        k, d = len(found.log_weights.flatten()), len(found.mean.flatten())
+        right = {"classes": (k,), "log_weights": (k,), "means": (k, d), "mean": (d,), "eigenvalues": (d,)}
+        for name, shape in (right | {"eigenvectors": (d, d)}).items():
+            value: Tensor = getattr(found, name)
+            if tuple(value.shape) != shape or not value.numel() or not bool(torch.isfinite(value).all()):
+                raise FileFormatError(f"the mixture's {name} must hold finite numbers of shape {shape}; it does not")
+        if float(found.eigenvalues.min()) <= 0 or float(found.log_weights.max()) > 1e-3:
+            raise FileFormatError("the mixture's eigenvalues must be above 0, and its log_weights at most 0")
+        return found
+
+
+class Prepared:
+    """The parameters as the formulas use them, in one type on one device."""
+
+    def __init__(self, p: MixtureParameters, like: Tensor) -> None:
+        whitening = p.eigenvectors * p.eigenvalues.rsqrt()
+        colouring = p.eigenvalues.sqrt()[:, None] * p.eigenvectors.T
+        self.mean = p.mean.to(like)
+        self.means = p.means.to(like)
+        self.log_weights = p.log_weights.to(like)
+        self.whitening = whitening.to(like)
+        self.centres = ((p.means - p.mean) @ whitening).to(like)
+        self.colouring = colouring.to(like)
+        self.offsets = self.log_weights - 0.5 * self.centres.square().sum(1)
+        rounding = torch.finfo(like.dtype).eps * float(self.centres.square().sum(1).max())
+        self.distances = mahalanobis_sq_refined if rounding > TOLERANCE else mahalanobis_sq

@@ -1,0 +1,63 @@
+"""Threads that keep to one core each, however many the rest of the program uses.
+
+``torch.set_num_threads`` is no help: it also changes what threads that start later get. OpenMP and MKL know a number of threads
+for each thread that calls them, and are asked for that directly.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+T = TypeVar("T")
+LIBRARIES = ("libtorch_cpu.so", "libtorch_cpu.dylib", "torch_cpu.dll", "libiomp5md.dll")
+"""Where PyTorch keeps OpenMP's and MKL's functions, or names the libraries that have them."""
+
+
+def one_core_worker(name: str) -> ThreadPoolExecutor:
+    """A pool of one thread, whose operations run on one core wherever :func:`can_limit` says so."""
+    return ThreadPoolExecutor(1, name, _limit_this_thread)
+
+
+def on_one_core(work: Callable[[], T]) -> T:
+    """The result of ``work``, done in a thread that keeps to one core, or here where that cannot be had."""
+    if torch.get_num_threads() == 1 or not can_limit():
+        return work()
+    with one_core_worker("one-core") as pool:
+        return pool.submit(work).result()
+
+
+def can_limit() -> bool:
+    """Whether a thread can be kept to one core here."""
+    return "omp_set_num_threads" in _setters()
+
+
+def _limit_this_thread() -> None:
+    torch.get_num_threads()  # PyTorch sets a new thread's number when it is first asked, which must not come later
+    for setter in _setters().values():
+        setter(1)
+
+
+@functools.cache
+def _setters() -> dict[str, Any]:
+    """OpenMP's and MKL's functions that set the calling thread's number of threads."""
+    folder = Path(torch.__file__).parent / "lib"
+    found: dict[str, Any] = {}
+    for path in (folder / name for name in LIBRARIES):
+        if not path.exists():
+            continue
+        try:
+            library = ctypes.CDLL(str(path))
+        except OSError:
+            continue
+        for name in ("omp_set_num_threads", "MKL_Set_Num_Threads_Local"):
+            if name not in found and hasattr(library, name):
+                found[name] = getattr(library, name)
+                found[name].argtypes = [ctypes.c_int]
+    return found
