@@ -16,6 +16,7 @@ lint: $(VENV)/.ready-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tools/rooms.py
 
 bench: $(VENV)/.ready-bench
 	$(BIN)/python benchmarks/speed.py

@@ -14,16 +14,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow
-import pyarrow.csv
-import pyarrow.parquet
 
 from outfield.errors import FileFormatError, InputError
+from outfield.extras import library
 from outfield.features.fields import FIELDS, Field
 from outfield.files.atomic import check_readable, write_atomically, write_bytes, write_npz
 
 ROWS_AT_ONCE = 8192
 """Rows of a Parquet file decoded together."""
+
+
+def _arrow() -> Any:
+    """pyarrow with the modules that read and write files, imported when a table is."""
+    library("pyarrow.csv", extra="tables")
+    library("pyarrow.parquet", extra="tables")
+    return library("pyarrow", extra="tables")
 
 
 def read_table(path: Path) -> dict[str, np.ndarray]:
@@ -33,11 +38,13 @@ def read_table(path: Path) -> dict[str, np.ndarray]:
         StorageError: There is no such file.
         FileFormatError: It cannot be read, or its columns are not those of a set of features.
         InputError: A column holds something else than numbers.
+        MissingExtraError: pyarrow is not installed.
     """
     check_readable(path)
+    arrow = _arrow()
     try:
-        table = pyarrow.csv.read_csv(path) if path.suffix == ".csv" else pyarrow.parquet.read_table(path)
-    except (pyarrow.ArrowException, OSError) as error:
+        table = arrow.csv.read_csv(path) if path.suffix == ".csv" else arrow.parquet.read_table(path)
+    except (arrow.ArrowException, OSError) as error:
         raise FileFormatError(f"{path} cannot be read as {path.suffix[1:]}: {error}") from error
     return _values(path, table, _columns(path, table.column_names))
 
@@ -57,16 +64,17 @@ class ParquetColumns:
             if not self.rows:
                 raise InputError(f"{path} is empty; at least one row is needed")
             first = next(file.iter_batches(1, columns=self._wanted(self.columns)))
-            values = _values(path, pyarrow.Table.from_batches([first]), self.columns)
+            values = _values(path, _arrow().Table.from_batches([first]), self.columns)
         self.shapes = {name: (self.rows, *value.shape[1:]) for name, value in values.items()}
 
     @contextmanager
     def _open(self) -> Iterator[Any]:
+        arrow = _arrow()
         try:
             # Buffered, since otherwise a row group's columns are read whole.
-            with pyarrow.parquet.ParquetFile(self.path, buffer_size=2**20, pre_buffer=False) as file:
+            with arrow.parquet.ParquetFile(self.path, buffer_size=2**20, pre_buffer=False) as file:
                 yield file
-        except (pyarrow.ArrowException, OSError) as error:
+        except (arrow.ArrowException, OSError) as error:
             raise FileFormatError(f"{self.path} cannot be read as parquet: {error}") from error
 
     def _wanted(self, names: Iterable[str]) -> list[str]:
@@ -90,7 +98,7 @@ class ParquetColumns:
             yield _joined(held)
 
     def _decode(self, batch: Any, names: Sequence[str]) -> dict[str, np.ndarray]:
-        values = _values(self.path, pyarrow.Table.from_batches([batch]), {name: self.columns[name] for name in names})
+        values = _values(self.path, _arrow().Table.from_batches([batch]), {name: self.columns[name] for name in names})
         for name, value in values.items():
             if value.shape[1:] != self.shapes[name][1:]:
                 raise InputError(
@@ -175,7 +183,7 @@ def _numbers(path: Path, table: Any, name: str) -> np.ndarray:
 
 def _lists(path: Path, table: Any, name: str) -> np.ndarray:
     column = table.column(name).combine_chunks()
-    types = pyarrow.types
+    types = _arrow().types
     if not any(check(column.type) for check in (types.is_list, types.is_large_list, types.is_fixed_size_list)):
         raise FileFormatError(f"{path}: column {name!r} must hold lists of numbers; it holds {column.type}")
     flat = column.flatten().to_numpy(zero_copy_only=False)
@@ -197,7 +205,8 @@ def write_columns(path: Path, columns: Mapping[str, np.ndarray]) -> None:
     if path.suffix == ".npz":
         write_npz(path, columns)
     elif path.suffix == ".parquet":
-        write_atomically(path, lambda file: pyarrow.parquet.write_table(pyarrow.table(dict(columns)), file))
+        arrow = _arrow()
+        write_atomically(path, lambda file: arrow.parquet.write_table(arrow.table(dict(columns)), file))
     elif path.suffix == ".csv":
         write_bytes(path, "".join(",".join(row) + "\n" for row in csv_rows(columns)).encode())
     else:

@@ -13,6 +13,7 @@ from outfield.cli.messages import log
 from outfield.cli.places import Input, Output, check_places
 from outfield.cli.sources import FEATURES, feature_file
 from outfield.errors import InputError
+from outfield.extras import check_installed
 
 
 @command(
@@ -34,6 +35,8 @@ def score(
         inputs.append(Input("the threshold", threshold))
     if output is not None:
         check_places(inputs, [Output("--out", output, (".csv", ".parquet", ".npz"), "scores")])
+        if output.suffix == ".parquet":
+            check_installed("tables", "pyarrow")
 
     from outfield.detectors import load
     from outfield.features.columns import csv_rows, write_columns

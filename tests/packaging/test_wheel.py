@@ -1,0 +1,77 @@
+"""What is installed: a small wheel that holds every file of the package, and five libraries."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "src" / "outfield"
+CORE = {"torch", "numpy", "safetensors", "typer", "rich"}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("wheel")  # building leaves folders beside the sources
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, folder)
+    shutil.copytree(PACKAGE, folder / "src" / "outfield", ignore=shutil.ignore_patterns("__pycache__"))
+    code = "from setuptools.build_meta import build_wheel; build_wheel('.')"
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+def test_the_wheel_is_small(wheel):
+    assert wheel.stat().st_size < 1_000_000
+
+
+def test_the_wheel_holds_the_whole_package_and_nothing_else(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        inside = {name for name in archive.namelist() if ".dist-info/" not in name}
+    files = {path for path in PACKAGE.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
+    assert inside == {str(path.relative_to(PACKAGE.parent)) for path in files}
+
+
+def test_the_core_needs_five_libraries(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        (metadata,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        needs = re.findall(r"^Requires-Dist: ([\w.-]+)(?:\[.*\])?([^\n]*)", archive.read(metadata).decode(), re.M)
+    assert {name for name, rest in needs if "extra ==" not in rest} == CORE
+
+
+def test_all_is_every_extra_that_a_user_may_want():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    (everything,) = extras["all"]
+    assert set(everything.removeprefix("outfield[").removesuffix("]").split(",")) == set(extras) - {
+        "all",
+        "dev",
+        "bench",
+    }
+
+
+def test_every_library_that_is_imported_belongs_to_an_extra():
+    """The names that the rooms ask for are those that pyproject.toml installs."""
+    installed_by = {"timm": "images", "huggingface_hub": "images", "torchvision": "images", "PIL": "images", "scipy": "images",
+                    "lmdb": "lsun", "pyarrow": "tables", "faiss": "faiss", "sklearn": "report", "threadpoolctl": "report",
+                    "matplotlib": "report", "jinja2": "report"}  # fmt: skip
+    asked = {}
+    for file in PACKAGE.rglob("*.py"):
+        for name, extra in re.findall(r'library\(\s*"([\w.]+)",\s*(?:extra=)?"(\w+)"', file.read_text()):
+            if name != "json":
+                asked.setdefault(name.partition(".")[0], set()).add(extra)
+    assert asked
+    assert {name: {installed_by[name]} for name in asked} == asked
+
+
+def test_libraries_stay_in_their_rooms():
+    done = subprocess.run([sys.executable, ROOT / "tools" / "rooms.py"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout
