@@ -53,6 +53,7 @@ def folder(data, tmp_path_factory):
     data.save(folder / "ours.safetensors")
     data.save(folder / "ours.npz")
     write_foreign(folder / "foreign.safetensors", data.tensors())
+    np.savez_compressed(folder / "packed.npz", **{name: value.numpy() for name, value in data.tensors().items()})
     np.savez(folder / "pack.npz", **{f"train_{name}": value.numpy() for name, value in data.tensors().items()})
     for name, value in data.tensors().items():
         np.save(folder / f"{name}.npy", value.numpy())
@@ -63,8 +64,8 @@ def folder(data, tmp_path_factory):
 
 
 SOURCES = ["ours.safetensors", "ours.npz", "foreign.safetensors", "pack.npz#train", "features.npy",
-           "wide.parquet", "lists.parquet", "loose.parquet"]  # fmt: skip
-DENSE = [source for source in SOURCES if "parquet" not in source]
+           "packed.npz", "wide.parquet", "lists.parquet", "loose.parquet"]  # fmt: skip
+DENSE = [source for source in SOURCES if "parquet" not in source and "packed" not in source]
 
 
 def opened(folder, source) -> of.FeatureStream:
@@ -263,14 +264,16 @@ def test_what_cannot_be_opened(tmp_path, folder, data):
     of.MSP().fit(data).save(tmp_path / "d.safetensors")
     with pytest.raises(of.FileFormatError, match="not a FeatureSet"):
         of.open_features(tmp_path / "d.safetensors")
-    np.savez_compressed(tmp_path / "c.npz", features=data.features.numpy())
     with pytest.raises(of.InputError, match="compressed"):
-        of.open_features(tmp_path / "c.npz")
-    assert isinstance(open_or_read(str(tmp_path / "c.npz")), of.FeatureSet)
+        of.open_features(folder / "packed.npz").rows([0])
+    np.savez(tmp_path / "f.npz", features=np.asfortranarray(data.features.numpy()))
+    with pytest.raises(of.InputError, match="column by column"):
+        of.open_features(tmp_path / "f.npz")
+    assert torch.equal(open_or_read(str(tmp_path / "f.npz")).features, data.features)
     assert isinstance(open_or_read(str(folder / "ours.npz")), of.FeatureStream)
 
 
-@pytest.mark.parametrize("source", ["ours.safetensors", "ours.npz", "features.npy", "wide.parquet"])
+@pytest.mark.parametrize("source", ["ours.safetensors", "ours.npz", "packed.npz", "features.npy", "wide.parquet"])
 @pytest.mark.parametrize("keep", [0, 5, 60, 0.5, -1])
 def test_truncated_files(folder, source, keep, tmp_path):
     content = (folder / source).read_bytes()

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from outfield.errors import FileFormatError, InputError
-from outfield.features.fields import FIELDS
-from outfield.files import arrays, atomic, storage
-from outfield.files.arrays import DIGEST
-from outfield.files.stored import ArrayOnDisk
+from outfield.features.fields import FIELDS, agreed_sizes
+from outfield.files import npz, storage
+from outfield.files.stored import StoredArray
 
 SAVED = (".safetensors", ".npz")
 TABLES = (".csv", ".parquet")
@@ -65,7 +62,14 @@ def read(path: Path, part: str | None) -> dict[str, Any]:
 
         return read_table(path)
     if path.suffix == ".npz":
-        return dict(arrays.read_npz(path, partial(_fields_in, path, part)))
+        with npz.open_archive(path, "FeatureSet") as archive:
+            fields = _fields_in(path, part, archive.names)
+            found = archive.find(fields)
+            shapes = {fields[name]: array.shape for name, array in found.items()}
+            for name, shape in shapes.items():  # before anything is unpacked
+                FIELDS[name].check_shape(shape)
+            agreed_sizes(shapes)
+            return {fields[name]: array for name, array in archive.read(found).items()}
     _, tensors = storage.read_any(path, "FeatureSet")
     _fields_in(path, None, list(tensors))
     return dict(tensors)
@@ -84,21 +88,20 @@ def write(path: Path, tensors: Mapping[str, Tensor]) -> None:
         return
     if any(value.dtype == torch.bfloat16 for value in tensors.values()):
         raise InputError(f"{path}: .npz cannot hold bfloat16; save as .safetensors")
-    # The digest comes first, so that an index that lost its end is found.
-    digest = np.array(storage.fingerprint(tensors))
-    atomic.write_npz(path, {DIGEST: digest, **{name: value.numpy() for name, value in tensors.items()}})
+    npz.write_archive(path, "FeatureSet", {}, tensors)
 
 
-def find(path: Path, part: str | None) -> dict[str, ArrayOnDisk]:
+def find(path: Path, part: str | None) -> Mapping[str, StoredArray]:
     """Where the arrays of a set lie in a ``.safetensors`` or ``.npz`` file.
 
     Raises:
         StorageError: There is no such file.
         FileFormatError: It is truncated, changed, or does not hold a set.
-        NotInRowsError: Its rows do not lie one after the other.
     """
     if path.suffix == ".npz":
-        return arrays.find_npz(path, partial(_fields_in, path, part))
+        with npz.open_archive(path, "FeatureSet") as archive:
+            fields = _fields_in(path, part, archive.names)
+            return {fields[name]: array for name, array in archive.find(fields).items()}
     _, found = storage.find(path, "FeatureSet")
     _fields_in(path, None, list(found))
     return found

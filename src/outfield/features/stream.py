@@ -9,8 +9,9 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -21,9 +22,9 @@ from outfield.features import formats
 from outfield.features.fields import FIELDS, agreed_sizes, check_known
 from outfield.features.set import FeatureSet, FeatureSource
 from outfield.files import atomic
-from outfield.files.arrays import find_npy
+from outfield.files.npy import find_npy
 from outfield.files.opened import Stamp
-from outfield.files.stored import ArrayOnDisk, NotInRowsError
+from outfield.files.stored import ArrayOnDisk, NotInRowsError, StoredArray
 
 
 def open_features(path: atomic.PathLike, **beside: atomic.PathLike | None) -> FeatureStream:
@@ -33,14 +34,14 @@ def open_features(path: atomic.PathLike, **beside: atomic.PathLike | None) -> Fe
     file that Outfield wrote are compared with their checksums, field by field, at the end of the first pass over them.
 
     Args:
-        path: ``.safetensors``, uncompressed ``.npz`` (``FILE.npz#SET`` for one set of several), ``.parquet``, or an
-            ``.npy`` with the features alone.
+        path: ``.safetensors``, ``.npz`` (``FILE.npz#SET`` for one set of several), ``.parquet``, or an ``.npy`` with the
+            features alone.
         beside: ``.npy`` files with other fields, by the name of the field, that go with an ``.npy`` of features.
 
     Raises:
         StorageError: There is no such file.
         FileFormatError: It is truncated, or does not hold a FeatureSet.
-        InputError: Its arrays have wrong shapes or types, or cannot be read in rows (compressed, or column by column).
+        InputError: Its arrays have wrong shapes or types, or lie in the file column by column.
     """
     check_known(beside)
     file, part = formats.split_source(str(path))
@@ -56,7 +57,7 @@ def open_features(path: atomic.PathLike, **beside: atomic.PathLike | None) -> Fe
 
 
 def open_or_read(source: str) -> FeatureSource:
-    """A stream where the file allows it, else (CSV, compressed or column-wise arrays) a FeatureSet in memory."""
+    """A stream where the file allows it, else (CSV, arrays column by column) a FeatureSet in memory."""
     file, part = formats.split_source(source)
     if file.suffix not in formats.STREAMED:
         return FeatureSet.load(file, part)
@@ -76,7 +77,7 @@ class FeatureStream(FeatureSource):
     checked. Any number of passes, also at the same time, may be made.
     """
 
-    picks_rows: ClassVar[bool] = True
+    picks_rows: bool = True
     """Whether :meth:`rows` can be used."""
 
     def __init__(self, shapes: Mapping[str, tuple[int, ...]], stamps: Iterable[Stamp]) -> None:
@@ -137,13 +138,16 @@ class FeatureStream(FeatureSource):
 class _ArrayStream(FeatureStream):
     """Arrays whose rows lie one after the other in files."""
 
-    def __init__(self, arrays: Mapping[str, ArrayOnDisk]) -> None:
+    def __init__(self, arrays: Mapping[str, StoredArray]) -> None:
         super().__init__(
             {name: array.shape for name, array in arrays.items()}, [array.stamp for array in arrays.values()]
         )
         self._arrays = arrays
+        self.picks_rows = all(array.picks_rows for array in arrays.values())
         for name, array in arrays.items():
-            self._checked(name, array.view(np.zeros(array.row_bytes, np.uint8)), 0)  # a type that cannot be features
+            array.check_rows()
+            entry = replace(array, shape=(1,) * len(array.shape))
+            FIELDS[name].tensor(entry.view(np.zeros(entry.size, np.uint8)))  # a type that cannot be features
 
     def _pieces(self, size: int, names: tuple[str, ...]) -> Iterator[dict[str, Any]]:
         with ExitStack() as stack:
@@ -152,13 +156,21 @@ class _ArrayStream(FeatureStream):
                 yield {name: reader.read(min(size, len(self) - start)) for name, reader in readers.items()}
 
     def rows(self, index: Sequence[int] | np.ndarray | Tensor, names: Iterable[str] | None = None) -> dict[str, Tensor]:
-        """The fields at chosen rows (n,), in the order of ``index``: one small read each, checked."""
+        """The fields at chosen rows (n,), in the order of ``index``: one small read each, checked.
+
+        Raises:
+            InputError: There are no such rows, or the file is compressed.
+        """
         numbers = self._row_numbers(index)
         self._check_unchanged()
-        return {name: self._rows_of(name, numbers) for name in self._chosen(names)}
+        return {name: self._rows_of(name, self._arrays[name], numbers) for name in self._chosen(names)}
 
-    def _rows_of(self, name: str, numbers: np.ndarray) -> Tensor:
-        array = self._arrays[name]
+    def _rows_of(self, name: str, array: StoredArray, numbers: np.ndarray) -> Tensor:
+        if not isinstance(array, ArrayOnDisk):
+            raise InputError(
+                f"{array.stamp.path}: rows of a compressed file cannot be picked one by one; write it with numpy.savez, or "
+                "load it with in_memory()"
+            )
         buffer, width = array.blank(len(numbers)), array.row_bytes
         array.prove()
         with array.stamp.open() as file:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,10 +84,10 @@ class Header:
         """Of format 1: refuse a header that was not written with arrays of this fingerprint."""
         check_digest(self.path, self.sha256, _digest(self.body, content))
 
-    def check_names(self, names: Mapping[str, Any]) -> None:
+    def check_names(self, names: Iterable[str]) -> None:
         """Of format 2: refuse a file that lacks an array, or has one more."""
-        if self.digests is not None and set(names) != set(self.digests):
-            odd = ", ".join(sorted(set(names) ^ set(self.digests)))
+        odd = ", ".join(sorted(set(names) ^ set(self.digests))) if self.digests is not None else ""
+        if odd:
             raise FileFormatError(f"{self.path} was changed after it was written: {odd:.200} was added or taken away")
 
 

@@ -21,7 +21,7 @@ from outfield.files.headers import Header
 from outfield.files.opened import open_to_read
 from outfield.files.paths import PathLike, as_path, check_ending
 from outfield.files.stored import ArrayOnDisk, StoredArray
-from outfield.files.tensors import find_tensors, write_tensors
+from outfield.files.tensors import TensorFile, find_tensors, write_tensors
 
 __all__ = [
     "ENDINGS",
@@ -75,7 +75,7 @@ def read_any(path: PathLike, kind: str) -> tuple[Header | None, dict[str, Tensor
     path = as_path(path)
     with open_to_read(path) as file:
         found = find_tensors(path, file)
-        header = _header_of(path, found.metadata, kind)
+        header = _header_of(found, kind)
         old = header is not None and header.digests is None
         arrays = found.arrays if header is None or old else sealed(header, found.arrays)
         tensors = {name: torch.as_tensor(array.read(file)) for name, array in arrays.items()}
@@ -102,15 +102,18 @@ def find(path: PathLike, kind: str) -> tuple[Header | None, dict[str, ArrayOnDis
     file of an earlier version all tensors are read and compared before the first is given.
     """
     found = find_tensors(as_path(path))
-    header = _header_of(path, found.metadata, kind)
+    header = _header_of(found, kind)
     return header, found.arrays if header is None else sealed(header, found.arrays)
 
 
-def _header_of(path: PathLike, metadata: Mapping[str, str], kind: str) -> Header | None:
-    if headers.NAME not in metadata:
+def _header_of(found: TensorFile, kind: str) -> Header | None:
+    if headers.NAME not in found.metadata:
+        if any('"sha256"' in text and '"kind"' in text for text in found.metadata.values()):
+            raise FileFormatError(f"{found.stamp.path} was changed after it was written: its header has another name")
         return None
-    header = Header.parse(path, metadata[headers.NAME])
+    header = Header.parse(found.stamp.path, found.metadata[headers.NAME])
     header.check_kind(kind)
+    header.check_names(found.arrays)
     return header
 
 
@@ -119,7 +122,6 @@ def sealed(header: Header, arrays: Mapping[str, Stored]) -> dict[str, Stored]:
     if header.digests is None:
         whole = WholeSeal(header.path, lambda: header.check_whole(fingerprint_on_disk(arrays)))
         return {name: replace(array, seal=whole) for name, array in arrays.items()}
-    header.check_names(arrays)
     return {
         name: replace(array, seal=DigestSeal(header.path, header.digests[name], name, array.torch_dtype, array.shape))
         for name, array in arrays.items()

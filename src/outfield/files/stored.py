@@ -103,11 +103,15 @@ class StoredArray(ABC):
         Raises:
             NotInRowsError: they do not lie one after the other.
         """
+        self.check_rows()
+        return RowReader(self)
+
+    def check_rows(self) -> None:
+        """Raise a :class:`NotInRowsError` unless its rows lie one after the other."""
         if self.columns_first:
             raise NotInRowsError(
                 f"{self.stamp.path} holds an array column by column; save numpy.ascontiguousarray of it"
             )
-        return RowReader(self)
 
     def read(self, file: io.FileIO | None = None) -> Tensor | np.ndarray:
         """All of it, proved, in memory of its own.
@@ -144,11 +148,20 @@ class StoredArray(ABC):
             self.stamp.check(file)
 
     def _shaped(self, buffer: np.ndarray, shape: tuple[int, ...]) -> Tensor | np.ndarray:
+        if not isinstance(self.dtype, torch.dtype) and self.dtype.kind == "U":
+            self._check_text(buffer)
         if isinstance(self.dtype, torch.dtype):
             flat = torch.from_numpy(buffer).view(self.dtype) if len(buffer) else torch.empty(0, dtype=self.dtype)
             return flat.reshape(shape)
         array: np.ndarray = buffer.view(self.dtype).reshape(shape)
         return array
+
+    def _check_text(self, buffer: np.ndarray) -> None:
+        """Refuse letters that no text has, which numpy would only find later."""
+        assert isinstance(self.dtype, np.dtype)
+        letters = buffer.view(np.dtype(np.uint32).newbyteorder(self.dtype.byteorder))
+        if letters.max(initial=0) >= 0x110000:
+            raise FileFormatError(f"{self.stamp.path} is broken: it holds letters that no text has")
 
 
 @dataclass(frozen=True, kw_only=True)

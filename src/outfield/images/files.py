@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from outfield.errors import FileFormatError, InputError, StorageError
-from outfield.files.arrays import read_npz
+from outfield.files.npz import read_npz
 from outfield.files.opened import open_to_read
 from outfield.files.paths import PathLike, as_path, reason
 from outfield.images.decoding import BYTES_AT_MOST, decode, size_of
