@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint bench mutants clean
 
 demo: $(VENV)/.ready-all
 	$(BIN)/outfield demo --out demo
@@ -22,6 +22,10 @@ bench: $(VENV)/.ready-bench
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/large.py --rows 500000
 	$(BIN)/python benchmarks/scaling.py --out build/scaling.png
+
+# Options: make mutants MUTANTS='--rooms scores --count 50 --seed 1'
+mutants: $(VENV)/.ready-dev
+	$(BIN)/python tools/mutants.py --jobs 2 $(MUTANTS)
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

@@ -45,7 +45,7 @@ def imports(tree: ast.Module) -> Iterator[tuple[str, int, bool]]:
         elif isinstance(node, ast.Call) and getattr(node.func, "id", None) == "library" and node.args:
             names = [str(getattr(node.args[0], "value", "?"))]
         for name in names:
-            yield name.partition(".")[0], node.lineno, id(node) in top
+            yield name.partition(".")[0], getattr(node, "lineno", 0), id(node) in top
 
 
 def broken(package: Path) -> Iterator[str]:

@@ -1,0 +1,43 @@
+"""Survivors that people have judged: the change changes nothing that anybody could see."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+from mutation.mutant import Mutant
+
+PATH = Path(__file__).with_name("equivalent.toml")
+
+
+@dataclass(frozen=True)
+class Equivalent:
+    """A judged change: where, which, and why nothing follows from it.
+
+    It is found by the text of its line, so it still holds when the line moves, and no longer when it changes.
+
+    Args:
+        file: The source file, relative to the project.
+        kind: The kind of change.
+        line: The source line without its indentation.
+        reason: Why it is equivalent, in a sentence.
+        becomes: The changed line; every change of this kind in the line where it is empty.
+    """
+
+    file: str
+    kind: str
+    line: str
+    reason: str
+    becomes: str = ""
+
+    def matches(self, mutant: Mutant) -> bool:
+        same = (self.file, self.kind, self.line) == (mutant.file, mutant.kind, mutant.before)
+        return same and self.becomes in ("", mutant.after)
+
+
+def read_equivalent(path: Path = PATH) -> list[Equivalent]:
+    """The judged changes of a file; none where there is no file."""
+    if not path.exists():
+        return []
+    return [Equivalent(**entry) for entry in tomllib.loads(path.read_text()).get("equivalent", [])]
