@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from outfield.energy.copied import ROWS_AT_ONCE, copied
 from outfield.energy.projection import normalise, resolve
 from outfield.features.set import FeatureSet, FeatureSource
-from outfield.features.stream import FeatureStream, open_features
+from outfield.features.stream import FeatureStream
 from outfield.files import storage
-
-ROWS_AT_ONCE = 8192
 
 
 class RowsOnDisk:
@@ -50,7 +46,7 @@ Rows = Tensor | RowsOnDisk
 def rows_of(data: FeatureSource, device: torch.device) -> Iterator[Rows]:
     """The normalised features of ``data``: on the device, or, of a stream, on disk.
 
-    Rows of a Parquet file cannot be picked one by one, so its features are first copied to a temporary file.
+    Rows of a Parquet or compressed file cannot be picked one by one, so its features are first copied to a temporary file.
     """
     if isinstance(data, FeatureSet):
         z = torch.empty(data.shapes["features"], dtype=torch.float32, device=device)
@@ -58,8 +54,8 @@ def rows_of(data: FeatureSource, device: torch.device) -> Iterator[Rows]:
             z[start : start + len(piece)] = piece
         yield z
     elif isinstance(data, FeatureStream) and not data.picks_rows:
-        with tempfile.TemporaryDirectory() as folder:
-            yield RowsOnDisk(_unpacked(data, Path(folder) / "features.npy"), device)
+        with copied(data) as copy:
+            yield RowsOnDisk(copy, device)
     else:
         yield RowsOnDisk(data, device)
 
@@ -78,17 +74,3 @@ def projection_for(name: str, z: Rows) -> str:
     pieces = [z] if isinstance(z, Tensor) else z.pieces()
     resolved = {resolve(name, piece) for piece in pieces} if name == "auto" else {resolve(name, z[:1])}
     return "sphere" if resolved == {"sphere", "relu_sphere"} else resolved.pop()
-
-
-def _unpacked(data: FeatureSource, path: Path) -> FeatureStream:
-    """The features of ``data`` in an ``.npy`` at ``path``."""
-    out: np.ndarray | None = None
-    start = 0
-    for piece in data.batches(ROWS_AT_ONCE, ["features"]):
-        rows = piece["features"].numpy()
-        if out is None:
-            out = np.lib.format.open_memmap(path, mode="w+", dtype=rows.dtype, shape=data.shapes["features"])
-        out[start : start + len(rows)] = rows
-        start += len(rows)
-    del out
-    return open_features(path)
