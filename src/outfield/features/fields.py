@@ -58,9 +58,17 @@ class Field:
         Raises:
             InputError: It is no array of such numbers, or has a wrong shape.
         """
+        tensor = self._tensor(value)
+        self.check_shape(tuple(tensor.shape))
+        return tensor
+
+    def piece(self, value: Any, sizes: Mapping[str, int], first_row: int) -> Tensor:
+        """Some rows of the field, perhaps none, checked as :meth:`checked` does."""
+        return self.checked(self._tensor(value), sizes, first_row)
+
+    def _tensor(self, value: Any) -> Tensor:
         tensor = checks.as_tensor(self.name, value)
         checks.check_type(self.name, tensor.dtype, whole=self.counts is not None)
-        self.check_shape(tuple(tensor.shape))
         return tensor
 
     def checked(self, tensor: Tensor, sizes: Mapping[str, int], first_row: int | None = None) -> Tensor:

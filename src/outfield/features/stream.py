@@ -122,8 +122,7 @@ class FeatureStream(FeatureSource):
         """Unchecked arrays, ``size`` rows at a time."""
 
     def _checked(self, name: str, value: Any, start: int) -> Tensor:
-        field = FIELDS[name]
-        return field.checked(field.tensor(value), self._sizes, start)
+        return FIELDS[name].piece(value, self._sizes, start)
 
     def _check_unchanged(self) -> None:
         for stamp in self._stamps:
@@ -131,7 +130,9 @@ class FeatureStream(FeatureSource):
 
     def in_memory(self) -> FeatureSet:
         """All of it as a FeatureSet."""
-        (whole,) = self.batches(len(self))
+        self._check_unchanged()
+        (whole,) = self._pieces(len(self), tuple(self._shapes))
+        self._check_unchanged()
         return FeatureSet(**whole)
 
 

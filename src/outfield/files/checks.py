@@ -1,8 +1,13 @@
-"""The one door for arrays: what numpy, torch and Python call numbers becomes a tensor, or an error that names the argument."""
+"""The one door for arrays: what numpy, torch and Python call numbers becomes a tensor, or an error that names the argument.
+
+Whatever an object does on its way to an array, the caller sees a tensor with exactly its numbers or an
+:class:`outfield.InputError`; nothing is rounded, unmasked or cut to its real part on the way.
+"""
 
 from __future__ import annotations
 
-import warnings
+import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,25 +18,119 @@ from outfield.errors import InputError
 
 ROWS_AT_ONCE = 65_536
 """Rows looked at together when a large array is checked."""
+EXACT = {torch.float32: 2**24, torch.float64: 2**53}
+"""Up to this size every integer is a number of the type."""
+REPEATED = 2**28
+"""More entries than this are not looked at where they are few numbers that strides of 0 repeat."""
+TYPES = {
+    *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
+    *(torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.uint16, torch.uint32, torch.uint64),
+    *(torch.bool, torch.complex64, torch.complex128),
+}
+"""Types of entries that pass; who takes real or whole numbers only says so with :func:`check_type`."""
 
 
 def as_tensor(name: str, value: Any) -> Tensor:
-    """Numbers of any kind as a tensor on the CPU, sharing memory where that can be helped."""
-    if isinstance(value, Tensor):
-        if value.layout != torch.strided:
-            raise InputError(f"{name} is a sparse tensor; pass {name}.to_dense()")
-        return value.detach().cpu()
-    if np.ma.is_masked(value):
+    """Numbers of any kind as a dense tensor on the CPU, sharing memory where that can be helped.
+
+    Args:
+        name: What to call the argument in the message.
+        value: A tensor, an array, numbers in lists, or what numpy can make an array of.
+
+    Raises:
+        InputError: It is none of these, or hides entries (masked, sparse, quantized, on no device).
+    """
+    if not isinstance(value, Tensor):
+        return _numbers(name, value)
+    try:
+        return _plain(name, value)
+    except InputError:
+        raise
+    except Exception as error:  # tensors of others may raise anything
+        raise _no_array(name, value, error) from error
+
+
+def _no_array(name: str, value: Any, error: Exception) -> InputError:
+    reason = str(error).partition("\n")[0][:200]
+    return InputError(f"{name} must be an array of numbers; got {type(value).__name__} ({reason})")
+
+
+def _plain(name: str, tensor: Tensor) -> Tensor:
+    """A tensor without layers, layouts and devices of its own."""
+    if type(tensor).__torch_dispatch__ is not Tensor.__torch_dispatch__:
+        raise InputError(f"{name} is a {type(tensor).__name__}, whose entries may be hidden; pass a plain tensor")
+    if tensor.is_nested:
+        raise InputError(f"{name} is a nested tensor, whose rows differ in length; pass a plain one")
+    if tensor.layout != torch.strided:
+        raise InputError(f"{name} is a sparse tensor; pass {name}.to_dense()")
+    if tensor.is_quantized:
+        raise InputError(f"{name} is a quantized tensor; pass {name}.dequantize()")
+    if tensor.device.type == "meta":
+        raise InputError(f"{name} is on the device meta, where tensors have no values")
+    if tensor.dtype not in TYPES:
+        raise InputError(f"{name} holds {tensor.dtype}; pass {name}.to(torch.float32)")
+    _refuse_repeated(name, tuple(tensor.shape), tensor.stride())
+    return Tensor.as_subclass(tensor, Tensor).detach().cpu().resolve_neg()
+
+
+def _numbers(name: str, value: Any) -> Tensor:
+    """What numpy makes of a value, in the same memory; a copy where torch could not read it as it lies."""
+    if any(np.ma.is_masked(part) for part in _masked_parts(value)):
         raise InputError(f"{name} has masked entries; every entry must hold a number")
     try:
         array = np.asarray(value)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-            if array.dtype.byteorder == ">" or any(stride < 0 for stride in array.strides):
-                array = array.astype(array.dtype.newbyteorder("="))
-            return torch.from_numpy(array)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{name} must be an array of numbers; got {type(value).__name__} ({error})") from error
+    except Exception as error:  # objects of others may raise anything when they are asked for an array
+        raise _no_array(name, value, error) from error
+    if array.dtype.kind not in "fiubc":
+        what = "Python objects" if array.dtype.kind == "O" else str(array.dtype)
+        raise InputError(f"{name} must be an array of numbers; got {type(value).__name__} that holds {what}")
+    _refuse_rounded(name, value, array)
+    _refuse_repeated(name, array.shape, array.strides)
+    size = array.dtype.itemsize
+    if not array.dtype.isnative or not array.flags.aligned or any(step < 0 or step % size for step in array.strides):
+        array = array.astype(array.dtype.newbyteorder("="), order="C")
+    elif not array.flags.writeable:
+        # Torch warns of arrays that must not be written, and a warning can be silenced for the whole process only.
+        array = np.asarray(_Writable(array))
+    try:
+        return torch.from_numpy(array)
+    except (TypeError, ValueError) as error:  # long doubles, and what else torch has not
+        raise _no_array(name, value, error) from error
+
+
+class _Writable:
+    """An array's memory, said to be writable. Nothing here writes to it."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+        interface = array.__array_interface__
+        self.__array_interface__ = {**interface, "data": (interface["data"][0], False)}
+
+
+def _masked_parts(value: Any, depth: int = 3) -> Iterator[Any]:
+    """The masked arrays in ``value``, or in lists of it, whose masks numpy would leave behind."""
+    if isinstance(value, np.ma.MaskedArray):
+        yield value
+    elif isinstance(value, list | tuple) and depth:
+        for part in value:
+            yield from _masked_parts(part, depth - 1)
+
+
+def _refuse_rounded(name: str, value: Any, array: np.ndarray) -> None:
+    """Refuse lists in which numpy rounded an integer, to make it of one type with the others."""
+    limit = EXACT[torch.float64]
+    mixed = isinstance(value, list | tuple) and array.dtype.kind == "f" and array.size
+    if mixed and float(np.abs(array).max()) >= limit:
+        for number in np.asarray(value, dtype=object).flat:
+            if isinstance(number, int) and abs(number) > limit and int(float(number)) != number:
+                raise InputError(f"{name} holds {number} among floats, which cannot hold it exactly; pass floats")
+
+
+def _refuse_repeated(name: str, shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
+    """Refuse a small array that was expanded to more than can be looked at."""
+    repeats = any(step == 0 and side > 1 for step, side in zip(strides, shape, strict=True))
+    if repeats and math.prod(shape) > REPEATED:
+        raise InputError(f"{name} has shape {shape} but repeats a few numbers; pass an array that holds every row")
 
 
 def check_type(name: str, dtype: torch.dtype, whole: bool) -> None:
@@ -57,8 +156,8 @@ def finite(name: str, tensor: Tensor, first_row: int | None = None) -> Tensor:
         first_row: Where this piece begins, if it is a piece of a larger array.
     """
     if not tensor.is_floating_point():
-        tensor = tensor.to(torch.float32)
-    for start in range(0, len(tensor), ROWS_AT_ONCE):
+        return _floating(name, tensor, first_row)
+    for start in range(0, len(tensor) if tensor.numel() else 0, ROWS_AT_ONCE):
         low, high = torch.aminmax(tensor[start : start + ROWS_AT_ONCE])  # NaN if any entry is
         if not bool(low.isfinite() & high.isfinite()):
             _refuse_values(name, tensor, start, first_row)
@@ -74,6 +173,25 @@ def _refuse_values(name: str, tensor: Tensor, start: int, first_row: int | None)
     raise InputError(f"{name}[{place}] is {value}; all values must be finite{known}")
 
 
+def _floating(name: str, integers: Tensor, first_row: int | None) -> Tensor:
+    """Integers as float32, or float64 where that takes it; a piece must be float32, since other pieces are."""
+    array = integers.numpy()  # which can order unsigned numbers, too
+    if not array.size:
+        return integers.to(torch.float32)
+    extremes = [int(array.argmin()), int(array.argmax())]
+    place = max(extremes, key=lambda index: abs(int(array.flat[index])))
+    largest = abs(int(array.flat[place]))
+    kind = torch.float32 if first_row is not None or largest <= EXACT[torch.float32] else torch.float64
+    if largest > EXACT[kind]:
+        row, *rest = (int(number) for number in np.unravel_index(place, array.shape))
+        shown = ", ".join(str(number) for number in ((first_row or 0) + row, *rest))
+        advice = "pass" if first_row is None else "load it whole, or save"
+        raise InputError(
+            f"{name}[{shown}] is {array.flat[place]}, an integer that {kind} cannot tell from its neighbours; {advice} floats"
+        )
+    return integers.to(kind)
+
+
 def counted(name: str, tensor: Tensor, first_row: int = 0, classes: int | None = None) -> Tensor:
     """Whole numbers (N,) that count classes from 0, as int64.
 
@@ -83,19 +201,23 @@ def counted(name: str, tensor: Tensor, first_row: int = 0, classes: int | None =
         first_row: Where this piece begins, if it is a piece of a larger array.
         classes: How many there are, where that is known.
     """
-    tensor = tensor.to(torch.int64)
-    if not len(tensor):
-        return tensor
-    low, high = (int(bound) for bound in torch.aminmax(tensor))
+    array = tensor.numpy()  # which can order unsigned numbers, too
+    if not len(array):
+        return tensor.to(torch.int64)
+    lowest, highest = int(array.argmin()), int(array.argmax())
+    low, high = int(array[lowest]), int(array[highest])
     if low < 0:
-        row = first_row + int(tensor.argmin())
-        raise InputError(f"{name} go down to {low}, out of range; classes are counted from 0 (row {row})")
-    if classes is not None and high >= classes:
-        row = first_row + int(tensor.argmax())
         raise InputError(
-            f"{name} go up to {high}, out of range for logits of {classes} classes (0 to {classes - 1}) (row {row})"
+            f"{name} go down to {low}, out of range; classes are counted from 0 (row {first_row + lowest})"
         )
-    return tensor
+    if classes is not None and high >= classes:
+        raise InputError(
+            f"{name} go up to {high}, out of range for logits of {classes} classes (0 to {classes - 1}) "
+            f"(row {first_row + highest})"
+        )
+    if high > torch.iinfo(torch.int64).max:
+        raise InputError(f"{name} go up to {high}, out of range for int64 (row {first_row + highest})")
+    return tensor.to(torch.int64)
 
 
 def labels(value: Any) -> Tensor:
