@@ -9,7 +9,6 @@ import os
 import matplotlib
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
 from PIL import Image
 from tests.helpers.benchmark_samples import PAPER, PROTOCOL, make_run
 
@@ -19,6 +18,7 @@ from outfield.benchmark.protocol import Protocol
 from outfield.benchmark.summary import summarise
 from outfield.energy.loop import History
 from outfield.report import figures
+from outfield.report.drawing import new_figure, subplots, svg_text
 from outfield.report.figures import chart, histograms, roc
 
 NAMES = {"sets", "roc", "histograms", "features", "training"}
@@ -30,9 +30,8 @@ def run():
 
 
 def axes_of(panel):
-    with matplotlib.rc_context(chart.DRAWING):
-        axes = Figure().subplots()
-        panel.draw(axes)
+    axes = subplots(new_figure(4, 3))[0, 0]
+    panel.draw(axes)
     return axes
 
 
@@ -86,6 +85,16 @@ def test_a_figure_is_written_whole_or_not_at_all(run, tmp_path, monkeypatch):
         figures.write_figures(run, tmp_path)
     assert (tmp_path / "sets.png").read_bytes() == b"before"
     assert os.listdir(tmp_path) == ["sets.png"]
+
+
+def test_figures_of_an_earlier_run_do_not_stay(tmp_path):
+    run = make_run(backbones=("one",), n=12)
+    names = {path.name for path in figures.write_figures(run, tmp_path)}
+    assert "training.png" in names
+    (tmp_path / "mine.png").write_text("mine")
+    left = {path.name for path in figures.write_figures(dataclasses.replace(run, histories={}, views=[]), tmp_path)}
+    assert left == names - {"training.png", "features.png"}
+    assert {path.name for path in tmp_path.iterdir()} == left | {"mine.png"}
 
 
 def test_a_folder_that_cannot_be_made(run, tmp_path):
@@ -195,14 +204,63 @@ def test_each_detector_has_a_look_of_its_own(run):
     found = chart.looks(run)
     assert found["KNN"] == chart.DETECTOR_LOOKS["KNN"]
     assert len({colour for colour, _ in found.values()}) == 10
+    many = make_run(Protocol("known", near=("a",), mid=(), far=()), ("one",), tuple(f"d{i}" for i in range(32)), n=3)
+    assert len({chart.looks(many)[f"d{i}"] for i in range(32)}) == 32
 
 
-def test_views_have_a_panel_for_each_set_and_numbers_for_classes(run):
+def test_views_have_a_panel_for_each_set(run):
     chart_ = figures.view_chart(run, run.views[0])
     assert [panel.title for panel in chart_.panels][:2] == ["known (ID)", "apes (near)"]
     assert len(chart_.panels) == 7
-    assert texts(axes_of(chart_.panels[0])) == ["0", "1", "2"]
     assert texts(axes_of(chart_.panels[1])) == []
+
+
+@pytest.mark.parametrize(
+    ("names", "shown"),
+    [
+        (("ant", "bee", "cow"), ["ant", "bee", "cow"]),
+        ((), ["class 0", "class 1", "class 2"]),
+        (("ant",), ["ant", "class 1", "class 2"]),
+    ],
+)
+@pytest.mark.parametrize("of_id", ["known", "cifar10"])
+def test_classes_go_by_the_names_that_the_data_gives_them(names, shown, of_id):
+    """Also where somebody's own data is called as a published set is."""
+    run = make_run(dataclasses.replace(PROTOCOL, id=of_id), backbones=("one",), detectors=("SSD",), n=5)
+    run.classes = names
+    assert [text.strip() for text in texts(axes_of(figures.view_chart(run, run.views[0]).panels[0]))] == shown
+
+
+class TestLegends:
+    def labels(self, chart_):
+        return [mark.label for mark in chart_.marks]
+
+    def test_levels_without_scores_are_left_out(self):
+        run = make_run(backbones=("one",), detectors=("SSD",))
+        run.scores = {
+            key: {name: found for name, found in scores.items() if name not in ("cats", "dogs")}
+            for key, scores in run.scores.items()
+        }
+        assert "mid-OOD" not in self.labels(figures.histogram_chart(run, "one"))
+        assert "far-OOD" in self.labels(figures.histogram_chart(run, "one"))
+
+    def test_one_fit_has_no_mean_and_the_paper_only_where_it_is_drawn(self):
+        run = make_run(backbones=("one",), detectors=("MSP", "EBM"), seeds=(0,))
+        assert self.labels(figures.set_chart(run)) == []
+        assert self.labels(figures.set_chart(run, PAPER)) == ["one fit", "the paper"]
+        assert self.labels(figures.set_chart(run, {"KNN": PAPER["MSP"]})) == []  # of a detector that was not run
+        assert self.labels(figures.training_chart(run)) == ["energy of real features", "energy of chain ends"]
+
+    def test_fits_of_different_lengths_have_no_mean(self):
+        run = make_run(backbones=("one",), detectors=("EBM",))
+        first, _ = run.histories
+        run.histories[first] = History([1.0], [1.0], [1.0])
+        assert "one fit" in self.labels(figures.training_chart(run))
+        assert "mean" not in self.labels(figures.training_chart(run))
+
+    def test_a_view_without_id_points_does_not_name_them(self):
+        view = View("one", np.zeros((3, 2)), ("apes",) * 3, np.full(3, -1))
+        assert self.labels(figures.view_chart(BenchmarkRun(PROTOCOL), view)) == ["near-OOD"]
 
 
 def test_dots_are_all_drawn():
@@ -210,10 +268,9 @@ def test_dots_are_all_drawn():
     points = np.stack(np.meshgrid(np.arange(12.0), np.arange(12.0)), -1).reshape(-1, 2)
     view = View("one", points, ("known",) * 144, np.full(144, -1))
     panel = figures.view_chart(BenchmarkRun(PROTOCOL), view).panels[0]
-    with matplotlib.rc_context(chart.DRAWING):
-        figure = chart.single(figures.view_chart(BenchmarkRun(PROTOCOL), view), panel)
-        buffer = io.BytesIO()
-        figure.savefig(buffer, dpi=200)
+    figure = chart.single(figures.view_chart(BenchmarkRun(PROTOCOL), view), panel)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, dpi=200)
     blue = np.asarray(Image.open(buffer).convert("RGB")).astype(int)
     inked = (blue[..., 2] - blue[..., 0] > 60).sum()
     assert inked > 144 * 15
@@ -252,6 +309,34 @@ def test_training_of_one_epoch_or_of_different_lengths():
     assert len(axes_of(figures.training_chart(run).panels[0]).lines) == 2  # no mean of unequal lengths
     run.histories = {first: History()}
     assert not figures.training_chart(run).panels
+
+
+def test_settings_of_matplotlib_stay_as_they_are(run, tmp_path, monkeypatch):
+    """They belong to the whole process: another thread would see them changed, and a user's own must not show in figures."""
+    plain = tmp_path / "plain"
+    figures.write_figures(run, plain)
+    with matplotlib.rc_context(
+        {"axes.grid": True, "text.color": "red", "font.family": "serif", "axes.facecolor": "black"}
+    ):
+        before = dict(matplotlib.rcParams)
+
+        def refuse(*args: object, **more: object) -> None:
+            raise AssertionError("a setting of Matplotlib is being changed")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(matplotlib.RcParams, "__setitem__", refuse)
+            patch.setattr(matplotlib, "rc_context", refuse)
+            written = figures.write_figures(run, tmp_path / "other")
+            svg_text(chart.single(figures.roc_chart(run), figures.roc_chart(run).panels[0]))
+        assert dict(matplotlib.rcParams) == before
+    for path in written:
+        assert path.read_bytes() == (plain / path.name).read_bytes(), path.name
+
+
+def test_a_small_run_is_drawn_without_a_complaint(tmp_path, recwarn):
+    run = make_run(Protocol("known", near=("a",), mid=(), far=()), ("one",), ("SSD",), n=5)
+    figures.write_figures(run, tmp_path)
+    assert not [warning for warning in recwarn if "layout" in str(warning.message)]
 
 
 def test_names_are_drawn_as_they_are(tmp_path):

@@ -56,6 +56,19 @@ def commit() -> dict[str, Any]:
     return {"commit": _git(folder, "rev-parse", "HEAD"), "dirty": None if status is None else bool(status)}
 
 
+def commit_in_words(about: Mapping[str, Any]) -> str:
+    """What :func:`commit` found, in words; "no commit" where it is not known.
+
+    >>> commit_in_words({"commit": "0123456789abcdef", "dirty": None})
+    'commit 0123456789ab, changes unknown'
+    """
+    if not about.get("commit"):
+        return "no commit"
+    dirty = about.get("dirty")
+    changes = ", changes unknown" if dirty is None else " with changes" if dirty else ""
+    return f"commit {str(about['commit'])[:12]}{changes}"
+
+
 def _git(folder: Path, *command: str) -> str | None:
     """What a git command prints in ``folder``; None where it fails or there is no git."""
     try:

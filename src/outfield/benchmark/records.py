@@ -67,3 +67,5 @@ class BenchmarkRun:
     provenance: dict[str, Any] = field(default_factory=dict)
     """JSON-ready: commit, versions, machine, settings of each detector, seeds, data (checksum and number of images of each
     set), backbones (checksum, architecture, accuracy), seconds of each stage, when it began."""
+    classes: tuple[str, ...] = ()
+    """Names of the ID set's classes by label, as the data has them; none where it has none."""

@@ -36,6 +36,7 @@ def benchmark_features(
     device: str = "auto",
     allow_missing: bool = False,
     view: bool = True,
+    classes: Sequence[str] = (),
     say: Say = lambda text: None,
 ) -> BenchmarkRun:
     """Fit every detector on each backbone's features and tell every OOD set from the ID test set.
@@ -50,6 +51,7 @@ def benchmark_features(
         device: where detectors run.
         allow_missing: go on without OOD sets that are not there, and say so in the provenance and the tables.
         view: lay some of the features out in two dimensions (t-SNE, seconds).
+        classes: Names of the ID set's classes by label, for figures; without them a class goes by its number.
         say: told what is being done.
 
     Raises:
@@ -76,6 +78,7 @@ def benchmark_features(
     numbers = _seeds(seeds)
     run, stages = _begin(protocol, chosen, numbers, given, device, view), Stages(None, machine(device)["device"])
     run.provenance |= {"missing": missing, "data": {}}
+    run.classes = tuple(map(str, classes))
     for backbone, sets in used.items():
         one = OneBackbone(backbone, _Given(sets, present), run, stages, device, say)
         _run_backbone(one, chosen, numbers, given, view)
@@ -136,6 +139,7 @@ def run_benchmark(
     about = {name: {"images": len(source), "sha256": checksums[name]} for name, source in images.items()}
     run.provenance |= {"missing": missing, "data": about}
     run.provenance["odin"] = to_plain(odin)
+    run.classes = images[TEST].classes or images[TRAIN].classes or ()
     for (name, backbone), given in zip(opened.items(), backbones, strict=True):
         sets = ExtractedSets(name, backbone, images, checksums, odin, stages, say)
         run.provenance["backbones"][name] = {"sha256": backbone.fingerprint(), **notes_of(given)}

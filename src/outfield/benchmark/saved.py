@@ -44,6 +44,7 @@ def save_run(run: BenchmarkRun, path: atomic.PathLike) -> None:
         "views": [{"backbone": view.backbone, "sets": list(view.sets)} for view in run.views],
         "accuracies": run.accuracies,
         "provenance": run.provenance,
+        "classes": list(run.classes),
     }
     storage.write(path, "benchmark run", header, tensors)
 
@@ -97,6 +98,7 @@ def load_run(path: atomic.PathLike) -> BenchmarkRun:
             views,
             header["accuracies"],
             header["provenance"],
+            tuple(map(str, header.get("classes", ()))),  # files of earlier versions have none
         )
     except (KeyError, TypeError) as error:
         raise FileFormatError(f"{path} holds a run that this version of Outfield cannot read: {error!r}") from error

@@ -185,13 +185,3 @@ To add one that lies in its own way, write a function from the path that shows i
 def title(name: str) -> str:
     """How a set is called in tables; its own name where there is no better one."""
     return DATASETS[name].title if name in DATASETS else name
-
-
-def class_title(name: str, label: int) -> str:
-    """How a class of a set is called in figures; its number where there is no better name.
-
-    >>> class_title("cifar10", 3), class_title("mine", 3)
-    ('cat', '3')
-    """
-    classes = DATASETS[name].classes if name in DATASETS else ()
-    return classes[label] if 0 <= label < len(classes) else str(label)

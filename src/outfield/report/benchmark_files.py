@@ -12,13 +12,14 @@ from typing import Any
 from outfield.benchmark.claims import check_claims
 from outfield.benchmark.paper import REFERENCE, Printed
 from outfield.benchmark.protocol import Protocol
+from outfield.benchmark.provenance import commit_in_words
 from outfield.benchmark.records import BenchmarkRun, Record
 from outfield.benchmark.summary import Cell, summarise
 from outfield.errors import FileFormatError, InputError
 from outfield.files import atomic
 from outfield.images.catalogue import title
 from outfield.report.benchmark_tables import all_tables, blocks, tables
-from outfield.report.escaping import tex
+from outfield.report.escaping import csv_cell, markdown, tex
 from outfield.report.table import Table
 from outfield.version import __version__
 
@@ -54,15 +55,17 @@ def write_tables(run: BenchmarkRun, folder: atomic.PathLike, *, claims: bool = T
         RESULTS: run_json(run, claims=claims),
     }
     for name, text in texts.items():
-        atomic.write_bytes(folder / name, text.encode())
+        # Half a character, as names of files may have it, becomes \udcff, which is what JSON calls it.
+        atomic.write_bytes(folder / name, text.encode(errors="backslashreplace"))
     return [folder / name for name in texts]
 
 
 def tables_markdown(run: BenchmarkRun, *, claims: bool = True) -> str:
     """Every table and the claims, and where the numbers come from, as Markdown; a note stands below the first it is about."""
-    parts = [f"# Out-of-distribution detection on {title(run.protocol.id)}"]
+    parts = [f"# Out-of-distribution detection on {markdown(title(run.protocol.id))}"]
     for table in all_tables(run, claims=claims).values():
-        parts += [f"**{table.title}**", table.markdown(), *(note for note in table.notes if note not in parts)]
+        notes = map(markdown, table.notes)
+        parts += [f"**{markdown(table.title)}**", table.markdown(), *(note for note in notes if note not in parts)]
     return "\n\n".join([*parts, _origin(run)]) + "\n"
 
 
@@ -85,9 +88,8 @@ def _origin(run: BenchmarkRun) -> str:
     """One line: version, commit, machine, time."""
     about = run.provenance
     versions, machine = about.get("versions", {}), about.get("machine", {})
-    commit = f", commit {about['commit'][:12]}" if about.get("commit") else ""
-    changed = " with changes" if about.get("dirty") else ""
-    words = [f"Outfield {versions.get('outfield', __version__)}{commit}{changed}"]
+    words = [f"Outfield {versions.get('outfield', __version__)}"]
+    words += [commit_in_words(about)] if about.get("commit") else []
     words += [f"{name} {versions[name]}" for name in ("torch", "torchvision", "timm") if versions.get(name)]
     words += [str(machine.get("gpu") or f"{machine.get('cpus')} CPU cores")] if machine else []
     words += [str(about["started"])] if about.get("started") else []
@@ -99,7 +101,7 @@ def records_csv(run: BenchmarkRun) -> str:
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, [field.name for field in fields(Record)], lineterminator="\n")
     writer.writeheader()
-    writer.writerows(asdict(record) for record in run.records)
+    writer.writerows({name: csv_cell(value) for name, value in asdict(record).items()} for record in run.records)
     return buffer.getvalue()
 
 

@@ -11,6 +11,7 @@ from dataclasses import asdict, fields
 
 from outfield.benchmark.evaluation import Result
 from outfield.percent import in_percent
+from outfield.report.escaping import csv_cell
 from outfield.report.table import Table
 
 
@@ -56,5 +57,5 @@ def results_csv(results: Sequence[Result]) -> str:
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, [field.name for field in fields(Result)])
     writer.writeheader()
-    writer.writerows(asdict(result) for result in results)
+    writer.writerows({name: csv_cell(value) for name, value in asdict(result).items()} for result in results)
     return buffer.getvalue()

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from outfield.benchmark import BenchmarkRun, paper
+from outfield.benchmark.claims import check_claims
 from outfield.files.atomic import PathLike
 from outfield.report.benchmark_files import write_tables
 from outfield.report.benchmark_tables import all_tables
@@ -35,8 +36,9 @@ def write_report(
     folder, printed = Path(folder), published(run)
     written = [*write_tables(run, folder, claims=claims), *write_figures(run, folder / "figures", printed)]
     shown = [*all_tables(run, claims=claims).values()]
+    judged = check_claims(run.records, run.protocol) if claims else ()
     remarks = (*notes, *paper.REMARKS.get(run.protocol.id, ()))
-    write_page(run, shown, folder / "report.html", intro=intro, paper=printed, notes=remarks)
+    write_page(run, shown, folder / "report.html", intro=intro, paper=printed, notes=remarks, claims=judged)
     return [folder / "report.html", *written]
 
 

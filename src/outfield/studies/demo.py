@@ -21,6 +21,7 @@ from outfield.detectors.base import Detector, load
 from outfield.detectors.learned import LearnedEnergy
 from outfield.errors import StorageError
 from outfield.features.set import FeatureSet
+from outfield.images.catalogue import DATASETS
 from outfield.percent import percent
 from outfield.scores.threshold import Threshold
 
@@ -115,7 +116,14 @@ def run_demo(live: bool = False, device: str = "auto", say: Callable[[str], None
     keys = {Key(BACKBONE, n, getattr(d, "seed", None)): d for n, d in fitted.items()}
     used = {name: data for name, data in sets.items() if name != "held_out"}
     run = benchmark_features(
-        PROTOCOL, {BACKBONE: used}, detectors=detectors, fitted=keys, seeds=1, device=device, say=say
+        PROTOCOL,
+        {BACKBONE: used},
+        detectors=detectors,
+        fitted=keys,
+        seeds=1,
+        device=device,
+        classes=DATASETS[PROTOCOL.id].classes,
+        say=say,
     )
     _tell_origin(run, seconds)
     return DemoRun(run, sets, fitted, thresholds, tuple(seconds), _in_words(run, sets))

@@ -9,20 +9,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import matplotlib
-
 from outfield.benchmark import BenchmarkRun
 from outfield.files.atomic import PathLike, make_folder
 from outfield.report.drawing import save
-from outfield.report.figures.chart import DRAWING, Chart, Paper, assemble, backbones
+from outfield.report.figures.chart import Chart, Paper, assemble, backbones
 from outfield.report.figures.histograms import histogram_chart
 from outfield.report.figures.overview import overview_chart
 from outfield.report.figures.roc import roc_chart
-from outfield.report.figures.sets import set_chart
+from outfield.report.figures.sets import THE_PAPER, set_chart
 from outfield.report.figures.training import training_chart
 from outfield.report.figures.views import view_chart
 
 __all__ = [
+    "THE_PAPER",
     "Chart",
     "Paper",
     "charts",
@@ -62,8 +61,7 @@ def write_figures(run: BenchmarkRun, folder: PathLike, paper: Paper | None = Non
     written = []
     for chart in charts(run, paper):
         path = Path(folder) / f"{chart.name}.png"
-        with matplotlib.rc_context(DRAWING):
-            save(assemble(chart), path, dpi=DPI)
+        save(assemble(chart), path, dpi=DPI)
         written.append(path)
     for name in NAMES:
         path = Path(folder) / f"{name}.png"
@@ -74,8 +72,7 @@ def write_figures(run: BenchmarkRun, folder: PathLike, paper: Paper | None = Non
 
 def write_overview(run: BenchmarkRun, path: PathLike) -> None:
     """Write the chart of a whole run to a PNG, atomically."""
-    with matplotlib.rc_context(DRAWING):
-        save(assemble(overview_chart(run)), path, dpi=DPI)
+    save(assemble(overview_chart(run)), path, dpi=DPI)
 
 
 def charts(run: BenchmarkRun, paper: Paper | None = None) -> list[Chart]:

@@ -7,31 +7,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
-
 from outfield.benchmark import BenchmarkRun
-from outfield.report.drawing import FAR, INK, MUTED, NEAR, STYLE
+from outfield.report.drawing import FAR, INK, MID, MUTED, NEAR, SIZE, Line2D, Patch, new_figure, subplots
+from outfield.report.escaping import visible
 
 Paper = Mapping[str, Mapping[str, tuple[float, float]]]
 """(FPR95, AUROC) in percent, by detector, then by OOD set, level or "average"."""
 
-MID = "#5e2a84"
 LEVEL_COLOURS = {"near": NEAR, "mid": MID, "far": FAR}
 LEVEL_INKS = {"near": "#9a5b06", "mid": MID, "far": "#b02f40"}
 """The same for words, which need more contrast than areas."""
-FAINT, RULE = "#dfe3ea", "#c4cad6"
-DRAWING: dict[str, Any] = {
-    **STYLE,
-    "axes.edgecolor": RULE,
-    "axes.labelcolor": MUTED,
-    "axes.linewidth": 0.8,
-    "font.size": 9.5,
-    "path.simplify": False,
-    "text.parse_math": False,
-}
-"""Settings of Matplotlib."""
 
 # Told apart in normal sight and in each kind of colour blindness, by lightness as much as by hue.
 DETECTOR_LOOKS: dict[str, tuple[str, str]] = {
@@ -44,9 +29,12 @@ DETECTOR_LOOKS: dict[str, tuple[str, str]] = {
     "EBM": ("#217542", "-"),
     "EnergyCorrected": ("#351282", "-"),
 }
-SPARE_LOOKS = (("#0e7c86", "-"), ("#b3541e", "--"), ("#66752b", "-."), ("#c2417c", ":"), ("#54607a", "--"))
+SPARE_COLOURS = ("#0e7c86", "#b3541e", "#66752b", "#c2417c", "#54607a", "#8a6d00", "#4c9a2a", "#0f4c81")
 """For detectors of other names, in the order in which they come."""
+LINES = ("-", "--", "-.", ":")
 ROUND_STEPS = [1, 2, 5, 10]
+LOWEST = 1.5
+"""Inches that a panel needs at least where its title and note stand above it."""
 
 
 @dataclass(frozen=True)
@@ -88,40 +76,44 @@ class Chart:
     """Whether panels fill one column after the other."""
 
 
-def assemble(chart: Chart) -> Figure:
-    """All panels of a chart in a grid, with its title and legend."""
+def assemble(chart: Chart) -> Any:
+    """All panels of a chart in a grid, with its title and legend, as a figure."""
     columns = min(chart.columns, len(chart.panels))
     rows = math.ceil(len(chart.panels) / columns)
-    width, height = columns * chart.width, rows * chart.height
+    width, height = columns * chart.width, rows * max(chart.height, LOWEST)
     entries = max(1, int(width / 1.5))
     below = 0.25 * math.ceil(len(chart.marks) / entries) + 0.15
-    figure = Figure(figsize=(width, height + below + 0.45), layout="constrained")
-    figure.suptitle(f" {short(chart.title, int(9 * width))}", x=0.0, ha="left", fontsize=13, fontweight="bold")
-    axes = figure.subplots(rows, columns, squeeze=False).ravel(order="F" if chart.down else "C")
+    figure = new_figure(width, height + below + 0.45, "constrained")
+    heading = f" {short(chart.title, int(9 * width))}"
+    figure.suptitle(heading, x=0.0, ha="left", fontsize=13, fontweight="bold", color=INK)
+    axes = subplots(figure, rows, columns).ravel(order="F" if chart.down else "C")
     for panel, place in zip(chart.panels, axes, strict=False):
         panel.draw(place)
-        colour = LEVEL_INKS.get(panel.level, INK)
-        place.set_title(
-            short(panel.title, int(11 * chart.width)), fontsize=10, color=colour, pad=16 if panel.note else 6
-        )
-        if panel.note:
-            note = short(panel.note, int(16 * chart.width))
-            place.text(0.5, 1.02, note, transform=place.transAxes, ha="center", fontsize=8, color=MUTED)
+        _caption(place, panel, chart.width)
     for place in axes[len(chart.panels) :]:
         place.set_axis_off()
     if chart.marks:
-        figure.legend(handles=[_handle(mark) for mark in chart.marks], loc="outside lower center", ncols=entries)
-    layout: Any = figure.get_layout_engine()
-    layout.set(w_pad=0.08, h_pad=0.08, hspace=0.04, wspace=0.03)
+        handles = [_handle(mark) for mark in chart.marks]
+        look = {"fontsize": SIZE, "labelcolor": INK, "frameon": False}
+        figure.legend(handles=handles, loc="outside lower center", ncols=entries, **look)
+    figure.get_layout_engine().set(w_pad=0.08, h_pad=0.08, hspace=0.04, wspace=0.03)
     return figure
 
 
-def single(chart: Chart, panel: Panel) -> Figure:
-    """One panel alone, without title and legend."""
-    figure = Figure(figsize=(chart.width, chart.height), layout="constrained")
-    layout: Any = figure.get_layout_engine()
-    layout.set(w_pad=0.03, h_pad=0.03)
-    panel.draw(figure.subplots())
+def _caption(axes: Any, panel: Panel, width: float) -> None:
+    """A panel's title and note, above it."""
+    title, colour = short(panel.title, int(11 * width)), LEVEL_INKS.get(panel.level, INK)
+    axes.set_title(title, fontsize=10, fontweight="bold", color=colour, pad=16 if panel.note else 6)
+    if panel.note:
+        note = short(panel.note, int(16 * width))
+        axes.text(0.5, 1.02, note, transform=axes.transAxes, ha="center", fontsize=8, color=MUTED)
+
+
+def single(chart: Chart, panel: Panel) -> Any:
+    """One panel alone, without title and legend, as a figure."""
+    figure = new_figure(chart.width, chart.height, "constrained")
+    figure.get_layout_engine().set(w_pad=0.03, h_pad=0.03)
+    panel.draw(subplots(figure)[0, 0])
     return figure
 
 
@@ -152,12 +144,21 @@ def detectors(run: BenchmarkRun) -> list[str]:
 
 
 def looks(run: BenchmarkRun) -> dict[str, tuple[str, str]]:
-    """Colour and line style of each detector: its own, or the next spare one."""
+    """Colour and line style of each detector: its own, or the next spare one. The first 32 spare ones differ."""
     others = [name for name in detectors(run) if name not in DETECTOR_LOOKS]
-    spare = {name: SPARE_LOOKS[i % len(SPARE_LOOKS)] for i, name in enumerate(others)}
-    return DETECTOR_LOOKS | spare
+    return DETECTOR_LOOKS | {name: _spare_look(number) for number, name in enumerate(others)}
+
+
+def _spare_look(number: int) -> tuple[str, str]:
+    rounds, colour = divmod(number, len(SPARE_COLOURS))
+    return SPARE_COLOURS[colour], LINES[(colour + rounds) % len(LINES)]
 
 
 def short(name: str, most: int = 22) -> str:
-    """A name that fits beside an axis."""
-    return name if len(name) <= most else f"{name[: most - 1]}…"
+    """A name that fits beside an axis: a long one keeps its beginning and its end, by which names differ.
+
+    >>> short("EnergyCorrected, 20 epochs, seed 3", 20)
+    'EnergyCorr…s, seed 3'
+    """
+    name, tail = visible(name), (most - 1) // 2
+    return name if len(name) <= most else f"{name[: most - 1 - tail]}…{name[len(name) - tail :]}"

@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.ticker import MaxNLocator
 
 from outfield.benchmark import BenchmarkRun, Key
 from outfield.images.catalogue import title as set_title
-from outfield.report.drawing import ID, INK
+from outfield.report.drawing import ID, INK, MaxNLocator
 from outfield.report.figures.chart import LEVEL_COLOURS, ROUND_STEPS, Chart, Mark, Panel
 from outfield.scores.vectors import rank
 
@@ -23,7 +22,8 @@ def histogram_chart(run: BenchmarkRun, backbone: str) -> Chart:
         if key.backbone == backbone and run.protocol.id in run.scores[key]:
             firsts.setdefault(key.detector, key)
     panels = [_histogram_panel(run, key) for key in firsts.values()]
-    levels = [level for level, names in run.protocol.levels.items() if names]
+    scored = {name for key in firsts.values() for name in run.scores[key]}
+    levels = [level for level, names in run.protocol.levels.items() if scored & {*names}]
     marks = [Mark(f"{set_title(run.protocol.id)} (ID)", ID, "area")]
     marks += [Mark(f"{level}-OOD", LEVEL_COLOURS[level], "area") for level in levels]
     marks.append(Mark("threshold that keeps 95 % of ID", INK, "line", "--"))

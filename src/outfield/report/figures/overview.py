@@ -11,7 +11,7 @@ from outfield.errors import InputError
 from outfield.images.catalogue import title as set_title
 from outfield.report.figures.chart import Chart
 from outfield.report.figures.histograms import histogram_chart
-from outfield.report.figures.views import view_panel
+from outfield.report.figures.views import view_chart, view_panel
 
 SHOWN = ("MSP", "KNN", "SSD", "EnergyCorrected")
 
@@ -27,13 +27,14 @@ def overview_chart(run: BenchmarkRun, shown: Sequence[str] = SHOWN) -> Chart:
     view = run.views[0]
     sets = np.array(view.sets, dtype=object)
     known = sets == run.protocol.id
-    panels = [view_panel(view, known, None, f"{set_title(run.protocol.id)} (ID)", "")]
+    panels = [view_panel(run, view, known, None, f"{set_title(run.protocol.id)} (ID)", "")]
     for level, names in run.protocol.levels.items():
         there = [name for name in names if (sets == name).any()]
         if there:
             titles = ", ".join(set_title(name) for name in there)
-            panels.append(view_panel(view, known, np.isin(sets, there), f"{level}: {titles}", level))
+            panels.append(view_panel(run, view, known, np.isin(sets, there), f"{level}: {titles}", level))
     scores = histogram_chart(run, view.backbone)
-    panels += [panel for panel in scores.panels if panel.title in shown]
+    histograms = [panel for panel in scores.panels if panel.title in shown]
+    marks = scores.marks if histograms else view_chart(run, view).marks
     title = f"Features of {set_title(run.protocol.id)} in a {view.backbone}, and how detectors score them"
-    return Chart("overview", title, panels, scores.marks, 4, 2.5, width=3.4)
+    return Chart("overview", title, [*panels, *histograms], marks, 4, 2.5, width=3.4)

@@ -9,8 +9,8 @@ import numpy as np
 
 from outfield.benchmark import BenchmarkRun
 from outfield.images.catalogue import title as set_title
-from outfield.report.drawing import INK
-from outfield.report.figures.chart import FAINT, RULE, Chart, Mark, Panel, detectors, looks
+from outfield.report.drawing import FAINT, INK, RULE
+from outfield.report.figures.chart import Chart, Mark, Panel, detectors, looks
 
 
 def roc_curve(scores_id: np.ndarray, scores_ood: np.ndarray, grid: np.ndarray) -> np.ndarray:
@@ -41,8 +41,8 @@ def roc_chart(run: BenchmarkRun) -> Chart:
     shown = [name for name in detectors(run) if any(name in found for found in curves.values())]
     marks = [Mark(name, *_line(style[name])) for name in shown]
     marks.append(Mark("95 % of ID kept", INK, "line", "--"))
-    title = "ROC curves per level: whole (above) and where few ID samples are rejected (below)"
-    return Chart("roc", title, panels, marks, max(1, len(panels) // 2), 3.0)
+    title = "ROC curves per level: whole, and where few ID samples are rejected"
+    return Chart("roc", title, panels, marks, max(2, len(panels) // 2), 3.0)
 
 
 def _line(look: tuple[str, str]) -> tuple[str, str, str]:
@@ -76,7 +76,8 @@ def _roc_panel(
 ) -> Panel:
     at = {name: 100 * float(np.interp(0.05, grid, curve)) for name, curve in curves.items()}
     words = ", ".join(f"{name} {value:.0f} %" for name, value in at.items())
-    sets = ", ".join(set_title(name) for name in run.protocol.levels[level])
+    scored = {name for scores in run.scores.values() for name in scores}
+    sets = ", ".join(set_title(name) for name in run.protocol.levels[level] if name in scored)
 
     def draw(axes: Any) -> None:
         axes.axvline(5, color=INK, linewidth=0.9, linestyle=(0, (4, 3)))

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from matplotlib.ticker import MaxNLocator
-
 from outfield.benchmark import BenchmarkRun
 from outfield.benchmark.summary import summarise
 from outfield.images.catalogue import title as set_title
-from outfield.report.drawing import INK, MUTED
-from outfield.report.figures.chart import FAINT, Chart, Mark, Panel, Paper, backbones, detectors, looks, short
+from outfield.report.drawing import FAINT, INK, MUTED, SIZE, MaxNLocator
+from outfield.report.figures.chart import Chart, Mark, Panel, Paper, backbones, detectors, looks, short
 
 MARKERS = "osD^vPX"
 """One per backbone."""
+THE_PAPER = "the paper"
 
 
 def set_chart(run: BenchmarkRun, paper: Paper | None = None) -> Chart:
@@ -26,18 +25,25 @@ def set_chart(run: BenchmarkRun, paper: Paper | None = None) -> Chart:
     limit = min(100.0, 1.06 * max(values, default=1.0) + 1)
     panels = [_set_panel(run, name, paper, limit) for name in names]
     found = backbones(record.backbone for record in run.records)
-    marks = [Mark(name, MUTED, "dot", _marker(found, name)) for name in found] if len(found) > 1 else []
-    if not marks:
-        marks = [Mark("one fit", MUTED, "dot", "o")]
-    marks.append(Mark("our mean", INK, "dot", "|"))
-    if any(name in cells for cells in paper.values() for name in names):
-        marks.append(Mark("the paper", INK, "ring"))
+    several = [Mark(name, MUTED, "dot", _marker(found, name)) for name in found] if len(found) > 1 else []
+    marks = several or [Mark("one fit", MUTED, "dot", "o")]
+    if _several_fits(run):
+        marks.append(Mark("mean", INK, "dot", "|"))
+    shown = {record.detector for record in run.records}
+    if any(name in paper.get(detector, {}) for detector in shown for name in names):
+        marks.append(Mark(THE_PAPER, INK, "ring"))
+    marks = marks if len(marks) > 1 else []  # dots of one kind need no legend
     levels = [panel.level for panel in panels]
     counts = {levels.count(level) for level in levels}
     height = 0.55 + 0.235 * len({record.detector for record in run.records})
     even = len(counts) == 1  # then each level has a column of its own
     columns = len(set(levels)) if even else 3
     return Chart("sets", "FPR95 on each OOD set", panels, marks, columns, height, down=even)
+
+
+def _several_fits(run: BenchmarkRun) -> bool:
+    """Whether a detector was fitted more than once, so that there is a mean to show."""
+    return len(run.records) > len({(record.detector, record.ood) for record in run.records})
 
 
 def _marker(found: Sequence[str], name: str) -> str:
@@ -64,7 +70,8 @@ def _set_panel(run: BenchmarkRun, ood: str, paper: Paper, limit: float) -> Panel
                 axes.plot(
                     100 * record.fpr95, row + offset, **dot, alpha=0.85, markeredgewidth=0, zorder=3, clip_on=False
                 )
-            axes.plot([means[name]] * 2, [row - 0.32, row + 0.32], color=INK, linewidth=1.2, zorder=4)
+            if _several_fits(run):
+                axes.plot([means[name]] * 2, [row - 0.32, row + 0.32], color=INK, linewidth=1.2, zorder=4)
             printed = paper.get(name, {}).get(ood)
             if printed is not None:
                 ring = {
@@ -77,7 +84,14 @@ def _set_panel(run: BenchmarkRun, ood: str, paper: Paper, limit: float) -> Panel
                 axes.plot(printed[0], row, **ring, markeredgewidth=0.9, zorder=2, clip_on=False)
             beside = {"xycoords": axes.get_yaxis_transform(), "textcoords": "offset points", "annotation_clip": False}
             axes.annotate(
-                f"{means[name]:.1f}", (1, row), (32, 0), ha="right", va="center_baseline", color=INK, **beside
+                f"{means[name]:.1f}",
+                (1, row),
+                (32, 0),
+                ha="right",
+                va="center_baseline",
+                color=INK,
+                fontsize=SIZE,
+                **beside,
             )
         axes.set(xlim=(-0.05 * limit, limit), ylim=(len(rows) - 0.4, -0.6), xlabel="FPR95 ↓ (%)")
         axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]))

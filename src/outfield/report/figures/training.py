@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.ticker import MaxNLocator
 
 from outfield.benchmark import BenchmarkRun
 from outfield.energy.loop import History
-from outfield.report.drawing import ID, INK, MUTED
-from outfield.report.figures.chart import FAINT, ROUND_STEPS, RULE, Chart, Mark, Panel, looks
+from outfield.report.drawing import FAINT, ID, INK, MUTED, RULE, MaxNLocator
+from outfield.report.figures.chart import ROUND_STEPS, Chart, Mark, Panel, looks
 
 
 def training_chart(run: BenchmarkRun) -> Chart:
@@ -23,8 +22,12 @@ def training_chart(run: BenchmarkRun) -> Chart:
         if mine:
             panels += [_loss_panel(name, mine, style[name][0]), _energy_panel(name, mine)]
             panels.append(_gap_panel(name, mine, style[name][0]))
+    fits = [[h for key, h in run.histories.items() if key.detector == name and len(h)] for name in style]
     marks = [Mark("energy of real features", ID), Mark("energy of chain ends", INK, "line", "--")]
-    marks += [Mark("one fit", MUTED, "thin"), Mark("mean", MUTED)]
+    if any(len(mine) > 1 for mine in fits):
+        marks.append(Mark("one fit", MUTED, "thin"))
+    if any(len(mine) > 1 and len({len(h) for h in mine}) == 1 for mine in fits):
+        marks.append(Mark("mean", MUTED))
     return Chart("training", "Training of the energies", panels, marks, 3, 2.2)
 
 

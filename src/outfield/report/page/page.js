@@ -1,23 +1,31 @@
 "use strict";
 
-// Sorting: rows that belong together share a <tbody>, and it moves as a whole.
+// Sorting: rows that belong together share a <tbody>, and it moves as a whole. The first click puts the best first.
 const number = text => parseFloat(text.replace(/,/g, "").replace("−", "-"));
-const cell = (body, column) => (body.rows[0].cells[column]?.textContent ?? "").trim();
+const opposite = { ascending: "descending", descending: "ascending" };
 
-function compare(column, sign) {
+function value(body, column, numbers) {
+  const cell = body.rows[0].cells[column];
+  const text = (cell?.dataset.value ?? cell?.textContent ?? "").trim();
+  return numbers ? number(text) : text;
+}
+
+function compare(column, numbers, sign) {
+  const empty = found => (numbers ? Number.isNaN(found) : found === "" || found === "–");
   return (one, other) => {
-    const [a, b] = [cell(one, column), cell(other, column)];
-    if (!a || !b) return (a ? 0 : 1) - (b ? 0 : 1);
-    const [x, y] = [number(a), number(b)];
-    return sign * (Number.isNaN(x) || Number.isNaN(y) ? a.localeCompare(b) : x - y);
+    const [a, b] = [value(one, column, numbers), value(other, column, numbers)];
+    if (empty(a) || empty(b)) return empty(a) - empty(b);  // last, whatever the order
+    return sign * (numbers ? a - b : a.localeCompare(b, undefined, { numeric: true }));
   };
 }
 
-function sort(table, header, column) {
-  const ascending = header.getAttribute("aria-sort") !== "ascending";
+function sort(table, header) {
+  const order = opposite[header.getAttribute("aria-sort")] ?? header.dataset.first;
   table.querySelectorAll("[aria-sort]").forEach(other => other.removeAttribute("aria-sort"));
-  header.setAttribute("aria-sort", ascending ? "ascending" : "descending");
-  table.append(...[...table.tBodies].sort(compare(column, ascending ? 1 : -1)));
+  header.setAttribute("aria-sort", order);
+  const numbers = header.classList.contains("number");
+  const sign = order === "ascending" ? 1 : -1;
+  table.append(...[...table.tBodies].sort(compare(Number(header.dataset.column), numbers, sign)));
 }
 
 document.querySelectorAll("table.sortable").forEach(table => {
@@ -26,7 +34,7 @@ document.querySelectorAll("table.sortable").forEach(table => {
     button.type = "button";
     button.append(...header.childNodes);
     header.append(button);
-    button.addEventListener("click", () => sort(table, header, Number(header.dataset.column)));
+    button.addEventListener("click", () => sort(table, header));
   });
 });
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from outfield.benchmark.provenance import commit_in_words
 from outfield.percent import percent
-from outfield.report.page.markup import element, join
 from outfield.report.page.section import Section, count
-from outfield.report.page.tables import PAIR, table_of
+from outfield.report.page.tables import PAIR, Grid, grid_of
 from outfield.report.table import Table
+from outfield.version import __version__
 
 LABELS = {
     "cpus": "processors",
@@ -24,20 +26,40 @@ LABELS = {
 """Names in the provenance that need another word."""
 
 
+@dataclass(frozen=True)
+class Provenance:
+    """Tables of names and values, other tables, and the log of every stage, which is folded away."""
+
+    pairs: Sequence[Grid]
+    others: Sequence[Grid]
+    log: Grid | None
+    stages: str
+
+
 def provenance_section(about: Mapping[str, Any]) -> Section | None:
     """Where the numbers come from; None where the run does not say."""
     if not about:
         return None
     tables = provenance_tables(about)
-    short = [table_of(table, table.title) for table in tables if table.header == PAIR]
-    shown = [element("div", *short, class_="pairs")] if short else []
-    shown += [table_of(table, table.title) for table in tables if table.header != PAIR]
     log = about.get("stages")
-    if isinstance(log, list) and log:
-        every = table_of(_records_table("Every stage", log), "Every stage")
-        shown.append(element("details", element("summary", f"All {count(len(log), 'stage')}"), every, class_="log"))
-    words = element("p", "What these numbers were computed from, with what, where, and how long it took.")
-    return Section("provenance", "Provenance", join([words, *shown]))
+    every = grid_of(_records_table("Every stage", log), "Every stage") if isinstance(log, list) and log else None
+    content = Provenance(
+        pairs=[grid_of(table, table.title) for table in tables if table.header == PAIR],
+        others=[grid_of(table, table.title) for table in tables if table.header != PAIR],
+        log=every,
+        stages=f"All {count(len(log), 'stage')}" if isinstance(log, list) else "",
+    )
+    return Section("provenance", "Provenance", "provenance.html", content)
+
+
+def origin(about: Mapping[str, Any]) -> str:
+    """One line: version, commit, time."""
+    words = [f"Made with Outfield {about.get('versions', {}).get('outfield', __version__)}"]
+    if about.get("commit"):
+        words.append(commit_in_words(about))
+    if about.get("started"):
+        words.append(str(about["started"]).replace("T", " ").replace("+00:00", " UTC"))
+    return ", ".join(words) + "."
 
 
 def provenance_tables(about: Mapping[str, Any]) -> list[Table]:
@@ -136,6 +158,8 @@ def _title(name: object) -> str:
 
 def _plain(value: Any, name: object = "") -> str:
     """A value in words: accuracies in percent, numbers short, lists joined."""
+    if value is None and name == "dirty":
+        return "unknown"  # which is not the same as none
     if value is None or value == "":
         return "–"
     if isinstance(value, bool):

@@ -1,56 +1,96 @@
-"""The answer at a glance: the best figures, and every detector at each distance with the paper's figures below."""
+"""The answer at a glance: the best figures, what became of the paper's claims, and every detector at each distance."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from outfield.benchmark import BenchmarkRun
+from outfield.benchmark.claims import FAILS, HOLDS, PARTLY, UNTESTED, Claim
 from outfield.benchmark.paper import AVERAGE
-from outfield.benchmark.summary import Cell, Columns, Spread, level_columns, present, published, summarise
+from outfield.benchmark.summary import Cell, Columns, Spread, Summary, level_columns, present, published, summarise
 from outfield.images.catalogue import title as set_title
 from outfield.percent import in_percent, percent
 from outfield.report.benchmark_tables import notes_on_sets
 from outfield.report.figures import Paper
-from outfield.report.page.markup import Html, element, join
 from outfield.report.page.section import Section, count
-from outfield.report.page.tables import caption, framed, notes_below
+from outfield.report.page.tables import ASCENDING, DESCENDING
 
 METHOD = "EnergyCorrected"
 """The paper's method; its row is marked."""
-METRICS = {"fpr95": ("FPR95 ↓", min), "auroc": ("AUROC ↑", max)}
+METRICS = {"fpr95": ("FPR95 ↓", min, ASCENDING), "auroc": ("AUROC ↑", max, DESCENDING)}
+VERDICTS = {HOLDS: "good", PARTLY: "mixed", FAILS: "bad", UNTESTED: "open"}
+"""How each verdict looks."""
 
 
-def facts(run: BenchmarkRun, paper: Paper) -> Html | None:
+@dataclass(frozen=True)
+class Fact:
+    """A figure to begin with, what it is, and whose."""
+
+    words: str
+    figure: str
+    detail: str
+
+
+@dataclass(frozen=True)
+class Figures:
+    """A cell of the first table: a mean, what it varies by, the paper's figure below, and how good it is, from 0 to 1."""
+
+    metric: str
+    value: float | None = None
+    text: str = "–"
+    spread: str = ""
+    printed: str = ""
+    best: bool = False
+    heat: float = 0.0
+
+
+@dataclass(frozen=True)
+class Headline:
+    """The first table: groups of columns as (words, level, sets), then rows as (detector, cells)."""
+
+    of_id: str
+    reading: str
+    groups: Sequence[tuple[str, str, str]]
+    rows: Sequence[tuple[str, Sequence[Figures]]]
+    notes: Sequence[str]
+    spreads: bool
+    method: str = METHOD
+
+    @property
+    def columns(self) -> list[tuple[str, str, str]]:
+        """Metric, words and order of each column after the first."""
+        return [(metric, words, first) for _ in self.groups for metric, (words, _, first) in METRICS.items()]
+
+
+def facts(run: BenchmarkRun, paper: Paper) -> list[Fact]:
     """The answer at a glance: accuracy, the best two averages, the method's own."""
     found = []
     if run.accuracies:
         values = sorted(run.accuracies.values())
-        ends = dict.fromkeys(map(in_percent, (values[0], values[-1])))
+        least, most = in_percent(values[0]), percent(values[-1])
         who = next(iter(run.accuracies)) if len(values) == 1 else count(len(values), "backbone")
-        found.append(("Accuracy on ID test data", f"{'–'.join(ends)} %", who))
+        shown = most if most.startswith(least) else f"{least}–{most}"
+        found.append(Fact("Accuracy on ID test data", shown, who))
     sets = present(run.records, run.protocol)
     means = summarise(run.records, {AVERAGE: sets})
     averages = {name: cells[AVERAGE] for name, cells in means.items() if AVERAGE in cells}
-    if averages:
-        for metric, words in (("fpr95", "Lowest average FPR95"), ("auroc", "Highest average AUROC")):
-            best = METRICS[metric][1](averages, key=lambda name: getattr(averages[name], metric).mean)
-            found.append((words, percent(getattr(averages[best], metric).mean), best))
+    for metric, words in (("fpr95", "Lowest average FPR95"), ("auroc", "Highest average AUROC")) if averages else ():
+        best = METRICS[metric][1](averages, key=lambda name: getattr(averages[name], metric).mean)
+        found.append(Fact(words, percent(getattr(averages[best], metric).mean), best))
     if METHOD in averages:
         printed = published(paper.get(METHOD, {}), AVERAGE, sets, run.protocol)
         detail = "FPR95 / AUROC in percent"
         detail += f"; the paper: {printed[0]:.1f} / {printed[1]:.1f}" if printed else ""
         cell = averages[METHOD]
-        found.append((f"{METHOD}, average", f"{in_percent(cell.fpr95.mean)} / {in_percent(cell.auroc.mean)}", detail))
-    tiles = [
-        element(
-            "div",
-            element("dt", words),
-            element("dd", figure, class_="figure"),
-            element("dd", detail, class_="detail"),
-        )
-        for words, figure, detail in found
-    ]
-    return element("dl", *tiles, class_="facts") if tiles else None
+        pair = f"{in_percent(cell.fpr95.mean)} / {in_percent(cell.auroc.mean)}"
+        found.append(Fact(f"{METHOD}, average", pair, detail))
+    return found
+
+
+def verdicts(claims: Sequence[Claim]) -> list[tuple[Claim, str]]:
+    """The paper's claims, each with how its verdict looks."""
+    return [(claim, VERDICTS[claim.verdict]) for claim in claims]
 
 
 def results_section(run: BenchmarkRun, paper: Paper, notes: Sequence[str]) -> Section | None:
@@ -67,100 +107,68 @@ def results_section(run: BenchmarkRun, paper: Paper, notes: Sequence[str]) -> Se
         }
         for name in cells
     }
-    reading = _reading(cells, printed)
-    head = [
-        element("th", "Detector", scope="col", rowspan="2", data_column="0"),
-        *(
-            element("th", _level_heading(name), class_="group", scope="colgroup", colspan="2", title=_titles(sets))
-            for name, sets in columns.items()
-        ),
-    ]
-    below = [
-        element(
-            "th", words, class_="number first" if metric == "fpr95" else "number", scope="col", data_column=str(place)
-        )
-        for place, (metric, words) in enumerate(
-            ((metric, words) for _ in columns for metric, (words, _) in METRICS.items()), start=1
-        )
-    ]
-    rows = [element("tbody", _result_row(name, cells, columns, printed)) for name in cells]
-    words_above = caption(
-        f"Telling {set_title(run.protocol.id)} from other images",
-        f"In percent; the best of each column in bold, a deeper tint is better{reading}.",
+    over = _over(cells)
+    reading = "; the best of each column in bold, a deeper tint is better" if len(cells) > 1 else ""
+    reading += f"; ± is the standard deviation over {over}" if over else ""
+    reading += "; in italics, below ours, the paper's figures" if any(printed.values()) else ""
+    table = Headline(
+        of_id=set_title(run.protocol.id),
+        reading=reading,
+        groups=[_group(column, sets) for column, sets in columns.items()],
+        rows=[(name, _row(name, cells, columns, printed)) for name in cells],
+        notes=[_levels(run), *notes_on_sets(run, any(printed.values())), *notes],
+        spreads=bool(over),
     )
-    table = element(
-        "table",
-        words_above,
-        element("thead", element("tr", *head), element("tr", *below)),
-        *rows,
-        class_=f"headline sortable{' spreads' * ('±' in reading)}",
-    )
-    words = element(
-        "p",
-        "FPR95 is the share of OOD samples that pass at the threshold which keeps 95 % of ID samples; lower is better. "
-        "AUROC is the chance that an OOD sample scores higher than an ID sample; higher is better.",
-    )
-    lines = [*_levels(run, any(printed.values())), *notes]
-    return Section(
-        "results", "Results at a glance", join([words, framed(table, "Results at a glance"), notes_below(lines)])
-    )
+    return Section("results", "Results at a glance", "results.html", table)
 
 
-def _level_heading(column: str) -> object:
-    return "Average" if column == AVERAGE else join([element("span", class_=f"tag {column}"), f"{column}-OOD"])
-
-
-def _titles(sets: Sequence[str]) -> str:
-    return ", ".join(map(set_title, sets))
-
-
-def _reading(cells: Mapping[str, Mapping[str, Cell]], printed: Paper) -> str:
-    """How to read the small figures of the first table."""
+def _over(cells: Summary) -> str:
+    """What the figures after ± are the spread over; nothing where there is none."""
     spreads = [cell.fpr95 for mine in cells.values() for cell in mine.values()]
-    words = ""
     if any(spread.over_backbones is not None for spread in spreads):
-        words += "; ± is the standard deviation over backbones"
-    elif any(spread.over_seeds is not None for spread in spreads):
-        words += "; ± is the standard deviation over seeds"
-    return f"{words}; in italics, below ours, the paper's figures" if any(printed.values()) else words
+        return "backbones"
+    return "seeds" if any(spread.over_seeds is not None for spread in spreads) else ""
 
 
-def _levels(run: BenchmarkRun, printed: bool) -> list[str]:
+def _group(column: str, sets: Sequence[str]) -> tuple[str, str, str]:
+    titles = ", ".join(map(set_title, sets))
+    return ("Average", "", titles) if column == AVERAGE else (f"{column}-OOD", column, titles)
+
+
+def _levels(run: BenchmarkRun) -> str:
     there = present(run.records, run.protocol)
     shown = {level: [name for name in names if name in there] for level, names in run.protocol.levels.items()}
-    lines = ["; ".join(f"{level}-OOD: {_titles(names)}" for level, names in shown.items() if names) + "."]
-    return [*lines, *notes_on_sets(run, printed)]
+    return (
+        "; ".join(f"{level}-OOD: {', '.join(map(set_title, names))}" for level, names in shown.items() if names) + "."
+    )
 
 
-def _result_row(name: str, cells: Mapping[str, Mapping[str, Cell]], columns: Columns, printed: Paper) -> Html:
-    shown: list[Html] = [element("th", name, scope="row")]
+def _row(name: str, cells: Mapping[str, Mapping[str, Cell]], columns: Columns, printed: Paper) -> list[Figures]:
+    shown = []
     for column in columns:
-        for place, (metric, (_, best)) in enumerate(METRICS.items()):
+        for place, (metric, (_, best, _)) in enumerate(METRICS.items()):
             means = {other: getattr(mine[column], metric).mean for other, mine in cells.items() if column in mine}
-            first = "number first" if place == 0 else "number"
             if name not in means:
-                shown.append(element("td", "–", class_=first))
+                shown.append(Figures(metric))
                 continue
-            figures = printed[name].get(column)
+            figures, mean = printed[name].get(column), means[name]
             shown.append(
-                element(
-                    "td",
-                    _value(
-                        getattr(cells[name][column], metric),
-                        in_percent(means[name]) == in_percent(best(means.values())),
-                    ),
-                    element("span", f"{figures[place]:.1f}", class_="paper") if figures else None,
-                    class_=first,
-                    style=f"--heat:{_heat(means[name], list(means.values()), best is max):.2f}",
+                Figures(
+                    metric,
+                    value=mean,
+                    text=in_percent(mean),
+                    spread=_spread(getattr(cells[name][column], metric)),
+                    printed=f"{figures[place]:.1f}" if figures else "",
+                    best=len(means) > 1 and in_percent(mean) == in_percent(best(means.values())),
+                    heat=_heat(mean, list(means.values()), best is max),
                 )
             )
-    return element("tr", *shown, class_="method" if name == METHOD else None)
+    return shown
 
 
-def _value(spread: Spread, best: bool) -> Html:
+def _spread(spread: Spread) -> str:
     varies = spread.over_seeds if spread.over_backbones is None else spread.over_backbones
-    mean = element("strong" if best else "span", in_percent(spread.mean), class_="value")
-    return join([mean, None if varies is None else element("span", f"±{in_percent(varies)}", class_="spread")])
+    return "" if varies is None else f"±{in_percent(varies)}"
 
 
 def _heat(value: float, values: Sequence[float], high: bool) -> float:

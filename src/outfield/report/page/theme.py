@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from outfield.report.drawing import FAR, ID, INK, MUTED, NEAR
-from outfield.report.figures.chart import DETECTOR_LOOKS, FAINT, LEVEL_COLOURS, LEVEL_INKS, RULE, SPARE_LOOKS
+from outfield.report.drawing import FAINT, FAR, ID, INK, MUTED, NEAR, RULE
+from outfield.report.figures.chart import DETECTOR_LOOKS, LEVEL_COLOURS, LEVEL_INKS, SPARE_COLOURS
 
 DARK = {
     INK: "#e4e8f0",
@@ -16,10 +16,10 @@ DARK = {
     FAR: "#cf4459",
     **dict(
         zip(
-            (colour for colour, _ in (*DETECTOR_LOOKS.values(), *SPARE_LOOKS)),
+            (*(colour for colour, _ in DETECTOR_LOOKS.values()), *SPARE_COLOURS),
             (
                 *("#828894", "#e0860f", "#ca3517", "#2c68dc", "#f0abd5", "#835689", "#6fe07d", "#af95ff"),
-                *("#3fb5c0", "#e08a52", "#a9bb63", "#ea7fae", "#8b97b3"),
+                *("#3fb5c0", "#e08a52", "#a9bb63", "#ea7fae", "#8b97b3", "#d6b53c", "#8fd468", "#7fb4e6"),
             ),
             strict=True,
         )
@@ -38,6 +38,10 @@ THEME = {
     "near-ink": (LEVEL_INKS["near"], "#f0ab55"),
     "mid-ink": (LEVEL_INKS["mid"], "#cdb2f5"),
     "far-ink": (LEVEL_INKS["far"], "#f07f8f"),
+    "good": ("#1a6b3c", "#6fd39b"),
+    "mixed": ("#8a5200", "#f0b860"),
+    "bad": ("#b02f40", "#f28b98"),
+    "open": ("#596275", "#9ba5b8"),
 }
 """The page's own colours, light and dark."""
 

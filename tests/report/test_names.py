@@ -1,0 +1,113 @@
+"""Whatever a name holds is text, on the page, in figures and in every file."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from dataclasses import replace
+
+import pytest
+from tests.helpers.benchmark_samples import make_run
+from tests.helpers.html_tree import parse
+
+from outfield.benchmark.claims import Claim
+from outfield.benchmark.evaluation import Result
+from outfield.benchmark.protocol import Protocol
+from outfield.report.benchmark_files import read_run
+from outfield.report.escaping import csv_cell, markdown, tex, visible
+from outfield.report.evaluation import results_csv
+from outfield.report.page import page
+from outfield.report.page.environment import asset
+from outfield.report.table import Table
+from outfield.report.write import write_report
+
+NASTY = [
+    "<script>alert(1)</script>",
+    '"]]>\' onload="alert(1)',
+    "</style></svg></title><img src=x onerror=alert(1)>",
+    "{{ 7*7 }} {% raw %} ${x} $\\frac{1}{2}$",
+    "=cmd()|'/c calc'!A0",
+    "a" * 300,
+    "日本 🦊 שלום",
+    "\u202egnirts\u2066",
+    "nul\x00 bell\x07 line\nbreak",
+    "half \udcff",
+    "| [x](javascript:alert) `y` **z** & &lt; \\",
+]
+
+
+def nasty_run(nasty):
+    protocol = Protocol(f"id{nasty}", near=(f"near{nasty}",), mid=(), far=())
+    run = make_run(protocol, backbones=(f"net{nasty}",), detectors=(f"{nasty}det", "EBM"), seeds=(0,), n=5)
+    run.classes = (f"class{nasty}",)
+    run.provenance |= {f"key{nasty}": f"value{nasty}", "stages": [{"what": nasty}], "map": {nasty: {nasty: nasty}}}
+    return run
+
+
+@pytest.mark.parametrize("nasty", NASTY, ids=range(len(NASTY)))
+def test_the_page_shows_every_name_as_it_is(nasty):
+    table = Table(
+        f"title{nasty}: {nasty}", [nasty], [[f"{nasty} / {nasty}"]], best=frozenset({(0, 0, 1)}), notes=(nasty,)
+    )
+    claim = Claim("a", f"claim{nasty}", lacks=(nasty,))
+    paper = {f"{nasty}det": {f"near{nasty}": (1.0, 2.0)}}
+    text = page(nasty_run(nasty), [table], intro=nasty, notes=[nasty], paper=paper, claims=[claim])
+    text.encode()
+    tree = parse(text)
+    shown = " ".join(visible(nasty).split())
+    for name in ("id", "near", "net", "key", "value", "title", "claim"):
+        assert name + shown in tree.text
+    assert shown + "det" in [th.text for th in tree.all("th")]
+    # Nothing of a name has become an element, an attribute or a script.
+    assert [node.content for node in tree.all("script")] == [[asset("page.js")]]
+    assert not tree.all("img")
+    assert len(tree.all("style")) == len(tree.all("title")) == 1
+    assert not {name for node in tree.walk() for name in node.attributes if name.startswith("on")}
+    drawn = {node.text for svg in tree.all("svg", role="img") for node in svg.all("text")}
+    assert len(shown) > 15 or shown + "det" in drawn
+
+
+@pytest.mark.parametrize("nasty", NASTY, ids=range(len(NASTY)))
+def test_files_hold_every_name_as_text(nasty, tmp_path):
+    run = nasty_run(nasty)
+    files = {path.name: path for path in write_report(run, tmp_path)}
+    assert read_run(tmp_path).records == run.records  # to the letter
+    json.loads(files["results.json"].read_text())
+    rows = list(csv.DictReader(files["results.csv"].read_text().splitlines(keepends=True)))
+    assert len(rows) == len(run.records)
+    assert not [cell for row in rows for cell in row.values() if cell.startswith(("=", "@", "\t"))]
+    for line in files["tables.md"].read_text().splitlines():
+        assert not re.search(r"(?<!\\)<\w|(?<!\\)\[x|(?<!\\)`y|\{\{", line), line
+    columns = {
+        len(re.findall(r"(?<!\\)\|", line))
+        for line in files["tables.md"].read_text().splitlines()
+        if line.startswith("| ")
+    }
+    assert len(columns) <= 2  # by level and by set
+    latex = files["tables.tex"].read_text()
+    bare = re.sub(r"\\[{}]", "", latex)
+    assert bare.count("{") == bare.count("}")
+    assert "\n\n\n" not in latex
+
+
+def test_spreadsheets_compute_nothing():
+    assert [csv_cell(text) for text in ("=1", "+1", "-1", "@x", "\tx")] == ["'=1", "'+1", "'-1", "'@x", "'\tx"]
+    assert csv_cell(-0.5) == -0.5
+    result = Result(**dict.fromkeys(Result.__dataclass_fields__, 0.5) | {"detector": "=cmd()", "ood": "x"})
+    (row,) = csv.DictReader(results_csv([result]).splitlines())
+    assert (row["detector"], row["ood"], row["auroc"]) == ("'=cmd()", "x", "0.5")
+
+
+def test_markdown_and_latex_of_one_name():
+    assert markdown("<b> [a](b) __x__ a_b 2 < 3") == r"\<b> \[a\](b) \_\_x\_\_ a_b 2 \< 3"
+    assert tex("100 % of\n\n#1") == r"100\,\% of \#1"
+    assert tex("5% \x00") == r"5\% ?"
+
+
+def test_names_of_one_beginning_stay_apart():
+    """In figures, where long ones are cut: they keep their ends."""
+    names = tuple(f"{'energy ' * 8}{end}" for end in ("one", "two"))
+    run = replace(make_run(backbones=("net",), detectors=names, n=5), scores={}, views=[])
+    drawn = [node.text for node in parse(page(run)).one("svg", role="img").all("text")]
+    assert len({text for text in drawn if "…" in text}) == 2
