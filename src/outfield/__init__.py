@@ -10,9 +10,12 @@ whatever :mod:`outfield.detectors` has registered is found.
 """
 
 import importlib
+import logging
 from typing import Any
 
 from outfield.version import __version__
+
+logging.getLogger(__name__).addHandler(logging.NullHandler())  # who wants to see messages adds another
 
 _HOMES = {
     "backbone.architectures": ("Classifier", "load_classifier", "save_classifier"),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
+import logging
 import time
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,7 @@ from outfield.files import storage
 from outfield.scores.metrics import Separation
 
 Say = Callable[[str], None]
+log = logging.getLogger(__name__)
 """Told what is being done."""
 TRAIN, TEST = "train", "test"
 """How the ID sets are called among a backbone's sets; OOD sets go by their own names."""
@@ -59,7 +61,7 @@ class OneBackbone:
         run: where results go.
         stages: runs, and perhaps keeps, each piece of work.
         device: for detectors.
-        say: told what is being done.
+        say: told what is being done; logged if absent.
     """
 
     name: str
@@ -67,7 +69,7 @@ class OneBackbone:
     run: BenchmarkRun
     stages: Stages
     device: str = "auto"
-    say: Say = field(default=lambda text: None)
+    say: Say = log.info
 
     def accuracy(self) -> float | None:
         """Share of the ID test set that the classifier gets right; None where labels or logits are not known."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from outfield.benchmark.choice import paper_detectors, perturbation
-from outfield.benchmark.fitting import TEST, TRAIN, OneBackbone, Say, Sets
+from outfield.benchmark.fitting import TEST, TRAIN, OneBackbone, Say, Sets, log
 from outfield.benchmark.protocol import Protocol
 from outfield.benchmark.provenance import about_this_run, machine, settings
 from outfield.benchmark.records import BenchmarkRun, Key
@@ -37,7 +37,7 @@ def benchmark_features(
     allow_missing: bool = False,
     view: bool = True,
     classes: Sequence[str] = (),
-    say: Say = lambda text: None,
+    say: Say = log.info,
 ) -> BenchmarkRun:
     """Fit every detector on each backbone's features and tell every OOD set from the ID test set.
 
@@ -52,7 +52,7 @@ def benchmark_features(
         allow_missing: go on without OOD sets that are not there, and say so in the provenance and the tables.
         view: lay some of the features out in two dimensions (t-SNE, seconds).
         classes: Names of the ID set's classes by label, for figures; without them a class goes by its number.
-        say: told what is being done.
+        say: told what is being done; logged if absent.
 
     Raises:
         InputError: a set is not there, or nothing to do.
@@ -99,7 +99,7 @@ def run_benchmark(
     allow_missing: bool = False,
     download: bool = False,
     view: bool = True,
-    say: Say = lambda text: None,
+    say: Say = log.info,
 ) -> BenchmarkRun:
     """The whole way from images to records.
 
@@ -119,7 +119,7 @@ def run_benchmark(
         allow_missing: go on without OOD sets that are not there, and say so in the provenance and the tables.
         download: get sets that are not in the folder, where torchvision can.
         view: lay some of the features out in two dimensions (t-SNE, seconds).
-        say: told what is being done.
+        say: told what is being done; logged if absent.
 
     Raises:
         InputError: sets are not there (the message lists all of them) or not in the protocol, ID images given as another set

@@ -8,6 +8,7 @@ that takes long on a CPU. ``live`` fits them too.
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from outfield.features.set import FeatureSet
 from outfield.images.catalogue import DATASETS
 from outfield.percent import percent
 from outfield.scores.threshold import Threshold
+
+log = logging.getLogger(__name__)
 
 PROTOCOL = PROTOCOLS["cifar10"]
 BACKBONE = "ResNet-34"
@@ -89,13 +92,13 @@ def pack_detector(name: str) -> Detector:
         return load(path)
 
 
-def run_demo(live: bool = False, device: str = "auto", say: Callable[[str], None] = lambda text: None) -> DemoRun:
+def run_demo(live: bool = False, device: str = "auto", say: Callable[[str], None] = log.info) -> DemoRun:
     """Fit, score and evaluate every detector on the pack.
 
     Args:
         live: fit EBM and EnergyCorrected too.
         device: where.
-        say: told what is being done.
+        say: told what is being done; logged if absent.
     """
     sets = pack_sets()
     detectors = paper_detectors(PROTOCOL)

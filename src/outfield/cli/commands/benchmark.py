@@ -9,7 +9,6 @@ import typer
 
 from outfield.cli.app import Device, command
 from outfield.cli.interrupts import going_on_from
-from outfield.cli.messages import log
 from outfield.cli.places import Output, check_places
 from outfield.cli.results import RUN, check_folder, write_results
 from outfield.cli.sources import DATA_FOLDER, Download, backbone_file
@@ -77,7 +76,6 @@ def benchmark(
             device=device,
             allow_missing=allow_missing,
             download=download,
-            say=log.info,
         )
         save_run(run, folder / RUN)
     if with_report:

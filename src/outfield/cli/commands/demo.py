@@ -10,7 +10,6 @@ from typing import Annotated
 import typer
 
 from outfield.cli.app import Device, command
-from outfield.cli.messages import log
 from outfield.cli.results import check_folder, write_results
 from outfield.cli.tables import say
 
@@ -29,7 +28,7 @@ def demo(
     from outfield.report.figures import write_overview
     from outfield.studies.demo import run_demo
 
-    made = run_demo(live, device, say=log.info)
+    made = run_demo(live, device)
     given = [name for name in made.detectors if name not in made.live]
     note = f"Fitted live: {', '.join(made.live)}."
     if given:
