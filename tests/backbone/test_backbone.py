@@ -268,7 +268,7 @@ class TestSettings:
             ({"mean": (1, 2)}, "mean is"),
             ({"std": (1, 0, 1)}, "std is 0; it must be a number above 0"),
             ({"classes": 0}, "classes is 0"),
-            ({"classes": 3, "names": "ab"}, "2 names for 3 classes"),
+            ({"classes": 3, "names": ["a", "b"]}, "2 names for 3 classes"),
             ({"network": "resnet"}, "network is a str"),
         ],
     )
@@ -334,7 +334,7 @@ class TestSettings:
         ],
     )
     def test_labels_of_other_classes_are_refused(self, classes, said):
-        images, network = make_pictures(n=6, classes=3), backbone(seeded(Plain), names="abcd")
+        images, network = make_pictures(n=6, classes=3), backbone(seeded(Plain), names=list("abcd"))
         images.classes = tuple(classes)
         with pytest.raises(of.InputError, match=said):
             network.extract(images)

@@ -21,7 +21,7 @@ import outfield as of
 from outfield.backbone import loader as batches
 from outfield.backbone.architectures import Classifier
 from outfield.backbone.backbone import Backbone, Odin
-from outfield.backbone.extraction import without_tf32
+from outfield.backbone.switches import WITHOUT_TF32
 from outfield.images.source import ImageArray
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
@@ -160,9 +160,23 @@ class TestCost:
         with pytest.warns(of.OutfieldWarning), pytest.raises(of.InputError, match="one image of 16 × 16"):
             backbone(network).extract(make_pictures(n=4))
 
-    def test_other_errors_of_the_network_pass(self):
-        with pytest.raises(RuntimeError, match="something else"):
-            backbone(self.limited(0, RuntimeError("something else"))).extract(make_pictures(n=4))
+    def test_other_errors_of_the_network_say_where_and_keep_their_cause(self):
+        failing = self.limited(0, RuntimeError("something else\nand more"))
+        said = r"Limited fails on images of shape \(4, 3, 16, 16\): RuntimeError: something else$"
+        with pytest.raises(of.InputError, match=said) as caught:
+            backbone(failing).extract(make_pictures(n=4))
+        assert isinstance(caught.value.__cause__, RuntimeError)
+
+    def test_a_cpu_is_given_few_large_images_at_once(self):
+        """So that progress shows, and memory is spared; a batch of small images stays whole."""
+        for size, most in ((224, 10), (32, 512)):
+            network = seeded(Plain)
+            rows = []
+            network.register_forward_pre_hook(lambda module, args, rows=rows: rows.append(len(args[0])))
+            pictures = ImageArray(np.zeros((23, size, size, 3), np.uint8))
+            backbone(network, size=size).extract(pictures)
+            assert max(rows) == min(most, 23)
+            assert sum(rows) == 23
 
 
 class Overflowing(Plain):
@@ -199,30 +213,42 @@ class TestPrecision:
             backbone(network).extract(make_pictures(n=6), batch_size=2)
 
     @pytest.mark.skipif(not hasattr(torch.backends, "fp32_precision"), reason="torch has the older settings only")
-    @pytest.mark.parametrize("chosen", ["", "0", "1", "40"])
-    def test_tf32_is_off_inside_and_as_it_was_afterwards(self, chosen):
-        """In a process of its own: once the newer settings were touched, torch forbids the older ones."""
-        code = f"""
+    def test_tf32_is_off_inside_and_as_it_was_afterwards(self):
+        """In processes of their own: once the newer settings were touched, torch forbids the older ones."""
+        code = """
+import os
 import torch
-from outfield.backbone.extraction import arithmetic
+from outfield.backbone.undisturbed import arithmetic
+
 backends = torch.backends
 places = (backends, backends.cudnn, backends.cudnn.conv, backends.cudnn.rnn, backends.cuda.matmul)
-settings = lambda: [place.fp32_precision for place in places]
-untouched = settings()
-assert "tf32" in untouched  # torch's own choice for convolutions
-for index in {chosen!r}:
-    places[int(index)].fp32_precision = "tf32"
-before = settings()
-try:
-    with arithmetic(torch.device("cuda"), None):
-        assert settings() == ["ieee"] * 5
-        1 / 0
-except ZeroDivisionError:
-    pass
-assert settings() == before
-for index in {chosen!r}:
-    places[int(index)].fp32_precision = "none"
-assert settings() == untouched  # nothing has been pinned that was inherited
+
+def settings():
+    return [place.fp32_precision for place in places]
+
+def check(chosen):
+    untouched = settings()
+    assert "tf32" in untouched  # torch's own choice for convolutions
+    for index in chosen:
+        places[int(index)].fp32_precision = "tf32"
+    before = settings()
+    try:
+        with arithmetic(torch.device("cuda"), None):
+            assert settings() == ["ieee"] * 5
+            1 / 0
+    except ZeroDivisionError:
+        pass
+    assert settings() == before
+    for index in chosen:
+        places[int(index)].fp32_precision = "none"
+    assert settings() == untouched  # nothing has been pinned that was inherited
+
+for chosen in ("", "0", "1", "40"):
+    child = os.fork()
+    if not child:
+        check(chosen)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0, chosen
 """
         subprocess.run([sys.executable, "-c", code], check=True)
 
@@ -233,8 +259,8 @@ assert settings() == untouched  # nothing has been pinned that was inherited
             get_float32_matmul_precision=lambda: chosen["products"],
             set_float32_matmul_precision=lambda value: chosen.update(products=value),
         )
-        monkeypatch.setattr("outfield.backbone.extraction.torch", old)
-        with without_tf32():
+        monkeypatch.setattr("outfield.backbone.switches.torch", old)
+        with WITHOUT_TF32.held():
             assert (old.backends.cudnn.allow_tf32, chosen["products"]) == (False, "highest")
         assert (old.backends.cudnn.allow_tf32, chosen["products"]) == (True, "medium")
 

@@ -130,7 +130,7 @@ class TestSources:
             ({"weights": {"state_dict": state}}, "no tensor under 'state_dict'"),
             ({"weights": {}}, "weights is dict"),
             ({"weights": 3}, "weights is int"),
-            ({"weights": state, "device": "nowhere"}, "device nowhere cannot be used"),
+            ({"weights": state, "device": "nowhere"}, "device 'nowhere' cannot be used"),
         ):
             with pytest.raises(of.InputError, match=said):
                 Backbone.named("test_resnet", **settings)

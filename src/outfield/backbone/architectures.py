@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
+from outfield.backbone.input import check_names, check_normalisation, check_size
+from outfield.backbone.seeding import building
 from outfield.config import configurable, from_plain, require, require_number, to_plain
 from outfield.errors import FileFormatError, InputError, UnknownNameError
 from outfield.extras import library
@@ -16,6 +17,7 @@ from outfield.files import atomic, storage
 from outfield.version import __version__
 
 LIBRARIES = ("timm", "torchvision")
+MOST_CLASSES = 10**7
 PREFIXES = ("", "module.", "model.")
 """That all names in a state dict may have: none, that of data-parallel training, that of a network inside of another."""
 
@@ -45,24 +47,23 @@ class Classifier:
     names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        require(bool(self.architecture), "architecture", self.architecture, "the name of a model")
-        require_number("classes", self.classes, least=1, whole=True)
-        require(isinstance(self.size, tuple) and len(self.size) == 2, "size", self.size, "a height and a width")
-        for side in self.size:
-            require_number("size", side, least=1, whole=True)
-        require(len(self.mean) == len(self.std) == 3, "mean and std", (self.mean, self.std), "three numbers each")
-        require(min(self.std) > 0, "std", self.std, "above 0")
+        good = isinstance(self.architecture, str) and bool(self.architecture)
+        require(good, "architecture", self.architecture, "the name of a model")
+        require_number("classes", self.classes, least=1, most=MOST_CLASSES, whole=True)
+        require(isinstance(self.small_images, bool), "small_images", self.small_images, "True or False")
+        check_size(self.size)
+        check_normalisation(self.mean, self.std)
+        check_names(self.names)
         require(len(self.names) in (0, self.classes), "names", self.names, f"{self.classes} names or none")
 
     def build(self, seed: int = 0) -> nn.Module:
-        """A fresh network; its first weights come from ``seed`` and the global random state stays as it was.
+        """A fresh network; its first weights come from ``seed``, and the global random state is not touched.
 
         Raises:
             UnknownNameError: the library has no model of that name.
-            InputError: ``small_images`` with a network that has no such stem.
+            InputError: ``small_images`` with a network that has no such stem, or a seed that is none.
         """
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(seed)
+        with building(seed):
             network = create(self.architecture, self.classes)
             if self.small_images:
                 use_small_stem(network, self.architecture)
@@ -82,11 +83,16 @@ def create(architecture: str, classes: int | None = None) -> nn.Module:
     """
     owner, name = split_name(architecture)
     known: dict[str, Any] = {} if classes is None else {"num_classes": classes}
-    network: nn.Module
-    if owner == "timm":
-        network = library("timm", extra="images").create_model(name, pretrained=False, **known)
-    else:
-        network = library("torchvision.models", extra="images").get_model(name, weights=None, **known)
+    try:
+        network: nn.Module
+        if owner == "timm":
+            network = library("timm", extra="images").create_model(name, pretrained=False, **known)
+        else:
+            network = library("torchvision.models", extra="images").get_model(name, weights=None, **known)
+    except Exception as error:  # each of a thousand models may refuse in its own way, or be too large for the memory
+        said = next(iter(str(error).splitlines()), type(error).__name__)
+        wanted = "" if classes is None else f" with {classes} classes"
+        raise InputError(f"{architecture} cannot be built{wanted}: {said}") from error
     return network
 
 

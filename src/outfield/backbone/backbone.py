@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import re
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
-from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -16,10 +16,11 @@ from torch import Tensor, nn
 
 from outfield.backbone.architectures import LIBRARIES
 from outfield.backbone.extraction import Extraction
-from outfield.backbone.loader import Input, read
+from outfield.backbone.input import Input, as_tuple, check_names
+from outfield.backbone.loader import read
 from outfield.backbone.odin import Odin
 from outfield.backbone.weights import PICKLES, Trained, Weights, from_library, from_our_file, from_weights
-from outfield.config import require_number
+from outfield.config import require, require_number
 from outfield.devices import resolve_device
 from outfield.errors import InputError, MissingFieldError, UnknownNameError
 from outfield.features.set import FeatureSet
@@ -36,9 +37,9 @@ ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 class Backbone:
     """Any PyTorch classifier: features are the input of its last linear layer.
 
-    The network runs where its parameters are, exactly once for each image, and is left as it was: modes, gradients, hooks,
-    random states. Inputs are channels-last where the weights are (``network.to(memory_format=torch.channels_last)``, faster on
-    GPUs).
+    The network runs where its parameters are, exactly once for each image, and is left as it was: modes, gradients, hooks. If it
+    draws random numbers, they come from a generator of their own with a fixed seed. Inputs are channels-last where the weights
+    are (``network.to(memory_format=torch.channels_last)``, faster on GPUs).
 
     Args:
         network: convolutional or transformer, from images (N, 3, H, W) to logits (N, K).
@@ -72,9 +73,11 @@ class Backbone:
                 f"network is a {type(network).__name__}; it must be an nn.Module, one that was not scripted: its layers are "
                 "looked into"
             )
-        sides = (size, size) if isinstance(size, int) else tuple(size)
-        self.network, self.head, self.name, self.names = _inside(network), head, name, tuple(names)
-        self.input = Input(sides, tuple(mean), tuple(std))  # type: ignore[arg-type]  # it checks that there are two
+        require(head is None or (isinstance(head, str) and bool(head)), "head", head, "the name of a layer, or None")
+        require(isinstance(name, str), "name", name, "a text")
+        self.network, self.head, self.name, self.names = _inside(network), head, name, as_tuple(names)
+        check_names(self.names)
+        self.input = Input.of(size, mean, std)
         self._classes = len(self.names) or None if classes is None else classes
         if self._classes is not None:
             require_number("classes", self._classes, least=1, whole=True)
@@ -157,13 +160,14 @@ class Backbone:
             device: where to run; "auto" for a GPU where there is one.
             settings: others of :meth:`named`.
         """
+        require(isinstance(spec, str), "spec", spec, "a text such as FILE.safetensors or timm:NAME")
         if spec.partition(":")[0] in LIBRARIES:
             architecture, at, path = spec.partition("@")
             if at and not path:
                 raise InputError(f"{spec!r} names no file after the @")
             given: dict[str, Any] = {"weights": path} if at else {"pretrained": True}
             return cls.named(architecture, device=device, **given, **settings)
-        if not spec.endswith((".safetensors", *PICKLES)) and not Path(spec).is_file():
+        if not spec.endswith((".safetensors", *PICKLES)) and not os.path.isfile(spec):
             raise UnknownNameError(
                 f"{spec!r} is no backbone; write FILE.safetensors, timm:NAME, timm:NAME@FILE.safetensors, or the same with "
                 "torchvision:"
@@ -224,7 +228,8 @@ class Backbone:
             images: see :func:`outfield.open_images` and :class:`outfield.images.source.ImageArray`.
             odin: give ``odin_logits`` too, at the cost of a backward pass and another forward pass.
             labels: attach the images' labels, where they have any. Not for OOD images: their classes are others.
-            batch_size: images that the network is given at once; halved, with a warning, where memory ends.
+            batch_size: images that the network is given at once, at most; halved, with a warning, where memory ends. A CPU is
+                given fewer large ones, which is no slower there.
             workers: processes that decode image files; 0 for none, None for as many as there are cores, up to 8.
             precision: "float32", "float16" or "bfloat16" (by autocast), or "auto": float16 on a GPU, else float32. A batch
                 whose outputs are not finite in half precision is done again in float32, with a warning. A network whose
@@ -242,6 +247,8 @@ class Backbone:
         if not len(images):
             raise InputError(f"there is no image in {images.name}")
         require_number("batch_size", batch_size, least=1, whole=True)
+        require(odin is None or isinstance(odin, Odin), "odin", odin, "an outfield.Odin, or None")
+        require(isinstance(labels, bool | np.bool_), "labels", labels, "True or False")
         given = images.labels if labels else None
         if given is not None:
             self._check_names(images)
@@ -257,7 +264,7 @@ class Backbone:
             for start, piece in pieces:
                 if not fields:
                     self._check_classes(images.name, piece["logits"].shape[1], given)
-                    fields = {name: torch.empty(len(images), value.shape[1]) for name, value in piece.items()}
+                    fields = {name: value.new_empty(len(images), value.shape[1]) for name, value in piece.items()}
                 for name, value in piece.items():
                     fields[name][start : start + len(value)] = value
                 advance(start + len(piece["features"]))

@@ -3,86 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import warnings
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from outfield.backbone.loader import Input
+from outfield.backbone.input import Input
 from outfield.backbone.observer import Observer, logits_of
 from outfield.backbone.odin import Odin
+from outfield.backbone.seeding import Seeded
+from outfield.backbone.undisturbed import arithmetic, undisturbed
 from outfield.config import require
-from outfield.errors import InputError, OutfieldWarning
+from outfield.errors import InputError, OutfieldError, OutfieldWarning
 
 Fields = dict[str, Tensor]
 PRECISIONS = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+PIXELS_ON_A_CPU = 2**19
+"""Of the images that a CPU is given at once, at most: more are no faster there, and progress would not show."""
 OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "ALLOC_FAILED", "out of memory")
 """What a RuntimeError says that is not of the type it should be."""
-
-
-@contextlib.contextmanager
-def undisturbed(network: nn.Module, device: torch.device) -> Iterator[None]:
-    """Evaluation mode without gradients; afterwards every module and parameter, and all random states, are as before.
-
-    Modes are set one by one, because ``network.eval()`` may be overridden to do more. Parameters need no gradients here, and
-    without them the backward pass of ODIN keeps fewer activations.
-    """
-    modes = [(module, module.training) for module in network.modules()]
-    learned = [parameter for parameter in network.parameters() if parameter.requires_grad and parameter.is_leaf]
-    generators = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(generators), torch.inference_mode(False), torch.no_grad():
-        try:
-            for module, _ in modes:
-                module.training = False
-            for parameter in learned:
-                parameter.requires_grad_(False)
-            yield
-        finally:
-            for module, training in modes:
-                module.training = training
-            for parameter in learned:
-                parameter.requires_grad_(True)
-
-
-@contextlib.contextmanager
-def arithmetic(device: torch.device, half: torch.dtype | None) -> Iterator[None]:
-    """Autocast to ``half``; or, for None, full precision: on a GPU without TF32, which is put back afterwards."""
-    full = half is None and device.type == "cuda"
-    with (
-        without_tf32() if full else contextlib.nullcontext(),
-        torch.autocast(device.type, dtype=half, enabled=half is not None),
-    ):
-        yield
-
-
-@contextlib.contextmanager
-def without_tf32() -> Iterator[None]:
-    """Convolutions and matrix products in full float32 on a GPU; afterwards every setting is as it was."""
-    backends: Any = torch.backends
-    if not hasattr(backends, "fp32_precision"):  # before torch 2.9
-        convolutions, products = backends.cudnn.allow_tf32, torch.get_float32_matmul_precision()
-        backends.cudnn.allow_tf32 = False
-        torch.set_float32_matmul_precision("highest")
-        try:
-            yield
-        finally:
-            backends.cudnn.allow_tf32 = convolutions
-            torch.set_float32_matmul_precision(products)
-        return
-    cudnn, before = backends.cudnn, []
-    try:
-        # From the general to the special: what is not set reads as what is above it, so only what was set is written to.
-        for place in (backends, cudnn, cudnn.conv, cudnn.rnn, backends.cuda.matmul):
-            if place.fp32_precision != "ieee":
-                before.append((place, place.fp32_precision))
-                place.fp32_precision = "ieee"
-        yield
-    finally:
-        for place, precision in reversed(before):
-            place.fp32_precision = precision
 
 
 class _Flight(NamedTuple):
@@ -124,13 +67,14 @@ class Extraction:
         self._observe = Observer(network, head)
         self._rows = 0
         self._warned: set[str] = set()
+        self._random: Seeded | None = Seeded()
 
     def run(self, batches: Iterable[Tensor], rows: int) -> Generator[tuple[int, Fields], None, None]:
         """Features, logits and what else was asked for, in float32 on the CPU, in consecutive pieces.
 
         Args:
             batches: bytes (n, H, W, 3), in order.
-            rows: that the network is given at once; halved where memory ends.
+            rows: that the network is given at once, at most; halved where memory ends.
 
         Yields:
             The number of the first image, and the fields of the piece by name.
@@ -139,9 +83,11 @@ class Extraction:
             InputError: memory is too small for one image, or outputs are not finite.
         """
         self._rows = rows
+        if self.device.type == "cpu":
+            self._rows = min(rows, max(1, PIXELS_ON_A_CPU // math.prod(self.expects.size)))
         flights: deque[_Flight] = deque()
         start = 0
-        with undisturbed(self.network, self.device), self._on_device():
+        with undisturbed(self.network), self._on_device():
             for pixels in batches:
                 for flight in self._launch(start, pixels, self._half):
                     flights.append(flight)
@@ -169,8 +115,10 @@ class Extraction:
     def _try(self, start: int, pixels: Tensor, half: torch.dtype | None) -> _Flight | None:
         """One piece, or None if memory ended."""
         try:
-            with arithmetic(self.device, half):
+            with arithmetic(self.device, half), self._random or contextlib.nullcontext():
                 fields = self._fields(pixels)
+            if self._random is not None and not self._random.drew:
+                self._random = None  # a network that draws does so in its first pass
             finite = torch.stack([value.isfinite().all() for value in fields.values()]).all()
             if self.device.type != "cuda":
                 return _Flight(start, pixels, {name: value.cpu() for name, value in fields.items()}, finite, None)
@@ -178,9 +126,15 @@ class Extraction:
             finite, arrived = _copied_back(finite), torch.cuda.Event()
             arrived.record()
             return _Flight(start, pixels, here, finite, arrived)
-        except (RuntimeError, MemoryError) as error:
+        except OutfieldError:
+            raise
+        except Exception as error:  # a network may be anybody's
             if not is_out_of_memory(error):
-                raise
+                shape = (len(pixels), 3, *self.expects.size)
+                said = next(iter(str(error).splitlines()), "")
+                raise InputError(
+                    f"{type(self.network).__name__} fails on images of shape {shape}: {type(error).__name__}: {said}"
+                ) from error
         return None  # outside of the handler, which would hold on to the memory
 
     def _fields(self, pixels: Tensor) -> Fields:
@@ -254,7 +208,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 def _autocast_type(precision: str, own: torch.dtype, device: torch.device) -> torch.dtype | None:
     known = ("auto", *PRECISIONS)
-    require(precision in known, "precision", precision, f"one of {', '.join(known)}")
+    require(isinstance(precision, str) and precision in known, "precision", precision, f"one of {', '.join(known)}")
     if own != torch.float32:
         if precision != "auto" and PRECISIONS[precision] != own:
             raise InputError(
@@ -268,7 +222,7 @@ def _autocast_type(precision: str, own: torch.dtype, device: torch.device) -> to
 
 def _copied_back(value: Tensor) -> Tensor:
     """A copy in pinned memory on the CPU, which is complete once the device has come that far."""
-    return torch.empty(value.shape, dtype=value.dtype, pin_memory=True).copy_(value, non_blocking=True)
+    return torch.empty(value.shape, dtype=value.dtype, device="cpu", pin_memory=True).copy_(value, non_blocking=True)
 
 
 def _refuse(flight: _Flight) -> None:

@@ -1,7 +1,4 @@
-"""Images on their way to a network: read in batches, resized, normalised.
-
-Pixels stay bytes as long as they can: on their way to the device they take a quarter of the room of float32.
-"""
+"""Images on their way to a network: read in batches of bytes, decoded and resized by worker processes."""
 
 from __future__ import annotations
 
@@ -9,17 +6,16 @@ import contextlib
 import math
 import os
 import signal
-from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 
-from outfield.config import require, require_number
+from outfield.backbone.input import resize
+from outfield.config import require_number
 from outfield.errors import InputError, OutfieldError, StorageError
 from outfield.files.checks import as_tensor
 from outfield.images.source import ImageArray, ImageSource
@@ -31,61 +27,9 @@ BYTES_OF_A_WORKER = 32 * 2**20
 """Pixels that a worker process hands over together; they lie in shared memory, which is often small."""
 FEW = 256
 """So many images are decoded before worker processes have started."""
+MOST_WORKERS = 1024
 ROWS = 512
 """Images that are resized together where all of a source are read."""
-
-
-@dataclass(frozen=True)
-class Input:
-    """What a network expects of an image.
-
-    Args:
-        size: height and width; images of another size are resized to it.
-        mean: of each channel, in [0, 1], subtracted.
-        std: of each channel, by which the result is divided.
-    """
-
-    size: tuple[int, int]
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        require(isinstance(self.size, tuple) and len(self.size) == 2, "size", self.size, "a height and a width")
-        for side in self.size:
-            require_number("size", side, least=1, whole=True)
-        for name in ("mean", "std"):
-            value = getattr(self, name)
-            require(isinstance(value, tuple) and len(value) == 3, name, value, "three numbers")
-            for number in value:
-                require_number(name, number, above=0 if name == "std" else -math.inf)
-
-    def preparation(
-        self, device: torch.device, dtype: torch.dtype, layout: torch.memory_format
-    ) -> Callable[[Tensor], Tensor]:
-        """A function from bytes (N, H, W, 3) on any device to what the network takes, (N, 3, h, w) on this one.
-
-        It gives (resized / 255 − mean) / std.
-        """
-        mean, std = (torch.tensor(value, device=device)[:, None, None] for value in (self.mean, self.std))
-
-        def prepare(pixels: Tensor) -> Tensor:
-            resized = resize(pixels.to(device, non_blocking=True), self.size)
-            images = resized.permute(0, 3, 1, 2).to(torch.float32, memory_format=layout)
-            return images.div_(255).sub_(mean).div_(std).to(dtype)
-
-        return prepare
-
-
-def resize(pixels: Tensor, size: tuple[int, int]) -> Tensor:
-    """Bytes (N, H, W, 3) to another height and width, (N, h, w, 3), by bilinear interpolation with antialiasing.
-
-    The result is rounded to bytes, so that it does not depend on who resizes: a worker, this process, or the device.
-    """
-    if tuple(pixels.shape[1:3]) == size:
-        return pixels
-    images = pixels.permute(0, 3, 1, 2).to(torch.float32)
-    resized = functional.interpolate(images, size, mode="bilinear", antialias=True, align_corners=False)
-    return resized.round_().clamp_(0, 255).to(torch.uint8).permute(0, 2, 3, 1)
 
 
 def read(
@@ -107,11 +51,12 @@ def read(
         InputError: an image is not uint8 of shape (H, W, 3).
     """
     if workers is not None:
-        require_number("workers", workers, least=0, whole=True)
+        require_number("workers", workers, least=0, most=MOST_WORKERS, whole=True)
     if isinstance(images, ImageArray):
         return _slices(images.images, _at_most(BYTES_AT_ONCE, images.size, rows), pinned)
     if workers is None:
         workers = 0 if len(images) < FEW else min(8, _cores())
+    rows = _at_most(BYTES_AT_ONCE, size, rows)
     if workers:
         rows = _at_most(BYTES_OF_A_WORKER, size, min(rows, max(32, math.ceil(len(images) / workers))))
     return _decoded(_Batches(images, size, rows), workers, pinned)
@@ -130,7 +75,7 @@ def read_all(images: ImageSource, size: tuple[int, int], workers: int | None = N
     """
     if isinstance(images, ImageArray) and images.size == tuple(size):
         return as_tensor("images", np.ascontiguousarray(images.images)).permute(0, 3, 1, 2)
-    pixels = torch.empty(len(images), *size, 3, dtype=torch.uint8)
+    pixels = torch.empty(len(images), *size, 3, dtype=torch.uint8, device="cpu")
     done = 0
     with (
         bar(f"reading {images.name}", len(images), "images") as advance,
@@ -155,7 +100,7 @@ def _cores() -> int:
 def _slices(images: np.ndarray, rows: int, pinned: bool) -> Generator[Tensor, None, None]:
     for start in range(0, len(images), rows):
         piece = images[start : start + rows]
-        batch = torch.empty(piece.shape, dtype=torch.uint8, pin_memory=pinned)
+        batch = torch.empty(piece.shape, dtype=torch.uint8, device="cpu", pin_memory=pinned)
         np.copyto(batch.numpy(), piece)
         yield batch
 
@@ -174,21 +119,29 @@ class _Batches(Dataset[Any]):
 
     def __getitem__(self, number: int) -> Tensor | Exception:
         chosen = range(number * self.rows, min((number + 1) * self.rows, len(self.images)))
-        batch = torch.empty(len(chosen), *self.size, 3, dtype=torch.uint8)
+        batch = torch.empty(len(chosen), *self.size, 3, dtype=torch.uint8, device="cpu")
         try:
             for row, index in enumerate(chosen):
                 batch[row] = self._image(index)
-        except (OutfieldError, OSError) as error:
+        except OutfieldError as error:
             return error
         return batch
 
     def _image(self, index: int) -> Tensor:
-        image = self.images[index]
+        what = f"image {index} of {self.images.name}"
+        try:
+            image = self.images[index]
+        except OutfieldError:
+            raise
+        except OSError as error:
+            raise StorageError(f"cannot read {what}: {error}") from error
+        except Exception as error:  # a source may be anybody's
+            raise InputError(f"{what} cannot be had: {type(error).__name__}: {error}") from error
+        if not isinstance(image, np.ndarray) or np.ma.is_masked(image):
+            raise InputError(f"{what} is a {type(image).__name__}; images are numpy arrays, uint8 (H, W, 3)")
         if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or 0 in image.shape:
-            raise InputError(
-                f"image {index} of {self.images.name} is {image.dtype} of shape {image.shape}; images are uint8 (H, W, 3)"
-            )
-        return resize(torch.tensor(image)[None], self.size)[0]
+            raise InputError(f"{what} is {image.dtype} of shape {image.shape}; images are uint8 (H, W, 3)")
+        return resize(torch.tensor(np.ascontiguousarray(image), device="cpu")[None], self.size)[0]
 
 
 def _decoded(batches: _Batches, workers: int, pinned: bool) -> Generator[Tensor, None, None]:

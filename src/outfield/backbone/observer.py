@@ -41,13 +41,20 @@ def logits_of(output: Any, rows: int) -> Tensor:
         found = found.get("logits")
     elif isinstance(found, tuple | list) and found:
         found = found[0]
-    if not isinstance(found, Tensor) or found.dim() != 2 or len(found) != rows:
-        what = f"a tensor of shape {tuple(found.shape)}" if isinstance(found, Tensor) else type(output).__name__
+    if not _are_logits(found, rows):
+        shown = f"a tensor of shape {tuple(found.shape)}, {found.dtype}" if isinstance(found, Tensor) else None
         raise InputError(
-            f"the network gave {what} for {rows} images; a classifier gives logits ({rows}, K), alone, first in a tuple, or "
-            "as .logits"
+            f"the network gave {shown or type(output).__name__} for {rows} images; a classifier gives logits ({rows}, K), "
+            "floating numbers, alone, first in a tuple, or as .logits"
         )
-    return found
+    logits: Tensor = found
+    return logits
+
+
+def _are_logits(found: Any, rows: int) -> bool:
+    if not isinstance(found, Tensor) or found.layout != torch.strided or found.device.type == "meta":
+        return False
+    return found.dim() == 2 and len(found) == rows and found.shape[1] > 0 and found.is_floating_point()
 
 
 class Observer:

@@ -128,8 +128,8 @@ def _from_url(url: str, what: str) -> State:
     digest = sha256_of(path)
     if not digest.startswith(found[1]):
         raise FileFormatError(
-            f"{path} is not the file of that name that {what} is published in: its SHA-256 begins with {digest[: len(found[1])]}; "
-            "remove it, and it is downloaded again"
+            f"{path} is not the file of that name that {what} is published in: its SHA-256 is {digest}; remove it, and it is "
+            "downloaded again"
         )
     return read_restricted(path)
 

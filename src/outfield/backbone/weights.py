@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor, nn
 
 from outfield.backbone.architectures import PREFIXES, create, load_classifier, load_weights, split_name, use_small_stem
-from outfield.backbone.loader import Input
+from outfield.backbone.input import Input
 from outfield.backbone.pretrained import timm_pretrained, torchvision_pretrained
+from outfield.backbone.seeding import building
 from outfield.errors import FileFormatError, InputError
 from outfield.extras import library
 from outfield.files import atomic, storage
@@ -71,6 +71,7 @@ def from_weights(architecture: str, weights: Weights, classes: int | None, small
         FileFormatError: they do not fit, or would have to be unpickled.
         StorageError: there is no such file.
     """
+    split_name(architecture)
     state, source, name = weights, "weights", architecture.removeprefix("timm:")
     if isinstance(weights, str | os.PathLike):
         if _is_ours(weights):
@@ -80,7 +81,7 @@ def from_weights(architecture: str, weights: Weights, classes: int | None, small
         raise InputError(
             f"weights is {type(weights).__name__}; it must be a safetensors file or a state dict, not empty"
         )
-    wrong = [key for key, value in state.items() if not isinstance(value, Tensor)]
+    wrong = [key for key, value in state.items() if not (isinstance(key, str) and isinstance(value, Tensor))]
     if wrong:
         raise InputError(f"{source} has no tensor under {wrong[0]!r}; a state dict has nothing but tensors, by name")
     network, small = _build(architecture, state, classes, small_images)
@@ -99,7 +100,7 @@ def from_library(architecture: str) -> Trained:
         StorageError: the weights cannot be had.
     """
     owner, name = split_name(architecture)
-    with torch.random.fork_rng(devices=[]):
+    with building():
         network = timm_pretrained(name) if owner == "timm" else torchvision_pretrained(name)
     return Trained(network.eval(), library_input(architecture, network), architecture.removeprefix("timm:"))
 
@@ -134,7 +135,7 @@ def _build(
     architecture: str, state: Mapping[str, Tensor], classes: int | None, small_images: bool | None
 ) -> tuple[nn.Module, bool]:
     """A fresh network of the shape that a state dict asks for, and whether it has the stem for small images."""
-    with torch.random.fork_rng(devices=[]):
+    with building():
         network = create(architecture, classes)
         wanted = _width(state, _head_name(network)) if classes is None else None
         if wanted is not None and wanted != _width(network.state_dict(), _head_name(network)):

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from outfield.extras import library
+
 
 class Split:
     """What makes a batch normalisation take its statistics in training over ``parts`` equal parts of the batch.
@@ -50,14 +52,14 @@ class SplitBatchNorm2d(Split, nn.BatchNorm2d):
 @functools.cache
 def kinds() -> dict[type[nn.Module], type[nn.Module]]:
     """The layers that can be split, and what they become: PyTorch's, and timm's with an activation behind it."""
-    from timm.layers import BatchNormAct2d  # seconds to import
+    timm_norm: Any = library("timm.layers", extra="images").BatchNormAct2d  # seconds to import
 
-    class SplitBatchNormAct2d(Split, BatchNormAct2d):  # type: ignore[misc]  # timm has no types
+    class SplitBatchNormAct2d(Split, timm_norm):  # type: ignore[misc]  # timm has no types
         def forward(self, x: Tensor) -> Tensor:
             result: Tensor = self.act(self.drop(self.normalised(x))) if self.training else super().forward(x)
             return result
 
-    return {nn.BatchNorm2d: SplitBatchNorm2d, BatchNormAct2d: SplitBatchNormAct2d}
+    return {nn.BatchNorm2d: SplitBatchNorm2d, timm_norm: SplitBatchNormAct2d}
 
 
 def can_be_split(network: nn.Module) -> bool:

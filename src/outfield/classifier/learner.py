@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from outfield.backbone.architectures import Classifier
+from outfield.backbone.switches import FASTEST_CONVOLUTIONS
 from outfield.classifier.batch_norm import can_be_split, join_batch_norms, split_batch_norms
 from outfield.classifier.pixels import Pixels
 from outfield.classifier.recipe import Recipe
@@ -150,20 +151,19 @@ class Learner:
         self.images, self.labels = images.clone(), labels.clone()
         before = {name: value.clone() for name, value in self.network.state_dict().items()}
         totals = self.totals.clone()
-        benchmark, torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark, True
         try:
-            stream = torch.cuda.Stream(self.device)
-            stream.wait_stream(torch.cuda.current_stream(self.device))
-            with torch.cuda.stream(stream):
-                for _ in range(WARM_UP):
+            with FASTEST_CONVOLUTIONS.held():
+                stream = torch.cuda.Stream(self.device)
+                stream.wait_stream(torch.cuda.current_stream(self.device))
+                with torch.cuda.stream(stream):
+                    for _ in range(WARM_UP):
+                        self._gradients(self.images, self.labels)
+                torch.cuda.current_stream(self.device).wait_stream(stream)
+                self.optimiser.zero_grad()
+                self.graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(self.graph):
                     self._gradients(self.images, self.labels)
-            torch.cuda.current_stream(self.device).wait_stream(stream)
-            self.optimiser.zero_grad()
-            self.graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph):
-                self._gradients(self.images, self.labels)
         finally:
-            torch.backends.cudnn.benchmark = benchmark
             with torch.no_grad():
                 for name, value in self.network.state_dict().items():
                     value.copy_(before[name])

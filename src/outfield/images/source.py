@@ -86,6 +86,8 @@ class ImageArray(ImageSource):
             raise InputError(
                 f"images of {name}: {what}; they must be a numpy array, uint8, of shape (N, H, W, 3){_advice(images)}"
             )
+        if np.ma.is_masked(images):
+            raise InputError(f"images of {name} have masked entries; every pixel must hold a number")
         if 0 in images.shape:
             raise InputError(f"images of {name} have shape {images.shape}: there is nothing in them")
         self.images, self.name = images, name

@@ -1,0 +1,109 @@
+"""What a network expects of an image: its size and normalisation.
+
+Pixels stay bytes as long as they can: on their way to the device they take a quarter of the room of float32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from outfield.config import require, require_number
+
+MOST_SIDE = 2**14
+"""Height and width of an input, at most."""
+
+
+@dataclass(frozen=True)
+class Input:
+    """What a network expects of an image.
+
+    Args:
+        size: height and width; images of another size are resized to it.
+        mean: of each channel, in [0, 1], subtracted.
+        std: of each channel, by which the result is divided.
+
+    Raises:
+        InputError: a setting that cannot be.
+    """
+
+    size: tuple[int, int]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        check_size(self.size)
+        check_normalisation(self.mean, self.std)
+
+    @classmethod
+    def of(cls, size: Any, mean: Any, std: Any) -> Self:
+        """From one side or two, and from three numbers each in a sequence, array or tensor."""
+        sides = as_tuple(size)
+        if isinstance(sides, Integral) and not isinstance(sides, bool):
+            sides = (int(sides), int(sides))
+        return cls(sides, as_tuple(mean), as_tuple(std))
+
+    def preparation(
+        self, device: torch.device, dtype: torch.dtype, layout: torch.memory_format
+    ) -> Callable[[Tensor], Tensor]:
+        """A function from bytes (N, H, W, 3) on any device to what the network takes, (N, 3, h, w) on this one.
+
+        It gives (resized / 255 − mean) / std.
+        """
+        mean, std = (
+            torch.tensor(value, device=device, dtype=torch.float32)[:, None, None] for value in (self.mean, self.std)
+        )
+
+        def prepare(pixels: Tensor) -> Tensor:
+            resized = resize(pixels.to(device, non_blocking=True), self.size)
+            images = resized.permute(0, 3, 1, 2).to(torch.float32, memory_format=layout)
+            return images.div_(255).sub_(mean).div_(std).to(dtype)
+
+        return prepare
+
+
+def resize(pixels: Tensor, size: tuple[int, int]) -> Tensor:
+    """Bytes (N, H, W, 3) to another height and width, (N, h, w, 3), by bilinear interpolation with antialiasing.
+
+    The result is rounded to bytes, so that it does not depend on who resizes: a worker, this process, or the device.
+    """
+    if tuple(pixels.shape[1:3]) == size:
+        return pixels
+    images = pixels.permute(0, 3, 1, 2).to(torch.float32)
+    resized = functional.interpolate(images, size, mode="bilinear", antialias=True, align_corners=False)
+    return resized.round_().clamp_(0, 255).to(torch.uint8).permute(0, 2, 3, 1)
+
+
+def as_tuple(value: Any) -> Any:
+    """A sequence, array or tensor of numbers as a tuple; anything else as it is, to be refused by a check."""
+    found = value.tolist() if isinstance(value, np.ndarray | np.generic | Tensor) else value
+    return tuple(found) if isinstance(found, Sequence) and not isinstance(found, str | bytes) else found
+
+
+def check_size(size: Any) -> None:
+    """Refuse what is no height and width."""
+    require(isinstance(size, tuple) and len(size) == 2, "size", size, "a height and a width")
+    for side in size:
+        require_number("size", side, least=1, most=MOST_SIDE, whole=True)
+
+
+def check_normalisation(mean: Any, std: Any) -> None:
+    """Refuse what are no means and standard deviations of three channels."""
+    for name, value, above in (("mean", mean, -math.inf), ("std", std, 0.0)):
+        require(isinstance(value, tuple) and len(value) == 3, name, value, "three numbers")
+        for number in value:
+            require_number(name, number, above=above)
+
+
+def check_names(names: Any, name: str = "names") -> None:
+    """Refuse what are no names of classes."""
+    good = isinstance(names, tuple) and all(isinstance(one, str) for one in names)
+    require(good, name, names, "the names of the classes, each a text")

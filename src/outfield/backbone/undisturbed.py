@@ -1,0 +1,53 @@
+"""What surrounds a network while it runs: one thread, evaluation mode, no gradients of its parameters, a precision."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import weakref
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+
+from outfield.backbone.switches import WITHOUT_TF32
+
+IN_USE: weakref.WeakKeyDictionary[nn.Module, threading.RLock] = weakref.WeakKeyDictionary()
+"""A lock for each network: a second thread's modes and hooks must not come in between."""
+FIND_LOCK = threading.Lock()
+
+
+@contextlib.contextmanager
+def undisturbed(network: nn.Module) -> Iterator[None]:
+    """Evaluation mode without gradients, by one thread at a time; afterwards every module and parameter is as before.
+
+    Modes are set one by one, because ``network.eval()`` may be overridden to do more. Parameters need no gradients here, and
+    without them the backward pass of ODIN keeps fewer activations.
+    """
+    with FIND_LOCK:
+        lock = IN_USE.setdefault(network, threading.RLock())
+    with lock, torch.inference_mode(False), torch.no_grad():
+        modes = [(module, module.training) for module in network.modules()]
+        learned = [parameter for parameter in network.parameters() if parameter.requires_grad and parameter.is_leaf]
+        try:
+            for module, _ in modes:
+                module.training = False
+            for parameter in learned:
+                parameter.requires_grad_(False)
+            yield
+        finally:
+            for module, training in modes:
+                module.training = training
+            for parameter in learned:
+                parameter.requires_grad_(True)
+
+
+@contextlib.contextmanager
+def arithmetic(device: torch.device, half: torch.dtype | None) -> Iterator[None]:
+    """Autocast to ``half``; or, for None, full precision: on a GPU without TF32."""
+    full = half is None and device.type == "cuda"
+    with (
+        WITHOUT_TF32.held() if full else contextlib.nullcontext(),
+        torch.autocast(device.type, dtype=half, enabled=half is not None),
+    ):
+        yield

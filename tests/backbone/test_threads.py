@@ -1,0 +1,116 @@
+"""Several threads at once: none sees another's modes, hooks or settings, and the process is left as it was."""
+
+from __future__ import annotations
+
+import threading
+
+import torch
+from tests.helpers.networks import Plain, backbone, seeded
+from tests.helpers.pictures import make_pictures
+
+from outfield.backbone.backbone import Odin
+from outfield.backbone.switches import Switch
+
+
+def together(*works):
+    """Run the functions in threads that begin at the same time; returns what they gave."""
+    found, barrier = {}, threading.Barrier(len(works))
+
+    def run(number, work):
+        barrier.wait()
+        found[number] = work()
+
+    threads = [threading.Thread(target=run, args=item) for item in enumerate(works)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return [found[number] for number in range(len(works))]
+
+
+def test_one_network_in_several_threads_gives_what_it_gives_alone():
+    network = seeded(Plain).train()
+    pictures = [make_pictures(n=40, seed=seed) for seed in range(4)]
+    alone = [backbone(network).extract(images, odin=Odin(), batch_size=4) for images in pictures]
+    for _ in range(3):
+        works = [
+            lambda images=images: backbone(network).extract(images, odin=Odin(), batch_size=4) for images in pictures
+        ]
+        for found, expected in zip(together(*works), alone, strict=True):
+            assert torch.equal(found.features, expected.features)
+            assert torch.equal(found.spread, expected.spread)
+            assert torch.equal(found.odin_logits, expected.odin_logits)
+    assert network.training
+
+
+def test_what_the_process_chose_for_itself_changes_no_features():
+    network, images = seeded(Plain), make_pictures(n=5)
+    expected = backbone(network).extract(images)
+    torch.set_default_dtype(torch.float64)
+    try:
+        found = [backbone(network).extract(images)]
+    finally:
+        torch.set_default_dtype(torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        found.append(backbone(network).extract(images))
+    with torch.device("meta"):
+        found.append(backbone(network).extract(images))
+    for one in found:
+        assert one.features.dtype == torch.float32
+        assert torch.equal(one.features, expected.features)
+        assert torch.equal(one.logits, expected.logits)
+
+
+def test_a_pass_on_the_cpu_changes_no_setting_of_the_process():
+    def settings():
+        backends = torch.backends
+        return (
+            backends.cudnn.benchmark,
+            backends.cudnn.deterministic,
+            torch.get_num_threads(),
+            torch.get_default_dtype(),
+            torch.get_float32_matmul_precision(),
+            torch.is_grad_enabled(),
+        )
+
+    before, inside = settings(), []
+
+    class Looking(Plain):
+        def forward(self, images):
+            thread = threading.Thread(target=lambda: inside.append(settings()))  # as another thread sees it
+            thread.start()
+            thread.join()
+            return super().forward(images)
+
+    backbone(seeded(Looking)).extract(make_pictures(n=3), precision="float32")
+    assert inside == [before]
+    assert settings() == before
+
+
+def test_a_switch_is_made_by_the_first_and_put_back_by_the_last():
+    state = {"on": "the user's", "changes": 0}
+
+    def change():
+        before, state["on"] = state["on"], "ours"
+        state["changes"] += 1
+        return lambda: state.update(on=before)
+
+    switch = Switch(change)
+    first_in, second_out = threading.Event(), threading.Event()
+
+    def first():
+        with switch.held():
+            first_in.set()
+            second_out.wait(10)
+            assert state["on"] == "ours"
+
+    def second():
+        first_in.wait(10)
+        with switch.held():
+            assert state["on"] == "ours"
+        seen = state["on"]
+        second_out.set()
+        return seen
+
+    assert together(first, second)[1] == "ours"  # the first still needs it
+    assert state == {"on": "the user's", "changes": 1}
