@@ -155,7 +155,6 @@ class TestWhatChainsCannotStartFrom:
             [[0.0, 0.0]],
             None,
         ],
-        ids=str,
     )
     def test_starts(self, start):
         with pytest.raises(of.InputError, match="start"):

@@ -367,7 +367,6 @@ class TestRefusals:
             [[1.0, 2.0]],
             None,
         ],
-        ids=str,
     )
     def test_rows(self, z):
         with pytest.raises(of.InputError, match="rows"):
@@ -378,7 +377,6 @@ class TestRefusals:
     @pytest.mark.parametrize(
         "labels",
         [torch.zeros(3).long(), torch.zeros(4), torch.zeros(4, 1).long(), torch.zeros(4).bool(), [0, 0, 1, 1], "abcd"],
-        ids=str,
     )
     def test_labels(self, labels):
         with pytest.raises(of.InputError, match="labels"):
