@@ -1,108 +1,126 @@
-"""Features and scores as the files people have: CSV, Parquet, .npz, .safetensors.
+"""Features in the columns of CSV and Parquet files, one row a sample; and scores as columns of a file.
 
-In CSV and Parquet one row is one sample. Columns ``feature_0, feature_1, …`` (or, in Parquet, one list column ``features``)
-are the features; ``logit_*``, ``odin_logit_*`` and ``spread_*`` likewise; ``label`` is the class. Any other column is an
-error, so that nothing is taken for a feature by mistake.
+pyarrow reads and writes both; it is imported when a table is.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import io
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
-from outfield.errors import FileFormatError, InputError
+from outfield.errors import FileFormatError, InputError, OutfieldError
 from outfield.extras import library
-from outfield.features.fields import FIELDS, Field
-from outfield.files.atomic import check_readable, write_atomically, write_bytes, write_npz
+from outfield.features.column_names import columns_by_field
+from outfield.features.fields import FIELDS
+from outfield.files.atomic import write_atomically, write_bytes, write_npz
+from outfield.files.opened import Stamp
 
 ROWS_AT_ONCE = 8192
 """Rows of a Parquet file decoded together."""
+EXACT = 2**53
+"""Up to this size every integer is a float64."""
 
 
-def _arrow() -> Any:
-    """pyarrow with the modules that read and write files, imported when a table is."""
+@cache
+def arrow() -> Any:
+    """pyarrow with the modules that read and write files.
+
+    Raises:
+        MissingExtraError: It is not installed.
+    """
     library("pyarrow.csv", extra="tables")
     library("pyarrow.parquet", extra="tables")
     return library("pyarrow", extra="tables")
 
 
-def read_table(path: Path) -> dict[str, np.ndarray]:
-    """The fields in the columns of a CSV or Parquet file, by name.
-
-    Raises:
-        StorageError: There is no such file.
-        FileFormatError: It cannot be read, or its columns are not those of a set of features.
-        InputError: A column holds something else than numbers.
-        MissingExtraError: pyarrow is not installed.
-    """
-    check_readable(path)
-    arrow = _arrow()
-    try:
-        table = arrow.csv.read_csv(path) if path.suffix == ".csv" else arrow.parquet.read_table(path)
-    except (arrow.ArrowException, OSError) as error:
-        raise FileFormatError(f"{path} cannot be read as {path.suffix[1:]}: {error}") from error
-    return _values(path, table, _columns(path, table.column_names))
+@contextmanager
+def opened(stamp: Stamp) -> Iterator[BinaryIO]:
+    """A table's file, to be read by pyarrow, of which every error becomes one of ours."""
+    kind = stamp.path.suffix[1:]
+    with io.BufferedReader(stamp.open()) as file:
+        try:
+            yield file
+        except OutfieldError:
+            raise
+        except Exception as error:  # a damaged file leads to errors of many kinds
+            reason = str(error).strip().partition("\n")[0]
+            raise FileFormatError(f"{stamp.path} cannot be read as {kind}: {reason:.300}") from error
 
 
 class ParquetColumns:
     """The fields in a Parquet file, read some thousand rows at a time.
 
     Attributes:
-        shapes: of the fields, by name.
+        stamp: The file.
+        shapes: The shapes of the fields, by name.
+
+    Raises:
+        StorageError: There is no such file.
+        FileFormatError: It cannot be read, or its columns are not those of a set of features.
+        InputError: It has no row, or a column holds something else than numbers.
+        MissingExtraError: pyarrow is not installed.
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.stamp = Stamp.of(path)
         with self._open() as file:
-            self.columns = _columns(path, file.schema_arrow.names)
+            self.columns = columns_by_field(path, file.schema_arrow.names)
             self.rows = file.metadata.num_rows
             if not self.rows:
-                raise InputError(f"{path} is empty; at least one row is needed")
-            first = next(file.iter_batches(1, columns=self._wanted(self.columns)))
-            values = _values(path, _arrow().Table.from_batches([first]), self.columns)
+                raise InputError(f"{path} has no rows; at least one is needed")
+            first = next(file.iter_batches(1, columns=self._wanted(tuple(self.columns))), None)
+            if first is None:
+                raise self._cut(0)
+            values = values_of(path, first, self.columns)
         self.shapes = {name: (self.rows, *value.shape[1:]) for name, value in values.items()}
 
     @contextmanager
     def _open(self) -> Iterator[Any]:
-        arrow = _arrow()
-        try:
+        with opened(self.stamp) as file:
             # Buffered, since otherwise a row group's columns are read whole.
-            with arrow.parquet.ParquetFile(self.path, buffer_size=2**20, pre_buffer=False) as file:
-                yield file
-        except (arrow.ArrowException, OSError) as error:
-            raise FileFormatError(f"{self.path} cannot be read as parquet: {error}") from error
+            options = {"buffer_size": 2**20, "pre_buffer": False, "page_checksum_verification": True}
+            with arrow().parquet.ParquetFile(file, **options) as parquet:
+                yield parquet
 
-    def _wanted(self, names: Iterable[str]) -> list[str]:
+    def _wanted(self, names: Sequence[str]) -> list[str]:
         return [column for name in names for column in self.columns[name]]
+
+    def _cut(self, rows: int) -> FileFormatError:
+        return FileFormatError(f"{self.stamp.path} should hold {self.rows:,} rows, but holds {rows:,}")
 
     def pieces(self, size: int, names: Sequence[str]) -> Iterator[dict[str, np.ndarray]]:
         """The fields ``names`` in pieces of ``size`` rows, whatever the row groups are, the last perhaps shorter."""
         held: list[dict[str, np.ndarray]] = []
-        count = 0
+        count = total = 0
         with self._open() as file:
-            for batch in file.iter_batches(max(size, ROWS_AT_ONCE), columns=self._wanted(names)):
+            for batch in file.iter_batches(ROWS_AT_ONCE, columns=self._wanted(names)):
                 held.append(self._decode(batch, names))
-                count += batch.num_rows
+                count, total = count + batch.num_rows, total + batch.num_rows
+                if total > self.rows:
+                    raise self._cut(total)
                 if count >= size:
                     joined = _joined(held)
                     whole = count - count % size
                     for start in range(0, whole, size):
                         yield {name: value[start : start + size] for name, value in joined.items()}
                     held, count = [{name: value[whole:] for name, value in joined.items()}], count - whole
+        if total != self.rows:
+            raise self._cut(total)
         if count:
             yield _joined(held)
 
     def _decode(self, batch: Any, names: Sequence[str]) -> dict[str, np.ndarray]:
-        values = _values(self.path, _arrow().Table.from_batches([batch]), {name: self.columns[name] for name in names})
+        values = values_of(self.stamp.path, batch, {name: self.columns[name] for name in names})
         for name, value in values.items():
             if value.shape[1:] != self.shapes[name][1:]:
                 raise InputError(
-                    f"{self.path}: the lists in column {name!r} must all have the same length; "
+                    f"{self.stamp.path}: the lists in column {name!r} must all have the same length; "
                     f"the first has {self.shapes[name][1]}, a later one {value.shape[1]}"
                 )
         return values
@@ -114,99 +132,81 @@ def _joined(parts: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def _columns(path: Path, names: Sequence[str]) -> dict[str, list[str]]:
-    """Which columns make up each field."""
-    if all(re.fullmatch(r"[-+.\deE]+", name) for name in names):
-        raise FileFormatError(f"{path} has no header; its first line must name the columns: feature_0, feature_1, …")
-    if len(set(names)) < len(names):
-        raise FileFormatError(f"{path} has two columns of the same name; each name may stand once")
-    columns: dict[str, list[str]] = {}
-    numbered: dict[str, dict[int, str]] = {}
-    for name in names:
-        field, number = _meant(path, name)
-        if number is None:
-            columns.setdefault(field.name, []).append(name)
-        else:
-            numbered.setdefault(field.name, {})[number] = name
-    for field_name, found in numbered.items():
-        if sorted(found) != list(range(len(found))):
-            raise FileFormatError(
-                f"{path}: the columns of {field_name} must be numbered 0 to {len(found) - 1} without gaps"
-            )
-        columns.setdefault(field_name, []).extend(found[i] for i in range(len(found)))
-    for field_name, found_names in columns.items():
-        if len(found_names) > 1 and (field_name in found_names or len(FIELDS[field_name].axes) == 1):
-            raise FileFormatError(
-                f"{path} has {field_name} twice, as columns {found_names[0]} and {found_names[1]}; keep one"
-            )
-    if "features" not in columns:
-        raise FileFormatError(f"{path} has no columns feature_0, feature_1, …; it has {', '.join(names[:6])}")
-    return columns
+def values_of(path: Path, batch: Any, columns: Mapping[str, Sequence[str]]) -> dict[str, np.ndarray]:
+    """The fields of some rows (a record batch or a table of pyarrow), each from its columns.
 
-
-def _meant(path: Path, column: str) -> tuple[Field, int | None]:
-    """The field that a column belongs to, and which of its columns it is (None where it holds the whole field)."""
-    stem, _, number = column.rpartition("_")
-    for field in FIELDS.values():
-        if column == field.name or (column == field.column and len(field.axes) == 1):
-            return field, None
-        if stem == field.column and len(field.axes) == 2 and re.fullmatch(r"0|[1-9]\d*", number, re.ASCII):
-            return field, int(number)
-    others = [field.column + "_*" * (len(field.axes) - 1) for field in list(FIELDS.values())[1:]]
-    raise FileFormatError(
-        f"{path} has a column {column!r}; expected feature_0, feature_1, … perhaps {', '.join(others)}"
-    )
-
-
-def _values(path: Path, table: Any, columns: Mapping[str, Sequence[str]]) -> dict[str, np.ndarray]:
-    """The fields of a table, each from its columns."""
+    Raises:
+        FileFormatError: A column that must hold lists does not.
+        InputError: A column has empty cells, lists of different lengths, or something else than numbers.
+    """
     values = {}
     for name, found in columns.items():
         if len(FIELDS[name].axes) == 1:
-            values[name] = _numbers(path, table, found[0])
+            values[name] = _numbers(path, batch.column(found[0]), found[0])
         elif list(found) == [name]:
-            values[name] = _lists(path, table, name)
+            values[name] = _lists(path, batch.column(name), name)
         else:
-            values[name] = np.stack([_numbers(path, table, column) for column in found], axis=1)
+            values[name] = _stacked(path, {column: _numbers(path, batch.column(column), column) for column in found})
     return values
 
 
-def _numbers(path: Path, table: Any, name: str) -> np.ndarray:
-    column = table.column(name)
+def _stacked(path: Path, columns: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Columns side by side, in a type that holds the numbers of all of them."""
+    if np.result_type(*columns.values()).kind == "f":
+        for name, column in columns.items():
+            large = column[np.abs(column.astype(np.float64)) >= EXACT] if column.dtype.kind in "iu" else ()
+            for number in large:
+                if int(float(number)) != int(number):
+                    raise InputError(
+                        f"{path}: column {name!r} holds {number}, an integer that a float64 cannot hold as the columns "
+                        "beside it need"
+                    )
+    return np.stack(list(columns.values()), axis=1)
+
+
+def _numbers(path: Path, column: Any, name: str) -> np.ndarray:
+    """A column of pyarrow without empty cells, as an array."""
+    if arrow().types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
     if column.null_count:
         raise InputError(f"{path}: column {name!r} has {column.null_count} empty cells; every cell must hold a number")
-    array: np.ndarray = column.to_numpy()
-    if array.dtype == object or array.dtype.kind not in "fiu":
+    kinds = arrow().types
+    if not (kinds.is_integer(column.type) or kinds.is_floating(column.type)):
         raise InputError(f"{path}: column {name!r} holds {column.type}, not numbers")
+    array: np.ndarray = np.asarray(column)
     return array
 
 
-def _lists(path: Path, table: Any, name: str) -> np.ndarray:
-    column = table.column(name).combine_chunks()
-    types = _arrow().types
+def _lists(path: Path, column: Any, name: str) -> np.ndarray:
+    types = arrow().types
     if not any(check(column.type) for check in (types.is_list, types.is_large_list, types.is_fixed_size_list)):
         raise FileFormatError(f"{path}: column {name!r} must hold lists of numbers; it holds {column.type}")
-    flat = column.flatten().to_numpy(zero_copy_only=False)
-    if column.null_count or len(column) == 0 or len(flat) % len(column):
-        raise InputError(f"{path}: the lists in column {name!r} must all have the same length")
-    lengths = np.asarray(column.value_lengths() if hasattr(column, "value_lengths") else [])
-    if len(lengths) and (lengths != lengths[0]).any():
-        raise InputError(f"{path}: the lists in column {name!r} must all have the same length")
-    return flat.reshape(len(column), -1)  # type: ignore[no-any-return]
+    if column.null_count:
+        raise InputError(f"{path}: column {name!r} has {column.null_count} empty cells; every cell must hold a list")
+    flat = _numbers(path, column.flatten(), name)
+    lengths = (
+        {column.type.list_size} if types.is_fixed_size_list(column.type) else set(column.value_lengths().to_pylist())
+    )
+    if len(lengths) != 1:
+        raise InputError(
+            f"{path}: the lists in column {name!r} must all have the same length; there are {sorted(lengths)[:4]}"
+        )
+    return flat.reshape(len(column), lengths.pop())
 
 
 def write_columns(path: Path, columns: Mapping[str, np.ndarray]) -> None:
     """Equal-length columns to ``.csv``, ``.parquet`` or ``.npz`` (by the ending), atomically.
 
     Raises:
-        InputError: another ending.
-        StorageError: the file could not be written; what was there stays.
+        InputError: Another ending.
+        StorageError: The file could not be written; what was there stays.
+        MissingExtraError: It is a Parquet file, and pyarrow is not installed.
     """
     if path.suffix == ".npz":
         write_npz(path, columns)
     elif path.suffix == ".parquet":
-        arrow = _arrow()
-        write_atomically(path, lambda file: arrow.parquet.write_table(arrow.table(dict(columns)), file))
+        table, parquet = arrow().table(dict(columns)), arrow().parquet
+        write_atomically(path, lambda file: parquet.write_table(table, file, write_page_checksum=True))
     elif path.suffix == ".csv":
         write_bytes(path, "".join(",".join(row) + "\n" for row in csv_rows(columns)).encode())
     else:

@@ -15,8 +15,7 @@ from outfield.files import npz, storage
 from outfield.files.stored import StoredArray
 
 SAVED = (".safetensors", ".npz")
-TABLES = (".csv", ".parquet")
-LOADED = (*SAVED, *TABLES)
+LOADED = (".safetensors", ".npz", ".csv", ".parquet")
 STREAMED = (".safetensors", ".npz", ".npy", ".parquet")
 
 
@@ -57,10 +56,17 @@ def read(path: Path, part: str | None) -> dict[str, Any]:
         InputError: Its ending is unknown, or a table holds something else than numbers.
     """
     check_ending(path, part, LOADED, "read from")
-    if path.suffix in TABLES:
-        from outfield.features.columns import read_table
+    if path.suffix == ".csv":
+        from outfield.features.csv_files import read_csv
 
-        return read_table(path)
+        return dict(read_csv(path))
+    if path.suffix == ".parquet":
+        from outfield.features.columns import ParquetColumns
+
+        columns = ParquetColumns(path)
+        (whole,) = columns.pieces(columns.rows, tuple(columns.columns))
+        columns.stamp.check()
+        return dict(whole)
     if path.suffix == ".npz":
         with npz.open_archive(path, "FeatureSet") as archive:
             fields = _fields_in(path, part, archive.names)

@@ -194,9 +194,8 @@ class _ParquetStream(FeatureStream):
     def __init__(self, path: Path) -> None:
         from outfield.features.columns import ParquetColumns
 
-        stamp = Stamp.of(path)
         self._columns = ParquetColumns(path)
-        super().__init__(self._columns.shapes, [stamp])
+        super().__init__(self._columns.shapes, [self._columns.stamp])
 
     def _pieces(self, size: int, names: tuple[str, ...]) -> Iterator[dict[str, Any]]:
         return self._columns.pieces(size, names)

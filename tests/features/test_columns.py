@@ -1,0 +1,307 @@
+"""Tables: the numbers in the cells, or an error of ours that says which cell, column or file is wrong."""
+
+from __future__ import annotations
+
+import csv
+import subprocess
+import sys
+from decimal import Decimal
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+import torch
+from tests.helpers.samples import make_set
+
+import outfield as of
+from outfield.features.columns import write_columns
+
+EXACT = 2**53
+
+
+def load_csv(tmp_path, content: str | bytes) -> of.FeatureSet:
+    path = tmp_path / "table.csv"
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return of.FeatureSet.load(path)
+
+
+def save_parquet(path, columns, **options):
+    pyarrow.parquet.write_table(pyarrow.table(columns), path, **options)
+    return path
+
+
+def both(path):
+    """Ways to read a Parquet file, each of which must find what is wrong."""
+    return [lambda: of.FeatureSet.load(path), lambda: list(of.open_features(path).batches(3))]
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "words"),
+    [
+        ("", of.FileFormatError, "no columns"),
+        ("\n", of.FileFormatError, "no columns"),
+        ("feature_0,feature_1\n", of.InputError, "no rows"),
+        ("feature_0,feature_1", of.InputError, "no rows"),
+        ("1.5,2.5\n3.5,4.5\n", of.FileFormatError, "no header"),
+        (b"feature_0\n1.5\n\xff\n", of.InputError, "feature_0"),
+        (b"feature_\xff\n1.5\n", of.FileFormatError, "UTF-8"),
+        ("feature_0\n1.5\n".encode("utf-16"), of.FileFormatError, "UTF-8"),
+        (b"feature_0\n1.\x005\n", of.InputError, "not numbers"),
+        (b"\x00\x01\x02\x03", of.FileFormatError, "column"),
+        ("feature_0,feature_0\n1,2\n", of.FileFormatError, "same name"),
+        ("feature_0,colour\n1,2\n", of.FileFormatError, "colour"),
+        ("feature_0,\n1,2\n", of.FileFormatError, "''"),
+        ("feature_0,feature_2\n1,2\n", of.FileFormatError, "without gaps"),
+        (f"feature_0,feature_{'9' * 5000}\n1,2\n", of.FileFormatError, "feature_999"),
+        ("feature_0,feature_٣\n1,2\n", of.FileFormatError, "feature_٣"),
+        ("feature_0,label,labels\n1,2,2\n", of.FileFormatError, "labels twice"),
+        ("feature_0,labels,label\n1,2,2\n", of.FileFormatError, "labels twice"),
+        ("features\n1\n", of.FileFormatError, "lists"),
+        ("label\n1\n", of.FileFormatError, "feature_0"),
+        ("feature_0;feature_1\n1;2\n", of.FileFormatError, "feature_0;feature_1"),
+        ("feature_0,feature_1\n1,2\n3\n", of.FileFormatError, "columns"),
+        ("feature_0,feature_1\n1,2\n3,4,5\n", of.FileFormatError, "columns"),
+        ('"feature\n0"\n1\n', of.FileFormatError, "column"),
+        ("feature_0,feature_1\n1,2\n3,\n", of.InputError, "'feature_1' has 1 empty cells"),
+        ("feature_0,feature_1\n1,2\n3,NA\n", of.InputError, "'feature_1' holds cells that are not numbers, such as 'NA'"),
+        ("feature_0\ntrue\n", of.InputError, "not numbers"),
+        ("feature_0\n2020-01-01\n", of.InputError, "not numbers"),
+        ("feature_0\n1\nnan\n", of.InputError, r"features\[1, 0\] is nan"),
+        ("feature_0\n1\n-inf\n", of.InputError, r"features\[1, 0\] is -inf"),
+        ("feature_0\n1e999\n", of.InputError, "is inf"),
+        ('feature_0\n"1\n2"\n', of.OutfieldError, "csv"),
+        ("feature_0,label\n1,0.5\n", of.InputError, "'label' holds cells that are not whole numbers"),
+        ("feature_0,label\n1,-1\n", of.InputError, "down to -1"),
+        (f"feature_0,label\n1,{2**64}\n", of.InputError, "whole numbers"),
+        (f"feature_0\n1.5\n{EXACT + 1}\n", of.InputError, f"{EXACT + 1}, an integer"),
+        (f"feature_0\n{2**70 + 1}\n", of.InputError, f"{2**70 + 1}, an integer"),
+    ],
+)  # fmt: skip
+def test_bad_csv_files(tmp_path, content, kind, words):
+    with pytest.raises(kind, match=words) as caught:
+        load_csv(tmp_path, content)
+    assert len(str(caught.value)) < 600
+
+
+@pytest.mark.parametrize(
+    ("content", "features", "labels"),
+    [
+        ("feature_0,feature_1\n1,2.5\n-3e2,4\n", [[1, 2.5], [-300, 4]], None),
+        ("\ufefffeature_0,label\n1.5,2\n", [[1.5]], [2]),
+        ("feature_0,label\r\n1.5,2\r\n2.5,0\r\n", [[1.5], [2.5]], [2, 0]),
+        ("label,feature_1,feature_0\n7,2,1\n", [[1, 2]], [7]),
+        ('"feature_0","label"\n"1.5","2"\n', [[1.5]], [2]),
+        ("feature_0\n1.5", [[1.5]], None),
+        (f"feature_0,label\n{EXACT},{2**62 + 1}\n", [[EXACT]], [2**62 + 1]),
+        (f"feature_0\n{2**70}\n", [[2**70]], None),
+        ("feature_0\n0.1\n", [[0.1]], None),
+    ],
+)
+def test_good_csv_files(tmp_path, content, features, labels):
+    found = load_csv(tmp_path, content)
+    assert found.features.dtype == torch.float64
+    assert found.features.tolist() == features
+    assert (None if found.labels is None else found.labels.tolist()) == labels
+
+
+def test_rows_longer_than_a_block_are_read(tmp_path):
+    """pyarrow parses a megabyte at a time and refuses rows that are longer."""
+    width = 60_000
+    values = np.random.default_rng(0).random((2, width))
+    with (tmp_path / "wide.csv").open("w", newline="") as file:
+        csv.writer(file).writerow([f"feature_{i}" for i in range(width)])
+        csv.writer(file).writerows(values.tolist())
+    assert np.array_equal(of.FeatureSet.load(tmp_path / "wide.csv").features.numpy(), values)
+
+
+def test_what_the_first_megabyte_holds_does_not_decide_on_the_rest(tmp_path):
+    rows = 200_000
+    found = load_csv(tmp_path, "feature_0,feature_1\n" + "1,2\n" * rows + "0.5,2\n")
+    assert len(found) == rows + 1
+    assert found.features[-1].tolist() == [0.5, 2]
+    with pytest.raises(of.InputError, match="such as 'x'"):
+        load_csv(tmp_path, "feature_0\n" + "1.5\n" * rows * 2 + "x\n")
+
+
+NULL = pyarrow.array([[1.0, None], [2.0, 3.0]])
+
+
+@pytest.mark.parametrize(
+    ("columns", "kind", "words"),
+    [
+        ({"feature_0": pyarrow.array([1.0, None])}, of.InputError, "1 empty cells"),
+        ({"features": NULL}, of.InputError, "1 empty cells"),
+        ({"features": pyarrow.array([[1, None], [2, 3]])}, of.InputError, "1 empty cells"),
+        ({"features": pyarrow.array([[1.0], None])}, of.InputError, "1 empty cells"),
+        ({"features": pyarrow.array([[1.0], None], pyarrow.list_(pyarrow.float64(), 1))}, of.InputError, "1 empty cells"),
+        ({"features": [[1.0], [1.0, 2.0]]}, of.InputError, "same length"),
+        ({"features": [[1.0, 2.0], []]}, of.InputError, "same length"),
+        ({"features": [[[1.0]], [[2.0]]]}, of.InputError, "not numbers"),
+        ({"features": [["a"], ["b"]]}, of.InputError, "not numbers"),
+        ({"features": pyarrow.array([[], []], pyarrow.list_(pyarrow.float32()))}, of.InputError, "empty"),
+        ({"features": [1.0, 2.0]}, of.FileFormatError, "lists of numbers"),
+        ({"features": [{"a": 1.0}, {"a": 2.0}]}, of.FileFormatError, "lists of numbers"),
+        ({"feature_0": [True, False]}, of.InputError, "bool, not numbers"),
+        ({"feature_0": ["1", "2"]}, of.InputError, "string, not numbers"),
+        ({"feature_0": [b"1", b"2"]}, of.InputError, "binary, not numbers"),
+        ({"feature_0": [Decimal("1.5"), Decimal("2.5")]}, of.InputError, "decimal128.*not numbers"),
+        ({"feature_0": pyarrow.array([1, 2], pyarrow.timestamp("s"))}, of.InputError, "timestamp.*not numbers"),
+        ({"feature_0": pyarrow.array(["a", "b"]).dictionary_encode()}, of.InputError, "string, not numbers"),
+        ({"feature_0": pyarrow.nulls(2)}, of.InputError, "empty cells"),
+        ({"feature_0": [1.0, 2.0], "label": [0.0, 1.0]}, of.InputError, "labels must be integers"),
+        ({"feature_0": [1.0, 2.0], "label": np.array([0, 2**63], np.uint64)}, of.InputError, "out of range"),
+        ({"feature_0": [1.0, 2.0], "logit_0": [1.0, np.nan]}, of.InputError, r"logits\[1, 0\] is nan"),
+        ({"feature_0": [1.0, 2.0], "feature_1": [EXACT + 1, 0]}, of.InputError, f"'feature_1' holds {EXACT + 1}"),
+        ({"feature_0": np.array([1, 2]), "feature_1": np.array([2**64 - 1, 0], np.uint64)}, of.InputError, "feature_1"),
+        ({"feature_0": np.array([EXACT + 1, 2])}, of.InputError, f"is {EXACT + 1}"),
+        ({"feature_0": pyarrow.array([], pyarrow.float32())}, of.InputError, "no rows"),
+        ({"feature_0": [1.0, 2.0], "a.b": [1.0, 2.0]}, of.FileFormatError, "a.b"),
+        ({"feature_0": [1.0, 2.0], "\x00": [1.0, 2.0]}, of.FileFormatError, "x00"),
+        ({"feature_0": [1.0, 2.0], "features": [[1.0], [2.0]]}, of.FileFormatError, "twice"),
+        ({}, of.FileFormatError, "no columns"),
+    ],
+)  # fmt: skip
+def test_bad_parquet_files(tmp_path, columns, kind, words):
+    for read in both(save_parquet(tmp_path / "table.parquet", columns)):
+        with pytest.raises(kind, match=words):
+            read()
+
+
+LISTS = [[1.0, 2.0], [3.0, 4.0]]
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"features": LISTS},
+        {"features": pyarrow.array(LISTS, pyarrow.large_list(pyarrow.float32()))},
+        {"features": pyarrow.array(LISTS, pyarrow.list_(pyarrow.float64(), 2))},
+        {"features": pyarrow.array([[1, 2], [3, 4]], pyarrow.list_(pyarrow.int16()))},
+        {"features": pyarrow.array([[9, 9], [1, 2], [3, 4]]).slice(1)},
+        {"feature_1": [2, 4], "feature_0": [1.0, 3.0]},
+        {"feature_0": np.array([1, 3], np.float16), "feature_1": np.array([2, 4], np.int8)},
+        {"feature_0": pyarrow.array([1.0, 3.0]).dictionary_encode(), "feature_1": [2, 4]},
+    ],
+)
+def test_good_parquet_files(tmp_path, columns):
+    for read in (lambda path: of.FeatureSet.load(path), lambda path: of.open_features(path).in_memory()):
+        found = read(save_parquet(tmp_path / "table.parquet", columns))
+        assert found.features.tolist() == [[1, 2], [3, 4]]
+        assert found.features.is_floating_point()
+
+
+@pytest.mark.parametrize("group", [1, 7, 1000])
+def test_row_groups_do_not_matter(tmp_path, group):
+    data = make_set(n=50)
+    path = save_parquet(tmp_path / "t.parquet", {"features": list(data.features.numpy())}, row_group_size=group)
+    assert torch.equal(of.FeatureSet.load(path).features, data.features)
+    pieces = list(of.open_features(path).batches(8))
+    assert [len(piece["features"]) for piece in pieces] == [8] * 6 + [2]
+    assert torch.equal(torch.cat([piece["features"] for piece in pieces]), data.features)
+
+
+def test_row_groups_without_rows(tmp_path):
+    table = pyarrow.table({"feature_0": [1.0, 2.0]})
+    with pyarrow.parquet.ParquetWriter(tmp_path / "t.parquet", table.schema) as writer:
+        for part in (table.slice(0, 0), table.slice(0, 1), table.slice(0, 0), table.slice(1)):
+            writer.write_table(part)
+    assert of.FeatureSet.load(tmp_path / "t.parquet").features.tolist() == [[1.0], [2.0]]
+    assert [len(piece["features"]) for piece in of.open_features(tmp_path / "t.parquet").batches(1)] == [1, 1]
+
+
+@pytest.mark.parametrize("checksums", [True, False])
+def test_damaged_parquet_files(tmp_path, checksums):
+    """An error of ours or the numbers that were written; without checksums in the file, perhaps other numbers."""
+    rng = np.random.default_rng(0)
+    features = rng.random((40, 3))
+    columns = {f"feature_{i}": features[:, i] for i in range(3)}
+    path = save_parquet(
+        tmp_path / "t.parquet", columns, compression=None, write_page_checksum=checksums, row_group_size=20
+    )
+    content = path.read_bytes()
+    found = 0
+    for _ in range(150):
+        damaged = bytearray(content)
+        if rng.random() < 0.3:
+            damaged = damaged[: rng.integers(len(damaged))]
+        else:
+            damaged[rng.integers(len(damaged))] ^= 1 << rng.integers(8)
+        path.write_bytes(damaged)
+        for read in both(path):
+            try:
+                read()
+            except of.OutfieldError:
+                found += 1
+                continue
+            if checksums:
+                assert np.array_equal(of.FeatureSet.load(path).features.numpy(), features)
+    assert found > 60
+
+
+def test_a_flipped_bit_in_a_page_with_a_checksum(tmp_path):
+    features = np.random.default_rng(0).random(1000)
+    path = save_parquet(tmp_path / "t.parquet", {"feature_0": features}, compression=None, use_dictionary=False,
+                        write_page_checksum=True)  # fmt: skip
+    content = bytearray(path.read_bytes())
+    content[content.index(features.tobytes()) + 4321] ^= 1
+    path.write_bytes(content)
+    for read in both(path):
+        with pytest.raises(of.FileFormatError, match=r"t\.parquet"):
+            read()
+
+
+def test_scores_in_parquet_have_checksums(tmp_path):
+    scores = np.random.default_rng(0).random(1000)
+    write_columns(tmp_path / "s.parquet", {"score": scores})
+    content = bytearray((tmp_path / "s.parquet").read_bytes())
+    content[len(content) // 3] ^= 1
+    (tmp_path / "s.parquet").write_bytes(content)
+    with pytest.raises(OSError, match="CRC"):
+        pyarrow.parquet.read_table(tmp_path / "s.parquet", page_checksum_verification=True)
+
+
+def test_other_files_that_call_themselves_tables(tmp_path):
+    make_set(n=8).save(tmp_path / "real.npz")
+    for name in ("t.csv", "t.parquet"):
+        (tmp_path / name).write_bytes((tmp_path / "real.npz").read_bytes())
+        with pytest.raises(of.FileFormatError, match=name):
+            of.FeatureSet.load(tmp_path / name)
+        (tmp_path / name).unlink()
+        (tmp_path / name).mkdir()
+        with pytest.raises(of.StorageError, match="folder"):
+            of.FeatureSet.load(tmp_path / name)
+        with pytest.raises(of.StorageError, match="no such file"):
+            of.FeatureSet.load(tmp_path / f"none-{name}")
+
+
+WITHOUT = """
+import sys
+sys.modules["pyarrow"] = None
+import numpy as np, outfield as of
+from outfield.features.columns import write_columns
+from pathlib import Path
+for name in ("t.csv", "t.parquet"):
+    try:
+        of.FeatureSet.load(name)
+    except of.MissingExtraError as error:
+        assert "pip install 'outfield[tables]'" in str(error), error
+    else:
+        raise SystemExit(f"{name} was read")
+try:
+    write_columns(Path("s.parquet"), {"score": np.ones(2)})
+except of.MissingExtraError:
+    pass
+write_columns(Path("s.csv"), {"score": np.ones(2)})
+of.FeatureSet(np.eye(2)).save("f.npz")
+of.SSD(), len(of.open_features("f.npz"))
+"""
+
+
+def test_without_pyarrow(tmp_path):
+    (tmp_path / "t.csv").write_text("feature_0\n1\n")
+    save_parquet(tmp_path / "t.parquet", {"feature_0": [1.0]})
+    done = subprocess.run([sys.executable, "-c", WITHOUT], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "s.csv").read_text() == "score\n1.0\n1.0\n"
+    assert not (tmp_path / "s.parquet").exists()
