@@ -19,6 +19,9 @@ from safetensors.torch import save_file
 from tests.helpers.samples import make_set, quick
 
 import outfield as of
+from outfield.benchmark.protocol import Protocol
+from outfield.benchmark.records import BenchmarkRun
+from outfield.benchmark.saved import load_run, save_run
 from outfield.files import storage
 from outfield.files.atomic import check_writable, make_folder, write_bytes
 
@@ -186,6 +189,37 @@ def test_a_consistent_file_that_makes_no_sense_is_found(saved, change, words):
     storage.write(saved, "detector", header, tensors)
     with pytest.raises(of.FileFormatError, match=words):
         of.load(saved)
+
+
+def test_what_a_file_must_hold(tmp_path):
+    path = tmp_path / "f.safetensors"
+    entries, ranks = {"number": float, "name": (str, type(None))}, {"rows": 2}
+    good = {"number": 3, "name": None}
+    storage.write(path, "kind", good, {"rows": torch.ones(2, 3), "more": torch.ones(1)})
+    assert storage.read(path, "kind", entries, ranks)[0] == good
+    for header, tensors, words in (
+        ({"name": "x"}, {"rows": torch.ones(2, 3)}, "not a complete kind: number is missing"),
+        (good | {"number": True}, {"rows": torch.ones(2, 3)}, "number is True, not float"),
+        (good | {"name": ["x"]}, {"rows": torch.ones(2, 3)}, r"name is \['x'\], not str or NoneType"),
+        (good, {}, "rows is missing"),
+        (good, {"rows": torch.ones(2)}, r"rows is of shape \(2,\); it must have 2 dimensions"),
+    ):
+        storage.write(path, "kind", header, tensors)
+        with pytest.raises(of.FileFormatError, match=words):
+            storage.read(path, "kind", entries, ranks)
+
+
+@pytest.mark.parametrize("name", ["protocol", "records", "scores", "histories", "views", "accuracies", "provenance"])
+def test_runs_with_a_right_checksum_and_a_wrong_content(tmp_path, name):
+    path = tmp_path / "run.safetensors"
+    save_run(BenchmarkRun(Protocol("id", ("near",), (), ("far",))), path)
+    header, tensors = storage.read(path, "benchmark run")
+    for value in (None, 3, "text", [3], [[3, 4, 5]], [{"x": 1}], {"x": 1}, [[{}, {}]]):
+        if (name, type(value)) in (("accuracies", dict), ("provenance", dict)):
+            continue
+        storage.write(path, "benchmark run", header | {name: value}, tensors)
+        with pytest.raises(of.FileFormatError, match="run"):
+            load_run(path)
 
 
 def test_missing_files_and_folders(tmp_path):

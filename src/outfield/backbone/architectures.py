@@ -174,7 +174,7 @@ def load_classifier(path: atomic.PathLike) -> tuple[nn.Module, Classifier, dict[
         StorageError: there is no such file.
         FileFormatError: truncated, changed, or not a classifier.
     """
-    header, weights = storage.read(path, "classifier")
+    header, weights = storage.read(path, "classifier", {"classifier": dict, "notes": dict})
     try:
         classifier = from_plain(header["classifier"])
         network = classifier.build()

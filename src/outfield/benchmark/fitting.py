@@ -8,7 +8,7 @@ import time
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import numpy as np
@@ -238,7 +238,7 @@ class OneBackbone:
         return View(self.name, points, names, labels)
 
     def _load_view(self, path: Path) -> View:
-        header, tensors = storage.read(path, "view")
+        header, tensors = storage.read(path, "view", {"sets": list}, {"points": 2, "labels": 1})
         return View(self.name, tensors["points"].numpy(), tuple(header["sets"]), tensors["labels"].numpy())
 
 
@@ -264,7 +264,7 @@ def _save_history(history: History, path: Path) -> None:
 
 
 def _load_history(path: Path) -> History:
-    header, _ = storage.read(path, "history")
+    header, _ = storage.read(path, "history", dict.fromkeys((part.name for part in fields(History)), list))
     return History(**header)
 
 
@@ -273,5 +273,5 @@ def _save_scores(scores: np.ndarray, path: Path) -> None:
 
 
 def _load_scores(path: Path) -> np.ndarray:
-    scores: np.ndarray = storage.read(path, "scores")[1]["scores"].numpy()
+    scores: np.ndarray = storage.read(path, "scores", ranks={"scores": 1})[1]["scores"].numpy()
     return scores

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from outfield.benchmark.choice import paper_detectors, perturbation
@@ -20,6 +19,7 @@ from outfield.errors import InputError, MissingFieldError
 from outfield.extras import library
 from outfield.features.set import FeatureSet, FeatureSource
 from outfield.files import atomic, storage
+from outfield.files.paths import as_path
 from outfield.images.source import ImageSource
 
 CACHE = "cache"
@@ -132,7 +132,7 @@ def run_benchmark(
     missing = _left_out(protocol, problems, allow_missing)
     check_images(images)
     opened = open_backbones(backbones, device)
-    stages = Stages(Path(out) / CACHE, machine(device)["device"])
+    stages = Stages(as_path(out, "out") / CACHE, machine(device)["device"])
     run = _begin(protocol, chosen, numbers, {}, device, view)
     say(f"reading {len(images)} sets of images")
     checksums = {name: source.fingerprint() for name, source in images.items()}

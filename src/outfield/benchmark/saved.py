@@ -16,6 +16,12 @@ from outfield.energy.loop import History
 from outfield.errors import FileFormatError, OutfieldError, OutfieldWarning
 from outfield.files import atomic, storage
 
+ENTRIES = {
+    **dict.fromkeys(("protocol", "accuracies", "provenance"), dict),
+    **dict.fromkeys(("records", "scores", "histories", "views"), list),
+}
+"""What the header of a run's file holds."""
+
 
 def save_run(run: BenchmarkRun, path: atomic.PathLike) -> None:
     """Write records, scores, training curves, views and provenance to a ``.safetensors`` file, atomically.
@@ -71,7 +77,7 @@ def load_run(path: atomic.PathLike) -> BenchmarkRun:
         StorageError: there is no such file.
         FileFormatError: truncated, changed, or not a benchmark's results.
     """
-    header, tensors = storage.read(path, "benchmark run")
+    header, tensors = storage.read(path, "benchmark run", ENTRIES)
     try:
         scores: dict[Key, Mapping[str, np.ndarray]] = {
             Key(**key): {
@@ -100,5 +106,5 @@ def load_run(path: atomic.PathLike) -> BenchmarkRun:
             header["provenance"],
             tuple(map(str, header.get("classes", ()))),  # files of earlier versions have none
         )
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise FileFormatError(f"{path} holds a run that this version of Outfield cannot read: {error!r}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -215,7 +216,7 @@ def backbone_names(backbones: Sequence[str | Extractor]) -> list[str]:
 
 def notes_of(backbone: str | Extractor) -> dict[str, Any]:
     """What the file of a backbone that Outfield trained tells of it (recipe, accuracy), without paths."""
-    if not isinstance(backbone, str) or not Path(backbone).is_file():
+    if not isinstance(backbone, str) or not os.path.isfile(backbone):
         return {}
     header, _ = storage.read(backbone, "classifier")
     found: dict[str, Any] = without_paths({name: header[name] for name in ("classifier", "notes") if header.get(name)})

@@ -21,6 +21,7 @@ from outfield.benchmark.provenance import made_by
 from outfield.benchmark.sources import code
 from outfield.errors import FileFormatError, InputError, OutfieldWarning, StorageError
 from outfield.files import atomic
+from outfield.files.paths import as_path
 
 T = TypeVar("T")
 MEASURED = ("seconds", "device", "outfield", "commit", "torch")
@@ -69,7 +70,7 @@ class Stages:
     """
 
     def __init__(self, folder: atomic.PathLike | None, device: str) -> None:
-        self.folder = None if folder is None else Path(folder)
+        self.folder = None if folder is None else as_path(folder, "folder")
         self.here = {"device": device, **made_by()}
         self.log: list[dict[str, Any]] = []
         if self.folder is not None:

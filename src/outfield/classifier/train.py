@@ -23,6 +23,7 @@ from outfield.config import require_number, to_plain
 from outfield.devices import resolve_device
 from outfield.errors import DivergenceError, FileFormatError, InputError
 from outfield.files import atomic, storage
+from outfield.files.paths import as_path, check_output
 from outfield.images.source import ImageSource
 from outfield.percent import percent
 
@@ -62,6 +63,9 @@ class TrainingCheckpoint:
 
     path: atomic.PathLike
     seconds: float = 60.0
+
+    def __post_init__(self) -> None:
+        as_path(self.path)
 
 
 @dataclass(frozen=True)
@@ -128,6 +132,7 @@ def train_classifier(
     learner = Learner(classifier, recipe, seed, resolve_device(device), steps)
     curve, identity = Curve(), {}
     if checkpoint is not None:
+        check_output(checkpoint.path, storage.ENDINGS, "checkpoint")
         identity = _identity(pixels, held_out, classifier, recipe, seed)
         if Path(checkpoint.path).exists():
             curve = _restore(learner, checkpoint, identity)
@@ -235,8 +240,8 @@ def _check(train: Pixels, test: Pixels | None, classifier: Classifier, recipe: R
 
 
 def _restore(learner: Learner, checkpoint: TrainingCheckpoint, identity: dict[str, Any]) -> Curve:
-    header, tensors = storage.read(checkpoint.path, "classifier training")
-    theirs = header.get("identity", {})
+    header, tensors = storage.read(checkpoint.path, "classifier training", {"identity": dict, "curve": dict})
+    theirs = header["identity"]
     other = [_difference(name, theirs.get(name), mine) for name, mine in identity.items() if theirs.get(name) != mine]
     if other:
         raise InputError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from torch import Tensor
 from outfield.errors import FileFormatError, InputError
 from outfield.features.fields import FIELDS, agreed_sizes
 from outfield.files import npz, storage
+from outfield.files.paths import PathLike, as_path
 from outfield.files.stored import StoredArray
 
 SAVED = (".safetensors", ".npz")
@@ -19,11 +21,16 @@ LOADED = (".safetensors", ".npz", ".csv", ".parquet")
 STREAMED = (".safetensors", ".npz", ".npy", ".parquet")
 
 
-def split_source(source: str) -> tuple[Path, str | None]:
-    """``FILE`` or ``FILE#SET`` as path and set; a file whose own name has a # in it is found first."""
-    name, hash_sign, part = source.rpartition("#")
-    if not hash_sign or Path(source).is_file():
-        return Path(source), None
+def split_source(source: PathLike) -> tuple[Path, str | None]:
+    """``FILE`` or ``FILE#SET`` as path and set; a file whose own name has a # in it is found first.
+
+    Raises:
+        InputError: It is no path.
+    """
+    whole = as_path(source)
+    name, hash_sign, part = str(whole).rpartition("#")
+    if not hash_sign or not name or os.path.isfile(whole):
+        return whole, None
     return Path(name), part or None
 
 

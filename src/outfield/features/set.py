@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,6 +21,7 @@ from outfield.errors import InputError, MissingFieldError
 from outfield.features import formats
 from outfield.features.fields import FIELDS, agreed_sizes, check_known
 from outfield.files import atomic
+from outfield.files.paths import as_path
 
 
 class FeatureSource(ABC):
@@ -184,7 +184,7 @@ class FeatureSet(FeatureSource):
             InputError: another ending, or a type that ``.npz`` cannot hold.
             StorageError: the file could not be written; what was there stays.
         """
-        formats.write(Path(path), self._tensors)
+        formats.write(as_path(path), self._tensors)
 
     @classmethod
     def load(cls, path: atomic.PathLike, part: str | None = None) -> FeatureSet:
@@ -200,7 +200,7 @@ class FeatureSet(FeatureSource):
             FileFormatError: It is truncated, changed, or not a FeatureSet.
             InputError: Its arrays are not valid as a FeatureSet, or its ending is unknown.
         """
-        return cls(**formats.read(Path(path), part))
+        return cls(**formats.read(as_path(path), part))
 
 
 FeatureSet.__signature__ = inspect.Signature(

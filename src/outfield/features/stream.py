@@ -44,7 +44,7 @@ def open_features(path: atomic.PathLike, **beside: atomic.PathLike | None) -> Fe
         InputError: Its arrays have wrong shapes or types, or lie in the file column by column.
     """
     check_known(beside)
-    file, part = formats.split_source(str(path))
+    file, part = formats.split_source(path)
     formats.check_ending(file, part, formats.STREAMED, "streamed from")
     given = {name: value for name, value in beside.items() if value is not None}
     if given and file.suffix != ".npy":

@@ -80,6 +80,19 @@ class Header:
         if self.kind != kind:
             raise FileFormatError(f"{self.path} holds a {self.kind}, not a {kind}")
 
+    def check_entries(self, entries: Mapping[str, type | tuple[type, ...]]) -> None:
+        """Refuse a header that lacks an entry, or has one of another type; float takes integers too."""
+        for name, kind in entries.items():
+            kinds = kind if isinstance(kind, tuple) else (kind,)
+            taken = (*kinds, int) if float in kinds else kinds
+            if name not in self.entries:
+                raise FileFormatError(f"{self.path} is not a complete {self.kind}: {name} is missing")
+            if type(self.entries[name]) not in taken:
+                listed = " or ".join(kind.__name__ for kind in kinds)
+                raise FileFormatError(
+                    f"{self.path} is not a complete {self.kind}: {name} is {self.entries[name]!r:.100}, not {listed}"
+                )
+
     def check_whole(self, content: str) -> None:
         """Of format 1: refuse a header that was not written with arrays of this fingerprint."""
         check_digest(self.path, self.sha256, _digest(self.body, content))

@@ -54,12 +54,23 @@ def write(path: PathLike, kind: str, header: Mapping[str, Any], tensors: Mapping
     write_atomically(path, lambda file: write_tensors(file, plain, metadata))
 
 
-def read(path: PathLike, kind: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def read(
+    path: PathLike,
+    kind: str,
+    entries: Mapping[str, type | tuple[type, ...]] | None = None,
+    ranks: Mapping[str, int] | None = None,
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Read a file that :func:`write` wrote; returns its header and tensors.
+
+    Args:
+        path: the file.
+        kind: what it must hold.
+        entries: what its header must hold, and of which types; float takes integers too.
+        ranks: which tensors it must hold, and of how many dimensions.
 
     Raises:
         StorageError: there is no such file, or it cannot be read.
-        FileFormatError: it is truncated, changed, of another kind, from a newer version, or not ours at all.
+        FileFormatError: it is truncated, changed, incomplete, of another kind, from a newer version, or not ours at all.
     """
     path = as_path(path)
     header, tensors = read_any(path, kind)
@@ -67,6 +78,11 @@ def read(path: PathLike, kind: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
         raise FileFormatError(
             f"{path} is a safetensors file, but not one that Outfield wrote: it has no Outfield header"
         )
+    header.check_entries(entries or {})
+    for name, rank in (ranks or {}).items():
+        if name not in tensors or tensors[name].ndim != rank:
+            found = f"of shape {tuple(tensors[name].shape)}" if name in tensors else "missing"
+            raise FileFormatError(f"{path} is not a complete {kind}: {name} is {found}; it must have {rank} dimensions")
     return header.entries, tensors
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from outfield.benchmark.records import BenchmarkRun, Record
 from outfield.benchmark.summary import Cell, summarise
 from outfield.errors import FileFormatError, InputError
 from outfield.files import atomic
+from outfield.files.paths import as_path
 from outfield.images.catalogue import title
 from outfield.report.benchmark_tables import all_tables, blocks, tables
 from outfield.report.escaping import csv_cell, markdown, tex
@@ -46,7 +48,7 @@ def write_tables(run: BenchmarkRun, folder: atomic.PathLike, *, claims: bool = T
     """
     if not run.records:
         raise InputError("the run has no records; there is nothing to put into tables")
-    folder = Path(folder)
+    folder = as_path(folder, "folder")
     atomic.make_folder(folder)
     texts = {
         "tables.md": tables_markdown(run, claims=claims),
@@ -151,7 +153,8 @@ def read_run(source: atomic.PathLike) -> BenchmarkRun:
         StorageError: there is no such file.
         FileFormatError: it is not one that :func:`write_tables` wrote.
     """
-    path = Path(source) / RESULTS if Path(source).is_dir() else Path(source)
+    path = as_path(source, "source")
+    path = path / RESULTS if os.path.isdir(path) else path
     atomic.check_readable(path)
     try:
         body = json.loads(path.read_text(encoding="utf-8"))

@@ -8,6 +8,7 @@ from pathlib import Path
 from outfield.benchmark import BenchmarkRun, paper
 from outfield.benchmark.claims import check_claims
 from outfield.files.atomic import PathLike
+from outfield.files.paths import as_path
 from outfield.report.benchmark_files import write_tables
 from outfield.report.benchmark_tables import all_tables
 from outfield.report.figures import Paper, write_figures
@@ -33,7 +34,7 @@ def write_report(
         InputError: the run has no records.
         StorageError: the folder or a file in it cannot be written.
     """
-    folder, printed = Path(folder), published(run)
+    folder, printed = as_path(folder, "folder"), published(run)
     written = [*write_tables(run, folder, claims=claims), *write_figures(run, folder / "figures", printed)]
     shown = [*all_tables(run, claims=claims).values()]
     judged = check_claims(run.records, run.protocol) if claims else ()

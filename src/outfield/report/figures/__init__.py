@@ -11,6 +11,7 @@ from pathlib import Path
 
 from outfield.benchmark import BenchmarkRun
 from outfield.files.atomic import PathLike, make_folder
+from outfield.files.paths import as_path
 from outfield.report.drawing import save
 from outfield.report.figures.chart import Chart, Paper, assemble, backbones
 from outfield.report.figures.histograms import histogram_chart
@@ -57,14 +58,15 @@ def write_figures(run: BenchmarkRun, folder: PathLike, paper: Paper | None = Non
     Raises:
         StorageError: the folder cannot be made or written to.
     """
+    folder = as_path(folder, "folder")
     make_folder(folder)
     written = []
     for chart in charts(run, paper):
-        path = Path(folder) / f"{chart.name}.png"
+        path = folder / f"{chart.name}.png"
         save(assemble(chart), path, dpi=DPI)
         written.append(path)
     for name in NAMES:
-        path = Path(folder) / f"{name}.png"
+        path = folder / f"{name}.png"
         if path not in written:
             path.unlink(missing_ok=True)  # it would be taken for one of this run
     return written
