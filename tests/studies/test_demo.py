@@ -108,6 +108,18 @@ def test_what_comes_fitted_belongs_to_the_packs_rows(made):
     assert float((ours - theirs).abs().max()) < 1e-3 * float(theirs.abs().max())
 
 
+def test_thresholds_are_chosen_on_images_that_nothing_else_uses(made):
+    """And what is reported is found on the test images, which chose nothing."""
+    demo_run, sets = made[0], made[0].sets
+    for name, detector in demo_run.detectors.items():
+        chosen, other = (of.Threshold.fit(detector.score(sets[part])).value for part in ("held_out", "test"))
+        assert demo_run.thresholds[name].value == chosen != other, name
+        key = next(key for key in demo_run.run.scores if key.detector == name)
+        assert np.array_equal(demo_run.run.scores[key]["cifar10"], detector.score(sets["test"]).numpy()), name
+    rows = {name: {tuple(row) for row in sets[name].features.tolist()} for name in ("train", "held_out", "test")}
+    assert not rows["held_out"] & (rows["train"] | rows["test"])
+
+
 def test_thresholds_keep_what_they_promise(made):
     for name, detector in made[0].detectors.items():
         refused = made[0].thresholds[name].is_ood(detector.score(made[0].sets["test"])).float().mean()

@@ -83,6 +83,26 @@ def test_seeds_differ_and_repeat():
     assert toy.run_toy("cross", 0, toy.ToySettings(batches=2)).true_nll == runs[0].true_nll
 
 
+def test_both_models_have_the_same_proper_chains_and_start_where_the_paper_starts_them(monkeypatch):
+    """Noise of variance twice the step is what makes a step one of Langevin's; the EBM starts from N(0, I), not from data."""
+    taken = []
+
+    def train(model, points, training, sampler, *others):
+        taken.append((model.prior is None, training, sampler, len(points)))
+        return toy.History()
+
+    monkeypatch.setattr(toy, "train", train)
+    data = toy.run_toy("cross", 0, toy.ToySettings(batches=30, batch_size=100)).data
+    (alone, of_ebm, ebm_chains, n), (_, of_correction, correction_chains, _) = taken
+    assert alone
+    assert (of_ebm.start, of_correction.start) == ("normal", "prior")
+    assert ebm_chains == correction_chains
+    for step, noise in zip(ebm_chains.step_size, ebm_chains.noise_std, strict=True):
+        assert noise**2 == pytest.approx(2 * step)
+    assert of_ebm.epochs * (n // 100) == pytest.approx(30, abs=n // 200)
+    assert n == len(data.train) == 2000
+
+
 def test_unknown_toys_are_refused():
     with pytest.raises(UnknownNameError, match="cross and grid"):
         toy.make_data("moons")
