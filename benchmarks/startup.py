@@ -53,7 +53,10 @@ def prepare(folder: Path) -> None:
 def run(words: list[str]) -> tuple[float, float]:
     """Processor time and clock time of one process, in seconds."""
     began = time.perf_counter()
-    running = subprocess.Popen([sys.executable, *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    running = subprocess.Popen(
+        [sys.executable, *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment
+    )
     _, status, used = os.wait4(running.pid, 0)
     if status:
         raise SystemExit(f"{words} failed: {running.stderr.read().decode() if running.stderr else ''}")

@@ -241,7 +241,7 @@ def _left_out(protocol: Protocol, problems: Mapping[str, str], allow_missing: bo
     """The names of sets that are not there, if that is allowed."""
     fatal = [text for name, text in problems.items() if name in (TRAIN, TEST) or not allow_missing]
     if fatal:
-        hint = "" if {TRAIN, TEST} & set(problems) else "; allow_missing=True, or --allow-missing, goes on without them"
+        hint = "" if {TRAIN, TEST} & set(problems) else "; allow_missing=True goes on without them"
         raise InputError("these sets are missing: " + "; ".join(fatal) + hint)
     if set(protocol.ood) <= set(problems):
         raise InputError("no OOD set is there; at least one is needed")

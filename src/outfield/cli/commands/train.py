@@ -67,7 +67,9 @@ def train(
 ) -> None:
     """Train a classifier on images with the paper's recipe: SGD with Nesterov momentum, random resized crops and flips."""
     numbers = range(seed, seed + seeds)
-    kept = output.with_suffix(".checkpoint.safetensors") if checkpoint is None else checkpoint
+    kept = (
+        Path(str(output).removesuffix(".safetensors") + ".checkpoint.safetensors") if checkpoint is None else checkpoint
+    )
     check_places(
         [*image_files("the training images", images, data), *image_files("the test images", test)],
         [
