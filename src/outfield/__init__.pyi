@@ -21,7 +21,8 @@ from outfield.detectors import (
     load,
 )
 from outfield.energy.chains import run_chains
-from outfield.energy.loop import Checkpoint, History
+from outfield.energy.checkpoints import Checkpoint
+from outfield.energy.history import History
 from outfield.energy.network import MLP, CorrectedEnergy
 from outfield.energy.priors.mixture import MixturePrior
 from outfield.energy.priors.moments import ClassStatistics

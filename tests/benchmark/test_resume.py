@@ -22,7 +22,7 @@ from tests.helpers.fake_benchmark import (
 import outfield as of
 from outfield.benchmark import Key, benchmark_features
 from outfield.benchmark.saved import load_run, save_run
-from outfield.energy.loop import _Run
+from outfield.files import storage
 from outfield.images.source import ImageArray
 
 
@@ -225,17 +225,17 @@ class TestCutOff:
 
     @pytest.mark.parametrize("stop", [1, 2])
     def test_while_fitting_a_learned_detector(self, stop, tmp_path, whole, count, monkeypatch):
-        save, saved = _Run.save, []
+        write, saved = storage.write, []
 
-        def save_and_die(self, checkpoint):
-            save(self, checkpoint)
-            saved.append(checkpoint)
-            if len(saved) == stop:
+        def write_and_die(path, kind, header, tensors):
+            write(path, kind, header, tensors)
+            saved.extend([path] * (kind == "Checkpoint"))
+            if len(saved) >= stop:
                 raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
             patch.setattr("outfield.detectors.learned.Checkpoint", functools.partial(of.Checkpoint, seconds=0.0))
-            patch.setattr(_Run, "save", save_and_die)
+            patch.setattr(storage, "write", write_and_die)
             with pytest.raises(KeyboardInterrupt):
                 run_images(tmp_path)
         assert (count["fit"], count["step"]) == (4, stop)

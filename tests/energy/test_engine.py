@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.util
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from outfield.energy.chains import Random, moves_at_once
 from outfield.energy.eager import Positions
 from outfield.energy.engine import packing
 from outfield.energy.engine.recorder import Recorder
+from outfield.energy.engine.step import FusedStep
 from outfield.energy.loop import train, train_seeds
 from outfield.energy.network import SineMLP, layers_of
 from outfield.energy.projection import PROJECTIONS
@@ -111,18 +114,34 @@ class TestPyTorch:
         assert packing.pack(torch.rand(2, 2)) is None
         packing._works.cache_clear()
 
-    def test_adam_begins_when_every_branch_has_joined(self, monkeypatch):
-        """On a GPU the layers' gradients are made in parallel branches; Adam must not run beside them."""
-        events = []
-        beside, join = Recorder.beside, Recorder.join
-        monkeypatch.setattr(Recorder, "beside", lambda self, lane=0: events.append("beside") or beside(self, lane))
-        monkeypatch.setattr(Recorder, "join", lambda self: events.append("join") or join(self))
-        step = torch.optim.Adam.step
-        monkeypatch.setattr(torch.optim.Adam, "step", lambda self: events.append("adam") or step(self))
+    def test_what_is_done_beside_is_there_after_the_join(self, monkeypatch):
+        """On a GPU the layers' gradients are made in parallel branches; here they come as late as they may."""
         z, labels = rows()
-        fit(TRAINING, z, labels)
-        assert events.count("adam") == 3
-        assert all(events[at - 1] == "join" for at, event in enumerate(events) if event == "adam")
+        prior = of.MixturePrior().fit(z, labels)
+        models = [of.CorrectedEnergy(of.MLP(hidden=40, depth=2).build(24, 0), 0.5, prior, 5.0) for _ in range(2)]
+
+        class Late(Recorder):
+            late: ClassVar[list] = []
+
+            @contextlib.contextmanager
+            def beside(self, lane=0):
+                gradients = [p.grad for p in models[1].network.parameters()]
+                before = [g.clone() for g in gradients]
+                yield
+                for g, old in zip(gradients, before, strict=True):
+                    if not torch.equal(g, old):
+                        self.late.append((g, g.clone()))
+                        g.copy_(old)
+
+            def join(self):
+                while self.late:
+                    g, new = self.late.pop(0)
+                    g.copy_(new)
+
+        train(models[0], z, dataclasses.replace(TRAINING, engine="eager"), SAMPLER, PROJECTIONS["sphere"], seed=0)
+        monkeypatch.setattr("outfield.energy.engine.step.Recorder", Late)
+        train(models[1], z, dataclasses.replace(TRAINING, engine="fused"), SAMPLER, PROJECTIONS["sphere"], seed=0)
+        assert apart(models[0](z).detach(), models[1](z).detach()) < 1e-5
 
     def test_bfloat16_is_close_where_the_cpu_has_units(self):
         if not engine.has_bfloat16(torch.device("cpu")):
@@ -174,6 +193,22 @@ class TestInterpreter:
         (eager, _), (fused, _) = both(training, z, labels, network=network, sampler=sampler)
         assert apart(eager[0], fused[0]) < 1e-5
 
+    def test_the_priors_gradient_where_classes_are_of_unequal_size(self):
+        from outfield.energy.engine.triton_operations import TritonOperations
+
+        g = torch.Generator().manual_seed(1)
+        labels = torch.tensor([0, 1, 2]).repeat_interleave(torch.tensor([90, 9, 3]))
+        z = 0.2 * torch.randn(3, 20, generator=g)[labels] + torch.randn(102, 20, generator=g)
+        prior = of.MixturePrior().fit(z, labels)
+        model = of.CorrectedEnergy(of.MLP(hidden=16, depth=0).build(20, 0), 1.0, prior, 5.0)
+        operations = TritonOperations([model], TRAINING, PROJECTIONS["none"], 16)
+        here = z[None, ::6][:, :16].contiguous()
+        at, found = Positions(here, here, here), torch.empty_like(here)
+        operations.prepare(at)
+        operations.descend(torch.zeros(1, 16, 16), at, found)
+        exact = prior.gradient(here[0].double()) / 5
+        assert float((found[0] - exact).norm() / exact.norm()) < 1e-4
+
     def test_several_seeds_in_one_launch(self):
         z, labels = rows(n=32, width=16)
         training = dataclasses.replace(TRAINING, batch_size=16)
@@ -194,24 +229,26 @@ class TestInterpreter:
         data = make_set(n=32)
         detector = quick("EnergyCorrected", training=dataclasses.replace(TRAINING, epochs=2, batch_size=16))
         whole = detector.fit_seeds(data, [1, 2])
-        path = cut_off(detector, data, tmp_path, monkeypatch)
-        assert (tmp_path / "fit.safetensors").exists()
+        path = cut_off(detector, data, tmp_path, monkeypatch, stop=3)  # in the second epoch
         for a, b in zip(whole, detector.fit_seeds(data, [1, 2], checkpoint=path), strict=True):
             assert torch.equal(a.score(data), b.score(data))
 
 
-def cut_off(detector, data, folder, monkeypatch):
-    """Fit two seeds until the end of the first epoch, where the program is interrupted; gives the checkpoint."""
+def cut_off(detector, data, folder, monkeypatch, stop):
+    """Fit two seeds until the program is interrupted in step number ``stop``; gives the checkpoint."""
+    run, steps = FusedStep.run, []
 
-    def interrupt(self):
-        raise KeyboardInterrupt
+    def interrupted(self, real):
+        steps.append(0)
+        if len(steps) == stop:
+            raise KeyboardInterrupt
+        return run(self, real)
 
-    checkpoint = of.Checkpoint(folder / "fit.safetensors", seconds=0)
     with monkeypatch.context() as patch:
-        patch.setattr("outfield.energy.loop._Run._close_epoch", interrupt)
+        patch.setattr(FusedStep, "run", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            detector.fit_seeds(data, [1, 2], checkpoint=checkpoint)
-    return checkpoint
+            detector.fit_seeds(data, [1, 2], checkpoint=folder / "fit.safetensors")
+    return folder / "fit.safetensors"
 
 
 @needs_gpu
@@ -260,7 +297,7 @@ class TestGPU:
         training = dataclasses.replace(TRAINING, epochs=2, start="replay", replay_size=64, learning_rate=1e-4)
         detector = quick("EnergyCorrected", training=training)
         whole = detector.fit_seeds(data, [1, 2])
-        path = cut_off(detector, data, tmp_path, monkeypatch)
+        path = cut_off(detector, data, tmp_path, monkeypatch, stop=9)
         for a, b in zip(whole, detector.fit_seeds(data, [1, 2], checkpoint=path), strict=True):
             assert apart(a.score(data), b.score(data)) < 1e-4
 

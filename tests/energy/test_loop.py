@@ -12,7 +12,7 @@ from torch import nn
 
 import outfield as of
 from outfield.config import configurable
-from outfield.energy.eager import loss_of
+from outfield.energy.eager import InTurn, loss_of
 from outfield.energy.loop import train
 from outfield.energy.projection import PROJECTIONS
 from outfield.energy.starts import FromNormal, FromPrior, make_start
@@ -181,8 +181,24 @@ class TestDivergence:
     @pytest.mark.parametrize("rate", [10.0, 1e30])
     def test_the_last_step_is_looked_at_too(self, rate, train_set):
         training = of.Training(epochs=1, batch_size=1000, learning_rate=rate)
-        with pytest.raises(of.DivergenceError):
+        with pytest.raises(of.DivergenceError, match="epoch 1 of 1, batch 1 of 1"):
             quick("EnergyCorrected", training=training, network=of.MLP(hidden=64, depth=2)).fit(train_set)
+
+    @pytest.mark.parametrize("step", [1, 3, 4, 5, 12])
+    def test_the_message_says_where(self, step, train_set, monkeypatch):
+        """Of three epochs of four batches, as soon as energies are looked at: at the end of an epoch at the latest."""
+        run, steps = InTurn.run, []
+
+        def explode(self, real):
+            steps.append(0)
+            return run(self, real) * (torch.nan if len(steps) == step else 1)
+
+        monkeypatch.setattr(InTurn, "run", explode)
+        monkeypatch.setattr("outfield.energy.run.CHECK_EVERY", 1)
+        training = of.Training(epochs=3, batch_size=30, learning_rate=1e-3)
+        where = f"epoch {(step - 1) // 4 + 1} of 3, batch {(step - 1) % 4 + 1} of 4: the mean absolute energy is nan"
+        with pytest.raises(of.DivergenceError, match=where):
+            quick("EnergyCorrected", training=training).fit(train_set)
 
     def test_a_failed_fit_leaves_nothing_behind(self, train_set, test_set, tmp_path):
         training = of.Training(epochs=50, batch_size=32, learning_rate=1e30, l2=0.0)

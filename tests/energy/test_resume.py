@@ -2,77 +2,318 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
-from pathlib import Path
 
 import pytest
 import torch
 from tests.helpers.samples import make_set, quick
 
 import outfield as of
+from outfield.energy.eager import InTurn
+from outfield.energy.network import SineMLP
+from outfield.files import storage
 
 LEARNED = ["EBM", "EnergyCorrected"]
+BATCHES = 4  # of 120 rows, 25 in a batch
+
+
+def settings(name, start="normal", epochs=3, **more):
+    l2 = 0.1 if name == "EBM" else 10.0
+    training = of.Training(
+        epochs=epochs, batch_size=25, learning_rate=1e-3, l2=l2, start=start, replay_size=50, betas=(0.5, 0.9), **more
+    )
+    return {"training": training}
+
+
+def cut(patch, stop, inside=False):
+    """Press Ctrl-C in step number ``stop``: before it has done anything, or when it has changed everything but its end."""
+    run, steps = InTurn.run, 0
+
+    def interrupted(self, real):
+        nonlocal steps
+        steps += 1
+        if steps == stop and not inside:
+            raise KeyboardInterrupt
+        result = run(self, real)
+        if steps == stop:
+            raise KeyboardInterrupt
+        return result
+
+    patch.setattr(InTurn, "run", interrupted)
 
 
 @pytest.mark.parametrize("name", LEARNED)
 @pytest.mark.parametrize("start", ["normal", "replay"])
 class TestResume:
-    def settings(self, name, start, epochs=3):
-        l2 = 0.1 if name == "EBM" else 10.0
-        return {
-            "training": of.Training(
-                epochs=epochs, batch_size=25, learning_rate=1e-3, l2=l2, start=start, replay_size=50
-            )
-        }
-
-    @pytest.mark.parametrize("stop", [1, 4, 7, 11])
-    def test_a_fit_cut_anywhere_ends_with_the_same_bits(
-        self, name, start, stop, train_set, test_set, tmp_path, monkeypatch
+    @pytest.mark.parametrize("engine", ["fused", "eager"])
+    @pytest.mark.parametrize(("stop", "inside"), [(2, False), (2, True), (5, False), (8, True), (12, True)])
+    def test_a_fit_interrupted_anywhere_ends_with_the_same_bits(
+        self, name, start, engine, stop, inside, train_set, test_set, tmp_path, monkeypatch
     ):
-        whole = quick(name, **self.settings(name, start)).fit(train_set)
-        checkpoint = of.Checkpoint(tmp_path / "fit.safetensors", seconds=0)
-        steps = 0
-
-        def die(*_):
-            nonlocal steps
-            steps += 1
-            if steps == stop:
-                raise KeyboardInterrupt
-
+        detector = quick(name, **settings(name, start, engine=engine))
+        whole = quick(name, **settings(name, start, engine=engine)).fit(train_set)
+        path = tmp_path / "fit.safetensors"
         with monkeypatch.context() as patch:
-            patch.setattr("outfield.energy.loop._Run.check", lambda self: die())
-            with pytest.raises(KeyboardInterrupt):
-                quick(name, **self.settings(name, start)).fit(train_set, checkpoint=checkpoint)
-        resumed = quick(name, **self.settings(name, start)).fit(train_set, checkpoint=checkpoint)
+            cut(patch, stop, inside)
+            with pytest.raises(KeyboardInterrupt) as raised:
+                detector.fit(train_set, checkpoint=path)  # every 30 seconds, which this fit does not last
+        assert "goes on from there" in raised.value.__notes__[0]
+        header, _ = storage.read(path, "Checkpoint")
+        assert BATCHES * header["epoch"] + header["batch"] == stop - 1  # the last whole step
+        resumed = detector.fit(train_set, checkpoint=path)
         assert resumed.history_ == whole.history_
         assert torch.equal(resumed.score(test_set), whole.score(test_set))
-        again = quick(name, **self.settings(name, start)).fit(train_set, checkpoint=checkpoint)
+        again = quick(name, **settings(name, start, engine=engine)).fit(train_set, checkpoint=path)
         assert torch.equal(again.score(test_set), whole.score(test_set))
+        assert again.history_ == whole.history_
 
     def test_another_fits_checkpoint_is_refused(self, name, start, train_set, tmp_path):
         path = tmp_path / "fit.safetensors"
-        quick(name, **self.settings(name, start)).fit(train_set, checkpoint=path)
-        with pytest.raises(of.InputError, match="other settings"):
-            quick(name, **self.settings(name, start, epochs=4)).fit(train_set, checkpoint=path)
+        quick(name, **settings(name, start)).fit(train_set, checkpoint=path)
+        kept = path.read_bytes()
+        with pytest.raises(of.InputError, match=r"other settings \(training.epochs is 3 there and 4 here\)"):
+            quick(name, **settings(name, start, epochs=4)).fit(train_set, checkpoint=path)
         with pytest.raises(of.InputError, match="other features"):
-            quick(name, **self.settings(name, start)).fit(make_set(seed=8), checkpoint=path)
+            quick(name, **settings(name, start)).fit(make_set(seed=8), checkpoint=path)
         relabelled = of.FeatureSet(train_set.features, labels=1 - train_set.labels.clamp_max(1))
         slope = of.MLP(hidden=16, depth=1, slope=0.9)
-        with pytest.raises(of.InputError, match="other settings"):
-            quick(name, network=slope, **self.settings(name, start)).fit(train_set, checkpoint=path)
+        with pytest.raises(of.InputError, match=r"other settings \(network.slope is 0.2 there and 0.9 here\)"):
+            quick(name, network=slope, **settings(name, start)).fit(train_set, checkpoint=path)
+        for wrong in (
+            {"seed": 1},
+            {"temperature": 0.5},
+            {"network": SineMLP()},
+            {"sampler": of.MetropolisLangevin(steps=3)},
+            {"projection": "sphere"},
+        ):
+            with pytest.raises(of.InputError, match="other settings"):
+                quick(name, **settings(name, start) | wrong).fit(train_set, checkpoint=path)
         if name == "EnergyCorrected":
             with pytest.raises(of.InputError, match="other labels"):
-                quick(name, **self.settings(name, start)).fit(relabelled, checkpoint=path)
+                quick(name, **settings(name, start)).fit(relabelled, checkpoint=path)
             with pytest.raises(of.InputError, match="other settings"):
-                quick(name, prior=of.MixturePrior(0.5), **self.settings(name, start)).fit(train_set, checkpoint=path)
-        path.write_bytes(path.read_bytes()[:-9])
+                quick(name, prior=of.MixturePrior(0.5), **settings(name, start)).fit(train_set, checkpoint=path)
+        assert path.read_bytes() == kept
+        path.write_bytes(kept[:-9])
         with pytest.raises(of.FileFormatError):
-            quick(name, **self.settings(name, start)).fit(train_set, checkpoint=path)
+            quick(name, **settings(name, start)).fit(train_set, checkpoint=path)
+
+
+class TestInterrupts:
+    def test_a_second_interrupt_gets_out_at_once(self, train_set, tmp_path, monkeypatch):
+        path = tmp_path / "fit.safetensors"
+        detector = quick("EBM", **settings("EBM"))
+        with monkeypatch.context() as patch:
+            cut(patch, 3)
+            with pytest.raises(KeyboardInterrupt):
+                detector.fit(train_set, checkpoint=path)
+        before = path.read_bytes()
+
+        def impatient(*_):
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            cut(patch, 3)
+            patch.setattr(storage, "write", impatient)
+            with pytest.raises(KeyboardInterrupt):
+                detector.fit(train_set, checkpoint=path)
+        assert path.read_bytes() == before
+
+    def test_a_real_signal_in_the_middle_of_a_fit(self, train_set, tmp_path, monkeypatch):
+        path = tmp_path / "fit.safetensors"
+        detector = quick("EBM", **settings("EBM", epochs=10**6))
+        run, timers, done = InTurn.run, [], []
+
+        def soon(self, real):
+            if not timers:
+                timers.append(threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT)))
+                timers[0].start()
+            return run(self, real)
+
+        monkeypatch.setattr(InTurn, "run", soon)
+        for _ in range(2):
+            timers.clear()
+            with pytest.raises(KeyboardInterrupt):
+                detector.fit(train_set, checkpoint=path)
+            header, _ = storage.read(path, "Checkpoint")
+            done.append(BATCHES * header["epoch"] + header["batch"])
+        assert 0 < done[0] < done[1]
+
+    def test_an_interrupt_before_the_first_step_writes_nothing(self, train_set, tmp_path, monkeypatch):
+        cut(monkeypatch, 1)
+        with pytest.raises(KeyboardInterrupt):
+            quick("EBM").fit(train_set, checkpoint=tmp_path / "fit.safetensors")
+        assert not list(tmp_path.iterdir())
+
+    def test_a_full_disk_does_not_hide_the_interrupt(self, train_set, tmp_path, monkeypatch):
+        def full(*_):
+            raise of.StorageError("no space left")
+
+        cut(monkeypatch, 2)
+        monkeypatch.setattr(storage, "write", full)
+        with pytest.raises(KeyboardInterrupt), pytest.warns(of.OutfieldWarning, match="no space left"):
+            quick("EBM").fit(train_set, checkpoint=tmp_path / "fit.safetensors")
+
+    @pytest.mark.parametrize("rate", [1e3, 1e30])
+    def test_a_fit_that_diverged_does_so_again(self, rate, train_set, tmp_path):
+        """What its checkpoint holds is what it diverged from, and never numbers that mean nothing."""
+        training = of.Training(epochs=20, batch_size=32, learning_rate=rate, l2=0.0)
+        detector = quick("EBM", training=training)
+        for _ in range(3):
+            with pytest.raises(of.DivergenceError):
+                detector.fit(train_set, checkpoint=of.Checkpoint(tmp_path / "fit.safetensors", seconds=0))
+
+    def test_sys_exit_keeps_the_fit_too(self, train_set, tmp_path, monkeypatch):
+        run, steps = InTurn.run, []
+
+        def leave(self, real):
+            steps.append(0)
+            return sys.exit(3) if len(steps) == 3 else run(self, real)
+
+        monkeypatch.setattr(InTurn, "run", leave)
+        with pytest.raises(SystemExit):
+            quick("EBM").fit(train_set, checkpoint=tmp_path / "fit.safetensors")
+        assert (tmp_path / "fit.safetensors").exists()
+
+    def test_it_is_written_as_often_as_asked(self, train_set, tmp_path, monkeypatch):
+        write, written = storage.write, []
+        monkeypatch.setattr(storage, "write", lambda *a: written.append(a[2]["epoch"]) or write(*a))
+        detector = quick("EBM", **settings("EBM"))
+        detector.fit(train_set, checkpoint=of.Checkpoint(tmp_path / "always.safetensors", seconds=0))
+        assert len(written) == 3 * BATCHES
+        written.clear()
+        detector.fit(train_set, checkpoint=of.Checkpoint(tmp_path / "once.safetensors", seconds=float("inf")))
+        assert written == [3]
+
+
+class TestPaths:
+    def test_a_place_that_cannot_be_written_is_found_before_training(self, train_set, tmp_path, monkeypatch):
+        def never(self, real):
+            raise AssertionError("trained before looking")
+
+        monkeypatch.setattr(InTurn, "run", never)
+        (tmp_path / "folder.safetensors").mkdir()
+        for path in (tmp_path / "nowhere" / "fit.safetensors", tmp_path / "folder.safetensors"):
+            for checkpoint in (path, of.Checkpoint(path)):
+                with pytest.raises(of.StorageError, match="cannot write"):
+                    quick("EBM").fit(train_set, checkpoint=checkpoint)
+        with pytest.raises(of.InputError, match=r"\.safetensors"):
+            quick("EBM").fit(train_set, checkpoint=tmp_path / "fit.pt")
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [
+            {"path": None},
+            {"path": 5},
+            {"path": ""},
+            {"path": b"fit.safetensors"},
+            {"path": "fit\0.safetensors"},
+            {"seconds": -1},
+            {"seconds": float("nan")},
+            {"seconds": "often"},
+            {"seconds": None},
+            {"seconds": True},
+            {"identity": "mine"},
+        ],
+    )
+    def test_checkpoints_that_make_no_sense(self, wrong):
+        with pytest.raises(of.InputError, match=next(iter(wrong))):
+            of.Checkpoint(**{"path": "fit.safetensors"} | wrong)
+
+
+class TestDamage:
+    """Files with a matching checksum whose content a fit cannot go on from."""
+
+    @pytest.fixture
+    def kept(self, train_set, tmp_path, monkeypatch):
+        """A fit with a replay buffer, cut in its second epoch: its detector, its file, and what that holds."""
+        path = tmp_path / "fit.safetensors"
+        detector = quick("EBM", **settings("EBM", "replay"))
+        with monkeypatch.context() as patch:
+            cut(patch, BATCHES + 3)
+            with pytest.raises(KeyboardInterrupt):
+                detector.fit(train_set, checkpoint=path)
+        return detector, path, *storage.read(path, "Checkpoint")
+
+    def refuse(self, kept, train_set, header, tensors, reason=None):
+        detector, path, _, _ = kept
+        storage.write(path, "Checkpoint", header, tensors)
+        with pytest.raises(of.FileFormatError, match=reason):
+            detector.fit(train_set, checkpoint=path)
+
+    def test_what_was_written_is_accepted(self, kept, train_set):
+        detector, path, header, tensors = kept
+        storage.write(path, "Checkpoint", header, tensors)
+        detector.fit(train_set, checkpoint=path)
+
+    def test_tensors(self, kept, train_set):
+        _, _, header, tensors = kept
+        for name, tensor in tensors.items():
+            without = {key: value for key, value in tensors.items() if key != name}
+            self.refuse(kept, train_set, header, without, f"{name} is missing")
+            self.refuse(kept, train_set, header, tensors | {name: tensor[None]}, name)
+            self.refuse(kept, train_set, header, tensors | {name: tensor.to(torch.int32)}, name)
+            if tensor.is_floating_point():
+                self.refuse(kept, train_set, header, tensors | {name: tensor * torch.nan}, f"{name} holds")
+        self.refuse(kept, train_set, header, tensors | {"more": torch.zeros(1)}, "more is not part of it")
+        self.refuse(kept, train_set, header, tensors | {"orders": 0 * tensors["orders"]}, "every row once")
+        self.refuse(kept, train_set, header, tensors | {"orders": tensors["orders"] + 1}, "every row once")
+        self.refuse(kept, train_set, header, tensors | {"0.generator": 0 * tensors["0.generator"]})
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"epoch": 9},
+            {"epoch": -1},
+            {"epoch": 1.0},
+            {"epoch": "1"},
+            {"epoch": None},
+            {"epoch": True},
+            {"epoch": 2},
+            {"epoch": 3},
+            {"batch": BATCHES},
+            {"batch": -1},
+            {"batch": [1]},
+            {"histories": []},
+            {"histories": None},
+            {"histories": [{"loss": [1.0]}]},
+            {"histories": [{"loss": [1.0], "real_energy": [1.0], "negative_energy": ["a"]}]},
+            {"histories": [{"loss": [1.0], "real_energy": [1.0], "negative_energy": []}]},
+            {"histories": [{"loss": [1.0], "real_energy": [1.0], "negative_energy": [1.0], "more": [1.0]}]},
+            {"identity": None},
+        ],
+        ids=str,
+    )
+    def test_headers(self, kept, train_set, change):
+        _, _, header, tensors = kept
+        self.refuse(kept, train_set, header | change, tensors)
+        if (name := next(iter(change))) != "identity":
+            self.refuse(kept, train_set, {k: v for k, v in header.items() if k != name}, tensors)
+
+    def test_a_checkpoint_of_an_earlier_version_is_refused_clearly(self, kept, train_set):
+        _, _, header, tensors = kept
+        old = {k: v for k, v in header.items() if k != "version"} | {
+            "identity": {"features": "1", "settings": "Training()"}
+        }
+        self.refuse(kept, train_set, old, tensors, "another version of Outfield.*delete it")
+
+
+def test_settings_are_compared_as_numbers_not_as_text(train_set, tmp_path):
+    """NumPy's numbers and Python's are the same settings, though their repr is not."""
+    import numpy as np
+
+    path = tmp_path / "fit.safetensors"
+    plain = quick("EBM", **settings("EBM")).fit(train_set, checkpoint=path)
+    training = dataclasses.replace(settings("EBM")["training"], epochs=np.int64(3), l2=np.float64(0.1))
+    again = quick("EBM", training=training, temperature=np.float64(1e-2)).fit(train_set, checkpoint=path)
+    assert torch.equal(plain.score(train_set), again.score(train_set))
 
 
 def test_a_killed_process_goes_on(tmp_path, train_set, test_set):
@@ -81,27 +322,30 @@ def test_a_killed_process_goes_on(tmp_path, train_set, test_set):
     script = textwrap.dedent("""
         import sys, torch, outfield as of
         torch.set_num_threads(1)
-        folder = sys.argv[1]
+        folder, seconds = sys.argv[1], float(sys.argv[2])
         detector = of.EnergyCorrected(network=of.MLP(hidden=32, depth=1), prior_temperature=5.0,
                                       training=of.Training(epochs=60, batch_size=32, learning_rate=1e-3))
         detector.fit(of.FeatureSet.load(folder + "/train.safetensors"),
-                     checkpoint=of.Checkpoint(folder + "/fit.safetensors", seconds=0))
+                     checkpoint=of.Checkpoint(folder + "/fit.safetensors", seconds=seconds))
         detector.save(folder + "/detector.safetensors")
     """)
     command = [sys.executable, "-c", script, str(tmp_path)]
-    process = subprocess.Popen(command)
-    for _ in range(1200):
+    process = subprocess.Popen([*command, "0"])
+    for _ in range(2400):
         if (tmp_path / "fit.safetensors").exists():
             break
         time.sleep(0.05)
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
     assert not (tmp_path / "detector.safetensors").exists()
-    subprocess.run(command, check=True, env=os.environ)
+    subprocess.run([*command, "30"], check=True, env=os.environ)
     training = of.Training(epochs=60, batch_size=32, learning_rate=1e-3)
     whole = of.EnergyCorrected(network=of.MLP(hidden=32, depth=1), prior_temperature=5.0, training=training).fit(
         train_set
     )
     assert torch.equal(of.load(tmp_path / "detector.safetensors").score(test_set), whole.score(test_set))
-    leftovers = {path.name for path in Path(tmp_path).iterdir()}
-    assert {"train.safetensors", "fit.safetensors", "detector.safetensors"} <= leftovers
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "train.safetensors",
+        "fit.safetensors",
+        "detector.safetensors",
+    }

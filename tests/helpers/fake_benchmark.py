@@ -10,7 +10,7 @@ from tests.helpers.samples import make_set, quick
 import outfield as of
 from outfield.benchmark import benchmark_features, run_benchmark
 from outfield.benchmark.protocol import Protocol
-from outfield.energy.loop import _Run
+from outfield.energy.eager import InTurn
 from outfield.images.source import ImageArray
 
 PROTOCOL = Protocol("shapes", near=("cousins",), mid=("aunts", "uncles"), far=("strangers",), neighbours=5)
@@ -67,11 +67,11 @@ def counting(monkeypatch):
     """How often detectors fit, score and step."""
     counts = Counter()
 
-    def watch(cls, name):
+    def watch(cls, name, shown=None):
         original = getattr(cls, name)
 
         def watched(self, *arguments, **more):
-            counts[name.strip("_")] += 1
+            counts[shown or name.strip("_")] += 1
             return original(self, *arguments, **more)
 
         monkeypatch.setattr(cls, name, watched)
@@ -79,7 +79,7 @@ def counting(monkeypatch):
     for cls in (of.MSP, of.ODIN, of.KNN, of.SSD):
         watch(cls, "fit")
     watch(of.EnergyCorrected, "_fit_together")
-    watch(_Run, "step")
+    watch(InTurn, "run", "step")
     return counts
 
 

@@ -46,6 +46,53 @@ def test_quadrature_of_a_gaussian():
     torch.testing.assert_close(halves, torch.full((2,), 0.5, dtype=torch.float64), atol=1e-6, rtol=0)
 
 
+def test_points_lie_on_two_bars_with_noise_across():
+    points = toy.draw_cross(40_000, torch.Generator().manual_seed(0))
+    assert (points.dtype, points.shape) == (torch.float32, (40_000, 2))
+    for bar in (0, 1):
+        along, across = points[:, bar], points[:, 1 - bar]
+        far = along.abs() > 0.5  # five deviations of the other bar: these lie on this one
+        assert float(across[far].std()) == pytest.approx(0.1, rel=0.02)
+        assert float(across[far].mean()) == pytest.approx(0, abs=0.005)
+        assert float(far.float().mean()) == pytest.approx(0.25, abs=0.01)  # half of half of the points
+        assert float(along[far].abs().mean()) == pytest.approx(0.75, abs=0.01)
+        assert float(along.abs().max()) == pytest.approx(1, abs=1e-3)
+
+
+def test_data_is_its_seed_and_held_out_points_are_others():
+    one, again, two = (toy.make_data("grid", seed, per_mode=50) for seed in (0, 0, 1))
+    assert torch.equal(one.train, again.train)
+    assert not torch.equal(one.train, two.train)
+    assert not torch.equal(one.train, one.held_out)
+    assert one.labels.tolist() == [k for k in range(9) for _ in range(50)]
+    for k, centre in enumerate(one.centres):
+        assert float((one.train[one.labels == k] - centre).abs().max()) < 1.6
+
+
+def test_chains_of_both_models_are_proper_langevin_and_the_ebm_starts_from_noise(monkeypatch):
+    calls = []
+
+    def record(model, z, training, sampler, project, seed):
+        calls.append((model.prior is None, training, sampler, seed, [p.clone() for p in model.network.parameters()]))
+        return of.History()
+
+    monkeypatch.setattr(toy, "train", record)
+    toy.run_toy("grid", 3, toy.ToySettings(batches=70))
+    noise = math.sqrt(2 * 5e-3)
+    (alone, ebm, *_), (_, corrected, *_) = calls
+    assert [call[0] for call in calls] == [True, False]
+    assert alone
+    assert (ebm.start, corrected.start) == ("normal", "prior")
+    for _, training, sampler, seed, weights in calls:
+        assert sampler == of.Langevin(steps=20, step_size=(5e-3, 5e-3), noise_std=(noise, noise))
+        assert (training.learning_rate, training.l2, training.input_noise) == (1e-3, 0.5, 0.0)
+        assert (training.batch_size, training.epochs, seed) == (512, 2, 3)
+        for found, built in zip(weights, toy.SineMLP().build(2, 3).parameters(), strict=True):
+            assert torch.equal(found, built)
+    assert toy.ToySettings().training(toy.make_data("cross"), "data").l2 == 0.2
+    assert toy.ToySettings(l2=0.3).training(toy.make_data("cross"), "data").l2 == 0.3
+
+
 def test_the_mixtures_grid_likelihood_is_its_own(grid):
     prior = of.MixturePrior().fit(grid.data.train, grid.data.labels)
     assert grid.mixture.nll == pytest.approx(-float(prior.log_prob(grid.data.held_out).mean()), abs=1e-3)

@@ -13,10 +13,11 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from outfield.config import require, require_choice, require_number, shown
+from outfield.config import require, require_choice, require_number, shown, to_plain
 from outfield.detectors.base import Batch, Detector
 from outfield.energy.chains import Sampler
-from outfield.energy.loop import Checkpoint, History, train_seeds
+from outfield.energy.checkpoints import Checkpoint
+from outfield.energy.loop import History, train_seeds
 from outfield.energy.network import CorrectedEnergy, Network, build_network
 from outfield.energy.priors.prior import Prior
 from outfield.energy.projection import PROJECTIONS, normalise
@@ -25,6 +26,7 @@ from outfield.energy.settings import Training
 from outfield.errors import FileFormatError, InputError
 from outfield.features.set import FeatureSource
 from outfield.files import atomic, storage
+from outfield.files.paths import check_output
 from outfield.modes import own_modes
 from outfield.progress import bar
 
@@ -119,9 +121,8 @@ class LearnedEnergy(Detector):
             models = [self._assemble(build_network(one.network, z.shape[1], int(one.seed)), prior) for one in ours]
             for model in models:
                 model.to(self.device)
-            if checkpoint is not None and "labels" in data.shapes:
-                labels = torch.cat([piece["labels"] for piece in data.batches(self.rows_at_once, ["labels"])])
-                checkpoint = replace(checkpoint, identity={"labels": storage.fingerprint({"labels": labels})})
+            if checkpoint is not None:
+                checkpoint = replace(checkpoint, identity={**checkpoint.identity, **self._identity(data)})
             steps = self.training.epochs * max(1, len(z) // self.training.batch_size)
             several = f", {len(ours)} seeds" if len(ours) > 1 else ""
             with bar(f"fitting {type(self).__name__}{several}", steps, unit="steps") as advance:
@@ -133,6 +134,14 @@ class LearnedEnergy(Detector):
                 histories = train_seeds(models, z, self.training, self.sampler, project, seeds, checkpoint, progress)
             for one, model, history in zip(ours, models, histories, strict=True):
                 one.model_, one.history_, one.projection_ = one._finish(model), history, projection
+
+    def _identity(self, data: FeatureSource) -> dict[str, Any]:
+        """What a checkpoint must agree in, besides what the loop knows."""
+        identity: dict[str, Any] = {"settings": {"network": to_plain(self.network)}}
+        if "labels" in data.shapes:
+            labels = torch.cat([piece["labels"] for piece in data.batches(self.rows_at_once, ["labels"])])
+            identity["labels"] = storage.fingerprint({"labels": labels})
+        return identity
 
     def _fit_prior(self, data: FeatureSource, z: Rows) -> Prior | None:
         """The fitted prior, if there is one, from the normalised rows z (N, D)."""
@@ -165,18 +174,29 @@ class LearnedEnergy(Detector):
             raise FileFormatError("the file does not say how wide the features were")
         network = build_network(self.network, self._width, int(self.seed))
         network.load_state_dict({n.removeprefix("network."): v for n, v in state.items() if n.startswith("network.")})
+        if not all(bool(torch.isfinite(value).all()) for value in network.state_dict().values()):
+            raise FileFormatError("the network's weights are not all finite")
         return network
 
     def _notes(self) -> dict[str, Any]:
         return {"history": asdict(self.history_), "projection": self.projection_}
 
     def _load_notes(self, notes: dict[str, Any]) -> None:
-        self.history_ = History(**notes["history"])
+        try:
+            self.history_ = History.of(notes["history"])
+        except ValueError as error:
+            raise FileFormatError(str(error)) from error
         self.projection_ = notes["projection"]
+        if self.projection_ not in tuple(PROJECTIONS):
+            raise FileFormatError(f"there is no projection {shown(self.projection_)}")
 
 
 def _checkpoint(given: atomic.PathLike | Checkpoint | None) -> Checkpoint | None:
+    """What was given, its file found writable before any work."""
     if isinstance(given, str | os.PathLike):
-        return Checkpoint(given)
-    require(isinstance(given, Checkpoint | None), "checkpoint", given, "a path or an outfield.Checkpoint")
+        given = Checkpoint(given)
+    elif given is not None:
+        require(isinstance(given, Checkpoint), "checkpoint", given, "a path or an outfield.Checkpoint")
+    if given is not None:
+        check_output(given.path, storage.ENDINGS, "checkpoint")
     return given

@@ -23,6 +23,8 @@ from outfield.energy.settings import Training
 from outfield.energy.starts import Start
 from outfield.modes import products
 
+MOMENTS = ("exp_avg", "exp_avg_sq")
+
 
 class Positions(NamedTuple):
     """Where chains are (S, B, D): exact, as the products take it, and what rounding left (all one tensor in float32)."""
@@ -150,9 +152,14 @@ def adam_settings(training: Training) -> dict[str, Any]:
 
 
 def adam_state(optimiser: torch.optim.Adam) -> dict[str, Tensor]:
-    """``adam.INDEX.NAME`` for each parameter's exp_avg, exp_avg_sq and step."""
-    states = optimiser.state_dict()["state"].items()
-    return {f"adam.{index}.{name}": value for index, state in states for name, value in state.items()}
+    """``adam.INDEX.NAME`` for each parameter's exp_avg, exp_avg_sq and step; zeros before the first step."""
+    parameters = [p for group in optimiser.param_groups for p in group["params"]]
+    found: dict[str, Tensor] = {}
+    for index, p in enumerate(parameters):
+        state = optimiser.state.get(p) or {name: torch.zeros_like(p, requires_grad=False) for name in MOMENTS}
+        found |= {f"adam.{index}.{name}": state[name] for name in MOMENTS}
+        found[f"adam.{index}.step"] = torch.as_tensor(state.get("step", 0.0), dtype=torch.float32)
+    return found
 
 
 def load_adam_state(optimiser: torch.optim.Adam, tensors: dict[str, Tensor]) -> None:
