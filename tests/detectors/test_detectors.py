@@ -8,12 +8,11 @@ import sys
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.helpers.samples import make_set, quick
 
 import outfield as of
-from outfield.detectors.knn import kth_nearest
 from outfield.energy.projection import normalise
 from outfield.files.storage import read_tensors
 
@@ -74,69 +73,6 @@ def test_mixture_score_is_half_of_ssd_for_separated_classes_up_to_a_constant():
     gap = of.GaussianMixture().fit(train).score(test) - 0.5 * of.SSD().fit(train).score(test)
     assert float(gap.std()) < 0.15
     assert float(gap.mean()) == pytest.approx(np.log(3), abs=0.15)
-
-
-class TestKNN:
-    @pytest.fixture(params=["faiss", "torch"])
-    def backend(self, request, monkeypatch):
-        if request.param == "torch":
-            monkeypatch.setattr(of.KNN, "_use_faiss", lambda self: False)
-        else:
-            pytest.importorskip("faiss")
-        return request.param
-
-    @settings(max_examples=25, deadline=None)
-    @given(
-        n=st.integers(1, 60),
-        m=st.integers(1, 30),
-        d=st.integers(1, 8),
-        k=st.integers(1, 60),
-        seed=st.integers(0, 99),
-        at_once=st.sampled_from([1, 7, 64]),
-    )
-    def test_kth_nearest_is_brute_force(self, n, m, d, k, seed, at_once):
-        g = torch.Generator().manual_seed(seed)
-        bank, z = (torch.nn.functional.normalize(torch.randn(s, d, generator=g)) for s in (n, m))
-        k = min(k, n)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("outfield.detectors.knn.BANK_ROWS", at_once)
-            found = (z - bank[kth_nearest(z, bank, k)]).norm(dim=1)
-        expected = torch.cdist(z.double(), bank.double()).kthvalue(k, dim=1).values.float()
-        torch.testing.assert_close(found, expected, atol=1e-3, rtol=1e-4)
-
-    @pytest.mark.parametrize("k", [1, 5, 50])
-    def test_score_is_brute_force(self, backend, k):
-        train, test = make_set(n=200, width=12, classes=2), make_set(n=40, width=12, classes=2, seed=1)
-        expected = (
-            torch.cdist(normalise(test.features).double(), normalise(train.features).double()).kthvalue(k, dim=1).values
-        )
-        torch.testing.assert_close(of.KNN(k).fit(train).score(test).double(), expected, atol=1e-5, rtol=1e-4)
-
-    def test_a_training_point_scores_zero_at_k_one(self, backend):
-        train = make_set(n=150, width=32)
-        assert float(of.KNN(1).fit(train).score(train).max()) == 0
-
-    def test_both_paths_agree(self, monkeypatch):
-        pytest.importorskip("faiss")
-        train, test = make_set(n=300, width=20), make_set(n=64, width=20, seed=1)
-        fast = of.KNN(7).fit(train).score(test)
-        monkeypatch.setattr(of.KNN, "_use_faiss", lambda self: False)
-        torch.testing.assert_close(of.KNN(7).fit(train).score(test), fast, atol=1e-5, rtol=1e-4)
-
-    def test_it_works_where_faiss_is_not_installed(self, monkeypatch, train_set, test_set):
-        expected = of.KNN(5).fit(train_set).score(test_set)
-        monkeypatch.setitem(sys.modules, "faiss", None)
-        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-        torch.testing.assert_close(of.KNN(5).fit(train_set).score(test_set), expected, atol=1e-5, rtol=1e-4)
-
-    def test_more_neighbours_than_samples(self, train_set):
-        with pytest.raises(of.TooFewSamplesError, match="only 120"):
-            of.KNN(121).fit(train_set)
-
-    def test_a_k_above_the_smallest_class_warns(self, train_set):
-        with pytest.warns(of.OutfieldWarning, match="smallest class \\(40 samples\\)"):
-            of.KNN(41).fit(train_set)
-        of.KNN(41).fit(of.FeatureSet(train_set.features))
 
 
 def test_huge_logits_score_finite():

@@ -1,0 +1,161 @@
+"""The distance to the k-th nearest row, exactly, at about the price of one matrix product.
+
+With c the mean of the rows b, z' = z − c and b' = b − c, the nearest rows have the largest closeness z'·b' − ½ ‖b'‖², which for
+all of them is one product; whatever offset the rows share has gone from it before it is rounded. Rounding moves a closeness by
+at most E, see :meth:`Neighbours.error`, and so the k-th largest of them, too. A row whose closeness is more than 2 E above the
+k-th as computed is certainly nearer than the k-th neighbour, one more than 2 E below is certainly farther; only the few between
+them can be it, and their distances are taken from the differences themselves, in float64.
+
+Where too many lie between them to be sure, the product is taken once more in float64, whose E is far smaller; and where not
+even that decides, as among many rows that all but coincide, every distance is taken from its difference.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from outfield.devices import full_products
+
+TABLE_BYTES = {"cpu": 2**28, "cuda": 2**30}
+"""Size of the largest table of closenesses held at once."""
+BANK_ROWS = 2**16
+"""Rows looked at together."""
+FAISS_POINTS = 4096
+"""Points that faiss looks at together."""
+SPARE = 14
+"""How many rows more than k are looked at: as many may lie within rounding of the k-th before a slower way is taken."""
+NUMBERS_AT_ONCE = 2**22
+"""Numbers of differences held at once."""
+
+
+class Neighbours:
+    """Rows to which distances are asked.
+
+    Args:
+        rows: (M, D), float32. They are kept, not copied.
+        faiss: let that library look for the nearest rows; for rows on the CPU, where it is installed.
+    """
+
+    def __init__(self, rows: Tensor, faiss: bool = False) -> None:
+        self.rows, self.faiss = rows, faiss
+        pieces = rows.split(BANK_ROWS)
+        total = torch.stack([piece.sum(0, dtype=torch.float64) for piece in pieces]).sum(0)
+        self.centre = (total / len(rows)).float()
+        self.half_squares = torch.cat([self._centred(piece, torch.float64).square().sum(1) / 2 for piece in pieces])
+        self.radius = float((2 * self.half_squares.max()).sqrt())
+
+    def kth_distance(self, z: Tensor, k: int) -> Tensor:
+        """‖z − b_(k)‖ for each point z (N, D) → (N,), float32: the k-th smallest of all, as float64 would give it.
+
+        Args:
+            z: points, float32, on the device of the rows.
+            k: counted from 1; at most M.
+        """
+        types = [torch.float32, torch.float64] if self.faiss or full_products() else [torch.float64]
+        squares = torch.empty(len(z), dtype=torch.float64, device=z.device)
+        left = torch.arange(len(z), device=z.device)
+        for dtype in types:
+            unsure = [left[:0]]
+            for some in _parts(left, self._at_once(dtype)):
+                squares[some], sure = self._kth_square(z[some], k, dtype)
+                unsure.append(some[~sure])
+            left = torch.cat(unsure)
+        for some in _parts(left, self._at_once(torch.float64)):
+            squares[some] = self._by_differences(z[some], k)
+        return squares.sqrt().float()
+
+    def _at_once(self, dtype: torch.dtype) -> int:
+        """Points for which there is room in a table of closenesses, which faiss does not hold."""
+        if self._by_faiss(dtype):
+            return FAISS_POINTS
+        row = min(len(self.rows), BANK_ROWS) * dtype.itemsize
+        return max(1, TABLE_BYTES.get(self.rows.device.type, 2**28) // row)
+
+    def _by_faiss(self, dtype: torch.dtype) -> bool:
+        return self.faiss and dtype == torch.float32
+
+    def error(self, z: Tensor, dtype: torch.dtype) -> Tensor:
+        """E of each centred point z (N, D) → (N, 1): how far rounding may move a closeness computed in ``dtype``.
+
+        A sum of D products, in whatever order, is off by at most γ ‖z'‖ ‖b'‖ with γ = D u / (1 − D u), u the unit roundoff; the
+        offset adds γ ½ ‖b'‖². What rounding z' does to all closenesses alike does not matter; the rest of it, and what rounding
+        b' does, is u ‖b'‖ (‖z'‖ + ‖b'‖) at most. Eight more terms in D cover that and the last addition; the last summand is
+        for products below the smallest float.
+        """
+        terms, unit = self.rows.shape[1] + 8, torch.finfo(dtype).eps / 2
+        length = z.double().norm(dim=1, keepdim=True)
+        relative = terms * unit / (1 - terms * unit)
+        return relative * self.radius * (length + self.radius) + terms * torch.finfo(dtype).tiny
+
+    def _kth_square(self, z: Tensor, k: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """‖z − b_(k)‖² (N,), float64, by a product in ``dtype``, and whether it is certainly that (N,)."""
+        centred = self._centred(z, dtype)
+        count = min(k + SPARE, len(self.rows))
+        closest = self._closest_by_faiss if self._by_faiss(dtype) else self._closest
+        values, index = closest(centred, count)
+        error = self.error(centred, dtype)
+        above = values.double() - values[:, k - 1 : k].double()
+        near = above.abs() <= 2 * error
+        squares = torch.full_like(above, torch.inf)
+        points, places = near.nonzero(as_tuple=True)
+        squares[points, places] = self._squares(z, points, index[points, places])
+        rank = k - 1 - (above > 2 * error).sum(1, keepdim=True)
+        found = squares.sort(1).values.gather(1, rank)
+        # Rows that were not looked at may be nearer, but by 8 E at most: nothing to a float32, or nothing at all.
+        all_seen = count == len(self.rows) or above[:, -1:] < -2 * error
+        return found[:, 0], (all_seen | (found == 0) | (8 * error <= 2**-26 * found))[:, 0]
+
+    def _closest(self, z: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """The ``count`` largest closenesses of centred points z (N, D), descending, and their rows, both (N, count)."""
+        best = z.new_empty(len(z), 0)
+        found = torch.empty(len(z), 0, dtype=torch.int64, device=z.device)
+        for start in range(0, len(self.rows), BANK_ROWS):
+            piece = self._centred(self.rows[start : start + BANK_ROWS], z.dtype)
+            offsets = -self.half_squares[start : start + BANK_ROWS].to(z.dtype)
+            values, index = torch.addmm(offsets, z, piece.T).topk(min(count, len(piece)), dim=1, sorted=False)
+            best, found = torch.cat([best, values], 1), torch.cat([found, index + start], 1)
+            best, chosen = best.topk(min(count, best.shape[1]), dim=1)
+            found = found.gather(1, chosen)
+        return best, found
+
+    def _closest_by_faiss(self, z: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """The same: a closeness is the inner product of (z', 1) and (b', −½ ‖b'‖²)."""
+        ones = torch.ones(len(z), 1, dtype=torch.float32)
+        values, index = self._index.search(torch.cat([z, ones], 1).numpy(), count)
+        return torch.from_numpy(values), torch.from_numpy(index)
+
+    @functools.cached_property
+    def _index(self) -> Any:
+        import faiss
+
+        index = faiss.IndexFlatIP(self.rows.shape[1] + 1)
+        for piece, offsets in zip(self.rows.split(BANK_ROWS), self.half_squares.split(BANK_ROWS), strict=True):
+            index.add(torch.cat([self._centred(piece), -offsets[:, None].float()], 1).numpy())
+        return index
+
+    def _by_differences(self, z: Tensor, k: int) -> Tensor:
+        """‖z − b_(k)‖² (N,) from every difference: exact, and some hundred times as slow."""
+        best = torch.empty(len(z), 0, dtype=torch.float64, device=z.device)
+        for piece in self.rows.split(BANK_ROWS):
+            distances = torch.cdist(z.double(), piece.double(), compute_mode="donot_use_mm_for_euclid_dist")
+            best = torch.cat([best, distances], 1)
+            best = best.topk(min(k, best.shape[1]), dim=1, largest=False).values
+        return best[:, -1].square()
+
+    def _squares(self, z: Tensor, points: Tensor, rows: Tensor) -> Tensor:
+        """‖z_i − b_j‖² of pairs of indices i and j (P,), from the differences, float64."""
+        at_once = max(1, NUMBERS_AT_ONCE // z.shape[1])
+        pairs = zip(points.split(at_once), rows.split(at_once), strict=True)
+        return torch.cat([(z[i].double() - self.rows[j].double()).square().sum(1) for i, j in pairs])
+
+    def _centred(self, rows: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+        return rows.to(dtype) - self.centre.to(dtype)
+
+
+def _parts(rows: Tensor, size: int) -> tuple[Tensor, ...]:
+    """``rows`` (N,) in parts of ``size``; no part where there are none."""
+    return rows.split(size) if len(rows) else ()

@@ -1,0 +1,189 @@
+"""KNN is exact: what all differences in float64 give, to the last bit of a float32, with faiss and without."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import sys
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.helpers.samples import make_set
+
+import outfield as of
+from outfield.detectors import knn, neighbours
+from outfield.detectors.neighbours import Neighbours
+from outfield.energy.projection import normalise
+
+EPS = torch.finfo(torch.float32).eps
+
+
+def rows(n, d, seed=0):
+    return torch.randn(n, d, generator=torch.Generator().manual_seed(seed))
+
+
+def classes(n, d, spread, seed=0):
+    centres = rows(5, d, 99)
+    return normalise(centres[torch.arange(n) % 5] + spread * rows(n, d, seed))
+
+
+def brute_force(z, bank, k):
+    distances = torch.cdist(z.double(), bank.double(), compute_mode="donot_use_mm_for_euclid_dist")
+    return distances.kthvalue(k, dim=1).values.float()
+
+
+def offset(by):
+    return normalise(rows(300, 64) + by), torch.cat([normalise(rows(60, 64, 1) + by), normalise(rows(20, 64, 2))])
+
+
+REGIMES = {
+    "plain": lambda: offset(0),
+    "offset 1e2": lambda: offset(1e2),
+    "offset 1e4": lambda: offset(1e4),
+    "offset 1e6": lambda: offset(1e6),
+    "tight classes": lambda: (classes(300, 64, 1e-3), classes(60, 64, 1e-3, 1)),
+    "collapsed classes": lambda: (classes(300, 64, 1e-6), classes(60, 64, 1e-6, 1)),
+    "every row thirty times": lambda: (normalise(rows(10, 16)).repeat(30, 1), normalise(rows(40, 16, 1))),
+    "one row only, again and again": lambda: (normalise(rows(1, 16)).repeat(300, 1), normalise(rows(40, 16))),
+    "rows that are training rows": lambda: (classes(300, 64, 1e-5), classes(300, 64, 1e-5)),
+    "one dimension": lambda: (normalise(rows(300, 1)), normalise(rows(40, 1, 1))),
+    "a grid with ties": lambda: (rows(300, 3).round(), rows(40, 3, 1).round()),
+    "zeros": lambda: (torch.cat([torch.zeros(30, 8), normalise(rows(270, 8))]), torch.zeros(3, 8)),
+    "hardly apart": lambda: (
+        torch.cat([torch.ones(300, 1), 1e-30 * rows(300, 4)], 1),
+        torch.cat([torch.ones(40, 1), 1e-30 * rows(40, 4, 1)], 1),
+    ),
+    "a shell": lambda: (
+        normalise(torch.eye(300) + 3e-6 * rows(300, 300)),
+        normalise(1 + 0.1 * rows(40, 300, 1).round()),
+    ),
+    "an outlier": lambda: (torch.cat([-normalise(rows(1, 64) + 1e3), offset(1e3)[0][1:]]), offset(1e3)[1]),
+}
+regimes = pytest.mark.parametrize("make", REGIMES.values(), ids=REGIMES.keys())
+
+
+@pytest.fixture(params=["faiss", "torch"])
+def with_faiss(request, monkeypatch):
+    if request.param == "faiss":
+        pytest.importorskip("faiss")
+    monkeypatch.setattr(knn, "_has_faiss", lambda: request.param == "faiss")
+    return request.param == "faiss"
+
+
+@regimes
+def test_the_distance_is_brute_force_in_float64(make, with_faiss):
+    bank, z = make()
+    for k in (1, 2, 50, 299, 300):
+        found = Neighbours(bank, faiss=with_faiss).kth_distance(z, k)
+        torch.testing.assert_close(found, brute_force(z, bank, k), rtol=EPS, atol=0)
+
+
+@regimes
+def test_a_training_row_scores_zero_at_k_one(make, with_faiss):
+    train = of.FeatureSet(make()[0])
+    assert float(of.KNN(1).fit(train).score(train).max()) == 0
+
+
+@regimes
+def test_every_way_that_calls_itself_sure_is_right(make):
+    bank, z = make()
+    close = Neighbours(bank)
+    for k in (1, 50):
+        expected = brute_force(z, bank, k)
+        for dtype in (torch.float32, torch.float64):
+            squares, sure = close._kth_square(z, k, dtype)
+            torch.testing.assert_close(squares[sure].sqrt().float(), expected[sure], rtol=EPS, atol=0)
+        torch.testing.assert_close(close._by_differences(z, k).sqrt().float(), expected, rtol=EPS, atol=0)
+
+
+def test_the_fast_way_is_sure_of_features_as_they_come():
+    """On rows without many ties nothing slower is ever asked: no float64 product, no table of differences."""
+    for bank, z in (offset(0), offset(1e4), (classes(300, 64, 0.3), classes(60, 64, 0.3, 1))):
+        assert bool(Neighbours(bank)._kth_square(z, 50, torch.float32)[1].all())
+
+
+@pytest.mark.parametrize("name", ["collapsed classes", "a shell"])
+def test_where_rounding_could_matter_the_fast_way_is_not_sure(name):
+    bank, z = REGIMES[name]()
+    assert not bool(Neighbours(bank)._kth_square(z, 20, torch.float32)[1].all())
+    assert bool(Neighbours(bank)._kth_square(z, 20, torch.float64)[1].all())
+
+
+@settings(max_examples=50)
+@given(
+    n=st.integers(1, 60),
+    m=st.integers(1, 30),
+    d=st.integers(1, 8),
+    k=st.integers(1, 60),
+    seed=st.integers(0, 99),
+    at_once=st.sampled_from([1, 7, 64]),
+    by=st.sampled_from([0.0, 3.0, 1e5]),
+    digits=st.sampled_from([0, 1, 8]),
+)
+def test_pieces_of_the_bank_do_not_show(n, m, d, k, seed, at_once, by, digits):
+    bank, z = (normalise(rows(size, d, seed + size).round(decimals=digits) + by) for size in (n, m))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(neighbours, "BANK_ROWS", at_once)
+        patch.setattr(neighbours, "TABLE_BYTES", {"cpu": 256})
+        patch.setattr(neighbours, "NUMBERS_AT_ONCE", 16)
+        patch.setattr(neighbours, "SPARE", 3)
+        found = Neighbours(bank).kth_distance(z, min(k, n))
+    torch.testing.assert_close(found, brute_force(z, bank, min(k, n)), rtol=EPS, atol=0)
+
+
+def test_reduced_products_do_not_show(monkeypatch):
+    for make in REGIMES.values():
+        bank, z = make()
+        expected = Neighbours(bank).kth_distance(z, 7)
+        before = torch.get_float32_matmul_precision()
+        try:
+            torch.set_float32_matmul_precision("medium")
+            assert torch.equal(Neighbours(bank).kth_distance(z, 7), expected)
+        finally:
+            torch.set_float32_matmul_precision(before)
+
+
+def test_both_ways_agree_to_the_bit():
+    pytest.importorskip("faiss")
+    for make in REGIMES.values():
+        bank, z = make()
+        assert torch.equal(Neighbours(bank, faiss=True).kth_distance(z, 7), Neighbours(bank).kth_distance(z, 7))
+
+
+def test_an_offset_does_not_spoil_detection(with_faiss):
+    """With +1e4 in all dimensions the old search fell from .986 to .578."""
+    train, test, far = (
+        of.FeatureSet(scale * rows(n, 64, seed).abs() + 1e4)
+        for n, seed, scale in ((800, 0, 1), (300, 1, 1), (300, 2, 2))
+    )
+    detector = of.KNN(5).fit(train)
+    exact = [brute_force(normalise(s.features), normalise(train.features), 5) for s in (test, far)]
+    assert of.auroc(detector.score(test), detector.score(far)) == of.auroc(*exact) > 0.99
+
+
+def test_it_works_where_faiss_is_not_installed(monkeypatch, train_set, test_set):
+    expected = of.KNN(5).fit(train_set).score(test_set)
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    assert torch.equal(of.KNN(5).fit(train_set).score(test_set), expected)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda it: pickle.loads(pickle.dumps(it))], ids=["copy", "pickle"])
+def test_a_copy_scores_the_same(with_faiss, copied, train_set, test_set):
+    detector = of.KNN(5).fit(train_set)
+    expected = detector.score(test_set)
+    assert torch.equal(copied(detector).score(test_set), expected)
+
+
+def test_more_neighbours_than_samples(train_set):
+    with pytest.raises(of.TooFewSamplesError, match="only 120"):
+        of.KNN(121).fit(train_set)
+
+
+def test_a_k_above_the_smallest_class_warns():
+    train = make_set(n=120)
+    with pytest.warns(of.OutfieldWarning, match=r"smallest class \(40 samples\)"):
+        of.KNN(41).fit(train)
+    of.KNN(40).fit(train)
+    of.KNN(41).fit(of.FeatureSet(train.features))
