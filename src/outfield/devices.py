@@ -29,15 +29,3 @@ def resolve_device(device: str | torch.device) -> torch.device:
     raise InputError(
         f"device {str(device)!r} cannot be used here ({reason[:200]}); use cpu, auto, or cuda where there is a GPU"
     )
-
-
-def full_products() -> bool:
-    """Whether float32 matrix products are taken in full; not where someone allowed TF32 or bfloat16 for them.
-
-    Allowing that is a switch of the whole process. A result that must not depend on it is computed in float64 instead, to
-    which no switch applies.
-    """
-    try:
-        return torch.get_float32_matmul_precision() == "highest"
-    except RuntimeError:  # set by torch.backends' newer fp32_precision, which forbids the older question
-        return False

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from outfield.devices import full_products
+from outfield.modes import rounded_products
 
 TABLE_BYTES = {"cpu": 2**28, "cuda": 2**30}
 """Size of the largest table of closenesses held at once."""
@@ -55,7 +55,8 @@ class Neighbours:
             z: points, float32, on the device of the rows.
             k: counted from 1; at most M.
         """
-        types = [torch.float32, torch.float64] if self.faiss or full_products() else [torch.float64]
+        rounded = rounded_products(z.device) and not self.faiss  # then E says nothing of float32
+        types = [torch.float64] if rounded else [torch.float32, torch.float64]
         squares = torch.empty(len(z), dtype=torch.float64, device=z.device)
         left = torch.arange(len(z), device=z.device)
         for dtype in types:
@@ -87,7 +88,7 @@ class Neighbours:
         for products below the smallest float.
         """
         terms, unit = self.rows.shape[1] + 8, torch.finfo(dtype).eps / 2
-        length = z.double().norm(dim=1, keepdim=True)
+        length: Tensor = z.double().norm(dim=1, keepdim=True)
         relative = terms * unit / (1 - terms * unit)
         return relative * self.radius * (length + self.radius) + terms * torch.finfo(dtype).tiny
 

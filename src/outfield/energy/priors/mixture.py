@@ -97,7 +97,7 @@ class MixturePrior(Prior):
             raise InputError(
                 f"z has shape {tuple(z.shape)}; this mixture takes rows of {len(known.mean)} numbers, (N, D)"
             )
-        return (z - known.mean) @ known.whitening
+        return torch.addmm(known.shift, z - known.mean, known.whitening)
 
     @in_full
     def mahalanobis_sq(self, z: Tensor) -> Tensor:

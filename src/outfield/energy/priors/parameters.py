@@ -105,6 +105,8 @@ class Prepared:
         whitening = p.eigenvectors * p.eigenvalues.rsqrt()
         colouring = p.eigenvalues.sqrt()[:, None] * p.eigenvectors.T
         self.mean = p.mean.to(like)
+        # Rounding m moves all whitened rows; with an offset that features share, by more than they differ.
+        self.shift = ((self.mean.to(p.mean) - p.mean) @ whitening).to(like)
         self.means = p.means.to(like)
         self.log_weights = p.log_weights.to(like)
         self.whitening = whitening.to(like)
