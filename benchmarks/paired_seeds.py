@@ -25,7 +25,6 @@ import outfield as of
 from outfield.config import construct_from_text
 from packs import LEARNED, load
 
-
 Sets = tuple[of.FeatureSet, of.FeatureSet, dict[str, of.FeatureSet]]
 """Training data, ID test data, OOD sets by name."""
 WAYS = ["eager:float32", "fused:bfloat16", "fused:tf32"]
