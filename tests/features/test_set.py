@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -80,8 +83,6 @@ def test_rows():
     for wrong in ([500], [True, False], "abc", 1.5):
         with pytest.raises(of.InputError, match="rows"):
             data[wrong]
-    with pytest.raises(of.InputError, match=r"\[3:4\]"):
-        data[3]
     joined = of.FeatureSet.join([data[:4], data[4:]])
     assert all(torch.equal(a, b) for a, b in zip(joined.tensors().values(), data.tensors().values(), strict=True))
     with pytest.raises(of.InputError, match="different fields"):
@@ -90,6 +91,91 @@ def test_rows():
         of.FeatureSet.join([of.FeatureSet(np.ones((1, 2))), of.FeatureSet(np.ones((1, 3)))])
     with pytest.raises(of.InputError, match="at least one"):
         of.FeatureSet.join([])
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        slice(1.5), slice("a", None), slice(None, None, 0), slice(None, None, "a"), None, "abc", b"a", 1.5, {1, 2}, {}, object(),
+        [500], [-11], [[1, 2]], [[True]], [True, False], [0.0], [None], [1, "a"], [], np.ma.masked_equal([1, 2], 1), (1, [2]),
+        torch.ones(2), torch.zeros(3, dtype=torch.bool), torch.ones(2, device="meta"), 2**70, [2**70], slice(4, 2), 3, True,
+    ],
+    ids=lambda rows: type(rows).__name__,
+)  # fmt: skip
+def test_rows_that_cannot_be_taken(rows):
+    with pytest.raises(of.InputError):
+        make_set(n=10)[rows]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        slice(2, 5), slice(None, None, 3), slice(None, None, -1), slice(8, 2, -2), slice(-3, None), slice(0, 99), [3, -1, 3],
+        np.arange(10) % 3 == 0, torch.arange(10) % 2 == 0, torch.tensor([9, 0]), np.array([1, 2], np.uint8), (4, 5), range(2, 4),
+    ],
+    ids=lambda rows: type(rows).__name__,
+)  # fmt: skip
+def test_rows_are_those_that_numpy_takes(rows):
+    data = make_set(n=10)
+    index = np.arange(10)[list(rows) if isinstance(rows, range | tuple) else rows]
+    for name, value in data[rows].tensors().items():
+        assert np.array_equal(value.numpy(), data.tensors()[name].numpy()[index])
+
+
+def test_a_single_row_is_a_slice():
+    for index, words in ((3, r"\[3:4\]"), (-1, r"\[9:10\]"), (np.int64(2), r"\[2:3\]"), (torch.tensor(0), r"\[0:1\]")):
+        with pytest.raises(of.InputError, match=words):
+            make_set(n=10)[index]
+
+
+@pytest.mark.parametrize("parts", [None, 5, "ab", [1, 2], [None], [[1.0]], iter([])])
+def test_what_cannot_be_joined(parts):
+    with pytest.raises(of.InputError, match="join"):
+        of.FeatureSet.join(parts)
+    with pytest.raises(of.InputError, match="join"):
+        of.FeatureSet.join(make_set())
+
+
+def test_what_a_generator_gives_can_be_joined():
+    data = make_set(n=12)
+    joined = of.FeatureSet.join(data[start : start + 5] for start in range(0, 12, 5))
+    assert all(torch.equal(value, data.tensors()[name]) for name, value in joined.tensors().items())
+
+
+def test_copies_and_pickles_are_equal_sets():
+    data = make_set(n=12)
+    for other in (copy.copy(data), copy.deepcopy(data), pickle.loads(pickle.dumps(data))):
+        assert repr(other) == repr(data)
+        assert other.shapes == data.shapes
+        assert torch.equal(other.logits, data.logits)
+        assert other != data  # a set is equal to itself only
+    with pytest.raises(AttributeError):
+        del data.features
+
+
+def test_the_representation_is_short():
+    data = of.FeatureSet(np.zeros((100_000, 2)), labels=np.arange(100_000), spread=np.zeros((100_000, 9)))
+    assert repr(data) == "FeatureSet(100,000 samples, features 2-d, labels of 100000 classes, spread)"
+
+
+@pytest.mark.parametrize("size", [0, -1, "a", 1.5, None, True, [3], 2**70, float("nan")], ids=str)
+def test_pieces_of_no_size(size, tmp_path):
+    data = make_set(n=11)
+    data.save(tmp_path / "set.npz")
+    for source in (data, of.open_features(tmp_path / "set.npz")):
+        with pytest.raises(of.InputError, match="size"):
+            source.batches(size)  # at once, not when the first piece is asked for
+
+
+@pytest.mark.parametrize("names", ["features", 5, [], ["colour"], [None], [["features"]], [1]], ids=str)
+def test_fields_that_cannot_be_chosen(names, tmp_path):
+    data = make_set(n=11)
+    data.save(tmp_path / "set.npz")
+    for source in (data, of.open_features(tmp_path / "set.npz")):
+        with pytest.raises(of.InputError, match="field"):
+            source.batches(5, names)
+        with pytest.raises(of.InputError, match="field"):
+            source.rows([0], names)
 
 
 def test_batches_cover_everything_once():

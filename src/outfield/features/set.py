@@ -20,7 +20,7 @@ from outfield.config import require_number
 from outfield.errors import InputError, MissingFieldError
 from outfield.features import formats
 from outfield.features.fields import FIELDS, agreed_sizes, check_known
-from outfield.files import atomic
+from outfield.files import atomic, checks
 from outfield.files.paths import as_path
 
 
@@ -57,17 +57,21 @@ class FeatureSource(ABC):
         """All of it as a FeatureSet."""
 
     def _chosen(self, names: Iterable[str] | None) -> tuple[str, ...]:
-        chosen = tuple(self.shapes) if names is None else tuple(names)
+        if names is None:
+            return tuple(self.shapes)
+        if isinstance(names, str) or not isinstance(names, Iterable):
+            raise InputError(f"names is {names!r:.100}; it must be a list of fields, or None for all")
+        chosen = tuple(names)
         if not chosen:
             raise InputError(f"no field was chosen; name any of {', '.join(self.shapes)}")
         for name in chosen:
-            if name not in self.shapes:
-                raise MissingFieldError(f"there is no field {name!r} here; there are {', '.join(self.shapes)}")
+            if not isinstance(name, str) or name not in self.shapes:
+                raise MissingFieldError(f"there is no field {name!r:.100} here; there are {', '.join(self.shapes)}")
         return chosen
 
     def _row_numbers(self, index: Any) -> np.ndarray:
         """An index (n,) as int64, counted from 0."""
-        numbers = np.asarray(index)
+        numbers = checks.as_tensor("the index of rows", index).numpy()
         if numbers.ndim != 1 or (len(numbers) and numbers.dtype.kind not in "iu"):
             raise InputError(f"rows are chosen by a vector of integers; got {numbers.dtype} of shape {numbers.shape}")
         if len(numbers) and not 0 <= int(numbers.min()) <= int(numbers.max()) < len(self):
@@ -83,7 +87,9 @@ class FeatureSet(FeatureSource):
         others: Any of the other fields by name, as :data:`outfield.features.fields.FIELDS` declares them: the class of each
             row, the classifier's outputs, …. Each is then an attribute, None where it was not given.
 
-    Arrays may be numpy or torch, half to double precision; they are neither copied nor changed where that can be helped.
+    Arrays may be numpy or torch, half to double precision. They are never changed here, and copied only where that cannot be
+    helped: who writes to an array afterwards changes the set. Integers become float32, or float64 where it takes that to
+    hold them exactly.
 
     Raises:
         InputError: NaN or infinite values, a wrong rank, lengths that differ, labels that are not integers from 0 or that
@@ -131,15 +137,34 @@ class FeatureSet(FeatureSource):
         return f"FeatureSet({', '.join(parts)})"
 
     def __getitem__(self, rows: slice | Sequence[int] | Sequence[bool] | np.ndarray | Tensor) -> FeatureSet:
-        """The chosen rows (a slice, indices or a mask) as a FeatureSet."""
-        if isinstance(rows, int):
-            raise InputError(f"index {rows} would give a single row; write [{rows}:{rows + 1}] for a set of one")
-        forward = isinstance(rows, slice) and (rows.step or 1) > 0
-        try:
-            index = rows if forward else torch.from_numpy(np.arange(len(self))[rows].copy())
-        except (IndexError, TypeError, ValueError) as error:
-            raise InputError(f"these rows cannot be taken from {len(self)}: {error}") from error
+        """The chosen rows (a slice, indices or a mask) as a FeatureSet.
+
+        Raises:
+            InputError: There are no such rows, or none is chosen.
+        """
+        index = self._forward(rows) if isinstance(rows, slice) else self._picked(rows)
         return FeatureSet(**{name: value[index] for name, value in self._tensors.items()})
+
+    def _forward(self, rows: slice) -> slice | Tensor:
+        """A slice as torch takes it, which only goes forward, or the numbers of its rows."""
+        try:
+            start, stop, step = rows.indices(len(self))
+        except (TypeError, ValueError) as error:
+            raise InputError(f"these rows cannot be taken from {len(self)}: {error}") from error
+        return slice(start, stop, step) if step > 0 else torch.from_numpy(np.arange(start, stop, step))
+
+    def _picked(self, rows: Any) -> Tensor:
+        """The numbers (n,) of rows that are chosen by indices, which may count from the end, or by a mask."""
+        index = checks.as_tensor("the choice of rows", rows)
+        if index.dim() == 0 and not index.dtype.is_floating_point:
+            row = int(index) % len(self)
+            raise InputError(f"index {int(index)} would give a single row; write [{row}:{row + 1}] for a set of one")
+        if index.dim() != 1:
+            raise InputError(f"rows are chosen by a slice, or a vector of integers or bools; got {rows!r:.100}")
+        try:
+            return torch.from_numpy(np.arange(len(self))[index.numpy()])
+        except (IndexError, TypeError) as error:
+            raise InputError(f"these rows cannot be taken from {len(self)}: {error}") from error
 
     def tensors(self) -> dict[str, Tensor]:
         """The fields that are present, by name."""
@@ -149,8 +174,10 @@ class FeatureSet(FeatureSource):
         """The fields in consecutive pieces of at most ``size`` rows, unchecked (this set was checked)."""
         require_number("size", size, least=1, whole=True)
         present = {name: self._tensors[name] for name in self._chosen(names)}
-        for start in range(0, len(self), size):
-            yield {name: value[start : start + size] for name, value in present.items()}
+        return (
+            {name: value[start : start + size] for name, value in present.items()}
+            for start in range(0, len(self), size)
+        )
 
     def rows(self, index: Sequence[int] | np.ndarray | Tensor, names: Iterable[str] | None = None) -> dict[str, Tensor]:
         """The fields at chosen rows (n,), in the order of ``index``."""
@@ -162,20 +189,30 @@ class FeatureSet(FeatureSource):
         return self
 
     @classmethod
-    def join(cls, parts: Sequence[FeatureSet]) -> FeatureSet:
-        """Several sets as one; a field must be in all of them or in none."""
-        if not parts:
+    def join(cls, parts: Iterable[FeatureSet]) -> FeatureSet:
+        """Several sets as one; a field must be in all of them or in none.
+
+        Raises:
+            InputError: There is none, one is something else, or their fields or widths differ.
+        """
+        if isinstance(parts, FeatureSource) or not isinstance(parts, Iterable):
+            raise InputError(f"join takes a list of FeatureSets; got {type(parts).__name__}")
+        sets = list(parts)
+        if not sets:
             raise InputError("join was given no FeatureSet; pass at least one")
-        names = [tuple(part.tensors()) for part in parts]
+        for part in sets:
+            if not isinstance(part, FeatureSet):
+                raise InputError(f"join takes FeatureSets; one of them is {type(part).__name__}")
+        names = [tuple(part.tensors()) for part in sets]
         if len(set(names)) > 1:
             raise InputError(
                 f"the sets to join have different fields: {' and '.join(str(n) for n in sorted(set(names)))}"
             )
         for name in names[0]:
-            widths = {tuple(part.tensors()[name].shape[1:]) for part in parts}
+            widths = {tuple(part.tensors()[name].shape[1:]) for part in sets}
             if len(widths) > 1:
                 raise InputError(f"the sets to join have {name} of different widths: {sorted(widths)}")
-        return cls(**{name: torch.cat([part.tensors()[name] for part in parts]) for name in names[0]})
+        return cls(**{name: torch.cat([part.tensors()[name] for part in sets]) for name in names[0]})
 
     def save(self, path: atomic.PathLike) -> None:
         """Write to ``.safetensors`` or ``.npz`` (by the ending), atomically.

@@ -47,6 +47,10 @@ def open_features(path: atomic.PathLike, **beside: atomic.PathLike | None) -> Fe
     file, part = formats.split_source(path)
     formats.check_ending(file, part, formats.STREAMED, "streamed from")
     given = {name: value for name, value in beside.items() if value is not None}
+    if "features" in given:
+        raise InputError(
+            f"features is {given['features']!r:.100}, but the features are those of {file}; name one of them"
+        )
     if given and file.suffix != ".npy":
         raise InputError(f"{file} holds every field; {' and '.join(given)} can be given with an .npy of features only")
     if file.suffix == ".parquet":
@@ -109,7 +113,9 @@ class FeatureStream(FeatureSource):
             StorageError: the disk failed.
         """
         require_number("size", size, least=1, whole=True)
-        chosen = self._chosen(names)
+        return self._checked_pieces(size, self._chosen(names))
+
+    def _checked_pieces(self, size: int, chosen: tuple[str, ...]) -> Iterator[dict[str, Tensor]]:
         self._check_unchanged()
         start = 0
         for piece in self._pieces(size, chosen):
