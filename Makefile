@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint bench mutants clean
+.PHONY: demo test lint bench fuzz mutants clean
 
 demo: $(VENV)/.ready-all
 	$(BIN)/outfield demo --out demo
@@ -23,7 +23,10 @@ bench: $(VENV)/.ready-bench
 	$(BIN)/python benchmarks/large.py --rows 500000
 	$(BIN)/python benchmarks/scaling.py --out build/scaling.png
 
-# Options: make mutants MUTANTS='--rooms scores --count 50 --seed 1'
+# Options: make fuzz FUZZ='--count 2000 --seed 3', make mutants MUTANTS='--rooms scores --count 50 --seed 1'
+fuzz: $(VENV)/.ready-dev
+	$(BIN)/python tools/fuzz.py $(FUZZ)
+
 mutants: $(VENV)/.ready-dev
 	$(BIN)/python tools/mutants.py --jobs 2 $(MUTANTS)
 
