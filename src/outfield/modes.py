@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from outfield.config import require
+
 Product = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -52,6 +54,7 @@ def in_full(method: Callable[[Any, Tensor], Tensor]) -> Callable[[Any, Tensor], 
 
     @functools.wraps(method)
     def undisturbed(self: Any, z: Tensor) -> Tensor:
+        require(isinstance(z, Tensor), "z", z, "a tensor")
         with own_modes(z.device), products(z.device):
             return method(self, z)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
@@ -396,7 +397,7 @@ class TestRefusals:
 
     def test_what_the_formulas_take(self):
         mixture = of.MixturePrior().fit(*self.good)
-        for wrong in (torch.rand(3), torch.rand(2, 4), torch.rand(1, 2, 3), torch.ones(2, 3).long()):
+        for wrong in (torch.rand(3), torch.rand(2, 4), torch.rand(1, 2, 3), torch.ones(2, 3).long(), [[0.1] * 3], None):
             for formula in (mixture.energy, mixture.gradient, mixture.mahalanobis_sq, mixture.log_prob, mixture.whiten):
                 with pytest.raises(of.InputError, match="z "):
                     formula(wrong)
@@ -404,6 +405,15 @@ class TestRefusals:
             mixture.sample(3, 0)
         with pytest.raises(of.InputError, match="statistics"):
             mixture.merge("statistics")
+        with pytest.raises(of.InputError, match="other"):
+            of.ClassStatistics.of(*self.good).merge(None)
+
+    @pytest.mark.parametrize("name", ["classes", "counts", "means", "scatter"])
+    def test_statistics(self, name):
+        found = of.ClassStatistics.of(*self.good)
+        for wrong in (None, [1.0], getattr(found, name)[:1], getattr(found, name)[None]):
+            with pytest.raises(of.InputError, match="statistics must be"):
+                dataclasses.replace(found, **{name: wrong})
 
     @pytest.mark.parametrize("name", ["classes", "log_weights", "means", "mean", "eigenvalues", "eigenvectors"])
     def test_states_of_another_shape_or_without_sense(self, name):

@@ -58,7 +58,7 @@ class Random:
 
 
 def moves_at_once(left: int, numbers: int) -> int:
-    """For how many of the ``left`` moves, of so many numbers each, noise is drawn together."""
+    """For how many of the ``left`` moves noise is drawn together, when each takes this many ``numbers``."""
     return max(1, min(left, NUMBERS_AT_ONCE // numbers))
 
 

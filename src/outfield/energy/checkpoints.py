@@ -216,7 +216,7 @@ def whole_number(header: Mapping[str, Any], name: str, most: int) -> int:
 
 
 def finite_numbers(values: Any, count: int, name: str) -> list[float]:
-    """A list of so many finite numbers.
+    """A list of ``count`` finite numbers.
 
     Raises:
         ValueError: it is something else.

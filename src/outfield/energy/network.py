@@ -164,9 +164,9 @@ class CorrectedEnergy(nn.Module):
     Without a prior it is an energy-based model on its own.
 
     Args:
-        network: (N, D) → (N, 1).
+        network: Maps points (N, D) to (N, 1).
         temperature: T.
-        prior: a fitted prior, or None.
+        prior: A fitted prior, or None.
         prior_temperature: T_prior, stated for the prior's own energy.
     """
 

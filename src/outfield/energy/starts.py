@@ -75,9 +75,9 @@ class FromReplay:
     """Ends of earlier chains, a share of them replaced by fresh starts (Tieleman 2008).
 
     Args:
-        fresh: where new chains begin.
-        size: how many chain ends are kept (at least one batch).
-        fresh_share: probability that a chain begins anew.
+        fresh: Where new chains begin.
+        size: How many chain ends are kept, at least one batch.
+        fresh_share: Probability that a chain begins anew.
     """
 
     def __init__(self, fresh: Start, size: int, fresh_share: float) -> None:

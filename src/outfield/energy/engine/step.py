@@ -63,11 +63,11 @@ class FusedStep:
     """The fast step for S models of one shape (see :mod:`outfield.energy.engine`).
 
     Args:
-        fits: for each its model, where its chains begin, and its source of randomness.
-        operations: the pieces of the step, for these models; they update the models' parameters in place.
-        training: with the precision already chosen.
-        sampler: how chains move.
-        batch_size: B.
+        fits: For each fit its model, where its chains begin, and its source of randomness.
+        operations: The pieces of the step, for these models; they update the models' parameters in place.
+        training: The settings, with the precision already chosen.
+        sampler: How chains move.
+        batch_size: Number of real rows, B.
     """
 
     def __init__(

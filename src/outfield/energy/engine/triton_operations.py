@@ -39,7 +39,7 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 
 @dataclass(frozen=True)
 class Tile:
-    """What one program of a product computes: (M, N) sums, K at a time, by so many warps and pipeline stages."""
+    """What one program of a product computes: (M, N) sums, K at a time, with a number of warps and of pipeline stages."""
 
     M: int
     N: int
@@ -58,12 +58,12 @@ def tile_for(
     """The largest tile that still gives nearly every multiprocessor one, with as many stages as its shared memory holds.
 
     Args:
-        rows, columns, inner: of the product.
-        seeds: how many products there are.
-        size: bytes of an operand's entry; float32 tiles are half as deep.
-        processors: how many multiprocessors there are.
-        memory: bytes of shared memory of one.
-        least: a depth that the tile's memory must hold in any case.
+        rows, columns, inner: Shape of the product.
+        seeds: How many products there are.
+        size: Bytes of an operand's entry; float32 tiles are half as deep.
+        processors: How many multiprocessors there are.
+        memory: Bytes of shared memory that one multiprocessor has.
+        least: A depth that the tile's memory must hold in any case.
     """
     for tile in TILES:
         depth = max(16, min(tile.K * 2 // size, triton.next_power_of_2(inner)))

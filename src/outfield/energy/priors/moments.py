@@ -15,13 +15,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from outfield.config import require
 from outfield.energy.priors.workers import can_limit, one_core_worker
 from outfield.energy.projection import identity
 from outfield.errors import InputError
 
 PIECE_ROWS = 512
 PIECE_NUMBERS = PIECE_ROWS * 512
-"""A piece of the CPU's holds at least so many rows and so many numbers: 2 MB in float64, or more where rows are wide."""
+"""A piece on the CPU holds at least this many rows and this many numbers: 2 MB in float64, or more where rows are wide."""
 GPU_ROWS = 8192
 STRIP = 128
 """Columns of the scatter computed together; its lower triangle is not computed."""
@@ -47,6 +48,13 @@ class ClassStatistics:
     means: Tensor
     scatter: Tensor
 
+    def __post_init__(self) -> None:
+        tensors = (self.classes, self.counts, self.means, self.scatter)
+        good = all(isinstance(one, Tensor) for one in tensors) and self.means.ndim == 2
+        k, d = self.means.shape if good else (0, 0)
+        if not good or [tuple(one.shape) for one in tensors] != [(k,), (k,), (k, d), (d, d)]:
+            raise InputError("statistics must be tensors classes (K,), counts (K,), means (K, D) and scatter (D, D)")
+
     @classmethod
     def of(cls, z: Tensor, labels: Tensor) -> ClassStatistics:
         """Statistics of one batch: z (N, D) of any floating type, labels (N,).
@@ -67,9 +75,9 @@ class ClassStatistics:
         Equal input gives equal bits for the same number of workers.
 
         Args:
-            pieces: rows (n, D) and labels (n,); at least one piece. See :func:`piece_rows` for a good n.
-            workers: threads that share the work, see :func:`workers_for`.
-            prepare: what is done to the rows of a piece first, in its worker: (n, D) → z (n, D).
+            pieces: Rows (n, D) and labels (n,); at least one piece. See :func:`piece_rows` for a good n.
+            workers: Number of threads that share the work, see :func:`workers_for`.
+            prepare: What is done to the rows of a piece first, in its worker: (n, D) → z (n, D).
 
         Raises:
             InputError: there is no piece, or one does not hold finite rows and a label for each.
@@ -98,6 +106,7 @@ class ClassStatistics:
 
         For each class δ = μ_b − μ_a:  μ = μ_a + δ N_b / N,  scatter = S_a + S_b + Σ_c (N_a N_b / N) δ δᵀ.
         """
+        require(isinstance(other, ClassStatistics), "other", other, "an outfield.ClassStatistics")
         if self.means.shape[1] != other.means.shape[1]:
             raise InputError(f"batches of width {self.means.shape[1]} and {other.means.shape[1]} cannot be merged")
         classes = torch.cat([self.classes, other.classes]).unique()
@@ -202,7 +211,7 @@ def piece_rows(width: int, device: torch.device) -> int:
 
 
 def workers_for(rows: int, width: int, device: torch.device) -> int:
-    """Threads worth starting for so many rows: torch's number at most, one where the work is a GPU's.
+    """Threads worth starting for this many rows: torch's number at most, one where the work is a GPU's.
 
     Also one where workers could not be kept to one core each: then every operation uses all threads.
     """
