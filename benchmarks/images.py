@@ -24,6 +24,7 @@ from outfield.benchmark.protocol import PROTOCOLS
 from outfield.devices import resolve_device
 from outfield.features.set import FeatureSet
 from outfield.images.source import ImageArray
+from outfield.percent import percent
 
 PROTOCOL = PROTOCOLS["cifar10"]
 BATCH = 512
@@ -50,7 +51,7 @@ def main() -> None:
     bare = rate(lambda: run_bare(network, options.images, device), options.images)
     print(f"bare network         {bare:10,.0f} images/s")
     found = rate(lambda: backbone.extract(train), options.images)
-    print(f"extraction           {found:10,.0f} images/s   {found / bare:.0%} of limit")
+    print(f"extraction           {found:10,.0f} images/s   {percent(found / bare, 0)} of limit")
     odin = rate(lambda: backbone.extract(few, odin=Odin()), len(few))
     print(f"extraction with ODIN {odin:10,.0f} images/s")
     if options.extraction_only:

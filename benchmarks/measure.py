@@ -17,6 +17,7 @@ from torch import Tensor
 from outfield.energy.priors.mixture import MixturePrior
 from outfield.energy.priors.prior import Prior
 from outfield.energy.projection import relu_sphere
+from outfield.percent import percent
 
 D, HIDDEN, DEPTH = 512, 1024, 4
 
@@ -48,7 +49,7 @@ class Results:
     def add(self, line: Line) -> None:
         self.lines.append(line)
         target = f"≥ {line.target:g}" if line.target is not None else "–"
-        share = f"{line.share:.0%}" if line.share is not None else "–"
+        share = percent(line.share, 0) if line.share is not None else "–"
         print(
             f"{line.what:<58}{_seconds(line.ours):>10}{_seconds(line.other):>11}{line.ratio:>8.1f}×{target:>8}{share:>10}"
             f"  {line.note}",

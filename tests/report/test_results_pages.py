@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from outfield.report.benchmark_files import read_run, run_json
+from outfield.report.benchmark_files import read_run, run_json, tables_latex, tables_markdown
 from outfield.report.benchmark_tables import all_tables
 
 RESULTS = Path(__file__, "../../../docs/results").resolve()
@@ -24,6 +24,11 @@ class TestPage:
     def test_the_json_follows_from_its_records(self, name):
         file = RESULTS / name / "results.json"
         assert run_json(read_run(file)) == file.read_text()
+
+    def test_tables_in_files_are_those_of_the_records(self, name):
+        run = read_run(RESULTS / name)
+        assert tables_markdown(run) == (RESULTS / name / "tables.md").read_text()
+        assert tables_latex(run) == (RESULTS / name / "tables.tex").read_text()
 
     def test_links_and_figures_are_there(self, name):
         page = (RESULTS / f"{name}.md").read_text()

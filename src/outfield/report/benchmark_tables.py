@@ -202,8 +202,8 @@ def _notes(run: BenchmarkRun, block: Block, printed: bool) -> tuple[str, ...]:
         notes.append(f"{PAPER}: {paper.REFERENCE}.")
     if "GaussianMixture" in block.detectors and block.printed.get("GaussianMixture"):
         notes.append("For the mixture alone the paper prints SSD's figures.")
-    if printed and "KNN" in block.detectors:
-        notes += paper.REMARKS.get(run.protocol.id, ())
+    if printed:
+        notes += paper.remarks(run.protocol.id, block.detectors)
     return tuple(notes)
 
 

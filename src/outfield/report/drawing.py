@@ -67,7 +67,7 @@ def finish(figure: Any) -> Any:
     """The figure with its letters in one font, and as they are: a dollar sign begins no formula."""
     for text in figure.findobj(Text):
         text.set(fontfamily=FONT, usetex=False, parse_math=False)
-        text.set_text(visible(text.get_text()))
+        text.set_text("\n".join(map(visible, text.get_text().split("\n"))))
     return figure
 
 

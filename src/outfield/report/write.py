@@ -38,7 +38,7 @@ def write_report(
     written = [*write_tables(run, folder, claims=claims), *write_figures(run, folder / "figures", printed)]
     shown = [*all_tables(run, claims=claims).values()]
     judged = check_claims(run.records, run.protocol) if claims else ()
-    remarks = (*notes, *paper.REMARKS.get(run.protocol.id, ()))
+    remarks = (*notes, *paper.remarks(run.protocol.id, {record.detector for record in run.records}))
     write_page(run, shown, folder / "report.html", intro=intro, paper=printed, notes=remarks, claims=judged)
     return [folder / "report.html", *written]
 
