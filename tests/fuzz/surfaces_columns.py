@@ -11,7 +11,21 @@ from tests.fuzz.values import TEXTS
 
 import outfield as of
 
-CELLS = ["", "nan", "inf", "-inf", "1e400", "abc", "1;2", "true", "2024-01-01", "0x1F", "1_0", " 1 ", "99999999999999999999"]
+CELLS = [
+    "",
+    "nan",
+    "inf",
+    "-inf",
+    "1e400",
+    "abc",
+    "1;2",
+    "true",
+    "2024-01-01",
+    "0x1F",
+    "1_0",
+    " 1 ",
+    "99999999999999999999",
+]
 CELLS += ['"1"', '"a,b"']
 
 
