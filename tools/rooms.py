@@ -20,7 +20,7 @@ ROOMS = {
     "scipy": ("images",),
     "lmdb": ("images",),
     "pyarrow": ("features.columns",),
-    "faiss": ("detectors.neighbours",),
+    "faiss": ("detectors.knn", "detectors.neighbours"),
     "triton": ("energy.engine",),
     "sklearn": ("benchmark",),
     "threadpoolctl": ("benchmark",),
