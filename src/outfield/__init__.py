@@ -10,6 +10,7 @@ whatever :mod:`outfield.detectors` has registered is found.
 """
 
 import importlib
+import importlib.util
 import logging
 from typing import Any
 
@@ -77,7 +78,6 @@ _HOMES = {
     ),
     "scores.threshold": ("Threshold",),
 }
-_ROOMS = {home.partition(".")[0] for home in _HOMES}
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = ["__version__", *_HOME_OF]
@@ -89,9 +89,9 @@ def __getattr__(name: str) -> Any:
         value = getattr(importlib.import_module(f"{__name__}.{_HOME_OF[name]}"), name)
         globals()[name] = value  # from now on found without this function
         return value
-    if name in _ROOMS:
-        return importlib.import_module(f"{__name__}.{name}")
-    if not name.startswith("_"):
+    if name.isidentifier() and not name.startswith("_"):
+        if importlib.util.find_spec(f"{__name__}.{name}") is not None:
+            return importlib.import_module(f"{__name__}.{name}")
         from outfield.detectors import DETECTORS
 
         if name in DETECTORS:

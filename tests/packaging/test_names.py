@@ -46,8 +46,8 @@ def test_a_star_import_gives_every_name():
 
 
 def test_rooms_are_attributes():
-    code = "import outfield as of; print(of.errors.InputError is of.InputError, of.scores.__name__)"
-    assert python(code).split() == ["True", "outfield.scores"]
+    code = "import outfield as of; print(of.errors.InputError is of.InputError, of.scores.__name__, of.files.__name__)"
+    assert python(code).split() == ["True", "outfield.scores", "outfield.files"]
 
 
 def test_a_registered_detector_needs_no_line():

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from outfield.progress.line import Task
-from outfield.progress.screen import SCREEN, hidden, show_progress
+from outfield.progress.screen import SCREEN, hidden, is_shown, show_progress
 
-__all__ = ["Advance", "bar", "hidden", "show_progress"]
+__all__ = ["Advance", "bar", "hidden", "is_shown", "show_progress"]
 
 Advance = Callable[..., None]
 """``advance(done)`` or ``advance(done, note="loss 0.1")``: how far the work has come."""

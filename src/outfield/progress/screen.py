@@ -117,6 +117,11 @@ def show_progress(on: bool | None) -> None:
     _wanted = on
 
 
+def is_shown() -> bool:
+    """Whether progress is shown here: on a terminal or in a notebook, unless it is switched off."""
+    return _terminal() is not None
+
+
 def hidden() -> AbstractContextManager[None]:
     """Take the line away while something else is written to the terminal."""
     return SCREEN.hidden()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,7 +15,7 @@ from outfield.cli.places import Output, check_places, for_seed
 from outfield.cli.sources import DATA_FOLDER, Download, image_files, setting_texts
 from outfield.cli.tables import say
 from outfield.errors import InputError
-from outfield.progress import Advance, bar
+from outfield.progress import Advance, bar, is_shown
 
 if TYPE_CHECKING:
     from outfield.classifier.recipe import Recipe
@@ -122,7 +121,7 @@ def _telling(recipe: Recipe, advance: Advance, check: Callable[[], None]) -> Cal
 
     def tell(curve: Curve) -> None:
         advance(len(curve), note=curve.last())
-        if not sys.stderr.isatty():
+        if not is_shown():
             log.info("epoch %d of %d: %s", len(curve), recipe.epochs, curve.last())
         check()
 
