@@ -65,6 +65,7 @@ def both(path):
         ('"feature\n0"\n1\n', of.FileFormatError, "column"),
         ("feature_0,feature_1\n1,2\n3,\n", of.InputError, "'feature_1' has 1 empty cells"),
         ("feature_0,feature_1\n1,2\n3,NA\n", of.InputError, "'feature_1' holds cells that are not numbers, such as 'NA'"),
+        ("feature_0\n1\n\n2\n", of.InputError, "'feature_0' has 1 empty cells"),
         ("feature_0\ntrue\n", of.InputError, "not numbers"),
         ("feature_0\n2020-01-01\n", of.InputError, "not numbers"),
         ("feature_0\n1\nnan\n", of.InputError, r"features\[1, 0\] is nan"),

@@ -128,12 +128,10 @@ def test_a_single_row_is_a_slice():
             make_set(n=10)[index]
 
 
-@pytest.mark.parametrize("parts", [None, 5, "ab", [1, 2], [None], [[1.0]], iter([])])
+@pytest.mark.parametrize("parts", [None, 5, "ab", [1, 2], [None], [[1.0]], iter([]), np.array(None)])
 def test_what_cannot_be_joined(parts):
     with pytest.raises(of.InputError, match="join"):
         of.FeatureSet.join(parts)
-    with pytest.raises(of.InputError, match="join"):
-        of.FeatureSet.join(make_set())
 
 
 def test_what_a_generator_gives_can_be_joined():
@@ -167,7 +165,7 @@ def test_pieces_of_no_size(size, tmp_path):
             source.batches(size)  # at once, not when the first piece is asked for
 
 
-@pytest.mark.parametrize("names", ["features", 5, [], ["colour"], [None], [["features"]], [1]], ids=str)
+@pytest.mark.parametrize("names", ["features", 5, np.array(None), [], ["colour"], [None], [["features"]], [1]], ids=str)
 def test_fields_that_cannot_be_chosen(names, tmp_path):
     data = make_set(n=11)
     data.save(tmp_path / "set.npz")

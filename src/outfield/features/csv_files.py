@@ -66,12 +66,13 @@ def _read(path: Path, file: BinaryIO, types: Mapping[str, Any], names: Sequence[
     """A table of the columns ``names`` (all of them if empty), in blocks as large as its longest row takes."""
     module = arrow().csv
     convert = module.ConvertOptions(column_types=types, null_values=[""], include_columns=list(names))
+    parse = module.ParseOptions(ignore_empty_lines=len(types) > 1)  # of a single column they are empty cells
     size, block = os.fstat(file.fileno()).st_size, BLOCK
     while True:
         file.seek(0)
         options = module.ReadOptions(block_size=block, use_threads=len(types) <= THREADED)
         try:
-            return module.read_csv(file, read_options=options, convert_options=convert)
+            return module.read_csv(file, options, parse, convert)
         except arrow().ArrowInvalid as error:
             if "conversion error" in str(error):
                 raise _no_number(path, list(types), str(error)) from error

@@ -59,11 +59,14 @@ class FeatureSource(ABC):
     def _chosen(self, names: Iterable[str] | None) -> tuple[str, ...]:
         if names is None:
             return tuple(self.shapes)
-        if isinstance(names, str) or not isinstance(names, Iterable):
-            raise InputError(f"names is {names!r:.100}; it must be a list of fields, or None for all")
-        chosen = tuple(names)
+        try:
+            chosen = () if isinstance(names, str) else tuple(names)
+        except TypeError:
+            chosen = ()
         if not chosen:
-            raise InputError(f"no field was chosen; name any of {', '.join(self.shapes)}")
+            raise InputError(
+                f"names is {names!r:.100}; it must be a list of fields, any of {', '.join(self.shapes)}, or None for all"
+            )
         for name in chosen:
             if not isinstance(name, str) or name not in self.shapes:
                 raise MissingFieldError(f"there is no field {name!r:.100} here; there are {', '.join(self.shapes)}")
@@ -195,9 +198,10 @@ class FeatureSet(FeatureSource):
         Raises:
             InputError: There is none, one is something else, or their fields or widths differ.
         """
-        if isinstance(parts, FeatureSource) or not isinstance(parts, Iterable):
-            raise InputError(f"join takes a list of FeatureSets; got {type(parts).__name__}")
-        sets = list(parts)
+        try:
+            sets = list(parts)
+        except TypeError as error:
+            raise InputError(f"join takes a list of FeatureSets; got {type(parts).__name__}") from error
         if not sets:
             raise InputError("join was given no FeatureSet; pass at least one")
         for part in sets:
