@@ -57,13 +57,16 @@ class LearnedEnergy(Detector):
 
         Args:
             train: ID training data. A FeatureStream stays on disk: batches are read from it as they are needed.
-            checkpoint: a file in which the running fit is kept. If it exists, the fit goes on from there; on the CPU it
-                ends with the same bits as one that was never interrupted.
+            checkpoint: A file in which the running fit is kept: every 30 seconds, at the end, and when it is interrupted
+                (Ctrl-C). If it exists, the fit goes on from there; on the CPU it ends with the same bits as one that was
+                never interrupted.
 
         Raises:
             MissingFieldError: labels are needed and absent.
             DivergenceError: energies became non-finite or exploded; the message says what to change.
             InputError: the checkpoint belongs to another fit.
+            FileFormatError: the checkpoint is damaged, or was written by another version.
+            StorageError: the checkpoint cannot be written, which is found before any work.
         """
         self._begin(train, "fit")
         self._fit(train, _checkpoint(checkpoint))
