@@ -155,10 +155,17 @@ def energy_and_grad(energy: Energy, z: Tensor) -> tuple[Tensor, Tensor]:
     return value.detach(), grad
 
 
+COMPUTED = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+"""Types of numbers that PyTorch computes with; smaller floats it only stores."""
+
+
 def _check_start(start: Tensor) -> None:
-    if not isinstance(start, Tensor) or start.layout != torch.strided or start.is_meta or not start.is_floating_point():
+    dense = isinstance(start, Tensor) and start.layout == torch.strided and not start.is_meta
+    if not dense or start.dtype not in COMPUTED:
         got = f"{start.dtype} on {start.device}" if isinstance(start, Tensor) else type(start).__name__
-        raise InputError(f"start must be a dense floating tensor of shape (chains, dimensions); got {got}")
+        raise InputError(
+            f"start must be a dense tensor of float64, float32, bfloat16 or float16 of shape (chains, dimensions); got {got}"
+        )
     if start.ndim != 2 or not start.numel():
         raise InputError(f"start must have shape (chains, dimensions), at least (1, 1); got {tuple(start.shape)}")
     if not bool(torch.isfinite(start).all()):
