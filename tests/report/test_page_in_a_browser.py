@@ -57,6 +57,8 @@ found.grounds = ["light", "dark"].map(theme => {
 });
 const wide = [...document.querySelectorAll(".panel svg")].map(svg => svg.getBoundingClientRect().width);
 found.widest = Math.max(...wide);
+found.over = [...document.querySelectorAll("th, td, li, p, h1, h2, figcaption, summary")]
+  .filter(node => node.scrollWidth > node.clientWidth + 1 && node.clientWidth > 0).map(node => node.className || node.tagName);
 found.overflow = document.documentElement.scrollWidth - innerWidth;
 document.body.dataset.found = JSON.stringify(found);
 """
@@ -117,6 +119,18 @@ def test_names_stay_in_sight_when_a_table_is_scrolled(found):
         re.fullmatch(r"rgb\([\d, ]+\)", ground) for ground in found["grounds"]
     )  # opaque: rgba would let numbers through
     assert found["overflow"] <= 0, "the whole page scrolls sideways"
+
+
+def test_a_very_long_name_pushes_nothing_out_of_its_place(tmp_path):
+    name = "a" * 300
+    protocol = Protocol(name, near=(name + "b",), mid=(), far=())
+    run = make_run(protocol, (name,), (name, name + "c"), n=20)
+    table = [Table(f"{name}: t", ["name", "", "v"], [[name, "", "1"], ["b", "", "2"]], left=2)]
+    for width in (600, 1280):
+        (tmp_path / str(width)).mkdir()
+        found = browse(page(run, table), tmp_path / str(width), width)
+        assert found["overflow"] <= 0
+        assert found["over"] == []
 
 
 @pytest.mark.parametrize("detectors", [("SSD",), ("MSP", "SSD", "EBM")])

@@ -6,7 +6,10 @@ import re
 from pathlib import Path
 
 import pytest
+from tests.helpers.html_tree import parse
 
+from outfield.benchmark.claims import check_claims
+from outfield.benchmark.summary import level_columns, summarise
 from outfield.report.benchmark_files import read_run, run_json, tables_latex, tables_markdown
 from outfield.report.benchmark_tables import all_tables
 
@@ -29,6 +32,19 @@ class TestPage:
         run = read_run(RESULTS / name)
         assert tables_markdown(run) == (RESULTS / name / "tables.md").read_text()
         assert tables_latex(run) == (RESULTS / name / "tables.tex").read_text()
+
+    def test_the_report_shows_the_verdicts_and_means_of_the_records(self, name):
+        run, tree = read_run(RESULTS / name), parse((RESULTS / name / "report.html").read_text())
+        shown = [node.text for node in tree.one("header").all(class_="verdict")]
+        assert shown == [claim.verdict for claim in check_claims(run.records, run.protocol)]
+        means = summarise(run.records, level_columns(run.records, run.protocol))
+        for row in tree.one("table", class_="headline").all("tbody"):
+            cells = means[row.one("th").text].values()
+            values = [float(td.attributes["data-value"]) for td in row.all("td")]
+            assert values == [spread.mean for cell in cells for spread in (cell.fpr95, cell.auroc)]
+        drawn = {section.attributes["id"]: len(section.all("svg", role="img")) for section in tree.all("section")}
+        assert [drawn[kind] for kind in ("sets", "roc", "histograms", "features", "training")] == [6, 6, 16, 14, 6]
+        assert "unknown" in tree.one("section", id="provenance").text  # whether the code had changes
 
     def test_links_and_figures_are_there(self, name):
         page = (RESULTS / f"{name}.md").read_text()

@@ -14,6 +14,8 @@ from outfield.extras import library
 from outfield.report.escaping import visible
 
 PACKAGE = "outfield.report.page"
+LONG = 36
+"""Characters of a name that stays on one line."""
 
 
 @functools.cache
@@ -30,6 +32,7 @@ def environment() -> Any:
         auto_reload=False,
     )
     made.filters["syllables"] = syllables
+    made.tests["long"] = is_long
     return made
 
 
@@ -41,6 +44,11 @@ def render(template: str, **values: Any) -> str:
 def asset(name: str) -> str:
     """A file of this package as text."""
     return files(PACKAGE).joinpath(name).read_text(encoding="utf-8")
+
+
+def is_long(name: str) -> bool:
+    """Whether a name may go over several lines though there is room for numbers beside it."""
+    return len(name) > LONG
 
 
 def syllables(name: str) -> list[str]:

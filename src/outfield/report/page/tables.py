@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from outfield.report.page.environment import is_long
 from outfield.report.page.section import Section
 from outfield.report.table import Table
 
@@ -107,7 +108,7 @@ def _cell(table: Table, row: int, column: int, text: str) -> Cell:
 
 def _long(text: str) -> bool:
     """Whether it may go over several lines."""
-    return (len(text) > 36 and " " in text) or "\n" in text
+    return is_long(text) or "\n" in text
 
 
 def _is_digest(text: str) -> bool:
