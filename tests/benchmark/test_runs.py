@@ -34,6 +34,7 @@ from outfield.benchmark.paper import ROWS
 from outfield.benchmark.protocol import PROTOCOLS
 from outfield.benchmark.sets import backbone_names, notes_of
 from outfield.benchmark.view import choose, lay_out
+from outfield.config import CONFIGURABLE
 from outfield.files import storage
 
 
@@ -123,6 +124,36 @@ def test_seeds_are_checked_before_any_work(count):
     )
     assert run.provenance["seeds"] == [5, 2]
     assert {key.seed for key in run.scores} == {5, 2}
+
+
+class Round(of.Prior):
+    """N(0, I), which needs no labels."""
+
+    def fit(self, z, labels):
+        assert labels is None
+        return self
+
+    def energy(self, z):
+        return 0.5 * z.square().sum(1)
+
+    def state(self):
+        return {}
+
+    def load_state(self, state):
+        return self
+
+
+def test_a_prior_without_labels_needs_none(monkeypatch):
+    monkeypatch.setitem(CONFIGURABLE, "Round", Round)
+    sets = {name: of.FeatureSet(data.features) for name, data in feature_sets().items()}
+    plain, round_one = (
+        quick("EnergyCorrected", training=of.Training(epochs=1, batch_size=32, start="data"), **more)
+        for more in ({}, {"prior": Round()})
+    )
+    run = benchmark_features(PROTOCOL, {"a": sets}, detectors={"ours": round_one}, seeds=1, view=False)
+    assert len(run.records) == len(PROTOCOL.ood)
+    with pytest.raises(of.MissingFieldError, match="ours needs labels, which train of a lacks"):
+        benchmark_features(PROTOCOL, {"a": sets}, detectors={"ours": plain}, seeds=1, view=False)
 
 
 def test_the_paper_s_settings():

@@ -97,7 +97,7 @@ class TestCode:
         knn = sources.modules_behind(["detectors.knn"])
         ssd = sources.modules_behind(["detectors.mixture"])
         ebm = sources.modules_behind(["detectors.ebm"])
-        assert knn == {"detectors.knn", "energy.projection"}
+        assert knn == {"detectors.knn", "detectors.neighbours", "energy.projection", "modes"}
         assert {"energy.priors.mixture", "energy.priors.moments", "energy.projection"} < ssd
         assert {"energy.loop", "energy.engine.kernels", "energy.chains", "detectors.learned"} < ebm
         assert not {"detectors.knn", "detectors.logits", "detectors.corrected"} & (ssd | ebm)

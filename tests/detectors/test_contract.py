@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -111,10 +113,58 @@ def test_another_seed_other_bits(name, train_set, test_set):
 
 
 @every
-def test_refitting_forgets_the_first_fit(name, train_set, test_set):
-    other = make_set(n=90, seed=5, shift=0.3)
-    again = quick(name).fit(other).fit(train_set).score(test_set)
-    assert torch.equal(again, quick(name).fit(train_set).score(test_set))
+def test_refitting_forgets_the_first_fit(name, train_set, test_set, tmp_path):
+    """Also where the first had other columns, and what scoring derived from it."""
+    for other in (make_set(n=90, seed=5, shift=0.3), make_set(n=90, width=4, classes=2)):
+        again = quick(name).fit(other)
+        again.score(other)
+        again.fingerprint()
+        again.fit(train_set)
+        once = quick(name).fit(train_set)
+        assert torch.equal(again.score(test_set), once.score(test_set))
+        assert again.fingerprint() == once.fingerprint()
+        again.save(tmp_path / "again.safetensors")
+        once.save(tmp_path / "once.safetensors")
+        assert (tmp_path / "again.safetensors").read_bytes() == (tmp_path / "once.safetensors").read_bytes()
+
+
+@every
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_a_fit_that_fails_leaves_all_as_it_was(name, error, train_set, test_set, monkeypatch):
+    cls = of.DETECTORS[name]
+    fitted, fresh = quick(name).fit(train_set), quick(name)
+    expected, named = fitted.score(test_set), fitted.fingerprint()
+    learn = cls._fit
+
+    def almost(self, *args):
+        learn(self, *args)
+        raise error("at the last moment")
+
+    monkeypatch.setattr(cls, "_fit", almost)
+    for detector in (fitted, fresh):
+        with pytest.raises(error):
+            detector.fit(make_set(n=90, width=4, classes=2))
+    assert torch.equal(fitted.score(test_set), expected)
+    assert fitted.fingerprint() == named
+    with pytest.raises(of.NotFittedError):
+        fresh.score(test_set)
+    monkeypatch.undo()
+    assert torch.equal(fresh.fit(train_set).score(test_set), expected)
+
+
+@every
+def test_eight_threads_score_as_one_does(name, train_set):
+    sets = [make_set(n=40, seed=seed) for seed in range(8)]
+    expected = [quick(name).fit(train_set).score(data) for data in sets]
+    shared, ready = quick(name).fit(train_set), threading.Barrier(8)
+
+    def score(data):
+        torch.set_num_threads(1)
+        ready.wait()
+        return shared.score(data)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(torch.equal(a, b) for a, b in zip(pool.map(score, sets), expected, strict=True))
 
 
 @every
@@ -170,7 +220,7 @@ def test_a_device_that_is_not_there(name, device):
 @every
 def test_a_missing_field_is_named(name, train_set, test_set):
     detector = quick(name)
-    for field in detector.fit_needs:
+    for field in detector.needs_to_fit:
         without = changed(train_set, **{field: None})
         with pytest.raises(of.MissingFieldError, match=field):
             quick(name).fit(without)
@@ -182,7 +232,7 @@ def test_a_missing_field_is_named(name, train_set, test_set):
 
 @every
 def test_only_what_is_needed_is_needed(name, train_set, test_set):
-    needs = {"features", *quick(name).fit_needs}
+    needs = {"features", *quick(name).needs_to_fit}
     train = of.FeatureSet(**{f: v for f, v in train_set.tensors().items() if f in needs})
     test = of.FeatureSet(**{f: v for f, v in test_set.tensors().items() if f in {"features", *quick(name).score_needs}})
     assert torch.equal(quick(name).fit(train).score(test), quick(name).fit(train_set).score(test_set))
@@ -235,7 +285,7 @@ def test_equal_detectors_have_equal_fingerprints(name, train_set, tmp_path):
     detector.save(tmp_path / "d.safetensors")
     assert of.load(tmp_path / "d.safetensors").fingerprint() == detector.fingerprint()
     assert detector.fingerprint().startswith(f"{name} ")
-    if detector.fit_needs:
+    if detector.needs_to_fit:
         assert quick(name).fit(make_set(seed=9)).fingerprint() != detector.fingerprint()
     with pytest.raises(of.NotFittedError):
         quick(name).fingerprint()

@@ -22,8 +22,9 @@ from outfield.benchmark.sources import code_of
 from outfield.benchmark.stages import Stage, Stages
 from outfield.benchmark.view import lay_out
 from outfield.config import arguments, construct
-from outfield.detectors.base import Detector, load
+from outfield.detectors.base import Detector
 from outfield.detectors.learned import LearnedEnergy
+from outfield.detectors.saved import load
 from outfield.energy.loop import History
 from outfield.errors import FileFormatError, InputError, OutfieldWarning
 from outfield.features.set import FeatureSource

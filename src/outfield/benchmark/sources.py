@@ -34,7 +34,10 @@ INERT = (
     "files",
     "features",
     "detectors.base",
+    "detectors.data",
     "detectors.registry",
+    "detectors.saved",
+    "detectors.state",
 )
 """Modules and rooms that only check, store or tell of things: they decide no number."""
 APART = {"features": ("backbone.odin",)}

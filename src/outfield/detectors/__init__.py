@@ -13,7 +13,6 @@ from outfield.detectors.registry import DETECTORS, register
 
 if TYPE_CHECKING:  # type checkers cannot look into the folder; a detector that is not listed here works all the same
     from outfield.detectors.base import Detector as Detector
-    from outfield.detectors.base import load as load
     from outfield.detectors.corrected import EnergyCorrected as EnergyCorrected
     from outfield.detectors.ebm import EBM as EBM
     from outfield.detectors.knn import KNN as KNN
@@ -22,8 +21,9 @@ if TYPE_CHECKING:  # type checkers cannot look into the folder; a detector that 
     from outfield.detectors.logits import EnergyLogits as EnergyLogits
     from outfield.detectors.mixture import SSD as SSD
     from outfield.detectors.mixture import GaussianMixture as GaussianMixture
+    from outfield.detectors.saved import load as load
 
-_HOMES = {"Detector": "outfield.detectors.base", "load": "outfield.detectors.base"}
+_HOMES = {"Detector": "outfield.detectors.base", "load": "outfield.detectors.saved"}
 
 __all__ = ["DETECTORS", "Detector", "load", "register"]
 __all__ += list(DETECTORS)

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from typing import Any, ClassVar, Self, final
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from outfield.config import arguments, construct, from_plain, shown, to_plain
-from outfield.detectors.registry import DETECTORS
+from outfield.config import arguments, construct, from_plain, require_number, shown, to_plain
+from outfield.detectors.data import accept
 from outfield.detectors.registry import register as register  # for files that were written when it lived here
 from outfield.devices import resolve_device
-from outfield.errors import FileFormatError, InputError, MissingFieldError, NotFittedError
-from outfield.features.fields import FIELDS
+from outfield.errors import FileFormatError, InputError, NotFittedError, OutfieldError
 from outfield.features.set import FeatureSet, FeatureSource
 from outfield.files import atomic, storage
 from outfield.modes import own_modes, products
@@ -26,7 +27,8 @@ from outfield.version import __version__
 
 LARGEST = torch.finfo(torch.float32).max
 """Scores are cut off here, so that a huge float64 logit gives a finite float32 score."""
-
+NARROWER = {torch.float32: torch.float16, torch.float64: torch.float32}
+"""The types of half as many bits."""
 
 Batch = dict[str, Tensor]
 
@@ -39,7 +41,7 @@ class Detector(ABC):
     """
 
     fit_needs: ClassVar[tuple[str, ...]] = ()
-    """Fields that fit uses besides features."""
+    """Fields that fit uses besides features; what one detector needs may depend on its settings: :attr:`needs_to_fit`."""
     score_needs: ClassVar[tuple[str, ...]] = ("features",)
     """Fields that score uses."""
     rows_at_once: ClassVar[int] = 4096
@@ -53,6 +55,11 @@ class Detector(ABC):
     """Kept from its first use on, until the next fit."""
     _width: int | None = None
     """Width of the first field in ``score_needs`` that fit saw, or None where fit saw none."""
+
+    @property
+    def needs_to_fit(self) -> tuple[str, ...]:
+        """Fields that fit of this detector, with its settings, uses besides features."""
+        return self.fit_needs
 
     def to(self, device: str | torch.device) -> Self:
         """Fit and score on this device ("cpu", "cuda", "auto" for a GPU where there is one)."""
@@ -80,10 +87,9 @@ class Detector(ABC):
             InputError: a setting of a wrong type or value.
             MissingFieldError: ``train`` lacks a field that this detector learns from.
         """
-        self._begin(train, "fit")
-        with own_modes(self.device), products(self.device):
+        with self._fitting(train, "fit"), products(self.device):
             self._fit(train if self.fits_in_pieces else train.in_memory())  # type: ignore[arg-type]  # as fits_in_pieces says
-        return self._now_fitted(train)
+        return self
 
     @final
     def check_settings(self) -> None:
@@ -108,17 +114,27 @@ class Detector(ABC):
                 raise InputError(f"{name} is {shown(value)}: {error}") from error
         return plain
 
-    def _begin(self, data: FeatureSource, what: str) -> None:
-        """Refuse settings or data that ``what`` (a way to fit) cannot use, before any work."""
-        self.check_settings()
-        self._accept(data, self.fit_needs, what)
+    @contextlib.contextmanager
+    def _fitting(self, data: FeatureSource, what: str) -> Iterator[None]:
+        """Around whatever learns from ``data``: settings and data are looked at first, and a fit that fails leaves all as it was.
 
-    def _now_fitted(self, train: FeatureSource) -> Self:
-        shape = train.shapes.get(self.score_needs[0])
+        Args:
+            data: what is learned from.
+            what: the method that learns, for messages.
+        """
+        self.check_settings()
+        accept(type(self).__name__, data, self.needs_to_fit, what)
+        before = dict(self.__dict__)
+        try:
+            with own_modes(self.device):
+                yield
+        except BaseException:
+            self.__dict__.clear()
+            self.__dict__.update(before)
+            raise
+        shape = data.shapes.get(self.score_needs[0])
         self._width = None if shape is None else shape[1]
-        self._fitted = True
-        self._fingerprint = None
-        return self
+        self._fitted, self._fingerprint = True, None
 
     @final
     def score(self, test: FeatureSource) -> Tensor:
@@ -134,7 +150,7 @@ class Detector(ABC):
         """
         if not self._fitted:
             raise NotFittedError(f"this {type(self).__name__} is not fitted; call fit(train) or load a saved one first")
-        self._accept(test, self.score_needs, "score")
+        accept(type(self).__name__, test, self.score_needs, "score")
         self._check_width(test)
         rows, title, done = self._rows(), f"scoring with {type(self).__name__}", 0
         bar_of_rows = bar(title, len(test), "samples")
@@ -151,20 +167,6 @@ class Detector(ABC):
 
     def _rows(self) -> int:
         return self.rows_at_once
-
-    def _accept(self, data: FeatureSource, needs: tuple[str, ...], what: str) -> None:
-        if not isinstance(data, FeatureSource):
-            raise InputError(
-                f"{what} takes an outfield.FeatureSet, not {type(data).__name__}; wrap it, FeatureSet(features), "
-                "or open a file, open_features(path)"
-            )
-        missing = [name for name in needs if name not in data.shapes]
-        if missing:
-            raise MissingFieldError(
-                f"{type(self).__name__}.{what} needs {' and '.join(missing)}, which {_shown(data)} lacks; "
-                f"give it where the features come from: FeatureSet(features, {missing[0]}=...) or "
-                f"open_features(path, {missing[0]}='{missing[0]}.npy'){_from_images(missing[0])}"
-            )
 
     def _check_width(self, data: FeatureSource) -> None:
         name = self.score_needs[0]
@@ -184,17 +186,18 @@ class Detector(ABC):
         """Scores (n,) of one piece: the fields in ``score_needs``, on ``self.device``, in the type they came in."""
 
     def _state(self) -> dict[str, Tensor]:
+        """What was learned, as tensors by name."""
         return {}
 
     def _load_state(self, state: dict[str, Tensor]) -> None:
-        pass
+        """Take back what :meth:`_state` gave, from a file: each tensor with :func:`outfield.detectors.state.take`."""
 
     def _notes(self) -> dict[str, Any]:
         """What else a file should tell, ready for JSON."""
         return {}
 
     def _load_notes(self, notes: dict[str, Any]) -> None:
-        pass
+        """Take back what :meth:`_notes` gave, from a file."""
 
     def __repr__(self) -> str:
         plain = {
@@ -214,22 +217,44 @@ class Detector(ABC):
 
         Raises:
             NotFittedError: there is nothing to save yet.
+            InputError: ``half``, and a number is too large or too small for half as many bits.
             StorageError: the file could not be written; what was there stays.
         """
         if not self._fitted:
             raise NotFittedError(f"this {type(self).__name__} is not fitted; there is nothing to save")
-        header = {
-            "detector": type(self).__name__,
-            "settings": self._settings(),
-            "width": self._width,
-            "notes": self._notes(),
-            "outfield": __version__,
-        }
+        name = type(self).__name__
+        header = {"settings": self._settings(), "width": self._width, "notes": self._notes()}
         state = self._state()
         if half:
-            narrower = {torch.float32: torch.float16, torch.float64: torch.float32}
-            state = {name: value.to(narrower.get(value.dtype, value.dtype)) for name, value in state.items()}
-        storage.write(path, "detector", header, state)
+            state = {name: value.to(NARROWER.get(value.dtype, value.dtype)) for name, value in state.items()}
+            try:
+                self._rebuilt(header, state)
+            except OutfieldError as error:
+                raise InputError(f"this {name} cannot be saved in half precision: {error}") from error
+        storage.write(path, "detector", {"detector": name, **header, "outfield": __version__}, state)
+
+    @classmethod
+    def _rebuilt(cls, header: dict[str, Any], state: dict[str, Tensor]) -> Self:
+        """The fitted detector that a file with this header and these tensors holds.
+
+        Raises:
+            OutfieldError: they are not what :meth:`save` writes.
+        """
+        made: Self = construct(cls, {name: from_plain(value) for name, value in header["settings"].items()})
+        made.check_settings()
+        if header["width"] is not None or made.score_needs[0] == "features":
+            require_number("width", header["width"], least=1, whole=True)
+        made._width = header["width"]
+        for name, value in state.items():
+            if not bool(torch.isfinite(value).all()):
+                raise FileFormatError(f"{name} has entries that are not finite")
+        made._load_state(state)
+        unknown = sorted(set(state) - set(made._state()))
+        if unknown:
+            raise FileFormatError(f"{cls.__name__} has no use for {', '.join(unknown)}")
+        made._load_notes(header["notes"])
+        made._fitted = True
+        return made
 
     @final
     def fingerprint(self) -> str:
@@ -240,39 +265,3 @@ class Detector(ABC):
             content = json.dumps(self._settings(), sort_keys=True) + storage.fingerprint(self._state())
             self._fingerprint = f"{type(self).__name__} {hashlib.sha256(content.encode()).hexdigest()[:16]}"
         return self._fingerprint
-
-
-def _from_images(name: str) -> str:
-    """How a field is had where features are extracted on the command line."""
-    field = FIELDS.get(name)
-    return "" if field is None or field.option is None else f"; from images, outfield extract {field.option}"
-
-
-def _shown(data: FeatureSource) -> str:
-    return "this FeatureSet" if isinstance(data, FeatureSet) else repr(data)
-
-
-def load(path: atomic.PathLike) -> Detector:
-    """Read a detector that ``save`` wrote: equal scores to the bit, no refit, nothing unpickled.
-
-    Raises:
-        StorageError: there is no such file.
-        FileFormatError: it is truncated, changed, or not a detector.
-    """
-    with own_modes(torch.device("cpu")):
-        header, tensors = storage.read(path, "detector")
-        return _built(path, header, tensors)
-
-
-def _built(path: atomic.PathLike, header: dict[str, Any], tensors: dict[str, Tensor]) -> Detector:
-    try:
-        cls = DETECTORS[header["detector"]]
-        detector: Detector = construct(cls, {name: from_plain(value) for name, value in header["settings"].items()})
-        detector.check_settings()
-        detector._width = header["width"]
-        detector._load_state(tensors)
-        detector._load_notes(header["notes"])
-    except (KeyError, InputError, RuntimeError, AttributeError) as error:
-        raise FileFormatError(f"{path} holds a detector that this version of Outfield cannot build: {error}") from error
-    detector._fitted = True
-    return detector

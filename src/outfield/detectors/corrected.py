@@ -10,6 +10,7 @@ from outfield.config import arguments, construct, require, require_number
 from outfield.detectors.learned import LearnedEnergy
 from outfield.detectors.registry import register
 from outfield.energy.chains import Sampler
+from outfield.energy.eager import part
 from outfield.energy.network import MLP, CorrectedEnergy, Network
 from outfield.energy.priors.mixture import MixturePrior
 from outfield.energy.priors.moments import ClassStatistics, piece_rows, workers_for
@@ -66,6 +67,10 @@ class EnergyCorrected(LearnedEnergy):
         self.seed = seed
 
     @property
+    def needs_to_fit(self) -> tuple[str, ...]:
+        return ("labels",) if self.prior.needs_labels else ()
+
+    @property
     def prior_(self) -> Prior:
         return cast(Prior, self.model_.prior)
 
@@ -77,10 +82,6 @@ class EnergyCorrected(LearnedEnergy):
     def _fresh_prior(self) -> Prior:
         prior: Prior = construct(type(self.prior), arguments(self.prior))
         return prior
-
-    def _accept(self, data: FeatureSource, needs: tuple[str, ...], what: str) -> None:
-        unlabelled = what == "fit" and isinstance(self.prior, Prior) and not self.prior.needs_labels
-        super()._accept(data, () if unlabelled else needs, what)
 
     def _fit_prior(self, data: FeatureSource, z: Rows) -> Prior:
         prior = self._fresh_prior()
@@ -101,6 +102,5 @@ class EnergyCorrected(LearnedEnergy):
         return super()._state() | {f"prior.{name}": value for name, value in self.prior_.state().items()}
 
     def _load_state(self, state: dict[str, Tensor]) -> None:
-        learned = {name.removeprefix("prior."): value for name, value in state.items() if name.startswith("prior.")}
-        prior = self._fresh_prior().load_state(learned)
+        prior = self._fresh_prior().load_state(part(state, "prior."))
         self.model_ = self._finish(self._assemble(self._load_network(state), prior))

@@ -11,8 +11,9 @@ from outfield.config import require_number
 from outfield.detectors.base import Batch, Detector
 from outfield.detectors.neighbours import Neighbours
 from outfield.detectors.registry import register
+from outfield.detectors.state import take
 from outfield.energy.projection import normalise
-from outfield.errors import OutfieldWarning, TooFewSamplesError
+from outfield.errors import FileFormatError, OutfieldWarning, TooFewSamplesError
 from outfield.features.set import FeatureSource
 
 
@@ -85,7 +86,9 @@ class KNN(Detector):
         return {"bank": self.bank_}
 
     def _load_state(self, state: dict[str, Tensor]) -> None:
-        self.bank_ = state["bank"].float()
+        self.bank_ = take(state, "bank", (None, self._width))
+        if self.k > len(self.bank_):
+            raise FileFormatError(f"k is {self.k}, but bank has {len(self.bank_)} rows")
         self._moved()
 
 

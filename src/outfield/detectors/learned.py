@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import operator
 import os
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
 
 from outfield.config import require, require_choice, require_number, shown, to_plain
 from outfield.detectors.base import Batch, Detector
+from outfield.detectors.state import take
 from outfield.energy.chains import Sampler
 from outfield.energy.checkpoints import Checkpoint
+from outfield.energy.eager import part
 from outfield.energy.loop import History, train_seeds
 from outfield.energy.network import CorrectedEnergy, Network, build_network
 from outfield.energy.priors.prior import Prior
@@ -27,7 +30,6 @@ from outfield.errors import FileFormatError, InputError
 from outfield.features.set import FeatureSource
 from outfield.files import atomic, storage
 from outfield.files.paths import check_output
-from outfield.modes import own_modes
 from outfield.progress import bar
 
 
@@ -68,9 +70,9 @@ class LearnedEnergy(Detector):
             FileFormatError: the checkpoint is damaged, or was written by another version.
             StorageError: the checkpoint cannot be written, which is found before any work.
         """
-        self._begin(train, "fit")
-        self._fit(train, _checkpoint(checkpoint))
-        return self._now_fitted(train)
+        with self._fitting(train, "fit"):
+            self._fit(train, _checkpoint(checkpoint))
+        return self
 
     def _check_settings(self) -> None:
         require(isinstance(self.training, Training), "training", self.training, "an outfield.Training")
@@ -109,16 +111,18 @@ class LearnedEnergy(Detector):
         copies = [copy.copy(self) for _ in chosen]
         for one, seed in zip(copies, chosen, strict=True):
             one.seed = seed
-            one._begin(train, "fit")
-        self._fit_together(copies, train, _checkpoint(checkpoint))
-        return [one._now_fitted(train) for one in copies]
+        with contextlib.ExitStack() as stack:
+            for one in copies:
+                stack.enter_context(one._fitting(train, "fit"))
+            self._fit_together(copies, train, _checkpoint(checkpoint))
+        return copies
 
     def _fit(self, data: FeatureSource, checkpoint: Checkpoint | None = None) -> None:
         self._fit_together([self], data, checkpoint)
 
     def _fit_together(self, ours: Sequence[Self], data: FeatureSource, checkpoint: Checkpoint | None) -> None:
         """Fit detectors that differ in their seed only."""
-        with own_modes(self.device), rows_of(data, self.device) as z:
+        with rows_of(data, self.device) as z:
             projection = projection_for(self.projection, z)
             prior = self._fit_prior(data, z)
             models = [self._assemble(build_network(one.network, z.shape[1], int(one.seed)), prior) for one in ours]
@@ -173,12 +177,15 @@ class LearnedEnergy(Detector):
         return {f"network.{name}": value for name, value in self.model_.network.state_dict().items()}
 
     def _load_network(self, state: dict[str, Tensor]) -> nn.Module:
-        if self._width is None:
-            raise FileFormatError("the file does not say how wide the features were")
-        network = build_network(self.network, self._width, int(self.seed))
-        network.load_state_dict({n.removeprefix("network."): v for n, v in state.items() if n.startswith("network.")})
-        if not all(bool(torch.isfinite(value).all()) for value in network.state_dict().values()):
-            raise FileFormatError("the network's weights are not all finite")
+        given = part(state, "network.")
+        width, count = cast(int, self._width), sum(value.numel() for value in given.values())
+        if hasattr(self.network, "weights") and self.network.weights(width) != count:  # before memory is asked for
+            raise FileFormatError(
+                f"the file has {count} weights, but {self.network!r} has {self.network.weights(width)}"
+            )
+        network = build_network(self.network, width, int(self.seed))
+        wanted = {name: (tuple(value.shape), value.dtype) for name, value in network.state_dict().items()}
+        network.load_state_dict({name: take(given, name, *about) for name, about in wanted.items()})
         return network
 
     def _notes(self) -> dict[str, Any]:
@@ -189,9 +196,8 @@ class LearnedEnergy(Detector):
             self.history_ = History.of(notes["history"])
         except ValueError as error:
             raise FileFormatError(str(error)) from error
+        require_choice("projection", notes["projection"], tuple(PROJECTIONS))
         self.projection_ = notes["projection"]
-        if self.projection_ not in tuple(PROJECTIONS):
-            raise FileFormatError(f"there is no projection {shown(self.projection_)}")
 
 
 def _checkpoint(given: atomic.PathLike | Checkpoint | None) -> Checkpoint | None:

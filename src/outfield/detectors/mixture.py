@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
-from typing import Any, Self
+from typing import Self
 
+import torch
 from torch import Tensor
 
 from outfield.detectors.base import Batch, Detector
 from outfield.detectors.registry import register
+from outfield.detectors.state import take
 from outfield.energy.priors.mixture import MixturePrior
 from outfield.energy.priors.moments import ClassStatistics, piece_rows, workers_for
 from outfield.energy.projection import normalise
 from outfield.features.set import FeatureSource
-from outfield.modes import own_modes
 from outfield.progress import Advance, bar
 
 
@@ -40,13 +42,11 @@ class MixtureDetector(Detector):
 
     def partial_fit(self, batch: FeatureSource) -> Self:
         """Learn from one more batch, or file, of ID training data; for features that come by and by."""
-        self._begin(batch, "partial_fit")
-        self._check_width(batch)
-        if not self._fitted:
-            self.mixture_ = MixturePrior(self.floor)
-        with own_modes(self.device):
+        with self._fitting(batch, "partial_fit"):
+            self._check_width(batch)
+            self.mixture_ = copy.copy(self.mixture_) if self._fitted else MixturePrior(self.floor)
             self._learn(batch)
-        return self._now_fitted(batch)
+        return self
 
     def _fit(self, train: FeatureSource) -> None:
         self.mixture_ = MixturePrior(self.floor)
@@ -68,8 +68,9 @@ class MixtureDetector(Detector):
     def _state(self) -> dict[str, Tensor]:
         return self.mixture_.state()
 
-    def _load_state(self, state: dict[str, Any]) -> None:
+    def _load_state(self, state: dict[str, Tensor]) -> None:
         self.mixture_ = MixturePrior(self.floor).load_state(state)
+        take(state, "mean", (self._width,), torch.float64)
 
 
 @register

@@ -83,9 +83,14 @@ class MLP:
         require_number("slope", self.slope, least=0, most=1e6)
 
     def build(self, width: int, seed: int) -> nn.Module:
-        generator = _generator(width, seed)
-        widths = [int(width), *[int(self.hidden)] * (int(self.depth) + 1)]
-        return _stacked([], widths, float(self.slope), generator)
+        return _stacked([], self._widths(width), float(self.slope), _generator(width, seed))
+
+    def weights(self, width: int) -> int:
+        """How many numbers the network has."""
+        return _count(self._widths(width))
+
+    def _widths(self, width: int) -> list[int]:
+        return [int(width), *[int(self.hidden)] * (int(self.depth) + 1)]
 
 
 @configurable
@@ -118,8 +123,14 @@ class SineMLP:
             directions = torch.randn(
                 int(width), frequencies, generator=generator, device="cpu", dtype=torch.float32
             ).mul_(float(self.scale))
-        widths = [2 * frequencies, *[int(self.hidden)] * int(self.depth)]
-        return _stacked([_Sines(directions)], widths, 0.2, generator)
+        return _stacked([_Sines(directions)], self._widths(), 0.2, generator)
+
+    def weights(self, width: int) -> int:
+        """How many numbers the network has, the projections among them."""
+        return int(width) * int(self.frequencies) + _count(self._widths())
+
+    def _widths(self) -> list[int]:
+        return [2 * int(self.frequencies), *[int(self.hidden)] * int(self.depth)]
 
 
 class _Sines(nn.Module):
@@ -139,6 +150,11 @@ def _generator(width: int, seed: int) -> torch.Generator:
     require_number("width", width, least=1, most=2**24, whole=True)
     require_number("seed", seed, least=0, most=2**63 - 1, whole=True)
     return torch.Generator("cpu").manual_seed(int(seed))
+
+
+def _count(widths: list[int]) -> int:
+    """Weights and biases of the layers that :func:`_stacked` makes."""
+    return sum((inputs + 1) * outputs for inputs, outputs in itertools.pairwise([*widths, 1]))
 
 
 def _stacked(first: list[nn.Module], widths: list[int], slope: float, generator: torch.Generator) -> nn.Module:

@@ -18,8 +18,9 @@ from typing import Any
 
 from outfield.benchmark import BenchmarkRun, Key, benchmark_features, paper_detectors
 from outfield.benchmark.protocol import PROTOCOLS
-from outfield.detectors.base import Detector, load
+from outfield.detectors.base import Detector
 from outfield.detectors.learned import LearnedEnergy
+from outfield.detectors.saved import load
 from outfield.errors import StorageError
 from outfield.features.set import FeatureSet
 from outfield.images.catalogue import DATASETS

@@ -86,6 +86,10 @@ class MixtureParameters:
         missing = sorted(set(names) - set(state))
         if missing:
             raise FileFormatError(f"the mixture's state lacks {', '.join(missing)}")
+        for name in names:
+            kind = state[name].dtype
+            if kind != torch.int64 if name == "classes" else not kind.is_floating_point:
+                raise FileFormatError(f"the mixture's {name} has a wrong type, {kind}")
         found = cls(**{name: state[name] if name == "classes" else state[name].double() for name in names})
         k, d = len(found.log_weights.flatten()), len(found.mean.flatten())
         right = {"classes": (k,), "log_weights": (k,), "means": (k, d), "mean": (d,), "eigenvalues": (d,)}
@@ -93,9 +97,23 @@ class MixtureParameters:
             value: Tensor = getattr(found, name)
             if tuple(value.shape) != shape or not value.numel() or not bool(torch.isfinite(value).all()):
                 raise FileFormatError(f"the mixture's {name} must hold finite numbers of shape {shape}; it does not")
-        if float(found.eigenvalues.min()) <= 0 or float(found.log_weights.max()) > 1e-3:
-            raise FileFormatError("the mixture's eigenvalues must be above 0, and its log_weights at most 0")
+        found._check()
         return found
+
+    def _check(self) -> None:
+        """Refuse parameters that no fit gives, by more than rounding to float32 does."""
+        weights, steps = self.log_weights.exp(), self.eigenvalues.diff()
+        apart = float((weights @ self.means - self.mean).abs().max())
+        rules = {
+            "classes must be different, ascending, from 0": self.classes[0] >= 0 and (self.classes.diff() > 0).all(),
+            "log_weights must be of weights that sum to 1": abs(float(weights.sum()) - 1) < 1e-3,
+            "mean must be the mean of the means": apart <= 1e-3 * float(self.means.abs().max()),
+            "eigenvalues must be above 0 and ascend": self.eigenvalues[0] > 0 and (steps >= 0).all(),
+            "eigenvectors must have length 1": (self.eigenvectors.norm(dim=0) - 1).abs().max() < 1e-3,
+        }
+        for right, holds in rules.items():
+            if not bool(holds):
+                raise FileFormatError(f"the mixture's {right}; that is not so")
 
 
 class Prepared:

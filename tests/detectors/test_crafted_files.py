@@ -1,0 +1,218 @@
+"""A detector's file with right digests and wrong content is refused, by one kind of error, whatever is wrong in it."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+
+import pytest
+import torch
+from tests.helpers.samples import make_set, quick
+
+import outfield as of
+from outfield.detectors.learned import LearnedEnergy
+from outfield.files import storage
+
+NAMES = list(of.DETECTORS)
+every = pytest.mark.parametrize("name", NAMES)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """Header and tensors of a file of each detector."""
+    folder = tmp_path_factory.mktemp("written")
+    found = {}
+    for name in NAMES:
+        quick(name).fit(make_set()).save(folder / f"{name}.safetensors")
+        found[name] = storage.read(folder / f"{name}.safetensors", "detector")
+    return found
+
+
+@pytest.fixture
+def refused(written, tmp_path):
+    """Whether a file with other content is refused."""
+
+    def check(name, change_header=None, change_tensors=None, said=None):
+        header, tensors = copy.deepcopy(written[name])
+        for change, what in ((change_header, header), (change_tensors, tensors)):
+            if change is not None:
+                change(what)
+        storage.write(tmp_path / "d.safetensors", "detector", header, tensors)
+        with pytest.raises(of.FileFormatError, match=said):
+            of.load(tmp_path / "d.safetensors")
+
+    return check
+
+
+@every
+def test_as_it_was_written_it_loads(name, written, tmp_path):
+    storage.write(tmp_path / "d.safetensors", "detector", *written[name])
+    assert torch.equal(
+        of.load(tmp_path / "d.safetensors").score(make_set(seed=1)),
+        quick(name).fit(make_set()).score(make_set(seed=1)),
+    )
+
+
+def spoiled(value):
+    """The same tensor with something wrong in it."""
+    first = (0,) * value.ndim
+    yield "a column less", value[..., :-1].contiguous()
+    yield "a dimension more", value[None]
+    yield "flat", value.reshape(-1)[None, None]
+    yield "empty", value[:0]
+    yield "scalar", value[first]
+    yield "complex", value.to(torch.complex64)
+    yield "truth values", value != 0
+    if value.is_floating_point():
+        for number in (torch.nan, torch.inf, -torch.inf):
+            other = value.clone()
+            other[first] = number
+            yield str(number), other
+        yield "whole numbers", value.round().to(torch.int64)
+    else:
+        yield "floats", value.double()
+        yield "fewer bits", value.to(torch.int16)
+
+
+@every
+def test_every_tensor(name, written, refused):
+    for tensor, value in written[name][1].items():
+        refused(name, change_tensors=lambda it: it.pop(tensor))
+        for kind, wrong in spoiled(value):
+            try:
+                refused(name, change_tensors=lambda it: it.update({tensor: wrong}))
+            except pytest.fail.Exception:
+                pytest.fail(f"{tensor} was taken, though it is {kind}")
+
+
+@every
+def test_a_tensor_too_many(name, refused):
+    refused(name, change_tensors=lambda it: it.update(more=torch.zeros(2)), said="more")
+
+
+@every
+@pytest.mark.parametrize("entry", ["detector", "settings", "width", "notes"])
+@pytest.mark.parametrize("wrong", ["missing", "6", 6.0, True, [], [1], {"a": 1}, 0, -1, 10**30, "\ud800"], ids=ascii)
+def test_every_entry_of_the_header(name, entry, wrong, refused):
+    if entry == "notes" and wrong == {"a": 1} and not issubclass(of.DETECTORS[name], LearnedEnergy):
+        return  # notes are for people; what is not read cannot be wrong
+    refused(name, lambda it: it.pop(entry) if wrong == "missing" else it.update({entry: wrong}))
+
+
+@every
+def test_the_width(name, written, refused):
+    if written[name][1]:
+        refused(name, lambda it: it.update(width=7))
+        refused(name, lambda it: it.update(width=10**15))
+        refused(name, lambda it: it.update(width=None))
+
+
+BAD_SETTINGS = [None, "", "x", [], [[]], {}, {"type": "Nonsense"}, {"type": 3}, {"type": "Langevin", "steps": -1}, -1]
+BAD_SETTINGS += [True, 1e400, float("nan"), 10**400, "9" * 5000]
+
+
+@every
+def test_every_setting(name, refused):
+    for setting in inspect.signature(of.DETECTORS[name]).parameters:
+        for wrong in BAD_SETTINGS:
+            refused(name, lambda it: it["settings"].update({setting: wrong}))
+    refused(name, lambda it: it["settings"].update(colour="red"), said="no setting colour")
+
+
+@every
+def test_another_detector_s_name(name, written, refused):
+    for other in ("Nonsense", "Detector", "LearnedEnergy", "detectors", "", "../KNN"):
+        refused(name, lambda it: it.update(detector=other), said="there is no detector")
+    for other in NAMES:
+        if other != name and set(written[other][1]) != set(written[name][1]):
+            refused(name, lambda it: it.update(detector=other))
+
+
+@pytest.mark.parametrize("name", ["EBM", "EnergyCorrected"])
+class TestLearned:
+    @pytest.mark.parametrize("wrong", ["cube", "auto", 3, None, [], {}])
+    def test_projections(self, name, wrong, refused):
+        refused(name, lambda it: it["notes"].update(projection=wrong), said="projection")
+
+    @pytest.mark.parametrize(
+        "wrong", [None, [], {}, {"loss": [1.0]}, "x", {"loss": ["x"], "real_energy": [1], "negative_energy": [1]}]
+    )
+    def test_histories(self, name, wrong, refused):
+        refused(name, lambda it: it["notes"].update(history=wrong), said="history|loss")
+
+    def test_missing_notes(self, name, refused):
+        for note in ("history", "projection"):
+            refused(name, lambda it: it["notes"].pop(note), said=note)
+
+    def test_a_huge_network_is_refused_before_it_is_built(self, name, refused, monkeypatch):
+        def build(*_):
+            raise AssertionError("memory was asked for")
+
+        monkeypatch.setattr("outfield.detectors.learned.build_network", build)
+        for change in ({"hidden": 60_000}, {"depth": 9000}, {"hidden": 17}):
+            refused(name, lambda it: it["settings"]["network"].update(change), said="weights")
+        refused(name, lambda it: it.update(width=2**23), said="weights")
+
+    def test_weights_are_counted_rightly(self, name):
+        from outfield.energy.network import SineMLP
+
+        for recipe in (of.MLP(7, 0), of.MLP(5, 3), SineMLP(4, 0, 6), SineMLP(4, 2, 3)):
+            built = recipe.build(9, 0)
+            assert recipe.weights(9) == sum(value.numel() for value in built.state_dict().values())
+
+
+@pytest.mark.parametrize("name", ["SSD", "GaussianMixture", "EnergyCorrected"])
+@pytest.mark.parametrize(
+    ("tensor", "change"),
+    [
+        ("eigenvalues", lambda v: v.flip(0)),
+        ("eigenvalues", lambda v: -v),
+        ("eigenvalues", lambda v: 0 * v),
+        ("eigenvectors", lambda v: 2 * v),
+        ("eigenvectors", lambda v: 0 * v),
+        ("log_weights", lambda v: v + 1),
+        ("log_weights", lambda v: -v),
+        ("classes", lambda v: 0 * v),
+        ("classes", lambda v: v.flip(0)),
+        ("classes", lambda v: v - 1),
+        ("mean", lambda v: v + 1),
+        ("means", lambda v: v * 3),
+    ],
+)
+def test_a_mixture_that_no_fit_gives(name, tensor, change, refused):
+    key = f"prior.{tensor}" if name == "EnergyCorrected" else tensor
+    refused(name, change_tensors=lambda it: it.update({key: change(it[key])}), said=tensor)
+
+
+def test_a_bank_with_fewer_rows_than_neighbours(refused):
+    refused("KNN", lambda it: it["settings"].update(k=121), said="k is 121, but bank has 120 rows")
+    refused("KNN", change_tensors=lambda it: it.update(bank=it["bank"][:4]), said="k is 5, but bank has 4 rows")
+
+
+class TestHalf:
+    @every
+    def test_files_of_half_the_precision_load(self, name, tmp_path):
+        train, test = make_set(), make_set(seed=1)
+        detector = quick(name).fit(train)
+        detector.save(tmp_path / "half.safetensors", half=True)
+        _, tensors = storage.read(tmp_path / "half.safetensors", "detector")
+        whole = detector._state()
+        for tensor, value in tensors.items():
+            bits = {torch.float32: torch.float16, torch.float64: torch.float32}
+            assert value.dtype == bits.get(whole[tensor].dtype, whole[tensor].dtype)
+            assert torch.equal(value, whole[tensor].to(value.dtype))
+        small = of.load(tmp_path / "half.safetensors")
+        scores, rounded = detector.score(test), small.score(test)
+        assert float((scores - rounded).abs().max()) <= 1e-2 * float(scores.abs().max())
+        assert {name: value.dtype for name, value in small._state().items()} == {
+            name: value.dtype for name, value in whole.items()
+        }
+
+    def test_numbers_that_do_not_fit_are_refused_and_nothing_is_written(self, tmp_path):
+        detector = quick("EBM").fit(make_set())
+        with torch.no_grad():
+            next(detector.model_.network.parameters())[0, 0] = 1e5
+        detector.save(tmp_path / "whole.safetensors")
+        with pytest.raises(of.InputError, match=r"cannot be saved in half precision: network\.0\.weight"):
+            detector.save(tmp_path / "half.safetensors", half=True)
+        assert [path.name for path in tmp_path.iterdir()] == ["whole.safetensors"]
