@@ -108,7 +108,7 @@ def test_good_csv_files(tmp_path, content, features, labels):
 
 def test_rows_longer_than_a_block_are_read(tmp_path):
     """pyarrow parses a megabyte at a time and refuses rows that are longer."""
-    width = 60_000
+    width = 80_000
     values = np.random.default_rng(0).random((2, width))
     with (tmp_path / "wide.csv").open("w", newline="") as file:
         csv.writer(file).writerow([f"feature_{i}" for i in range(width)])

@@ -14,6 +14,7 @@ from hypothesis.extra import numpy as hnp
 from tests.helpers.samples import make_set
 
 import outfield as of
+from outfield.features.stream import open_or_read
 
 good = np.ones((4, 3), np.float32)
 
@@ -222,6 +223,18 @@ def test_a_pack_of_several_sets(tmp_path):
         of.FeatureSet.load(path, "val")
     with pytest.raises(of.InputError, match="several sets"):
         of.FeatureSet.load(tmp_path / "pack.safetensors", "train")
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_features_alone(tmp_path, order):
+    """An array that lies in the file column by column cannot be streamed, but it can be read."""
+    array = np.asarray(np.random.default_rng(0).random((5, 3)), order=order)
+    np.save(tmp_path / "f.npy", array)
+    for data in (of.FeatureSet.load(tmp_path / "f.npy"), open_or_read(str(tmp_path / "f.npy")).in_memory()):
+        assert np.array_equal(data.features.numpy(), array)
+    np.save(tmp_path / "g.npy", array[0])
+    with pytest.raises(of.InputError, match="two dimensions"):
+        of.FeatureSet.load(tmp_path / "g.npy")
 
 
 def test_endings(tmp_path):

@@ -13,11 +13,12 @@ from torch import Tensor
 from outfield.errors import FileFormatError, InputError
 from outfield.features.fields import FIELDS, agreed_sizes
 from outfield.files import npz, storage
+from outfield.files.npy import find_npy
 from outfield.files.paths import PathLike, as_path
 from outfield.files.stored import StoredArray
 
 SAVED = (".safetensors", ".npz")
-LOADED = (".safetensors", ".npz", ".csv", ".parquet")
+LOADED = (".safetensors", ".npz", ".npy", ".csv", ".parquet")
 STREAMED = (".safetensors", ".npz", ".npy", ".parquet")
 
 
@@ -63,26 +64,41 @@ def read(path: Path, part: str | None) -> dict[str, Any]:
         InputError: Its ending is unknown, or a table holds something else than numbers.
     """
     check_ending(path, part, LOADED, "read from")
-    if path.suffix == ".csv":
-        from outfield.features.csv_files import read_csv
+    readers = {".csv": _read_csv, ".parquet": _read_parquet, ".npy": _read_npy, ".safetensors": _read_safetensors}
+    return _read_npz(path, part) if path.suffix == ".npz" else readers[path.suffix](path)
 
-        return dict(read_csv(path))
-    if path.suffix == ".parquet":
-        from outfield.features.columns import ParquetColumns
 
-        columns = ParquetColumns(path)
-        (whole,) = columns.pieces(columns.rows, tuple(columns.columns))
-        columns.stamp.check()
-        return dict(whole)
-    if path.suffix == ".npz":
-        with npz.open_archive(path, "FeatureSet") as archive:
-            fields = _fields_in(path, part, archive.names)
-            found = archive.find(fields)
-            shapes = {fields[name]: array.shape for name, array in found.items()}
-            for name, shape in shapes.items():  # before anything is unpacked
-                FIELDS[name].check_shape(shape)
-            agreed_sizes(shapes)
-            return {fields[name]: array for name, array in archive.read(found).items()}
+def _read_csv(path: Path) -> dict[str, Any]:
+    from outfield.features.csv_files import read_csv
+
+    return dict(read_csv(path))
+
+
+def _read_parquet(path: Path) -> dict[str, Any]:
+    from outfield.features.columns import ParquetColumns
+
+    columns = ParquetColumns(path)
+    (whole,) = columns.pieces(columns.rows, tuple(columns.columns))
+    columns.stamp.check()
+    return dict(whole)
+
+
+def _read_npy(path: Path) -> dict[str, Any]:
+    return {"features": find_npy(path).read()}
+
+
+def _read_npz(path: Path, part: str | None) -> dict[str, Any]:
+    with npz.open_archive(path, "FeatureSet") as archive:
+        fields = _fields_in(path, part, archive.names)
+        found = archive.find(fields)
+        shapes = {fields[name]: array.shape for name, array in found.items()}
+        for name, shape in shapes.items():  # before anything is unpacked
+            FIELDS[name].check_shape(shape)
+        agreed_sizes(shapes)
+        return {fields[name]: array for name, array in archive.read(found).items()}
+
+
+def _read_safetensors(path: Path) -> dict[str, Any]:
     _, tensors = storage.read_any(path, "FeatureSet")
     _fields_in(path, None, list(tensors))
     return dict(tensors)

@@ -229,7 +229,7 @@ class FeatureSet(FeatureSource):
 
     @classmethod
     def load(cls, path: atomic.PathLike, part: str | None = None) -> FeatureSet:
-        """Read ``.safetensors``, ``.npz``, ``.csv`` or ``.parquet``; nothing is unpickled.
+        """Read ``.safetensors``, ``.npz``, ``.npy`` (features alone), ``.csv`` or ``.parquet``; nothing is unpickled.
 
         Args:
             path: The file. One written by other software is fine if its arrays or columns carry the names of the fields.

@@ -68,8 +68,6 @@ def open_or_read(source: str) -> FeatureSource:
     try:
         return open_features(source)
     except NotInRowsError:
-        if file.suffix not in formats.LOADED:
-            raise
         return FeatureSet.load(file, part)
 
 
