@@ -171,7 +171,7 @@ def test_nothing_there_lists_every_place(tmp_path):
     assert all(what for _, _, what in looked)
     assert "uint8 (N, H, W, 3)" in looked[0][2]
     home = "its home is https://www.robots.ox.ac.uk/~vgg/data/dtd"
-    assert lines[-1] == f"it is downloaded with --download, in Python download=True; {home}"
+    assert lines[-1] == f"download=True gets it; {home}"
 
 
 def test_what_cannot_be_asked_for(tmp_path):
@@ -219,7 +219,7 @@ def test_a_download_happens_once_and_only_when_asked_for(tmp_path, server, small
     small("textures", train=1, test=2)
     folder = tmp_path / "new"
     folder.mkdir()
-    with pytest.raises(of.StorageError, match="it is downloaded with --download, in Python download=True"):
+    with pytest.raises(of.StorageError, match="download=True gets it"):
         find("textures", "test", folder)
     assert server.asked == []
     folder.rmdir()

@@ -124,7 +124,7 @@ def _nowhere(name: str, split: str, folder: Path, places: list[_Place]) -> Input
         known = ", ".join(DATASETS)
         return UnknownNameError(f"unknown set {name!r}; known: {known}. A set of your own ({split}) may lie at{looked}")
     row = DATASETS[name]
-    by_itself = "\nit is downloaded with --download, in Python download=True"
+    by_itself = "\ndownload=True gets it"
     hint = by_itself if split in row.downloads else "\nit has to be got by hand"
     return StorageError(f"{row.title} ({split}) is not in {folder}; looked for{looked}{hint}{_home(row)}")
 
