@@ -305,7 +305,7 @@ class TestImages:
             def __getitem__(self, index):
                 return os.kill(os.getpid(), signal.SIGKILL)
 
-        with pytest.raises(of.StorageError, match=r"died.* use fewer than workers=1"):
+        with pytest.raises(of.StorageError, match=r"died.* use fewer workers than 1, or none"):
             backbone(seeded(Plain)).extract(Deadly([0] * 4), workers=1)
 
     def test_large_images_are_read_in_smaller_batches(self, monkeypatch):

@@ -54,6 +54,27 @@ def test_flips_happen_as_often_as_asked():
     torch.testing.assert_close(result[0].flip(2) if result[0, 0, 0, 0] > 3.5 else result[0], images[0])
 
 
+def test_a_crop_that_never_fits_is_the_largest_in_the_middle():
+    """Of an image eight times as wide as high, whole areas in nearly square shape: none fits, as in torchvision."""
+    top, left, rows, columns = Augmentation(scale=(1, 1)).crops(5, 8, 64, torch.Generator().manual_seed(0))
+    assert rows.tolist() == [8] * 5
+    assert columns.tolist() == [11] * 5  # 8 × 4/3, rounded
+    assert top.tolist() == [0] * 5
+    assert left.tolist() == [26] * 5  # (64 − 11) / 2, rounded to even
+
+
+def test_the_default_type_of_the_process_changes_no_crop():
+    images = torch.rand(6, 3, 9, 9)
+    expected = Augmentation()(images, (5, 5), torch.Generator().manual_seed(0))
+    torch.set_default_dtype(torch.float64)
+    try:
+        found = Augmentation()(images, (5, 5), torch.Generator().manual_seed(0))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert found.dtype == torch.float32
+    assert torch.equal(found, expected)
+
+
 def test_the_generator_decides_and_the_images_stay():
     images = torch.rand(6, 3, 9, 9)
     before = images.clone()
@@ -65,7 +86,14 @@ def test_the_generator_decides_and_the_images_stay():
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"scale": (0.5, 0.2)}, {"scale": (0, 1)}, {"ratio": (2, 1)}, {"flip": 1.5}, {"scale": 0.5}, {"flip": "no"}],
+    [
+        *(
+            {"scale": value}
+            for value in ((0.5, 0.2), (0, 1), 0.5, (0.5,), (float("nan"), 1), (0.5, 2), ("a", "b"), None)
+        ),
+        *({"ratio": value} for value in ((2, 1), (1, float("inf")), (0, 1), (True, 2), None)),
+        *({"flip": value} for value in (1.5, "no", float("nan"), -0.1, None, True)),
+    ],
 )
 def test_settings_that_make_no_sense_are_refused(wrong):
     with pytest.raises(InputError, match=next(iter(wrong))):

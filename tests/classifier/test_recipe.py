@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 
 from outfield.backbone.architectures import Classifier
+from outfield.classifier.augment import Augmentation
 from outfield.classifier.batch_norm import Split, join_batch_norms, split_batch_norms
 from outfield.classifier.learner import Learner
 from outfield.classifier.recipe import Recipe
+from outfield.config import to_plain
 from outfield.errors import InputError
 
 
@@ -26,6 +29,59 @@ def test_the_rate_climbs_and_falls_in_steps():
     for share in (0.5, 1, 5):
         with pytest.raises(InputError, match="below the first milestone"):
             Recipe(warm_up=share)
+
+
+def test_the_defaults_are_the_papers():
+    """SGD with Nesterov momentum 0.9, weight decay 5e-4, rate 0.1 divided by ten after half and three quarters of 200 epochs."""
+    assert to_plain(Recipe()) == {
+        "type": "Recipe",
+        "epochs": 200,
+        "batch_size": 512,
+        "small_batch": 128,
+        "learning_rate": 0.1,
+        "warm_up": 0.025,
+        "momentum": 0.9,
+        "weight_decay": 5e-4,
+        "milestones": [0.5, 0.75],
+        "augmentation": {"type": "Augmentation", "scale": [0.08, 1.0], "ratio": [3 / 4, 4 / 3], "flip": 0.5},
+        "precision": "auto",
+        "compile": "auto",
+    }
+    assert to_plain(Classifier()) == {
+        "type": "Classifier",
+        "architecture": "resnet34",
+        "classes": 10,
+        "small_images": True,
+        "size": [32, 32],
+        "mean": [0.5] * 3,
+        "std": [0.5] * 3,
+        "names": [],
+    }
+
+
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("epochs", [0, 1.5, "3", None, True, -1]),
+        ("batch_size", [1, 0, 2.5, None, "8"]),
+        ("small_batch", [1, -1, 0.5, None]),
+        ("learning_rate", [0, -1, NAN, INF, "0.1", None]),
+        ("warm_up", [-0.1, NAN, None, 0.5, 1]),
+        ("momentum", [-0.1, 1.1, NAN, None]),
+        ("weight_decay", [-1e-4, NAN, INF, None]),
+        ("milestones", [0.5, (0.9, 0.1), (0, 0.5), (1.5,), (NAN,), ("a",), (True,), None, "0.5"]),
+        ("augmentation", ["none", None, 3, Augmentation]),
+        ("precision", ["half", None, 16, torch.float32, np.array(["auto", "float32"])]),
+        ("compile", ["yes", None, 1, 0, np.array([True, False])]),
+    ],
+)
+def test_settings_that_cannot_be_are_refused_when_they_are_given(name, values):
+    for value in values:
+        with pytest.raises(InputError, match=name):
+            Recipe(**{name: value})
 
 
 def test_a_large_batch_imitates_small_ones():

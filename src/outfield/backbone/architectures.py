@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from outfield.backbone.input import check_names, check_normalisation, check_size
@@ -140,8 +141,8 @@ def use_small_stem(network: nn.Module, name: str) -> None:
     norm = getattr(network, "bn1", None)
     if not has_small_stem(network) or not isinstance(norm, nn.BatchNorm2d):
         raise InputError(
-            f"small_images is for ResNets of timm and torchvision; {name} has another stem: set small_images=false, or choose "
-            "an architecture made for small images"
+            f"small_images is for ResNets of timm and torchvision; {name} has another stem: leave it with --large-images, in "
+            "Python small_images=False, or choose an architecture made for small images"
         )
     stem = nn.Conv2d(3, norm.num_features, 3, stride=1, padding=1, bias=False)
     nn.init.kaiming_normal_(stem.weight, mode="fan_out", nonlinearity="relu")
@@ -175,10 +176,15 @@ def load_classifier(path: atomic.PathLike) -> tuple[nn.Module, Classifier, dict[
         FileFormatError: truncated, changed, or not a classifier.
     """
     header, weights = storage.read(path, "classifier", {"classifier": dict, "notes": dict})
+    plain = header["classifier"]
+    if plain.get("type") != Classifier.__name__:
+        raise FileFormatError(f"{path} holds a classifier that cannot be built here: it does not say which")
     try:
-        classifier = from_plain(header["classifier"])
+        classifier: Classifier = from_plain(plain)
+        if not any(weight.dim() and len(weight) == classifier.classes for weight in weights.values()):
+            raise InputError(f"it says that there are {classifier.classes} classes, but no weight has so many rows")
         network = classifier.build()
-    except (KeyError, InputError, AttributeError) as error:
+    except InputError as error:
         raise FileFormatError(f"{path} holds a classifier that cannot be built here: {error}") from error
     load_weights(network, weights, str(path))
     return network.eval(), classifier, header["notes"]
@@ -188,6 +194,9 @@ def load_weights(network: nn.Module, weights: Mapping[str, Tensor], source: str)
     """Put a state dict into a network; the error names what is missing, superfluous or of another shape.
 
     Names that all begin with one of :data:`PREFIXES` are understood.
+
+    Raises:
+        FileFormatError: it does not fit, or holds numbers that are not finite.
     """
     wanted = network.state_dict()
     for prefix in PREFIXES:
@@ -201,12 +210,18 @@ def load_weights(network: nn.Module, weights: Mapping[str, Tensor], source: str)
         for name in wanted.keys() & found.keys()
         if found[name].shape != wanted[name].shape
     ]
+    kinds = [
+        f"{name} is {found[name].dtype} instead of {wanted[name].dtype}"
+        for name in wanted.keys() & found.keys()
+        if found[name].is_floating_point() != wanted[name].is_floating_point() or found[name].is_complex()
+    ]
     problems = [
         f"{what}{', '.join(sorted(names)[:3])}{', …' if len(names) > 3 else ''}"
         for what, names in (
             ("it lacks ", wanted.keys() - found.keys()),
             ("it has the unknown ", found.keys() - wanted.keys()),
             ("", shapes),
+            ("", kinds),
         )
         if names
     ]
@@ -215,4 +230,7 @@ def load_weights(network: nn.Module, weights: Mapping[str, Tensor], source: str)
             f"{source} does not fit {type(network).__name__}: {'; '.join(problems)}; check the architecture, the number of "
             "classes and small_images"
         )
+    for name, value in found.items():
+        if value.layout != torch.strided or value.device.type == "meta" or not bool(value.isfinite().all()):
+            raise FileFormatError(f"{source} holds numbers that are not finite, in {name}")
     network.load_state_dict(found)

@@ -278,7 +278,7 @@ class Backbone:
             if theirs != ours:
                 raise InputError(
                     f"class {label} of {images.name} is {_name(theirs)}, but that of {self.name} is {_name(ours)}; labels must "
-                    "mean the same classes in the same order, or be left out: extract with labels=False"
+                    "mean the same classes in the same order, or be left out: extract with --no-labels, in Python labels=False"
                 )
 
     def _check_classes(self, name: str, found: int, labels: np.ndarray | None) -> None:
@@ -289,7 +289,7 @@ class Backbone:
         if labels is not None and int(labels.max()) >= found:
             raise InputError(
                 f"{name} has a label {int(labels.max())}, but the network of {self.name} knows {found} classes, from 0; for "
-                "images of other classes, such as OOD sets, extract with labels=False"
+                "images of other classes, such as OOD sets, extract with --no-labels, in Python labels=False"
             )
 
 

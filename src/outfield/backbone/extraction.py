@@ -165,7 +165,7 @@ class Extraction:
             torch.cuda.empty_cache()
         self._warn(
             "memory",
-            f"the memory of {self.device} is too small for {rows} images at once; going on with fewer (batch_size={self._rows})",
+            f"the memory of {self.device} is too small for {rows} images at once; going on with {self._rows}",
         )
 
     def _land(self, flight: _Flight, half: torch.dtype | None) -> Iterator[tuple[int, Fields]]:
@@ -180,7 +180,7 @@ class Extraction:
             self._warn(
                 "finite",
                 f"outputs of the network are not finite in {str(half).removeprefix('torch.')}; such batches are done again in "
-                "float32 (precision='float32' does all of them so)",
+                "float32 (in Python precision='float32' does all of them so)",
             )
             for again in self._launch(flight.start, flight.pixels, None):
                 yield from self._land(again, None)

@@ -174,8 +174,8 @@ def _next_batch(running: Iterator[Any], workers: int) -> Any:
         if not str(error).startswith("DataLoader worker"):
             raise
         raise StorageError(
-            f"a process that decodes images died, perhaps for lack of (shared) memory; use fewer than workers={workers}, "
-            "or workers=0"
+            f"a process that decodes images died, perhaps for lack of (shared) memory; use fewer workers than {workers}, or "
+            "none: --workers 0, in Python workers=0"
         ) from error
 
 

@@ -122,7 +122,7 @@ class Observer:
         if not found:
             raise InputError(
                 f"the head of {type(self.network).__name__} was not found: no linear layer turns pooled features into the "
-                "network's output; name the layer whose input are the features, as in head='fc' "
+                "network's output; name the layer whose input are the features, in Python head='fc' "
                 f"({_linear_names(self.network)}), and leave out a softmax at the end"
             )
         return found[-1]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import torch
@@ -55,7 +56,7 @@ class Augmentation:
         """
         n, _, height, width = images.shape
         top, left, rows, columns = self.crops(n, height, width, generator)
-        flipped = torch.rand(n, device=images.device, generator=generator) < self.flip
+        flipped = torch.rand(n, device=images.device, dtype=torch.float32, generator=generator) < self.flip
         vertical = resize_weights(top, rows, height, size[0]).to(images.dtype)
         horizontal = resize_weights(left, columns, width, size[1]).to(images.dtype)
         horizontal = torch.where(flipped[:, None, None], horizontal.flip(1), horizontal)
@@ -66,7 +67,7 @@ class Augmentation:
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Top, left, height and width of n crops (n,), whole pixels, as torchvision draws them."""
         device = generator.device
-        uniform = torch.rand(4, n, ATTEMPTS, device=device, generator=generator)
+        uniform = torch.rand(4, n, ATTEMPTS, device=device, dtype=torch.float32, generator=generator)
         area = height * width * (self.scale[0] + (self.scale[1] - self.scale[0]) * uniform[0])
         low, high = (math.log(bound) for bound in self.ratio)
         ratio = torch.exp(low + (high - low) * uniform[1])
@@ -83,8 +84,10 @@ class Augmentation:
 
 
 def are_numbers(value: Any) -> bool:
-    """Whether a setting is a list or tuple of numbers."""
-    return isinstance(value, tuple | list) and all(isinstance(item, int | float) for item in value)
+    """Whether a setting is a list or tuple of finite numbers."""
+    return isinstance(value, tuple | list) and all(
+        isinstance(item, Real) and not isinstance(item, bool) and math.isfinite(item) for item in value
+    )
 
 
 def _largest(height: int, width: int, ratio: tuple[float, float]) -> tuple[float, float]:
@@ -110,8 +113,10 @@ def resize_weights(start: Tensor, length: Tensor, inside: int, outside: int) -> 
         outside: pixels of the result.
     """
     scale = (length / outside)[:, None, None]
-    centre = start[:, None, None] + (torch.arange(outside, device=start.device)[:, None] + 0.5) * scale
-    pixel = torch.arange(inside, device=start.device)
+    centre = (
+        start[:, None, None] + (torch.arange(outside, device=start.device, dtype=start.dtype)[:, None] + 0.5) * scale
+    )
+    pixel = torch.arange(inside, device=start.device, dtype=start.dtype)
     weights = (1 - (pixel + 0.5 - centre).abs() / scale.clamp(min=1)).clamp(min=0)
     first, last = start[:, None, None], (start + length)[:, None, None]
     weights = weights * ((pixel >= first) & (pixel < last))

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from outfield.backbone.architectures import Classifier
+from outfield.backbone.seeding import Seeded
 from outfield.backbone.switches import FASTEST_CONVOLUTIONS
 from outfield.classifier.batch_norm import can_be_split, join_batch_norms, split_batch_norms
 from outfield.classifier.pixels import Pixels
@@ -67,7 +68,11 @@ class Learner:
         self.graph: Any = None
         self.record = on_gpu
         self.totals = torch.zeros(2, dtype=torch.float64, device=device)
-        self.mean, self.std = (torch.tensor(v, device=device).view(3, 1, 1) for v in (classifier.mean, classifier.std))
+        self.mean, self.std = (
+            torch.tensor(values, device=device, dtype=torch.float32).view(3, 1, 1)
+            for values in (classifier.mean, classifier.std)
+        )
+        self.draws = not on_gpu
 
     def epoch(self, data: Pixels, epoch: int, rate: float) -> tuple[float, float]:
         """One pass over the training images; mean loss and accuracy."""
@@ -75,16 +80,22 @@ class Learner:
             group["lr"] = rate
         self.network.train()
         self.totals.zero_()
+        random = Seeded(self._seed(epoch))  # of layers that draw, such as dropout
         steps = 0
         for images, labels in self._batches(data, epoch):
-            self._step(images, labels)
+            with random if self.draws else nullcontext():
+                self._step(images, labels)
+            self.draws = self.draws and random.drew
             steps += 1
         loss, right = self.totals.tolist()
         return loss / steps, right / (steps * self.recipe.batch_size)
 
+    def _seed(self, epoch: int) -> int:
+        return (self.seed * 1_000_003 + epoch) % 2**63
+
     def _batches(self, data: Pixels, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Augmented, normalised batches in the epoch's order, made many at a time."""
-        generator = torch.Generator(self.device).manual_seed((self.seed * 1_000_003 + epoch) % 2**63)
+        generator = torch.Generator(self.device).manual_seed(self._seed(epoch))
         order = torch.randperm(len(data), generator=generator, device=self.device).to(data.images.device)
         size, batch = self.classifier.size, self.recipe.batch_size
         steps = len(data) // batch
@@ -200,9 +211,11 @@ class Learner:
         own = {n.removeprefix("network."): v for n, v in tensors.items() if n.startswith("network.")}
         self.network.load_state_dict(own)
         for name, parameter in self.network.named_parameters():
-            if f"momentum.{name}" in tensors:
-                buffer = torch.empty_like(parameter).copy_(tensors[f"momentum.{name}"])
-                self.optimiser.state[parameter]["momentum_buffer"] = buffer
+            momentum = tensors.get(f"momentum.{name}")
+            if momentum is not None:
+                if momentum.shape != parameter.shape:
+                    raise RuntimeError(f"the momentum of {name} has shape {tuple(momentum.shape)}")
+                self.optimiser.state[parameter]["momentum_buffer"] = torch.empty_like(parameter).copy_(momentum)
 
 
 def logits_of(output: Any) -> Tensor:

@@ -16,11 +16,21 @@ class Pixels:
 
     Args:
         images: uint8 (N, 3, H, W).
-        labels: int64 (N,).
+        labels: int64 (N,), from 0.
         name: for messages.
+
+    Raises:
+        InputError: another type or shape.
     """
 
     def __init__(self, images: Tensor, labels: Tensor, name: str = "images") -> None:
+        good = isinstance(images, Tensor) and images.dtype == torch.uint8 and images.dim() == 4 and images.shape[1] == 3
+        if not good or not images.numel():
+            raise InputError(f"images of {name} must be a tensor, uint8 (N, 3, H, W), with at least one image")
+        if not isinstance(labels, Tensor) or labels.dtype != torch.int64 or labels.shape != images.shape[:1]:
+            raise InputError(f"labels of {name} must be a tensor, int64, one for each of {len(images)} images")
+        if int(labels.min()) < 0:
+            raise InputError(f"labels of {name} go down to {int(labels.min())}; classes are counted from 0")
         self.images, self.labels, self.name = images, labels, name
 
     @classmethod
@@ -28,8 +38,9 @@ class Pixels:
         """All images of a source in memory, those of another size resized to ``size``.
 
         Raises:
-            InputError: the source has no labels.
+            InputError: it is no source of images, or has no labels.
         """
+        check_source(source)
         if source.labels is None:
             raise InputError(f"{source.name} has no labels; a classifier is trained on labelled images")
         return cls(read_all(source, size), torch.from_numpy(source.labels), source.name)
@@ -66,3 +77,12 @@ class Pixels:
         digest.begin("labels", self.labels.dtype, tuple(self.labels.shape))
         digest.update(self.labels.cpu().contiguous())
         return digest.hexdigest()
+
+
+def check_source(images: object) -> None:
+    """Refuse what is no source of images."""
+    if not isinstance(images, ImageSource):
+        raise InputError(
+            f"images is a {type(images).__name__}; wrap an array, outfield.ImageArray(array, labels), or open a folder or file, "
+            "outfield.open_images(path)"
+        )

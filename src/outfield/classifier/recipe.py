@@ -67,13 +67,15 @@ class Recipe:
             f"a share of the training below the first milestone, {first:g}",
         )
         require(
-            callable(self.augmentation),
+            callable(self.augmentation) and not isinstance(self.augmentation, type),
             "augmentation",
             self.augmentation,
             "an outfield.classifier.augment.Augmentation",
         )
-        require(self.precision in PRECISIONS, "precision", self.precision, f"one of {', '.join(PRECISIONS)}")
-        require(self.compile in ("auto", True, False), "compile", self.compile, "true, false or auto")
+        known = isinstance(self.precision, str) and self.precision in PRECISIONS
+        require(known, "precision", self.precision, f"one of {', '.join(PRECISIONS)}")
+        said = isinstance(self.compile, bool) or (isinstance(self.compile, str) and self.compile == "auto")
+        require(said, "compile", self.compile, "true, false or auto")
 
     @property
     def parts(self) -> int:

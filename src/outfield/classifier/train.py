@@ -15,11 +15,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from outfield.backbone.architectures import Classifier, has_small_stem, save_classifier
+from outfield.backbone.architectures import Classifier, has_small_stem, save_classifier, split_name
+from outfield.backbone.input import check_size
 from outfield.classifier.learner import Learner
-from outfield.classifier.pixels import Pixels
+from outfield.classifier.pixels import Pixels, check_source
 from outfield.classifier.recipe import Recipe
-from outfield.config import require_number, to_plain
+from outfield.config import require, require_number, to_plain
 from outfield.devices import resolve_device
 from outfield.errors import DivergenceError, FileFormatError, InputError
 from outfield.files import atomic, storage
@@ -42,6 +43,15 @@ class Curve:
 
     def __len__(self) -> int:
         return len(self.loss)
+
+    def check(self, epochs: int) -> None:
+        """Raise a ValueError where this is not the curve of at most so many epochs."""
+        lists = {name: value for name, value in vars(self).items() if isinstance(value, list)}
+        if len(lists) < 4 or len({len(value) for value in lists.values()}) > 1 or len(self) > epochs:
+            raise ValueError(f"its curve is not that of at most {epochs} epochs")
+        for name, value in lists.items():
+            if not all(isinstance(x, float | int) or (x is None and name == "test_accuracy") for x in value):
+                raise ValueError(f"its {name} holds something else than numbers")
 
     def last(self) -> str:
         """The last epoch in words."""
@@ -66,6 +76,7 @@ class TrainingCheckpoint:
 
     def __post_init__(self) -> None:
         as_path(self.path)
+        require_number("seconds", self.seconds, least=0)
 
 
 @dataclass(frozen=True)
@@ -125,6 +136,10 @@ def train_classifier(
         InputError: images and classifier do not fit, or the checkpoint belongs to another training.
         DivergenceError: the loss is no longer finite.
     """
+    require(isinstance(classifier, Classifier), "classifier", classifier, "an outfield.Classifier")
+    require(isinstance(recipe, Recipe), "recipe", recipe, "an outfield.Recipe")
+    require_number("seed", seed, least=0, most=2**63 - 1, whole=True)
+    seed = int(seed)
     pixels = train if isinstance(train, Pixels) else Pixels.of(train, classifier.size)
     held_out = test if isinstance(test, Pixels | None) else Pixels.of(test, classifier.size)
     _check(pixels, held_out, classifier, recipe, test_every)
@@ -195,8 +210,12 @@ def classifier_for(
     Raises:
         InputError: the images have no labels, or differ in size and ``size`` is None.
     """
+    check_source(images)
+    split_name(architecture)
     shape = images.size if size is None else (size, size)
-    if shape is None:
+    if shape is not None:
+        check_size(shape)
+    else:
         raise InputError(f"{images.name} has images of different sizes; say which size the network takes (--size)")
     pixels = Pixels.of(images, shape)
     mean, std = pixels.statistics()
@@ -249,10 +268,12 @@ def _restore(learner: Learner, checkpoint: TrainingCheckpoint, identity: dict[st
             "remove it or name another checkpoint"
         )
     try:
+        curve = Curve(*(header["curve"][name] for name in vars(Curve())))
+        curve.check(learner.recipe.epochs)
         learner.load_state(tensors)
-        return Curve(**header["curve"])
-    except (KeyError, TypeError, RuntimeError) as error:
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise FileFormatError(f"{checkpoint.path} cannot be continued: {error}") from error
+    return curve
 
 
 def _difference(name: str, theirs: Any, mine: Any) -> str:

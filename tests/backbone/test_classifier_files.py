@@ -1,0 +1,117 @@
+"""Files of classifiers that are crafted: a valid checksum, and something inside that cannot be."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import outfield as of
+from outfield.backbone.architectures import Classifier, load_classifier, save_classifier
+from outfield.backbone.backbone import Backbone
+from outfield.config import to_plain
+from outfield.files import storage
+
+MADE = Classifier("test_resnet", 3, small_images=False, size=(32, 32), names=("a", "b", "c"))
+
+
+@pytest.fixture(scope="module")
+def state():
+    return MADE.build(1).state_dict()
+
+
+def write(path, header, tensors):
+    storage.write(path, "classifier", header, tensors)
+    return path
+
+
+def test_the_file_itself_is_read(tmp_path, state):
+    save_classifier(tmp_path / "c.safetensors", MADE, state, {"seed": 1})
+    network, made, notes = load_classifier(tmp_path / "c.safetensors")
+    assert (made, notes) == (MADE, {"seed": 1})
+    assert all(torch.equal(value, state[name]) for name, value in network.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        {},
+        {"classifier": None, "notes": {}},
+        {"classifier": [], "notes": {}},
+        {"classifier": "test_resnet", "notes": {}},
+        {"classifier": {}, "notes": {}},
+        {"classifier": {"type": "Odin"}, "notes": {}},
+        {"classifier": {"type": ["Classifier"]}, "notes": {}},
+        {"classifier": to_plain(MADE)},
+        {"classifier": to_plain(MADE), "notes": None},
+        {"classifier": to_plain(MADE), "notes": [1]},
+        *(
+            {"classifier": {**to_plain(MADE), name: value}, "notes": {}}
+            for name, value in (
+                ("architecture", None),
+                ("architecture", "no_such_network"),
+                ("architecture", "hf-hub:timm/test_resnet"),
+                ("architecture", "torchvision:fcn_resnet50"),
+                ("architecture", "test_vit"),
+                ("classes", 4),
+                ("classes", 0),
+                ("classes", 9_999_999),
+                ("classes", 10**30),
+                ("classes", "3"),
+                ("small_images", "yes"),
+                ("small_images", True),
+                ("size", [0, 32]),
+                ("size", [10**9, 10**9]),
+                ("size", 32),
+                ("mean", [0.1]),
+                ("mean", [None] * 3),
+                ("std", [0, 0, 0]),
+                ("names", ["a"]),
+                ("names", [1, 2, 3]),
+                ("unknown", 1),
+            )
+        ),
+    ],
+)
+def test_a_header_that_cannot_be(tmp_path, state, header):
+    path = write(tmp_path / "c.safetensors", header, state)
+    with pytest.raises(of.FileFormatError, match=r"c\.safetensors"):
+        load_classifier(path)
+    with pytest.raises(of.FileFormatError):
+        Backbone.open(str(path), "cpu")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda value: value * float("nan"),
+        lambda value: value + float("inf"),
+        lambda value: value[:1],
+        lambda value: value.flatten(),
+        lambda value: value.to(torch.int64),
+        lambda value: torch.zeros(()),
+    ],
+)
+def test_weights_that_cannot_be(tmp_path, state, change):
+    header = {"classifier": to_plain(MADE), "notes": {}}
+    path = write(tmp_path / "c.safetensors", header, {**state, "fc.weight": change(state["fc.weight"])})
+    with pytest.raises(of.FileFormatError, match=r"c\.safetensors .*fc\.weight"):
+        load_classifier(path)
+    with pytest.raises(of.FileFormatError, match=r"^weights .*fc\.weight"):
+        Backbone.named(
+            "test_resnet", weights={**state, "fc.weight": change(state["fc.weight"])}, classes=3, device="cpu"
+        )
+
+
+def test_no_weights_at_all(tmp_path):
+    path = write(tmp_path / "c.safetensors", {"classifier": to_plain(MADE), "notes": {}}, {})
+    with pytest.raises(of.FileFormatError, match="no weight has so many rows"):
+        load_classifier(path)
+
+
+def test_other_types_of_the_same_numbers_are_taken(tmp_path, state):
+    half = {name: value.half() if value.is_floating_point() else value for name, value in state.items()}
+    network, _, _ = load_classifier(
+        write(tmp_path / "c.safetensors", {"classifier": to_plain(MADE), "notes": {}}, half)
+    )
+    assert network.fc.weight.dtype == torch.float32
+    torch.testing.assert_close(network.fc.weight.detach(), state["fc.weight"], atol=1e-3, rtol=1e-2)
