@@ -196,7 +196,8 @@ class TestDivergence:
         monkeypatch.setattr(InTurn, "run", explode)
         monkeypatch.setattr("outfield.energy.run.CHECK_EVERY", 1)
         training = of.Training(epochs=3, batch_size=30, learning_rate=1e-3)
-        where = f"epoch {(step - 1) // 4 + 1} of 3, batch {(step - 1) % 4 + 1} of 4: the mean absolute energy is nan"
+        epoch, batch = (step - 1) // 4 + 1, (step - 1) % 4 + 1
+        where = f"^training diverged in epoch {epoch} of 3, batch {batch} of 4: the mean absolute energy is nan"
         with pytest.raises(of.DivergenceError, match=where):
             quick("EnergyCorrected", training=training).fit(train_set)
 

@@ -65,6 +65,7 @@ def test_names_that_make_no_sense(name, bad):
 def test_betas_that_make_no_sense(bad):
     with pytest.raises(of.InputError, match="betas"):
         of.Training(betas=bad)
+    of.Training(betas=(0, 1 - 1e-12))
 
 
 @pytest.mark.parametrize("bad", [0, -1.0, 1.5, float("nan"), float("inf"), "small", None, True, (1e-6,)])

@@ -66,4 +66,5 @@ class Training:
         pair = isinstance(self.betas, tuple) and len(self.betas) == 2
         require(pair, "betas", self.betas, "a pair of numbers from 0 to below 1")
         for beta in self.betas:
-            require_number("betas", beta, least=0, most=1 - 1e-9)
+            require_number("betas", beta, least=0, most=1)
+            require(beta < 1, "betas", self.betas, "a pair of numbers from 0 to below 1")
