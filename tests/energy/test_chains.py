@@ -151,6 +151,7 @@ class TestWhatChainsCannotStartFrom:
             torch.zeros(3, 2, dtype=torch.bool),
             torch.zeros(3, 2, dtype=torch.complex64),
             torch.zeros(3, 2, dtype=torch.float8_e4m3fn),
+            torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)]),
             torch.zeros(3, 2).to_sparse(),
             torch.zeros(3, 2, device="meta"),
             [[0.0, 0.0]],

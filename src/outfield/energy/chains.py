@@ -160,7 +160,7 @@ COMPUTED = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
 def _check_start(start: Tensor) -> None:
-    dense = isinstance(start, Tensor) and start.layout == torch.strided and not start.is_meta
+    dense = isinstance(start, Tensor) and start.layout == torch.strided and not (start.is_meta or start.is_nested)
     if not dense or start.dtype not in COMPUTED:
         got = f"{start.dtype} on {start.device}" if isinstance(start, Tensor) else type(start).__name__
         raise InputError(
