@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
 import signal
@@ -177,6 +178,31 @@ class TestCost:
             backbone(network, size=size).extract(pictures)
             assert max(rows) == min(most, 23)
             assert sum(rows) == 23
+
+
+class TestProgress:
+    def test_it_shows_before_the_first_image_is_decoded_and_moves_between_them(self, monkeypatch):
+        """Of 25 images at 224 pixels never more than two pieces are decoded ahead of what is shown."""
+        seen = []
+
+        @contextlib.contextmanager
+        def bar(title, total=None, unit=""):
+            seen.append((title, total, unit, images.decoded))
+            yield lambda done, note="": seen.append((done, images.decoded))
+
+        class Counting(Lookup):
+            decoded = 0
+
+            def __getitem__(self, index):
+                self.decoded += 1
+                return super().__getitem__(index)
+
+        images = Counting(list(make_pictures(n=25, size=8).images))
+        monkeypatch.setattr("outfield.backbone.backbone.bar", bar)
+        backbone(seeded(Plain), size=224).extract(images)
+        assert seen[0] == ("features of lookup", 25, "images", 0)
+        assert [done for done, _ in seen[1:]] == [10, 20, 25]
+        assert all(decoded <= done + 10 for done, decoded in seen[1:])
 
 
 class Overflowing(Plain):

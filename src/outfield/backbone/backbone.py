@@ -254,12 +254,13 @@ class Backbone:
             self._check_names(images)
         device = self.device
         extraction = Extraction(self.network, device, self.input, self.head, odin, precision)
-        batches = read(images, self.input.size, batch_size, workers, pinned=device.type == "cuda")
+        rows = extraction.at_once(batch_size)
+        batches = read(images, self.input.size, rows, workers, pinned=device.type == "cuda")
         fields: dict[str, Tensor] = {}
         with (
             bar(f"features of {images.name}", len(images), "images") as advance,
             contextlib.closing(batches),
-            contextlib.closing(extraction.run(batches, batch_size)) as pieces,
+            contextlib.closing(extraction.run(batches, rows)) as pieces,
         ):
             for start, piece in pieces:
                 if not fields:

@@ -69,12 +69,18 @@ class Extraction:
         self._warned: set[str] = set()
         self._random: Seeded | None = Seeded()
 
+    def at_once(self, rows: int) -> int:
+        """How many images are best given to the network at once, of at most so many."""
+        if self.device.type != "cpu":
+            return rows
+        return min(rows, max(1, PIXELS_ON_A_CPU // math.prod(self.expects.size)))
+
     def run(self, batches: Iterable[Tensor], rows: int) -> Generator[tuple[int, Fields], None, None]:
         """Features, logits and what else was asked for, in float32 on the CPU, in consecutive pieces.
 
         Args:
             batches: bytes (n, H, W, 3), in order.
-            rows: that the network is given at once, at most; halved where memory ends.
+            rows: that the network is given at once; halved where memory ends.
 
         Yields:
             The number of the first image, and the fields of the piece by name.
@@ -83,8 +89,6 @@ class Extraction:
             InputError: memory is too small for one image, or outputs are not finite.
         """
         self._rows = rows
-        if self.device.type == "cpu":
-            self._rows = min(rows, max(1, PIXELS_ON_A_CPU // math.prod(self.expects.size)))
         flights: deque[_Flight] = deque()
         start = 0
         with undisturbed(self.network), self._on_device():

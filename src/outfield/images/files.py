@@ -159,7 +159,12 @@ class ImageFiles(EncodedImages):
         """
         if not os.path.isdir(as_path(folder, "folder")):
             raise StorageError(f"cannot read {folder}: there is no such folder")
-        names = sorted(image_names(folder), key=lambda found: found.split("/"))
+        names: list[str] = []
+        with bar(f"looking through {folder}", unit="images") as advance:
+            for found in image_names(folder):
+                names.append(found)
+                advance(len(names))
+        names.sort(key=lambda found: found.split("/"))
         if not names:
             raise InputError(f"there is no image in {folder}; images end with {', '.join(ENDINGS)}")
         if any("/" not in found for found in names):
