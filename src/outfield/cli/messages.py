@@ -20,6 +20,7 @@ from outfield.progress import hidden
 log = logging.getLogger("outfield")
 
 _WORDS = {logging.WARNING: ("warning:", "33"), logging.ERROR: ("error:", "31")}
+_FOR_PYTHON = re.compile(r",? (?:or )?in Python \w+=\w+")
 _FLAGS = re.compile(r"\b(download|allow_missing|labels|odin)=(True|False)\b")
 
 
@@ -69,5 +70,8 @@ def in_options(error: OutfieldError) -> str:
 
     >>> in_options(OutfieldError("download=True gets it; or labels=False"))
     '--download gets it; or --no-labels'
+    >>> in_options(OutfieldError("it is downloaded with --download, in Python download=True; try it"))
+    'it is downloaded with --download; try it'
     """
-    return _FLAGS.sub(lambda found: f"--{'' if found[2] == 'True' else 'no-'}{found[1].replace('_', '-')}", str(error))
+    text = _FOR_PYTHON.sub("", str(error))
+    return _FLAGS.sub(lambda found: f"--{'' if found[2] == 'True' else 'no-'}{found[1].replace('_', '-')}", text)

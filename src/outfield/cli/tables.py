@@ -20,9 +20,7 @@ def print_table(table: Table) -> None:
     from rich.table import Table as RichTable
     from rich.text import Text  # as it is: brackets in a name are no markup
 
-    shown = RichTable(
-        title=Text(table.title), title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False
-    )
+    shown = RichTable(header_style="bold", box=None, pad_edge=False)
     for column, name in enumerate(table.header):
         words = column < table.left
         shown.add_column(
@@ -32,4 +30,6 @@ def print_table(table: Table) -> None:
         shown.add_row(*map(Text, row))
     natural = Console(width=1000).measure(shown).maximum
     fits = table.left == len(table.header) and sys.stdout.isatty()
-    Console(highlight=False, width=None if fits else natural).print(shown)
+    console = Console(highlight=False, width=None if fits else natural)
+    console.print(Text(table.title, style="bold"), soft_wrap=True)  # the terminal breaks it, not the table's width
+    console.print(shown)
