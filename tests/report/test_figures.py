@@ -21,6 +21,7 @@ from outfield.report import figures
 from outfield.report.drawing import new_figure, subplots, svg_text
 from outfield.report.figures import chart, histograms, roc
 
+FEW = Protocol("known", near=("a",), mid=(), far=())
 NAMES = {"sets", "roc", "histograms", "features", "training"}
 
 
@@ -88,7 +89,7 @@ def test_a_figure_is_written_whole_or_not_at_all(run, tmp_path, monkeypatch):
 
 
 def test_figures_of_an_earlier_run_do_not_stay(tmp_path):
-    run = make_run(backbones=("one",), n=12)
+    run = make_run(FEW, backbones=("one",), detectors=("EBM",), n=12)
     names = {path.name for path in figures.write_figures(run, tmp_path)}
     assert "training.png" in names
     (tmp_path / "mine.png").write_text("mine")
@@ -311,9 +312,9 @@ def test_training_of_one_epoch_or_of_different_lengths():
     assert not figures.training_chart(run).panels
 
 
-def test_settings_of_matplotlib_stay_as_they_are(run, tmp_path, monkeypatch):
+def test_settings_of_matplotlib_stay_as_they_are(tmp_path, monkeypatch):
     """They belong to the whole process: another thread would see them changed, and a user's own must not show in figures."""
-    plain = tmp_path / "plain"
+    run, plain = make_run(FEW, ("one",), ("EBM",), n=20), tmp_path / "plain"
     figures.write_figures(run, plain)
     with matplotlib.rc_context(
         {"axes.grid": True, "text.color": "red", "font.family": "serif", "axes.facecolor": "black"}

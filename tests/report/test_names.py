@@ -14,13 +14,13 @@ from tests.helpers.html_tree import parse
 from outfield.benchmark.claims import Claim
 from outfield.benchmark.evaluation import Result
 from outfield.benchmark.protocol import Protocol
-from outfield.report.benchmark_files import read_run
+from outfield.report.benchmark_files import read_run, write_tables
 from outfield.report.escaping import csv_cell, markdown, tex, visible
 from outfield.report.evaluation import results_csv
+from outfield.report.figures import write_figures
 from outfield.report.page import page
 from outfield.report.page.environment import asset
 from outfield.report.table import Table
-from outfield.report.write import write_report
 
 NASTY = [
     "<script>alert(1)</script>",
@@ -71,7 +71,7 @@ def test_the_page_shows_every_name_as_it_is(nasty):
 @pytest.mark.parametrize("nasty", NASTY, ids=range(len(NASTY)))
 def test_files_hold_every_name_as_text(nasty, tmp_path):
     run = nasty_run(nasty)
-    files = {path.name: path for path in write_report(run, tmp_path)}
+    files = {path.name: path for path in write_tables(run, tmp_path)}
     assert read_run(tmp_path).records == run.records  # to the letter
     json.loads(files["results.json"].read_text())
     rows = list(csv.DictReader(files["results.csv"].read_text().splitlines(keepends=True)))
@@ -89,6 +89,12 @@ def test_files_hold_every_name_as_text(nasty, tmp_path):
     bare = re.sub(r"\\[{}]", "", latex)
     assert bare.count("{") == bare.count("}")
     assert "\n\n\n" not in latex
+
+
+def test_figures_are_drawn_whatever_names_they_have(tmp_path):
+    protocol = Protocol("known", near=tuple(NASTY[:2]), mid=(), far=())
+    run = make_run(protocol, backbones=(NASTY[8],), detectors=("EBM", *NASTY), seeds=(0,), n=5)
+    assert len(write_figures(run, tmp_path)) == 5
 
 
 def test_spreadsheets_compute_nothing():
