@@ -107,6 +107,22 @@ class TestPyTorch:
         (eager, _), (fused, _) = both(training, z, **others)
         assert apart(eager[0], fused[0]) < 1e-5
 
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+    def test_a_packed_product_is_the_product(self, dtype):
+        if not packing._works(dtype) or (dtype == torch.bfloat16 and not engine.has_bfloat16(torch.device("cpu"))):
+            pytest.skip("this build of PyTorch cannot pack")
+        g = torch.Generator().manual_seed(0)
+        weight, x, bias = (torch.randn(*shape, generator=g).to(dtype) for shape in ((256, 256), (9, 256), (256,)))
+        packed = packing.pack(weight)
+        assert packed is not None
+        assert packing.pack(weight[:255]) is None  # too small to be worth it
+        exact = x.double() @ weight.double().T + bias.double()
+        limit = 1e-5 if dtype == torch.float32 else 0.02
+        for activation, expected in (("none", exact), ("leaky_relu", nn.functional.leaky_relu(exact, 0.3))):
+            found = packed(x, bias, activation, 0.3).double()
+            assert float((found - expected).abs().max() / expected.abs().max()) < limit
+        assert float((packed(x, None, "none", 0.3).double() - exact + bias).abs().max() / exact.abs().max()) < limit
+
     def test_a_build_without_the_packed_product_is_noticed(self, monkeypatch):
         monkeypatch.setattr(packing, "SMALLEST", 0)
         monkeypatch.setattr(packing.Packed, "__call__", lambda self, x, *_: torch.zeros(len(x), len(x)))
@@ -151,6 +167,20 @@ class TestPyTorch:
         for name in ("eager", "fused"):
             rounded, _ = fit(dataclasses.replace(TRAINING, precision="bfloat16", engine=name), z, labels)
             assert 1e-7 < apart(exact[0], rounded[0]) < 0.02
+
+    def test_chains_in_bfloat16_see_where_they_are(self):
+        """With moves this long, gradients at old positions would lead elsewhere."""
+        if not engine.has_bfloat16(torch.device("cpu")):
+            pytest.skip("this CPU has no units for bfloat16")
+        z, _ = rows()
+        training = dataclasses.replace(TRAINING, learning_rate=1e-30, input_noise=0.0, start="data")
+        far = of.Langevin(steps=12, step_size=(3.0, 3.0), noise_std=(0.0, 0.0))
+        negative = {}
+        for precision, name in (("float32", "eager"), ("bfloat16", "eager"), ("bfloat16", "fused")):
+            settings = dataclasses.replace(training, precision=precision, engine=name)
+            _, [history] = fit(settings, z, project="none", sampler=far)
+            negative[precision, name] = history.negative_energy[0]
+        assert list(negative.values()) == pytest.approx([negative["float32", "eager"]] * 3, rel=0.02)
 
     def test_seeds_together_are_the_seeds_alone(self):
         z, labels = rows()

@@ -348,6 +348,18 @@ class TestLearningAgain:
         assert torch.equal(mixture.energy(z), before)
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_pieces_need_not_hold_every_class(workers):
+    g = torch.Generator().manual_seed(0)
+    z = torch.randn(60, 3, generator=g, dtype=torch.float64)
+    labels = torch.tensor([0, 1, 2] * 6 + [0, 1] * 6 + [0] * 12 + [1, 0] * 6 + [3, 0, 0] * 2)
+    found = of.ClassStatistics.over(zip(z.split(6), labels.split(6), strict=True), workers)
+    assert found.counts.tolist() == torch.bincount(labels).tolist()
+    _, means, covariance = by_the_book(z, labels)
+    torch.testing.assert_close(found.means, means)
+    torch.testing.assert_close(found.scatter / 60, covariance)
+
+
 class TestRefusals:
     good = torch.rand(4, 3), torch.tensor([0, 0, 1, 1])
 
