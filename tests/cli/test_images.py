@@ -15,6 +15,7 @@ from tests.helpers.program import outfield as run_program
 from tests.helpers.samples import quick
 
 import outfield as of
+from outfield.benchmark.paper import ROWS
 from outfield.benchmark.saved import load_run, save_run
 from outfield.errors import FileFormatError
 from outfield.files.storage import read
@@ -123,7 +124,7 @@ def test_extracted_features_feed_fit_and_evaluate(data, networks, tmp_path):
 
 def test_from_images_to_the_report(data, networks, tmp_path, monkeypatch):
     """In this process, because a benchmark's detectors are the paper's, which are too slow for a test: here they are quick."""
-    monkeypatch.setattr(of.benchmark, "detectors_from_text", lambda *_: {name: quick(name) for name in of.DETECTORS})
+    monkeypatch.setattr(of.benchmark, "detectors_from_text", lambda *_: {name: quick(name) for name in ROWS})
     command = [
         "benchmark",
         "cifar10",

@@ -52,10 +52,25 @@ def test_odin_resolves_small_differences_at_a_high_temperature():
     assert scores[1] < scores[0]
 
 
-@given(logits)
-def test_energy_logits_is_minus_log_sum_exp(values):
-    score = of.EnergyLogits().fit(with_logits(values)).score(with_logits(values)).double()
-    torch.testing.assert_close(score, -torch.tensor(values).logsumexp(1), atol=1e-5, rtol=1e-6)
+@given(logits, st.sampled_from([0.25, 1.0, 3.0, 1000.0]))
+def test_energy_logits_is_minus_the_tempered_log_sum_exp(values, temperature):
+    score = of.EnergyLogits(temperature).fit(with_logits(values)).score(with_logits(values)).double()
+    expected = -temperature * torch.tensor(np.exp(values / temperature - 50 / temperature).sum(1)).log() - 50
+    torch.testing.assert_close(score, expected, atol=1e-4, rtol=1e-5)
+
+
+def test_temperatures_change_scores():
+    """At T = 1 and T = 1000 the three detectors give these figures for l = (2, 0, 0), by hand."""
+    data = with_logits(np.array([[2.0, 0.0, 0.0]]))
+    e = np.exp
+    for detector, expected in (
+        (of.MSP(), 2 / (2 + e(2))),
+        (of.ODIN(1.0), np.log((2 + e(2)) / 3) - 2),
+        (of.ODIN(), 1000 * np.log((2 + e(2e-3)) / 3) - 2),
+        (of.EnergyLogits(), -np.log(2 + e(2))),
+        (of.EnergyLogits(1000.0), -1000 * np.log(2 + e(2e-3))),
+    ):
+        assert float(detector.fit(data).score(data)) == pytest.approx(expected, rel=1e-5)
 
 
 def test_ssd_is_the_smallest_distance(train_set, test_set):

@@ -25,7 +25,7 @@ from outfield.features.set import FeatureSource
 
 @register
 class EnergyCorrected(LearnedEnergy):
-    """A prior whose energy a network corrects: the paper's method (Lafon, Rambour & Thome 2022).
+    """A prior whose energy a network corrects, the paper's method (Lafon, Rambour & Thome 2022).
 
     score = E_θ(z) + E_prior(z) / T_prior, with E_θ = network / T trained by maximum likelihood, chains starting from the prior.
     The defaults are the paper's.

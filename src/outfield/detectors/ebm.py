@@ -16,7 +16,7 @@ from outfield.energy.settings import Training
 
 @register
 class EBM(LearnedEnergy):
-    """An energy-based model on its own ("ours without mixture" in the paper).
+    """An energy-based model on its own (Lafon, Rambour & Thome 2022, "ours without mixture").
 
     score = E_θ(z) = network(z) / T, trained by maximum likelihood with chains that start from N(0, I).
     The defaults are the paper's. 200 steps a batch make it ten times as costly as the correction.

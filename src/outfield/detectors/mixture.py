@@ -86,7 +86,7 @@ class SSD(MixtureDetector):
 
 @register
 class GaussianMixture(MixtureDetector):
-    """Energy of the mixture of Gaussians ("ours without energy" in the paper).
+    """Energy of the mixture of Gaussians (Lafon, Rambour & Thome 2022, "ours without energy").
 
     score = −log Σ_c π_c exp(−½ (z − μ_c)ᵀ Σ⁻¹ (z − μ_c)).
     """

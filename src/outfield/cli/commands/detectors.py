@@ -17,11 +17,20 @@ def detectors(
     name: Annotated[
         str | None, typer.Argument(help="One detector, to see every setting that fit --set can change.")
     ] = None,
+    markdown: Annotated[
+        bool,
+        typer.Option("--markdown", help="Print the table of docs/detectors.md: what each is, whose, what it reads."),
+    ] = False,
 ) -> None:
     """List the detectors, what they need and what can be set."""
     from outfield.detectors import DETECTORS
     from outfield.report.table import Table
 
+    if markdown:
+        from outfield.detectors import listing
+
+        say(listing.markdown().rstrip("\n"))
+        return
     if name is not None:
         _one(name)
         return

@@ -1,0 +1,58 @@
+"""The detectors in words, as their classes tell: for the command line and for the table in docs/detectors.md."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from dataclasses import dataclass
+
+from outfield.detectors.registry import DETECTORS
+
+HEADER = ("detector", "what it is", "reference", "to fit", "to score")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One detector in words.
+
+    Attributes:
+        name: of its class.
+        what: the first line of its documentation, without the reference.
+        reference: whose method it is; empty where the documentation names nobody.
+        to_fit: fields that fit reads, with default settings.
+        to_score: fields that score reads.
+    """
+
+    name: str
+    what: str
+    reference: str
+    to_fit: tuple[str, ...]
+    to_score: tuple[str, ...]
+
+
+def entries() -> list[Entry]:
+    """Every detector, in the order of :data:`outfield.DETECTORS`."""
+    return [_entry(name) for name in DETECTORS]
+
+
+def _entry(name: str) -> Entry:
+    detector = DETECTORS[name]()
+    first = (inspect.getdoc(type(detector)) or "").partition("\n")[0]
+    what, reference, rest = re.fullmatch(r"(.*?)(?: \(([^()]*\d{4}[^()]*)\))?(\.?)", first).groups()  # type: ignore[union-attr]
+    learns = bool(detector.needs_to_fit) or "features" in detector.score_needs
+    to_fit = ("features", *detector.needs_to_fit) if learns else ()
+    return Entry(name, what + rest, reference or "", to_fit, detector.score_needs)
+
+
+def markdown() -> str:
+    """All of them as a table in Markdown."""
+    rows = [
+        (f"`{one.name}`", one.what, one.reference or "–", _fields(one.to_fit), _fields(one.to_score))
+        for one in entries()
+    ]
+    lines = [HEADER, ("---",) * len(HEADER), *rows]
+    return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
+
+
+def _fields(names: tuple[str, ...]) -> str:
+    return ", ".join(f"`{name}`" for name in names) or "nothing"
