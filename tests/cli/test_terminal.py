@@ -149,6 +149,7 @@ INTERRUPTED = """
 import os, signal, sys, threading
 from outfield.cli import main
 import outfield.{module} as module
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job begins with Ctrl-C switched off
 def interrupt(*_, **__):
     os.kill(os.getpid(), signal.SIGINT)
     threading.Event().wait(20)

@@ -83,7 +83,8 @@ class MLP:
         require_number("slope", self.slope, least=0, most=1e6)
 
     def build(self, width: int, seed: int) -> nn.Module:
-        return _stacked([], self._widths(width), float(self.slope), _generator(width, seed))
+        generator = _generator(width, seed)  # first: it refuses what is no width
+        return _stacked([], self._widths(width), float(self.slope), generator)
 
     def weights(self, width: int) -> int:
         """How many numbers the network has."""
