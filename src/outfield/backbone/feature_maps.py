@@ -56,7 +56,7 @@ class FeatureMap:
 
 
 class Passing(NamedTuple):
-    """A tensor that went into or out of a module, as the so-manieth."""
+    """A tensor that went into or out of a module; ``order`` counts such events."""
 
     order: int
     module: nn.Module

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch import nn
 
 from outfield.backbone.architectures import Classifier, has_small_stem, save_classifier, split_name
 from outfield.backbone.input import check_size
+from outfield.classifier.curve import Curve
 from outfield.classifier.learner import Learner
 from outfield.classifier.pixels import Pixels, check_source
 from outfield.classifier.recipe import Recipe
@@ -26,40 +27,6 @@ from outfield.errors import DivergenceError, FileFormatError, InputError
 from outfield.files import atomic, storage
 from outfield.files.paths import as_path, check_output
 from outfield.images.source import ImageSource
-from outfield.percent import percent
-
-
-@dataclass
-class Curve:
-    """What each epoch gave: mean loss and accuracy on the augmented training images, accuracy on the test images, seconds.
-
-    The test accuracy is None in epochs after which it was not looked at.
-    """
-
-    loss: list[float] = field(default_factory=list)
-    train_accuracy: list[float] = field(default_factory=list)
-    test_accuracy: list[float | None] = field(default_factory=list)
-    seconds: list[float] = field(default_factory=list)
-
-    def __len__(self) -> int:
-        return len(self.loss)
-
-    def check(self, epochs: int) -> None:
-        """Raise a ValueError where this is not the curve of at most so many epochs."""
-        lists = {name: value for name, value in vars(self).items() if isinstance(value, list)}
-        if len(lists) < 4 or len({len(value) for value in lists.values()}) > 1 or len(self) > epochs:
-            raise ValueError(f"its curve is not that of at most {epochs} epochs")
-        for name, value in lists.items():
-            if not all(isinstance(x, float | int) or (x is None and name == "test_accuracy") for x in value):
-                raise ValueError(f"its {name} holds something else than numbers")
-
-    def last(self) -> str:
-        """The last epoch in words."""
-        if not len(self):
-            return "no epoch yet"
-        tested = self.test_accuracy[-1]
-        said = f"loss {self.loss[-1]:.4f}, training accuracy {percent(self.train_accuracy[-1], 2)}"
-        return said if tested is None else f"{said}, test accuracy {percent(tested, 2)}"
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from outfield.errors import InputError
 from outfield.progress import Advance, bar, is_shown
 
 if TYPE_CHECKING:
+    from outfield.classifier.curve import Curve
     from outfield.classifier.recipe import Recipe
-    from outfield.classifier.train import Curve
     from outfield.images.source import ImageSource
 
 
