@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import socket
 
 import pytest
 from tests.helpers.server import serving
@@ -54,6 +56,48 @@ def test_anything_else_leaves_what_was_there(server, tmp_path, path, said):
     assert "127.0.0.1" in str(caught.value)
     assert (tmp_path / "there").read_text() == "old"
     assert [found.name for found in tmp_path.iterdir()] == ["there"]
+
+
+def test_a_part_of_the_file_is_refused_also_where_its_size_is_not_known(server, tmp_path):
+    server.files["/short"] = CONTENT[:-1]
+    server.declared["/short"] = len(CONTENT)
+    with pytest.raises(of.StorageError, match=r"it sent 2,303,999 of 2,304,000 bytes|IncompleteRead"):
+        download(f"{server.address}/short", tmp_path / "a", SHA256)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_endless_file_of_unknown_size_is_cut_off(server, tmp_path, monkeypatch):
+    server.files["/a.bin"] = CONTENT
+    monkeypatch.setattr("outfield.files.download.SIZE_AT_MOST", len(CONTENT))
+    download(f"{server.address}/a.bin", tmp_path / "a", SHA256)
+    monkeypatch.setattr("outfield.files.download.SIZE_AT_MOST", len(CONTENT) - 1)
+    with pytest.raises(of.StorageError, match="sends more than"):
+        download(f"{server.address}/a.bin", tmp_path / "b", SHA256)
+
+
+def test_a_server_that_is_silent_is_not_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    monkeypatch.setattr("outfield.files.download.SECONDS", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}/a"
+        with pytest.raises(of.StorageError, match=rf"cannot download {address}: .*timed out"):
+            download(address, tmp_path / "a", SHA256)
+
+
+def test_what_is_shown_counts_megabytes(server, tmp_path, monkeypatch):
+    shown = []
+
+    @contextlib.contextmanager
+    def bar(title, total=None, unit=""):
+        shown.append((title, total, unit))
+        yield shown.append
+
+    monkeypatch.setattr("outfield.files.download.bar", bar)
+    server.files["/set.tar"] = CONTENT
+    download(f"{server.address}/set.tar", tmp_path / "a", SHA256)
+    assert shown[0] == ("downloading set.tar", 2, "MB")
+    assert shown[-1] == 2
+    assert shown[1:] == sorted(shown[1:])
 
 
 @pytest.mark.parametrize("sha256", [SHA256[:8], SHA256[:63], "", SHA256[:7], "g" * 64])
