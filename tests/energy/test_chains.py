@@ -232,6 +232,16 @@ class TestStarts:
         again = start.begin(self.real, generator(1))
         assert sorted(again[:, 0].tolist()) == ends[:, 0].tolist()
 
+    @pytest.mark.parametrize("name", ["prior", "normal", "data", "replay"])
+    def test_points_are_where_the_batch_is(self, name):
+        prior = of.MixturePrior().fit(self.real, torch.zeros(6, dtype=torch.int64))
+        start = make_start(name, prior, 10, 0.5)
+        with torch.device("meta"):  # what a caller has chosen for itself
+            for _ in range(2):
+                begin = start.begin(self.real, generator())
+                start.end(begin)
+        assert (begin.device, begin.dtype, begin.shape) == (self.real.device, torch.float32, self.real.shape)
+
     def test_replay_renews_its_share(self):
         start = FromReplay(make_start("normal", None, 0, 0), size=4000, fresh_share=0.25)
         batch = torch.zeros(4000, 1)

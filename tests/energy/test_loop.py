@@ -76,6 +76,17 @@ def test_every_parameter_gets_a_gradient():
     assert all(float(p.grad.abs().max()) > 0 for p in model.network.parameters())
 
 
+def test_temperatures_are_one_unless_said_otherwise():
+    z = torch.rand(20, 6)
+    prior = of.MixturePrior().fit(z, torch.arange(20) % 2)
+    network = of.MLP(hidden=4, depth=0).build(6, 0)
+    torch.testing.assert_close(of.CorrectedEnergy(network, prior=prior)(z), network(z).squeeze(1) + prior.energy(z))
+    torch.testing.assert_close(of.CorrectedEnergy(network)(z), network(z).squeeze(1))
+    both = of.CorrectedEnergy(network, 4.0, prior, 3.0)
+    torch.testing.assert_close(both(z), network(z).squeeze(1) / 4 + prior.energy(z) / 3)
+    torch.testing.assert_close(both.residual(z), network(z).squeeze(1) / 4)
+
+
 def test_a_zero_residual_leaves_the_prior():
     z = torch.rand(20, 6)
     prior = of.MixturePrior().fit(z, torch.arange(20) % 2)

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import outfield as of
+from outfield.energy import rows
 from outfield.energy.projection import PROJECTIONS, identity, normalise, relu_sphere, resolve, sphere
 from outfield.energy.rows import projection_for
 
@@ -33,10 +34,24 @@ def test_auto_looks_for_negative_entries():
         resolve("cube", Z)
 
 
+def test_rows_of_a_set_are_its_features_normalised_piece_by_piece(monkeypatch):
+    monkeypatch.setattr(rows, "ROWS_AT_ONCE", 7)
+    data = of.FeatureSet(torch.randn(30, 4, generator=torch.Generator().manual_seed(0)).double())
+    with rows.rows_of(data, torch.device("cpu")) as z:
+        torch.testing.assert_close(z, normalise(data.features), rtol=0, atol=0)
+        assert rows.fingerprint(z) == rows.fingerprint(rows.RowsOnDisk(data, torch.device("cpu")))
+    on_disk = rows.RowsOnDisk(data, torch.device("cpu"))
+    chosen = torch.tensor([[3, 29], [0, 3]])
+    assert torch.equal(on_disk[chosen], normalise(data.features)[chosen])
+    assert torch.equal(on_disk[5:9], normalise(data.features)[5:9])
+    assert (len(on_disk), on_disk.shape, on_disk.dtype) == (30, (30, 4), torch.float32)
+    assert projection_for("auto", on_disk) == "sphere"
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_features_of_any_type_become_float32_rows_of_length_one(dtype):
-    rows = torch.tensor([[3.0, -4.0], [0.0, 0.0]], dtype=dtype)
-    found = normalise(rows)
+    features = torch.tensor([[3.0, -4.0], [0.0, 0.0]], dtype=dtype)
+    found = normalise(features)
     assert found.dtype == torch.float32
     torch.testing.assert_close(found, torch.tensor([[0.6, -0.8], [0.0, 0.0]]), rtol=1e-6, atol=1e-6)
 
@@ -45,5 +60,5 @@ def test_features_of_any_type_become_float32_rows_of_length_one(dtype):
     ("scale", "dtype"), [(1e30, torch.float32), (1e-30, torch.float32), (1e300, torch.float64), (1e-300, torch.float64)]
 )
 def test_neither_large_nor_small_features_are_lost(scale, dtype):
-    rows = torch.tensor([[3.0, -4.0]], dtype=dtype) * scale
-    torch.testing.assert_close(normalise(rows), torch.tensor([[0.6, -0.8]]), rtol=1e-6, atol=0)
+    features = torch.tensor([[3.0, -4.0]], dtype=dtype) * scale
+    torch.testing.assert_close(normalise(features), torch.tensor([[0.6, -0.8]]), rtol=1e-6, atol=0)
