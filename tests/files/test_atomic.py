@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import fcntl
 import os
+import platform
 import random
 import signal
 import time
 
+import numpy as np
 import pytest
 
 import outfield as of
@@ -80,7 +82,9 @@ def way(request, monkeypatch):
     return request.param
 
 
-def test_what_is_written_arrives(tmp_path, way):
+def test_what_is_written_arrives(tmp_path, way, monkeypatch):
+    if way != "unlinkable":
+        monkeypatch.delattr(scratch.Scratch, "_copy")
     for content in (b"", b"one", b"two" * 1_000_000):
         atomic.write_bytes(tmp_path / "file", content)
         assert (tmp_path / "file").read_bytes() == content
@@ -157,6 +161,48 @@ def test_two_writers_at_once(tmp_path, way):
     atomic.write_atomically(tmp_path / "file", outer)
     assert names(tmp_path) == ["file", "other"]
     assert (tmp_path / "file").read_bytes() == b"outer"
+
+
+def test_what_is_put_in_place_is_on_the_disk(tmp_path, monkeypatch, way):
+    synced = []
+    fsync, replace = os.fsync, os.replace
+    monkeypatch.setattr(
+        os, "fsync", lambda file: (synced.append((os.fstat(file).st_ino, os.fstat(file).st_size)), fsync(file))
+    )
+
+    def move(source, target):
+        assert synced[-1] == (os.stat(source).st_ino, 6)
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", move)
+    atomic.write_bytes(tmp_path / "file", b"bytes!")
+    assert (tmp_path / "file").read_bytes() == b"bytes!"
+
+
+def test_a_machine_is_known_by_more_than_its_name(monkeypatch):
+    scratch._machine.cache_clear()
+    here = scratch._machine()
+    scratch._machine.cache_clear()
+    monkeypatch.setattr(platform, "node", lambda: "another")
+    assert scratch._machine() == here  # its start has a number
+    scratch._machine.cache_clear()
+    monkeypatch.setattr(scratch.Path, "read_text", lambda path: (_ for _ in ()).throw(FileNotFoundError))
+    assert scratch._machine() not in (here, "another")
+    assert scratch.NAME.fullmatch(scratch._new_name())[1] == scratch._machine()
+    scratch._machine.cache_clear()
+
+
+def test_files_are_closed(tmp_path, way):
+    held = []
+    atomic.write_atomically(tmp_path / "file", held.append)
+    assert held[0].closed
+
+
+def test_arrays_for_numpy(tmp_path):
+    atomic.write_npz(tmp_path / "a.npz", {"a": np.arange(3), "b": np.ones((2, 2))})
+    with np.load(tmp_path / "a.npz") as found:
+        assert found["a"].tolist() == [0, 1, 2]
+        assert found["b"].tolist() == [[1, 1], [1, 1]]
 
 
 def test_permissions_are_those_of_any_new_file(tmp_path, way):

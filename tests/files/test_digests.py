@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+
+import numpy as np
 import pytest
 import torch
 from tests.helpers.old_files import write_old, write_old_npz
@@ -9,6 +12,8 @@ from tests.helpers.samples import make_set
 
 import outfield as of
 from outfield.files import storage
+from outfield.files.npy import find_npy
+from outfield.files.npz import open_archive
 
 FIELDS = ("features", "labels", "logits")
 
@@ -98,6 +103,37 @@ def test_arrays_cannot_be_added_taken_away_or_exchanged(tmp_path, data):
         path.write_bytes(content.replace(old, new))
         with pytest.raises(of.FileFormatError, match="changed after it was written"):
             of.FeatureSet.load(path)
+
+
+def test_a_header_that_lost_its_name_is_not_a_foreign_file(tmp_path, data):
+    path = tmp_path / "set.safetensors"
+    data.save(path)
+    content = path.read_bytes()
+    assert content.count(b'"outfield": ') == 1
+    path.write_bytes(content.replace(b'"outfield": ', b'"outfielt": '))
+    for use in (of.FeatureSet.load, of.open_features):
+        with pytest.raises(of.FileFormatError, match="its header has another name"):
+            use(path)
+
+
+@pytest.mark.parametrize("ending", [".safetensors", ".npz", ".npy"])
+def test_rows_of_a_file_that_changes_are_an_error(tmp_path, data, ending):
+    path = tmp_path / f"set{ending}"
+    np.save(path, data.features.numpy()) if ending == ".npy" else data.save(path)
+    if ending == ".npy":
+        array = find_npy(path)
+    elif ending == ".npz":
+        with open_archive(path) as archive:
+            array = archive.find(["features"])["features"]
+    else:
+        array = storage.find(path, "FeatureSet")[1]["features"]
+    with array.rows() as rows:
+        assert np.array_equal(rows.read(200), data.features[:200])
+        os.utime(path)  # as good as a change
+        with pytest.raises(of.FileFormatError, match="changed while it was being read"):
+            rows.read(100)
+    with pytest.raises(of.FileFormatError, match="changed while it was being read"):
+        array.read()
 
 
 def test_a_header_is_as_it_will_be_read(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -103,6 +104,16 @@ def test_what_cannot_be_read(use, places):
         for path in (place, str(place), Named(str(place))):
             with pytest.raises(of.StorageError, match=r"cannot read .*safetensors: "):
                 use(path)
+
+
+def test_no_descriptor_is_left_open(places, tmp_path):
+    write_bytes(tmp_path / "x.safetensors", b"no tensors")
+    before = len(os.listdir("/proc/self/fd"))
+    for use in (READ | WRITE).values():
+        for path in (*places.values(), tmp_path / "x.safetensors"):
+            with contextlib.suppress(of.OutfieldError):
+                use(path)
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 @by_name(WRITE)

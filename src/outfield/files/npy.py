@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,13 +25,17 @@ LONGEST = 10_000
 """Bytes of the longest header that is read, as in numpy."""
 MOST_SIDES = 32
 """Dimensions of an array: as many as every numpy has."""
+OTHERS = "SUVMm"
+"""The kinds that are bytes, text, tables and times."""
 ITEM = re.compile(
-    r"""\s* (['"]) (?P<key>descr|fortran_order|shape) \1 \s* : \s*
-    (?: (['"])(?P<descr>[^'"]*)\3 | (?P<order>True|False) | \((?P<shape>[\d\sL,]*)\) | (?P<fields>\[.*\]) )
+    r"""\s* (['"]) (?P<name>descr|fortran_order|shape) \1 \s* : \s*
+    (?: (['"])(?P<text>[^'"]*)\3 | (?P<truth>True|False) | \((?P<tuple>[\d\sL,]*)\) | (?P<list>\[.*\]) )
     \s* (?:,\s*|$)""",
     re.DOTALL | re.VERBOSE,
 )
 """One entry of the header."""
+KINDS = {"descr": ("text", "list"), "fortran_order": ("truth",), "shape": ("tuple",)}
+"""What each entry may be; a list describes the columns of a table."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +52,7 @@ class NpyHeader:
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     columns_first: bool
-    raw: bytes = field(repr=False)
+    raw: bytes
 
 
 def read_header(path: PathLike, read: Callable[[int], bytes], kinds: str = NUMBERS) -> NpyHeader:
@@ -62,62 +67,55 @@ def read_header(path: PathLike, read: Callable[[int], bytes], kinds: str = NUMBE
         FileFormatError: it is not such a header, or its array would have to be unpickled.
         InputError: it is an array of something else than numbers.
     """
-    start = read(8)
-    version = tuple(start[6:8])
+
+    def exactly(count: int) -> bytes:
+        content = read(count)
+        if len(content) < count:
+            raise _broken(path, "its header does not end")
+        return content
+
+    start = exactly(8)
+    version = tuple(start[6:])
     if start[:6] != MAGIC or version not in LENGTHS:
         raise _broken(path, f"it begins with {start!r}")
-    size = read(struct.calcsize(LENGTHS[version]))
-    if len(size) < struct.calcsize(LENGTHS[version]):
-        raise _broken(path, "its header does not end")
+    size = exactly(struct.calcsize(LENGTHS[version]))
     (length,) = struct.unpack(LENGTHS[version], size)
     if length > LONGEST:
         raise _broken(path, f"its header is said to have {length:,} bytes")
-    text = read(length)
-    if len(text) < length:
-        raise _broken(path, "its header does not end")
+    text = exactly(length)
     entries = _entries(path, text.decode("latin1"))
-    dtype = _dtype(path, entries, kinds)
     shape = _shape(path, entries["shape"])
-    return NpyHeader(dtype, shape, entries["order"] == "True" and len(shape) > 1, start + size + text)
+    columns_first = entries["fortran_order"] == "True" and len(shape) > 1
+    return NpyHeader(_dtype(path, entries["descr"], kinds), shape, columns_first, start + size + text)
 
 
 def _entries(path: PathLike, text: str) -> dict[str, str]:
-    """The three entries, each once: descr (or, of a table, fields), order and shape."""
+    """The three entries, each once."""
     inside = re.fullmatch(r"\s*\{(.*)\}\s*", text, re.DOTALL)
     found: dict[str, str] = {}
     at, content = 0, inside[1] if inside else ""
     while match := ITEM.match(content, at):
-        at = match.end()
-        kind = str(match.lastgroup)
-        if kind != {"fortran_order": "order"}.get(match["key"], match["key"]) and (match["key"], kind) != (
-            "descr",
-            "fields",
-        ):
-            raise _broken(path, f"its {match['key']} is none")
-        if kind in found:
-            raise _broken(path, f"{match['key']} stands twice")
-        found[kind] = match[kind]
-    if content[at:].strip() or not ({"order", "shape"} <= found.keys() and len(found) == 3):
+        at, name, kind = match.end(), match["name"], str(match.lastgroup)
+        if kind not in KINDS[name] or name in found:
+            raise _broken(path, f"its {name} is none, or stands twice")
+        found[name] = match[kind]
+    if at < len(content) or len(found) < len(KINDS):
         raise _broken(path, f"its header is {text[:100]!r}")
     return found
 
 
-def _dtype(path: PathLike, entries: dict[str, str], kinds: str) -> np.dtype[Any]:
-    described = entries.get("descr", "V")
-    match = re.fullmatch(r"[<>=|]?([a-zA-Z?])(\d{0,9})(\[\w*\])?", described)
+def _dtype(path: PathLike, described: str, kinds: str) -> np.dtype[Any]:
+    match = re.fullmatch(r"[<>=|]?([a-zA-Z?])\d{0,9}(\[\w*\])?", described)
     if match and match[1] == "O":
         raise FileFormatError(f"{path} holds pickled objects, which are never unpickled; save plain arrays")
-    if match and match[1] not in kinds and match[1] in "SUVMm":
-        raise InputError(f"{path} must hold an array of numbers; it holds {entries.get('fields', described)}")
-    if not match or match[1] not in kinds:
-        raise _broken(path, f"it holds numbers of the type {described!r}")
-    try:
-        dtype = np.dtype(described)
-    except (TypeError, ValueError) as error:
-        raise _broken(path, f"it holds numbers of the type {described!r}") from error
-    if not dtype.itemsize:
-        raise _broken(path, "its entries have no length")
-    return dtype
+    if match and match[1] in kinds:
+        with contextlib.suppress(TypeError, ValueError):
+            dtype = np.dtype(described)
+            if dtype.itemsize:
+                return dtype
+    if described.startswith("[") or (match and match[1] in OTHERS):
+        raise InputError(f"{path} must hold an array of numbers; it holds {described}")
+    raise _broken(path, f"it holds numbers of the type {described!r}")
 
 
 def _shape(path: PathLike, text: str) -> tuple[int, ...]:

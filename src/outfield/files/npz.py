@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import IO, Any
 
 import numpy as np
@@ -173,7 +173,7 @@ class PackedArray(StoredArray):
     picks_rows = False
 
     member: str
-    begin: int = field(repr=False)
+    begin: int
 
     def bytes_of(self, file: io.FileIO) -> Bytes:
         return _Unpacked(self, file)
@@ -195,8 +195,3 @@ class _Unpacked:
                     raise broken(self.stamp, f"{self.member} ends too early")
                 view[done : done + len(piece)] = piece
                 done += len(piece)
-
-    def end(self) -> None:
-        with zip_errors(self.stamp):
-            if self.content.read(1):
-                raise broken(self.stamp, f"{self.member} does not end")

@@ -14,7 +14,6 @@ import platform
 import re
 import secrets
 import shutil
-import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -120,21 +119,17 @@ def remove_leftovers(folder: Path) -> None:
     with contextlib.suppress(OSError):
         for entry in os.scandir(folder):
             match = NAME.fullmatch(entry.name)
-            if match:
+            if match and entry.is_file(follow_symlinks=False):
                 with contextlib.suppress(OSError):
-                    _remove_if_abandoned(Path(entry.path), match[1] == _machine())
+                    _remove_if_abandoned(entry.path, match[1] == _machine())
 
 
-def _remove_if_abandoned(path: Path, ours: bool) -> None:
-    descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+def _remove_if_abandoned(path: str, ours: bool) -> None:
+    descriptor = os.open(path, os.O_RDWR)
     try:
-        held = os.fstat(descriptor)
-        old = time.time() - held.st_mtime > A_DAY
-        if not stat.S_ISREG(held.st_mode) or not (ours or old) or not _lock(descriptor):
-            return
-        there = path.stat(follow_symlinks=False)
-        if (there.st_dev, there.st_ino) == (held.st_dev, held.st_ino):
-            path.unlink()
+        old = time.time() - os.fstat(descriptor).st_mtime > A_DAY
+        if (ours or old) and _lock(descriptor):
+            os.unlink(path)  # no name is used twice: it is this file, or is gone
     finally:
         os.close(descriptor)
 

@@ -29,9 +29,6 @@ class Bytes(Protocol):
     def fill(self, view: memoryview) -> None:
         """Put the next bytes into all of ``view``."""
 
-    def end(self) -> None:
-        """Raise a :class:`outfield.FileFormatError` if bytes are left, or if they were not those that were written."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class StoredArray(ABC):
@@ -188,9 +185,6 @@ class _Plain:
         fill(self.file, view, self.at, self.array.stamp.path)
         self.at += len(view)
 
-    def end(self) -> None:
-        pass
-
 
 class _Pass:
     """One pass over the bytes of an array, compared with what was written when the last of them were read."""
@@ -213,7 +207,6 @@ class _Pass:
                 self._end()
 
     def _end(self) -> None:
-        self.bytes.end()
         if self.comparison is not None:
             self.comparison.finish()
 

@@ -119,7 +119,7 @@ def _array(stamp: Stamp, offset: int, name: str, entry: Any) -> ArrayOnDisk:
             f"{stamp.path} holds numbers of the type {dtype} in {name!r}; known are {', '.join(DTYPES)}"
         )
     found = ArrayOnDisk(stamp=stamp, offset=offset + start, dtype=DTYPES[dtype], shape=shape)
-    if end - start != found.size or offset + end > stamp.size or found.extent >= 2**63:
+    if end - start != found.size or found.extent >= 2**63:
         raise FileFormatError(f"{stamp.path} is truncated: it should hold a tensor of shape {shape}")
     return found
 

@@ -14,7 +14,7 @@ from typing import IO
 from outfield.errors import FileFormatError, OutfieldError
 from outfield.files.opened import Stamp, read_at
 
-LONGEST_TABLE = 2**22
+LONGEST_TABLE = 2**20
 """Bytes of the longest table of contents that is read: some ten thousand members."""
 BEST_RATE = 1100
 """What deflate can make of one byte (1032), and a little more."""
