@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 
 import numpy as np
@@ -143,6 +144,21 @@ def test_a_header_is_as_it_will_be_read(tmp_path):
     assert found["numbers"] == {"10": "ten", "9": "nine"}
     assert found["pair"] == [1, 2]
     assert found["text"] == header["text"]
+
+
+def test_weights_that_are_still_trained_are_written_as_they_are(tmp_path):
+    weights = torch.ones(2, 3, requires_grad=True)
+    storage.write(tmp_path / "f.safetensors", "kind", {}, {"w": weights.T})
+    assert torch.equal(storage.read(tmp_path / "f.safetensors", "kind")[1]["w"], torch.ones(3, 2))
+    assert storage.fingerprint({"w": weights}) == storage.fingerprint({"w": weights.detach()})
+
+
+def test_files_are_written_as_they_always_were(tmp_path):
+    """Other versions read them: whoever changes these bytes changes the number of the format."""
+    tensors = {"b": torch.arange(6.0).view(2, 3), "a": torch.tensor([True, False])}
+    storage.write(tmp_path / "f.safetensors", "kind", {"entry": [1, 0.5, None, "ä"]}, tensors)
+    content = (tmp_path / "f.safetensors").read_bytes()
+    assert hashlib.sha256(content).hexdigest() == "c5b80cf8611b880b020895b133eb87aac82603e5d39c746aec042ef7bf086170"
 
 
 def test_fingerprints_of_sets_and_detectors_stay(data):

@@ -50,6 +50,7 @@ def test_any_npz_that_numpy_writes(tmp_path, write):
         f"{dtype}{shape}{order}": sample(dtype, shape, order) for dtype in DTYPES for shape in SHAPES for order in "CF"
     }
     arrays |= {"text": np.array(["ä", "", "bee"]), "turned text": np.array(["ab", "c"]).astype(">U2")}
+    arrays["no text"] = np.array([], "U1")
     write(tmp_path / "a.npz", **arrays)
     found = read_npz(tmp_path / "a.npz")
     assert found.keys() == arrays.keys()
@@ -69,7 +70,9 @@ def test_rows_are_those_of_the_array(tmp_path, write, monkeypatch):
             pieces = [rows.read(min(size, 1000 - start)) for start in range(0, 1000, size)]
         assert same(np.concatenate(pieces), array)
     assert same(found.read(), array)
-    assert b"".join(piece.tobytes() for piece in found.pieces()) == array.tobytes()
+    pieces = [piece.tobytes() for piece in found.pieces()]
+    assert b"".join(pieces) == array.tobytes()
+    assert max(len(piece) for piece in pieces) == 3000
 
 
 def test_an_archive_of_ours(tmp_path):
@@ -106,6 +109,28 @@ def test_of_an_archive_of_ours_exactly_what_is_read_is_compared(tmp_path, packed
             assert torch.equal(torch.cat([piece[read] for piece in stream.batches(20, [read])]), data.labels)
     with pytest.raises(of.FileFormatError, match="changed after it was written"):
         of.FeatureSet.load(path)
+
+
+def test_an_old_archive_is_read_once(tmp_path, monkeypatch):
+    data, path = make_set(n=50), tmp_path / "set.npz"
+    write_old_npz(path, data.tensors())
+    with open_archive(path) as archive:
+        found = archive.read(archive.find(["labels"]))
+        assert same(found["labels"], data.labels.numpy())
+        assert list(found) == ["labels"]
+    monkeypatch.setattr("outfield.files.npz.fingerprint_on_disk", lambda arrays: "another pass")
+    assert torch.equal(of.FeatureSet.load(path).features, data.features)
+
+
+def test_the_longest_text_of_ours(tmp_path, monkeypatch):
+    path = tmp_path / "a.npz"
+    write_archive(path, "FeatureSet", {}, {"features": torch.ones(2, 2)})
+    with zipfile.ZipFile(path) as archive:
+        size = archive.getinfo("outfield_header.npy").file_size
+    monkeypatch.setattr("outfield.files.npz.LONGEST_TEXT", size)
+    of.FeatureSet.load(path)
+    monkeypatch.setattr("outfield.files.npz.LONGEST_TEXT", size - 1)
+    refused(lambda: of.FeatureSet.load(path), "is too long")
 
 
 def test_a_changed_bit_in_a_foreign_archive_is_found_in_rows_too(tmp_path):

@@ -243,9 +243,20 @@ def test_headers_that_do_not_fit_the_file_are_refused(tmp_path, header, body):
             read(path)
 
 
-def test_a_header_that_is_said_to_be_huge_is_not_read(tmp_path):
+@pytest.mark.parametrize(
+    ("size", "words"), [(2**25, "Expecting value"), (2**25 + 1, "said to have 33,554,433 bytes"), (2**40, "said")]
+)
+def test_a_header_that_is_said_to_be_huge_is_not_read(tmp_path, size, words):
     path = tmp_path / "f.safetensors"
-    path.write_bytes(struct.pack("<Q", 2**40))
+    path.write_bytes(struct.pack("<Q", size))
     os.truncate(path, 2**41)  # a hole, which takes no room
-    with pytest.raises(of.FileFormatError, match="header"):
+    with pytest.raises(of.FileFormatError, match=words):
+        storage.read_tensors(path)
+
+
+@pytest.mark.parametrize("size", range(10))
+def test_files_shorter_than_any_header(tmp_path, size):
+    path = tmp_path / "f.safetensors"
+    path.write_bytes(struct.pack("<Q", 2)[:size] + b"{}"[: max(0, size - 8)])
+    with pytest.raises(of.FileFormatError, match="truncated"):
         storage.read_tensors(path)

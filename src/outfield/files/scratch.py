@@ -72,7 +72,6 @@ class Scratch:
             except OSError:  # a system that makes files without a name, but gives them none
                 self._copy()
         os.replace(str(self.name), path)
-        self.name = None
 
     def _link(self) -> None:
         """Give the file a name."""
@@ -94,7 +93,7 @@ class Scratch:
         os.fsync(self.file.fileno())
 
     def close(self) -> None:
-        """Close the file, and remove it where it was not moved."""
+        """Close the file, and remove it where it has a name of its own still."""
         with contextlib.suppress(OSError):  # what cannot be written now is not wanted any more
             self.file.close()
         if self.name is not None:

@@ -137,7 +137,7 @@ class StoredArray(ABC):
         """Its bytes (n,), uint8, some at a time; each piece is overwritten by the next."""
         with self.stamp.open() as file:
             passing = _Pass(self, file)
-            room = _room(self.stamp, min(AT_ONCE, self.size))
+            room = _room(self.stamp, AT_ONCE)
             while passing.left:
                 piece = room[: passing.left]
                 passing.fill(piece)
