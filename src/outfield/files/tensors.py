@@ -71,6 +71,8 @@ def find_tensors(path: PathLike, file: io.FileIO | None = None) -> TensorFile:
         with open_to_read(path) as opened:
             return find_tensors(path, opened)
     stamp = Stamp.of_opened(path, file)
+    if stamp.size < 8:
+        raise _broken(path, f"it has {stamp.size:,} bytes")
     (length,) = struct.unpack("<Q", read_at(file, 0, 8, path))
     if 8 + length > stamp.size:
         raise _broken(path, "its header does not end")
