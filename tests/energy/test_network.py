@@ -117,6 +117,18 @@ def test_recipes_that_build_something_else_are_refused():
         build_network(Wrong(nn.Linear(3, 1).double()), 3, 0)
 
 
+def test_a_recipe_may_build_another():
+    class Around:
+        def build(self, width, seed):
+            return nn.Sequential(build_network(Careless(), width, seed), nn.Tanh())
+
+    built = []
+    thread = threading.Thread(target=lambda: built.append(build_network(Around(), 3, 5)), daemon=True)
+    thread.start()
+    thread.join(60)
+    assert same(weights(built[0][0]), weights(build_network(Careless(), 3, 5)))
+
+
 BAD_SIZES = [-5, 2.5, float("nan"), float("inf"), "8", None, True, 10**30]
 
 

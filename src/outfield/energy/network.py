@@ -20,7 +20,7 @@ MOST_WEIGHTS = 2**32
 """Numbers between hidden layers, 16 GiB: a larger network is a mistake in its settings."""
 MOST_WIDTH = 2**20
 MOST_LAYERS = 10_000
-_ONE_AT_A_TIME = threading.Lock()
+_ONE_AT_A_TIME = threading.RLock()  # a recipe may build another
 
 
 class Network(Protocol):
