@@ -109,11 +109,11 @@ def test_every_setting_has_a_default_and_is_stored(name):
 
 def test_the_paper_s_defaults():
     """Section 4 and appendix A of the paper; T_prior is halved, as the docstring says."""
-    assert settings_of(of.KNN()) == {"k": 50}
+    assert settings_of(of.KNN()) == {"k": 50, "on": "features"}
     assert settings_of(of.ODIN()) == {"temperature": 1000.0}
     assert settings_of(of.EnergyLogits()) == {"temperature": 1.0}
     assert settings_of(of.MSP()) == {}
-    assert settings_of(of.SSD()) == settings_of(of.GaussianMixture()) == {"floor": 1e-6}
+    assert settings_of(of.SSD()) == settings_of(of.GaussianMixture()) == {"floor": 1e-6, "on": "features"}
     network = {"network.hidden": 1024, "network.depth": 4, "network.slope": 0.2}
     training = {
         "epochs": 20,
@@ -132,6 +132,7 @@ def test_the_paper_s_defaults():
         **{f"training.{name}": value for name, value in training.items()},
         "projection": "auto",
         "seed": 0,
+        "on": "features",
     }
     assert settings_of(of.EnergyCorrected()) == {
         **shared,

@@ -45,7 +45,7 @@ def detectors_from_text(
 
 def perturbation(detectors: Mapping[str, Detector]) -> Odin | None:
     """ODIN's, at the temperature of the detector that scores it; None where none does."""
-    if not any("odin_logits" in detector.score_needs for detector in detectors.values()):
+    if not any("odin_logits" in detector.needs_to_score for detector in detectors.values()):
         return None
     found = {name: detector.temperature for name, detector in detectors.items() if isinstance(detector, ODIN)}
     if len({*found.values()}) > 1:

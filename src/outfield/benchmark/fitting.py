@@ -95,7 +95,7 @@ class OneBackbone:
         fitted = functools.cache(lambda: dict(given) if given else self._fitted(detector, fits))
         for seed in wanted:
             key = Key(self.name, name, seed)
-            needs = detector.score_needs
+            needs = detector.needs_to_score
             scores = {
                 self._shown(part): self._scores(key, part, needs, fits[seed], lambda seed=seed: fitted()[seed])  # type: ignore[misc]
                 for part in (TEST, *self.sets.ood)

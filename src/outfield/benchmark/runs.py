@@ -254,7 +254,8 @@ def _check_fields(
     """Find out before the first fit what the last detector would lack."""
     for name, detector in detectors.items():
         for part, data in sets.items():
-            needs = detector.score_needs if part != TRAIN else detector.needs_to_fit if name in to_fit else ()
+            learns_from = (detector.on, *detector.needs_to_fit) if name in to_fit else ()
+            needs = learns_from if part == TRAIN else detector.needs_to_score
             lacks = [need for need in needs if need not in data.shapes]
             if lacks:
                 raise MissingFieldError(

@@ -6,18 +6,21 @@ import contextlib
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar, Self, final
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from outfield.config import arguments, construct, from_plain, require_number, shown, to_plain
+from outfield.config import arguments, construct, from_plain, require_choice, require_number, shown, to_plain
 from outfield.detectors.data import accept
 from outfield.detectors.registry import register as register  # for files that were written when it lived here
 from outfield.devices import resolve_device
 from outfield.errors import FileFormatError, InputError, NotFittedError, OutfieldError
+from outfield.features.about import checked_about
+from outfield.features.fields import spaces
 from outfield.features.set import FeatureSet, FeatureSource
 from outfield.files import atomic, storage
 from outfield.modes import own_modes, products
@@ -49,17 +52,27 @@ class Detector(ABC):
     fits_in_pieces: ClassVar[bool] = False
     """Whether ``_fit`` takes any FeatureSource, reading it in batches; else it gets all in memory."""
 
+    on: str = "features"
+    """The field that is taken for the features. A detector with a setting of this name works on any stage of a network."""
+
     _device: str = "auto"
     _fitted: bool = False
     _fingerprint: str | None = None
     """Kept from its first use on, until the next fit."""
     _width: int | None = None
     """Width of the first field in ``score_needs`` that fit saw, or None where fit saw none."""
+    _about: Mapping[str, str] = MappingProxyType({})
+    """What the training data said of the fields that are scored: of a stage its name, and the views."""
 
     @property
     def needs_to_fit(self) -> tuple[str, ...]:
-        """Fields that fit of this detector, with its settings, uses besides features."""
+        """Fields that fit of this detector, with its settings, uses besides the features (or what ``on`` names)."""
         return self.fit_needs
+
+    @property
+    def needs_to_score(self) -> tuple[str, ...]:
+        """Fields that score of this detector, with its settings, uses."""
+        return tuple(self.on if name == "features" else name for name in self.score_needs)
 
     def to(self, device: str | torch.device) -> Self:
         """Fit and score on this device ("cpu", "cuda", "auto" for a GPU where there is one)."""
@@ -87,8 +100,8 @@ class Detector(ABC):
             InputError: a setting of a wrong type or value.
             MissingFieldError: ``train`` lacks a field that this detector learns from.
         """
-        with self._fitting(train, "fit"), products(self.device):
-            self._fit(train if self.fits_in_pieces else train.in_memory())  # type: ignore[arg-type]  # as fits_in_pieces says
+        with self._fitting(train, "fit") as data, products(self.device):
+            self._fit(data if self.fits_in_pieces else data.in_memory())  # type: ignore[arg-type]  # as fits_in_pieces says
         return self
 
     @final
@@ -98,6 +111,7 @@ class Detector(ABC):
         Raises:
             InputError: names the setting, its value and what would be right.
         """
+        require_choice("on", self.on, spaces())
         self._check_settings()
         self._settings()
 
@@ -105,9 +119,11 @@ class Detector(ABC):
         """A subclass that has settings says here what they must be, with ``require_number`` and ``require``."""
 
     def _settings(self) -> dict[str, Any]:
-        """The settings, ready for JSON."""
+        """The settings, ready for JSON; ``on`` only where it says something, so that older files stay what they are."""
         plain = {}
         for name, value in arguments(self).items():
+            if name == "on" and value == "features":
+                continue
             try:
                 plain[name] = to_plain(value)
             except InputError as error:
@@ -115,25 +131,28 @@ class Detector(ABC):
         return plain
 
     @contextlib.contextmanager
-    def _fitting(self, data: FeatureSource, what: str) -> Iterator[None]:
+    def _fitting(self, data: FeatureSource, what: str) -> Iterator[FeatureSource]:
         """Around whatever learns from ``data``: settings and data are looked at first, and a fit that fails leaves all as it was.
+
+        Gives the data to learn from, in which the field that ``on`` names is called features.
 
         Args:
             data: what is learned from.
             what: the method that learns, for messages.
         """
         self.check_settings()
-        accept(type(self).__name__, data, self.needs_to_fit, what)
+        accept(type(self).__name__, data, (self.on, *self.needs_to_fit), what)
         before = dict(self.__dict__)
         try:
             with own_modes(self.device):
-                yield
+                yield data.on(self.on)
         except BaseException:
             self.__dict__.clear()
             self.__dict__.update(before)
             raise
-        shape = data.shapes.get(self.score_needs[0])
+        shape = data.shapes.get(self.needs_to_score[0])
         self._width = None if shape is None else shape[1]
+        self._about = self._said_by(data)
         self._fitted, self._fingerprint = True, None
 
     @final
@@ -150,9 +169,11 @@ class Detector(ABC):
         """
         if not self._fitted:
             raise NotFittedError(f"this {type(self).__name__} is not fitted; call fit(train) or load a saved one first")
-        accept(type(self).__name__, test, self.score_needs, "score")
+        accept(type(self).__name__, test, self.needs_to_score, "score")
         self._check_width(test)
+        self._check_about(test)
         rows, title, done = self._rows(), f"scoring with {type(self).__name__}", 0
+        test = test.on(self.on)
         bar_of_rows = bar(title, len(test), "samples")
         with own_modes(self.device), products(self.device), torch.no_grad(), bar_of_rows as advance:
             # Filled in place: small results kept between large temporaries would split the heap.
@@ -169,13 +190,26 @@ class Detector(ABC):
         return self.rows_at_once
 
     def _check_width(self, data: FeatureSource) -> None:
-        name = self.score_needs[0]
+        name = self.needs_to_score[0]
         width = data.shapes[name][1]
         if self._width is not None and width != self._width:
             raise InputError(
                 f"{name} has {width} columns but this {type(self).__name__} was fitted on {self._width}; "
                 "use what the same backbone gave"
             )
+
+    def _said_by(self, data: FeatureSource) -> dict[str, str]:
+        return {name: text for name, text in data.about.items() if name == "views" or name in self.needs_to_score}
+
+    def _check_about(self, data: FeatureSource) -> None:
+        """Refuse a stage of another network, and other views, where both sides know what they have."""
+        said = self._said_by(data)
+        for name, text in self._about.items():
+            if said.get(name, text) != text:
+                raise InputError(
+                    f"{name} is {said[name]!r:.200} here, but {text!r:.200} where this {type(self).__name__} was fitted; "
+                    "extract both in the same way, from the same network"
+                )
 
     @abstractmethod
     def _fit(self, train: FeatureSet) -> None:
@@ -224,6 +258,8 @@ class Detector(ABC):
             raise NotFittedError(f"this {type(self).__name__} is not fitted; there is nothing to save")
         name = type(self).__name__
         header = {"settings": self._settings(), "width": self._width, "notes": self._notes()}
+        if self._about:
+            header["about"] = dict(self._about)
         state = self._state()
         if half:
             state = {name: value.to(NARROWER.get(value.dtype, value.dtype)) for name, value in state.items()}
@@ -245,6 +281,7 @@ class Detector(ABC):
         if header["width"] is not None or made.score_needs[0] == "features":
             require_number("width", header["width"], least=1, whole=True)
         made._width = header["width"]
+        made._about = checked_about(header.get("about"))
         for name, value in state.items():
             if not bool(torch.isfinite(value).all()):
                 raise FileFormatError(f"{name} has entries that are not finite")

@@ -39,6 +39,7 @@ class EnergyCorrected(LearnedEnergy):
         training: optimiser, loss and where chains start.
         projection: where chains live: "relu_sphere", "sphere", "none", or "auto" for the first unless features are negative.
         seed: of weights, batches and chains.
+        on: the field that it works on: "features", or a stage of the network such as "stage2".
 
     Attributes:
         prior_: the fitted prior.
@@ -56,6 +57,7 @@ class EnergyCorrected(LearnedEnergy):
         training: Training = Training(),
         projection: str = "auto",
         seed: int = 0,
+        on: str = "features",
     ) -> None:
         self.prior = prior
         self.prior_temperature = prior_temperature
@@ -65,6 +67,7 @@ class EnergyCorrected(LearnedEnergy):
         self.training = training
         self.projection = projection
         self.seed = seed
+        self.on = on
 
     @property
     def needs_to_fit(self) -> tuple[str, ...]:

@@ -28,6 +28,7 @@ class EBM(LearnedEnergy):
         training: optimiser, loss and where chains start.
         projection: where chains live: "relu_sphere", "sphere", "none", or "auto" for the first unless features are negative.
         seed: of weights, batches and chains.
+        on: the field that it works on: "features", or a stage of the network such as "stage2".
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class EBM(LearnedEnergy):
         training: Training = Training(learning_rate=5e-5, l2=0.1),
         projection: str = "auto",
         seed: int = 0,
+        on: str = "features",
     ) -> None:
         self.network = network
         self.temperature = temperature
@@ -45,6 +47,7 @@ class EBM(LearnedEnergy):
         self.training = training
         self.projection = projection
         self.seed = seed
+        self.on = on
 
     def _check_settings(self) -> None:
         super()._check_settings()

@@ -29,6 +29,7 @@ class KNN(Detector):
     Args:
         k: which neighbour. The paper's 50 and 200 are for 5,000 and 500 samples a class; a k above the smallest class's
             size looks into other classes, and fit warns.
+        on: The field that it works on: "features", or a stage of the network such as "stage2".
 
     Attributes:
         bank_: normalised training features (N, D), float32.
@@ -39,8 +40,9 @@ class KNN(Detector):
     _neighbours: Neighbours | None = None
     """Made when it is first needed, on the device."""
 
-    def __init__(self, k: int = 50) -> None:
+    def __init__(self, k: int = 50, on: str = "features") -> None:
         self.k = k
+        self.on = on
 
     def _check_settings(self) -> None:
         require_number("k", self.k, least=1, whole=True)

@@ -70,8 +70,8 @@ class LearnedEnergy(Detector):
             FileFormatError: the checkpoint is damaged, or was written by another version.
             StorageError: the checkpoint cannot be written, which is found before any work.
         """
-        with self._fitting(train, "fit"):
-            self._fit(train, _checkpoint(checkpoint))
+        with self._fitting(train, "fit") as data:
+            self._fit(data, _checkpoint(checkpoint))
         return self
 
     def _check_settings(self) -> None:
@@ -113,8 +113,8 @@ class LearnedEnergy(Detector):
             one.seed = seed
         with contextlib.ExitStack() as stack:
             for one in copies:
-                stack.enter_context(one._fitting(train, "fit"))
-            self._fit_together(copies, train, _checkpoint(checkpoint))
+                data = stack.enter_context(one._fitting(train, "fit"))
+            self._fit_together(copies, data, _checkpoint(checkpoint))
         return copies
 
     def _fit(self, data: FeatureSource, checkpoint: Checkpoint | None = None) -> None:

@@ -39,9 +39,9 @@ def _entry(name: str) -> Entry:
     detector = DETECTORS[name]()
     first = (inspect.getdoc(type(detector)) or "").partition("\n")[0]
     what, reference, rest = re.fullmatch(r"(.*?)(?: \(([^()]*\d{4}[^()]*)\))?(\.?)", first).groups()  # type: ignore[union-attr]
-    learns = bool(detector.needs_to_fit) or "features" in detector.score_needs
+    learns = bool(detector.needs_to_fit) or "features" in detector.needs_to_score
     to_fit = ("features", *detector.needs_to_fit) if learns else ()
-    return Entry(name, what + rest, reference or "", to_fit, detector.score_needs)
+    return Entry(name, what + rest, reference or "", to_fit, detector.needs_to_score)
 
 
 def markdown() -> str:

@@ -24,6 +24,7 @@ class MixtureDetector(Detector):
 
     Args:
         floor: see :class:`outfield.energy.priors.mixture.MixturePrior`.
+        on: The field that it works on: "features", or a stage of the network such as "stage2".
 
     Attributes:
         mixture_: the fitted mixture of the L2-normalised features.
@@ -34,18 +35,20 @@ class MixtureDetector(Detector):
     fit_needs = ("labels",)
     fits_in_pieces = True
 
-    def __init__(self, floor: float = 1e-6) -> None:
+    def __init__(self, floor: float = 1e-6, on: str = "features") -> None:
         self.floor = floor
+        self.on = on
 
     def _check_settings(self) -> None:
         MixturePrior(self.floor)  # which says what a floor must be
 
     def partial_fit(self, batch: FeatureSource) -> Self:
         """Learn from one more batch, or file, of ID training data; for features that come by and by."""
-        with self._fitting(batch, "partial_fit"):
+        with self._fitting(batch, "partial_fit") as data:
             self._check_width(batch)
+            self._check_about(batch)
             self.mixture_ = copy.copy(self.mixture_) if self._fitted else MixturePrior(self.floor)
-            self._learn(batch)
+            self._learn(data)
         return self
 
     def _fit(self, train: FeatureSource) -> None:

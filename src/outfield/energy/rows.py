@@ -11,7 +11,6 @@ from torch import Tensor
 from outfield.energy.copied import ROWS_AT_ONCE, copied
 from outfield.energy.projection import normalise, resolve
 from outfield.features.set import FeatureSet, FeatureSource
-from outfield.features.stream import FeatureStream
 from outfield.files import storage
 
 
@@ -53,7 +52,7 @@ def rows_of(data: FeatureSource, device: torch.device) -> Iterator[Rows]:
         for start, piece in zip(range(0, len(data), ROWS_AT_ONCE), RowsOnDisk(data, device).pieces(), strict=True):
             z[start : start + len(piece)] = piece
         yield z
-    elif isinstance(data, FeatureStream) and not data.picks_rows:
+    elif not data.picks_rows:
         with copied(data) as copy:
             yield RowsOnDisk(copy, device)
     else:

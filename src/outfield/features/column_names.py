@@ -52,13 +52,17 @@ def columns_by_field(path: Path, names: Sequence[str]) -> dict[str, list[str]]:
 def _meant(path: Path, column: str) -> tuple[Field, int | None]:
     """The field that a column belongs to, and which of its columns it is (None where it holds the whole field)."""
     stem, _, number = column.rpartition("_")
-    for field in FIELDS.values():
+    for field in filter(_has_columns, FIELDS.values()):
         if column == field.name or (column == field.column and len(field.axes) == 1):
             return field, None
         if stem == field.column and len(field.axes) == 2 and re.fullmatch(r"0|[1-9][0-9]{0,8}", number):
             return field, int(number)
     shown = repr(column if len(column) <= SHOWN else column[:SHOWN] + "…")
     raise FileFormatError(f"{path} has a column {shown}; expected {_expected()}")
+
+
+def _has_columns(field: Field) -> bool:
+    return field.per_row
 
 
 def _refuse_twice(path: Path, columns: dict[str, list[str]]) -> None:
@@ -68,6 +72,6 @@ def _refuse_twice(path: Path, columns: dict[str, list[str]]) -> None:
 
 
 def _expected() -> str:
-    first, *others = FIELDS.values()
+    first, *others = filter(_has_columns, FIELDS.values())
     shown = ", ".join(field.column + "_*" * (len(field.axes) - 1) for field in others)
     return f"{first.column}_0, {first.column}_1, … perhaps {shown}"

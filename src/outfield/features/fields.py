@@ -16,6 +16,8 @@ from outfield.errors import InputError
 from outfield.files import checks
 
 Shapes = Mapping[str, tuple[int, ...]]
+MOST_STAGES = 8
+"""How many blocks of a network a set can hold."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,16 @@ class Field:
     counts: str | None = None
     maker: str = "network"
     option: str | None = None
+
+    @property
+    def per_row(self) -> bool:
+        """Whether it has a row for each sample; else it is the same for all of them, as the classifier's last layer is."""
+        return self.axes[0] == "N"
+
+    @property
+    def is_space(self) -> bool:
+        """Whether its rows are points that a detector can take in the place of the features."""
+        return self.per_row and len(self.axes) == 2 and self.axes[1] != "K"
 
     def check_shape(self, shape: tuple[int, ...]) -> None:
         """Refuse a wrong rank, and an array of numbers without any.
@@ -107,6 +119,16 @@ FIELDS: dict[str, Field] = {
         ),
         Field("logits", ("N", "K"), "your classifier's outputs", column="logit"),
         Field("spread", ("N", "D′"), "spatial standard deviation of the feature map", column="spread"),
+        *(
+            Field(
+                f"stage{i}",
+                ("N", f"D{i}"),
+                f"what block {i} of the network gives, pooled over space or tokens",
+                column=f"stage{i}",
+                option="--stages",
+            )
+            for i in range(1, MOST_STAGES + 1)
+        ),
         Field(
             "odin_logits",
             ("N", "K"),
@@ -115,9 +137,20 @@ FIELDS: dict[str, Field] = {
             maker="odin",
             option="--odin",
         ),
+        Field("head_weight", ("K", "D"), "weight of your classifier's last layer", column="head_weight"),
+        Field("head_bias", ("K",), "its bias", column="head_bias"),
     )
 }
 """Every field by name, in the order in which fields are shown. A set always has the first."""
+
+
+def spaces() -> tuple[str, ...]:
+    """The names of the fields that a detector can work on.
+
+    >>> spaces()[:3]
+    ('features', 'spread', 'stage1')
+    """
+    return tuple(name for name, field in FIELDS.items() if field.is_space)
 
 
 def made_by(maker: str) -> tuple[str, ...]:
@@ -156,6 +189,7 @@ def agreed_sizes(shapes: Shapes) -> dict[str, int]:
             if letter == "N":
                 raise InputError(f"{name} has {size} rows but {owner} has {sizes[letter]}; they must match")
             raise InputError(
-                f"{name} has shape {shape} but {owner} {shapes[owner]}; both have {letter} columns, and must match"
+                f"{name} has shape {shape} but {owner} {shapes[owner]}: {letter} is {size} in one and {sizes[letter]} in the "
+                "other; they must match"
             )
     return sizes

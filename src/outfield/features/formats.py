@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 
 from outfield.errors import FileFormatError, InputError
+from outfield.features.about import checked_about
 from outfield.features.fields import FIELDS, agreed_sizes
 from outfield.files import npz, storage
+from outfield.files.headers import Header
 from outfield.files.npy import find_npy
 from outfield.files.paths import PathLike, as_path
 from outfield.files.stored import StoredArray
@@ -55,8 +57,8 @@ def check_ending(path: Path, part: str | None, known: Sequence[str], done: str) 
         raise InputError(f"{path}: only an .npz can hold several sets; {part!r} has no meaning here")
 
 
-def read(path: Path, part: str | None) -> dict[str, Any]:
-    """The arrays of a set, by field, as they are in the file.
+def read(path: Path, part: str | None) -> tuple[dict[str, Any], dict[str, str]]:
+    """The arrays of a set, by field, as they are in the file, and what it says of where they come from.
 
     Raises:
         StorageError: There is no such file.
@@ -64,8 +66,11 @@ def read(path: Path, part: str | None) -> dict[str, Any]:
         InputError: Its ending is unknown, or a table holds something else than numbers.
     """
     check_ending(path, part, LOADED, "read from")
-    readers = {".csv": _read_csv, ".parquet": _read_parquet, ".npy": _read_npy, ".safetensors": _read_safetensors}
-    return _read_npz(path, part) if path.suffix == ".npz" else readers[path.suffix](path)
+    if path.suffix == ".npz":
+        return _read_npz(path, part)
+    if path.suffix == ".safetensors":
+        return _read_safetensors(path)
+    return {".csv": _read_csv, ".parquet": _read_parquet, ".npy": _read_npy}[path.suffix](path), {}
 
 
 def _read_csv(path: Path) -> dict[str, Any]:
@@ -87,7 +92,7 @@ def _read_npy(path: Path) -> dict[str, Any]:
     return {"features": find_npy(path).read()}
 
 
-def _read_npz(path: Path, part: str | None) -> dict[str, Any]:
+def _read_npz(path: Path, part: str | None) -> tuple[dict[str, Any], dict[str, str]]:
     with npz.open_archive(path, "FeatureSet") as archive:
         fields = _fields_in(path, part, archive.names)
         found = archive.find(fields)
@@ -95,16 +100,28 @@ def _read_npz(path: Path, part: str | None) -> dict[str, Any]:
         for name, shape in shapes.items():  # before anything is unpacked
             FIELDS[name].check_shape(shape)
         agreed_sizes(shapes)
-        return {fields[name]: array for name, array in archive.read(found).items()}
+        return {fields[name]: array for name, array in archive.read(found).items()}, about_in(path, archive.header)
 
 
-def _read_safetensors(path: Path) -> dict[str, Any]:
-    _, tensors = storage.read_any(path, "FeatureSet")
+def _read_safetensors(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
+    header, tensors = storage.read_any(path, "FeatureSet")
     _fields_in(path, None, list(tensors))
-    return dict(tensors)
+    return dict(tensors), about_in(path, header)
 
 
-def write(path: Path, tensors: Mapping[str, Tensor]) -> None:
+def about_in(path: Path, header: Header | None) -> dict[str, str]:
+    """What a file's header says of where its rows come from.
+
+    Raises:
+        FileFormatError: It is something else than texts by name.
+    """
+    try:
+        return checked_about(None if header is None else header.entries.get("about"))
+    except InputError as error:
+        raise FileFormatError(f"{path}: {error}") from error
+
+
+def write(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> None:
     """Write the fields of a set, atomically.
 
     Raises:
@@ -112,16 +129,17 @@ def write(path: Path, tensors: Mapping[str, Tensor]) -> None:
         StorageError: The file could not be written; what was there stays.
     """
     check_ending(path, None, SAVED, "saved as")
+    header = {"about": dict(about)} if about else {}
     if path.suffix == ".safetensors":
-        storage.write(path, "FeatureSet", {}, tensors)
+        storage.write(path, "FeatureSet", header, tensors)
         return
     if any(value.dtype == torch.bfloat16 for value in tensors.values()):
         raise InputError(f"{path}: .npz cannot hold bfloat16; save as .safetensors")
-    npz.write_archive(path, "FeatureSet", {}, tensors)
+    npz.write_archive(path, "FeatureSet", header, tensors)
 
 
-def find(path: Path, part: str | None) -> Mapping[str, StoredArray]:
-    """Where the arrays of a set lie in a ``.safetensors`` or ``.npz`` file.
+def find(path: Path, part: str | None) -> tuple[Mapping[str, StoredArray], dict[str, str]]:
+    """Where the arrays of a set lie in a ``.safetensors`` or ``.npz`` file, and what it says of where they come from.
 
     Raises:
         StorageError: There is no such file.
@@ -130,10 +148,11 @@ def find(path: Path, part: str | None) -> Mapping[str, StoredArray]:
     if path.suffix == ".npz":
         with npz.open_archive(path, "FeatureSet") as archive:
             fields = _fields_in(path, part, archive.names)
-            return {fields[name]: array for name, array in archive.find(fields).items()}
-    _, found = storage.find(path, "FeatureSet")
-    _fields_in(path, None, list(found))
-    return found
+            found = {fields[name]: array for name, array in archive.find(fields).items()}
+            return found, about_in(path, archive.header)
+    header, arrays = storage.find(path, "FeatureSet")
+    _fields_in(path, None, list(arrays))
+    return arrays, about_in(path, header)
 
 
 def _fields_in(path: Path, part: str | None, names: Sequence[str]) -> dict[str, str]:

@@ -19,6 +19,7 @@ from torch import Tensor
 from outfield.config import require_number
 from outfield.errors import InputError, MissingFieldError
 from outfield.features import formats
+from outfield.features.about import checked_about
 from outfield.features.fields import FIELDS, agreed_sizes, check_known
 from outfield.files import atomic, checks
 from outfield.files.paths import as_path
@@ -30,6 +31,9 @@ class FeatureSource(ABC):
     Every batch that leaves it holds: two-dimensional finite floating features, matching lengths, integer labels that start
     at 0, tensors on the CPU.
     """
+
+    picks_rows: bool = True
+    """Whether :meth:`rows` can be used."""
 
     @property
     @abstractmethod
@@ -56,20 +60,47 @@ class FeatureSource(ABC):
     def in_memory(self) -> FeatureSet:
         """All of it as a FeatureSet."""
 
+    @property
+    def about(self) -> dict[str, str]:
+        """What is known of where it comes from, such as the name of each stage, in words."""
+        return {}
+
+    def constant(self, name: str) -> Tensor | None:
+        """A field that is the same for all rows, such as ``head_weight``; None where it is not there."""
+        return None
+
+    def on(self, name: str) -> FeatureSource:
+        """The same rows with the field ``name``, a stage for instance, in the place of the features.
+
+        Raises:
+            InputError: It is not a field whose rows are points.
+            MissingFieldError: It is not here.
+        """
+        from outfield.features.seen import Seen
+
+        return self if name == "features" else Seen(self, name)
+
+    @property
+    def row_fields(self) -> tuple[str, ...]:
+        """The names of the fields here that have a row for each sample."""
+        return tuple(name for name in self.shapes if FIELDS[name].per_row)
+
     def _chosen(self, names: Iterable[str] | None) -> tuple[str, ...]:
         if names is None:
-            return tuple(self.shapes)
+            return self.row_fields
         try:
             chosen = () if isinstance(names, str) else tuple(names)
         except TypeError:
             chosen = ()
         if not chosen:
             raise InputError(
-                f"names is {names!r:.100}; it must be a list of fields, any of {', '.join(self.shapes)}, or None for all"
+                f"names is {names!r:.100}; it must be a list of fields, any of {', '.join(self.row_fields)}, or None for all"
             )
         for name in chosen:
-            if not isinstance(name, str) or name not in self.shapes:
-                raise MissingFieldError(f"there is no field {name!r:.100} here; there are {', '.join(self.shapes)}")
+            if not isinstance(name, str) or name not in self.row_fields:
+                raise MissingFieldError(
+                    f"there is no field {name!r:.100} with a row for each sample here; there are {', '.join(self.row_fields)}"
+                )
         return chosen
 
     def _row_numbers(self, index: Any) -> np.ndarray:
@@ -87,6 +118,8 @@ class FeatureSet(FeatureSource):
 
     Args:
         features: Pooled penultimate features (N, D), not normalised: detectors do that.
+        about: Where it comes from, texts by name such as {"views": "flip", "stage2": "layer2"}, or None. It is kept in files,
+            and a detector refuses rows whose stage or views are called otherwise than those that it was fitted on.
         others: Any of the other fields by name, as :data:`outfield.features.fields.FIELDS` declares them: the class of each
             row, the classifier's outputs, …. Each is then an attribute, None where it was not given.
 
@@ -105,9 +138,16 @@ class FeatureSet(FeatureSource):
 
     features: Tensor
     _tensors: dict[str, Tensor]
+    _about: dict[str, str]
     __signature__: ClassVar[inspect.Signature]
 
-    def __init__(self, features: ArrayLike | Tensor, **others: ArrayLike | Tensor | None) -> None:
+    def __init__(
+        self,
+        features: ArrayLike | Tensor,
+        *,
+        about: Any = None,
+        **others: ArrayLike | Tensor | None,
+    ) -> None:
         if features is None:
             raise InputError("features is None; pass an array of shape (N, D)")
         check_known(others)
@@ -115,7 +155,31 @@ class FeatureSet(FeatureSource):
         found = {name: field.tensor(given[name]) for name, field in FIELDS.items() if given.get(name) is not None}
         sizes = agreed_sizes({name: tuple(tensor.shape) for name, tensor in found.items()})
         checked = {name: FIELDS[name].checked(tensor, sizes) for name, tensor in found.items()}
-        self.__dict__["_tensors"] = checked
+        self.__dict__.update(_tensors=checked, _about=checked_about(about))
+
+    @classmethod
+    def _of(cls, tensors: dict[str, Tensor], about: dict[str, str]) -> FeatureSet:
+        """A set of tensors that were checked before."""
+        made = cls.__new__(cls)
+        made.__dict__.update(_tensors=tensors, _about=about)
+        return made
+
+    @property
+    def about(self) -> dict[str, str]:
+        return dict(self._about)
+
+    def constant(self, name: str) -> Tensor | None:
+        """A field that is the same for all rows, such as ``head_weight``; None where it is not there."""
+        return None if name in self.row_fields else self._tensors.get(name)
+
+    def on(self, name: str) -> FeatureSet:
+        """The same rows with the field ``name``, a stage for instance, in the place of the features."""
+        if name == "features":
+            return self
+        from outfield.features.seen import Seen
+
+        seen = Seen(self, name)
+        return FeatureSet._of({own: self._tensors[field] for own, field in seen.fields.items()}, seen.about)
 
     def __getattr__(self, name: str) -> Tensor | None:
         """A field (a tensor, or None where this set does not have it)."""
@@ -146,7 +210,8 @@ class FeatureSet(FeatureSource):
             InputError: There are no such rows, or none is chosen.
         """
         index = self._forward(rows) if isinstance(rows, slice) else self._picked(rows)
-        return FeatureSet(**{name: value[index] for name, value in self._tensors.items()})
+        picked = {name: value[index] if FIELDS[name].per_row else value for name, value in self._tensors.items()}
+        return FeatureSet(**picked, about=self._about)
 
     def _forward(self, rows: slice) -> slice | Tensor:
         """A slice as torch takes it, which only goes forward, or the numbers of its rows."""
@@ -216,7 +281,17 @@ class FeatureSet(FeatureSource):
             widths = {tuple(part.tensors()[name].shape[1:]) for part in sets}
             if len(widths) > 1:
                 raise InputError(f"the sets to join have {name} of different widths: {sorted(widths)}")
-        return cls(**{name: torch.cat([part.tensors()[name] for part in sets]) for name in names[0]})
+        for part in sets[1:]:
+            if part.about != sets[0].about:
+                raise InputError(f"the sets to join come from different places: {sets[0].about} and {part.about}")
+            for name, value in sets[0].tensors().items():
+                if not FIELDS[name].per_row and not torch.equal(value, part.tensors()[name]):
+                    raise InputError(f"the sets to join differ in {name}; they must come from the same network")
+        joined = {
+            name: torch.cat([part.tensors()[name] for part in sets]) if FIELDS[name].per_row else value
+            for name, value in sets[0].tensors().items()
+        }
+        return cls(**joined, about=sets[0].about)
 
     def save(self, path: atomic.PathLike) -> None:
         """Write to ``.safetensors`` or ``.npz`` (by the ending), atomically.
@@ -225,7 +300,7 @@ class FeatureSet(FeatureSource):
             InputError: another ending, or a type that ``.npz`` cannot hold.
             StorageError: the file could not be written; what was there stays.
         """
-        formats.write(as_path(path), self._tensors)
+        formats.write(as_path(path), self._tensors, self._about)
 
     @classmethod
     def load(cls, path: atomic.PathLike, part: str | None = None) -> FeatureSet:
@@ -241,10 +316,11 @@ class FeatureSet(FeatureSource):
             FileFormatError: It is truncated, changed, or not a FeatureSet.
             InputError: Its arrays are not valid as a FeatureSet, or its ending is unknown.
         """
-        return cls(**formats.read(as_path(path), part))
+        arrays, about = formats.read(as_path(path), part)
+        return cls(**arrays, about=about)
 
 
 FeatureSet.__signature__ = inspect.Signature(
     [inspect.Parameter("features", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
-    + [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in list(FIELDS)[1:]]
+    + [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in [*list(FIELDS)[1:], "about"]]
 )

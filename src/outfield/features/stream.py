@@ -56,8 +56,8 @@ def open_features(path: atomic.PathLike, **beside: atomic.PathLike | None) -> Fe
     if file.suffix == ".parquet":
         return _ParquetStream(file)
     if file.suffix == ".npy":
-        return _ArrayStream({name: find_npy(place) for name, place in {"features": file, **given}.items()})
-    return _ArrayStream(formats.find(file, part))
+        return _ArrayStream({name: find_npy(place) for name, place in {"features": file, **given}.items()}, {})
+    return _ArrayStream(*formats.find(file, part))
 
 
 def open_or_read(source: str) -> FeatureSource:
@@ -79,10 +79,10 @@ class FeatureStream(FeatureSource):
     checked. Any number of passes, also at the same time, may be made.
     """
 
-    picks_rows: bool = True
-    """Whether :meth:`rows` can be used."""
-
-    def __init__(self, shapes: Mapping[str, tuple[int, ...]], stamps: Iterable[Stamp]) -> None:
+    def __init__(
+        self, shapes: Mapping[str, tuple[int, ...]], stamps: Iterable[Stamp], about: dict[str, str] | None = None
+    ) -> None:
+        self._about = about or {}
         self._shapes = {name: tuple(shapes[name]) for name in FIELDS if name in shapes}
         self._stamps = tuple(dict.fromkeys(stamps))
         for name, shape in self._shapes.items():
@@ -92,6 +92,10 @@ class FeatureStream(FeatureSource):
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         return dict(self._shapes)
+
+    @property
+    def about(self) -> dict[str, str]:
+        return dict(self._about)
 
     def __repr__(self) -> str:
         others = "".join(f", {name}" for name in self._shapes if name != "features")
@@ -135,24 +139,32 @@ class FeatureStream(FeatureSource):
     def in_memory(self) -> FeatureSet:
         """All of it as a FeatureSet."""
         self._check_unchanged()
-        (whole,) = self._pieces(len(self), tuple(self._shapes))
+        (whole,) = self._pieces(len(self), self.row_fields)
+        constants: dict[str, Any] = {name: self.constant(name) for name in self._shapes if name not in self.row_fields}
         self._check_unchanged()
-        return FeatureSet(**whole)
+        return FeatureSet(**whole, **constants, about=self._about)
 
 
 class _ArrayStream(FeatureStream):
     """Arrays whose rows lie one after the other in files."""
 
-    def __init__(self, arrays: Mapping[str, StoredArray]) -> None:
-        super().__init__(
-            {name: array.shape for name, array in arrays.items()}, [array.stamp for array in arrays.values()]
-        )
+    def __init__(self, arrays: Mapping[str, StoredArray], about: dict[str, str]) -> None:
+        shapes = {name: array.shape for name, array in arrays.items()}
+        super().__init__(shapes, [array.stamp for array in arrays.values()], about)
         self._arrays = arrays
         self.picks_rows = all(array.picks_rows for array in arrays.values())
         for name, array in arrays.items():
             array.check_rows()
             entry = replace(array, shape=(1,) * len(array.shape))
             FIELDS[name].tensor(entry.view(np.zeros(entry.size, np.uint8)))  # a type that cannot be features
+
+    def constant(self, name: str) -> Tensor | None:
+        """A field that is the same for all rows, such as ``head_weight``, read and checked; None where it is not there."""
+        if name in self.row_fields or name not in self._arrays:
+            return None
+        array = self._arrays[name]
+        with array.rows() as reader:
+            return FIELDS[name].checked(FIELDS[name].tensor(reader.read(array.shape[0])), self._sizes)
 
     def _pieces(self, size: int, names: tuple[str, ...]) -> Iterator[dict[str, Any]]:
         with ExitStack() as stack:

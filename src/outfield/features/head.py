@@ -1,0 +1,93 @@
+"""The last layer of a classifier, logits = W z + b: as the backbone gave it, or recovered from features and logits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from outfield.errors import InputError, MissingFieldError, TooFewSamplesError
+from outfield.features.set import FeatureSource
+
+ROWS_AT_ONCE = 8192
+MOST_UNEXPLAINED = 1e-2
+"""Share of the logits' variance that a layer may leave unexplained; half precision leaves about 1e-6."""
+
+
+@dataclass(frozen=True)
+class Head:
+    """The last layer of a classifier.
+
+    Attributes:
+        weight: W (K, D), float64.
+        bias: b (K,), float64.
+    """
+
+    weight: Tensor
+    bias: Tensor
+
+    def logits(self, features: Tensor) -> Tensor:
+        """W z + b (N, K) of features (N, D), in float64."""
+        return features.double() @ self.weight.T.to(features.device) + self.bias.to(features.device)
+
+
+def head_of(source: FeatureSource) -> Head:
+    """The last layer of the network that made ``source``.
+
+    Where the source does not hold it, it is the least-squares solution of logits = W z + b over its rows, the one of the
+    smallest norm where rows do not determine it; directions in which no row extends get weight 0.
+
+    Raises:
+        MissingFieldError: there is neither the layer nor logits.
+        TooFewSamplesError: a single row determines nothing.
+        InputError: the logits are not a linear function of the features.
+    """
+    weight, bias = source.constant("head_weight"), source.constant("head_bias")
+    if weight is not None:
+        weight = weight.double().cpu()
+        return Head(weight, weight.new_zeros(len(weight)) if bias is None else bias.double().cpu())
+    if "logits" not in source.shapes:
+        raise MissingFieldError(
+            "the classifier's last layer is needed: give head_weight and head_bias, or logits to recover it from, as "
+            "FeatureSet(features, logits=...) or open_features(path, logits='logits.npy')"
+        )
+    return _recovered(source)
+
+
+def _recovered(source: FeatureSource) -> Head:
+    n, width, classes = len(source), source.shapes["features"][1], source.shapes["logits"][1]
+    if n < 2:
+        raise TooFewSamplesError(
+            "the classifier's last layer cannot be recovered from one row; at least two are needed"
+        )
+    mean_z, mean_l = _means(source, width, classes)
+    zz = torch.zeros(width, width, dtype=torch.float64, device="cpu")
+    zl, total = zz.new_zeros(width, classes), 0.0
+    for piece in source.batches(ROWS_AT_ONCE, ("features", "logits")):
+        z, logits = piece["features"].double() - mean_z, piece["logits"].double() - mean_l
+        zz += z.T @ z
+        zl += z.T @ logits
+        total += float(logits.square().sum())
+    values, vectors = torch.linalg.eigh(zz)
+    kept = values > values[-1].clamp_min(0) * max(n, width) * torch.finfo(torch.float64).eps
+    basis = vectors[:, kept]
+    weight = (basis @ ((basis.T @ zl) / values[kept, None])).T
+    unexplained = total - float((weight.T * zl).sum())
+    if unexplained > MOST_UNEXPLAINED * total:
+        raise InputError(
+            f"the logits are no linear function of the features ({100 * unexplained / total:.1f} % of their variance is left), "
+            "so they are not what the classifier's last layer saw; extract them again, or give head_weight and head_bias"
+        )
+    return Head(weight, mean_l - weight @ mean_z)
+
+
+def _means(source: FeatureSource, width: int, classes: int) -> tuple[Tensor, Tensor]:
+    sums = {
+        "features": torch.zeros(width, dtype=torch.float64, device="cpu"),
+        "logits": torch.zeros(classes, dtype=torch.float64, device="cpu"),
+    }
+    for piece in source.batches(ROWS_AT_ONCE, ("features", "logits")):
+        for name, value in sums.items():
+            value += piece[name].double().sum(0)
+    return sums["features"] / len(source), sums["logits"] / len(source)
