@@ -46,8 +46,9 @@ def test_a_copy_has_the_rows_of_the_file(stream):
         assert torch.equal(copy.rows(index, ["features"])["features"], DATA.features[index])
         with pytest.raises(of.InputError, match="rows go from 0 to 19999"):
             copy.rows([20_000])
-        with pytest.raises(of.MissingFieldError, match="labels"):
-            copy.rows([0], ["labels"])
+        for wrong in (lambda: copy.rows([0], ["labels"]), lambda: list(copy.batches(10, ["labels"]))):
+            with pytest.raises(of.MissingFieldError, match="labels"):
+                wrong()
 
 
 def test_a_killed_fit_leaves_nothing(stream, tmp_path):

@@ -12,7 +12,7 @@ from tests.helpers.old_files import write_old, write_old_npz
 from tests.helpers.samples import make_set
 
 import outfield as of
-from outfield.files import storage
+from outfield.files import storage, stored
 from outfield.files.npy import find_npy
 from outfield.files.npz import open_archive
 
@@ -165,3 +165,30 @@ def test_fingerprints_of_sets_and_detectors_stay(data):
     """They name kept results and the scores a threshold belongs to."""
     tensors = {"b": torch.arange(6).view(2, 3), "a": torch.tensor(1.5)}
     assert storage.fingerprint(tensors) == "ed949e43dda2d73aafa2bd3822cfac14b5fe4c995184976c202524c595e9590a"
+
+
+@pytest.mark.parametrize("ending", [".safetensors", ".npz"])
+@pytest.mark.parametrize("ours", [True, False])
+def test_an_array_is_proved_once(tmp_path, monkeypatch, ending, ours):
+    path = tmp_path / f"f{ending}"
+    if ours:
+        of.FeatureSet(np.ones((1000, 8))).save(path)
+    elif ending == ".npz":
+        np.savez(path, features=np.ones((1000, 8)))
+    else:
+        pytest.skip("a safetensors file of somebody else's has no digest")
+    stream, read = of.open_features(path), []
+    monkeypatch.setattr(stored, "fill", counting(stored.fill, read))
+    stream.rows([3])
+    first = sum(read)
+    stream.rows([5])
+    assert first >= 64_000 + 64
+    assert sum(read) - first == 64
+
+
+def counting(fill, read):
+    def counted(file, view, *others):
+        read.append(len(view))
+        return fill(file, view, *others)
+
+    return counted

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from mutation.child import Work
-from mutation.equivalent import Equivalent
+from mutation.equivalent import Equivalent, Everywhere
 from mutation.project import Project
 from mutation.sample import all_mutants, draw
 from mutation.server import Server
@@ -145,6 +145,13 @@ def test_a_judged_change_is_found_again_when_its_line_has_moved():
         mutants = mutants_of("a.py", f"{above}x = a < b".encode())
         assert [mutant.after for mutant in mutants if entry.matches(mutant)] == ["x = a <= b"]
     assert not any(entry.matches(mutant) for mutant in mutants_of("a.py", b"x = a < c"))
+
+
+def test_a_change_may_be_judged_wherever_it_stands():
+    entry = Everywhere("strict=True", "strict=False", "because")
+    source = b"x = zip(a, b, strict=True)\ny = f(strict=True, loud=True)\nz = 3"
+    found = [mutant.after for mutant in mutants_of("a.py", source) if entry.matches(mutant)]
+    assert found == ["x = zip(a, b, strict=False)", "y = f(strict=False, loud=True)"]
 
 
 @dataclass(frozen=True)

@@ -36,8 +36,34 @@ class Equivalent:
         return same and self.becomes in ("", mutant.after)
 
 
-def read_equivalent(path: Path = PATH) -> list[Equivalent]:
+@dataclass(frozen=True)
+class Everywhere:
+    """A judged change of a piece of text, in whatever line it stands.
+
+    Args:
+        text: What a line has.
+        becomes: What the change makes of it; nothing else in the line changes.
+        reason: Why it is equivalent wherever it stands, in a sentence.
+    """
+
+    text: str
+    becomes: str
+    reason: str
+
+    def matches(self, mutant: Mutant) -> bool:
+        whole, pieces = mutant.before, mutant.before.split(self.text)
+        places = range(1, len(pieces))
+        return whole != mutant.after and any(
+            self.text.join(pieces[:i]) + self.becomes + self.text.join(pieces[i:]) == mutant.after for i in places
+        )
+
+
+def read_equivalent(path: Path = PATH) -> list[Equivalent | Everywhere]:
     """The judged changes of a file; none where there is no file."""
     if not path.exists():
         return []
-    return [Equivalent(**entry) for entry in tomllib.loads(path.read_text()).get("equivalent", [])]
+    found = tomllib.loads(path.read_text())
+    return [
+        *(Equivalent(**entry) for entry in found.get("equivalent", [])),
+        *(Everywhere(**entry) for entry in found.get("everywhere", [])),
+    ]

@@ -177,7 +177,7 @@ class Detector(ABC):
         bar_of_rows = bar(title, len(test), "samples")
         with own_modes(self.device), products(self.device), torch.no_grad(), bar_of_rows as advance:
             # Filled in place: small results kept between large temporaries would split the heap.
-            scores = torch.empty(len(test), dtype=torch.float32, device="cpu")
+            scores = torch.empty(len(test), dtype=torch.float32)
             for batch in test.batches(rows, self.score_needs):
                 moved = {name: batch[name].to(self.device) for name in self.score_needs}
                 piece = self._score(moved).clamp(-LARGEST, LARGEST)

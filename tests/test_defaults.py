@@ -1,0 +1,63 @@
+"""What public classes and functions do when nothing is said: a table of its own, so that no default moves unseen."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+import outfield as of
+from outfield.benchmark.provenance import commit_in_words
+from outfield.benchmark.stages import Stage
+from outfield.energy.network import SineMLP
+
+DEFAULTS = {
+    of.Checkpoint: {"seconds": 30.0},
+    of.CorrectedEnergy: {"temperature": 1.0, "prior": None, "prior_temperature": 1.0},
+    of.MLP: {"hidden": 1024, "depth": 4, "slope": 0.2},
+    SineMLP: {"hidden": 64, "depth": 3, "frequencies": 64, "scale": 3.0},
+    of.MixturePrior: {"floor": 1e-6},
+    of.HamiltonianMonteCarlo: {"steps": 20, "step_size": (0.1, 0.1), "leapfrog": 5},
+    of.Langevin: {"steps": 20, "step_size": (1e-6, 1e-7), "noise_std": (1e-3, 1e-4)},
+    of.MetropolisLangevin: {"steps": 20, "step_size": (0.01, 0.01)},
+    of.Training: {
+        "epochs": 20,
+        "batch_size": 256,
+        "learning_rate": 5e-6,
+        "betas": (0.0, 0.999),
+        "l2": 10.0,
+        "input_noise": 1e-3,
+        "start": "auto",
+        "replay_size": 10_000,
+        "replay_fresh": 0.05,
+        "energy_limit": 1e4,
+        "engine": "auto",
+        "precision": "auto",
+    },
+    of.Threshold.fit: {"keep": 0.95},
+    of.Threshold.kept_interval: {"confidence": 0.9},
+    of.Detector.save: {"half": False},
+    of.Protocol: {"neighbours": 50},
+    of.benchmark_features: {"seeds": 3, "device": "auto", "allow_missing": False, "view": True, "classes": ()},
+    of.run_benchmark: {"seeds": 3, "device": "auto", "allow_missing": False, "view": True, "download": False},
+}
+
+
+@pytest.mark.parametrize("what", DEFAULTS, ids=lambda what: what.__qualname__)
+def test_defaults(what):
+    parameters = inspect.signature(what).parameters
+    assert {name: parameters[name].default for name in DEFAULTS[what]} == DEFAULTS[what]
+
+
+def test_a_stage_s_digest_does_not_hang_on_the_order_of_what_it_depends_on():
+    one, other = (
+        Stage("scores", {}, {"a": 1, "b": {"c": 2, "d": 3}}),
+        Stage("scores", {}, {"b": {"d": 3, "c": 2}, "a": 1}),
+    )
+    assert one.digest == other.digest != Stage("scores", {}, {"a": 1, "b": {"c": 2, "d": 4}}).digest
+
+
+def test_a_commit_in_words():
+    assert commit_in_words({}) == commit_in_words({"commit": None, "dirty": True}) == "no commit"
+    assert commit_in_words({"commit": "0123456789abcdef", "dirty": False}) == "commit 0123456789ab"
+    assert commit_in_words({"commit": "0123456789abcdef", "dirty": True}) == "commit 0123456789ab with changes"
