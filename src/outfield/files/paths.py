@@ -87,8 +87,6 @@ def resolved(path: Path) -> Path:
     """
     try:
         target = path.resolve()
-        if not target.name:
-            raise IsADirectoryError("it is there and is not an ordinary file")
         try:
             kind = target.stat().st_mode
         except (FileNotFoundError, NotADirectoryError):

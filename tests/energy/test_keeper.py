@@ -1,0 +1,107 @@
+"""What keeps a running fit: when it writes, what it refuses to write, and what it says."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import outfield as of
+from outfield.energy import checkpoints
+from outfield.energy.checkpoints import Keeper, State
+from outfield.files import storage
+
+
+class Run:
+    """A run of one number, which counts its steps."""
+
+    def __init__(self, diverged=False):
+        self.number, self.diverged, self.checks = torch.zeros(1), diverged, 0
+
+    def step(self, value):
+        self.number.fill_(value)
+
+    def state(self):
+        return State({"epoch": int(self.number.nan_to_num())}, {"number": self.number}, {"fixed": torch.ones(2)})
+
+    def check(self):
+        self.checks += 1
+        if self.diverged:
+            raise of.DivergenceError("too large")
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that moves when it is told to."""
+    now = [100.0]
+    monkeypatch.setattr(checkpoints.time, "monotonic", lambda: now[0])
+    return now
+
+
+def keeper(tmp_path, run, seconds=30.0):
+    return Keeper(of.Checkpoint(tmp_path / "c.safetensors", seconds=seconds), run, {})
+
+
+def kept(tmp_path):
+    path = tmp_path / "c.safetensors"
+    return float(storage.read(path, "Checkpoint")[1]["number"]) if path.exists() else None
+
+
+def test_it_writes_when_it_is_time_and_at_the_end(tmp_path, clock):
+    run = Run()
+    one = keeper(tmp_path, run)
+    for now, value, over, expected in [
+        (129.9, 1, False, None),
+        (130.0, 2, False, 2),  # 30 seconds after it began
+        (159.9, 3, False, 2),
+        (160.0, 4, False, 4),  # 30 seconds after it last wrote
+        (161.0, 5, True, 5),
+    ]:
+        clock[0] = now
+        run.step(value)
+        one.after_step(over)
+        assert kept(tmp_path) == expected
+    assert run.checks == 3
+
+
+def test_it_keeps_the_last_whole_step_while_the_next_one_changes_the_numbers(tmp_path, clock):
+    run = Run()
+    one = keeper(tmp_path, run)
+    for value in (1, 2, 3):
+        run.step(value)
+        one.after_step(False)
+    run.step(9)  # half done
+    interrupt = KeyboardInterrupt()
+    one.interrupted(interrupt)
+    assert kept(tmp_path) == 3
+    assert "c.safetensors; the same fit again goes on from there" in interrupt.__notes__[0]
+
+
+def test_a_run_that_diverged_is_not_kept(tmp_path, clock):
+    run = Run(diverged=True)
+    one = keeper(tmp_path, run)
+    run.step(1)
+    one.after_step(False)
+    interrupt = KeyboardInterrupt()
+    one.interrupted(interrupt)
+    assert kept(tmp_path) is None
+    assert not getattr(interrupt, "__notes__", [])
+    with pytest.raises(of.DivergenceError):
+        one.after_step(True)
+    assert kept(tmp_path) is None
+
+
+def test_numbers_that_are_not_finite_are_not_written(tmp_path, clock):
+    run = Run()
+    one = keeper(tmp_path, run)
+    run.step(float("nan"))
+    one.after_step(True)
+    assert kept(tmp_path) is None
+
+
+def test_nothing_is_kept_before_the_first_step(tmp_path, clock):
+    run = Run()
+    interrupt = KeyboardInterrupt()
+    keeper(tmp_path, run).interrupted(interrupt)
+    assert kept(tmp_path) is None
+    assert run.checks == 0
+    assert not getattr(interrupt, "__notes__", [])
