@@ -10,7 +10,7 @@ import inspect
 import json
 import math
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
 
 import numpy as np
@@ -19,6 +19,9 @@ from outfield.errors import InputError, UnknownNameError
 
 CONFIGURABLE: dict[str, type] = {}
 """Every class that may appear as a setting, by name."""
+
+FINDERS: list[Callable[[str], object]] = []
+"""Called with a name that is not in :data:`CONFIGURABLE` yet; one that knows it imports the class, which then is."""
 
 C = TypeVar("C", bound=type)
 
@@ -92,9 +95,17 @@ def from_plain(value: Any) -> Any:
         return value
     rest = {key: from_plain(item) for key, item in value.items() if key != "type"}
     name = value.get("type")
-    if not isinstance(name, str) or name not in CONFIGURABLE:
+    if not isinstance(name, str) or not _is_known(name):
         raise UnknownNameError(f"unknown setting of type {shown(name)}; known: {', '.join(sorted(CONFIGURABLE))}")
     return construct(CONFIGURABLE[name], rest)
+
+
+def _is_known(name: str) -> bool:
+    """Whether a class of this name may be a setting; after this it is in :data:`CONFIGURABLE`."""
+    if name not in CONFIGURABLE:
+        for find in FINDERS:
+            find(name)
+    return name in CONFIGURABLE
 
 
 def construct(cls: type, settings: Mapping[str, Any]) -> Any:
@@ -158,7 +169,7 @@ def settings_of(obj: Any, prefix: str = "") -> dict[str, Any]:
 
 def _parse(text: str) -> Any:
     """Text as a number, a tuple, a settings class with its defaults, one written as JSON, or itself."""
-    if text in CONFIGURABLE:
+    if _is_known(text):
         return construct(CONFIGURABLE[text], {})
     try:
         value = json.loads(text)

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from outfield.config import FINDERS, configurable
 from outfield.errors import InputError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -78,6 +79,8 @@ def register(cls: type[D]) -> type[D]:
 
     Raises:
         InputError: it is not a class of detectors, it lacks a method that detectors must have, or its name is taken.
+
+    A registered detector may also be a setting of another one.
     """
     from outfield.detectors.base import Detector  # by now imported, unless cls is something else
 
@@ -87,7 +90,10 @@ def register(cls: type[D]) -> type[D]:
         lacks = ", ".join(sorted(cls.__abstractmethods__))
         raise InputError(f"{cls.__name__} cannot be registered: it lacks {lacks}, which a detector must have")
     DETECTORS.add(cls)
-    return cls
+    return configurable(cls)
+
+
+FINDERS.append(lambda name: name in DETECTORS and DETECTORS[name])
 
 
 @functools.cache
