@@ -35,7 +35,7 @@ def streams(data, tmp_path_factory) -> dict[str, of.FeatureStream]:
     np.savez_compressed(folder / "packed.npz", **arrays)
     write_old(folder / "old.safetensors", "FeatureSet", {}, data.tensors())
     write_old_npz(folder / "old.npz", data.tensors())
-    lists = {name: list(array) if array.ndim == 2 else array for name, array in arrays.items()}
+    lists = {name: list(arrays[name]) if arrays[name].ndim == 2 else arrays[name] for name in data.row_fields}
     pyarrow.parquet.write_table(pyarrow.table(lists), folder / "lists.parquet", row_group_size=13)
     for name, array in arrays.items():
         np.save(folder / f"{name}.npy", array)
@@ -77,7 +77,7 @@ def test_any_pieces_are_those_of_the_whole(streams, data, kind, size, names, wid
 def test_any_rows_are_those_of_the_whole(streams, data, kind, index, names):
     for given_as in (list, np.array, torch.tensor, tuple):
         found = streams[kind].rows(given_as(index), names)
-        assert list(found) == (list(data.shapes) if names is None else names)
+        assert list(found) == (list(data.row_fields) if names is None else names)
         for name, value in found.items():
             assert torch.equal(value, data.tensors()[name][index])
 

@@ -24,19 +24,39 @@ QUICK: dict[str, dict[str, object]] = {
 """Settings by detector name; a new detector is tested with its defaults until it needs a line here."""
 
 
+def make_head(width: int = 6, classes: int = 3) -> tuple[np.ndarray, np.ndarray]:
+    """The last layer (W, b) of a classifier of these samples: that of the nearest centre, less the sum of the features.
+
+    The logit of a sample's own class is about 8; all of them fall where all features grow, as those of shifted samples do.
+    """
+    centres = make_centres(width, classes)
+    away = centres - centres.mean(0)
+    bias = -0.5 * (centres**2).sum(1)
+    at_centres = ((away - 1) * centres).sum(1) + bias
+    return (away - 1).astype(np.float32), (bias + 8 - at_centres.mean()).astype(np.float32)
+
+
+def make_centres(width: int, classes: int) -> np.ndarray:
+    """Where the classes are (classes, width), the same for every sample."""
+    return np.random.default_rng(99).uniform(0, 3, (classes, width))
+
+
 def make_set(n: int = 120, width: int = 6, classes: int = 3, seed: int = 0, shift: float = 0.0) -> of.FeatureSet:
-    """Non-negative features in classes, with every field."""
+    """Non-negative features in classes, with every field but stages; the logits are not those of the last layer."""
     rng = np.random.default_rng(seed)
     labels = np.arange(n) % classes
-    centres = np.random.default_rng(99).uniform(0, 3, (classes, width))
+    centres = make_centres(width, classes)
     features = np.abs(centres[labels] + 0.3 * rng.standard_normal((n, width)) + shift * rng.uniform(0, 4, (n, width)))
     logits = 4 * np.eye(classes)[labels] * (1 - min(shift, 0.9)) + rng.standard_normal((n, classes))
+    weight, bias = make_head(width, classes)
     return of.FeatureSet(
         features.astype(np.float32),
         labels=labels,
         logits=logits.astype(np.float32),
         spread=rng.uniform(0, 1, (n, width)).astype(np.float32),
         odin_logits=(1.01 * logits).astype(np.float32),
+        head_weight=weight,
+        head_bias=bias,
     )
 
 
