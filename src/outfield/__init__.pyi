@@ -17,6 +17,7 @@ from outfield.detectors import (
     Detector,
     EnergyCorrected,
     EnergyLogits,
+    Fused,
     GaussianMixture,
     load,
 )

@@ -225,7 +225,7 @@ def test_a_missing_field_is_named(name, train_set, test_set):
         with pytest.raises(of.MissingFieldError, match=field):
             quick(name).fit(without)
     detector.fit(train_set)
-    for field in set(detector.score_needs) - {"features"}:
+    for field in set(detector.needs_to_score) - {"features"}:
         with pytest.raises(of.MissingFieldError, match=field):
             detector.score(changed(test_set, **{field: None}))
 
@@ -234,7 +234,9 @@ def test_a_missing_field_is_named(name, train_set, test_set):
 def test_only_what_is_needed_is_needed(name, train_set, test_set):
     needs = {"features", *quick(name).needs_to_fit}
     train = of.FeatureSet(**{f: v for f, v in train_set.tensors().items() if f in needs})
-    test = of.FeatureSet(**{f: v for f, v in test_set.tensors().items() if f in {"features", *quick(name).score_needs}})
+    test = of.FeatureSet(
+        **{f: v for f, v in test_set.tensors().items() if f in {"features", *quick(name).needs_to_score}}
+    )
     assert torch.equal(quick(name).fit(train).score(test), quick(name).fit(train_set).score(test_set))
 
 
@@ -252,7 +254,7 @@ def test_arrays_are_not_feature_sets(name, train_set):
         quick(name).fit(train_set.features)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if of.DETECTORS[n].score_needs == ("features",)])
+@pytest.mark.parametrize("name", [n for n in NAMES if of.DETECTORS[n]().needs_to_score == ("features",)])
 def test_scale_of_the_features_does_not_matter(name, train_set, test_set):
     detector = quick(name).fit(train_set)
     for factor in (1e-30, 1e30):

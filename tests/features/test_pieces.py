@@ -127,7 +127,7 @@ def test_a_flipped_bit_never_becomes_a_score(tmp_path, data, name, ending, old):
     else:
         write_old(path, "FeatureSet", {}, data.tensors())
     assert torch.equal(detector.score(of.open_features(path)), detector.score(data))
-    flip(path, data.tensors()[detector.score_needs[0]].numpy())
+    flip(path, data.tensors()[detector.needs_to_score[0]].numpy())
     with pytest.raises(of.FileFormatError, match="set"):
         detector.score(of.open_features(path))
     with pytest.raises(of.FileFormatError, match="set"):

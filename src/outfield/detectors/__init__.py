@@ -15,6 +15,7 @@ if TYPE_CHECKING:  # type checkers cannot look into the folder; a detector that 
     from outfield.detectors.base import Detector as Detector
     from outfield.detectors.corrected import EnergyCorrected as EnergyCorrected
     from outfield.detectors.ebm import EBM as EBM
+    from outfield.detectors.fused import Fused as Fused
     from outfield.detectors.knn import KNN as KNN
     from outfield.detectors.logits import MSP as MSP
     from outfield.detectors.logits import ODIN as ODIN

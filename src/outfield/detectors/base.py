@@ -178,8 +178,8 @@ class Detector(ABC):
         with own_modes(self.device), products(self.device), torch.no_grad(), bar_of_rows as advance:
             # Filled in place: small results kept between large temporaries would split the heap.
             scores = torch.empty(len(test), dtype=torch.float32)
-            for batch in test.batches(rows, self.score_needs):
-                moved = {name: batch[name].to(self.device) for name in self.score_needs}
+            for batch in test.batches(rows, self._read_to_score()):
+                moved = {name: value.to(self.device) for name, value in batch.items()}
                 piece = self._score(moved).clamp(-LARGEST, LARGEST)
                 scores[done : done + len(piece)] = piece
                 done += len(piece)
@@ -188,6 +188,10 @@ class Detector(ABC):
 
     def _rows(self) -> int:
         return self.rows_at_once
+
+    def _read_to_score(self) -> tuple[str, ...]:
+        """The fields that ``_score`` gets, what ``on`` names being called features."""
+        return self.score_needs
 
     def _check_width(self, data: FeatureSource) -> None:
         name = self.needs_to_score[0]
@@ -257,9 +261,7 @@ class Detector(ABC):
         if not self._fitted:
             raise NotFittedError(f"this {type(self).__name__} is not fitted; there is nothing to save")
         name = type(self).__name__
-        header = {"settings": self._settings(), "width": self._width, "notes": self._notes()}
-        if self._about:
-            header["about"] = dict(self._about)
+        header = self._header()
         state = self._state()
         if half:
             state = {name: value.to(NARROWER.get(value.dtype, value.dtype)) for name, value in state.items()}
@@ -268,6 +270,11 @@ class Detector(ABC):
             except OutfieldError as error:
                 raise InputError(f"this {name} cannot be saved in half precision: {error}") from error
         storage.write(path, "detector", {"detector": name, **header, "outfield": __version__}, state)
+
+    def _header(self) -> dict[str, Any]:
+        """What a file says of this detector besides its name and tensors."""
+        header = {"settings": self._settings(), "width": self._width, "notes": self._notes()}
+        return {**header, "about": dict(self._about)} if self._about else header
 
     @classmethod
     def _rebuilt(cls, header: dict[str, Any], state: dict[str, Tensor]) -> Self:
@@ -278,18 +285,18 @@ class Detector(ABC):
         """
         made: Self = construct(cls, {name: from_plain(value) for name, value in header["settings"].items()})
         made.check_settings()
-        if header["width"] is not None or made.score_needs[0] == "features":
+        if header["width"] is not None or "features" in made.score_needs[:1]:
             require_number("width", header["width"], least=1, whole=True)
         made._width = header["width"]
         made._about = checked_about(header.get("about"))
         for name, value in state.items():
             if not bool(torch.isfinite(value).all()):
                 raise FileFormatError(f"{name} has entries that are not finite")
+        made._load_notes(header["notes"])
         made._load_state(state)
         unknown = sorted(set(state) - set(made._state()))
         if unknown:
             raise FileFormatError(f"{cls.__name__} has no use for {', '.join(unknown)}")
-        made._load_notes(header["notes"])
         made._fitted = True
         return made
 

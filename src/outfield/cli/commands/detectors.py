@@ -36,7 +36,7 @@ def detectors(
         return
     rows = []
     for each, cls in DETECTORS.items():
-        needs = ", ".join(cls.score_needs) + "".join(f"; {field} to fit" for field in cls.fit_needs)
+        needs = ", ".join(cls().needs_to_score) + "".join(f"; {field} to fit" for field in cls().needs_to_fit)
         settings = ", ".join(f"{p.name}={_short(p.default)}" for p in inspect.signature(cls).parameters.values())
         rows.append([each, needs, (inspect.getdoc(cls) or "").splitlines()[0], settings or "–"])
     header = ["name", "needs", "what it is", "settings"]

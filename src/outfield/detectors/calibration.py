@@ -1,0 +1,61 @@
+"""How unusual a score is among the scores of held-out ID rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Scores of ID rows that the detector was not fitted on.
+
+    Attributes:
+        scores: in ascending order (n,), float64.
+    """
+
+    scores: Tensor
+
+    @classmethod
+    def of(cls, scores: Tensor) -> Calibration:
+        """From scores in any order (n,)."""
+        return cls(scores.double().sort().values)
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation of the scores; 1 where all of them are equal."""
+        spread = float(self.scores.std(correction=0))
+        return spread if spread > 0 else 1.0
+
+    def p_values(self, scores: Tensor) -> Tensor:
+        """(1 + #{held-out ≥ s}) / (n + 1) for each score s (N,), float64.
+
+        Of a fresh ID row that comes from where the held-out rows come from, it is below α with a probability of at most α.
+        """
+        n = len(self.scores)
+        below = torch.searchsorted(self.scores, scores.double().contiguous(), right=False)
+        return (1 + n - below).double() / (n + 1)
+
+    def surprise(self, scores: Tensor) -> Tensor:
+        """−log p of each score (N,), float64, with p interpolated between held-out scores and a tail that goes on growing.
+
+        With h_1 ≤ … ≤ h_n the held-out scores and h_j ≤ s < h_{j+1}, −log(1 − r / (n + 1)) with
+        r = j + (s − h_j) / (h_{j+1} − h_j); 0 below h_1; log(n + 1) + (s − h_n) / spread from h_n on.
+        """
+        s, h, n = scores.double(), self.scores, len(self.scores)
+        above = torch.searchsorted(h, s.contiguous(), right=True)
+        low, high = h[(above - 1).clamp_min(0)], h[above.clamp_max(n - 1)]
+        inside = (above > 0) & (above < n)
+        between = torch.where(inside, (s - low) / torch.where(inside, high - low, 1.0), 0.0)
+        excess = (s - h[-1]).clamp_min(0.0) / self.spread
+        return -torch.log1p(-(above + between) / (n + 1)) + excess
+
+    def standard(self, scores: Tensor) -> Tensor:
+        """(s − mean) / standard deviation of the held-out scores, for each score s (N,), float64."""
+        return (scores.double() - self.scores.mean()) / self.spread
+
+    def to(self, device: torch.device) -> Calibration:
+        """The same on another device."""
+        return Calibration(self.scores.to(device))

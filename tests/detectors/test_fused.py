@@ -1,0 +1,250 @@
+"""Several detectors as one: the sum is what a naive computation gives, p-values are valid, and mistakes are named."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from tests.helpers.samples import make_set, quick
+
+import outfield as of
+from outfield.detectors.calibration import Calibration
+from outfield.detectors.held_out import split_off
+
+TRAIN, HELD_OUT, TEST = make_set(300, seed=1), make_set(101, seed=2), make_set(60, seed=3, shift=0.5)
+MEMBERS = (of.EnergyLogits(), of.KNN(k=5), of.SSD(), of.SSD(on="spread"))
+
+
+def naive_surprise(held_out, score):
+    """−log p with a growing tail, one number at a time."""
+    h, n = sorted(held_out), len(held_out)
+    if score < h[0]:
+        return 0.0
+    if score >= h[-1]:
+        return math.log(n + 1) + (score - h[-1]) / np.std(h)
+    j = sum(value <= score for value in h)
+    rank = j + (score - h[j - 1]) / (h[j] - h[j - 1])
+    return -math.log(1 - rank / (n + 1))
+
+
+class TestCalibration:
+    def test_surprise(self):
+        h = [3.0, -1.0, 0.5, 0.5, 7.0]
+        one = Calibration.of(torch.tensor(h))
+        for score in (-5, -1, -0.25, 0.5, 0.6, 2.9, 3.0, 6.99, 7.0, 7.5, 1000.0):
+            assert math.isclose(float(one.surprise(torch.tensor([score]))), naive_surprise(h, score), rel_tol=1e-6)
+
+    def test_surprise_never_falls(self):
+        one = Calibration.of(torch.randn(50, generator=torch.Generator().manual_seed(0)))
+        found = one.surprise(torch.linspace(-4, 9, 1000, dtype=torch.float64))
+        assert bool((found.diff() >= 0).all())
+        assert found[0] == 0
+        assert found[-1] > math.log(51) + 3
+
+    def test_p_values(self):
+        one = Calibration.of(torch.tensor([1.0, 2.0, 2.0, 3.0]))
+        expected = [5 / 5, 5 / 5, 4 / 5, 4 / 5, 2 / 5, 1 / 5]
+        assert one.p_values(torch.tensor([0.0, 1.0, 1.5, 2.0, 3.0, 3.5])).tolist() == expected
+
+    def test_standard(self):
+        one = Calibration.of(torch.tensor([1.0, 3.0]))
+        assert one.standard(torch.tensor([4.0])).tolist() == [2.0]
+        equal = Calibration.of(torch.tensor([2.0, 2.0]))
+        assert equal.standard(torch.tensor([2.0, 5.0])).tolist() == [0.0, 3.0]
+        assert equal.surprise(torch.tensor([1.0, 2.0, 5.0])).tolist() == pytest.approx(
+            [0, math.log(3), math.log(3) + 3]
+        )
+
+
+@pytest.mark.parametrize("rule", ["fisher", "z"])
+def test_the_score_is_the_sum_of_its_members(rule):
+    fused = of.Fused(MEMBERS, rule=rule, seed=4).fit(TRAIN, HELD_OUT)
+    order = torch.randperm(101, generator=torch.Generator().manual_seed(4))
+    expected = np.zeros(60)
+    for member in MEMBERS:
+        alone = type(member)(**vars(member)).fit(TRAIN)
+        held_out, scores = alone.score(HELD_OUT)[order[:50]].double().numpy(), alone.score(TEST).double().numpy()
+        if rule == "z":
+            expected += (scores - held_out.mean()) / held_out.std()
+        else:
+            expected += [naive_surprise(held_out, score) for score in scores]
+    assert np.allclose(fused.score(TEST).numpy(), expected, rtol=1e-5)
+    assert len(fused.sum_.scores) == 51
+    assert np.allclose(
+        fused.sum_.scores.numpy(), np.sort(fused.score(HELD_OUT[order[50:]]).double().numpy()), rtol=1e-6
+    )
+
+
+def test_members_are_left_as_they_are():
+    knn = of.KNN(k=3)
+    fused = of.Fused([knn]).fit(TRAIN, HELD_OUT)
+    assert not knn._fitted
+    assert fused.members_[0] is not knn
+    assert torch.equal(fused.members_[0].score(TEST), of.KNN(k=3).fit(TRAIN).score(TEST))
+
+
+def test_explain():
+    fused = of.Fused(MEMBERS).fit(TRAIN, HELD_OUT)
+    found = fused.explain(TEST)
+    assert found.members == ("EnergyLogits", "KNN", "SSD", "SSD on spread") == fused.names
+    assert torch.allclose(found.terms.sum(1).float(), fused.score(TEST), rtol=1e-5)
+    for i, member in enumerate(fused.members_):
+        assert torch.equal(found.scores[:, i].float(), member.score(TEST))
+        assert torch.equal(found.p_values[:, i], fused.calibrations_[i].p_values(member.score(TEST)))
+    assert found.loudest == [found.members[row.argmax()] for row in found.terms.numpy()]
+    assert len(set(found.loudest)) > 1
+
+
+def test_names_stand_once():
+    assert of.Fused([of.KNN(), of.KNN(k=3), of.SSD(on="stage2"), of.SSD(on="stage2"), of.KNN(k=9)]).names == (
+        "KNN",
+        "KNN 2",
+        "SSD on stage2",
+        "SSD on stage2 2",
+        "KNN 3",
+    )
+
+
+def test_p_values_of_fresh_rows_are_valid():
+    rng = np.random.default_rng(5)
+    shares = []
+    for seed in range(40):
+        rows = of.FeatureSet(
+            np.abs(rng.normal(size=(900, 4))), labels=np.arange(900) % 3, logits=rng.normal(size=(900, 3))
+        )
+        fused = of.Fused(seed=seed).fit(rows[:300], rows[300:420])
+        shares.append(float((fused.p_values(rows[420:]) <= 0.1).double().mean()))
+    assert abs(np.mean(shares) - 0.1) < 0.015  # 6 of 60 rows, so 0.0984 is expected
+
+
+def test_rows_are_split_off_where_none_are_given():
+    fused = of.Fused([of.KNN(k=1)], held_out=0.2, seed=3).fit(TRAIN)
+    kept, apart = split_off(TRAIN, 0.2, 3, 40)
+    assert (len(kept), len(apart)) == (240, 60)
+    assert torch.equal(fused.members_[0].bank_, of.KNN(k=1).fit(kept).bank_)
+    assert (len(fused.calibrations_[0].scores), len(fused.sum_.scores)) == (30, 30)
+    assert len(of.Fused().fit(TRAIN).sum_.scores) == 20  # at least, where the share would be less
+    other = of.Fused([of.KNN(k=1)], held_out=0.2, seed=4).fit(TRAIN)
+    assert not torch.equal(other.members_[0].bank_, fused.members_[0].bank_)
+
+
+def test_every_class_keeps_a_row():
+    labels = [0] * 100 + [1, 2, 2]
+    data = of.FeatureSet(np.arange(103.0)[:, None], labels=labels)
+    for seed in range(20):
+        kept, apart = split_off(data, 0.49, seed, 1)
+        assert set(kept.in_memory().labels.tolist()) == {0, 1, 2}
+        assert sorted([*kept.in_memory().features[:, 0], *apart.in_memory().features[:, 0]]) == list(range(103))
+        assert len(apart) == 50
+
+
+@pytest.mark.parametrize("ending", [".npz", ".parquet"])
+def test_streams_give_what_memory_gives(ending, tmp_path):
+    if ending == ".npz":
+        TRAIN.save(tmp_path / "f.npz")
+    else:
+        import pyarrow
+        import pyarrow.parquet
+
+        columns = {name: list(TRAIN.tensors()[name].numpy()) for name in TRAIN.row_fields}
+        pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "f.parquet")
+    stream = of.open_features(tmp_path / f"f{ending}")
+    for given in ((), (HELD_OUT,)):
+        here, there = of.Fused(MEMBERS).fit(TRAIN, *given), of.Fused(MEMBERS).fit(stream, *given)
+        assert torch.allclose(here.score(TEST), there.score(TEST), rtol=1e-4, atol=1e-4)
+
+
+def test_a_learned_member(tmp_path):
+    fused = of.Fused([quick("EBM"), quick("EnergyCorrected"), of.MSP()]).fit(TRAIN, HELD_OUT)
+    fused.save(tmp_path / "d.safetensors")
+    assert torch.equal(of.load(tmp_path / "d.safetensors").score(TEST), fused.score(TEST))
+
+
+def test_saved_and_loaded(tmp_path):
+    fused = of.Fused([*MEMBERS, of.Fused([of.MSP()])], rule="z").fit(TRAIN, HELD_OUT)
+    fused.save(tmp_path / "d.safetensors")
+    loaded = of.load(tmp_path / "d.safetensors")
+    assert torch.equal(loaded.score(TEST), fused.score(TEST))
+    assert torch.equal(loaded.p_values(TEST), fused.p_values(TEST))
+    assert torch.equal(loaded.explain(TEST).terms, fused.explain(TEST).terms)
+    assert repr(loaded) == repr(of.Fused((*MEMBERS, of.Fused((of.MSP(),))), rule="z"))
+    assert loaded.fingerprint() == fused.fingerprint()
+
+
+def test_large_batches_are_scored_in_the_members_own_pieces(monkeypatch):
+    fused = of.Fused(MEMBERS).fit(TRAIN, HELD_OUT)
+    expected = fused.score(TEST)
+    monkeypatch.setattr(of.KNN, "rows_at_once", 7)
+    monkeypatch.setattr(of.SSD, "rows_at_once", 11)
+    assert fused._rows() == 4096
+    assert torch.allclose(fused.score(TEST), expected, rtol=1e-5)
+    sizes = []
+    monkeypatch.setattr(
+        of.KNN, "_score", lambda self, batch: sizes.append(len(batch["features"])) or batch["features"][:, 0]
+    )
+    fused.score(TEST)
+    assert sizes == [7] * 8 + [4]
+
+
+class TestMistakes:
+    def test_members(self):
+        for bad in ([], None, 3, "KNN", [3], [of.KNN]):
+            with pytest.raises(of.InputError, match="members is"):
+                of.Fused(bad).fit(TRAIN)
+        with pytest.raises(of.InputError, match=r"members is .*; KNN: k is 0"):
+            of.Fused([of.MSP(), of.KNN(k=0)]).fit(TRAIN)
+
+    @pytest.mark.parametrize("share", [0, -0.1, 0.51, float("nan"), "a"])
+    def test_shares(self, share):
+        with pytest.raises(of.InputError, match="held_out is"):
+            of.Fused(held_out=share).fit(TRAIN)
+        of.Fused(held_out=0.5).check_settings()
+
+    def test_a_member_that_lacks_its_field(self):
+        with pytest.raises(of.MissingFieldError, match=r"Fused.fit needs stage2"):
+            of.Fused([of.MSP(), of.SSD(on="stage2")]).fit(TRAIN, HELD_OUT)
+        bare = of.FeatureSet(TRAIN.features, labels=TRAIN.labels)
+        with pytest.raises(of.MissingFieldError, match=r"Fused.fit needs logits"):
+            of.Fused([of.MSP(), of.SSD()]).fit(bare, HELD_OUT)
+        fused = of.Fused([of.MSP(), of.SSD()]).fit(TRAIN, HELD_OUT)
+        with pytest.raises(of.MissingFieldError, match=r"Fused.score needs logits"):
+            fused.score(bare)
+        with pytest.raises(of.MissingFieldError, match="logits"):
+            of.Fused([of.MSP(), of.SSD()]).fit(TRAIN, of.FeatureSet(HELD_OUT.features))
+
+    def test_held_out_rows_that_are_training_rows(self):
+        for part in (TRAIN, TRAIN[:100], of.FeatureSet.join([HELD_OUT[:88], TRAIN[:10]])):
+            with pytest.raises(of.InputError, match=r"% of the held-out rows are training rows"):
+                of.Fused().fit(TRAIN, part)
+        of.Fused().fit(TRAIN, of.FeatureSet.join([HELD_OUT[:90], TRAIN[:10]]))  # a few are the same in many sets
+
+    def test_too_few_rows_to_calibrate(self):
+        with pytest.raises(of.TooFewSamplesError, match="held_out has 39 rows; at least 40"):
+            of.Fused().fit(TRAIN, HELD_OUT[:39])
+        of.Fused().fit(TRAIN, HELD_OUT[:40])
+        with pytest.raises(of.TooFewSamplesError, match="79 training rows are too few to keep 40"):
+            of.Fused().fit(TRAIN[:79])
+        of.Fused().fit(TRAIN[:80])
+        with pytest.raises(of.InputError, match="held_out takes an outfield.FeatureSet, not Tensor"):
+            of.Fused().fit(TRAIN, TRAIN.features)
+
+    def test_another_width(self):
+        fused = of.Fused(MEMBERS).fit(TRAIN, HELD_OUT)
+        with pytest.raises(of.InputError, match=r"features has 5 columns but this KNN was fitted on 6"):
+            fused.score(make_set(width=5))
+        with pytest.raises(of.InputError, match="columns but this"):
+            of.Fused(MEMBERS).fit(TRAIN, make_set(width=5))
+
+    def test_not_fitted(self):
+        for ask in (lambda: of.Fused().explain(TEST), lambda: of.Fused().p_values(TEST)):
+            with pytest.raises(of.NotFittedError):
+                ask()
+
+    def test_a_fit_that_fails_leaves_the_last_one(self):
+        fused = of.Fused().fit(TRAIN, HELD_OUT)
+        before = fused.score(TEST)
+        with pytest.raises(of.TooFewSamplesError):
+            fused.fit(TRAIN[:20])
+        assert torch.equal(fused.score(TEST), before)
