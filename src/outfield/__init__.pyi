@@ -17,7 +17,6 @@ from outfield.detectors import (
     Detector,
     EnergyCorrected,
     EnergyLogits,
-    Fused,
     GaussianMixture,
     load,
 )

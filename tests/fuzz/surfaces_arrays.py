@@ -12,7 +12,7 @@ from tests.helpers.samples import make_set, quick
 
 import outfield as of
 
-FIELDS = ("labels", "logits", "spread", "odin_logits")
+FIELDS = ("labels", "logits", "spread", "odin_logits", "stage1", "head_bias")
 
 
 def feature_set(rng: random.Random, folder: Path) -> None:
@@ -24,6 +24,8 @@ def feature_set(rng: random.Random, folder: Path) -> None:
     for name in rng.sample(FIELDS, rng.randint(0, 2)):
         if rng.random() < 0.5:
             fields[name] = np.arange(rows) % 2 if name == "labels" else good_matrix(rng, rows, 2)[0]
+            if name == "head_bias":
+                fields[name] = np.ones(2)
         else:
             fields[name], honest = nonsense_array(rng), False
     if rng.random() < 0.4:

@@ -218,7 +218,8 @@ def streams(rng: random.Random, folder: Path) -> None:
         size = 10**6
     pieces = list(stream.batches(size))
     for name, value in data.tensors().items():
-        assert torch.equal(torch.cat([piece[name] for piece in pieces]), value), name
+        there = torch.cat([piece[name] for piece in pieces]) if name in data.row_fields else stream.constant(name)
+        assert torch.equal(there, value), name
     index = [rng.randrange(len(data)) for _ in range(rng.randint(0, 5))] if rng.random() < 0.7 else scalar(rng)
     found = stream.rows(index)
     assert torch.equal(found["features"], data.features[torch.as_tensor(index, dtype=torch.int64)])

@@ -32,10 +32,7 @@ def split_off(train: FeatureSource, share: float, seed: int, least: int) -> tupl
     """
     count = max(least, round(share * len(train)))
     order = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed))
-    if "labels" in train.shapes:
-        order = order[_not_first_of_class(_labels(train)[order])]
-    else:
-        order = order[1:]
+    order = order[_not_first_of_class(_labels(train)[order])] if "labels" in train.shapes else order[1:]
     if len(order) < count or 2 * count > len(train):
         raise TooFewSamplesError(
             f"{len(train)} training rows are too few to keep {count} of them for calibration; give held-out rows, or more "
