@@ -13,16 +13,22 @@ from outfield.detectors.registry import DETECTORS, register
 
 if TYPE_CHECKING:  # type checkers cannot look into the folder; a detector that is not listed here works all the same
     from outfield.detectors.base import Detector as Detector
+    from outfield.detectors.confidence import GEN as GEN
+    from outfield.detectors.confidence import Entropy as Entropy
+    from outfield.detectors.confidence import MaxLogit as MaxLogit
     from outfield.detectors.corrected import EnergyCorrected as EnergyCorrected
     from outfield.detectors.ebm import EBM as EBM
     from outfield.detectors.fused import Fused as Fused
+    from outfield.detectors.kl_matching import KLMatching as KLMatching
     from outfield.detectors.knn import KNN as KNN
     from outfield.detectors.logits import MSP as MSP
     from outfield.detectors.logits import ODIN as ODIN
     from outfield.detectors.logits import EnergyLogits as EnergyLogits
     from outfield.detectors.mixture import SSD as SSD
     from outfield.detectors.mixture import GaussianMixture as GaussianMixture
+    from outfield.detectors.openmax import OpenMax as OpenMax
     from outfield.detectors.saved import load as load
+    from outfield.detectors.temperature import TempScale as TempScale
 
 _HOMES = {"Detector": "outfield.detectors.base", "load": "outfield.detectors.saved"}
 

@@ -285,7 +285,8 @@ class Detector(ABC):
         """
         made: Self = construct(cls, {name: from_plain(value) for name, value in header["settings"].items()})
         made.check_settings()
-        if header["width"] is not None or "features" in made.score_needs[:1]:
+        first = set(made.score_needs[:1])
+        if header["width"] is not None or first & {"features", *made.needs_to_fit}:
             require_number("width", header["width"], least=1, whole=True)
         made._width = header["width"]
         made._about = checked_about(header.get("about"))

@@ -39,8 +39,8 @@ def _entry(name: str) -> Entry:
     detector = DETECTORS[name]()
     first = (inspect.getdoc(type(detector)) or "").partition("\n")[0]
     what, reference, rest = re.fullmatch(r"(.*?)(?: \(([^()]*\d{4}[^()]*)\))?(\.?)", first).groups()  # type: ignore[union-attr]
-    learns = bool(detector.needs_to_fit) or "features" in detector.needs_to_score
-    to_fit = ("features", *detector.needs_to_fit) if learns else ()
+    sees_features = "features" in detector.needs_to_score
+    to_fit = ("features",) * sees_features + detector.needs_to_fit
     return Entry(name, what + rest, reference or "", to_fit, detector.needs_to_score)
 
 
