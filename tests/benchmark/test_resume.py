@@ -20,7 +20,8 @@ from tests.helpers.fake_benchmark import (
 )
 
 import outfield as of
-from outfield.benchmark import Key, benchmark_features
+from outfield.benchmark import Key, benchmark_features, sources
+from outfield.benchmark import stages as kept_stages
 from outfield.benchmark.saved import load_run, save_run
 from outfield.files import storage
 from outfield.images.source import ImageArray
@@ -160,6 +161,60 @@ class TestImages:
         run_images(tmp_path / "afresh", again, detectors=detectors("SSD"))  # of a folder that began with it
         assert again.calls == []
         assert count == {"fit": 4}  # three of them afresh
+
+    def test_stages_cost_nothing_where_nobody_asks_for_them(self, tmp_path):
+        class Without(FakeBackbone):
+            def extract(self, images, *, odin=None, labels=True):  # one that knows of no stages will do
+                return super().extract(images, odin=odin, labels=labels)
+
+        run_images(tmp_path, Without(), detectors=detectors("SSD"))
+        kept = of.FeatureSet.load(next((tmp_path / "cache").glob("features-net-aunts*.safetensors")))
+        assert kept.stage2 is None
+        assert kept.head_weight.shape == (3, 8)  # not one row for each image
+        assert not list((tmp_path / "cache").glob("blocks-*"))
+
+    def test_stages_come_and_go_without_the_others(self, tmp_path, count):
+        chosen = {"SSD": of.SSD(), "early": of.SSD(on="stage2")}
+        without = run_images(tmp_path, detectors={"SSD": of.SSD()})
+        count.clear()
+        backbone = FakeBackbone()
+        run = run_images(tmp_path, backbone, detectors=chosen)
+        assert backbone.calls == list(SETS)  # the training set too: it is fitted on a stage
+        assert count == {"fit": 1}
+        assert [r for r in run.records if r.detector == "SSD"] == without.records
+        images = image_sets()
+        sets = {
+            name: FakeBackbone().extract(images[name], labels=name in ("train", "test"), stages=True) for name in SETS
+        }
+        afresh = benchmark_features(PROTOCOL, {"net": sets}, detectors=chosen, view=False)
+        assert run.records == afresh.records
+        again = FakeBackbone()
+        assert run_images(tmp_path, again, detectors=chosen).records == run.records
+        assert again.calls == []
+
+    def test_kept_stages_still_know_their_blocks(self, tmp_path):
+        chosen = {"early": of.SSD(on="stage2")}
+        run_images(tmp_path, detectors=chosen)
+        for file in (tmp_path / "cache").glob("*-net-aunts*"):
+            file.unlink()
+        for file in (tmp_path / "cache").glob("scores-*aunts*"):
+            file.unlink()
+        other = FakeBackbone()
+        other.block = "layer9"
+        with pytest.raises(of.InputError, match="stage2 is 'layer9' here, but 'layer2'"):
+            run_images(tmp_path, other, detectors=chosen)
+        assert other.calls == ["aunts"]
+
+    def test_fits_follow_the_stage_they_learned_from(self, tmp_path, count, monkeypatch):
+        chosen = {"SSD": of.SSD(), "early": of.SSD(on="stage2")}
+        run_images(tmp_path, detectors=chosen)
+        count.clear()
+        code = sources.code
+        monkeypatch.setattr(kept_stages, "code", lambda what: {"changed": "1"} if what == "blocks" else code(what))
+        backbone = FakeBackbone()
+        run_images(tmp_path, backbone, detectors=chosen)
+        assert backbone.calls == list(SETS)
+        assert count == {"fit": 1}
 
     def test_odin_perturbs_at_its_detector_s_temperature(self, tmp_path):
         run = run_images(tmp_path, detectors={"ODIN": of.ODIN(temperature=7.0)})

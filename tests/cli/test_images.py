@@ -108,6 +108,19 @@ def test_an_interrupted_training_goes_on_where_it_stopped(data, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["n.safetensors"]
 
 
+def test_extracted_stages_and_last_layer(data, networks, tmp_path):
+    for name in ("cifar10_test", "svhn"):
+        outfield(
+            "extract", networks[0], data / f"{name}.npz", "--stages", "-o", tmp_path / f"{name}.npz", "--device", "cpu"
+        )
+    found = of.FeatureSet.load(tmp_path / "svhn.npz")
+    assert found.about == {"stage1": "layer1", "stage2": "layer2", "stage3": "layer3"}
+    assert torch.allclose(found.features @ found.head_weight.T + found.head_bias, found.logits, atol=1e-4)
+    knn = tmp_path / "knn.safetensors"
+    outfield("fit", "KNN", tmp_path / "cifar10_test.npz", "-o", knn, "--set", "on=stage2", "--set", "k=3")
+    outfield("score", knn, tmp_path / "svhn.npz", "-o", tmp_path / "scores.csv")
+
+
 def test_extracted_features_feed_fit_and_evaluate(data, networks, tmp_path):
     for split in ("train", "test"):
         outfield("extract", networks[0], "cifar10", "--data", data, "--split", split, "--odin", "--device", "cpu",

@@ -43,12 +43,12 @@ class FakeBackbone:
     """Features are the pixels' means by row; counts how often each set is extracted, and dies when told to."""
 
     def __init__(self, name="net", scale=1.0):
-        self.name, self.scale, self.calls, self.die_at = name, scale, [], None
+        self.name, self.scale, self.calls, self.die_at, self.block = name, scale, [], None, "layer2"
 
     def fingerprint(self):
         return f"weights {self.scale}"
 
-    def extract(self, images, *, odin=None, labels=True):
+    def extract(self, images, *, odin=None, labels=True, stages=False):
         if self.die_at == len(self.calls):
             raise KeyboardInterrupt
         self.calls.append(images.name.split()[0])
@@ -60,6 +60,9 @@ class FakeBackbone:
             logits=logits,
             labels=images.labels if labels else None,
             odin_logits=None if odin is None else logits * 1.01,
+            head_weight=np.ones((3, features.shape[1])),
+            stage2=features[:, ::2] ** 2 if stages else None,
+            about={"stage2": self.block} if stages else None,
         )
 
 

@@ -216,6 +216,7 @@ class Backbone:
         self,
         images: ImageSource,
         *,
+        stages: bool = False,
         odin: Odin | None = None,
         labels: bool = True,
         batch_size: int = 512,
@@ -224,8 +225,15 @@ class Backbone:
     ) -> FeatureSet:
         """Features, logits, spread (where there is a feature map), and labels of images, in one pass over them.
 
+        Where the logits are a linear layer of the features, the set has that layer, too: ``head_weight`` and ``head_bias``.
+
         Args:
             images: see :func:`outfield.open_images` and :class:`outfield.images.source.ImageArray`.
+            stages: give ``stage1``, ``stage2``, …, too: what the network's blocks give (layer1, layer2, … of a ResNet, the blocks
+                of a transformer; see :mod:`outfield.backbone.blocks`), each as the mean over positions, or over tokens: without
+                the class token and the like where the network says how many of them there are, or the features are the first
+                token. At most 8, evenly spread where there are more; the last block is left out where its mean is the features.
+                ``about`` of the set has the name of each block.
             odin: give ``odin_logits`` too, at the cost of a backward pass and another forward pass.
             labels: attach the images' labels, where they have any. Not for OOD images: their classes are others.
             batch_size: images that the network is given at once, at most; halved, with a warning, where memory ends. A CPU is
@@ -237,7 +245,7 @@ class Backbone:
 
         Raises:
             InputError: no images, labels beyond the network's classes or of other ones, a network that cannot be looked into,
-                outputs that are not finite, or too little memory for one image.
+                outputs that are not finite, stages of a network that has none, or too little memory for one image.
         """
         if not isinstance(images, ImageSource):
             raise InputError(
@@ -248,12 +256,13 @@ class Backbone:
             raise InputError(f"there is no image in {images.name}")
         require_number("batch_size", batch_size, least=1, whole=True)
         require(odin is None or isinstance(odin, Odin), "odin", odin, "an outfield.Odin, or None")
-        require(isinstance(labels, bool | np.bool_), "labels", labels, "True or False")
+        for name, flag in (("labels", labels), ("stages", stages)):
+            require(isinstance(flag, bool | np.bool_), name, flag, "True or False")
         given = images.labels if labels else None
         if given is not None:
             self._check_names(images)
         device = self.device
-        extraction = Extraction(self.network, device, self.input, self.head, odin, precision)
+        extraction = Extraction(self.network, device, self.input, self.head, odin, precision, bool(stages))
         rows = extraction.at_once(batch_size)
         batches = read(images, self.input.size, rows, workers, pinned=device.type == "cuda")
         fields: dict[str, Tensor] = {}
@@ -269,7 +278,7 @@ class Backbone:
                 for name, value in piece.items():
                     fields[name][start : start + len(value)] = value
                 advance(start + len(piece["features"]))
-        return FeatureSet(**fields, labels=given)
+        return FeatureSet(**fields, **extraction.last_layer(), labels=given, about=extraction.about())
 
     def _check_names(self, images: ImageSource) -> None:
         """Refuse labels that mean other classes than the network's, where the names of both are known."""

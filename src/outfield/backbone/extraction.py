@@ -49,6 +49,7 @@ class Extraction:
         odin: give the logits at the perturbed input too.
         precision: "float32", "float16" or "bfloat16" (by autocast), or "auto": float16 on a GPU, else float32. A network whose
             weights are not float32 runs as it is.
+        stages: give what the network's blocks give, too.
     """
 
     def __init__(
@@ -59,12 +60,13 @@ class Extraction:
         head: str | None = None,
         odin: Odin | None = None,
         precision: str = "auto",
+        stages: bool = False,
     ) -> None:
         self.network, self.device, self.expects, self.odin = network, device, expects, odin
         own = next((p.dtype for p in network.parameters() if p.is_floating_point()), torch.float32)
         self._half = _autocast_type(precision, own, device)
         self._prepare = expects.preparation(device, own, layout_of(network))
-        self._observe = Observer(network, head)
+        self._observe = Observer(network, head, stages)
         self._rows = 0
         self._warned: set[str] = set()
         self._random: Seeded | None = Seeded()
@@ -100,6 +102,16 @@ class Extraction:
                 start += len(pixels)
             while flights:
                 yield from self._land(flights.popleft(), self._half)
+
+    def last_layer(self) -> Fields:
+        """``head_weight`` (K, D) and ``head_bias`` (K,) once the network has run, where logits are that layer of the features."""
+        weight, bias = self._observe.last_layer or (None, None)
+        found = {"head_weight": weight, "head_bias": bias}
+        return {name: value for name, value in found.items() if value is not None}
+
+    def about(self) -> dict[str, str]:
+        """What is known of the fields once the network has run: the module behind each stage."""
+        return {f"stage{i}": name for i, name in enumerate(self._observe.stage_names, 1)}
 
     def _on_device(self) -> contextlib.AbstractContextManager[object]:
         return torch.cuda.device(self.device) if self.device.type == "cuda" else contextlib.nullcontext()
@@ -153,6 +165,7 @@ class Extraction:
         fields = {"features": seen.features, "logits": seen.logits.detach().float()}
         if seen.spread is not None:
             fields["spread"] = seen.spread
+        fields |= {f"stage{i}": stage for i, stage in enumerate(seen.stages, 1)}
         if self.odin is not None:
             fields["odin_logits"] = logits_of(self.network(perturbed.detach()), len(images)).float()
         return fields

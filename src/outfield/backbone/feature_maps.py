@@ -77,7 +77,7 @@ def find_map(
         for activation in ACTIVATIONS:
             activated = replace(place, activation=activation)
             # Half precision and another order of summation must not hide what is the same.
-            if _is_close(activated.mean(tensor), features, 1e-3 if tensor.dtype == torch.float32 else 1e-2):
+            if is_close(activated.mean(tensor), features, tolerance(tensor.dtype == torch.float32)):
                 return activated, tensor
     return possible[0] if possible else None
 
@@ -92,7 +92,7 @@ def _readings(
             continue
         skipped = 0
         if tensor.dim() == 3:
-            is_class_token = _is_close(tensor[:, 0].detach().float(), features, 1e-3)
+            is_class_token = is_close(tensor[:, 0].detach().float(), features, 1e-3)
             skipped = prefix_tokens if isinstance(prefix_tokens, int) else int(is_class_token)
         if tensor.shape[1] - skipped > 1 or tensor.dim() == 4:
             yield FeatureMap(module, is_input, tuple(tensor.shape[1:]), channels, skipped)
@@ -103,6 +103,11 @@ def is_pooled(tensor: Tensor) -> bool:
     return tensor.dim() >= 2 and tensor.numel() == len(tensor) * max(tensor.shape[1:])
 
 
-def _is_close(a: Tensor, b: Tensor, tolerance: float) -> bool:
-    """Whether the largest difference is small beside the largest entry."""
-    return bool((a - b).abs().max() <= tolerance * b.abs().max())
+def tolerance(exact: bool) -> float:
+    """For :func:`is_close`, of what was computed in full precision or not."""
+    return 1e-3 if exact else 1e-2
+
+
+def is_close(a: Tensor, b: Tensor, within: float) -> bool:
+    """Whether two tensors have one shape, and their largest difference is small beside the largest entry of the second."""
+    return a.shape == b.shape and bool((a - b).abs().max() <= within * b.abs().max())

@@ -122,7 +122,8 @@ class OneBackbone:
     def _fit_stage(self, name: str, detector: Detector, seed: int | None) -> Stage:
         built = settings(detector) | ({} if seed is None else {"seed": seed})
         about = asdict(Key(self.name, name, seed))
-        depends = {"train": self.sets.identity(TRAIN), "settings": built, "class": code_of(detector)}
+        learned = (detector.on, *detector.needs_to_fit)
+        depends = {"train": self.sets.identity(TRAIN, learned), "settings": built, "class": code_of(detector)}
         return Stage("detector", about, depends)
 
     def _fitted(self, detector: Detector, fits: Mapping[int | None, Stage]) -> dict[int | None, Detector]:

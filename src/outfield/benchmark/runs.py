@@ -11,7 +11,15 @@ from outfield.benchmark.fitting import TEST, TRAIN, OneBackbone, Say, Sets, log
 from outfield.benchmark.protocol import Protocol
 from outfield.benchmark.provenance import about_this_run, machine, settings
 from outfield.benchmark.records import BenchmarkRun, Key
-from outfield.benchmark.sets import ExtractedSets, Extractor, check_images, find_images, notes_of, open_backbones
+from outfield.benchmark.sets import (
+    ExtractedSets,
+    Extractor,
+    check_images,
+    fields_needed,
+    find_images,
+    notes_of,
+    open_backbones,
+)
 from outfield.benchmark.stages import Stages
 from outfield.config import require, require_number, to_plain
 from outfield.detectors.base import Detector
@@ -141,7 +149,7 @@ def run_benchmark(
     run.provenance["odin"] = to_plain(odin)
     run.classes = images[TEST].classes or images[TRAIN].classes or ()
     for (name, backbone), given in zip(opened.items(), backbones, strict=True):
-        sets = ExtractedSets(name, backbone, images, checksums, odin, stages, say)
+        sets = ExtractedSets(name, backbone, images, checksums, odin, stages, say, fields_needed(chosen.values()))
         run.provenance["backbones"][name] = {"sha256": backbone.fingerprint(), **notes_of(given)}
         _run_backbone(OneBackbone(name, sets, run, stages, device, say), chosen, numbers, {}, view)
     run.provenance["stages"] = stages.summary()

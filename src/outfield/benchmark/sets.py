@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, NamedTuple
 from typing import Protocol as Interface
 
 import numpy as np
@@ -20,15 +20,17 @@ from outfield.benchmark.protocol import Protocol
 from outfield.benchmark.provenance import without_paths
 from outfield.benchmark.stages import Stage, Stages
 from outfield.config import to_plain
+from outfield.detectors.base import Detector
 from outfield.errors import FileFormatError, InputError, StorageError, UnknownNameError
-from outfield.features.fields import made_by
+from outfield.features.about import checked_about
+from outfield.features.fields import FIELDS, made_by
 from outfield.features.set import FeatureSet
 from outfield.files import atomic, storage
 from outfield.images import finding
 from outfield.images.source import ImageSource
 
-KINDS = {"features": "FeatureSet", "odin": "odin logits"}
-"""Of the files that extraction leaves, by kind of stage."""
+KINDS = {"features": "FeatureSet", "blocks": "stages of a network", "odin": "odin logits"}
+"""Of the files that extraction leaves, by kind of stage: all but the first are asked for by few detectors."""
 
 
 class Extractor(Interface):
@@ -40,9 +42,18 @@ class Extractor(Interface):
         """Different for different weights or preparation of images."""
         ...
 
-    def extract(self, images: ImageSource, *, odin: Odin | None = None, labels: bool = True) -> FeatureSet:
-        """Features of every image, in order."""
+    def extract(
+        self, images: ImageSource, *, odin: Odin | None = None, labels: bool = True, stages: bool = False
+    ) -> FeatureSet:
+        """Features of every image, in order; ``stages`` is given only where a detector works on one."""
         ...
+
+
+def fields_needed(detectors: Iterable[Detector]) -> frozenset[str]:
+    """The fields that any of the detectors fits on or scores."""
+    return frozenset(
+        name for detector in detectors for name in (detector.on, *detector.needs_to_fit, *detector.needs_to_score)
+    )
 
 
 class ExtractedSets(Sets):
@@ -56,6 +67,7 @@ class ExtractedSets(Sets):
         odin: ODIN's perturbation, for the sets that are scored; None does without.
         stages: keeps them.
         say: told what is being done.
+        fields: that detectors need; stages of the network are extracted where one is among them.
     """
 
     def __init__(
@@ -67,30 +79,31 @@ class ExtractedSets(Sets):
         odin: Odin | None,
         stages: Stages,
         say: Say,
+        fields: Collection[str] = (),
     ) -> None:
         self.name, self.backbone, self.images, self.stages, self.say = name, backbone, images, stages, say
         self.odin = odin
         self.ood = tuple(part for part in images if part not in (TRAIN, TEST))
-        weights = backbone.fingerprint()
+        weights, blocks = backbone.fingerprint(), not set(fields).isdisjoint(made_by("blocks"))
+
+        def stage(what: str, part: str, **more: Any) -> Stage:
+            depends = {"images": checksums[part], "backbone": weights, **more}
+            return Stage(what, {"backbone": self.name, "set": part}, depends)
+
         # The classes of OOD images are none of the backbone's.
-        self._features = {
-            part: self._stage("features", part, checksums[part], weights, labels=part not in self.ood)
-            for part in images
-        }
-        # Stages of their own, so that ODIN comes and goes without the others; nothing is fitted on perturbed images.
-        self._odin = {
-            part: self._stage("odin", part, checksums[part], weights, odin=to_plain(odin))
-            for part in images
-            if odin is not None and part != TRAIN
-        }
+        self._kept = {part: {"features": stage("features", part, labels=part not in self.ood)} for part in images}
+        # Stages of their own, so that they come and go without the others; nothing is fitted on perturbed images.
+        for part, kept in self._kept.items():
+            if blocks:
+                kept["blocks"] = stage("blocks", part)
+            if odin is not None and part != TRAIN:
+                kept["odin"] = stage("odin", part, odin=to_plain(odin))
         self._held: dict[str, FeatureSet] = {}
 
-    def _stage(self, what: str, part: str, images: str, weights: str, **more: Any) -> Stage:
-        return Stage(what, {"backbone": self.name, "set": part}, {"images": images, "backbone": weights, **more})
-
     def identity(self, name: str, fields: Collection[str] = ()) -> str:
-        digest = self._features[name].digest
-        return f"{digest} {self._odin[name].digest}" if set(fields) & set(made_by("odin")) else digest
+        kept = self._kept[name].items()
+        used = [one for kind, one in kept if kind == "features" or not set(fields).isdisjoint(made_by(kind))]
+        return " ".join(stage.digest for stage in used)
 
     def __getitem__(self, name: str) -> FeatureSet:
         if name not in self._held:
@@ -100,46 +113,68 @@ class ExtractedSets(Sets):
 
     def _extract_missing(self) -> None:
         """All sets that no earlier run left, so that an image that cannot be read is found before the first long fit."""
-        for part in self.images:
-            paths = [self.stages.path(stages[part]) for stages in (self._features, self._odin) if part in stages]
+        for part, kept in self._kept.items():
+            paths = [self.stages.path(stage) for stage in kept.values()]
             if not all(path is not None and path.exists() for path in paths):
                 self._hold(part)
 
     def _hold(self, part: str) -> None:
         if part in self._held:
             return
-        stages = [self._features[part]] + ([self._odin[part]] if part in self._odin else [])
-        found = {stage.what: self.stages.find(stage, partial(self._load, part, stage.what)) for stage in stages}
-        lacks = [stage for stage in stages if found[stage.what] is None]
+        kept = self._kept[part]
+        found = {kind: self.stages.find(stage, partial(self._load, part, kind)) for kind, stage in kept.items()}
+        lacks = [kind for kind, one in found.items() if one is None]
         if lacks:
             begin = time.perf_counter()
-            tensors = self._extract(part, self.odin if found.get("odin", {}) is None else None).tensors()
+            made = _by_kind(self._extract(part, lacks))
             seconds: float | None = time.perf_counter() - begin
-            perturbed = {name: tensors.pop(name) for name in made_by("odin") if name in tensors}
-            for stage in lacks:
-                found[stage.what] = perturbed if stage.what == "odin" else tensors
-                self.stages.keep(stage, found[stage.what], partial(_save, stage.what), seconds)
+            for kind in lacks:
+                found[kind] = made[kind]
+                self.stages.keep(kept[kind], made[kind], partial(_save, kind), seconds)
                 seconds = None  # what came in the same pass has no time of its own
+        pieces = [one for one in found.values() if one is not None]
+        tensors = {name: value for one in pieces for name, value in one.tensors.items()}
         self._held[part] = FeatureSet(
-            **{name: value for data in found.values() for name, value in (data or {}).items()}
+            **tensors, about={name: text for one in pieces for name, text in one.about.items()}
         )
 
-    def _extract(self, part: str, odin: Odin | None) -> FeatureSet:
+    def _extract(self, part: str, kinds: Collection[str]) -> FeatureSet:
         images = self.images[part]
         which = f" ({part})" if part in (TRAIN, TEST) else ""
         self.say(f"{self.name}: extracting features of {len(images):,} images of {images.name}{which}")
-        return self.backbone.extract(images, odin=odin, labels=part not in self.ood)
+        odin, labels = self.odin if "odin" in kinds else None, part not in self.ood
+        if "blocks" not in kinds:
+            return self.backbone.extract(images, odin=odin, labels=labels)
+        return self.backbone.extract(images, odin=odin, labels=labels, stages=True)
 
-    def _load(self, part: str, what: str, path: Path) -> dict[str, Tensor]:
-        _, tensors = storage.read(path, KINDS[what])
-        for value in tensors.values():
-            if len(value) != len(self.images[part]):
+    def _load(self, part: str, kind: str, path: Path) -> _Piece:
+        header, tensors = storage.read(path, KINDS[kind])
+        for name, value in tensors.items():
+            if (name not in FIELDS or FIELDS[name].per_row) and len(value) != len(self.images[part]):
                 raise FileFormatError(f"{path} has {len(value)} rows, but there are {len(self.images[part])} images")
-        return tensors
+        return _Piece(tensors, checked_about(header.get("about")))
 
 
-def _save(what: str, tensors: Mapping[str, Tensor] | None, path: Path) -> None:
-    storage.write(path, KINDS[what], {}, tensors or {})
+class _Piece(NamedTuple):
+    """What one file of a set holds."""
+
+    tensors: dict[str, Tensor]
+    about: dict[str, str]
+
+
+def _by_kind(found: FeatureSet) -> dict[str, _Piece]:
+    """The fields of a set and what it says of them, by the kind of stage that keeps them."""
+    homes = {name: kind for kind in KINDS for name in made_by(kind)}
+    pieces = {kind: _Piece({}, {}) for kind in KINDS}
+    for name, value in found.tensors().items():
+        pieces[homes.get(name, "features")].tensors[name] = value
+    for name, text in found.about.items():
+        pieces[homes.get(name, "features")].about[name] = text
+    return pieces
+
+
+def _save(kind: str, piece: _Piece, path: Path) -> None:
+    storage.write(path, KINDS[kind], {"about": piece.about} if piece.about else {}, piece.tensors)
 
 
 def find_images(

@@ -21,6 +21,7 @@ from outfield.config import CONFIGURABLE, arguments
 PACKAGE = Path(__file__).parent.parent
 ROOTS: dict[str, tuple[str, ...]] = {
     "features": ("backbone.extraction", "backbone.backbone", "images.files"),
+    "blocks": ("backbone.extraction", "backbone.backbone", "images.files"),
     "odin": ("backbone.extraction", "backbone.backbone", "images.files", "backbone.odin"),
     "view": ("benchmark.view",),
 }
@@ -40,10 +41,11 @@ INERT = (
     "detectors.state",
 )
 """Modules and rooms that only check, store or tell of things: they decide no number."""
-APART = {"features": ("backbone.odin",)}
+APART = {"features": ("backbone.odin",), "blocks": ("backbone.odin",)}
 """Modules whose work is a stage of its own."""
 LIBRARIES: dict[str, tuple[str, ...]] = {
     "features": ("torch", "torchvision", "timm", "pillow"),
+    "blocks": ("torch", "torchvision", "timm", "pillow"),
     "odin": ("torch", "torchvision", "timm", "pillow"),
     "detector": ("torch",),
     "view": ("scikit-learn",),

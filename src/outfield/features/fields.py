@@ -30,7 +30,7 @@ class Field:
         meaning: What the field holds, as the table in the README says it.
         column: What one of its columns is called in a table: with "feature", they are ``feature_0``, ``feature_1``, ….
         counts: The letter of the axis that its integers count from 0, or None for real numbers.
-        maker: Where the field comes from: the "network", the "images" themselves, or the "odin" pass.
+        maker: Where the field comes from: the "network", its "blocks", the "images" themselves, or the "odin" pass.
         option: The option of ``outfield extract`` that gives it, or None where no option is needed.
     """
 
@@ -125,6 +125,7 @@ FIELDS: dict[str, Field] = {
                 ("N", f"D{i}"),
                 f"what block {i} of the network gives, pooled over space or tokens",
                 column=f"stage{i}",
+                maker="blocks",
                 option="--stages",
             )
             for i in range(1, MOST_STAGES + 1)

@@ -30,6 +30,9 @@ def extract(
     data: Annotated[Path | None, typer.Option(help=DATA_FOLDER)] = None,
     download: Download = False,
     split: Annotated[str, typer.Option(help="train or test, of a named set.")] = "test",
+    stages: Annotated[
+        bool, typer.Option("--stages", help="Also what the network's blocks give, pooled: stage1, stage2, ….")
+    ] = False,
     odin: Annotated[
         bool, typer.Option("--odin", help="Also the logits that ODIN needs (three times the work).")
     ] = False,
@@ -41,7 +44,7 @@ def extract(
     workers: Annotated[int | None, typer.Option(min=0, help="Processes that decode images.")] = None,
     device: Device = "auto",
 ) -> None:
-    """Run images through a classifier once: features, spread and logits, for fit, score and evaluate."""
+    """Run images through a classifier once: features, spread, logits and last layer, for fit, score and evaluate."""
     check_places(
         [*backbone_file(backbone), *image_files("the images", images, data)],
         [Output("--out", output, (".safetensors", ".npz"), "features")],
@@ -60,7 +63,14 @@ def extract(
         network = Backbone.open(backbone, device)
     log.info("%s", network)
     began = time.monotonic()
-    found = network.extract(source, odin=Odin() if odin else None, batch_size=batch_size, workers=workers, labels=kept)
+    found = network.extract(
+        source,
+        stages=stages,
+        odin=Odin() if odin else None,
+        batch_size=batch_size,
+        workers=workers,
+        labels=kept,
+    )
     seconds = time.monotonic() - began
     with bar("writing the features"):
         found.save(output)

@@ -1,0 +1,347 @@
+"""Stages: what a network's own blocks give, pooled, in the same pass; and the last layer, which comes with the features."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import timm
+import torch
+import torchvision
+from tests.helpers.networks import CLASSES, Plain, backbone, close, normalised, seeded
+from tests.helpers.pictures import make_pictures
+from torch import nn
+
+import outfield as of
+from outfield.features.head import head_of
+
+
+class Blocks(nn.Module):
+    """A stem, then a list of blocks that is never called itself; the mean of the last one's output are the features."""
+
+    def __init__(self, blocks=3, width=5, after=None):
+        super().__init__()
+        self.unused = nn.Sequential(nn.Conv2d(width, 99, 1), nn.Sequential(nn.Conv2d(99, 99, 1)))
+        self.stem = nn.Sequential(nn.Conv2d(3, width, 3, stride=2), nn.ReLU())
+        self.body = nn.ModuleList(
+            [nn.Sequential(nn.Conv2d(width, width, 3, padding=1), nn.ReLU(inplace=True)) for _ in range(blocks)]
+        )
+        self.after = after or nn.Identity()
+        self.fc = nn.Linear(width, CLASSES)
+        self.rows = 0
+
+    def forward(self, images):
+        self.rows += len(images)
+        x = self.stem(images)
+        for block in self.body:
+            x = block(x)
+        return self.fc(self.after(x).mean((2, 3)))
+
+
+class Tokens(nn.Module):
+    """A transformer of two blocks; features are the class token, or the mean of all others."""
+
+    def __init__(self, class_token=True, norm=True):
+        super().__init__()
+        self.patches = nn.Conv2d(3, 8, 4, stride=4)
+        self.token = nn.Parameter(torch.randn(1, 1, 8))
+        layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True, norm_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.norm = nn.LayerNorm(8) if norm else nn.Identity()
+        self.fc = nn.Linear(8, CLASSES)
+        self.class_token = class_token
+
+    def forward(self, images):
+        patches = self.patches(images).flatten(2).transpose(1, 2)
+        if self.class_token:
+            patches = torch.cat([self.token.expand(len(images), -1, -1), patches], 1)
+        x = self.norm(self.encoder(patches))
+        return self.fc(x[:, 0] if self.class_token else x.mean(1))
+
+
+class LastAxis(nn.Module):
+    """Maps (N, 7, H, W), then (N, H, W, D)."""
+
+    def __init__(self):
+        super().__init__()
+        self.patches = nn.Conv2d(3, 7, 4, stride=4)
+        self.one, self.two = nn.Linear(7, 5), nn.Linear(5, 6)
+        self.fc = nn.Linear(6, CLASSES)
+
+    def forward(self, images):
+        return self.fc(self.two(self.one(self.patches(images).permute(0, 2, 3, 1)).relu()).relu().mean((1, 2)))
+
+
+def vgg():
+    layers = [
+        *(nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(inplace=True), nn.MaxPool2d(2)),
+        *(nn.Conv2d(4, 6, 3, padding=1), nn.BatchNorm2d(6), nn.ReLU(inplace=True), nn.MaxPool2d(2)),
+        *(nn.Conv2d(6, 7, 3, padding=1), nn.ReLU(inplace=True)),
+    ]
+    head = nn.Sequential(nn.Flatten(), nn.Linear(7 * 16, 9), nn.ReLU(), nn.Linear(9, CLASSES))
+    return nn.Sequential(nn.Sequential(*layers), head)
+
+
+def outputs(network, names, images):
+    """What the named modules give, as they give it, by hooks of this test's own."""
+    found = {}
+
+    def hook(name):
+        return lambda module, args, output: found.update({name: output.detach().clone()})
+
+    hooks = [network.get_submodule(name).register_forward_hook(hook(name)) for name in names]
+    with torch.no_grad():
+        network(images)
+    for one in hooks:
+        one.remove()
+    return [found[name] for name in names]
+
+
+def positions(tensor):
+    return tensor.mean((2, 3))
+
+
+def mixed(tensor):
+    """Of :class:`LastAxis`."""
+    return tensor.mean((2, 3) if tensor.shape[1] == 7 else (1, 2))
+
+
+CASES = {
+    # name: how it is made, size of images, names of its stages, how each is pooled
+    "timm ResNet": (
+        lambda: timm.create_model("test_resnet", num_classes=CLASSES),
+        64,
+        ["layer1", "layer2", "layer3"],
+        positions,
+    ),
+    "torchvision ResNet": (
+        lambda: torchvision.models.resnet18(num_classes=CLASSES),
+        32,
+        ["layer1", "layer2", "layer3"],
+        positions,
+    ),
+    "timm ConvNeXt": (
+        lambda: timm.create_model("test_convnext", num_classes=CLASSES),
+        64,
+        [f"stages.{i}" for i in range(4)],  # a norm comes behind the last
+        positions,
+    ),
+    "timm ViT": (
+        lambda: timm.create_model("test_vit", num_classes=CLASSES, img_size=32),
+        32,
+        [f"blocks.{i}" for i in range(6)],
+        lambda tokens: tokens[:, 1:].mean(1),
+    ),
+    "torchvision ViT": (
+        lambda: torchvision.models.VisionTransformer(16, 8, 10, 2, 12, 24, num_classes=CLASSES),
+        16,
+        [f"encoder.layers.encoder_layer_{i}" for i in (1, 2, 3, 4, 6, 7, 8, 9)],
+        lambda tokens: tokens[:, 1:].mean(1),
+    ),
+    "torchvision Swin": (
+        lambda: torchvision.models.SwinTransformer([4, 4], 12, [1, 2], [2, 2], [2, 2], num_classes=CLASSES),
+        32,
+        ["features.1", "features.3"],
+        lambda tensor: tensor.mean((1, 2)),
+    ),
+    "VGG": (vgg, 16, ["0.3", "0.7", "0.9"], positions),
+    "own blocks": (Blocks, 16, ["stem", "body.0", "body.1"], positions),
+    "own blocks, something behind": (
+        lambda: Blocks(after=nn.Conv2d(5, 5, 1)),
+        16,
+        ["stem", *(f"body.{i}" for i in range(3))],
+        positions,
+    ),
+    "many blocks": (lambda: Blocks(18), 16, [f"body.{i}" for i in (1, 3, 5, 7, 10, 12, 14, 16)], positions),
+    "own tokens": (
+        lambda: Tokens(True),
+        16,
+        ["encoder.layers.0", "encoder.layers.1"],
+        lambda tokens: tokens[:, 1:].mean(1),
+    ),
+    "own tokens, all of them": (
+        lambda: Tokens(False),
+        16,
+        ["encoder.layers.0", "encoder.layers.1"],
+        lambda tokens: tokens.mean(1),
+    ),
+    "the last block is the features": (
+        lambda: Tokens(False, norm=False),
+        16,
+        ["encoder.layers.0"],
+        lambda tokens: tokens.mean(1),
+    ),
+    "functional": (Plain, 16, ["norm"], positions),
+    "channels last": (LastAxis, 16, ["patches", "one", "two"], mixed),
+}
+
+
+@pytest.fixture(params=CASES, ids=lambda name: name.replace(" ", "-"))
+def case(request):
+    make, size, names, pool = CASES[request.param]
+    return seeded(make), make_pictures(n=7, size=size), names, pool
+
+
+class TestStages:
+    def test_they_are_the_means_of_what_the_blocks_give(self, case):
+        network, images, names, pool = case
+        found = backbone(network, images.size).extract(images, stages=True, batch_size=4)
+        assert found.about == {f"stage{i}": name for i, name in enumerate(names, 1)}
+        for i, output in enumerate(outputs(network, names, normalised(images)), 1):
+            stage = getattr(found, f"stage{i}")
+            assert close(stage, pool(output), 1e-4), i
+            assert stage.dtype == torch.float32
+
+    def test_everything_else_is_as_without_them(self, case):
+        network, images, *_ = case
+        without = backbone(network, images.size).extract(images, batch_size=4)
+        with_them = backbone(network, images.size).extract(images, batch_size=4, stages=True)
+        assert not any(name.startswith("stage") for name in without.shapes)
+        assert without.about == {}
+        for name, value in without.tensors().items():
+            assert torch.equal(value, getattr(with_them, name)), name
+
+    @pytest.mark.parametrize("rows", [1, 3, 512])
+    def test_the_batch_size_changes_nothing(self, rows):
+        network, images = seeded(Blocks), make_pictures(n=10)
+        whole = backbone(network).extract(images, stages=True, batch_size=10)
+        pieces = backbone(network).extract(images, stages=True, batch_size=rows)
+        assert pieces.about == whole.about
+        assert close(pieces.stage2, whole.stage2)
+
+    def test_one_pass_and_the_network_is_left_as_it_was(self):
+        network, images = seeded(Blocks), make_pictures(n=10)
+        network.train()
+        before = copy.deepcopy(network.state_dict())
+        backbone(network).extract(images, stages=True, batch_size=4)
+        assert network.rows == 10
+        assert network.training
+        assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+        for module in network.modules():
+            assert not module._forward_hooks
+            assert not module._forward_pre_hooks
+
+    def test_odin_s_pass_is_not_looked_at(self):
+        network, images = seeded(Blocks), make_pictures(n=6)
+        plain = backbone(network).extract(images, stages=True)
+        found = backbone(network).extract(images, stages=True, odin=of.Odin(epsilon=0.5))
+        assert close(found.stage1, plain.stage1)
+        assert not found.stage1.requires_grad
+
+    @pytest.mark.parametrize("size", [(24, 16), (20, 16), (8, 24)])
+    def test_images_that_are_not_square(self, size):
+        """(5, 4) positions of 5 channels and (2, 6) of 6 among them: the weights tell."""
+        pixels = np.random.default_rng(0).integers(0, 256, (3, *size, 3), np.uint8)
+        network, images = seeded(LastAxis), of.ImageArray(pixels)
+        found = backbone(network, size).extract(images, stages=True)
+        for i, output in enumerate(outputs(network, ["patches", "one", "two"], normalised(images)), 1):
+            assert close(getattr(found, f"stage{i}"), mixed(output)), i
+
+    def test_half_precision_finds_the_same_stages(self):
+        network, images = seeded(Blocks), make_pictures(n=6)
+        full, half = (
+            backbone(network).extract(images, stages=True, precision=precision) for precision in ("float32", "bfloat16")
+        )
+        assert half.about == full.about
+        assert close(half.stage1, full.stage1, 0.03)
+
+    def test_a_first_batch_that_is_not_finite_does_not_decide(self):
+        """A batch that overflows in half precision is done again, and the blocks are looked for in a better one."""
+
+        class Overflowing(Blocks):
+            def forward(self, images):
+                huge = 1e30 if torch.is_autocast_enabled("cpu") else 1.0
+                return super().forward(images * huge)
+
+        network, images = seeded(Overflowing), make_pictures(n=6)
+        with pytest.warns(of.OutfieldWarning, match="not finite in float16"):
+            found = backbone(network).extract(images, stages=True, batch_size=4, precision="float16")
+        assert close(found.stage2, backbone(network).extract(images, stages=True).stage2)
+
+    def test_saved_and_streamed(self, tmp_path):
+        images = make_pictures(n=6)
+        found = backbone(seeded(Blocks)).extract(images, stages=True)
+        for ending in ("safetensors", "npz"):
+            found.save(tmp_path / f"set.{ending}")
+            for read in (of.FeatureSet.load, lambda path: of.open_features(path).in_memory()):
+                again = read(tmp_path / f"set.{ending}")
+                assert again.about == {"stage1": "stem", "stage2": "body.0", "stage3": "body.1"}
+                assert torch.equal(again.stage2, found.stage2)
+                assert torch.equal(again.head_weight, found.head_weight)
+                assert torch.equal(again.head_bias, found.head_bias)
+
+    def test_a_detector_refuses_the_stage_of_another_network(self):
+        images = make_pictures(n=20)
+        one = backbone(seeded(Blocks)).extract(images, stages=True)
+        other = backbone(seeded(Blocks, 18)).extract(images, stages=True)
+        detector = of.SSD(on="stage2").fit(one)
+        assert detector.score(one).shape == (20,)
+        with pytest.raises(of.InputError, match=r"stage2 is 'body.3' here, but 'body.0' where this SSD was fitted"):
+            detector.score(other)
+
+    def test_a_network_without_any(self):
+        network = seeded(nn.Sequential, nn.Flatten(), nn.Linear(768, 9), nn.ReLU(), nn.Linear(9, CLASSES))
+        images = make_pictures(n=4)
+        with pytest.raises(of.InputError, match=r"no stages were found in Sequential.* stages=False"):
+            backbone(network).extract(images, stages=True)
+        assert backbone(network).extract(images).features.shape == (4, 9)
+
+    def test_a_network_that_takes_another_way(self):
+        class Fickle(Blocks):
+            def forward(self, images):
+                if self.rows:
+                    self.body = self.body[1:]
+                return super().forward(images)
+
+        with pytest.raises(of.InputError, match="took another way through its layers"):
+            backbone(seeded(Fickle)).extract(make_pictures(n=8), stages=True, batch_size=4)
+
+    def test_what_is_no_flag_is_refused(self):
+        with pytest.raises(of.InputError, match="stages is 'layer2'; it must be True or False"):
+            backbone(seeded(Plain)).extract(make_pictures(n=4), stages="layer2")
+
+
+class TestLastLayer:
+    def test_it_makes_the_logits_of_the_features(self, case):
+        network, images, *_ = case
+        found = backbone(network, images.size).extract(images, batch_size=4)
+        assert close(found.features @ found.head_weight.T + found.head_bias, found.logits, 1e-4)
+        given = head_of(found)
+        assert torch.equal(given.weight, found.head_weight.double())
+
+    def test_without_a_bias(self):
+        network = seeded(Plain)
+        network.fc = nn.Linear(8, CLASSES, bias=False)
+        found = backbone(network).extract(make_pictures(n=4))
+        assert torch.equal(found.head_weight, network.fc.weight)
+        assert found.head_bias is None
+
+    def test_a_convolution_of_one_pixel(self):
+        network = nn.Sequential(nn.Conv2d(3, 6, 3), nn.AdaptiveAvgPool2d(1), nn.Conv2d(6, CLASSES, 1), nn.Flatten())
+        found = backbone(seeded(lambda: network)).extract(make_pictures(n=4))
+        assert torch.equal(found.head_weight, network[2].weight.flatten(1))
+        assert torch.equal(found.head_bias, network[2].bias)
+
+    def test_none_where_the_logits_are_something_else(self):
+        class Scaled(Plain):
+            def forward(self, images):
+                return super().forward(images) * 3
+
+        found = backbone(seeded(Scaled), head="fc").extract(make_pictures(n=4))
+        assert found.head_weight is None
+        assert found.head_bias is None
+
+    def test_none_where_another_layer_was_named(self):
+        network = nn.Sequential(nn.Flatten(), nn.Linear(768, 9), nn.ReLU(), nn.Linear(9, CLASSES))
+        found = backbone(seeded(lambda: network), head="1").extract(make_pictures(n=4))
+        assert found.features.shape == (4, 768)
+        assert found.head_weight is None
+
+    def test_it_is_not_the_network_s_own_memory(self):
+        network = seeded(Plain)
+        found = backbone(network).extract(make_pictures(n=4))
+        before = found.head_weight.clone()
+        with torch.no_grad():
+            network.fc.weight.zero_()
+        assert torch.equal(found.head_weight, before)
