@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import inspect
 
 import pytest
 
 import outfield as of
-from outfield.benchmark.provenance import commit_in_words
+from outfield.benchmark.provenance import commit_in_words, versions
+from outfield.benchmark.sets import find_images
 from outfield.benchmark.stages import Stage
+from outfield.energy.checkpoints import differences
 from outfield.energy.network import SineMLP
 
 DEFAULTS = {
@@ -39,6 +42,7 @@ DEFAULTS = {
     of.Detector.save: {"half": False},
     of.Protocol: {"neighbours": 50},
     of.benchmark_features: {"seeds": 3, "device": "auto", "allow_missing": False, "view": True, "classes": ()},
+    find_images: {"download": False},
     of.run_benchmark: {"seeds": 3, "device": "auto", "allow_missing": False, "view": True, "download": False},
 }
 
@@ -55,6 +59,23 @@ def test_a_stage_s_digest_does_not_hang_on_the_order_of_what_it_depends_on():
         Stage("scores", {}, {"b": {"d": 3, "c": 2}, "a": 1}),
     )
     assert one.digest == other.digest != Stage("scores", {}, {"a": 1, "b": {"c": 2, "d": 4}}).digest
+
+
+def test_a_machine_tells_what_is_installed():
+    found = versions()
+    for name in ("torch", "torchvision", "timm", "numpy", "scipy", "scikit-learn"):
+        assert found[name] == importlib.metadata.version(name)
+
+
+def test_differences_in_words():
+    there = {"training": {"epochs": 3, "l2": 1}, "prior": {"floor": 1}, "seeds": 1}
+    here = {"training": {"epochs": 4, "l2": 1}, "prior": None, "seeds": {"a": 1}}
+    assert list(differences(there, here)) == [
+        "training.epochs is 3 there and 4 here",
+        "prior is {'floor': 1} there and None here",
+        "seeds is 1 there and {'a': 1} here",
+    ]
+    assert list(differences({"a": None}, {"a": {"b": None}})) == ["a is None there and {'b': None} here"]
 
 
 def test_a_commit_in_words():

@@ -216,3 +216,21 @@ class TestHalf:
         with pytest.raises(of.InputError, match=r"cannot be saved in half precision: network\.0\.weight"):
             detector.save(tmp_path / "half.safetensors", half=True)
         assert [path.name for path in tmp_path.iterdir()] == ["whole.safetensors"]
+
+
+def test_features_of_one_column_are_kept(tmp_path):
+    data = of.FeatureSet(torch.rand(20, 1), labels=torch.arange(20) % 2)
+    for name in ("SSD", "KNN"):
+        detector = quick(name).fit(data)
+        detector.save(tmp_path / "d.safetensors")
+        assert torch.equal(of.load(tmp_path / "d.safetensors").score(data), detector.score(data))
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
+def test_the_mean_of_a_mixture_is_the_mean_of_its_means_whatever_their_size(scale):
+    z = scale * torch.rand(40, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    state = of.MixturePrior().fit(z, torch.arange(40) % 2).state()
+    largest = float(state["means"].abs().max())
+    of.MixturePrior().load_state({**state, "mean": state["mean"] + 0.9e-3 * largest})
+    with pytest.raises(of.FileFormatError, match="mean must be the mean of the means"):
+        of.MixturePrior().load_state({**state, "mean": state["mean"] + 1.1e-3 * largest})

@@ -123,6 +123,17 @@ class TestPyTorch:
             assert float((found - expected).abs().max() / expected.abs().max()) < limit
         assert float((packed(x, None, "none", 0.3).double() - exact + bias).abs().max() / exact.abs().max()) < limit
 
+    def test_a_build_with_the_packed_product_is_noticed(self):
+        g = torch.Generator().manual_seed(1)
+        weight, x = torch.randn(8, 8, generator=g), torch.randn(3, 8, generator=g)
+        try:
+            found = packing.Packed(weight)(x, None, "leaky_relu", 0.5)
+        except (RuntimeError, AttributeError, TypeError):
+            pytest.skip("this build of PyTorch cannot pack")
+        right = torch.allclose(found, nn.functional.leaky_relu(x @ weight.T, 0.5), atol=1e-4)
+        packing._works.cache_clear()
+        assert packing._works(torch.float32) == right
+
     def test_a_build_without_the_packed_product_is_noticed(self, monkeypatch):
         monkeypatch.setattr(packing, "SMALLEST", 0)
         monkeypatch.setattr(packing.Packed, "__call__", lambda self, x, *_: torch.zeros(len(x), len(x)))
@@ -167,6 +178,12 @@ class TestPyTorch:
         for name in ("eager", "fused"):
             rounded, _ = fit(dataclasses.replace(TRAINING, precision="bfloat16", engine=name), z, labels)
             assert 1e-7 < apart(exact[0], rounded[0]) < 0.02
+        # Weights that move far: products with those of the beginning would end elsewhere.
+        far = dataclasses.replace(TRAINING, learning_rate=1e-2, epochs=30)
+        exact, _ = fit(far, z, labels)
+        for name in ("eager", "fused"):
+            rounded, _ = fit(dataclasses.replace(far, precision="bfloat16", engine=name), z, labels)
+            assert apart(exact[0], rounded[0]) < 0.1
 
     def test_chains_in_bfloat16_see_where_they_are(self):
         """With moves this long, gradients at old positions would lead elsewhere."""

@@ -221,7 +221,10 @@ def test_a_pack_of_several_sets(tmp_path):
     assert float(of.FeatureSet.load(path, "test").features[0, 0]) == 2
     with pytest.raises(of.FileFormatError, match="train, test"):
         of.FeatureSet.load(path)
-    with pytest.raises(of.FileFormatError, match="no set 'val'"):
+    np.savez(tmp_path / "none.npz", other=good)
+    with pytest.raises(of.FileFormatError, match=r"has no set 'val'$"):
+        of.FeatureSet.load(tmp_path / "none.npz", "val")
+    with pytest.raises(of.FileFormatError, match="no set 'val'; it holds several sets, name one of them: train, test"):
         of.FeatureSet.load(path, "val")
     with pytest.raises(of.InputError, match="several sets"):
         of.FeatureSet.load(tmp_path / "pack.safetensors", "train")

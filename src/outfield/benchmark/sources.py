@@ -41,6 +41,8 @@ INERT = (
     "detectors.state",
 )
 """Modules and rooms that only check, store or tell of things: they decide no number."""
+DECIDING = ("features.head", "features.part", "features.seen")
+"""Modules of such rooms that decide numbers all the same."""
 APART = {"features": ("backbone.odin",), "blocks": ("backbone.odin",)}
 """Modules whose work is a stage of its own."""
 LIBRARIES: dict[str, tuple[str, ...]] = {
@@ -83,8 +85,9 @@ def _classes(obj: object) -> set[type]:
     """The class of an object, and of those settings that have settings of their own."""
     found = {type(obj)}
     for value in arguments(obj).values():
-        if type(value).__name__ in CONFIGURABLE:
-            found |= _classes(value)
+        for one in value if isinstance(value, tuple | list) else [value]:
+            if type(one).__name__ in CONFIGURABLE:
+                found |= _classes(one)
     return found
 
 
@@ -101,7 +104,7 @@ def modules_behind(roots: Iterable[str]) -> set[str]:
 
 
 def _inert(name: str) -> bool:
-    return any(name == inert or name.startswith(f"{inert}.") for inert in INERT)
+    return name not in DECIDING and any(name == inert or name.startswith(f"{inert}.") for inert in INERT)
 
 
 def _imports(file: Path) -> set[str]:
