@@ -17,8 +17,10 @@ if TYPE_CHECKING:  # type checkers cannot look into the folder; a detector that 
     from outfield.detectors.confidence import Entropy as Entropy
     from outfield.detectors.confidence import MaxLogit as MaxLogit
     from outfield.detectors.corrected import EnergyCorrected as EnergyCorrected
+    from outfield.detectors.cosine_mean import CosineMean as CosineMean
     from outfield.detectors.ebm import EBM as EBM
     from outfield.detectors.fused import Fused as Fused
+    from outfield.detectors.kde import KDE as KDE
     from outfield.detectors.kl_matching import KLMatching as KLMatching
     from outfield.detectors.knn import KNN as KNN
     from outfield.detectors.logits import MSP as MSP
@@ -27,6 +29,8 @@ if TYPE_CHECKING:  # type checkers cannot look into the folder; a detector that 
     from outfield.detectors.mixture import SSD as SSD
     from outfield.detectors.mixture import GaussianMixture as GaussianMixture
     from outfield.detectors.openmax import OpenMax as OpenMax
+    from outfield.detectors.pca import PCA as PCA
+    from outfield.detectors.relative import RMDS as RMDS
     from outfield.detectors.saved import load as load
     from outfield.detectors.temperature import TempScale as TempScale
 

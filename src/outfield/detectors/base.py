@@ -194,11 +194,14 @@ class Detector(ABC):
         return self.score_needs
 
     def _check_width(self, data: FeatureSource) -> None:
-        name = self.needs_to_score[0]
+        """Refuse rows of another width; a detector that knows the width of a second field asks for that, too."""
+        self._check_columns(data, self.needs_to_score[0], self._width)
+
+    def _check_columns(self, data: FeatureSource, name: str, fitted: int | None) -> None:
         width = data.shapes[name][1]
-        if self._width is not None and width != self._width:
+        if fitted is not None and width != fitted:
             raise InputError(
-                f"{name} has {width} columns but this {type(self).__name__} was fitted on {self._width}; "
+                f"{name} has {width} columns but this {type(self).__name__} was fitted on {fitted}; "
                 "use what the same backbone gave"
             )
 
