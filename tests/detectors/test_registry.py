@@ -38,6 +38,8 @@ class Whole(Halfway):
 def registry(monkeypatch):
     """What a test registers is forgotten after it."""
     monkeypatch.setattr(DETECTORS, "_classes", dict(DETECTORS._classes))
+    for name, cls in CONFIGURABLE.items():
+        monkeypatch.setitem(CONFIGURABLE, name, cls)
     return DETECTORS
 
 

@@ -101,6 +101,10 @@ def test_fits_and_scores_equal_those_in_memory(folder, source, name, data, test_
     monkeypatch.setattr(moments, "PIECE_ROWS", 64)
     monkeypatch.setattr(of.DETECTORS[name], "rows_at_once", 48)
     stream = opened(folder, source)
+    if "parquet" in source and "head" in quick(name).needs_to_fit:
+        with pytest.raises(of.InputError, match="no linear function"):  # these logits are not the last layer's
+            quick(name).fit(stream)
+        return
     streamed, loaded = quick(name).fit(stream), quick(name).fit(data)
     assert streamed.fingerprint() == loaded.fingerprint()
     assert torch.equal(streamed.score(test_set), loaded.score(test_set))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import outfield as of
+from outfield.features.head import HEAD, HEAD_FIELDS
 
 QUICK_NETWORK = of.MLP(hidden=16, depth=1)
 QUICK: dict[str, dict[str, object]] = {
@@ -63,3 +64,20 @@ def make_set(n: int = 120, width: int = 6, classes: int = 3, seed: int = 0, shif
 def quick(name: str, **more: object) -> of.Detector:
     """A detector of that name that fits in well under a second."""
     return of.DETECTORS[name](**{**QUICK.get(name, {}), **more})  # type: ignore[arg-type]
+
+
+SMALLER = {"GradNorm"}
+"""Detectors for which small features are OOD; to the others those are that are far from the classes."""
+
+
+def ood_for(name: str) -> of.FeatureSet:
+    """Rows that a detector of that name should find OOD: far from the classes, or (its kind) with hardly any activation."""
+    if name not in SMALLER:
+        return make_set(n=60, seed=2, shift=1.0)
+    data = make_set(n=60, seed=2)
+    return of.FeatureSet(**{**data.tensors(), "features": 0.1 * data.features})
+
+
+def fields_of(need: str) -> tuple[str, ...]:
+    """The fields behind what a detector names among its needs."""
+    return HEAD_FIELDS if need == HEAD else (need,)

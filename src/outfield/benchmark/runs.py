@@ -23,6 +23,7 @@ from outfield.benchmark.sets import (
 from outfield.benchmark.stages import Stages
 from outfield.config import require, require_number, to_plain
 from outfield.detectors.base import Detector
+from outfield.detectors.data import lacking
 from outfield.errors import InputError, MissingFieldError
 from outfield.extras import library
 from outfield.features.set import FeatureSet, FeatureSource
@@ -264,7 +265,7 @@ def _check_fields(
         for part, data in sets.items():
             learns_from = (detector.on, *detector.needs_to_fit) if name in to_fit else ()
             needs = learns_from if part == TRAIN else detector.needs_to_score
-            lacks = [need for need in needs if need not in data.shapes]
+            lacks = lacking(data, needs)
             if lacks:
                 raise MissingFieldError(
                     f"{name} needs {' and '.join(lacks)}, which {part} of {backbone} lacks; give them, or leave {name} out"

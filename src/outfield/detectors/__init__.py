@@ -19,7 +19,9 @@ if TYPE_CHECKING:  # type checkers cannot look into the folder; a detector that 
     from outfield.detectors.corrected import EnergyCorrected as EnergyCorrected
     from outfield.detectors.cosine_mean import CosineMean as CosineMean
     from outfield.detectors.ebm import EBM as EBM
+    from outfield.detectors.fdbd import fDBD as fDBD
     from outfield.detectors.fused import Fused as Fused
+    from outfield.detectors.gradnorm import GradNorm as GradNorm
     from outfield.detectors.kde import KDE as KDE
     from outfield.detectors.kl_matching import KLMatching as KLMatching
     from outfield.detectors.knn import KNN as KNN
@@ -28,9 +30,12 @@ if TYPE_CHECKING:  # type checkers cannot look into the folder; a detector that 
     from outfield.detectors.logits import EnergyLogits as EnergyLogits
     from outfield.detectors.mixture import SSD as SSD
     from outfield.detectors.mixture import GaussianMixture as GaussianMixture
+    from outfield.detectors.nci import NCI as NCI
     from outfield.detectors.openmax import OpenMax as OpenMax
     from outfield.detectors.pca import PCA as PCA
     from outfield.detectors.relative import RMDS as RMDS
+    from outfield.detectors.residual import Residual as Residual
+    from outfield.detectors.residual import ViM as ViM
     from outfield.detectors.saved import load as load
     from outfield.detectors.temperature import TempScale as TempScale
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from outfield.errors import InputError, MissingFieldError
 from outfield.features.fields import FIELDS
+from outfield.features.head import HEAD, has_head
 from outfield.features.set import FeatureSet, FeatureSource
 
 
@@ -21,7 +23,7 @@ def accept(detector: str, data: Any, needs: tuple[str, ...], what: str) -> None:
             f"{what} takes an outfield.FeatureSet, not {type(data).__name__}; wrap it, FeatureSet(features), "
             "or open a file, open_features(path)"
         )
-    missing = [name for name in needs if name not in data.shapes]
+    missing = lacking(data, needs)
     if missing:
         source = "this FeatureSet" if isinstance(data, FeatureSet) else repr(data)
         raise MissingFieldError(
@@ -31,7 +33,21 @@ def accept(detector: str, data: Any, needs: tuple[str, ...], what: str) -> None:
         )
 
 
+def lacking(data: FeatureSource, needs: Iterable[str]) -> list[str]:
+    """The names of the fields among ``needs`` that are not here.
+
+    "head" stands for the classifier's last layer, for which logits will do; without either, ``head_weight`` is what is missing.
+    """
+    return [
+        "head_weight" if name == HEAD else name
+        for name in needs
+        if not (has_head(data) if name == HEAD else name in data.shapes)
+    ]
+
+
 def _from_images(name: str) -> str:
-    """How a field is had where features are extracted on the command line."""
+    """How else a field is had: from logits, or where features are extracted on the command line."""
+    if name == "head_weight":
+        return "; or give logits, from which the classifier's last layer is recovered"
     field = FIELDS.get(name)
     return "" if field is None or field.option is None else f"; from images, outfield extract {field.option}"

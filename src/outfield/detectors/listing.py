@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 
 from outfield.detectors.registry import DETECTORS
+from outfield.features.head import HEAD, HEAD_FIELDS
 
 HEADER = ("detector", "what it is", "reference", "to fit", "to score")
 
@@ -40,8 +41,13 @@ def _entry(name: str) -> Entry:
     first = (inspect.getdoc(type(detector)) or "").partition("\n")[0]
     what, reference, rest = re.fullmatch(r"(.*?)(?: \(([^()]*\d{4}[^()]*)\))?(\.?)", first).groups()  # type: ignore[union-attr]
     sees_features = "features" in detector.needs_to_score
-    to_fit = ("features",) * sees_features + detector.needs_to_fit
+    to_fit = ("features",) * sees_features + _named(detector.needs_to_fit)
     return Entry(name, what + rest, reference or "", to_fit, detector.needs_to_score)
+
+
+def _named(needs: tuple[str, ...]) -> tuple[str, ...]:
+    """The fields behind the names of what a detector needs; of the classifier's last layer its own, not the logits."""
+    return tuple(field for need in needs for field in (HEAD_FIELDS if need == HEAD else (need,)))
 
 
 def markdown() -> str:

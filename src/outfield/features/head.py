@@ -11,6 +11,9 @@ from outfield.errors import InputError, MissingFieldError, TooFewSamplesError
 from outfield.features.set import FeatureSource
 
 ROWS_AT_ONCE = 8192
+HEAD = "head"
+"""What a detector that learns the last layer names among its needs: the fields below, or logits to recover them from."""
+HEAD_FIELDS = ("head_weight", "head_bias")
 MOST_UNEXPLAINED = 1e-2
 """Share of the logits' variance that a layer may leave unexplained; half precision leaves about 1e-6."""
 
@@ -32,6 +35,11 @@ class Head:
         return features.double() @ self.weight.T.to(features.device) + self.bias.to(features.device)
 
 
+def has_head(source: FeatureSource) -> bool:
+    """Whether :func:`head_of` finds what it needs: the layer itself, or logits."""
+    return "head_weight" in source.shapes or "logits" in source.shapes
+
+
 def head_of(source: FeatureSource) -> Head:
     """The last layer of the network that made ``source``.
 
@@ -47,7 +55,7 @@ def head_of(source: FeatureSource) -> Head:
     if weight is not None:
         weight = weight.double().cpu()
         return Head(weight, weight.new_zeros(len(weight)) if bias is None else bias.double().cpu())
-    if "logits" not in source.shapes:
+    if not has_head(source):
         raise MissingFieldError(
             "the classifier's last layer is needed: give head_weight and head_bias, or logits to recover it from, as "
             "FeatureSet(features, logits=...) or open_features(path, logits='logits.npy')"

@@ -1,0 +1,57 @@
+"""Distance of the feature to the classifier's decision boundaries (Liu & Qin 2024)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from outfield.detectors.headed import HeadDetector, lengths
+from outfield.detectors.registry import register
+from outfield.errors import InputError
+from outfield.features.set import FeatureSource
+
+TINY = torch.finfo(torch.float64).tiny
+
+
+@register
+class fDBD(HeadDetector):  # noqa: N801  # the authors' name
+    """Distance to the decision boundaries, relative to that to the mean (Liu & Qin 2024).
+
+    score = −1 / (K − 1) Σ_{k ≠ c} (l_c − l_k) / ‖w_c − w_k‖ / ‖f − μ‖, with l = W f + b, c = argmax l, and μ the mean training
+    feature: (l_c − l_k) / ‖w_c − w_k‖ is the distance of f to where the classes c and k are equally likely. Two classes with
+    the same weights have no such place, and give no term. (OpenOOD may divide by ‖f‖ instead of ‖f − μ‖, whichever is better
+    on OOD validation data.)
+
+    Attributes:
+        mean_: μ (D,), float64.
+    """
+
+    mean_: Tensor
+    _inverse: Tensor
+
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        if len(self.weight_) < 2:
+            raise InputError(
+                "head_weight has one row; fDBD needs a classifier of at least two classes, with a boundary between them"
+            )
+        return {"mean": (self.weight_.shape[1],)}
+
+    def _learn(self, train: FeatureSource) -> None:
+        self._shapes()
+        self.mean_ = self._mean(train)
+        self._inverse = self._inverse_distances()
+
+    def _load_state(self, state: dict[str, Tensor]) -> None:
+        super()._load_state(state)
+        self._inverse = self._inverse_distances()
+
+    def _inverse_distances(self) -> Tensor:
+        """1 / ‖w_c − w_k‖ (K, K), and 0 where the weights are equal."""
+        apart = torch.cdist(self.weight_, self.weight_, compute_mode="donot_use_mm_for_euclid_dist")
+        return torch.where(apart > 0, 1 / apart.clamp_min(TINY), 0.0)
+
+    def _score_features(self, features: Tensor) -> Tensor:
+        logits = self._logits(features)
+        top, index = logits.max(dim=1, keepdim=True)
+        distance = ((top - logits) * self._inverse[index[:, 0]]).sum(1) / (len(self.weight_) - 1)
+        return -distance / lengths(features - self.mean_).clamp_min(TINY)
