@@ -55,6 +55,7 @@ _HOMES = {
         "fDBD",
         "load",
     ),
+    "detectors.choosing": ("Choice", "choose"),
     "energy.chains": ("run_chains",),
     "energy.samplers": ("HamiltonianMonteCarlo", "Langevin", "MetropolisLangevin"),
     "energy.checkpoints": ("Checkpoint",),

@@ -36,6 +36,7 @@ from outfield.detectors import (
     fDBD,
     load,
 )
+from outfield.detectors.choosing import Choice, choose
 from outfield.energy.chains import run_chains
 from outfield.energy.checkpoints import Checkpoint
 from outfield.energy.history import History
@@ -93,6 +94,7 @@ __all__ = [
     "Backbone",
     "BenchmarkRun",
     "Checkpoint",
+    "Choice",
     "ClassStatistics",
     "Classifier",
     "CorrectedEnergy",
@@ -145,6 +147,7 @@ __all__ = [
     "auroc",
     "benchmark_features",
     "classifier_for",
+    "choose",
     "evaluate",
     "fDBD",
     "find",

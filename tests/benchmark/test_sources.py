@@ -103,6 +103,18 @@ class TestCode:
         assert not {"detectors.knn", "detectors.logits", "detectors.corrected"} & (ssd | ebm)
         assert not any(name.startswith(("report", "cli", "benchmark")) for name in knn | ssd | ebm)
 
+    @pytest.mark.parametrize("line", ["from outfield.energy import projection", "import outfield.energy.projection"])
+    def test_modules_are_found_however_they_are_imported(self, line, tmp_path):
+        (tmp_path / "mine.py").write_text(f"{line}\nfrom outfield.errors import InputError\nimport torch\n")
+        assert sources._imports(tmp_path / "mine.py") == {"energy.projection", "errors"}
+
+    def test_every_member_of_a_list_counts(self, package):
+        fused = [of.Fused([of.MSP(), of.EBM()]), of.Fused([of.MSP()]), of.Fused([of.MSP(), of.Fused([of.EBM()])])]
+        before = [sources.code_of(one) for one in fused]
+        with open(package / "detectors/ebm.py", "a") as source:
+            source.write("# changed\n")
+        assert [sources.code_of(one) != was for one, was in zip(fused, before, strict=True)] == [True, False, True]
+
     def test_the_classes_of_settings_count(self, package):
         before = sources.code_of(of.EnergyCorrected())
         with open(package / "energy/priors/mixture.py", "a") as source:

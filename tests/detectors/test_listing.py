@@ -22,6 +22,9 @@ def test_the_page_says_what_the_classes_say():
     """Rows that the page has are right. A detector that it does not have yet: outfield detectors --markdown prints the table."""
     now, page = table_rows(listing.markdown()), table_rows(PAGE.read_text(encoding="utf-8"))
     assert len(page) >= 8
+    first = listing.markdown().partition("\n")[0]
+    assert first == "| detector | what it is | reference | to fit | to score |"
+    assert first in PAGE.read_text(encoding="utf-8").splitlines()
     assert page == {name: now[name] for name in page}
     assert list(page) == [name for name in now if name in page]
 

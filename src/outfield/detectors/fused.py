@@ -149,6 +149,33 @@ class Fused(Detector):
         self.members_ = tuple(self._fresh(member).fit(train) for member in self.members)
         self._calibrate(held_out)
 
+    @classmethod
+    def of_fitted(
+        cls, members: Sequence[Detector], held_out: FeatureSource, rule: str = "fisher", seed: int = 0
+    ) -> Self:
+        """Of members that are fitted already, calibrated on ID rows that they were not fitted on.
+
+        Args:
+            members: fitted detectors; they become this detector's own.
+            held_out: ID rows.
+            rule: see the class.
+            seed: see the class.
+
+        Raises:
+            InputError: a setting of a wrong type or value.
+            NotFittedError: a member is not fitted.
+            TooFewSamplesError: too few rows to calibrate.
+        """
+        made = cls(members, rule, seed=seed)
+        with made._fitting(held_out, "of_fitted"):
+            for member in members:
+                if not member._fitted:
+                    raise NotFittedError(f"{member!r:.100} is not fitted; of_fitted takes fitted detectors")
+            made._check_rows(held_out)
+            made.members_ = tuple(members)
+            made._calibrate(held_out)
+        return made
+
     def _fresh(self, member: Detector) -> Detector:
         made: Detector = construct(type(member), arguments(member))
         return made.to(self._device)
@@ -156,9 +183,12 @@ class Fused(Detector):
     def _check_held_out(self, train: FeatureSource, held_out: FeatureSource) -> None:
         if not isinstance(held_out, FeatureSource):
             raise InputError(f"held_out takes an outfield.FeatureSet, not {type(held_out).__name__}")
+        self._check_rows(held_out)
+        check_apart(train, held_out)
+
+    def _check_rows(self, held_out: FeatureSource) -> None:
         if len(held_out) < 2 * LEAST:
             raise TooFewSamplesError(f"held_out has {len(held_out)} rows; at least {2 * LEAST} are needed to calibrate")
-        check_apart(train, held_out)
 
     def _calibrate(self, held_out: FeatureSource) -> None:
         """Half of the rows for the members, the other half for their sum."""

@@ -67,7 +67,8 @@ class PCA(Detector):
 
     def _score(self, batch: Batch) -> Tensor:
         z = normalise(batch["features"]).double() - self.mean_.to(self.device)
-        return torch.linalg.vector_norm(z @ self.outside_.to(self.device).T, dim=1)
+        left: Tensor = torch.linalg.vector_norm(z @ self.outside_.to(self.device).T, dim=1)
+        return left
 
     def _state(self) -> dict[str, Tensor]:
         return {"mean": self.mean_, "outside": self.outside_}

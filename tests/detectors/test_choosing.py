@@ -1,0 +1,153 @@
+"""Choosing a fused detector by stand-ins: the sums are those of Fused, the best is found, and nothing else decides."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from tests.helpers.samples import make_set
+
+import outfield as of
+from outfield.detectors import choosing
+from outfield.detectors.candidates import default_candidates
+
+TRAIN, HELD_OUT = make_set(300, seed=1), make_set(120, seed=2)
+STAND_INS = {
+    "near": {"turned": make_set(80, seed=3, shift=0.1), "mixed": make_set(70, seed=4, shift=0.15)},
+    "far": {"jigsaw": make_set(60, seed=5, shift=0.5)},
+}
+REAL = {"svhn": make_set(90, seed=6, shift=0.2)}
+CANDIDATES = [of.MSP(), of.KNN(k=5), of.SSD(), of.SSD(on="spread")]
+NAMES = ("MSP", "KNN", "SSD", "SSD on spread")
+
+
+@pytest.fixture(scope="module")
+def choice():
+    return of.choose(TRAIN, HELD_OUT, STAND_INS, CANDIDATES, most_members=3, real=REAL, seed=7)
+
+
+def test_every_sum_is_tried_once(choice):
+    expected = {names for size in (1, 2, 3) for names in itertools.combinations(NAMES, size)}
+    assert len(choice.trials) == len(expected) == 14
+    assert {trial.members for trial in choice.trials} == expected
+    assert [trial.members for trial in choice.singles] == [t.members for t in choice.trials if len(t.members) == 1]
+
+
+def test_a_trial_is_what_the_fused_detector_gives(choice):
+    order = torch.randperm(120, generator=torch.Generator().manual_seed(7))
+    by_name = dict(zip(NAMES, CANDIDATES, strict=True))
+    for trial in choice.trials:
+        fused = of.Fused([by_name[name] for name in trial.members], seed=7).fit(TRAIN, HELD_OUT)
+        ids = fused.score(HELD_OUT[order[60:]])
+        for sets, found in ((STAND_INS["near"] | STAND_INS["far"], trial.fpr95), (REAL, trial.real)):
+            assert found == pytest.approx({name: of.fpr95(ids, fused.score(rows)) for name, rows in sets.items()})
+        assert trial.near == pytest.approx((trial.fpr95["turned"] + trial.fpr95["mixed"]) / 2)
+        assert trial.far == pytest.approx(trial.fpr95["jigsaw"])
+        assert trial.mean == pytest.approx((trial.near + trial.far) / 2)
+
+
+def test_the_best_one_is_chosen_and_fitted(choice):
+    means = [trial.mean for trial in choice.trials]
+    assert means == sorted(means)
+    assert means[0] < means[-1]
+    assert choice.best is choice.trials[0]
+    assert choice.detector.names == choice.best.members
+    by_name = dict(zip(NAMES, CANDIDATES, strict=True))
+    again = of.Fused([by_name[name] for name in choice.best.members], seed=7).fit(TRAIN, HELD_OUT)
+    assert torch.equal(choice.detector.score(REAL["svhn"]), again.score(REAL["svhn"]))
+
+
+def test_of_equal_sums_the_smaller_is_taken():
+    far = {"far": {"away": make_set(60, seed=8, shift=40.0)}}
+    choice = of.choose(TRAIN, HELD_OUT, far, [of.SSD(), of.SSD(floor=1e-5)])
+    assert len({trial.mean for trial in choice.trials}) == 1
+    assert choice.best.members == ("SSD",)
+    assert choice.best.near == choice.best.far == choice.best.fpr95["away"]
+
+
+def test_real_sets_decide_nothing(choice):
+    for real in (None, {"other": STAND_INS["far"]["jigsaw"]}):
+        other = of.choose(TRAIN, HELD_OUT, STAND_INS, CANDIDATES, most_members=3, real=real, seed=7)
+        assert [trial.members for trial in other.trials] == [trial.members for trial in choice.trials]
+        assert other.detector.fingerprint() == choice.detector.fingerprint()
+    assert other.trials[0].real != choice.trials[0].real
+
+
+def test_the_seed_splits_the_held_out_rows(choice):
+    other = of.choose(TRAIN, HELD_OUT, STAND_INS, CANDIDATES, most_members=3, seed=8)
+    assert {t.members: t.mean for t in other.trials} != {t.members: t.mean for t in choice.trials}
+
+
+def test_candidates_that_lack_a_field_are_left_out_and_named():
+    choice = of.choose(TRAIN, HELD_OUT, STAND_INS, [of.KNN(k=5), of.SSD(on="stage2")])
+    assert choice.best.members == ("KNN",)
+    assert list(choice.skipped) == ["SSD(floor=1e-06, on='stage2')"]
+    assert "needs stage2" in choice.skipped["SSD(floor=1e-06, on='stage2')"]
+    with pytest.raises(of.InputError, match="no candidate could be fitted: SSD"):
+        of.choose(TRAIN, HELD_OUT, STAND_INS, [of.SSD(on="stage2")])
+
+
+def test_four_members_at_most_unless_one_says_otherwise(monkeypatch):
+    candidates = [of.KNN(k=k) for k in range(1, 7)]
+    choice = of.choose(TRAIN, HELD_OUT, STAND_INS, candidates)
+    assert max(len(trial.members) for trial in choice.trials) == 4
+    assert len(choice.trials) == 6 + 15 + 20 + 15
+    monkeypatch.setattr(choosing, "MOST_SUMS", 62)
+    with pytest.raises(of.InputError, match="6 candidates have more than 62 sums of up to 6"):
+        of.choose(TRAIN, HELD_OUT, STAND_INS, candidates, most_members=6)
+    monkeypatch.setattr(choosing, "MOST_SUMS", 63)
+    assert len(of.choose(TRAIN, HELD_OUT, STAND_INS, candidates, most_members=6).trials) == 63
+
+
+class TestDefaultCandidates:
+    def test_what_can_be_fitted_is_tried(self):
+        found = default_candidates(TRAIN)
+        names = of.Fused(found).names
+        assert {"EnergyLogits", "KNN", "KNN 2", "KNN 3", "SSD", "SSD 2", "SSD on spread"} <= set(names)
+        assert [one.k for one in found if isinstance(one, of.KNN)] == [1, 5, 50]
+        for one in found:
+            type(one)(**vars(one)).fit(TRAIN)
+
+    def test_it_depends_on_the_fields(self):
+        bare = of.FeatureSet(TRAIN.features)
+        assert "KNN" in of.Fused(default_candidates(bare)).names
+        assert not {"SSD", "EnergyLogits"} & set(of.Fused(default_candidates(bare)).names)
+        assert [one.k for one in default_candidates(bare[:50]) if isinstance(one, of.KNN)] == [1, 5, 50]
+        assert [one.k for one in default_candidates(bare[:49]) if isinstance(one, of.KNN)] == [1, 5]
+
+    def test_they_are_what_choose_tries(self):
+        choice = of.choose(TRAIN, HELD_OUT, {"near": STAND_INS["near"]}, most_members=1)
+        assert {trial.members[0] for trial in choice.trials} == set(of.Fused(default_candidates(TRAIN)).names)
+
+
+class TestMistakes:
+    @pytest.mark.parametrize("bad", [None, [], {"mid": {}}, {"near": [3]}, {"near": HELD_OUT}, {}, {"near": {}}])
+    def test_stand_ins(self, bad):
+        with pytest.raises(of.InputError, match="stand_ins is"):
+            of.choose(TRAIN, HELD_OUT, bad, CANDIDATES)
+
+    def test_candidates(self):
+        with pytest.raises(of.InputError, match="candidates is"):
+            of.choose(TRAIN, HELD_OUT, STAND_INS, [])
+        with pytest.raises(of.InputError, match=r"KNN\(k=0, on='features'\) cannot be fitted: k is 0"):
+            of.choose(TRAIN, HELD_OUT, STAND_INS, [of.KNN(k=0)])
+        for bad in (0, 2.5, None):
+            with pytest.raises(of.InputError, match="most_members is"):
+                of.choose(TRAIN, HELD_OUT, STAND_INS, CANDIDATES, most_members=bad)
+
+    def test_held_out_rows(self):
+        with pytest.raises(of.InputError, match="are training rows"):
+            of.choose(TRAIN, TRAIN[:100], STAND_INS, CANDIDATES)
+        with pytest.raises(of.TooFewSamplesError, match="held_out has 39 rows"):
+            of.choose(TRAIN, HELD_OUT[:39], STAND_INS, CANDIDATES)
+
+    def test_of_fitted(self):
+        with pytest.raises(of.NotFittedError, match=r"KNN\(k=50, on='features'\) is not fitted"):
+            of.Fused.of_fitted([of.KNN()], HELD_OUT)
+        with pytest.raises(of.TooFewSamplesError, match="39 rows"):
+            of.Fused.of_fitted([of.KNN().fit(TRAIN)], HELD_OUT[:39])
+        fitted = of.Fused.of_fitted([of.KNN().fit(TRAIN)], HELD_OUT, rule="z", seed=3)
+        again = of.Fused([of.KNN()], rule="z", seed=3).fit(TRAIN, HELD_OUT)
+        assert torch.equal(fitted.score(TRAIN), again.score(TRAIN))
+        assert fitted.fingerprint() == again.fingerprint()
