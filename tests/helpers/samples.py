@@ -10,6 +10,7 @@ from outfield.features.head import HEAD, HEAD_FIELDS
 QUICK_NETWORK = of.MLP(hidden=16, depth=1)
 QUICK: dict[str, dict[str, object]] = {
     "KNN": {"k": 5},
+    "NNGuide": {"k": 3},
     "EBM": {
         "network": QUICK_NETWORK,
         "training": of.Training(epochs=2, batch_size=32, learning_rate=1e-3, l2=0.1, start="normal"),
@@ -66,7 +67,7 @@ def quick(name: str, **more: object) -> of.Detector:
     return of.DETECTORS[name](**{**QUICK.get(name, {}), **more})  # type: ignore[arg-type]
 
 
-SMALLER = {"GradNorm"}
+SMALLER = {"GradNorm", "SHE"}
 """Detectors for which small features are OOD; to the others those are that are far from the classes."""
 
 

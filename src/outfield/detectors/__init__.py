@@ -13,6 +13,7 @@ from outfield.detectors.registry import DETECTORS, register
 
 if TYPE_CHECKING:  # type checkers cannot look into the folder; a detector that is not listed here works all the same
     from outfield.detectors.base import Detector as Detector
+    from outfield.detectors.class_gaussians import PerClassGaussian as PerClassGaussian
     from outfield.detectors.confidence import GEN as GEN
     from outfield.detectors.confidence import Entropy as Entropy
     from outfield.detectors.confidence import MaxLogit as MaxLogit
@@ -31,12 +32,15 @@ if TYPE_CHECKING:  # type checkers cannot look into the folder; a detector that 
     from outfield.detectors.mixture import SSD as SSD
     from outfield.detectors.mixture import GaussianMixture as GaussianMixture
     from outfield.detectors.nci import NCI as NCI
+    from outfield.detectors.nnguide import NNGuide as NNGuide
     from outfield.detectors.openmax import OpenMax as OpenMax
     from outfield.detectors.pca import PCA as PCA
+    from outfield.detectors.relation import Relation as Relation
     from outfield.detectors.relative import RMDS as RMDS
     from outfield.detectors.residual import Residual as Residual
     from outfield.detectors.residual import ViM as ViM
     from outfield.detectors.saved import load as load
+    from outfield.detectors.she import SHE as SHE
     from outfield.detectors.temperature import TempScale as TempScale
 
 _HOMES = {"Detector": "outfield.detectors.base", "load": "outfield.detectors.saved"}

@@ -1,0 +1,92 @@
+"""The logits' energy, guided by the nearest training features."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from outfield.config import require_number
+from outfield.detectors.bank import cosines, fill
+from outfield.detectors.base import Batch, Detector
+from outfield.detectors.registry import register
+from outfield.detectors.state import take
+from outfield.energy.projection import normalise
+from outfield.errors import FileFormatError, TooFewSamplesError
+from outfield.features.set import FeatureSource
+
+
+@register
+class NNGuide(Detector):
+    """Energy of the logits, guided by nearest neighbours (Park et al. 2023).
+
+    score = −e(l) · mean of the k largest cos(z, z_i) e(l_i) over all training rows i, with e(l) = log Σ_c exp(l_c).
+
+    The authors take k = 100 of a hundredth of the training rows; here all rows are kept, and k is smaller.
+
+    Args:
+        k: How many training rows guide a score.
+        on: The field that it works on: "features", or a stage of the network such as "stage2".
+
+    Attributes:
+        bank_: normalised training features (N, D), float32.
+        energies_: e(l_i) (N,), float64.
+        classes_: number of logits.
+    """
+
+    fit_needs = ("logits",)
+    score_needs = ("features", "logits")
+    fits_in_pieces = True
+
+    bank_: Tensor
+    energies_: Tensor
+    classes_: int
+
+    def __init__(self, k: int = 10, on: str = "features") -> None:
+        self.k = k
+        self.on = on
+
+    def _check_settings(self) -> None:
+        require_number("k", self.k, least=1, whole=True)
+
+    def _fit(self, train: FeatureSource) -> None:
+        if self.k > len(train):
+            raise TooFewSamplesError(f"k is {self.k} but there are only {len(train)} training samples; lower k")
+        bank = torch.empty(train.shapes["features"], dtype=torch.float32, device=self.device)
+        energies = torch.empty(len(train), dtype=torch.float64, device=self.device)
+        self.bank_ = fill(bank, train, "features", self.rows_at_once, normalise)
+        self.energies_ = fill(energies, train, "logits", self.rows_at_once, _energies)
+        self.classes_ = train.shapes["logits"][1]
+
+    def _moved(self) -> None:
+        if hasattr(self, "bank_"):
+            self.bank_, self.energies_ = self.bank_.to(self.device), self.energies_.to(self.device)
+
+    def _check_width(self, data: FeatureSource) -> None:
+        super()._check_width(data)
+        self._check_columns(data, "logits", self.classes_)
+
+    def _score(self, batch: Batch) -> Tensor:
+        best = torch.empty(len(batch["features"]), 0, dtype=torch.float64, device=self.device)
+        for part, table in cosines(batch["features"], self.bank_):
+            best = torch.cat([best, table * self.energies_[part]], 1)
+            best = best.topk(min(int(self.k), best.shape[1]), dim=1).values
+        return -_energies(batch["logits"]) * best.mean(1)
+
+    def _state(self) -> dict[str, Tensor]:
+        classes = torch.tensor([self.classes_], dtype=torch.int64, device="cpu")
+        return {"bank": self.bank_, "energies": self.energies_, "classes": classes}
+
+    def _load_state(self, state: dict[str, Tensor]) -> None:
+        self.bank_ = take(state, "bank", (None, self._width))
+        self.energies_ = take(state, "energies", (len(self.bank_),), torch.float64)
+        self.classes_ = int(take(state, "classes", (1,), torch.int64))
+        if self.k > len(self.bank_):
+            raise FileFormatError(f"k is {self.k}, but bank has {len(self.bank_)} rows")
+        if self.classes_ < 1:
+            raise FileFormatError(f"classes is {self.classes_}; it must be at least 1")
+        self._moved()
+
+
+def _energies(logits: Tensor) -> Tensor:
+    """log Σ_c exp(l_c) of each row (N, K) → (N,), float64."""
+    return logits.double().logsumexp(1)
