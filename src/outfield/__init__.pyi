@@ -2,6 +2,7 @@
 
 from outfield.backbone.architectures import Classifier, load_classifier, save_classifier
 from outfield.backbone.backbone import Backbone, Odin
+from outfield.backbone.views import Views
 from outfield.benchmark import BenchmarkRun, benchmark_features, paper_detectors, run_benchmark
 from outfield.benchmark.evaluation import Result, evaluate
 from outfield.benchmark.protocol import PROTOCOLS, Protocol
@@ -149,6 +150,7 @@ __all__ = [
     "TrainingCheckpoint",
     "UnknownNameError",
     "ViM",
+    "Views",
     "__version__",
     "aupr_in",
     "aupr_out",

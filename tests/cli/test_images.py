@@ -110,15 +110,17 @@ def test_an_interrupted_training_goes_on_where_it_stopped(data, tmp_path):
 
 def test_extracted_stages_and_last_layer(data, networks, tmp_path):
     for name in ("cifar10_test", "svhn"):
-        outfield(
-            "extract", networks[0], data / f"{name}.npz", "--stages", "-o", tmp_path / f"{name}.npz", "--device", "cpu"
-        )
+        asked = ("--stages", "--views", "flip", "--device", "cpu")
+        outfield("extract", networks[0], data / f"{name}.npz", "-o", tmp_path / f"{name}.npz", *asked)
     found = of.FeatureSet.load(tmp_path / "svhn.npz")
-    assert found.about == {"stage1": "layer1", "stage2": "layer2", "stage3": "layer3"}
+    assert found.about == {"views": "flip", "stage1": "layer1", "stage2": "layer2", "stage3": "layer3"}
     assert torch.allclose(found.features @ found.head_weight.T + found.head_bias, found.logits, atol=1e-4)
     knn = tmp_path / "knn.safetensors"
     outfield("fit", "KNN", tmp_path / "cifar10_test.npz", "-o", knn, "--set", "on=stage2", "--set", "k=3")
     outfield("score", knn, tmp_path / "svhn.npz", "-o", tmp_path / "scores.csv")
+    outfield("extract", networks[0], data / "svhn.npz", "--stages", "-o", tmp_path / "plain.npz", "--device", "cpu")
+    refused = outfield("score", knn, tmp_path / "plain.npz", "-o", tmp_path / "scores.csv", code=2)
+    assert "views is 'one' here, but 'flip'" in " ".join(refused.stderr.split())
 
 
 def test_extracted_features_feed_fit_and_evaluate(data, networks, tmp_path):
@@ -224,6 +226,7 @@ def test_a_kept_run_comes_back_whole(data, networks, tmp_path):
         (["extract", "{data}/none.safetensors", "{data}/svhn.npz", "-o", "f.npz"], 3, "no such file"),
         (["extract", "{data}/net-0.safetensors", "{data}/svhn.npz", "-o", "f.csv"], 2, ".safetensors or .npz"),
         (["extract", "{data}/net-0.safetensors", "{data}/lsun.npz", "-o", "f.npz", "--labels"], 2, "has no labels"),
+        (["extract", "{data}/net-0.safetensors", "{data}/lsun.npz", "-o", "f.npz", "--views", "9"], 2, "from 1 to 8"),
         (["benchmark", "mnist", "--data", "{data}", "--backbone", "x"], 2, "there are cifar10, cifar100"),
         (["benchmark", "cifar10", "--data", "{data}", "--backbone", "x", "--ood", "noise"], 2, "LEVEL=NAME"),
         (["benchmark", "cifar10", "--data", "{data}", "--backbone", "x", "--set", "k=9"], 2, "DETECTOR.NAME=VALUE"),

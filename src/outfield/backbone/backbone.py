@@ -19,6 +19,7 @@ from outfield.backbone.extraction import Extraction
 from outfield.backbone.input import Input, as_tuple, check_names
 from outfield.backbone.loader import read
 from outfield.backbone.odin import Odin
+from outfield.backbone.views import Views
 from outfield.backbone.weights import PICKLES, Trained, Weights, from_library, from_our_file, from_weights
 from outfield.config import require, require_number
 from outfield.devices import resolve_device
@@ -37,9 +38,9 @@ ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 class Backbone:
     """Any PyTorch classifier: features are the input of its last linear layer.
 
-    The network runs where its parameters are, exactly once for each image, and is left as it was: modes, gradients, hooks. If it
-    draws random numbers, they come from a generator of their own with a fixed seed. Inputs are channels-last where the weights
-    are (``network.to(memory_format=torch.channels_last)``, faster on GPUs).
+    The network runs where its parameters are, exactly once for each image (or view of it), and is left as it was: modes,
+    gradients, hooks. If it draws random numbers, they come from a generator of their own with a fixed seed. Inputs are
+    channels-last where the weights are (``network.to(memory_format=torch.channels_last)``, faster on GPUs).
 
     Args:
         network: convolutional or transformer, from images (N, 3, H, W) to logits (N, K).
@@ -217,6 +218,7 @@ class Backbone:
         images: ImageSource,
         *,
         stages: bool = False,
+        views: Views | str | int | None = None,
         odin: Odin | None = None,
         labels: bool = True,
         batch_size: int = 512,
@@ -234,6 +236,9 @@ class Backbone:
                 the class token and the like where the network says how many of them there are, or the features are the first
                 token. At most 8, evenly spread where there are more; the last block is left out where its mean is the features.
                 ``about`` of the set has the name of each block.
+            views: average every field over views of each image: "flip" (itself and its mirror image), "six" (with four shifted
+                copies), a number of them, or :class:`outfield.Views`; ``about`` of the set says which. The time grows with their
+                number.
             odin: give ``odin_logits`` too, at the cost of a backward pass and another forward pass.
             labels: attach the images' labels, where they have any. Not for OOD images: their classes are others.
             batch_size: images that the network is given at once, at most; halved, with a warning, where memory ends. A CPU is
@@ -262,7 +267,9 @@ class Backbone:
         if given is not None:
             self._check_names(images)
         device = self.device
-        extraction = Extraction(self.network, device, self.input, self.head, odin, precision, bool(stages))
+        extraction = Extraction(
+            self.network, device, self.input, self.head, odin, precision, bool(stages), Views.of(views)
+        )
         rows = extraction.at_once(batch_size)
         batches = read(images, self.input.size, rows, workers, pinned=device.type == "cuda")
         fields: dict[str, Tensor] = {}

@@ -17,6 +17,7 @@ from outfield.backbone.observer import Observer, logits_of
 from outfield.backbone.odin import Odin
 from outfield.backbone.seeding import Seeded
 from outfield.backbone.undisturbed import arithmetic, undisturbed
+from outfield.backbone.views import Views
 from outfield.config import require
 from outfield.errors import InputError, OutfieldError, OutfieldWarning
 
@@ -50,6 +51,7 @@ class Extraction:
         precision: "float32", "float16" or "bfloat16" (by autocast), or "auto": float16 on a GPU, else float32. A network whose
             weights are not float32 runs as it is.
         stages: give what the network's blocks give, too.
+        views: of each image, over which all fields are averaged; the image alone if None.
     """
 
     def __init__(
@@ -61,12 +63,14 @@ class Extraction:
         odin: Odin | None = None,
         precision: str = "auto",
         stages: bool = False,
+        views: Views | None = None,
     ) -> None:
         self.network, self.device, self.expects, self.odin = network, device, expects, odin
         own = next((p.dtype for p in network.parameters() if p.is_floating_point()), torch.float32)
         self._half = _autocast_type(precision, own, device)
         self._prepare = expects.preparation(device, own, layout_of(network))
         self._observe = Observer(network, head, stages)
+        self.views = views or Views.of(1)
         self._rows = 0
         self._warned: set[str] = set()
         self._random: Seeded | None = Seeded()
@@ -110,8 +114,9 @@ class Extraction:
         return {name: value for name, value in found.items() if value is not None}
 
     def about(self) -> dict[str, str]:
-        """What is known of the fields once the network has run: the module behind each stage."""
-        return {f"stage{i}": name for i, name in enumerate(self._observe.stage_names, 1)}
+        """What is known of the fields once the network has run: the views, and the module behind each stage."""
+        stages = {f"stage{i}": name for i, name in enumerate(self._observe.stage_names, 1)}
+        return {"views": str(self.views), **stages}
 
     def _on_device(self) -> contextlib.AbstractContextManager[object]:
         return torch.cuda.device(self.device) if self.device.type == "cuda" else contextlib.nullcontext()
@@ -154,7 +159,15 @@ class Extraction:
         return None  # outside of the handler, which would hold on to the memory
 
     def _fields(self, pixels: Tensor) -> Fields:
-        images = self._prepare(pixels)
+        """Every field of a batch: the mean over its views."""
+        total: Fields = {}
+        for view in self.views.each(self._prepare(pixels)):
+            fields = self._fields_of(view)
+            # A field that a batch which is not finite lacks is not missed: the batch is done again.
+            total = {name: total[name] + fields[name] for name in total if name in fields} or fields
+        return {name: value / len(self.views) for name, value in total.items()} if len(self.views) > 1 else total
+
+    def _fields_of(self, images: Tensor) -> Fields:
         if self.odin is None:
             seen = self._observe(images)
         else:

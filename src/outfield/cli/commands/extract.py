@@ -19,6 +19,7 @@ from outfield.progress import bar
 @command(
     "outfield extract cifar10.safetensors photos --out photos.safetensors",
     "outfield extract timm:resnet50 images.npz --out features.safetensors --odin",
+    "outfield extract cifar10.safetensors photos --out photos.safetensors --stages --views six",
 )
 def extract(
     backbone: Annotated[
@@ -33,6 +34,12 @@ def extract(
     stages: Annotated[
         bool, typer.Option("--stages", help="Also what the network's blocks give, pooled: stage1, stage2, ….")
     ] = False,
+    views: Annotated[
+        str | None,
+        typer.Option(
+            help="Average over views of each image: flip, six, or how many; each costs a pass.", metavar="flip|six|N"
+        ),
+    ] = None,
     odin: Annotated[
         bool, typer.Option("--odin", help="Also the logits that ODIN needs (three times the work).")
     ] = False,
@@ -51,9 +58,11 @@ def extract(
     )
 
     from outfield.backbone.backbone import Backbone, Odin
+    from outfield.backbone.views import Views
     from outfield.images.files import open_images
     from outfield.images.finding import find
 
+    chosen = Views.of(views)
     with bar("looking for the images"):
         source = open_images(images) if data is None else find(images, split, data, download)
     if labels and source.labels is None:
@@ -66,6 +75,7 @@ def extract(
     found = network.extract(
         source,
         stages=stages,
+        views=chosen,
         odin=Odin() if odin else None,
         batch_size=batch_size,
         workers=workers,

@@ -1,0 +1,271 @@
+"""Views: the mean over changed copies of an image is the mean of what those copies give when they are extracted themselves."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from tests.helpers.networks import Lookup, Plain, backbone, close, seeded
+from tests.helpers.pictures import make_pictures
+from torch import nn
+
+import outfield as of
+from outfield.backbone.views import Views, shifted, zoomed
+from outfield.config import from_plain, to_plain
+
+
+class Two(Plain):
+    """With a block of its own, so that there is a stage; sees where in the image something is."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Sequential(nn.Conv2d(3, 3, 3, padding=1), nn.Conv2d(3, 3, 1))
+        self.second = nn.Sequential(nn.Conv2d(3, 3, 3, padding=1), nn.Conv2d(3, 3, 1))
+
+    def map(self, images):
+        return super().map(self.second(self.first(images).relu()).relu())
+
+
+def moved(images, down, right):
+    """Shifted by pixels with numpy's reflection."""
+    wide = np.pad(images, ((0, 0), (abs(down), abs(down)), (abs(right), abs(right)), (0, 0)), mode="reflect")
+    top, left = abs(down) - down, abs(right) - right
+    return wide[:, top : top + images.shape[1], left : left + images.shape[2]]
+
+
+def mean_of(sets, name):
+    return torch.stack([getattr(one, name) for one in sets]).mean(0)
+
+
+FIELDS = ("features", "logits", "spread", "stage1", "stage2", "odin_logits")
+
+
+class TestExtraction:
+    @pytest.mark.parametrize(
+        ("side", "pixels"),
+        [
+            ((32, 32), [(3, 1), (1, -3), (-3, -1), (-1, 3)]),
+            ((17, 23), [(2, 1), (1, -2), (-2, -1), (-1, 2)]),
+            ((11, 64), [(1, 2), (0, -6), (-1, -2), (0, 6)]),
+        ],
+    )
+    def test_six_are_the_mean_of_copies_that_are_extracted_one_by_one(self, side, pixels):
+        images = np.random.default_rng(0).integers(0, 256, (5, *side, 3), np.uint8)
+        network = backbone(seeded(Two), side)
+        copies = [images, images[:, :, ::-1], *(moved(images, *pixel) for pixel in pixels)]
+        asked = {"stages": True, "odin": of.Odin(epsilon=0.01)}
+        found = network.extract(of.ImageArray(images), views="six", batch_size=2, **asked)
+        each = [network.extract(of.ImageArray(np.ascontiguousarray(copy)), **asked) for copy in copies]
+        for name in FIELDS:
+            expected = mean_of(each, name)
+            assert close(getattr(found, name), expected, 1e-3 if name == "odin_logits" else 1e-5), name
+            assert not close(getattr(found, name), getattr(each[0], name), 1e-3), name
+        assert found.about["views"] == "six"
+        assert torch.equal(found.head_weight, each[0].head_weight)
+
+    def test_flip(self):
+        images = make_pictures(n=6)
+        network = backbone(seeded(Two))
+        mirrored = of.ImageArray(np.ascontiguousarray(images.images[:, :, ::-1]), images.labels)
+        found = network.extract(images, views="flip")
+        assert close(found.features, mean_of([network.extract(images), network.extract(mirrored)], "features"))
+        assert found.labels.tolist() == images.labels.tolist()
+
+    @pytest.mark.parametrize("views", [None, 1, "1", "one", Views(flip=False)])
+    def test_one_view_is_no_views(self, views):
+        images, network = make_pictures(n=6), backbone(seeded(Two))
+        plain = network.extract(images, stages=True)
+        found = network.extract(images, stages=True, views=views)
+        assert found.about == plain.about
+        for name, value in plain.tensors().items():
+            assert torch.equal(value, getattr(found, name)), name
+
+    def test_the_order_of_views_and_of_images_does_not_matter(self):
+        images, network = make_pictures(n=6), backbone(seeded(Two))
+        one, other = Views(shifts=((0.1, 0.2), (-0.2, 0.0))), Views(shifts=((-0.2, 0.0), (0.1, 0.2)))
+        found = network.extract(images, views=one)
+        assert close(found.features, network.extract(images, views=other).features)
+        back = of.ImageArray(np.ascontiguousarray(images.images[::-1]))
+        assert close(found.features, network.extract(back, views=one).features.flip(0))
+
+    def test_images_that_are_decoded_one_by_one(self):
+        pictures = make_pictures(n=5).images
+        network = backbone(seeded(Two))
+        found = network.extract(Lookup(list(pictures)), views="six", workers=0)
+        assert close(found.features, network.extract(of.ImageArray(pictures), views="six").features)
+
+    def test_the_network_runs_once_for_each_view(self):
+        network = seeded(Two)
+        backbone(network).extract(make_pictures(n=7), views="six", batch_size=3)
+        assert network.rows == 42
+
+    def test_a_network_that_writes_to_its_input(self):
+        class Writing(Two):
+            def forward(self, images):
+                return super().forward(images.mul_(2))
+
+        images = make_pictures(n=4)
+        network = backbone(seeded(Writing))
+        mirrored = of.ImageArray(np.ascontiguousarray(images.images[:, :, ::-1]))
+        expected = mean_of([network.extract(images), network.extract(mirrored)], "features")
+        assert close(network.extract(images, views=2).features, expected)
+
+    def test_channels_last_stays_so(self):
+        seen = []
+
+        class Watching(Two):
+            def forward(self, images):
+                seen.append(images.is_contiguous(memory_format=torch.channels_last))
+                return super().forward(images)
+
+        network = seeded(Watching).to(memory_format=torch.channels_last)
+        backbone(network).extract(make_pictures(n=4), views=8)
+        assert seen == [True] * 8
+
+    def test_a_batch_that_overflows_in_half_precision_is_done_again(self):
+        class Overflowing(Two):
+            def forward(self, images):
+                return super().forward(images * (1e30 if torch.is_autocast_enabled("cpu") else 1.0))
+
+        images, network = make_pictures(n=6), backbone(seeded(Overflowing))
+        with pytest.warns(of.OutfieldWarning, match="not finite in float16"):
+            found = network.extract(images, views="six", stages=True, precision="float16", batch_size=4)
+        assert close(found.stage1, network.extract(images, views="six", stages=True).stage1)
+
+    def test_saved_and_refused(self, tmp_path):
+        images, network = make_pictures(n=30), backbone(seeded(Two))
+        one, six = network.extract(images), network.extract(images, views="six")
+        six.save(tmp_path / "six.npz")
+        assert of.open_features(tmp_path / "six.npz").about == {"views": "six"}
+        detector = of.SSD().fit(six)
+        with pytest.raises(of.InputError, match="views is 'one' here, but 'six' where this SSD was fitted"):
+            detector.score(one)
+        unknown = of.FeatureSet(one.features)  # of features from elsewhere nothing is known
+        assert detector.score(unknown).shape == (30,)
+
+    @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+    def test_on_a_gpu(self):
+        images, network = make_pictures(n=9), seeded(Two)
+        here = backbone(network).extract(images, views=8, stages=True)
+        there = backbone(network.cuda()).extract(images, views=8, stages=True, precision="float32")
+        for name in ("features", "stage1", "logits"):
+            assert close(getattr(there, name), getattr(here, name), 1e-4), name
+
+
+class TestTransformations:
+    @pytest.mark.parametrize("dtype", [torch.uint8, torch.float16, torch.float32, torch.float64])
+    @pytest.mark.parametrize(("down", "right"), [(0.25, -0.5), (-0.5, 0.0), (0.5, 0.5), (0.0, 0.0)])
+    def test_shifts_are_numpys_reflection(self, dtype, down, right):
+        images = torch.randint(0, 200, (2, 3, 8, 12)).to(dtype)
+        expected = moved(images.permute(0, 2, 3, 1).numpy(), round(8 * down), round(12 * right))
+        found = shifted(images, down, right)
+        assert found.dtype == dtype
+        assert np.array_equal(found.permute(0, 2, 3, 1).numpy(), expected)
+
+    @pytest.mark.parametrize("size", [(1, 1), (1, 2), (2, 3), (3, 5)])
+    def test_the_farthest_shift_of_the_smallest_images(self, size):
+        images = torch.arange(float(np.prod(size))).reshape(1, 1, *size)
+        for view in Views(shifts=((0.5, 0.5), (-0.5, -0.5))).each(images):
+            assert view.shape == images.shape
+            assert set(view.flatten().tolist()) <= set(images.flatten().tolist())
+
+    @pytest.mark.parametrize("size", [(16, 16), (9, 14)])
+    @pytest.mark.parametrize("factor", [32 / 30, 1.5, 2.0])
+    def test_zoom_stretches_a_ramp_about_the_middle(self, size, factor):
+        rows, columns = torch.meshgrid(*(torch.arange(float(side)) for side in size), indexing="ij")
+        found = zoomed(torch.stack([rows, columns])[None], factor)[0]
+        for channel, (side, ramp) in enumerate(zip(size, (rows, columns), strict=True)):
+            middle = (side - 1) / 2
+            assert torch.allclose(found[channel], middle + (ramp - middle) / factor, atol=1e-4)
+
+    def test_a_smaller_copy_has_its_reflection_around_it(self):
+        image = torch.arange(8.0).expand(1, 1, 8, 8)
+        found = zoomed(image, 0.5)[0, 0, 0]
+        assert torch.allclose(found[2:6], torch.tensor([0.5, 2.5, 4.5, 6.5]))
+        assert torch.allclose(found[:2].flip(0), found[2:4])
+        assert torch.allclose(found[6:].flip(0), found[4:6])
+
+    @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+    def test_zoom_keeps_the_type(self, dtype):
+        assert zoomed(torch.ones(1, 3, 4, 4, dtype=dtype), 1.1).dtype == dtype
+
+    def test_each_view_comes_once_and_the_image_first(self):
+        images = torch.rand(2, 3, 32, 32)
+        found = list(Views.of(8).each(images))
+        assert len(found) == 8
+        assert torch.equal(found[0], images)
+        assert torch.equal(found[1], images.flip(3))
+        assert all(not torch.equal(a, b) for i, a in enumerate(found) for b in found[:i])
+        assert all(view.data_ptr() != images.data_ptr() for view in found)
+
+
+class TestSettings:
+    @pytest.mark.parametrize(
+        ("given", "count", "name"),
+        [
+            ("one", 1, "one"),
+            ("flip", 2, "flip"),
+            ("six", 6, "six"),
+            (1, 1, "one"),
+            (2, 2, "flip"),
+            ("3", 3, "3 views"),
+            (np.int64(6), 6, "six"),
+            (7, 7, "7 views"),
+            (8, 8, "8 views"),
+        ],
+    )
+    def test_by_name_and_number(self, given, count, name):
+        views = Views.of(given)
+        assert (len(views), str(views)) == (count, name)
+        assert len(list(views.each(torch.zeros(1, 3, 4, 4)))) == count
+        assert Views.of(views) is views
+
+    def test_what_they_are(self):
+        assert Views() == Views.of("flip") == Views(True, (), ())
+        six = Views.of("six")
+        assert six.flip
+        assert six.zoom == ()
+        assert len(six.shifts) == 4
+        assert {abs(share) for shift in six.shifts for share in shift} == {1 / 32, 3 / 32}
+        assert [sum(shares) for shares in zip(*six.shifts, strict=True)] == [0, 0]
+        assert Views.of(4).shifts == six.shifts[:2]
+        assert Views.of(7) == Views(shifts=six.shifts, zoom=(32 / 30,))
+        assert Views.of(8) == Views(shifts=six.shifts, zoom=(32 / 30, 32 / 28))
+        assert str(Views(False, ((0.1, -0.25),), (1.25,))) == "no flip; shifts 0.1,-0.25; zoom 1.25"
+        assert str(Views(True, (), (1.25, 0.5))) == "flip; shifts none; zoom 1.25 0.5"
+        assert str(Views(False, ((0.1, 0.0),), ())) == "no flip; shifts 0.1,0; zoom none"
+        assert str(Views(shifts=six.shifts[::-1])) != "six"
+
+    def test_they_are_settings(self):
+        views = Views(False, ((0.1, 0.2),), (1.1,))
+        assert from_plain(to_plain(views)) == views
+
+    @pytest.mark.parametrize("given", [0, 9, -1, 10**9, "", "ten", "06 ", "1.5", 2.0, True, False, [2], "²"])
+    def test_others_are_refused(self, given):
+        with pytest.raises(of.InputError, match="it must be flip, six, a number from 1 to 8"):
+            Views.of(given)
+
+    @pytest.mark.parametrize(
+        ("settings", "message"),
+        [
+            ({"flip": 1}, "flip is 1; it must be True or False"),
+            ({"shifts": 0.1}, "shifts is 0.1; it must be pairs of shares"),
+            ({"shifts": (0.1, 0.2)}, "it must be pairs of shares"),
+            ({"shifts": ((0.1,),)}, "it must be pairs of shares"),
+            ({"shifts": ((0.1, 0.51),)}, "shifts is 0.51"),
+            ({"shifts": ((-0.51, 0.1),)}, "shifts is -0.51"),
+            ({"shifts": ((float("nan"), 0.1),)}, "shifts is nan"),
+            ({"zoom": 1.1}, "zoom is 1.1; it must be factors"),
+            ({"zoom": (0.49,)}, "zoom is 0.49"),
+            ({"zoom": (2.01,)}, "zoom is 2.01"),
+            ({"zoom": ("1",)}, "zoom is '1'"),
+            ({"zoom": (1.1,) * 31}, "these are 33 views; at most 32"),
+        ],
+    )
+    def test_settings_that_cannot_be(self, settings, message):
+        with pytest.raises(of.InputError, match=message):
+            Views(**settings)
+
+    def test_settings_at_their_limits(self):
+        assert len(Views(shifts=((0.5, -0.5),), zoom=(0.5, 2.0))) == 5
+        assert len(Views(zoom=(1.1,) * 30)) == 32
