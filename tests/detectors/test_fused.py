@@ -98,13 +98,17 @@ def test_explain():
 
 
 def test_names_stand_once():
-    assert of.Fused([of.KNN(), of.KNN(k=3), of.SSD(on="stage2"), of.SSD(on="stage2"), of.KNN(k=9)]).names == (
-        "KNN",
-        "KNN 2",
+    members = [of.KNN(), of.KNN(k=3), of.SSD(on="stage2"), of.SSD(on="stage2"), of.MSP(), of.SSD(on="stage2"), of.SSD()]
+    assert of.Fused(members).names == (
+        "KNN k=50",
+        "KNN k=3",
         "SSD on stage2",
         "SSD on stage2 2",
-        "KNN 3",
+        "MSP",
+        "SSD on stage2 3",
+        "SSD",
     )
+    assert of.Fused([of.EBM(), of.EBM(training=of.Training(epochs=3))]).names[1].endswith(" training.l2=10.0")
 
 
 def test_p_values_of_fresh_rows_are_valid():

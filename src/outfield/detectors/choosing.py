@@ -15,6 +15,7 @@ from outfield.detectors.calibration import Calibration
 from outfield.detectors.candidates import default_candidates
 from outfield.detectors.fused import Fused
 from outfield.detectors.held_out import check_apart
+from outfield.detectors.naming import names_of
 from outfield.errors import InputError, MissingFieldError, OutfieldError
 from outfield.features.set import FeatureSource
 from outfield.progress import bar
@@ -114,7 +115,7 @@ def choose(
         raise InputError(
             f"no candidate could be fitted: {'; '.join(f'{name}: {why}' for name, why in skipped.items())}"
         )
-    names = Fused(fitted).names
+    names = names_of(fitted)
     rows = {("", ""): held_out, **named, **{("real", name): data for name, data in (real or {}).items()}}
     terms = _terms(fitted, rows, seed)
     trials = [_trial(chosen, names, terms) for chosen in _sums(len(fitted), most_members)]

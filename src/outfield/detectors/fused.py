@@ -16,6 +16,7 @@ from outfield.detectors.held_out import check_apart, split_off
 from outfield.detectors.knn import KNN
 from outfield.detectors.logits import EnergyLogits
 from outfield.detectors.mixture import SSD
+from outfield.detectors.naming import names_of
 from outfield.detectors.registry import register
 from outfield.detectors.state import take
 from outfield.errors import FileFormatError, InputError, NotFittedError, OutfieldError, TooFewSamplesError
@@ -116,13 +117,8 @@ class Fused(Detector):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The members in words, each once: "SSD", "SSD on stage2", "KNN", "KNN 2"."""
-        found: list[str] = []
-        for member in self._all():
-            name = type(member).__name__ + ("" if member.on == "features" else f" on {member.on}")
-            same = sum(other == name or other.rpartition(" ")[0] == name for other in found)
-            found.append(f"{name} {same + 1}" if same else name)
-        return tuple(found)
+        """The members in words, each once: see :func:`outfield.detectors.naming.names_of`."""
+        return names_of(self._all())
 
     def fit(self, train: FeatureSource, held_out: FeatureSource | None = None) -> Self:
         """Fit every member, and calibrate them and their sum; returns self.
@@ -166,7 +162,7 @@ class Fused(Detector):
             NotFittedError: a member is not fitted.
             TooFewSamplesError: too few rows to calibrate.
         """
-        made = cls(members, rule, seed=seed)
+        made = cls(tuple(members), rule, seed=seed)
         with made._fitting(held_out, "of_fitted"):
             for member in members:
                 if not member._fitted:

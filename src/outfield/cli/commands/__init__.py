@@ -1,9 +1,9 @@
 """The commands, one file each, in the order of ``outfield --help``."""
 
 # isort: off
-from outfield.cli.commands import detectors, fit, score, evaluate
+from outfield.cli.commands import detectors, fit, choose, score, evaluate
 from outfield.cli.commands import train, extract, benchmark, report
 from outfield.cli.commands import toy, demo
 # isort: on
 
-__all__ = ["benchmark", "demo", "detectors", "evaluate", "extract", "fit", "report", "score", "toy", "train"]
+__all__ = ["benchmark", "choose", "demo", "detectors", "evaluate", "extract", "fit", "report", "score", "toy", "train"]
