@@ -14,11 +14,14 @@ from outfield.detectors.registry import DETECTORS, register
 if TYPE_CHECKING:  # type checkers cannot look into the folder; a detector that is not listed here works all the same
     from outfield.detectors.base import Detector as Detector
     from outfield.detectors.class_gaussians import PerClassGaussian as PerClassGaussian
+    from outfield.detectors.clipping import VRA as VRA
+    from outfield.detectors.clipping import ReAct as ReAct
     from outfield.detectors.confidence import GEN as GEN
     from outfield.detectors.confidence import Entropy as Entropy
     from outfield.detectors.confidence import MaxLogit as MaxLogit
     from outfield.detectors.corrected import EnergyCorrected as EnergyCorrected
     from outfield.detectors.cosine_mean import CosineMean as CosineMean
+    from outfield.detectors.dice import DICE as DICE
     from outfield.detectors.ebm import EBM as EBM
     from outfield.detectors.fdbd import fDBD as fDBD
     from outfield.detectors.fused import Fused as Fused
@@ -40,6 +43,9 @@ if TYPE_CHECKING:  # type checkers cannot look into the folder; a detector that 
     from outfield.detectors.residual import Residual as Residual
     from outfield.detectors.residual import ViM as ViM
     from outfield.detectors.saved import load as load
+    from outfield.detectors.sharpening import ASH as ASH
+    from outfield.detectors.sharpening import LTS as LTS
+    from outfield.detectors.sharpening import SCALE as SCALE
     from outfield.detectors.she import SHE as SHE
     from outfield.detectors.temperature import TempScale as TempScale
 
