@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import sys
+import textwrap
+from collections.abc import Mapping, Sequence
+from itertools import chain, repeat
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from outfield.report.table import Table
+
+NARROWEST = 30
+"""Characters beside names at least, however narrow a terminal is."""
 
 
 def say(text: str = "") -> None:
@@ -33,3 +39,22 @@ def print_table(table: Table) -> None:
     console = Console(highlight=False, width=None if fits else natural)
     console.print(Text(table.title, style="bold"), soft_wrap=True)  # the terminal breaks it, not the table's width
     console.print(shown)
+
+
+def print_groups(title: str, groups: Mapping[str, Sequence[tuple[str, str]]]) -> None:
+    """Print groups of names and what each is, side by side; words wrap on a terminal, and only there.
+
+    A no-break space in what is said of a name is printed as a space at which no line is broken.
+    """
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    column = 4 + max(len(name) for rows in groups.values() for name, _ in rows)
+    room = max(console.width - column, NARROWEST) if sys.stdout.isatty() else sys.maxsize
+    console.print(Text(title, style="bold"), soft_wrap=True)
+    for heading, rows in groups.items():
+        console.print(Text(f"\n{heading}", style="bold"), soft_wrap=True)
+        for name, what in rows:
+            for first, line in zip(chain([f"  {name}"], repeat("")), textwrap.wrap(what, room), strict=False):
+                say(first.ljust(column) + line.replace("\xa0", " "))

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from outfield.detectors.registry import DETECTORS
 from outfield.features.head import HEAD, HEAD_FIELDS
 
 HEADER = ("detector", "what it is", "reference", "to fit", "to score")
+CHEAPEST = ("logits", "odin_logits", "features", "labels")
+"""Fields in the order in which they are had."""
+WORDS = {"odin_logits": "logits at the perturbed input", **dict.fromkeys(HEAD_FIELDS, "the classifier's last layer")}
+"""What a field is called in a sentence, where that is not its name."""
 
 
 @dataclass(frozen=True)
@@ -30,10 +35,39 @@ class Entry:
     to_fit: tuple[str, ...]
     to_score: tuple[str, ...]
 
+    @property
+    def needs(self) -> str:
+        """What it needs, in words: of each row that it scores, and for fitting besides."""
+        besides = [field for field in self.to_fit if field not in self.to_score]
+        return _in_words(self.to_score) + (f", {_in_words(besides)} to fit" if besides else "")
+
 
 def entries() -> list[Entry]:
     """Every detector, in the order of :data:`outfield.DETECTORS`."""
     return [_entry(name) for name in DETECTORS]
+
+
+def groups() -> dict[str, list[Entry]]:
+    """Every detector by what it needs, in words: those that need least first, and in a group in the order of names."""
+    found: dict[str, list[Entry]] = {}
+    for one in sorted(entries(), key=_burden):
+        found.setdefault(one.needs, []).append(one)
+    return found
+
+
+def _burden(entry: Entry) -> tuple[int, tuple[int, ...], int]:
+    """The more a detector needs, the later it is listed; logits are cheaper to have than features."""
+    return len(entry.to_score), tuple(sorted(map(_rank, entry.to_score))), len({*entry.to_fit} - {*entry.to_score})
+
+
+def _rank(field: str) -> int:
+    return CHEAPEST.index(field) if field in CHEAPEST else len(CHEAPEST)
+
+
+def _in_words(fields: Iterable[str]) -> str:
+    """``("features", "labels")`` as "features and labels"; the fields of the classifier's last layer are one thing."""
+    words = list(dict.fromkeys(WORDS.get(field, field) for field in sorted(fields, key=_rank)))
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
 def _entry(name: str) -> Entry:

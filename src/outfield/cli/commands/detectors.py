@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
-from typing import Annotated, Any
+import re
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from outfield.cli.app import command
-from outfield.cli.tables import print_table, say
+from outfield.cli.tables import print_groups, print_table, say
+
+if TYPE_CHECKING:
+    from outfield.detectors.listing import Entry
 
 
 @command("outfield detectors", "outfield detectors EnergyCorrected")
@@ -23,24 +26,25 @@ def detectors(
     ] = False,
 ) -> None:
     """List the detectors, what they need and what can be set."""
-    from outfield.detectors import DETECTORS
-    from outfield.report.table import Table
+    from outfield.detectors import listing
 
     if markdown:
-        from outfield.detectors import listing
-
         say(listing.markdown().rstrip("\n"))
-        return
-    if name is not None:
+    elif name is not None:
         _one(name)
-        return
-    rows = []
-    for each, cls in DETECTORS.items():
-        needs = ", ".join(cls().needs_to_score) + "".join(f"; {field} to fit" for field in cls().needs_to_fit)
-        settings = ", ".join(f"{p.name}={_short(p.default)}" for p in inspect.signature(cls).parameters.values())
-        rows.append([each, needs, (inspect.getdoc(cls) or "").splitlines()[0], settings or "–"])
-    header = ["name", "needs", "what it is", "settings"]
-    print_table(Table("detectors (higher score = more OOD)", header, rows, left=4))
+    else:
+        shown = {
+            f"{needs} ({len(group)})": [(one.name, _with_reference(one)) for one in group]
+            for needs, group in listing.groups().items()
+        }
+        print_groups("detectors by what they need (higher score = more OOD)", shown)
+        say("\noutfield detectors NAME tells more of one, and every setting that it has.")
+
+
+def _with_reference(entry: Entry) -> str:
+    """What it is and whose; a line does not end before a year, nor between "et" and "al."."""
+    reference = re.sub(r" (?=\d{4}\b|al\.)", "\xa0", entry.reference)
+    return f"{entry.what.rstrip('.')} ({reference})" if reference else entry.what
 
 
 def _one(name: str) -> None:
@@ -54,7 +58,3 @@ def _one(name: str) -> None:
     rows = [[path, repr(value)] for path, value in settings_of(cls()).items()]
     title = f"settings of {name} (outfield fit {name} … --set NAME=VALUE)"
     print_table(Table(title, ["name", "default"], rows, left=2))
-
-
-def _short(value: Any) -> str:
-    return type(value).__name__ + "(…)" if dataclasses.is_dataclass(value) else repr(value)
