@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib.metadata
 import inspect
+import subprocess
 
 import pytest
 
 import outfield as of
+from outfield.benchmark import provenance
 from outfield.benchmark.provenance import commit_in_words, versions
 from outfield.benchmark.sets import find_images
 from outfield.benchmark.stages import Stage
@@ -19,7 +21,7 @@ DEFAULTS = {
     of.CorrectedEnergy: {"temperature": 1.0, "prior": None, "prior_temperature": 1.0},
     of.MLP: {"hidden": 1024, "depth": 4, "slope": 0.2},
     SineMLP: {"hidden": 64, "depth": 3, "frequencies": 64, "scale": 3.0},
-    of.MixturePrior: {"floor": 1e-6},
+    of.MixturePrior: {"floor": 1e-6, "ridge": 0.0},
     of.HamiltonianMonteCarlo: {"steps": 20, "step_size": (0.1, 0.1), "leapfrog": 5},
     of.Langevin: {"steps": 20, "step_size": (1e-6, 1e-7), "noise_std": (1e-3, 1e-4)},
     of.MetropolisLangevin: {"steps": 20, "step_size": (0.01, 0.01)},
@@ -76,6 +78,31 @@ def test_differences_in_words():
         "seeds is 1 there and {'a': 1} here",
     ]
     assert list(differences({"a": None}, {"a": {"b": None}})) == ["a is None there and {'b': None} here"]
+
+
+def test_the_commit_of_a_checkout(tmp_path, monkeypatch):
+    package = tmp_path / "package"
+    (package / "benchmark").mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    monkeypatch.setattr(provenance, "__file__", str(package / "benchmark" / "provenance.py"))
+    monkeypatch.setenv(provenance.COMMIT, "given")
+    assert provenance.commit() == {"commit": "given", "dirty": None}
+
+    def git(*words):
+        name = ("-c", "user.name=A", "-c", "user.email=a@example.org")
+        done = subprocess.run(["git", "-C", tmp_path, *name, *words], check=True, capture_output=True, text=True)
+        return done.stdout.strip()
+
+    git("init")
+    assert provenance.commit() == {"commit": "given", "dirty": None}
+    git("add", ".")
+    git("commit", "-m", "first")
+    head = git("rev-parse", "HEAD")
+    assert provenance.commit() == {"commit": head, "dirty": False}
+    (tmp_path / "beside.txt").write_text("not part of the package")
+    assert provenance.commit() == {"commit": head, "dirty": False}
+    (package / "__init__.py").write_text("changed")
+    assert provenance.commit() == {"commit": head, "dirty": True}
 
 
 def test_a_commit_in_words():

@@ -79,7 +79,21 @@ def to_plain(value: Any) -> Any:
             f"{shown(value)} cannot be kept in a file; settings are numbers, text, tuples of them, or objects whose class "
             "is marked with @outfield.config.configurable"
         )
-    return {"type": type(value).__name__, **{key: to_plain(item) for key, item in arguments(value).items()}}
+    return {"type": type(value).__name__, **{key: to_plain(item) for key, item in said_settings(value).items()}}
+
+
+def said_settings(obj: Any) -> dict[str, Any]:
+    """The settings of ``obj`` without those that its class gained later and that have the value which says nothing.
+
+    A class lists these in ``added_settings``, name → value. So the files and fingerprints of earlier versions stay what they are.
+    """
+    added: Mapping[str, Any] = getattr(type(obj), "added_settings", {})
+    found = {name: value.item() if isinstance(value, np.generic) else value for name, value in arguments(obj).items()}
+    return {
+        name: value
+        for name, value in found.items()
+        if name not in added or type(value) is not type(added[name]) or value != added[name]
+    }
 
 
 def from_plain(value: Any) -> Any:

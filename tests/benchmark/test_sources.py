@@ -103,6 +103,16 @@ class TestCode:
         assert not {"detectors.knn", "detectors.logits", "detectors.corrected"} & (ssd | ebm)
         assert not any(name.startswith(("report", "cli", "benchmark")) for name in knn | ssd | ebm)
 
+    def test_what_only_checks_stores_or_tells_is_behind_nothing(self):
+        every = sources.modules_behind(f"detectors.{name}" for name in ("fused", "ebm", "corrected", "knn", "residual"))
+        inert = ["errors", "version", "config", "devices", "progress", "files", "features.set", "features.fields"]
+        inert += [f"detectors.{name}" for name in ("base", "data", "registry", "saved", "state")]
+        for name in inert:
+            assert not any(found == name or found.startswith(f"{name}.") for found in every)
+            assert sources.modules_behind([name]) == set()
+        assert {"features.head", "features.part", "features.seen"} & every == {"features.head", "features.part"}
+        assert sources.modules_behind(["features.seen"]) == {"features.seen"}
+
     @pytest.mark.parametrize("line", ["from outfield.energy import projection", "import outfield.energy.projection"])
     def test_modules_are_found_however_they_are_imported(self, line, tmp_path):
         (tmp_path / "mine.py").write_text(f"{line}\nfrom outfield.errors import InputError\nimport torch\n")

@@ -87,8 +87,8 @@ def test_the_seed_splits_the_held_out_rows(choice):
 def test_candidates_that_lack_a_field_are_left_out_and_named():
     choice = of.choose(TRAIN, HELD_OUT, STAND_INS, [of.KNN(k=5), of.SSD(on="stage2")])
     assert choice.best.members == ("KNN",)
-    assert list(choice.skipped) == ["SSD(floor=1e-06, on='stage2')"]
-    assert "needs stage2" in choice.skipped["SSD(floor=1e-06, on='stage2')"]
+    assert list(choice.skipped) == ["SSD(floor=1e-06, on='stage2', ridge=0.0)"]
+    assert "needs stage2" in choice.skipped["SSD(floor=1e-06, on='stage2', ridge=0.0)"]
     with pytest.raises(of.InputError, match="no candidate could be fitted: SSD"):
         of.choose(TRAIN, HELD_OUT, STAND_INS, [of.SSD(on="stage2")])
 
@@ -114,9 +114,12 @@ class TestDefaultCandidates:
             "KNN k=1",
             "KNN k=5",
             "KNN k=50",
-            "SSD floor=1e-06",
-            "SSD floor=0.001",
+            "SSD ridge=0.0",
+            "SSD ridge=0.3",
+            "SSD ridge=1.0",
             "SSD on spread",
+            "ViM",
+            "fDBD",
         } <= set(names)
         assert [one.k for one in found if isinstance(one, of.KNN)] == [1, 5, 50]
         for one in found:

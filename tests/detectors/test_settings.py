@@ -52,7 +52,7 @@ def bad_values(default):
     if isinstance(default, int):
         return [*NEVER, *NUMBERS, 2.5, np.float64(2.0), 2.0**70]
     if isinstance(default, float):
-        return [*NEVER, *NUMBERS, 0, 0.0]
+        return [*NEVER, *NUMBERS, *([0, 0.0] if default else [])]
     if is_configurable(default):
         return [*NEVER, 3, 0.5, type(default), type(default).__name__]
     return [*NEVER, 3, 0.5]
@@ -120,7 +120,7 @@ def test_the_paper_s_defaults():
     assert settings_of(of.ODIN()) == {"temperature": 1000.0}
     assert settings_of(of.EnergyLogits()) == {"temperature": 1.0}
     assert settings_of(of.MSP()) == {}
-    assert settings_of(of.SSD()) == settings_of(of.GaussianMixture()) == {"floor": 1e-6, "on": "features"}
+    assert settings_of(of.SSD()) == settings_of(of.GaussianMixture()) == {"floor": 1e-6, "ridge": 0.0, "on": "features"}
     network = {"network.hidden": 1024, "network.depth": 4, "network.slope": 0.2}
     training = {
         "epochs": 20,
@@ -144,6 +144,7 @@ def test_the_paper_s_defaults():
     assert settings_of(of.EnergyCorrected()) == {
         **shared,
         "prior.floor": 1e-6,
+        "prior.ridge": 0.0,
         "prior_temperature": 500.0,
         "temperature": 1.0,
         "sampler.steps": 20,

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch.distributions import Categorical, MixtureSameFamily, MultivariateNormal
 
 import outfield as of
+from outfield.config import from_plain, to_plain
 from outfield.energy.priors.parameters import mahalanobis_sq, mahalanobis_sq_refined
 
 
@@ -460,3 +461,33 @@ def test_priors_that_cannot_be_sampled_say_so():
 
     with pytest.raises(of.InputError, match="start='data'"):
         Flat().sample(3, torch.Generator())
+
+
+class TestRidge:
+    def test_it_is_added_to_the_covariance(self):
+        z, labels = torch.randn(200, 4, generator=torch.Generator().manual_seed(0)).double(), torch.arange(200) % 3
+        means = torch.stack([z[labels == c].mean(0) for c in range(3)])
+        centred = z - means[labels]
+        covariance = centred.T @ centred / 200
+        ridged = covariance + 0.7 * covariance.trace() / 4 * torch.eye(4, dtype=torch.float64)
+        apart = z[:, None] - means
+        expected = (apart @ torch.linalg.inv(ridged) * apart).sum(2)
+        assert torch.allclose(of.MixturePrior(ridge=0.7).fit(z, labels).mahalanobis_sq(z), expected, rtol=1e-8)
+        plain = (apart @ torch.linalg.inv(covariance) * apart).sum(2)
+        assert torch.allclose(of.MixturePrior().fit(z, labels).mahalanobis_sq(z), plain, rtol=1e-8)
+
+    def test_nothing_is_said_where_there_is_none(self, tmp_path):
+        assert to_plain(of.MixturePrior()) == {"type": "MixturePrior", "floor": 1e-6}
+        assert to_plain(of.MixturePrior(ridge=0.5)) == {"type": "MixturePrior", "floor": 1e-6, "ridge": 0.5}
+        assert from_plain(to_plain(of.MixturePrior(ridge=0.5))).ridge == 0.5
+        data = of.FeatureSet(torch.rand(30, 3), labels=torch.arange(30) % 2)
+        of.SSD(ridge=2.0).fit(data).save(tmp_path / "d.safetensors")
+        assert of.load(tmp_path / "d.safetensors").ridge == 2.0
+        of.SSD().fit(data).save(tmp_path / "d.safetensors")
+        assert b"ridge" not in (tmp_path / "d.safetensors").read_bytes()
+        assert not torch.equal(of.SSD().fit(data).score(data), of.SSD(ridge=2.0).fit(data).score(data))
+
+    @pytest.mark.parametrize("bad", [-0.1, float("nan"), "a", None])
+    def test_ridges_that_make_no_sense(self, bad):
+        with pytest.raises(of.InputError, match="ridge is"):
+            of.MixturePrior(ridge=bad)

@@ -167,7 +167,7 @@ def _is_left_alone(node: ast.AST) -> bool:
     if isinstance(node, ast.keyword):
         return node.arg == "help"
     if isinstance(node, ast.Expr):
-        return isinstance(node.value, ast.Call) and _speaks(node.value)
+        return isinstance(node.value, ast.Constant) or (isinstance(node.value, ast.Call) and _speaks(node.value))
     return isinstance(node, ast.Call) and _speaks(node)
 
 

@@ -14,7 +14,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from outfield.config import arguments, construct, from_plain, require_choice, require_number, shown, to_plain
+from outfield.config import (
+    arguments,
+    construct,
+    from_plain,
+    require_choice,
+    require_number,
+    said_settings,
+    shown,
+    to_plain,
+)
 from outfield.detectors.data import accept
 from outfield.detectors.registry import register as register  # for files that were written when it lived here
 from outfield.devices import resolve_device
@@ -52,6 +61,8 @@ class Detector(ABC):
     fits_in_pieces: ClassVar[bool] = False
     """Whether ``_fit`` takes any FeatureSource, reading it in batches; else it gets all in memory."""
 
+    added_settings: ClassVar[Mapping[str, Any]] = MappingProxyType({"on": "features"})
+    """Settings that are not written down where they have this value: see :func:`outfield.config.said_settings`."""
     on: str = "features"
     """The field that is taken for the features. A detector with a setting of this name works on any stage of a network."""
 
@@ -119,11 +130,9 @@ class Detector(ABC):
         """A subclass that has settings says here what they must be, with ``require_number`` and ``require``."""
 
     def _settings(self) -> dict[str, Any]:
-        """The settings, ready for JSON; ``on`` only where it says something, so that older files stay what they are."""
+        """The settings, ready for JSON."""
         plain = {}
-        for name, value in arguments(self).items():
-            if name == "on" and value == "features":
-                continue
+        for name, value in said_settings(self).items():
             try:
                 plain[name] = to_plain(value)
             except InputError as error:

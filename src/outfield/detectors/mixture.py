@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
-from typing import Self
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -24,6 +25,7 @@ class MixtureDetector(Detector):
 
     Args:
         floor: see :class:`outfield.energy.priors.mixture.MixturePrior`.
+        ridge: see there too.
         on: The field that it works on: "features", or a stage of the network such as "stage2".
 
     Attributes:
@@ -35,24 +37,27 @@ class MixtureDetector(Detector):
     fit_needs = ("labels",)
     fits_in_pieces = True
 
-    def __init__(self, floor: float = 1e-6, on: str = "features") -> None:
+    added_settings: ClassVar[Mapping[str, Any]] = MappingProxyType({"on": "features", "ridge": 0.0})
+
+    def __init__(self, floor: float = 1e-6, on: str = "features", ridge: float = 0.0) -> None:
         self.floor = floor
         self.on = on
+        self.ridge = ridge
 
     def _check_settings(self) -> None:
-        MixturePrior(self.floor)  # which says what a floor must be
+        MixturePrior(self.floor, self.ridge)  # which says what they must be
 
     def partial_fit(self, batch: FeatureSource) -> Self:
         """Learn from one more batch, or file, of ID training data; for features that come by and by."""
         with self._fitting(batch, "partial_fit") as data:
             self._check_width(batch)
             self._check_about(batch)
-            self.mixture_ = copy.copy(self.mixture_) if self._fitted else MixturePrior(self.floor)
+            self.mixture_ = copy.copy(self.mixture_) if self._fitted else MixturePrior(self.floor, self.ridge)
             self._learn(data)
         return self
 
     def _fit(self, train: FeatureSource) -> None:
-        self.mixture_ = MixturePrior(self.floor)
+        self.mixture_ = MixturePrior(self.floor, self.ridge)
         self._learn(train)
 
     def _learn(self, data: FeatureSource) -> None:
@@ -72,7 +77,7 @@ class MixtureDetector(Detector):
         return self.mixture_.state()
 
     def _load_state(self, state: dict[str, Tensor]) -> None:
-        self.mixture_ = MixturePrior(self.floor).load_state(state)
+        self.mixture_ = MixturePrior(self.floor, self.ridge).load_state(state)
         take(state, "mean", (self._width,), torch.float64)
 
 

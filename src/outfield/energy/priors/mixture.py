@@ -11,8 +11,10 @@ whatever K is.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import fields
-from typing import Self
+from types import MappingProxyType
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -38,13 +40,18 @@ class MixturePrior(Prior):
             samples than dimensions or constant features (directions never seen in training become steep walls), and lies
             far below the eigenvalues of real features (6e-5 of the largest for CIFAR-10). When all features are constant
             the floor is ``floor``² times their mean square.
+        ridge: This many times the mean eigenvalue is added to every eigenvalue before that: Σ + ridge · tr(Σ) / D · I. It
+            keeps directions in which training rows hardly vary from deciding everything.
     """
 
     needs_labels = True
+    added_settings: ClassVar[Mapping[str, Any]] = MappingProxyType({"ridge": 0.0})
 
-    def __init__(self, floor: float = 1e-6) -> None:
+    def __init__(self, floor: float = 1e-6, ridge: float = 0.0) -> None:
         require_number("floor", floor, above=0, most=1)
+        require_number("ridge", ridge, least=0)
         self.floor = floor
+        self.ridge = ridge
         self._statistics: ClassStatistics | None = None
         self._parameters: MixtureParameters | None = None
         self._prepared: dict[tuple[torch.device, torch.dtype], Prepared] = {}
@@ -77,7 +84,7 @@ class MixturePrior(Prior):
             if self._statistics is None:
                 raise NotFittedError("this mixture is not fitted; call fit or partial_fit first")
             with torch.inference_mode(False):  # whatever is kept must be usable outside of it
-                self._parameters = MixtureParameters.of(self._statistics, self.floor)
+                self._parameters = MixtureParameters.of(self._statistics, float(self.floor), float(self.ridge))
         return self._parameters
 
     def prepared(self, like: Tensor) -> Prepared:

@@ -60,14 +60,15 @@ class MixtureParameters:
     eigenvectors: Tensor
 
     @classmethod
-    def of(cls, statistics: ClassStatistics, floor: float) -> MixtureParameters:
-        """From the statistics, with eigenvalues raised to ``floor`` times the largest (see :class:`MixturePrior`)."""
+    def of(cls, statistics: ClassStatistics, floor: float, ridge: float = 0.0) -> MixtureParameters:
+        """From the statistics, with eigenvalues changed by ``ridge`` and ``floor`` as :class:`MixturePrior` says."""
         n = statistics.counts.sum()
         weights = statistics.counts / n
         covariance = statistics.scatter / n
         symmetric = (covariance + covariance.T) / 2
         # LAPACK gains little from more cores, and waits long for them on a busy machine.
         eigenvalues, eigenvectors = on_one_core(lambda: torch.linalg.eigh(symmetric))
+        eigenvalues = eigenvalues + ridge * eigenvalues.mean().clamp_min(0.0)
         mean_square = float(covariance.trace() + weights @ statistics.means.square().sum(1)) / len(covariance)
         scale = max(float(eigenvalues[-1]), floor * mean_square) or 1.0
         return cls(
