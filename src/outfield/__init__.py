@@ -90,10 +90,12 @@ _HOMES = {
         "UnknownNameError",
     ),
     "features.set": ("FeatureSet",),
+    "features.stand_ins": ("feature_stand_ins",),
     "features.stream": ("FeatureStream", "open_features"),
     "images.files": ("open_images",),
     "images.finding": ("find",),
     "images.source": ("ImageArray", "ImageSource"),
+    "images.stand_ins": ("stand_ins",),
     "progress": ("show_progress",),
     "scores.metrics": (
         "Separation",

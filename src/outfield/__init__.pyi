@@ -71,10 +71,12 @@ from outfield.errors import (
     UnknownNameError,
 )
 from outfield.features.set import FeatureSet
+from outfield.features.stand_ins import feature_stand_ins
 from outfield.features.stream import FeatureStream, open_features
 from outfield.images.files import open_images
 from outfield.images.finding import find
 from outfield.images.source import ImageArray, ImageSource
+from outfield.images.stand_ins import stand_ins
 from outfield.progress import show_progress
 from outfield.scores.metrics import (
     Separation,
@@ -172,6 +174,7 @@ __all__ = [
     "classifier_for",
     "evaluate",
     "fDBD",
+    "feature_stand_ins",
     "find",
     "fpr95",
     "id_rejected_at_95_ood_recall",
@@ -185,5 +188,6 @@ __all__ = [
     "run_chains",
     "save_classifier",
     "show_progress",
+    "stand_ins",
     "train_classifier",
 ]

@@ -2,8 +2,21 @@
 
 # isort: off
 from outfield.cli.commands import detectors, fit, choose, score, evaluate
-from outfield.cli.commands import train, extract, benchmark, report
+from outfield.cli.commands import train, extract, stand_ins, benchmark, report
 from outfield.cli.commands import toy, demo
 # isort: on
 
-__all__ = ["benchmark", "choose", "demo", "detectors", "evaluate", "extract", "fit", "report", "score", "toy", "train"]
+__all__ = [
+    "benchmark",
+    "choose",
+    "demo",
+    "detectors",
+    "evaluate",
+    "extract",
+    "fit",
+    "report",
+    "score",
+    "stand_ins",
+    "toy",
+    "train",
+]

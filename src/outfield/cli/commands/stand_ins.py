@@ -1,0 +1,45 @@
+"""outfield stand-ins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from outfield.cli.app import command
+from outfield.cli.messages import log
+from outfield.cli.sources import DATA_FOLDER, Download
+from outfield.progress import bar
+
+
+@command(
+    "outfield stand-ins photos --out photos-ood",
+    "outfield stand-ins cifar10 --data sets --out made --kinds turned90,jigsaw8 --count 1000 --seed 1",
+)
+def stand_ins(
+    images: Annotated[str, typer.Argument(help="ID images: a folder, .npz, or a data set's name with --data.")],
+    output: Annotated[Path, typer.Option("--out", "-o", help="A new folder, LEVEL/KIND/NUMBER.png and examples.png.")],
+    kinds: Annotated[str | None, typer.Option(help="Which kinds, with commas between them; all if not given.")] = None,
+    count: Annotated[
+        int | None, typer.Option(min=1, help="Images of each kind; one of each ID image if not given.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of what is drawn.")] = 0,
+    data: Annotated[Path | None, typer.Option(help=DATA_FOLDER)] = None,
+    download: Download = False,
+    split: Annotated[str, typer.Option(help="train or test, of a named set.")] = "test",
+) -> None:
+    """Make images that stand for OOD data out of ID images: turned, mixed, cut into tiles, …, with a sheet of examples."""
+    from outfield.images.files import open_images
+    from outfield.images.finding import find
+    from outfield.images.stand_ins import stand_ins as make
+    from outfield.images.written import SHEET, check_free, write_stand_ins
+
+    check_free(output)
+    with bar("looking for the images"):
+        source = open_images(images) if data is None else find(images, split, data, download)
+    chosen = None if kinds is None else [name.strip() for name in kinds.split(",") if name.strip()]
+    made = make(source, chosen, seed, count)
+    write_stand_ins(made, output)
+    total = sum(len(one) for one in made.values())
+    log.info("%s images of %d kinds → %s; examples: %s", f"{total:,}", len(made), output, output / SHEET)

@@ -1,0 +1,362 @@
+"""Stand-ins made of images: each kind does what it says, at any size, the same for the same seed and image."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from tests.helpers.networks import Plain, backbone, seeded
+from tests.helpers.pictures import make_pictures
+
+import outfield as of
+from outfield.features.stand_ins import KINDS as FEATURE_KINDS
+from outfield.images.listed import ImageList, as_images
+from outfield.images.sheet import CELL, GAP, MARGIN, NAMES, encoded, sheet
+from outfield.images.stand_in_kinds import KINDS, jigsaw, resized
+from outfield.images.written import check_free, write_folder, write_stand_ins
+from outfield.stand_in import Partners, StandIns
+
+NEAR = ("turned90", "turned180", "mixed", "halves", "quarters", "inverted", "jigsaw2")
+FAR = ("jigsaw8", "blocks", "phase")
+SIZES = [(32, 32), (33, 47), (8, 8), (7, 5), (2, 3), (1, 1), (1, 9), (100, 30)]
+
+
+def random_image(size, seed=0):
+    return np.random.default_rng(seed).integers(0, 256, (*size, 3), np.uint8)
+
+
+def change(kind, image, partners=(), seed=0):
+    return KINDS[kind].change(image, list(partners), np.random.default_rng(seed))
+
+
+def tiles(image, grid):
+    """The tiles of an image whose sides are multiples of the grid, row by row."""
+    height, width = image.shape[0] // grid, image.shape[1] // grid
+    return [
+        image[r * height : (r + 1) * height, c * width : (c + 1) * width].tobytes()
+        for r in range(grid)
+        for c in range(grid)
+    ]
+
+
+class TestKinds:
+    def test_the_table(self):
+        assert {name: kind.level for name, kind in KINDS.items()} == dict.fromkeys(NEAR, "near") | dict.fromkeys(
+            FAR, "far"
+        )
+        assert {name: kind.partners for name, kind in KINDS.items() if kind.partners} == {
+            "mixed": 1,
+            "halves": 1,
+            "quarters": 3,
+        }
+        assert [name for name, kind in KINDS.items() if kind.turns] == ["turned90"]
+        assert all(kind.meaning.endswith(".") and kind.name == name for name, kind in KINDS.items())
+
+    @pytest.mark.parametrize("size", SIZES, ids=str)
+    @pytest.mark.parametrize("name", KINDS)
+    def test_any_size(self, name, size):
+        images = [random_image(size, seed) for seed in range(4)]
+        before = [image.copy() for image in images]
+        partners = images[1 : 1 + KINDS[name].partners]
+        found = change(name, images[0], partners)
+        assert found.shape == ((*size[::-1], 3) if name == "turned90" else (*size, 3))
+        assert found.dtype == np.uint8
+        assert all(np.array_equal(image, kept) for image, kept in zip(images, before, strict=True))
+        if min(size) > 1:
+            assert found.shape != images[0].shape or not np.array_equal(found, images[0])
+
+    def test_turns(self):
+        image = random_image((4, 6))
+        both = {change("turned90", image, seed=seed).tobytes() for seed in range(20)}
+        assert both == {np.rot90(image, k).tobytes() for k in (1, 3)}
+        assert np.array_equal(change("turned180", image), np.rot90(image, 2))
+
+    def test_inverted(self):
+        image = random_image((4, 6))
+        assert np.array_equal(change("inverted", image), 255 - image.astype(int))
+
+    def test_mixed_is_the_mean(self):
+        one, other = random_image((5, 6)), random_image((5, 6), 1)
+        found = change("mixed", one, [other]).astype(int)
+        assert set((2 * found - one.astype(int) - other.astype(int)).flatten()) == {0, 1}
+        assert np.array_equal(change("mixed", one, [one]), one)
+
+    def test_halves(self):
+        one, other = np.full((4, 6, 3), 1, np.uint8), np.full((4, 6, 3), 2, np.uint8)
+        found = {change("halves", one, [other], seed).tobytes() for seed in range(20)}
+        beside, below = one.copy(), one.copy()
+        beside[:, 3:], below[2:] = 2, 2
+        assert found == {beside.tobytes(), below.tobytes()}
+
+    def test_quarters(self):
+        images = [np.full((4, 6, 3), value, np.uint8) for value in range(4)]
+        found = change("quarters", images[0], images[1:])[..., 0]
+        assert found.tolist() == [[0, 0, 0, 1, 1, 1]] * 2 + [[2, 2, 2, 3, 3, 3]] * 2
+
+    @pytest.mark.parametrize(("name", "grid"), [("jigsaw2", 2), ("jigsaw8", 8)])
+    @pytest.mark.parametrize("size", [(32, 32), (16, 48)])
+    def test_jigsaws_move_every_tile(self, name, grid, size):
+        image = random_image(size)
+        orders = set()
+        for seed in range(5):
+            found = change(name, image, seed=seed)
+            before, after = tiles(image, grid), tiles(found, grid)
+            assert sorted(before) == sorted(after)
+            assert all(a != b for a, b in zip(before, after, strict=True))
+            orders.add(found.tobytes())
+        assert len(orders) > 1
+
+    @pytest.mark.parametrize("size", [(33, 31), (9, 15), (17, 8)])
+    def test_jigsaws_of_odd_sizes_leave_no_hole(self, size):
+        """Every pixel is one of the image's, at another place."""
+        image = np.arange(1, np.prod(size) + 1, dtype=np.uint32).reshape(*size, 1)
+        found = jigsaw(image, 8, np.random.default_rng(0))
+        assert set(found.flatten()) <= set(image.flatten())
+        assert np.mean(found == image) < 0.2
+
+    def test_blocks_have_their_mean_colour(self):
+        image = random_image((32, 16))
+        found = change("blocks", image)
+        for r in range(8):
+            for c in range(8):
+                block = np.s_[4 * r : 4 * r + 4, 2 * c : 2 * c + 2]
+                assert len(np.unique(found[block].reshape(-1, 3), axis=0)) == 1
+                assert np.abs(found[block][0, 0] - image[block].reshape(-1, 3).mean(0)).max() <= 0.5
+
+    def test_scrambled_phases_keep_amplitudes_and_the_mean(self):
+        image = (128 + 20 * np.random.default_rng(0).standard_normal((32, 33, 3))).astype(
+            np.uint8
+        )  # nothing is cut off
+        found = change("phase", image)
+        before, after = (np.abs(np.fft.rfft2(x.astype(float), axes=(0, 1))) for x in (image, found))
+        assert np.allclose(before, after, rtol=0.05, atol=40)  # rounding to bytes alone gives 10 or so
+        assert np.allclose(image.mean((0, 1)), found.mean((0, 1)), atol=0.2)
+        corr = np.corrcoef(image[..., 0].flatten(), found[..., 0].flatten())[0, 1]
+        assert abs(corr) < 0.2
+
+    def test_scrambled_phases_keep_grey_grey(self):
+        image = np.repeat(random_image((16, 16))[..., :1], 3, axis=2)
+        found = change("phase", image)
+        assert np.array_equal(found[..., 0], found[..., 2])
+
+    def test_partners_of_another_size_are_resized(self):
+        one, other = np.full((6, 4, 3), 10, np.uint8), np.full((3, 9, 3), 30, np.uint8)
+        assert np.array_equal(change("mixed", one, [other]), np.full((6, 4, 3), 20))
+        assert set(change("halves", one, [other]).flatten()) == {10, 30}
+        assert resized(other, 3, 9) is other
+
+
+@pytest.mark.parametrize("kinds", [KINDS, FEATURE_KINDS], ids=["images", "features"])
+def test_the_page_lists_every_kind(kinds):
+    page = (Path(__file__).parents[2] / "docs/stand-ins.md").read_text()
+    listed = "\n".join(f"| `{kind.name}` | {kind.level} | {kind.meaning} |" for kind in kinds.values())
+    assert f"|---|---|---|\n{listed}\n\n" in page
+
+
+class TestPartners:
+    def test_they_are_of_another_class_and_all_come(self):
+        labels = np.array([0, 1, 1, 2, 0, 2, 2])
+        partners = Partners(7, labels)
+        for index in range(7):
+            count = int(partners.choices(index))
+            found = partners.of(index, np.arange(count))
+            assert sorted(found) == [i for i in range(7) if labels[i] != labels[index]]
+
+    @pytest.mark.parametrize("labels", [None, np.zeros(5, int)])
+    def test_without_classes_any_but_itself(self, labels):
+        partners = Partners(5, labels)
+        for index in range(5):
+            assert int(partners.choices(index)) == 4
+            assert sorted(partners.of(index, np.arange(4))) == [i for i in range(5) if i != index]
+
+    def test_many_at_once(self):
+        partners = Partners(6, np.array([0, 0, 1, 1, 1, 0]))
+        assert partners.choices(np.arange(6)).tolist() == [3] * 6
+        assert partners.of(np.arange(6), np.zeros(6, int)).tolist() == [2, 2, 0, 0, 0, 2]
+
+
+class TestStandIns:
+    def test_every_kind_of_every_image(self):
+        images = make_pictures(n=6, name="pictures")
+        made = of.stand_ins(images)
+        assert list(made) == [*NEAR, *FAR]
+        assert made.levels == {name: kind.level for name, kind in KINDS.items()}
+        for name, one in made.items():
+            assert (len(one), one.labels, one.classes, one.size) == (6, None, None, (16, 16))
+            assert one.level == made.levels[name]
+            assert one.name == f"pictures, {name}"
+            assert one[3].shape == (16, 16, 3)
+            assert one[3].flags.c_contiguous
+        assert {level: list(sets) for level, sets in made.by_level().items()} == {"near": list(NEAR), "far": list(FAR)}
+        assert repr(made["blocks"]) == "StandInImages(pictures, blocks: 6 images, far)"
+
+    def test_the_same_for_the_same_seed_and_image(self):
+        images = make_pictures(n=12)
+        whole, again, other = (of.stand_ins(images, seed=seed) for seed in (3, 3, 4))
+        some = of.stand_ins(images, ["jigsaw8", "mixed", "halves", "phase"], seed=3, count=4)
+        for name in some:
+            backwards = [again[name][i] for i in reversed(range(12))][::-1]
+            assert all(np.array_equal(whole[name][i], backwards[i]) for i in range(12))
+            assert some[name].chosen == [0, 3, 6, 9]
+            assert all(np.array_equal(some[name][i], whole[name][3 * i]) for i in range(4))
+            assert any(not np.array_equal(whole[name][i], other[name][i]) for i in range(12))
+
+    def test_images_draw_different_numbers(self):
+        same = np.repeat(random_image((16, 16))[None], 6, axis=0)
+        found = of.stand_ins(same, "jigsaw8")["jigsaw8"]
+        assert len({found[i].tobytes() for i in range(6)}) == 6
+
+    def test_mixes_are_with_another_class(self):
+        labels = np.array([0, 0, 0, 1])
+        images = np.zeros((4, 4, 4, 3), np.uint8) + np.array([0, 10, 20, 200], np.uint8)[:, None, None, None]
+        found = of.stand_ins(of.ImageArray(images, labels), ["mixed", "quarters"])
+        assert [int(found["mixed"][i][0, 0, 0]) for i in range(3)] == [100, 105, 110]
+        assert set(found["quarters"][0].flatten()) == {0, 200}  # there are fewer than three of another class
+        without = of.stand_ins(images, "mixed", seed=1)["mixed"]
+        assert all(int(without[i][0, 0, 0]) != value for i, value in enumerate((0, 10, 20, 200)))
+
+    def test_quarters_are_of_different_images(self):
+        images = np.arange(8, dtype=np.uint8)[:, None, None, None] + np.zeros((8, 4, 4, 3), np.uint8)
+        found = of.stand_ins(images, "quarters")["quarters"]
+        assert all(len(np.unique(found[i])) == 4 for i in range(8))
+
+    def test_images_of_different_sizes(self):
+        images = [random_image((5, 8), 0), random_image((9, 6), 1)]
+        made = of.stand_ins(images)
+        assert made["mixed"].size is None
+        assert made["turned90"][0].shape == (8, 5, 3)
+        assert made["mixed"][1].shape == (9, 6, 3)
+        assert of.stand_ins([images[0]] * 2)["turned90"].size == (8, 5)
+
+    def test_features_of_them(self):
+        images, network = make_pictures(n=8), backbone(seeded(Plain))
+        rows = of.stand_ins(images, ["mixed", "turned90", "blocks"]).map(network.extract)
+        levels = {level: list(sets) for level, sets in rows.by_level().items()}
+        assert levels == {"near": ["mixed", "turned90"], "far": ["blocks"]}
+        direct = network.extract(of.ImageArray(np.stack([of.stand_ins(images)["mixed"][i] for i in range(8)])))
+        assert np.allclose(rows["mixed"].features, direct.features, atol=1e-5)
+        assert rows["mixed"].labels is None
+
+    def test_workers_get_the_same(self):
+        found = of.stand_ins(make_pictures(n=4), "halves")["halves"]
+        copy = pickle.loads(pickle.dumps(found))
+        assert all(np.array_equal(found[i], copy[i]) for i in range(4))
+
+    def test_fingerprints(self):
+        images = make_pictures(n=6)
+        prints = {
+            of.stand_ins(images, "mixed")["mixed"].fingerprint(),
+            of.stand_ins(images, "halves")["halves"].fingerprint(),
+            of.stand_ins(images, "mixed", seed=1)["mixed"].fingerprint(),
+            of.stand_ins(images, "mixed", count=3)["mixed"].fingerprint(),
+            of.stand_ins(make_pictures(n=6, seed=1), "mixed")["mixed"].fingerprint(),
+        }
+        assert len(prints) == 5
+        assert of.stand_ins(images, "mixed")["mixed"].fingerprint() in prints
+
+    @pytest.mark.parametrize(
+        ("arguments", "error", "message"),
+        [
+            ({"kinds": "blurred"}, of.UnknownNameError, "no stand-ins of the kind 'blurred'; there are turned90, "),
+            ({"kinds": ["mixed", 3]}, of.UnknownNameError, "of the kind 3"),
+            ({"kinds": []}, of.InputError, r"kinds is \[\]; it must be names of stand-ins"),
+            ({"kinds": 7}, of.InputError, "kinds is 7; it must be names"),
+            ({"seed": -1}, of.InputError, "seed is -1"),
+            ({"seed": 0.5}, of.InputError, "seed is 0.5"),
+            ({"count": 0}, of.InputError, "count is 0"),
+            ({"count": 7}, of.InputError, "count is 7"),
+        ],
+    )
+    def test_what_is_refused(self, arguments, error, message):
+        with pytest.raises(error, match=message):
+            of.stand_ins(make_pictures(n=6), **arguments)
+
+    def test_images_that_are_none(self):
+        with pytest.raises(of.InputError, match="images is a str; it must be uint8"):
+            of.stand_ins("photos")
+        with pytest.raises(of.InputError, match="one image in images; mixed mixes images and needs at least two"):
+            of.stand_ins(make_pictures(n=1, name="images"), ["turned90", "mixed"])
+        assert len(of.stand_ins(make_pictures(n=1), "turned90", count=1)["turned90"]) == 1
+        with pytest.raises(of.InputError, match="image 1 of images is float64 of shape"):
+            of.stand_ins([random_image((3, 3)), np.zeros((3, 3, 3))])
+        with pytest.raises(of.InputError, match="image 0 of images is list"):
+            as_images([[1]])
+        with pytest.raises(of.InputError, match="has no images"):
+            ImageList([])
+
+    def test_a_list_knows_its_content(self):
+        one, other = [random_image((5, 8)), random_image((9, 6))], [random_image((5, 8)), random_image((9, 6), 1)]
+        assert ImageList(one).fingerprint() == ImageList(one).fingerprint() != ImageList(other).fingerprint()
+        assert ImageList(one).fingerprint() != ImageList(one, labels=[0, 1]).fingerprint()
+        assert repr(ImageList(one, name="two")) == "ImageList(two: 2 images)"
+
+    def test_the_mapping(self):
+        made = StandIns({"a": 1, "b": 2}, {"b": "far", "a": "near", "c": "far"})
+        assert (len(made), list(made), made["b"], made.levels) == (2, ["a", "b"], 2, {"a": "near", "b": "far"})
+        assert made.map(str).by_level() == {"near": {"a": "1"}, "far": {"b": "2"}}
+        assert StandIns({"b": 2}, made.levels).by_level() == {"far": {"b": 2}}
+
+
+class TestWritten:
+    def test_folders_that_can_be_opened(self, tmp_path):
+        images = make_pictures(n=6)
+        made = of.stand_ins(images, ["turned90", "jigsaw8"], count=3)
+        write_stand_ins(made, tmp_path / "made")
+        assert sorted(os.listdir(tmp_path)) == ["made"]
+        assert sorted(os.listdir(tmp_path / "made")) == ["examples.png", "far", "near"]
+        assert sorted(os.listdir(tmp_path / "made/far/jigsaw8")) == ["000000.png", "000002.png", "000004.png"]
+        again = of.open_images(tmp_path / "made/near/turned90")
+        assert all(np.array_equal(again[i], made["turned90"][i]) for i in range(3))
+
+    def test_the_sheet(self, tmp_path):
+        images = make_pictures(n=20)
+        write_stand_ins(of.stand_ins(images), tmp_path / "made")
+        page = np.asarray(Image.open(tmp_path / "made/examples.png"))
+        assert page.shape == (2 * MARGIN + 11 * (CELL + GAP) - GAP, 2 * MARGIN + NAMES + 8 * (CELL + GAP) - GAP, 3)
+        left, top = MARGIN + NAMES, MARGIN
+        first = page[top : top + CELL, left : left + CELL]
+        assert np.array_equal(first, np.kron(images[0], np.ones((6, 6, 1), np.uint8)))
+        names = page[:, MARGIN : MARGIN + NAMES]
+        for row in range(11):
+            assert (names[top + row * (CELL + GAP) :][:CELL] < 100).any()  # a name stands before each
+
+    def test_images_of_any_shape_fit_into_their_cell(self):
+        found = sheet({"a": [random_image((300, 20)), random_image((1, 1))], "b": [random_image((7, 300))]})
+        page = Image.open(io.BytesIO(found))
+        assert page.size == (2 * MARGIN + NAMES + 2 * CELL + GAP, 2 * MARGIN + 2 * CELL + GAP)
+        with pytest.raises(of.InputError, match="at least one image"):
+            sheet({"a": []})
+
+    def test_fewer_images_than_columns(self, tmp_path):
+        write_stand_ins(of.stand_ins(make_pictures(n=3), "inverted"), tmp_path / "made")
+        assert Image.open(tmp_path / "made/examples.png").width == 2 * MARGIN + NAMES + 3 * CELL + 2 * GAP
+
+    def test_png_keeps_every_pixel(self):
+        image = random_image((5, 8))
+        assert np.array_equal(np.asarray(Image.open(io.BytesIO(encoded(image)))), image)
+
+    def test_all_or_nothing(self, tmp_path):
+        def broken(place):
+            (place / "one.png").write_bytes(b"1")
+            raise RuntimeError("in between")
+
+        with pytest.raises(RuntimeError, match="in between"):
+            write_folder(tmp_path / "made", broken)
+        assert list(tmp_path.iterdir()) == []
+
+    def test_an_empty_folder_is_taken_and_another_is_not(self, tmp_path):
+        (tmp_path / "empty").mkdir()
+        write_folder(tmp_path / "empty", lambda place: (place / "a").write_text("1") and None)
+        assert (tmp_path / "empty/a").read_text() == "1"
+        with pytest.raises(of.InputError, match="is there and holds something"):
+            write_folder(tmp_path / "empty", lambda place: None)
+        with pytest.raises(of.InputError, match="is no folder"):
+            check_free(tmp_path / "empty/a")
+        with pytest.raises(of.StorageError, match="there is no folder"):
+            check_free(tmp_path / "none/made")
+        assert sorted(os.listdir(tmp_path)) == ["empty"]
