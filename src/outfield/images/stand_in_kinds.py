@@ -46,19 +46,19 @@ def turned90(image: Image, partners: Sequence[Image], rng: np.random.Generator) 
 
 def turned180(image: Image, partners: Sequence[Image], rng: np.random.Generator) -> Image:
     """Upside down."""
-    return image[::-1, ::-1]
+    return np.rot90(image, 2)
 
 
 def inverted(image: Image, partners: Sequence[Image], rng: np.random.Generator) -> Image:
     """255 − x."""
-    found: Image = 255 - image
-    return found
+    return 255 - image
 
 
 def mixed(image: Image, partners: Sequence[Image], rng: np.random.Generator) -> Image:
     """(x + x′) / 2, rounded up."""
     other = resized(partners[0], *image.shape[:2])
-    return ((image.astype(np.uint16) + other + 1) // 2).astype(np.uint8)
+    found: Image = ((image.astype(np.uint16) + other + 1) // 2).astype(np.uint8)
+    return found
 
 
 def halves(image: Image, partners: Sequence[Image], rng: np.random.Generator) -> Image:
