@@ -23,17 +23,17 @@ def scored(detector, logits):
     return detector.fit(data).score(data).double().numpy()
 
 
-def shares(row):
-    """Softmax and one minus it, by Python's decimals with 800 digits."""
+def shares(row, digits=60):
+    """Softmax and one minus it, by Python's decimals."""
     with localcontext() as context:
-        context.prec = 800
+        context.prec = digits
         terms = [(Decimal(float(value)) - Decimal(float(max(row)))).exp() for value in row]
         return [t / sum(terms) for t in terms], [(sum(terms) - t) / sum(terms) for t in terms]
 
 
 def powers(row, gamma, classes):
     with localcontext() as context:
-        context.prec = 800
+        context.prec = 60
         found = sorted(zip(*shares(row), strict=True), reverse=True)[:classes]
         return float(sum((p * q) ** Decimal(gamma) for p, q in found))
 
@@ -97,7 +97,7 @@ class TestShares:
             assert log_p.dtype == torch.float64
             torch.testing.assert_close(log_p, torch.log_softmax(scale * logits.double(), 1))
             for row, found in zip(scale * logits.double(), log_rest, strict=True):
-                expected = [float(q.ln()) for q in shares(row.tolist())[1]]
+                expected = [float(q.ln()) for q in shares(row.tolist(), digits=800)[1]]
                 torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64), rtol=1e-12, atol=1e-300)
 
     def test_the_distance_below_the_top_stays_finite(self):

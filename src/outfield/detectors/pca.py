@@ -62,7 +62,7 @@ class PCA(Detector):
 
     def _components(self, values: Tensor) -> int:
         """How many of the largest eigenvalues (D,), ascending, hold the share."""
-        held = values.flip(0).clamp_min(0).cumsum(0)
+        held = values.cpu().flip(0).clamp_min(0).cumsum(0)  # on a GPU its sum would depend on chance
         return min(int((held < float(self.share) * held[-1]).sum()) + 1, len(values) - 1)
 
     def _score(self, batch: Batch) -> Tensor:
