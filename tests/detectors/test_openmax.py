@@ -8,6 +8,8 @@ import torch
 from scipy.stats import weibull_min
 
 import outfield as of
+from outfield.detectors import weibull
+from outfield.detectors.roots import increasing_root
 from outfield.detectors.weibull import fit_weibull, weibull_cdf
 from outfield.files import storage
 
@@ -136,6 +138,17 @@ class TestWeibull:
         for factor in (1 - 1e-3, 1 + 1e-3):
             assert weibull_min.logpdf(values, shape * factor, scale=scale).sum() < best
             assert weibull_min.logpdf(values, shape, scale=scale * factor).sum() < best
+
+    def test_few_steps_are_needed(self, monkeypatch):
+        steps = []
+
+        def counting(function, low, high):
+            return increasing_root(lambda x: steps.append(x) or function(x), low, high)
+
+        monkeypatch.setattr(weibull, "increasing_root", counting)
+        for shape in (0.5, 3.0, 200.0):
+            fit_weibull(torch.tensor(weibull_min.rvs(shape, size=30, random_state=1)))
+        assert len(steps) <= 3 * 14
 
     def test_values_that_have_no_finite_shape(self):
         assert fit_weibull(torch.full((5,), 3.0, dtype=torch.float64)) == pytest.approx((3.0, 1e4))

@@ -29,7 +29,7 @@ def increasing_root(
     x, step = math.sqrt(low * high), high
     for _ in range(STEPS):
         value, slope = function(x)
-        if value == 0:
+        if abs(value) <= tolerance * x * abs(slope):
             break
         low, high = (x, high) if value < 0 else (low, x)
         converges = 2 * abs(value) <= abs(step * slope)
