@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from tests.helpers.networks import Plain, backbone, seeded
+from tests.helpers.networks import Lookup, Plain, backbone, seeded
 from tests.helpers.pictures import make_pictures
 
 import outfield as of
@@ -288,6 +288,14 @@ class TestStandIns:
             as_images([[1]])
         with pytest.raises(of.InputError, match="has no images"):
             ImageList([])
+
+    def test_a_source_that_gives_something_else(self):
+        found = of.stand_ins(Lookup([random_image((4, 4)), np.zeros((4, 4))]))
+        with pytest.raises(
+            of.InputError, match=r"image 1 of lookup is float64 of shape \(4, 4\); images are numpy arrays"
+        ):
+            found["mixed"][0]
+        assert found["inverted"][0].shape == (4, 4, 3)
 
     def test_a_list_knows_its_content(self):
         one, other = [random_image((5, 8)), random_image((9, 6))], [random_image((5, 8)), random_image((9, 6), 1)]

@@ -37,11 +37,7 @@ class ImageList(ImageSource):
         if not self.images:
             raise InputError(f"{name} has no images; at least one is needed")
         for index, image in enumerate(self.images):
-            good = isinstance(image, np.ndarray) and image.dtype == np.uint8 and image.ndim == 3 and image.shape[2] == 3
-            if not good or 0 in image.shape or np.ma.is_masked(image):
-                is_array = isinstance(image, np.ndarray)
-                what = f"{image.dtype} of shape {image.shape}" if is_array else type(image).__name__
-                raise InputError(f"image {index} of {name} is {what}; images are numpy arrays, uint8 (H, W, 3)")
+            check_image(image, f"image {index} of {name}")
         self._set_labels(labels, classes)
 
     def __len__(self) -> int:
@@ -65,6 +61,19 @@ class ImageList(ImageSource):
         if self.labels is not None:
             digest.update(b"labels|" + np.ascontiguousarray(self.labels).tobytes())
         return digest.hexdigest()
+
+
+def check_image(image: Any, what: str) -> None:
+    """Refuse what is no image.
+
+    Raises:
+        InputError: It is something else than uint8 (H, W, 3), or empty.
+    """
+    is_array = isinstance(image, np.ndarray)
+    good = is_array and image.dtype == np.uint8 and image.ndim == 3 and image.shape[2] == 3
+    if not good or 0 in image.shape or np.ma.is_masked(image):
+        shown = f"{image.dtype} of shape {image.shape}" if is_array else type(image).__name__
+        raise InputError(f"{what} is {shown}; images are numpy arrays, uint8 (H, W, 3)")
 
 
 def as_images(images: Any) -> ImageSource:

@@ -11,7 +11,7 @@ import numpy as np
 
 from outfield.config import require_number
 from outfield.errors import InputError
-from outfield.images.listed import as_images
+from outfield.images.listed import as_images, check_image
 from outfield.images.source import ImageSource
 from outfield.images.stand_in_kinds import KINDS, Kind
 from outfield.stand_in import Partners, StandIns, chosen_kinds
@@ -47,8 +47,13 @@ class StandInImages(ImageSource):
         number = int(self.chosen[index])
         rng = np.random.default_rng([self.seed, zlib.crc32(self.kind.name.encode()), number])
         partners = [] if self._partners is None else self._draw(self._partners, number, rng)
+        image, *others = (self._image(one) for one in (number, *partners))
+        return np.ascontiguousarray(self.kind.change(image, others, rng))
+
+    def _image(self, number: int) -> np.ndarray:
         image = self.images[number]
-        return np.ascontiguousarray(self.kind.change(image, [self.images[other] for other in partners], rng))
+        check_image(image, f"image {number} of {self.images.name}")  # a source may be anybody's
+        return image
 
     def _draw(self, partners: Partners, number: int, rng: np.random.Generator) -> list[int]:
         """Different ones, where there are enough."""
