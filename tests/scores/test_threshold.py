@@ -182,3 +182,12 @@ def test_an_incomplete_file_is_refused(missing, tmp_path):
 
 def test_the_whole_interval_reaches_both_ends():
     assert of.Threshold.fit(np.arange(100.0)).kept_interval(1) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize("n", [1, 2, 19, 20, 99])
+def test_a_threshold_at_the_largest_score_is_kept(n, tmp_path):
+    """keep = n / (n + 1) takes the n-th of n scores, the last that there is."""
+    threshold = of.Threshold.fit(torch.arange(n, dtype=torch.float32), keep=(n - 0.5) / (n + 1))
+    assert threshold.value == n - 1
+    threshold.save(tmp_path / "t.safetensors")
+    assert of.Threshold.load(tmp_path / "t.safetensors").value == n - 1
