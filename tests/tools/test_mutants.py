@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from mutation.child import Work
-from mutation.equivalent import Equivalent, Everywhere
+from mutation.equivalent import Constant, Equivalent, Everywhere
 from mutation.project import Project
 from mutation.sample import all_mutants, draw
 from mutation.server import Server
@@ -152,6 +152,17 @@ def test_a_change_may_be_judged_wherever_it_stands():
     source = b"x = zip(a, b, strict=True)\ny = f(strict=True, loud=True)\nz = 3"
     found = [mutant.after for mutant in mutants_of("a.py", source) if entry.matches(mutant)]
     assert found == ["x = zip(a, b, strict=False)", "y = f(strict=False, loud=True)"]
+
+
+def test_a_constant_may_be_judged():
+    entry = Constant("a.py", "ROWS", "because")
+    source = b"ROWS = 2**3\nMOST_ROWS = 4\nx = ROWS + 1"
+    assert {mutant.line for mutant in mutants_of("a.py", source) if entry.matches(mutant)} == {1}
+    assert not any(entry.matches(mutant) for mutant in mutants_of("b.py", source))
+
+
+def test_docstrings_are_left_alone():
+    assert not [m for m in mutants_of("a.py", b'def f(z):\n    """z."""\n    return z') if "X" in m.after]
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,25 @@ class Everywhere:
         )
 
 
-def read_equivalent(path: Path = PATH) -> list[Equivalent | Everywhere]:
+@dataclass(frozen=True)
+class Constant:
+    """A constant of a module whose value nobody can see in a result.
+
+    Args:
+        file: The source file, relative to the project.
+        name: The constant.
+        reason: What it decides instead, in a sentence.
+    """
+
+    file: str
+    name: str
+    reason: str
+
+    def matches(self, mutant: Mutant) -> bool:
+        return self.file == mutant.file and mutant.before.startswith(f"{self.name} = ")
+
+
+def read_equivalent(path: Path = PATH) -> list[Equivalent | Everywhere | Constant]:
     """The judged changes of a file; none where there is no file."""
     if not path.exists():
         return []
@@ -66,4 +84,9 @@ def read_equivalent(path: Path = PATH) -> list[Equivalent | Everywhere]:
     return [
         *(Equivalent(**entry) for entry in found.get("equivalent", [])),
         *(Everywhere(**entry) for entry in found.get("everywhere", [])),
+        *(
+            Constant(entry["file"], name, entry["reason"])
+            for entry in found.get("constants", [])
+            for name in entry["names"]
+        ),
     ]
