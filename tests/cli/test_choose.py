@@ -41,7 +41,7 @@ def test_it_chooses_writes_and_tells(files):
     stand_ins = {"near": {"turned": data["turned"]}, "far": {"far": data["blocks"]}}
     expected = of.choose(data["train"], data["val"], stand_ins, most_members=2, seed=3, real={"svhn": data["svhn"]})
     found = of.load(files / "d.safetensors")
-    assert found.names == expected.best.members
+    assert found.fingerprint() == expected.detector.fingerprint()
     assert torch.allclose(found.score(data["svhn"]), expected.detector.score(data["svhn"]), rtol=1e-5)
     first = done.stdout.splitlines()
     assert first[0] == "FPR95 on stand-ins (%), the chosen one first"
@@ -73,3 +73,75 @@ def test_what_it_refuses(files, more, said):
     assert done.returncode in (2, 3)
     assert said in done.stderr
     assert not (files / "other.safetensors").exists()
+
+
+class TestFitAuto:
+    def test_stand_ins_choose(self, files):
+        done = outfield(
+            "fit", "auto", files / "train.npz", "-o", files / "auto.safetensors", "--held-out", files / "val.npz",
+            "--near", files / "turned.npz", "--far", files / "blocks.npz", "--threshold-out", files / "t.safetensors",
+            "--seed", 2, "--keep", 0.9,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        data = {
+            name: of.FeatureSet.load(files / f"{name}.npz") for name in ("train", "val", "turned", "blocks", "svhn")
+        }
+        stand_ins = {"near": {"turned": data["turned"]}, "far": {"blocks": data["blocks"]}}
+        expected = of.choose(data["train"], data["val"], stand_ins, seed=2)
+        found = of.load(files / "auto.safetensors")
+        assert found.fingerprint() == expected.detector.fingerprint()
+        assert f"chose {' + '.join(expected.best.members)}, the best of {len(expected.trials):,} sums" in done.stderr
+        threshold = of.Threshold.load(files / "t.safetensors")
+        assert torch.allclose(threshold.reference.float(), found.sum_.scores.float())
+        assert threshold.keep == 0.9
+        threshold.is_ood(found.score(data["svhn"]))
+
+    def test_training_rows_alone_will_do(self, files):
+        done = outfield(
+            "fit",
+            "auto",
+            files / "train.npz",
+            "-o",
+            files / "alone.safetensors",
+            "--threshold-out",
+            files / "t2.safetensors",
+        )
+        assert done.returncode == 0, done.stderr
+        assert "they are made of features, which tell less than images do" in done.stderr
+        expected = of.choose(of.FeatureSet.load(files / "train.npz"))
+        assert of.load(files / "alone.safetensors").fingerprint() == expected.detector.fingerprint()
+        assert len(of.Threshold.load(files / "t2.safetensors").reference) == 20
+
+    def test_a_fused_detector_calibrates_on_held_out_rows(self, files):
+        done = outfield(
+            "fit", "Fused", files / "train.npz", "-o", files / "fused.safetensors", "--held-out", files / "val.npz",
+            "--set", 'members=[{"type": "KNN", "k": 3}, {"type": "MSP"}]', "--set", "rule=z",
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        found = of.load(files / "fused.safetensors")
+        again = of.Fused([of.KNN(k=3), of.MSP()], rule="z").fit(
+            of.FeatureSet.load(files / "train.npz"), of.FeatureSet.load(files / "val.npz")
+        )
+        assert found.fingerprint() == again.fingerprint()
+
+    @pytest.mark.parametrize(
+        ("words", "said"),
+        [
+            (("auto", "--set", "k=3"), "--set cannot be used with auto"),
+            (
+                ("auto", "--seeds", "2", "--checkpoint", "{f}/c.safetensors"),
+                "--checkpoint and --seeds cannot be used with auto",
+            ),
+            (("KNN", "--near", "{f}/turned.npz"), "KNN chooses nothing, outfield fit auto does"),
+            (("auto", "--near", "{f}/x.npz"), "no such file"),
+            (("auto", "--near", "{f}/turned.npz", "--threshold-out", "{f}/turned.npz"), "--threshold-out"),
+            (("SSD", "--held-out", "{f}/val.npz"), "--held-out and --threshold-out go together"),
+            (("SSD", "--threshold-out", "{f}/t9.safetensors"), "--held-out and --threshold-out go together"),
+        ],
+    )
+    def test_what_it_refuses(self, files, words, said):
+        name, *more = (word.format(f=files) for word in words)
+        done = outfield("fit", name, files / "train.npz", "-o", files / "refused.safetensors", *more)
+        assert done.returncode in (2, 3)
+        assert said in " ".join(done.stderr.split())
+        assert not (files / "refused.safetensors").exists()

@@ -11,6 +11,8 @@ from tests.helpers.samples import make_set
 import outfield as of
 from outfield.detectors import choosing
 from outfield.detectors.candidates import default_candidates
+from outfield.detectors.held_out import split_off
+from outfield.stand_in import StandIns
 
 TRAIN, HELD_OUT = make_set(300, seed=1), make_set(120, seed=2)
 STAND_INS = {
@@ -105,6 +107,24 @@ def test_four_members_at_most_unless_one_says_otherwise(monkeypatch):
     assert len(of.choose(TRAIN, HELD_OUT, STAND_INS, candidates, most_members=6).trials) == 63
 
 
+def test_stand_ins_by_the_name_of_their_kind(choice):
+    made = StandIns(STAND_INS["near"] | STAND_INS["far"], {"turned": "near", "mixed": "near", "jigsaw": "far"})
+    other = of.choose(TRAIN, HELD_OUT, made, CANDIDATES, most_members=3, seed=7)
+    assert [trial.members for trial in other.trials] == [trial.members for trial in choice.trials]
+
+
+def test_rows_alone_will_do():
+    choice = of.choose(TRAIN, HELD_OUT, None, CANDIDATES, seed=3)
+    again = of.choose(TRAIN, HELD_OUT, of.feature_stand_ins(HELD_OUT, seed=3), CANDIDATES, seed=3)
+    assert [trial.fpr95 for trial in choice.trials] == [trial.fpr95 for trial in again.trials]
+    assert set(choice.best.fpr95) == {"mixed", "swapped"}
+    kept, apart = split_off(TRAIN, 0.1, 3, 40)
+    alone = of.choose(TRAIN, candidates=CANDIDATES, seed=3)
+    again = of.choose(kept, apart, candidates=CANDIDATES, seed=3)
+    assert [trial.fpr95 for trial in alone.trials] == [trial.fpr95 for trial in again.trials]
+    assert alone.detector.fingerprint() == again.detector.fingerprint()
+
+
 class TestDefaultCandidates:
     def test_what_can_be_fitted_is_tried(self):
         found = default_candidates(TRAIN)
@@ -139,7 +159,7 @@ class TestDefaultCandidates:
 
 
 class TestMistakes:
-    @pytest.mark.parametrize("bad", [None, [], {"mid": {}}, {"near": [3]}, {"near": HELD_OUT}, {}, {"near": {}}])
+    @pytest.mark.parametrize("bad", [[], 3, {"mid": {}}, {"near": [3]}, {"near": HELD_OUT}, {}, {"near": {}}])
     def test_stand_ins(self, bad):
         with pytest.raises(of.InputError, match="stand_ins is"):
             of.choose(TRAIN, HELD_OUT, bad, CANDIDATES)

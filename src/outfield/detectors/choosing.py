@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,16 +14,20 @@ from outfield.config import require, require_number
 from outfield.detectors.base import Detector
 from outfield.detectors.calibration import Calibration
 from outfield.detectors.candidates import default_candidates
-from outfield.detectors.fused import Fused
-from outfield.detectors.held_out import check_apart
+from outfield.detectors.fused import LEAST, Fused
+from outfield.detectors.held_out import check_apart, split_off
 from outfield.detectors.naming import names_of
 from outfield.errors import InputError, MissingFieldError, OutfieldError
 from outfield.features.set import FeatureSource
+from outfield.features.stand_ins import feature_stand_ins
 from outfield.progress import bar
 from outfield.scores.metrics import fpr95
+from outfield.stand_in import LEVELS, StandIns
 
-LEVELS = ("near", "far")
 MOST_SUMS = 200_000
+"""More sums than this take minutes to compare."""
+SPLIT = 0.1
+"""Share of the training rows that is held out where no held-out rows are given."""
 
 
 @dataclass(frozen=True)
@@ -76,8 +81,8 @@ class Choice:
 
 def choose(
     train: FeatureSource,
-    held_out: FeatureSource,
-    stand_ins: Mapping[str, Mapping[str, FeatureSource]],
+    held_out: FeatureSource | None = None,
+    stand_ins: StandIns[Any] | Mapping[str, Mapping[str, FeatureSource]] | None = None,
     candidates: Sequence[Detector] | None = None,
     *,
     most_members: int = 4,
@@ -92,8 +97,11 @@ def choose(
 
     Args:
         train: ID training rows.
-        held_out: ID rows that were not trained on: they calibrate, and are what stand-ins are told from.
-        stand_ins: rows that stand for OOD data, ``{"near": {name: rows}, "far": {name: rows}}``; at least one level.
+        held_out: ID rows that were not trained on: they calibrate, and are what stand-ins are told from. A tenth of the
+            training rows, which are then not trained on, if None.
+        stand_ins: rows that stand for OOD data, ``{"near": {name: rows}, "far": {name: rows}}`` with at least one level, or
+            :func:`outfield.stand_ins` of held-out images with ``map(backbone.extract)``. Made of the held-out rows if None,
+            which tell much less (:func:`outfield.feature_stand_ins`).
         candidates: the detectors to choose from; :func:`outfield.detectors.candidates.default_candidates` if None.
         most_members: how many detectors a sum may have.
         real: real OOD sets by name, looked at after the choice, to compare: they decide nothing.
@@ -104,9 +112,13 @@ def choose(
         InputError: no stand-ins, no candidates, or held-out rows that are training rows.
         TooFewSamplesError: too few held-out rows.
     """
-    named = _checked_stand_ins(stand_ins)
     require_number("most_members", most_members, least=1, whole=True)
-    check_apart(train, held_out)
+    require_number("seed", seed, least=0, whole=True)
+    if held_out is None:
+        train, held_out = split_off(train, SPLIT, seed, 2 * LEAST)
+    else:
+        check_apart(train, held_out)
+    named = _checked_stand_ins(feature_stand_ins(held_out, seed=seed) if stand_ins is None else stand_ins)
     wanted = default_candidates(train) if candidates is None else list(candidates)
     require(bool(wanted), "candidates", candidates, "a list of detectors, at least one")
     _check_count(len(wanted), most_members)
@@ -125,7 +137,11 @@ def choose(
     return Choice(Fused.of_fitted(members, held_out, seed=seed), [trials[i] for i in order], skipped)
 
 
-def _checked_stand_ins(stand_ins: Mapping[str, Mapping[str, FeatureSource]]) -> dict[tuple[str, str], FeatureSource]:
+def _checked_stand_ins(
+    stand_ins: StandIns[Any] | Mapping[str, Mapping[str, FeatureSource]],
+) -> dict[tuple[str, str], FeatureSource]:
+    if isinstance(stand_ins, StandIns):
+        stand_ins = stand_ins.by_level()
     good = isinstance(stand_ins, Mapping) and set(stand_ins) <= set(LEVELS)
     good = good and all(isinstance(sets, Mapping) for sets in stand_ins.values())
     shown = list(stand_ins) if isinstance(stand_ins, Mapping) else stand_ins

@@ -58,7 +58,7 @@ class CopiedFeatures(FeatureSource):
         return FeatureSet(**whole)
 
     def _room(self, rows: int) -> Tensor:
-        return torch.empty(rows, self.shape[1], dtype=self.dtype, device="cpu")
+        return torch.empty(rows, self.shape[1], dtype=self.dtype)
 
 
 def _bytes(rows: Tensor) -> memoryview:

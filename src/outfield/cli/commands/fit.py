@@ -11,19 +11,27 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from outfield.cli.app import Device, command
+from outfield.cli.choosing import Far, Near, named_sets, opened, set_files
 from outfield.cli.interrupts import going_on_from
 from outfield.cli.messages import log
-from outfield.cli.places import Output, check_places, for_seed
+from outfield.cli.places import Input, Output, check_places, for_seed
 from outfield.cli.sources import FEATURES, feature_file, setting_texts
 from outfield.errors import InputError
 from outfield.progress import bar
 
 if TYPE_CHECKING:
     from outfield.detectors import Detector
+    from outfield.detectors.fused import Fused
     from outfield.features.set import FeatureSource
+
+AUTO = "auto"
+CALIBRATED = (AUTO, "Fused")
+"""Detectors that calibrate themselves on held-out rows, and split some off where there are none."""
 
 
 @command(
+    "outfield fit auto train.safetensors --out detector.safetensors --held-out val.safetensors --near turned.safetensors --far "
+    "blocks.safetensors",
     "outfield fit SSD train.npz --out ssd.safetensors",
     "outfield fit KNN train.csv -o knn.safetensors --set k=200",
     "outfield fit EnergyCorrected train.safetensors -o ours.safetensors --seed 1 --set training.epochs=10 --checkpoint "
@@ -31,7 +39,12 @@ if TYPE_CHECKING:
     "outfield fit EnergyCorrected train.npz -o 'ours-{seed}.safetensors' --seeds 4",
 )
 def fit(
-    detector: Annotated[str, typer.Argument(help="Name of a detector; see: outfield detectors.")],
+    detector: Annotated[
+        str,
+        typer.Argument(
+            help="Name of a detector (see: outfield detectors), or auto, which chooses several and fuses them."
+        ),
+    ],
     train: Annotated[str, typer.Argument(help=f"Training data, {FEATURES}.")],
     output: Annotated[Path, typer.Option("--out", "-o", help="Where the fitted detector goes (.safetensors).")],
     setting: Annotated[
@@ -49,7 +62,12 @@ def fit(
         Path | None,
         typer.Option(help="Keep the running fit here, and go on from it if it exists (EBM, EnergyCorrected)."),
     ] = None,
-    held_out: Annotated[str | None, typer.Option(help="Held-out ID data on which to choose a threshold.")] = None,
+    held_out: Annotated[
+        str | None,
+        typer.Option(help="Held-out ID data on which to choose a threshold; auto and Fused also calibrate on it."),
+    ] = None,
+    near: Near = None,
+    far: Far = None,
     keep: Annotated[float, typer.Option(help="Share of ID samples that the threshold keeps.")] = 0.95,
     threshold_out: Annotated[Path | None, typer.Option(help="Where the threshold goes (.safetensors).")] = None,
     device: Device = "auto",
@@ -58,25 +76,68 @@ def fit(
     from outfield.features.stream import open_or_read
     from outfield.scores.threshold import Threshold, check_keep
 
-    if (held_out is None) != (threshold_out is None):
+    if detector not in CALIBRATED and (held_out is None) != (threshold_out is None):
         raise InputError("--held-out and --threshold-out go together: one names the data, the other the file to write")
     check_keep(keep)
-    model = _unfitted(detector, setting, seed, checkpoint, seeds)
+    stand_ins = {"--near": named_sets("--near", near), "--far": named_sets("--far", far)}
+    if detector == AUTO:
+        _refuse_with_auto({"--set": setting, "--checkpoint": checkpoint, "--seeds": seeds})
+    elif near or far:
+        raise InputError(
+            f"--near and --far name stand-ins to choose by; {detector} chooses nothing, outfield fit auto does"
+        )
+    model = None if detector == AUTO else _unfitted(detector, setting, seed, checkpoint, seeds)
     numbers = None if seeds is None else range(getattr(model, "seed", 0), getattr(model, "seed", 0) + seeds)
-    _check_places(train, held_out, output, threshold_out, checkpoint, numbers)
-    model.to(device)
+    others = [place for option, sets in stand_ins.items() for place in set_files(option, sets)]
+    _check_places(train, held_out, others, output, threshold_out, checkpoint, numbers)
     data = open_or_read(train)
     held_out_data = None if held_out is None else open_or_read(held_out)
-    for one in _fitted(model, data, numbers, checkpoint):
+    fitted: list[Detector]
+    if model is None:
+        fitted = [_chosen(data, held_out_data, stand_ins, seed or 0, device)]
+    else:
+        fitted = _fitted(model.to(device), data, held_out_data, numbers, checkpoint)
+    for one in fitted:
         number = getattr(one, "seed", 0)
         place = for_seed(output, number)
         one.save(place)
         log.info("fitted %s on %s samples → %s", detector, f"{len(data):,}", place)
-        if held_out_data is not None and threshold_out is not None:
-            threshold = Threshold.fit(one.score(held_out_data), keep=keep, source=one.fingerprint())
+        if threshold_out is not None:
+            # Rows that calibrated the members are no longer like others; those that calibrated the sum are.
+            calibration = getattr(one, "sum_", None)
+            scores = one.score(held_out_data) if calibration is None else calibration.scores.float()  # type: ignore[arg-type]
+            threshold = Threshold.fit(scores, keep=keep, source=one.fingerprint())
             threshold_place = for_seed(threshold_out, number)
             threshold.save(threshold_place)
             log.info("%s → %s", threshold, threshold_place)
+
+
+def _refuse_with_auto(options: dict[str, object]) -> None:
+    given = [option for option, value in options.items() if value]
+    if given:
+        raise InputError(f"{' and '.join(given)} cannot be used with auto, which tries many detectors; name one")
+
+
+def _chosen(
+    train: FeatureSource,
+    held_out: FeatureSource | None,
+    stand_ins: dict[str, dict[str, str]],
+    seed: int,
+    device: str,
+) -> Fused:
+    """The fused detector that stand-ins choose; those are made of the held-out rows where none are named."""
+    from outfield.detectors.choosing import choose
+
+    sets = {option.removeprefix("--"): opened(named) for option, named in stand_ins.items() if named}
+    if not sets:
+        log.warning(
+            "no stand-ins were named with --near or --far; they are made of features, which tell less than images do "
+            "(outfield stand-ins makes those)"
+        )
+    held_out = None if held_out is None else held_out.in_memory()
+    choice = choose(train.in_memory(), held_out, sets or None, seed=seed, device=device)
+    log.info("chose %s, the best of %s sums", " + ".join(choice.best.members), f"{len(choice.trials):,}")
+    return choice.detector
 
 
 def _unfitted(
@@ -100,12 +161,13 @@ def _unfitted(
 def _check_places(
     train: str,
     held_out: str | None,
+    others: list[Input],
     output: Path,
     threshold_out: Path | None,
     checkpoint: Path | None,
     seeds: range | None,
 ) -> None:
-    inputs = [*feature_file("the training data", train), *feature_file("the held-out data", held_out)]
+    inputs = [*feature_file("the training data", train), *feature_file("the held-out data", held_out), *others]
     outputs = [Output("--out", output, (".safetensors",), "detectors")]
     if threshold_out is not None:
         outputs.append(Output("--threshold-out", threshold_out, (".safetensors",), "thresholds"))
@@ -117,13 +179,16 @@ def _check_places(
         check_places(inputs, [*written, Output("--checkpoint", checkpoint, (checkpoint.suffix,))])
 
 
-def _fitted(model: Detector, data: FeatureSource, seeds: range | None, checkpoint: Path | None) -> list[Detector]:
+def _fitted(
+    model: Detector, data: FeatureSource, held_out: FeatureSource | None, seeds: range | None, checkpoint: Path | None
+) -> list[Detector]:
+    from outfield.detectors.fused import Fused
     from outfield.detectors.learned import LearnedEnergy
 
     name = type(model).__name__
     if not isinstance(model, LearnedEnergy):
         with bar(f"fitting {name}"):
-            return [model.fit(data)]
+            return [model.fit(data, held_out) if isinstance(model, Fused) else model.fit(data)]
     if checkpoint is not None and checkpoint.exists():
         log.info("going on from %s", checkpoint)
     data = data.in_memory() if _small(data) else data

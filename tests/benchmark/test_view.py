@@ -1,0 +1,23 @@
+"""Points for a picture, where there are few rows or few numbers in a row."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from outfield.benchmark.view import embed
+
+
+@pytest.mark.parametrize("shape", [(4, 1), (30, 1), (4, 2), (5, 80), (70, 3)])
+def test_every_row_has_a_place(shape):
+    z = np.random.default_rng(0).random(shape).astype(np.float32)
+    points = embed(z, seed=0)
+    assert points.shape == (shape[0], 2)
+    assert points.dtype == np.float32
+    assert np.isfinite(points).all()
+    assert np.ptp(points, axis=0).any()
+
+
+def test_too_few_rows_lie_at_the_origin():
+    assert not embed(np.random.default_rng(0).random((3, 5)), seed=0).any()
+    assert not embed(np.ones((9, 5)), seed=0).any()
