@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.helpers.samples import make_set, quick
 
 import outfield as of
+from outfield.detectors import base
 from outfield.energy.projection import normalise
 from outfield.files.storage import read_tensors
 
@@ -133,3 +134,13 @@ def test_a_detector_saved_in_half_precision_scores_nearly_the_same(name, tmp_pat
     assert rounded.dtype == torch.float32
     assert not torch.equal(scores, rounded)
     assert float((scores - rounded).abs().max()) < 5e-3 * float(scores.abs().max())
+
+
+def test_a_device_that_is_named_is_the_one(monkeypatch):
+    real = base.resolve_device
+    monkeypatch.setattr(
+        base, "resolve_device", lambda device: torch.device("meta") if device == "auto" else real(device)
+    )
+    assert of.MSP().device.type == "meta"
+    assert of.MSP().to("cpu").device.type == "cpu"
+    assert of.MSP().to("cpu").to("auto").device.type == "meta"
