@@ -18,8 +18,11 @@ def numbers(train_set, test_set):
     return weight, bias, np.asarray(train_set.features, np.float64).mean(0), np.asarray(test_set.features, np.float64)
 
 
-def test_fdbd(train_set, test_set, numbers):
+@pytest.mark.parametrize("centre", [None, "mean", "origin"])
+def test_fdbd(centre, train_set, test_set, numbers):
     weight, bias, mean, rows = numbers
+    mean = 0 * mean if centre == "origin" else mean
+    detector = of.fDBD(centre) if centre else of.fDBD()
     expected = []
     for f in rows:
         logits = weight @ f + bias
@@ -28,7 +31,7 @@ def test_fdbd(train_set, test_set, numbers):
             (logits[c] - logits[k]) / np.linalg.norm(weight[c] - weight[k]) for k in range(len(weight)) if k != c
         ]
         expected.append(-np.mean(distances) / np.linalg.norm(f - mean))
-    np.testing.assert_allclose(of.fDBD().fit(train_set).score(test_set), expected, rtol=1e-5)
+    np.testing.assert_allclose(detector.fit(train_set).score(test_set), expected, rtol=1e-5)
 
 
 def test_fdbd_on_a_boundary_that_is_known():
@@ -41,15 +44,33 @@ def test_fdbd_on_a_boundary_that_is_known():
 
 
 def test_fdbd_of_equal_classes(train_set, test_set):
+    """Two classes with the same weights have no boundary: the one behind adds nothing, but counts among the classes."""
     weight, bias = train_set.head_weight, train_set.head_bias
-    twins = of.FeatureSet(train_set.features, head_weight=weight[[0, 1, 1]], head_bias=bias[[0, 1, 1]])
+    behind = torch.stack([bias[0], bias[1], bias[1] - 5])
+    twins = of.FeatureSet(train_set.features, head_weight=weight[[0, 1, 1]], head_bias=behind)
     pair = of.FeatureSet(train_set.features, head_weight=weight[:2], head_bias=bias[:2])
     twin_scores, scores = (of.fDBD().fit(data).score(test_set) for data in (twins, pair))
-    of_first = (test_set.features @ weight[:2].T + bias[:2]).argmax(1) == 0
-    torch.testing.assert_close(twin_scores[of_first], scores[of_first])  # two terms, over two
-    torch.testing.assert_close(twin_scores[~of_first], scores[~of_first] / 2)  # one term, over two
+    second = (test_set.features @ weight[:2].T + bias[:2]).argmax(1) == 1
+    torch.testing.assert_close(twin_scores[second], scores[second] / 2)
     with pytest.raises(of.InputError, match="head_weight has one row; fDBD needs"):
         of.fDBD().fit(of.FeatureSet(train_set.features, head_weight=weight[:1]))
+
+
+def test_fdbd_does_not_depend_on_the_scale_of_the_layer(train_set, test_set):
+    small = {"head_weight": 1e-3 * train_set.head_weight, "head_bias": 1e-3 * train_set.head_bias}
+    scores = [of.fDBD().fit(of.FeatureSet(**{**train_set.tensors(), **more})).score(test_set) for more in ({}, small)]
+    torch.testing.assert_close(*scores)
+
+
+def test_fdbd_of_weights_that_are_nearly_equal():
+    """Differences of 1e-6 between weights around 1,000: the boundaries lie at 0, 1, 2, …, so that the point 0.5 is known."""
+    weight = 1000 + 2.0**-20 * np.arange(40.0)[:, None]
+    bias = -(2.0**-20) * np.cumsum(np.arange(40.0))
+    train = of.FeatureSet([[1.0], [2.0]], head_weight=weight, head_bias=bias)
+    (score,) = of.fDBD().fit(train).score(of.FeatureSet([[0.5]]))
+    logits = weight[:, 0] * 0.5 + bias
+    expected = np.mean([(logits[0] - logits[k]) / (weight[k, 0] - weight[0, 0]) for k in range(1, 40)])
+    assert float(score) == pytest.approx(-expected, rel=1e-6)
 
 
 @pytest.mark.parametrize("alpha", [None, 0.5])
@@ -125,13 +146,54 @@ def test_a_layer_without_a_bias(train_set, test_set):
         assert torch.equal(cls().fit(none).score(test_set), cls().fit(zero).score(test_set))
 
 
-@pytest.mark.parametrize("cls", CLASSES)
-def test_moving_keeps_everything_together(cls, train_set, test_set):
+@pytest.mark.parametrize("cls", [of.fDBD, of.NCI])
+def test_the_mean_is_exact(cls, train_set):
     fitted = cls().fit(train_set)
-    expected = fitted.score(test_set)
-    assert torch.equal(fitted.to("cpu").score(test_set), expected)
-    assert all(value.device.type == "cpu" for value in fitted._state().values())
-    if not torch.cuda.is_available():
-        return
-    torch.testing.assert_close(fitted.to("cuda").score(test_set), expected)
-    assert all(value.device.type == "cuda" for value in fitted._state().values())
+    mean = fitted.centre_ if cls is of.fDBD else fitted.mean_
+    assert mean.dtype == torch.float64
+    np.testing.assert_allclose(mean, np.asarray(train_set.features, np.float64).mean(0), rtol=1e-13)
+
+
+@pytest.mark.parametrize("cls", [*CLASSES, of.ViM, of.ReAct])
+def test_data_on_disk_stays_there(cls, train_set, test_set, tmp_path, monkeypatch):
+    def loaded(self):
+        raise AssertionError("all of it was loaded")
+
+    train_set.save(tmp_path / "f.npz")
+    stream = of.open_features(tmp_path / "f.npz")
+    monkeypatch.setattr(of.FeatureStream, "in_memory", loaded)
+    monkeypatch.setattr(type(stream), "in_memory", loaded)
+    assert torch.equal(cls().fit(stream).score(test_set), cls().fit(train_set).score(test_set))
+
+
+@pytest.mark.parametrize("cls", [*CLASSES, of.ViM, of.ReAct])
+def test_everything_moves_to_another_device(cls, train_set, monkeypatch):
+    """Seen with the meta device, which every machine has."""
+    fitted = cls().fit(train_set)
+    monkeypatch.setattr(cls, "device", torch.device("meta"))
+    monkeypatch.setattr(of.EnergyLogits, "to", lambda self, device: self)  # which would refuse it
+    fitted._moved()
+    kept = [value for value in fitted.__dict__.values() if isinstance(value, torch.Tensor)]
+    assert len(kept) >= len(fitted._shapes()) + 2
+    assert {value.device.type for value in kept} == {"meta"}
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.parametrize("cls", [*CLASSES, of.ViM, of.ReAct])
+def test_a_loaded_detector_moves(cls, train_set, test_set, tmp_path):
+    fitted = cls().to("cpu").fit(train_set)
+    fitted.save(tmp_path / "d.safetensors")
+    loaded = of.load(tmp_path / "d.safetensors").to("cuda")
+    torch.testing.assert_close(loaded.score(test_set), fitted.score(test_set))
+
+
+@pytest.mark.parametrize("cls", [*CLASSES, of.ViM, of.ReAct])
+def test_what_is_loaded_goes_to_the_device(cls, train_set, monkeypatch):
+    fitted = cls().fit(train_set)
+    other = cls()
+    other._width = 6
+    other._load_notes({})
+    moved = []
+    monkeypatch.setattr(cls, "_moved", lambda self: moved.append(self))
+    other._load_state(fitted._state())
+    assert moved == [other]

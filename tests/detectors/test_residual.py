@@ -86,6 +86,18 @@ def test_features_without_a_residual():
         of.ViM(1).fit(train)
 
 
+@pytest.mark.parametrize(("share", "fits"), [(5e-10, False), (1e-9, False), (1.5e-9, True)])
+def test_residuals_that_are_rounding(share, fits):
+    """Rows at a distance of 1 from the origin (3, 0) along the first axis, and a share of that along the second."""
+    rows = np.array([[4.0, share], [4.0, -share], [2.0, share], [2.0, -share]])
+    train = of.FeatureSet(rows, head_weight=np.eye(2), head_bias=[-3.0, 0.0])
+    if fits:
+        assert float(of.ViM(1).fit(train).alpha_) == pytest.approx(0.5 * (1 + 0) / share, rel=1e-6)
+    else:
+        with pytest.raises(of.InputError, match="nothing to match"):
+            of.ViM(1).fit(train)
+
+
 def test_a_file_with_another_dimension_is_refused(tmp_path, train_set):
     from outfield.files import storage
 

@@ -207,9 +207,15 @@ class TestTheDetectorOfLogits:
         assert of.load(tmp_path / "d.safetensors").detector_.told == 3
 
     def test_it_moves_with_the_shaper(self, train):
-        fitted = of.ReAct().fit(train)
+        fitted, moved = of.ReAct().fit(train), []
+        fitted.detector_.to = moved.append
         fitted.to("cpu")
-        assert fitted.detector_._device == "cpu"
+        assert moved == [torch.device("cpu")]
+        of.ReAct().to("cpu")
+
+    def test_loaded_it_is_fitted(self, train, test, tmp_path):
+        of.ReAct().fit(train).save(tmp_path / "d.safetensors")
+        of.load(tmp_path / "d.safetensors").detector_.score(make_set())
 
 
 @pytest.mark.parametrize(
@@ -227,6 +233,17 @@ class TestTheDetectorOfLogits:
 def test_settings_out_of_range(made, said, train):
     with pytest.raises(of.InputError, match=f"^{said}"):
         made.fit(train)
+
+
+@pytest.mark.parametrize(
+    "made", [of.ReAct(0.5), of.DICE(0.5), of.SCALE(0.5), of.LTS(0.5), of.ASH(percentile=0.5), of.VRA(0.5, 0.9)]
+)
+def test_settings_below_one_percent(made, train, test):
+    assert made.fit(train).score(test).isfinite().all()
+
+
+def test_thresholds_are_float64(train):
+    assert of.ReAct().fit(train).threshold_.dtype == of.VRA().fit(train).thresholds_.dtype == torch.float64
 
 
 @every
@@ -249,6 +266,13 @@ class TestShaped:
         picked = source.rows([5, 3], ["logits", "features"])
         assert torch.equal(picked["logits"], train.features[[5, 3], :2] * 2)
         assert torch.equal(picked["features"], train.features[[5, 3]])
+
+    def test_no_more_is_read_than_is_needed(self, train, monkeypatch):
+        asked = []
+        monkeypatch.setattr(of.FeatureSet, "batches", lambda self, size, names: asked.append(names) or iter([]))
+        for names in (["logits"], ["labels"], ["features", "logits", "labels"]):
+            Shaped(train, lambda f: f, 3).batches(7, names)
+        assert asked == [["features"], ["labels"], ["features", "labels"]]
 
     def test_the_rest_is_the_source_s(self, train):
         data = of.FeatureSet(train.features, labels=train.labels, head_weight=train.head_weight, about={"views": "two"})

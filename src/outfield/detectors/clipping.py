@@ -79,7 +79,7 @@ class VRA(Shaper):
     def _check_settings(self) -> None:
         super()._check_settings()
         require_number("high", self.high, above=0, most=100)
-        require_number("low", self.low, above=0, most=100)
+        require_number("low", self.low, above=0)
         require(self.low < self.high, "low", self.low, f"below high, which is {self.high}")
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from outfield.config import require_choice
 from outfield.detectors.headed import HeadDetector, lengths
 from outfield.detectors.registry import register
 from outfield.errors import InputError
 from outfield.features.set import FeatureSource
 
+CENTRES = ("mean", "origin")
 TINY = torch.finfo(torch.float64).tiny
 
 
@@ -19,26 +21,36 @@ class fDBD(HeadDetector):  # noqa: N801  # the authors' name
 
     score = −1 / (K − 1) Σ_{k ≠ c} (l_c − l_k) / ‖w_c − w_k‖ / ‖f − μ‖, with l = W f + b, c = argmax l, and μ the mean training
     feature: (l_c − l_k) / ‖w_c − w_k‖ is the distance of f to where the classes c and k are equally likely. Two classes with
-    the same weights have no such place, and give no term. (OpenOOD may divide by ‖f‖ instead of ‖f − μ‖, whichever is better
-    on OOD validation data.)
+    the same weights have no such place, and give no term.
+
+    Args:
+        centre: What μ is: "mean", as in the paper, or "origin", so that distances are divided by ‖f‖. OpenOOD takes whichever
+            is better on OOD validation data.
 
     Attributes:
-        mean_: μ (D,), float64.
+        centre_: μ (D,), float64.
     """
 
-    mean_: Tensor
+    centre_: Tensor
     _inverse: Tensor
+
+    def __init__(self, centre: str = "mean") -> None:
+        self.centre = centre
+
+    def _check_settings(self) -> None:
+        require_choice("centre", self.centre, CENTRES)
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
         if len(self.weight_) < 2:
             raise InputError(
                 "head_weight has one row; fDBD needs a classifier of at least two classes, with a boundary between them"
             )
-        return {"mean": (self.weight_.shape[1],)}
+        return {"centre": (self.weight_.shape[1],)}
 
     def _learn(self, train: FeatureSource) -> None:
         self._shapes()
-        self.mean_ = self._mean(train)
+        mean = self._mean(train)
+        self.centre_ = mean if self.centre == "mean" else torch.zeros_like(mean)
         self._inverse = self._inverse_distances()
 
     def _load_state(self, state: dict[str, Tensor]) -> None:
@@ -54,4 +66,4 @@ class fDBD(HeadDetector):  # noqa: N801  # the authors' name
         logits = self._logits(features)
         top, index = logits.max(dim=1, keepdim=True)
         distance = ((top - logits) * self._inverse[index[:, 0]]).sum(1) / (len(self.weight_) - 1)
-        return -distance / lengths(features - self.mean_).clamp_min(TINY)
+        return -distance / lengths(features - self.centre_).clamp_min(TINY)

@@ -10,6 +10,10 @@ from torch import Tensor
 
 BITS = 16
 """How many bits of a number one pass finds."""
+SHIFTS = (48, 32, 16, 0)
+"""Where they stand in it, pass by pass."""
+LOW_BITS = torch.iinfo(torch.int64).max
+"""All bits but the sign."""
 
 
 def percentiles(pieces: Callable[[], Iterable[Tensor]], wanted: Sequence[float]) -> list[float]:
@@ -36,32 +40,33 @@ def percentiles(pieces: Callable[[], Iterable[Tensor]], wanted: Sequence[float])
 
 def _of_ranks(pieces: Callable[[], Iterable[Tensor]], ranks: Sequence[int]) -> list[float]:
     """The numbers of these ranks, from 0 for the smallest."""
-    known = [0] * len(ranks)
-    rest = list(ranks)  # the rank among the numbers that begin as is known
-    for shift in range(64 - BITS, -1, -BITS):
-        counts = {begin: torch.zeros(1 << BITS, dtype=torch.int64, device="cpu") for begin in known}
+    known = [0] * len(ranks)  # the first bits of each number, as an integer
+    rest = list(ranks)  # the rank among the numbers that begin so
+    for shift in SHIFTS:
+        first = shift == SHIFTS[0]
+        lowest = -(1 << (BITS - 1)) if first else 0  # the first bits have a sign
+        counts: dict[int, Tensor] = {}
         for piece in pieces():
             keys = _ordered(piece)
-            for begin, count in counts.items():
-                here = keys if shift == 64 - BITS else keys[(keys >> (shift + BITS)) == begin]
-                digits = (here >> shift) - (begin << BITS)
-                if shift == 64 - BITS:
-                    digits += 1 << (BITS - 1)  # the first bits have a sign
-                count += torch.bincount(digits, minlength=1 << BITS).cpu()
+            for begin in set(known):
+                here = keys if first else keys[(keys >> (shift + BITS)) == begin]
+                digits = (here >> shift) - (begin << BITS) - lowest
+                count = torch.bincount(digits, minlength=1 << BITS).cpu()
+                counts[begin] = counts[begin] + count if begin in counts else count
         for i, begin in enumerate(known):
             below = counts[begin].cumsum(0)
             digit = int(torch.searchsorted(below, rest[i], right=True))
             rest[i] -= int(below[digit - 1]) if digit else 0
-            known[i] = (begin << BITS) + digit - ((1 << (BITS - 1)) if shift == 64 - BITS else 0)
-    return [float(value) for value in _numbers(torch.tensor(known, dtype=torch.int64, device="cpu"))]
+            known[i] = (begin << BITS) + digit + lowest
+    return [float(value) for value in _numbers(torch.tensor(known, dtype=torch.int64))]
 
 
 def _ordered(piece: Tensor) -> Tensor:
     """Integers (n,) in the order of the numbers."""
     bits = piece.reshape(-1).double().contiguous().view(torch.int64)
-    return bits ^ ((bits >> 63) & torch.iinfo(torch.int64).max)
+    return torch.where(bits < 0, bits ^ LOW_BITS, bits)
 
 
 def _numbers(keys: Tensor) -> Tensor:
     """What :func:`_ordered` was made of."""
-    return (keys ^ ((keys >> 63) & torch.iinfo(torch.int64).max)).view(torch.float64)
+    return torch.where(keys < 0, keys ^ LOW_BITS, keys).view(torch.float64)

@@ -37,13 +37,13 @@ class Sharpener(Shaper):
 
     def _largest(self, features: Tensor) -> Tensor:
         """Where (n, D) the k largest activations of each row are; of equal ones the first count, on every device."""
-        order = features.argsort(dim=1, descending=True, stable=True)[:, : self._kept(features.shape[1])]
+        order = features.argsort(descending=True, stable=True)[:, : self._kept(features.shape[1])]
         return torch.zeros_like(features, dtype=torch.bool).scatter(1, order, True)
 
     def _ratio(self, features: Tensor) -> Tensor:
         """r = Σ_i f_i / Σ_{i largest} f_i (n, 1) of the positive parts of the features; 1 for a row without any."""
         positive = features.relu()
-        top = positive.topk(self._kept(features.shape[1]), dim=1).values.sum(1, keepdim=True)
+        top = positive.topk(self._kept(features.shape[1])).values.sum(1, keepdim=True)
         ratio = torch.where(top > 0, positive.sum(1, keepdim=True) / top, 1.0)
         return ratio.clamp_max(MOST_RATIO)
 
