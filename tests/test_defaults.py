@@ -38,6 +38,7 @@ DEFAULTS = {
         "energy_limit": 1e4,
         "engine": "auto",
         "precision": "auto",
+        "average": 0,
     },
     of.Threshold.fit: {"keep": 0.95},
     of.Threshold.kept_interval: {"confidence": 0.9},

@@ -114,6 +114,13 @@ def test_every_setting_has_a_default_and_is_stored(name):
         assert parameter.name in inspect.getdoc(type(detector)) or "Args" in type(detector).__mro__[1].__doc__
 
 
+def test_the_paper_s_settings_are_said_in_full():
+    assert settings_of(of.EnergyCorrected.paper()) == settings_of(of.EnergyCorrected())
+    assert settings_of(of.EBM.paper()) == settings_of(of.EBM())
+    other = of.EnergyCorrected.paper(prior_temperature=1000.0, seed=3)
+    assert (other.prior_temperature, other.seed, of.EBM.paper(seed=4).seed) == (1000.0, 3, 4)
+
+
 def test_the_paper_s_defaults():
     """Section 4 and appendix A of the paper; T_prior is halved, as the docstring says."""
     assert settings_of(of.KNN()) == {"k": 50, "on": "features"}
@@ -133,6 +140,7 @@ def test_the_paper_s_defaults():
         "energy_limit": 1e4,
         "engine": "auto",
         "precision": "auto",
+        "average": 0,
     }
     shared = {
         **network,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Self, cast
 
 from torch import Tensor, nn
 
@@ -68,6 +68,25 @@ class EnergyCorrected(LearnedEnergy):
         self.projection = projection
         self.seed = seed
         self.on = on
+
+    @classmethod
+    def paper(cls, prior_temperature: float = 500.0, seed: int = 0) -> Self:
+        """With the paper's settings, whatever the defaults are.
+
+        Args:
+            prior_temperature: 500 is T_G = 1000 as the paper's text defines the energy, without the factor ½; the authors'
+                later code divides the energy with its ½ by 1000, which is 1000 here.
+            seed: of weights, batches and chains.
+        """
+        return cls(
+            MixturePrior(floor=1e-6),
+            prior_temperature,
+            MLP(hidden=1024, depth=4, slope=0.2),
+            1.0,
+            Langevin(steps=20, step_size=(1e-6, 1e-7), noise_std=(1e-3, 1e-4)),
+            Training(epochs=20, batch_size=256, learning_rate=5e-6, betas=(0.0, 0.999), l2=10.0, input_noise=1e-3),
+            seed=seed,
+        )
 
     @property
     def needs_to_fit(self) -> tuple[str, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 from torch import Tensor, nn
 
 from outfield.config import require
@@ -49,10 +51,23 @@ class EBM(LearnedEnergy):
         self.seed = seed
         self.on = on
 
+    @classmethod
+    def paper(cls, seed: int = 0) -> Self:
+        """With the paper's settings, whatever the defaults are; ``seed`` is that of weights, batches and chains."""
+        return cls(
+            MLP(hidden=1024, depth=4, slope=0.2),
+            1e-2,
+            Langevin(steps=200, step_size=(1e-2, 1e-3), noise_std=(1e-2, 1e-3)),
+            Training(epochs=20, batch_size=256, learning_rate=5e-5, betas=(0.0, 0.999), l2=0.1, input_noise=1e-3),
+            seed=seed,
+        )
+
     def _check_settings(self) -> None:
         super()._check_settings()
         start = self.training.start
-        require(start != "prior", "training.start", start, "auto, normal, data or replay: there is no prior here")
+        require(
+            start != "prior", "training.start", start, "auto, normal, uniform, data or replay: there is no prior here"
+        )
 
     def _assemble(self, network: nn.Module, prior: Prior | None) -> CorrectedEnergy:
         return CorrectedEnergy(network, float(self.temperature))

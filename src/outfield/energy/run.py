@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from outfield.config import to_plain
+from outfield.energy.averages import Averages
 from outfield.energy.chains import Sampler
 from outfield.energy.checkpoints import Checkpoint, State, check_like, whole_number
 from outfield.energy.eager import part
@@ -51,6 +52,7 @@ class Run:
         self.sums = torch.zeros(len(models), 3, dtype=torch.float64, device=z.device)
         self.largest = torch.zeros(len(models), dtype=torch.float32, device=z.device)
         self.histories = [History() for _ in models]
+        self.averages = Averages([model.network for model in models], training)
 
     @property
     def over(self) -> bool:
@@ -78,6 +80,10 @@ class Run:
                 values.append(mean)
         self.sums.zero_()
         self.epoch, self.batch = self.epoch + 1, 0
+        with torch.no_grad():
+            self.averages.after_epoch(self.epoch)
+            if self.over:
+                self.averages.put_in_place()
 
     def check(self) -> None:
         """Stop a run whose energies mean nothing any more."""
@@ -128,6 +134,7 @@ class Run:
         rows = zip(self.models, self.generators, self.stepper.state(), strict=True)
         for index, (model, generator, state) in enumerate(rows):
             state |= {f"network.{name}": value for name, value in model.network.state_dict().items()}
+            state |= self.averages.state(index)
             state["generator"] = generator.get_state()
             tensors |= {f"{index}.{name}": value for name, value in state.items()}
         header = {"epoch": self.epoch, "batch": self.batch, "histories": [asdict(h) for h in self.histories]}
@@ -150,7 +157,8 @@ class Run:
         if len(histories) != len(self.models):
             raise ValueError(f"there are {len(histories)} histories, not {len(self.models)}")
         states = [part(tensors, f"{index}.") for index in range(len(self.models))]
-        for model, generator, state in zip(self.models, self.generators, states, strict=True):
+        for index, (model, generator, state) in enumerate(zip(self.models, self.generators, states, strict=True)):
+            self.averages.load_state(index, state)
             model.network.load_state_dict(part(state, "network."))
             generator.set_state(state["generator"])
         device = self.z.device

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 from outfield.config import configurable, require, require_number
 from outfield.energy.starts import STARTS
@@ -29,7 +32,8 @@ class Training:
         betas: Decay rates of Adam's two moments.
         l2: α, weight of the squared energies.
         input_noise: Standard deviation of the noise on real rows and chain ends in the loss.
-        start: Where chains begin: "prior", "normal", "data", "replay", or "auto": the prior where there is one, else normal.
+        start: Where chains begin: "prior", "normal", "uniform", "data", "replay", or "auto": the prior where there is one,
+            else normal.
         replay_size: Number of chain ends that "replay" keeps.
         replay_fresh: Share of chains that "replay" begins anew.
         energy_limit: Mean absolute energy above which training counts as diverged.
@@ -37,7 +41,10 @@ class Training:
         precision: Precision of the network's matrix products while training: "float32", "tf32", "bfloat16", or "auto":
             bfloat16 in the fused engine on a GPU that has units for it, else float32. Weights, chains and sums are float32 in
             any case; the prior's products keep at least TF32's precision. On a CPU "tf32" is float32.
+        average: The result has the mean of the weights at the ends of this many last epochs; with 0 or 1, the last weights.
     """
+
+    added_settings: ClassVar[Mapping[str, Any]] = MappingProxyType({"average": 0})
 
     epochs: int = 20
     batch_size: int = 256
@@ -51,6 +58,7 @@ class Training:
     energy_limit: float = 1e4
     engine: str = "auto"
     precision: str = "auto"
+    average: int = 0
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "replay_size"):
@@ -59,6 +67,7 @@ class Training:
             require_number(name, getattr(self, name), least=0, most=LARGEST)
         for name in ("learning_rate", "energy_limit"):
             require_number(name, getattr(self, name), above=0, most=LARGEST)
+        require_number("average", self.average, least=0, most=MOST, whole=True)
         require_number("replay_fresh", self.replay_fresh, least=0, most=1)
         for name, known in (("start", STARTS), ("engine", ENGINES), ("precision", PRECISIONS)):
             value = getattr(self, name)

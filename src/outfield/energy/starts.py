@@ -1,8 +1,8 @@
 """Where the chains of a training step begin.
 
 A start is called with the real batch (N, D) and a generator and gives N points. ``"prior"`` draws from the prior (the
-paper's correction), ``"normal"`` from N(0, I) (the paper's EBM), ``"data"`` is contrastive divergence, ``"replay"``
-goes on from where earlier chains ended (persistent contrastive divergence).
+paper's correction), ``"normal"`` from N(0, I) (the paper's EBM), ``"uniform"`` from the unit cube, ``"data"`` is contrastive
+divergence, ``"replay"`` goes on from where earlier chains ended (persistent contrastive divergence).
 """
 
 from __future__ import annotations
@@ -64,6 +64,13 @@ class FromNormal(Memoryless):
         return torch.randn(real.shape, generator=generator, device=real.device, dtype=real.dtype)
 
 
+class FromUniform(Memoryless):
+    """z₀ uniform in the unit cube, which chains that live on the sphere see as its non-negative part."""
+
+    def begin(self, real: Tensor, generator: torch.Generator) -> Tensor:
+        return torch.rand(real.shape, generator=generator, device=real.device, dtype=real.dtype)
+
+
 class FromData(Memoryless):
     """z₀ = the real batch (Hinton 2002)."""
 
@@ -107,7 +114,7 @@ class FromReplay:
         self._buffer = state.get("buffer")
 
 
-STARTS = ("auto", "prior", "normal", "data", "replay")
+STARTS = ("auto", "prior", "normal", "uniform", "data", "replay")
 
 
 def make_start(name: str, prior: Prior | None, replay_size: int, replay_fresh: float) -> Start:
@@ -120,8 +127,12 @@ def make_start(name: str, prior: Prior | None, replay_size: int, replay_fresh: f
         return FromPrior(prior)
     if name == "normal":
         return FromNormal()
+    if name == "uniform":
+        return FromUniform()
     if name == "data":
         return FromData()
     if name == "prior":
-        raise InputError("start is 'prior' but there is no prior here; it must be auto, normal, data or replay")
+        raise InputError(
+            "start is 'prior' but there is no prior here; it must be auto, normal, uniform, data or replay"
+        )
     raise UnknownNameError(f"start is {name!r}; it must be one of {', '.join(STARTS)}")
