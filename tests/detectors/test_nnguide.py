@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from scipy.special import logsumexp
 from tests.helpers.samples import make_set
 
@@ -40,7 +41,7 @@ def test_energies_of_either_sign():
 
 def test_how_many(tmp_path):
     assert of.NNGuide().k == 10
-    of.NNGuide(120).fit(make_set())
+    assert of.NNGuide(120).fit(make_set()).energies_.dtype == torch.float64
     with pytest.raises(of.TooFewSamplesError, match="k is 121 but there are only 120"):
         of.NNGuide(121).fit(make_set())
     with pytest.raises(of.InputError, match=r"^k is 0"):

@@ -101,5 +101,5 @@ def shrunk(rows: Tensor) -> Tensor:
     target = covariance.trace() / width * torch.eye(width, dtype=rows.dtype, device=rows.device)
     noise = (rows.square().sum(1).square().mean() - covariance.square().sum()) / n
     apart = (covariance - target).square().sum()
-    share = (noise / apart).clamp(1 / n, 1) if bool(apart > 0) else apart + 1
+    share = (noise / apart.clamp_min(torch.finfo(rows.dtype).tiny)).clamp(1 / n, 1)
     return (1 - share) * covariance + share * target
