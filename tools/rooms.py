@@ -22,6 +22,7 @@ ROOMS = {
     "pyarrow": ("features.columns",),
     "faiss": ("detectors.knn", "detectors.neighbours"),
     "triton": ("energy.engine",),
+    "pandas": ("benchmark.records",),
     "sklearn": ("benchmark",),
     "threadpoolctl": ("benchmark",),
     "matplotlib": ("report",),

@@ -61,8 +61,8 @@ def test_all_is_every_extra_that_a_user_may_want():
 def test_every_library_that_is_imported_belongs_to_an_extra():
     """The names that the rooms ask for are those that pyproject.toml installs."""
     installed_by = {"timm": "images", "huggingface_hub": "images", "torchvision": "images", "PIL": "images", "scipy": "images",
-                    "lmdb": "lsun", "pyarrow": "tables", "faiss": "faiss", "sklearn": "report", "threadpoolctl": "report",
-                    "matplotlib": "report", "jinja2": "report"}  # fmt: skip
+                    "lmdb": "lsun", "pyarrow": "tables", "pandas": "tables", "faiss": "faiss", "sklearn": "report",
+                    "threadpoolctl": "report", "matplotlib": "report", "jinja2": "report"}  # fmt: skip
     asked = {}
     for file in PACKAGE.rglob("*.py"):
         for name, extra in re.findall(r'library\(\s*"([\w.]+)",\s*(?:extra=)?"(\w+)"', file.read_text()):

@@ -10,6 +10,10 @@ import numpy as np
 
 from outfield.benchmark.protocol import Protocol
 from outfield.energy.loop import History
+from outfield.extras import library
+
+COLUMNS = ("backbone", "detector", "seed", "ood", "level", "fpr95", "auroc", "aupr_in", "aupr_out", "n_id", "n_ood")
+"""Of :meth:`BenchmarkRun.table`."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,7 @@ class View:
     """Class of each point (n,), −1 where it has none."""
 
 
-@dataclass
+@dataclass(repr=False)
 class BenchmarkRun:
     """All that the tables, the figures and the page are made from."""
 
@@ -69,3 +73,26 @@ class BenchmarkRun:
     set), backbones (checksum, architecture, accuracy), seconds of each stage, when it began."""
     classes: tuple[str, ...] = ()
     """Names of the ID set's classes by label, as the data has them; none where it has none."""
+
+    def __repr__(self) -> str:
+        """One line: the ID set, and how many of everything there are."""
+        counts = [
+            f"{count} {word}{'s' * (count != 1)}"
+            for what, word in (("detector", "detector"), ("ood", "OOD set"), ("backbone", "backbone"))
+            for count in [len({getattr(record, what) for record in self.records})]
+        ]
+        records = f"{len(self.records):,} record{'s' * (len(self.records) != 1)}"
+        return f"BenchmarkRun({self.protocol.id}: {' × '.join(counts)}, {records})"
+
+    def table(self) -> Any:
+        """The records as a ``pandas.DataFrame``, one row for each backbone, detector, seed and OOD set; fractions.
+
+        The columns are backbone, detector, seed (a nullable integer: none where nothing is random), ood, level, fpr95,
+        auroc, aupr_in, aupr_out, n_id and n_ood.
+
+        Raises:
+            MissingExtraError: pandas is not installed, which comes with the extra ``tables``.
+        """
+        pandas = library("pandas", "tables")
+        columns = {name: [getattr(record, name) for record in self.records] for name in COLUMNS}
+        return pandas.DataFrame(columns | {"seed": pandas.array(columns["seed"], dtype="Int64")})
