@@ -8,7 +8,7 @@ import torch
 from scipy.stats import weibull_min
 
 import outfield as of
-from outfield.detectors import weibull
+from outfield.detectors import openmax, weibull
 from outfield.detectors.roots import increasing_root
 from outfield.detectors.weibull import fit_weibull, weibull_cdf
 from outfield.files import storage
@@ -106,7 +106,10 @@ def test_what_cannot_be_fitted_is_said():
         ("classes", lambda v: v + 1, "classes must be"),
         ("classes", lambda v: v.flip(0), "classes must be"),
         ("classes", lambda v: 0 * v, "classes must be"),
+        ("classes", lambda v: torch.tensor([0, 1, 1, 3]), "classes must be"),
         ("scales", lambda v: 0 * v, "scales and shapes"),
+        ("scales", lambda v: torch.cat([v[:-1], 0 * v[-1:]]), "scales and shapes"),
+        ("shapes", lambda v: torch.cat([v[:-1], -v[-1:]]), "scales and shapes"),
         ("shapes", lambda v: 0 * v, "scales and shapes"),
         ("shapes", lambda v: v[:2], "shapes is"),
         ("scales", lambda v: v[:2], "scales is"),
@@ -118,6 +121,25 @@ def test_a_file_that_no_fit_gives(name, change, said, tmp_path):
     storage.write(tmp_path / "d.safetensors", "detector", header, {**tensors, name: change(tensors[name])})
     with pytest.raises(of.FileFormatError, match=said):
         of.load(tmp_path / "d.safetensors")
+
+
+def test_small_scales_and_shapes_are_taken(tmp_path):
+    of.OpenMax().fit(made()).save(tmp_path / "d.safetensors")
+    header, tensors = storage.read(tmp_path / "d.safetensors", "detector")
+    small = {name: 1e-3 * tensors[name] for name in ("scales", "shapes")}
+    storage.write(tmp_path / "d.safetensors", "detector", header, {**tensors, **small})
+    assert torch.equal(of.load(tmp_path / "d.safetensors").shapes_, small["shapes"])
+
+
+def test_distances_that_differ():
+    for distances, expected in (
+        ([3.0, 3.0, 1.0], True),
+        ([3.0, 1.0], True),
+        ([3.0, 3.0], False),
+        ([3.0], False),
+        ([], False),
+    ):
+        assert openmax._differ(torch.tensor(distances)) is expected
 
 
 class TestWeibull:
