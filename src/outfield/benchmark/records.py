@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from outfield.benchmark.protocol import Protocol
 from outfield.energy.loop import History
 from outfield.extras import library
+
+if TYPE_CHECKING:
+    from outfield.benchmark.comparison import Comparison
 
 COLUMNS = ("backbone", "detector", "seed", "ood", "level", "fpr95", "auroc", "aupr_in", "aupr_out", "n_id", "n_ood")
 """Of :meth:`BenchmarkRun.table`."""
@@ -96,3 +99,22 @@ class BenchmarkRun:
         pandas = library("pandas", "tables")
         columns = {name: [getattr(record, name) for record in self.records] for name in COLUMNS}
         return pandas.DataFrame(columns | {"seed": pandas.array(columns["seed"], dtype="Int64")})
+
+    def compare(
+        self, first: str, second: str, *, resamples: int = 1000, coverage: float = 0.95, seed: int = 0
+    ) -> Comparison:
+        """By how much two detectors differ in FPR95 and AUROC, with paired bootstrap intervals.
+
+        Rows of every set are drawn again with replacement, the same for both detectors; what exactly is computed, and the
+        arguments, are in :mod:`outfield.benchmark.comparison`.
+
+        Returns:
+            Differences (first − second) by OOD set, level and "average": ``run.compare("KNN", "SSD").fpr95["near"].value``.
+
+        Raises:
+            UnknownNameError: the run has no scores of such a detector.
+            InputError: there is nothing that can be compared, or a setting cannot be.
+        """
+        from outfield.benchmark.comparison import compare
+
+        return compare(self, first, [second], resamples=resamples, coverage=coverage, seed=seed)[0]

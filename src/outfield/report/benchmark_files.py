@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -31,13 +32,16 @@ WIDE = 6
 """Columns above which a table in LaTeX is shrunk."""
 
 
-def write_tables(run: BenchmarkRun, folder: atomic.PathLike, *, claims: bool = True) -> list[Path]:
+def write_tables(
+    run: BenchmarkRun, folder: atomic.PathLike, *, claims: bool = True, more: Sequence[Table] = ()
+) -> list[Path]:
     """Write ``tables.md``, ``tables.tex``, ``results.csv`` and ``results.json`` into ``folder``, each atomically.
 
     Args:
         run: with at least one record.
         folder: made if it is not there.
         claims: judge the paper's claims.
+        more: tables that go below the others in ``tables.md``.
 
     Returns:
         The files.
@@ -51,7 +55,7 @@ def write_tables(run: BenchmarkRun, folder: atomic.PathLike, *, claims: bool = T
     folder = as_path(folder, "folder")
     atomic.make_folder(folder)
     texts = {
-        "tables.md": tables_markdown(run, claims=claims),
+        "tables.md": tables_markdown(run, claims=claims, more=more),
         "tables.tex": tables_latex(run),
         "results.csv": records_csv(run),
         RESULTS: run_json(run, claims=claims),
@@ -62,10 +66,10 @@ def write_tables(run: BenchmarkRun, folder: atomic.PathLike, *, claims: bool = T
     return [folder / name for name in texts]
 
 
-def tables_markdown(run: BenchmarkRun, *, claims: bool = True) -> str:
+def tables_markdown(run: BenchmarkRun, *, claims: bool = True, more: Sequence[Table] = ()) -> str:
     """Every table and the claims, and where the numbers come from, as Markdown; a note stands below the first it is about."""
     parts = [f"# Out-of-distribution detection on {markdown(title(run.protocol.id))}"]
-    for table in all_tables(run, claims=claims).values():
+    for table in (*all_tables(run, claims=claims).values(), *more):
         notes = map(markdown, table.notes)
         parts += [f"**{markdown(table.title)}**", table.markdown(), *(note for note in notes if note not in parts)]
     return "\n\n".join([*parts, _origin(run)]) + "\n"

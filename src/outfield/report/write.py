@@ -11,6 +11,7 @@ from outfield.files.atomic import PathLike
 from outfield.files.paths import as_path
 from outfield.report.benchmark_files import write_tables
 from outfield.report.benchmark_tables import all_tables
+from outfield.report.comparison import comparison_table
 from outfield.report.figures import Paper, write_figures
 from outfield.report.page import write_page
 
@@ -35,8 +36,10 @@ def write_report(
         StorageError: the folder or a file in it cannot be written.
     """
     folder, printed = as_path(folder, "folder"), published(run)
-    written = [*write_tables(run, folder, claims=claims), *write_figures(run, folder / "figures", printed)]
-    shown = [*all_tables(run, claims=claims).values()]
+    compared = comparison_table(run)
+    more = [] if compared is None else [compared]
+    written = [*write_tables(run, folder, claims=claims, more=more), *write_figures(run, folder / "figures", printed)]
+    shown = [*all_tables(run, claims=claims).values(), *more]
     judged = check_claims(run.records, run.protocol) if claims else ()
     remarks = (*notes, *paper.remarks(run.protocol.id, {record.detector for record in run.records}))
     write_page(run, shown, folder / "report.html", intro=intro, paper=printed, notes=remarks, claims=judged)

@@ -1,0 +1,204 @@
+"""Whether one detector is better than another, with paired bootstrap intervals.
+
+For a column (an OOD set, a level, or the average over all sets) and a metric, x_b is a detector's metric on backbone b: its
+mean over the column's sets and over seeds. What is compared is
+
+    Δ = mean_b (x_b of the first − x_b of the second)
+
+over the backbones on which both were scored. In each of R resamples, as many rows as a set has are drawn from it with
+replacement, from every set on its own (the ID test set and each OOD set), and x_b is computed anew from the drawn rows. The
+same rows are drawn for both detectors, for all seeds and for all backbones: a set that has one name and one number of rows on
+several backbones is taken to be the same samples. The interval over samples runs between the (1 − c) / 2 and (1 + c) / 2
+quantiles of the R values of Δ, for a coverage of c.
+
+The interval over backbones also draws, in each resample, as many backbones as there are with replacement, and so tells what
+other backbones might have given. It exists where there are at least two, and is too narrow where there are only a few: drawn
+from two backbones, half of all pairs are one backbone twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from outfield.benchmark.paper import AVERAGE
+from outfield.benchmark.records import BenchmarkRun, Key
+from outfield.benchmark.resampling import SortedScores, counts_of_resamples
+from outfield.benchmark.summary import Columns
+from outfield.config import require_number
+from outfield.errors import InputError, UnknownNameError
+
+RESAMPLES = 1000
+COVERAGE = 0.95
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Δ of one metric in one column, as a fraction, and its intervals.
+
+    Attributes:
+        value: Δ of all rows, the first detector less the second.
+        over_samples: Interval over samples, with the backbones as they are.
+        over_backbones: Interval over samples and backbones; None where there is one backbone.
+    """
+
+    value: float
+    over_samples: Interval
+    over_backbones: Interval | None = None
+
+    @property
+    def widest(self) -> Interval:
+        """The interval over backbones where there is one, else that over samples."""
+        return self.over_samples if self.over_backbones is None else self.over_backbones
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two detectors of a run: differences by OOD set, level and "average"; below zero the first has the lower figure.
+
+    A set that is called like a level has the level's place.
+    """
+
+    first: str
+    second: str
+    backbones: tuple[str, ...]
+    fpr95: Mapping[str, Difference]
+    auroc: Mapping[str, Difference]
+
+
+def compare(
+    run: BenchmarkRun,
+    first: str,
+    others: Sequence[str],
+    *,
+    resamples: int = RESAMPLES,
+    coverage: float = COVERAGE,
+    seed: int = 0,
+) -> list[Comparison]:
+    """One detector of a run against others, by the same resamples; for what is computed see the module.
+
+    Args:
+        run: A run with its scores.
+        first: The detector's name in the run.
+        others: Names of the detectors to compare it with.
+        resamples: How many resamples are drawn.
+        coverage: Of the intervals, above 0 and at most 1.
+        seed: Of the random numbers; equal seeds give equal intervals.
+
+    Raises:
+        UnknownNameError: the run has no scores of a detector of that name.
+        InputError: a detector against itself, no backbone or no OOD set on which both were scored, scores that are not of the
+            same rows, or settings that cannot be.
+    """
+    require_number("resamples", resamples, least=1, whole=True)
+    require_number("coverage", coverage, above=0, most=1)
+    require_number("seed", seed, least=0, whole=True)
+    names = [first, *others]
+    known = list(dict.fromkeys(key.detector for key in run.scores))
+    for name in names:
+        if name not in known:
+            there = f"there are {', '.join(known)}" if known else "it has no scores at all"
+            raise UnknownNameError(f"the run has no scores of a detector {name!r}; {there}")
+    if first in others:
+        raise InputError(f"{first} cannot be compared with itself; name another detector")
+    scores = {key: mine for key, mine in run.scores.items() if key.detector in names}
+    values = _resampled(run, scores, resamples, seed)
+    return [_comparison(run, first, other, values, coverage, seed) for other in others]
+
+
+Values = dict[tuple[str, str], dict[str, np.ndarray]]
+"""By detector and backbone, then by OOD set: FPR95 and AUROC (1 + R, 2), means over seeds; the first of all rows."""
+
+
+def _resampled(run: BenchmarkRun, scores: Mapping[Key, Mapping[str, Any]], resamples: int, seed: int) -> Values:
+    """The metrics of every detector on every backbone, of all rows and of the resamples."""
+    of_id = run.protocol.id
+    sizes = {key: _sizes(run, key, mine) for key, mine in scores.items()}
+    _check_rows(sizes)
+    ready = {
+        key: SortedScores(mine[of_id], {name: mine[name] for name in sizes[key] if name != of_id})
+        for key, mine in scores.items()
+    }
+    sets = {(name, n): n for mine in sizes.values() for name, n in mine.items()}
+    whole = {one: np.ones((n, 1), np.int32) for one, n in sets.items()}
+    parts: dict[tuple[str, str], list[list[dict[str, np.ndarray]]]] = {}
+    for counts in (whole, *counts_of_resamples(sets, resamples, seed)):
+        now: dict[tuple[str, str], list[dict[str, np.ndarray]]] = {}
+        for key, one in ready.items():
+            drawn = {name: counts[name, n] for name, n in sizes[key].items()}
+            now.setdefault((key.detector, key.backbone), []).append(one.metrics(drawn[of_id], drawn))
+        for pair, seeds in now.items():
+            parts.setdefault(pair, []).append(seeds)
+    return {pair: _joined(found) for pair, found in parts.items()}
+
+
+def _joined(parts: Sequence[Sequence[Mapping[str, np.ndarray]]]) -> dict[str, np.ndarray]:
+    """Means over seeds of every part of the resamples, one part after the other, for the sets that all seeds have."""
+    names = [name for name in parts[0][0] if all(name in one for one in parts[0])]
+    return {name: np.concatenate([np.mean([one[name] for one in seeds], 0) for seeds in parts]) for name in names}
+
+
+def _check_rows(sizes: Mapping[Key, Mapping[str, int]]) -> None:
+    """Refuse scores on one backbone that are not of the same rows."""
+    for key, mine in sizes.items():
+        for other, theirs in sizes.items():
+            if key.backbone == other.backbone and any(mine[name] != theirs[name] for name in mine.keys() & theirs):
+                raise InputError(
+                    f"{key.detector} and {other.detector} were not scored on the same rows of {key.backbone}: "
+                    f"{dict(mine)} and {dict(theirs)}"
+                )
+
+
+def _sizes(run: BenchmarkRun, key: Key, scores: Mapping[str, Any]) -> dict[str, int]:
+    """Rows of the ID test set and of each OOD set of the protocol that was scored."""
+    if run.protocol.id not in scores:
+        raise InputError(f"there are no scores of {run.protocol.id}, the ID set, by {key.detector} on {key.backbone}")
+    return {name: len(scores[name]) for name in (run.protocol.id, *run.protocol.ood) if name in scores}
+
+
+def _comparison(run: BenchmarkRun, first: str, second: str, values: Values, coverage: float, seed: int) -> Comparison:
+    backbones = [name for detector, name in values if detector == first and (second, name) in values]
+    if not backbones:
+        raise InputError(f"{first} and {second} were not scored on the same backbone; there is nothing to compare")
+    pairs = [(values[first, name], values[second, name]) for name in backbones]
+    shared = [ood for ood in run.protocol.ood if all(ood in one for pair in pairs for one in pair)]
+    if not shared:
+        raise InputError(f"{first} and {second} were not scored on the same OOD set; there is nothing to compare")
+    columns = _columns(run, shared)
+    differences = {
+        column: np.stack([np.mean([one[ood] - two[ood] for ood in sets], 0) for one, two in pairs], 1)
+        for column, sets in columns.items()
+    }
+    by_metric = [
+        {column: _difference(delta[..., metric], coverage, seed) for column, delta in differences.items()}
+        for metric in (0, 1)
+    ]
+    return Comparison(first, second, tuple(backbones), *by_metric)
+
+
+def _columns(run: BenchmarkRun, sets: Sequence[str]) -> Columns:
+    """The sets behind each column: every set, the levels that have any, and the average."""
+    levels = {level: [name for name in names if name in sets] for level, names in run.protocol.levels.items()}
+    return (
+        {name: [name] for name in sets} | {level: names for level, names in levels.items() if names} | {AVERAGE: sets}
+    )
+
+
+def _difference(delta: np.ndarray, coverage: float, seed: int) -> Difference:
+    """Of Δ on every backbone (1 + R, B), the first row of all samples."""
+    drawn = delta[1:]
+    resamples, backbones = drawn.shape
+    over_backbones = None
+    if backbones > 1:
+        chosen = np.random.default_rng([seed, 0]).integers(backbones, size=drawn.shape)
+        over_backbones = _interval(drawn[np.arange(resamples)[:, None], chosen].mean(1), coverage)
+    return Difference(float(delta[0].mean()), _interval(drawn.mean(1), coverage), over_backbones)
+
+
+def _interval(values: np.ndarray, coverage: float) -> Interval:
+    low, high = np.quantile(values, [(1 - coverage) / 2, (1 + coverage) / 2])
+    return float(low), float(high)
