@@ -143,7 +143,8 @@ def construct_from_text(cls: type, settings: Mapping[str, str]) -> Any:
     Raises:
         InputError: a setting that there is not, or a value that it does not take.
 
-    >>> construct_from_text(CONFIGURABLE["MLP"], {"hidden": "8"})
+    >>> from outfield.energy.network import MLP
+    >>> construct_from_text(MLP, {"hidden": "8"})
     MLP(hidden=8, depth=4, slope=0.2)
     """
     chosen = {name: parameter.default for name, parameter in inspect.signature(cls).parameters.items()}
@@ -172,7 +173,8 @@ def _changed(cls: type, settings: Mapping[str, Any], path: str, text: str) -> An
 def settings_of(obj: Any, prefix: str = "") -> dict[str, Any]:
     """Every setting of ``obj`` by the path that :func:`construct_from_text` takes.
 
-    >>> settings_of(CONFIGURABLE["MLP"]())
+    >>> from outfield.energy.network import MLP
+    >>> settings_of(MLP())
     {'hidden': 1024, 'depth': 4, 'slope': 0.2}
     """
     found: dict[str, Any] = {}
