@@ -179,6 +179,15 @@ class TestMistakes:
         with pytest.raises(of.TooFewSamplesError, match="held_out has 39 rows"):
             of.choose(TRAIN, HELD_OUT[:39], STAND_INS, CANDIDATES)
 
+    def test_held_out_rows_need_no_labels(self):
+        bare = of.FeatureSet(HELD_OUT.features, logits=HELD_OUT.logits, spread=HELD_OUT.spread)
+        choice = of.choose(TRAIN, bare, STAND_INS, CANDIDATES, most_members=3, seed=7)
+        assert choice.detector.names == choice.best.members
+        with pytest.raises(of.MissingFieldError, match=r"MSP.score needs logits"):
+            of.choose(TRAIN, of.FeatureSet(HELD_OUT.features), STAND_INS, CANDIDATES)
+        with pytest.raises(of.MissingFieldError, match=r"Fused.of_fitted needs logits"):
+            of.Fused.of_fitted([of.MSP().fit(TRAIN)], of.FeatureSet(HELD_OUT.features))
+
     def test_of_fitted(self):
         with pytest.raises(of.NotFittedError, match=r"KNN\(k=50, on='features'\) is not fitted"):
             of.Fused.of_fitted([of.KNN()], HELD_OUT)

@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar, Self, final
 
@@ -140,7 +140,7 @@ class Detector(ABC):
         return plain
 
     @contextlib.contextmanager
-    def _fitting(self, data: FeatureSource, what: str) -> Iterator[FeatureSource]:
+    def _fitting(self, data: FeatureSource, what: str, needs: Sequence[str] | None = None) -> Iterator[FeatureSource]:
         """Around whatever learns from ``data``: settings and data are looked at first, and a fit that fails leaves all as it was.
 
         Gives the data to learn from, in which the field that ``on`` names is called features.
@@ -148,9 +148,10 @@ class Detector(ABC):
         Args:
             data: what is learned from.
             what: the method that learns, for messages.
+            needs: the fields that it reads; what ``on`` names and :attr:`needs_to_fit` if None.
         """
         self.check_settings()
-        accept(type(self).__name__, data, (self.on, *self.needs_to_fit), what)
+        accept(type(self).__name__, data, (self.on, *self.needs_to_fit) if needs is None else tuple(needs), what)
         before = dict(self.__dict__)
         try:
             with own_modes(self.device):

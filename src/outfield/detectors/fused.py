@@ -163,7 +163,7 @@ class Fused(Detector):
             TooFewSamplesError: too few rows to calibrate.
         """
         made = cls(tuple(members), rule, seed=seed)
-        with made._fitting(held_out, "of_fitted"):
+        with made._fitting(held_out, "of_fitted", made.needs_to_score):
             for member in members:
                 if not member._fitted:
                     raise NotFittedError(f"{member!r:.100} is not fitted; of_fitted takes fitted detectors")
