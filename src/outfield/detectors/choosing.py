@@ -17,7 +17,7 @@ from outfield.detectors.candidates import default_candidates
 from outfield.detectors.fused import LEAST, Fused
 from outfield.detectors.held_out import check_apart, split_off
 from outfield.detectors.naming import names_of
-from outfield.errors import InputError, MissingFieldError, OutfieldError
+from outfield.errors import InputError, MissingFieldError, OutfieldError, TooFewSamplesError
 from outfield.features.set import FeatureSource
 from outfield.features.stand_ins import feature_stand_ins
 from outfield.progress import bar
@@ -173,7 +173,7 @@ def _fitted(candidates: Sequence[Detector], train: FeatureSource, device: str) -
         for i, candidate in enumerate(candidates):
             try:
                 fitted.append(Fused([candidate])._fresh(candidate).to(device).fit(train))
-            except MissingFieldError as error:
+            except (MissingFieldError, TooFewSamplesError) as error:
                 skipped[repr(candidate)] = str(error)
             except OutfieldError as error:
                 raise InputError(f"{candidate!r:.100} cannot be fitted: {error}") from error
