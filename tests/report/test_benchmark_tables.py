@@ -10,6 +10,7 @@ from tests.helpers.records import C10, C100, SMALL, as_the_paper, record, record
 
 from outfield.benchmark import BenchmarkRun, paper
 from outfield.benchmark.claims import UNTESTED, check_claims
+from outfield.benchmark.protocol import Protocol
 from outfield.report.benchmark_files import run_json, tables_markdown
 from outfield.report.benchmark_tables import backbone_table, tables
 
@@ -196,3 +197,17 @@ class TestOtherSets:
         assert claims["d"].lacks == ("SVHN",)
         near = [r for r in as_the_paper(C10) if r.ood != "cifar100"]
         assert set(verdicts(C10, near).values()) == {UNTESTED}
+
+
+@pytest.mark.parametrize(
+    ("levels", "words"),
+    [
+        ({"near": ("a",), "mid": ("b",), "far": ("c",)}, "near, mid and far"),
+        ({"near": ("a",), "mid": (), "far": ("c",)}, "near and far"),
+        ({"near": (), "mid": ("b",), "far": ()}, "mid"),
+    ],
+)
+def test_the_first_table_names_the_levels_that_there_are(levels, words):
+    protocol = Protocol("shapes", **levels)
+    run = BenchmarkRun(protocol, [record(protocol, "SSD", ood, 0.5, 0.5) for ood in protocol.ood])
+    assert tables(run)["levels"].title.startswith(f"shapes against {words} OOD: ")

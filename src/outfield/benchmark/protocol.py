@@ -9,6 +9,8 @@ from outfield.config import require, require_number
 from outfield.errors import InputError, UnknownNameError
 
 LEVELS = ("near", "mid", "far")
+PARTS = ("train", "test")
+"""Of the ID set; no OOD set goes by one of these names."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,7 @@ class Protocol:
         neighbours: k of KNN.
 
     Raises:
-        InputError: no OOD set at all, or a set that is named twice.
+        InputError: no OOD set at all, one that is called "train" or "test", or a set that is named twice.
     """
 
     id: str
@@ -40,6 +42,11 @@ class Protocol:
         require_number("neighbours", self.neighbours, least=1, whole=True)
         if not self.ood:
             raise InputError(f"the protocol of {self.id} has no OOD set; name at least one in {', '.join(LEVELS)}")
+        parts = [name for name in self.ood if name in PARTS]
+        if parts:
+            raise InputError(
+                f"an OOD set of {self.id} is called {parts[0]}, as a part of the ID set is; give it another name"
+            )
         names = (self.id, *self.ood)
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:

@@ -71,11 +71,17 @@ def blocks(run: BenchmarkRun) -> list[Block]:
         return [name for name in (*rows, *others) if name in found]
 
     made = [
-        block("levels", "against near, mid and far OOD", with_others(TABLE_1, apart), levels),
+        block("levels", f"against {_listed(levels)} OOD", with_others(TABLE_1, apart), levels),
         block("detailed", "against each OOD set", with_others(DETAILED), sets),
         block("ablation", "without parts of the method", apart, levels, parts),
     ]
     return [one for one in made if one.detectors]
+
+
+def _listed(columns: Columns) -> str:
+    """The levels that there are: "near, mid and far"."""
+    *first, last = [column for column in columns if column != AVERAGE]
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _printed_table(run: BenchmarkRun, columns: Columns) -> PrintedTable:

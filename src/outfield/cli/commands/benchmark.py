@@ -3,31 +3,40 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from outfield.cli.app import Device, command
 from outfield.cli.interrupts import going_on_from
 from outfield.cli.places import Output, check_places
+from outfield.cli.protocols import own_sets, published_protocol
 from outfield.cli.results import RUN, check_folder, write_results
 from outfield.cli.sources import DATA_FOLDER, Download, backbone_file
-from outfield.errors import InputError, UnknownNameError
+from outfield.errors import InputError
 
-if TYPE_CHECKING:
-    from outfield.benchmark.protocol import Protocol
+OWN = "Sets of your own"
+"""Where help lists the options that make a protocol of one's own."""
+Ood = Annotated[
+    list[str] | None,
+    typer.Option(help="NAME=FOLDER, an OOD set at this distance; any number of times.", rich_help_panel=OWN),
+]
 
 
 @command(
     "outfield benchmark cifar10 --data data --backbone a.safetensors --backbone b.safetensors --seeds 3",
     "outfield benchmark cifar10 --data data --backbone a.safetensors --detector SSD --detector KNN --ood far=noise",
+    "outfield benchmark cats --id-train train --id-test test --near dogs=dogs --far cars=cars --backbone a.safetensors",
 )
 def benchmark(
-    protocol: Annotated[str, typer.Argument(help="cifar10 or cifar100: the ID set, and with it the paper's OOD sets.")],
-    data: Annotated[Path, typer.Option(help=DATA_FOLDER)],
-    backbone: Annotated[
-        list[str], typer.Option(help="A file of outfield train, or timm:NAME@WEIGHTS.safetensors; any number of times.")
+    protocol: Annotated[
+        str, typer.Argument(help="A published protocol, such as cifar10; or a name for your own (see below).")
     ],
+    backbone: Annotated[
+        list[str] | None,
+        typer.Option(help="A file of outfield train, or timm:NAME@WEIGHTS.safetensors; any number of times."),
+    ] = None,
+    data: Annotated[Path | None, typer.Option(help=DATA_FOLDER)] = None,
     download: Download = False,
     output: Annotated[
         Path | None,
@@ -46,6 +55,17 @@ def benchmark(
         list[str] | None,
         typer.Option(help="One more OOD set, LEVEL=NAME with LEVEL near, mid or far; any number of times."),
     ] = None,
+    id_train: Annotated[
+        str | None,
+        typer.Option(help="ID training images: a folder with one folder a class, or .npz.", rich_help_panel=OWN),
+    ] = None,
+    id_test: Annotated[str | None, typer.Option(help="ID test images.", rich_help_panel=OWN)] = None,
+    near: Ood = None,
+    mid: Ood = None,
+    far: Ood = None,
+    features: Annotated[
+        bool, typer.Option("--features", help="These sets are files of features; no --backbone.", rich_help_panel=OWN)
+    ] = False,
     allow_missing: Annotated[
         bool, typer.Option("--allow-missing", help="Go on without OOD sets that are not there; the tables say so.")
     ] = False,
@@ -55,46 +75,49 @@ def benchmark(
     device: Device = "auto",
 ) -> None:
     """From images to the paper's tables: extract, fit, evaluate. Run again, it goes on where it stopped."""
-    from outfield.benchmark import detectors_from_text, run_benchmark
+    from outfield.benchmark import benchmark_features, detectors_from_text, run_benchmark
     from outfield.benchmark.saved import save_run
 
-    plan = _plan(protocol, ood or [])
+    own = own_sets(protocol, id_train, id_test, {"near": near, "mid": mid, "far": far}, data, features)
+    if own is not None and ood:
+        raise InputError("--ood adds to a published protocol; with --id-train write --near, --mid or --far NAME=FOLDER")
+    plan = published_protocol(protocol, ood or []) if own is None else own.protocol()
+    networks = _networks(backbone, features)
     chosen = detectors_from_text(plan, detector, _settings_by_detector(setting or []))
     folder = Path(f"benchmark-{protocol}") if output is None else output
-    inputs = [place for each in backbone for place in backbone_file(each)]
+    inputs = [place for each in networks for place in backbone_file(each)] + ([] if own is None else own.inputs())
+    if own is None and data is None:
+        raise InputError(f"--data is missing: the folder in which {', '.join((plan.id, *plan.ood))} lie")
     if with_report:
         check_folder(inputs, folder)
     check_places(inputs, [Output("--out", folder / RUN, (".safetensors",), "runs", makes_folder=True)])
     with going_on_from(folder):
-        run = run_benchmark(
-            plan,
-            data,
-            backbone,
-            folder,
-            detectors=chosen,
-            seeds=seeds,
-            device=device,
-            allow_missing=allow_missing,
-            download=download,
-        )
+        if own is not None and features:
+            run = benchmark_features(plan, {"features": own.rows()}, detectors=chosen, seeds=seeds, device=device)
+        else:
+            run = run_benchmark(
+                plan,
+                (data or "") if own is None else own.images(download),
+                networks,
+                folder,
+                detectors=chosen,
+                seeds=seeds,
+                device=device,
+                allow_missing=allow_missing,
+                download=download,
+            )
         save_run(run, folder / RUN)
     if with_report:
         write_results(run, folder)
 
 
-def _plan(protocol: str, ood: list[str]) -> Protocol:
-    """The protocol of that name, with the user's OOD sets."""
-    from outfield.benchmark.protocol import PROTOCOLS
-
-    if protocol not in PROTOCOLS:
-        raise UnknownNameError(f"there is no protocol {protocol!r}; there are {', '.join(PROTOCOLS)}")
-    plan = PROTOCOLS[protocol]
-    for item in ood:
-        level, equals, name = item.partition("=")
-        if not equals:
-            raise InputError(f"--ood {item}: write LEVEL=NAME, such as far=noise")
-        plan = plan.with_ood(level, name)
-    return plan
+def _networks(backbone: list[str] | None, features: bool) -> list[str]:
+    """The backbones, without which there are only features."""
+    if features and backbone:
+        raise InputError("--features are a network's already; leave out --backbone")
+    if not features and not backbone:
+        raise InputError("--backbone is missing: a file of outfield train, or timm:NAME; any number of times")
+    return backbone or []
 
 
 def _settings_by_detector(items: list[str]) -> dict[str, dict[str, str]]:

@@ -1,0 +1,154 @@
+"""outfield benchmark with sets of one's own, in folders, .npz and files of features."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from PIL import Image
+from tests.helpers.pictures import make_noise, make_pictures
+from tests.helpers.program import outfield
+from tests.helpers.samples import make_set
+
+import outfield as of
+from outfield.benchmark.saved import load_run
+from outfield.cli.protocols import own_sets, published_protocol
+
+
+def in_folders(place, images):
+    for index, (image, label) in enumerate(zip(images.images, images.labels, strict=True)):
+        (place / f"class {label}").mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(place / f"class {label}" / f"{index:03d}.png")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """ID images in folders of classes, one OOD set in a folder, one in an .npz, one by name; a network, and features."""
+    folder = tmp_path_factory.mktemp("own")
+    in_folders(folder / "train", make_pictures(80))
+    in_folders(folder / "test", make_pictures(40, seed=1))
+    in_folders(folder / "others", make_pictures(24, classes=7, seed=2))
+    np.savez(folder / "noise.npz", images=make_noise(20, seed=3).images)
+    (folder / "data").mkdir()
+    np.savez(folder / "data" / "svhn.npz", images=make_noise(16, seed=4).images)
+    classifier, _ = of.classifier_for(make_pictures(80), "test_resnet")
+    of.save_classifier(folder / "net.safetensors", classifier, classifier.build().state_dict())
+    for seed, name in enumerate(("train", "test", "a", "b")):
+        make_set(60, seed=seed, shift=0.3 * max(0, seed - 1)).save(folder / f"{name}.safetensors")
+    return folder
+
+
+IMAGES = ("--id-train", "train", "--id-test", "test", "--backbone", "net.safetensors", "--device", "cpu")
+ROWS = ("--features", "--id-train", "train.safetensors", "--id-test", "test.safetensors", "--device", "cpu")
+QUICK = ("--detector", "MSP", "--detector", "KNN", "--detector", "SSD", "--set", "KNN.k=3")
+
+
+def test_two_sets_and_three_detectors(place, tmp_path):
+    out = tmp_path / "out"
+    done = outfield("benchmark", "photos", *IMAGES, "--near", "others=others", "--far", "noise=noise.npz", *QUICK, "--out", out,
+                    cwd=place)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    run = load_run(out / "run.safetensors")
+    assert run.protocol == of.Protocol("photos", near=("others",), mid=(), far=("noise",))
+    assert [(r.detector, r.ood, r.level, r.n_id, r.n_ood) for r in run.records] == [
+        (name, *rest)
+        for name in ("MSP", "KNN", "SSD")
+        for rest in (("others", "near", 40, 24), ("noise", "far", 40, 20))
+    ]
+    assert run.classes == tuple(f"class {number}" for number in range(4))
+    assert run.provenance["data"]["train"]["images"] == 80
+    for name in ("report.html", "tables.md", "figures/sets.png", "figures/roc.png", "figures/histograms.png"):
+        assert (out / name).stat().st_size > 1000
+    assert "photos" in (out / "report.html").read_text()
+
+
+def test_every_level_and_a_set_that_is_found_by_name(place, tmp_path):
+    done = outfield("benchmark", "photos", *IMAGES, "--mid", "others=others", "--far", "svhn", "--data", "data",
+                    "--detector", "MSP", "--out", tmp_path, "--no-report", cwd=place)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    run = load_run(tmp_path / "run.safetensors")
+    assert (run.protocol.near, run.protocol.mid, run.protocol.far) == ((), ("others",), ("svhn",))
+    assert [record.n_ood for record in run.records] == [24, 16]
+
+
+def test_files_of_features(place, tmp_path):
+    command = ("benchmark", "rows", *ROWS, "--near", "a=a.safetensors", "--far", "b=b.safetensors", *QUICK)
+    done = outfield(*command, "--no-report", "--out", tmp_path, cwd=place)
+    assert done.returncode == 0, done.stderr
+    run = load_run(tmp_path / "run.safetensors")
+    train, test, a, _ = (of.FeatureSet.load(place / f"{name}.safetensors") for name in ("train", "test", "a", "b"))
+    ssd = of.SSD().fit(train)
+    (record,) = [r for r in run.records if (r.detector, r.ood) == ("SSD", "a")]
+    assert record.backbone == "features"
+    assert record.auroc == of.auroc(ssd.score(test), ssd.score(a))
+
+
+NEAR = ("--near", "others=others")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("photos", *IMAGES), "there is no OOD set; name at least one, such as --near NAME=FOLDER"),
+        (("photos", *IMAGES, *NEAR, "--far", "others=noise.npz"), "names others more than once"),
+        (("photos", *IMAGES, *NEAR, "--far", "photos=noise.npz"), "names photos more than once"),
+        (("photos", *IMAGES, "--near", "test=others"), "an OOD set of photos is called test"),
+        (("photos", *IMAGES, "--near", "train=others"), "an OOD set of photos is called train"),
+        (("photos", *IMAGES, "--mid", "average=others"), "--mid average=others: average is a column of the tables"),
+        (("photos", *IMAGES, "--near", "others"), "or give --data for a set that is known by name"),
+        (("photos", *IMAGES, "--near", "=others"), "--near =others: write NAME=FOLDER"),
+        (("photos", *IMAGES, "--far", "others="), "--far others=: write NAME=FOLDER"),
+        (("cifar10", *IMAGES, *NEAR), "cifar10 is a published protocol"),
+        (("a/b", *IMAGES, *NEAR), "no slash"),
+        (("", *IMAGES, *NEAR), "the protocol is called ''"),
+        (("photos", *IMAGES, *NEAR, "--ood", "far=noise"), "--ood adds to a published protocol"),
+        (("photos", "--id-train", "train", *NEAR), "--id-train, --near without --id-test: sets of your own need both"),
+        (("photos", "--id-test", "test"), "--id-test without --id-train"),
+        (("cifar10", *NEAR), "--near without --id-train and --id-test: sets of your own need both; to a published"),
+        (("cifar10", "--features"), "--features without --id-train and --id-test"),
+        (("photos", "--backbone", "net.safetensors"), "there is no protocol 'photos'; there are cifar10"),
+        (("cifar10", "--backbone", "net.safetensors"), "--data is missing: the folder in which cifar10, cifar100"),
+        (("cifar10", "--data", "data"), "--backbone is missing"),
+        (("rows", *ROWS, "--near", "a=a.safetensors", "--backbone", "net.safetensors"), "leave out --backbone"),
+        (("rows", *ROWS, "--near", "a", "--data", "data"), "--near a: write NAME=FOLDER, such as cats=photos/cats"),
+        (("photos", *IMAGES, "--near", "x=train"), "x and the train set of"),
+    ],
+)
+def test_what_is_wrong_is_told_before_any_work(words, said, place, tmp_path):
+    done = outfield("benchmark", *words, "--out", tmp_path / "out", "--detector", "MSP", cwd=place)
+    assert done.returncode == 2, done.stderr
+    assert said in done.said
+    assert not list(tmp_path.rglob("*.safetensors"))
+
+
+def test_a_folder_that_is_not_there(place, tmp_path):
+    done = outfield(
+        "benchmark", "photos", *IMAGES, "--near", "x=nowhere", "--out", tmp_path, "--detector", "MSP", cwd=place
+    )
+    assert done.returncode == 3
+    assert "nowhere" in done.said
+
+
+def test_no_output_takes_the_place_of_a_set(place, tmp_path):
+    rows = make_set(30)
+    for name in ("train", "test", "a"):
+        rows.save(tmp_path / f"{name}.safetensors")
+    rows.save(tmp_path / "run.safetensors")
+    done = outfield(
+        "benchmark", "rows", *ROWS, "--near", "a=run.safetensors", "--out", ".", "--detector", "MSP", cwd=tmp_path
+    )
+    assert done.returncode == 2
+    assert "run.safetensors" in done.said
+    np.savez(tmp_path / "report.html.npz", images=make_noise(4).images)
+    (tmp_path / "report.html.npz").rename(tmp_path / "report.html")
+    done = outfield("benchmark", "photos", "--id-train", place / "train", "--id-test", place / "test", "--near", "a=report.html",
+                    "--backbone", place / "net.safetensors", "--out", ".", cwd=tmp_path)  # fmt: skip
+    assert done.returncode == 2
+    assert "report.html" in done.said
+
+
+def test_published_ones_are_meant_where_nothing_else_is_said():
+    assert own_sets("cifar10", None, None, {"near": None, "mid": [], "far": None}, None, False) is None
+    assert published_protocol("cifar10", []) == of.PROTOCOLS["cifar10"]
+    assert published_protocol("cifar10", ["near=x", "mid=y"]).levels == {
+        "near": ("cifar100", "tinyimagenet", "x"), "mid": ("lsun", "places365", "y"), "far": ("textures", "svhn"),
+    }  # fmt: skip
