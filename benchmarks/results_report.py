@@ -40,7 +40,7 @@ def remake(folder: Path) -> None:
         list(all_tables(run).values()),
         path,
         paper=printed,
-        notes=remarks(run.protocol.id, {record.detector for record in run.records}),
+        notes=remarks(run.protocol.key, {record.detector for record in run.records}),
         claims=check_claims(run.records, run.protocol),
         drawn=drawn,
     )

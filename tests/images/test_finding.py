@@ -35,10 +35,24 @@ def small(monkeypatch):
 
 
 def test_the_papers_protocols_name_known_sets():
-    for name, protocol in PROTOCOLS.items():
-        assert protocol.id == name
+    for name in ("cifar10", "cifar100"):
+        protocol = PROTOCOLS[name]
+        assert protocol.id == protocol.key == name
+        assert protocol.name == ""
         assert len(protocol.ood) == 6
-        assert {protocol.id, *protocol.ood} == set(DATASETS)
+        assert {protocol.id, *protocol.ood} == set(DATASETS) - {"mnist"}
+
+
+def test_openoods_protocols():
+    for id_set, other in (("cifar10", "cifar100"), ("cifar100", "cifar10")):
+        protocol = PROTOCOLS[f"openood-{id_set}"]
+        assert (protocol.id, protocol.name, protocol.key) == (id_set, f"openood-{id_set}", f"openood-{id_set}")
+        assert protocol.levels == {
+            "near": (other, "tinyimagenet"), "mid": (), "far": ("mnist", "svhn", "textures", "places365"),
+        }  # fmt: skip
+        assert protocol.neighbours == 50
+        assert protocol.with_ood("mid", "x").key == protocol.key
+    assert list(PROTOCOLS) == ["cifar10", "cifar100", "openood-cifar10", "openood-cifar100"]
 
 
 def test_levels():
@@ -70,6 +84,9 @@ def test_one_more_ood_set():
         ({"near": ("a",), "mid": (), "far": ()}, "names a more than once"),
         ({"near": "bc", "mid": (), "far": ()}, "near is 'bc'"),
         ({"near": ("b",), "mid": (), "far": (), "neighbours": 0}, "neighbours is 0"),
+        ({"near": ("b",), "mid": (), "far": (), "name": 3}, "name is 3"),
+        ({"near": ("test",), "mid": (), "far": ()}, "is called test, as a part of the ID set is"),
+        ({"near": ("b",), "mid": ("train",), "far": ()}, "is called train"),
     ],
 )
 def test_what_is_no_protocol(arguments, message):
@@ -84,6 +101,7 @@ def test_a_protocol_read_from_json_equals_the_one_written():
 def test_titles(monkeypatch):
     assert title("cifar10") == "CIFAR-10"
     assert title("mine") == "mine"
+    assert title("mnist") == "MNIST"
     monkeypatch.setitem(DATASETS, "mine", NamedSet("My set"))
     assert title("mine") == "My set"
 

@@ -70,7 +70,7 @@ def check_claims(records: Sequence[Record], protocol: Protocol) -> list[Claim]:
     run lacks a detector or a set that it is about, or a backbone on which all of its detectors were run. A check over backbones
     and seeds passes if it does on each.
     """
-    tests = {"cifar10": (_a, _b, _c_on_par), "cifar100": (_b, _c_best, _d)}.get(protocol.id, ())
+    tests = {"cifar10": (_a, _b, _c_on_par), "cifar100": (_b, _c_best, _d)}.get(protocol.key, ())
     return [test(_Evidence(records, protocol)) for test in tests]
 
 

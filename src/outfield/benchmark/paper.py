@@ -18,9 +18,9 @@ unless told otherwise, and what the demo shows."""
 
 
 class Printed(NamedTuple):
-    """One cell of a table of the paper, in percent."""
+    """One cell of a published table, in percent; no FPR95 where only AUROC is printed."""
 
-    fpr95: float
+    fpr95: float | None
     auroc: float
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from outfield.config import require, require_number
@@ -23,6 +23,7 @@ class Protocol:
         mid: those in between.
         far: those least like it.
         neighbours: k of KNN.
+        name: what it goes by among :data:`PROTOCOLS`, where that is not the ID set's name.
 
     Raises:
         InputError: no OOD set at all, one that is called "train" or "test", or a set that is named twice.
@@ -33,12 +34,14 @@ class Protocol:
     mid: tuple[str, ...]
     far: tuple[str, ...]
     neighbours: int = 50
+    name: str = ""
 
     def __post_init__(self) -> None:
         for level in LEVELS:
             names = getattr(self, level)
             require(not isinstance(names, str), level, names, "a tuple of names")
             object.__setattr__(self, level, tuple(names))  # a list, as files have it, is as good
+        require(isinstance(self.name, str), "name", self.name, "a text")
         require_number("neighbours", self.neighbours, least=1, whole=True)
         if not self.ood:
             raise InputError(f"the protocol of {self.id} has no OOD set; name at least one in {', '.join(LEVELS)}")
@@ -53,6 +56,11 @@ class Protocol:
             raise InputError(f"the protocol of {self.id} names {', '.join(twice)} more than once; a set has one role")
 
     @property
+    def key(self) -> str:
+        """What it goes by among :data:`PROTOCOLS`, if it is one of them."""
+        return self.name or self.id
+
+    @property
     def levels(self) -> dict[str, tuple[str, ...]]:
         """OOD sets by level."""
         return {level: getattr(self, level) for level in LEVELS}
@@ -61,6 +69,10 @@ class Protocol:
     def ood(self) -> tuple[str, ...]:
         """All OOD sets, nearest first."""
         return self.near + self.mid + self.far
+
+    def plain(self) -> dict[str, Any]:
+        """Its settings for a file, without a name where it has none: ``Protocol(**protocol.plain())`` is the same."""
+        return {name: value for name, value in asdict(self).items() if name != "name" or value}
 
     def level_of(self, name: str) -> str:
         """The level of an OOD set."""
@@ -92,5 +104,15 @@ PROTOCOLS = {
         far=("textures", "svhn"),
         neighbours=200,
     ),
+    **{
+        f"openood-{id_set}": Protocol(
+            id_set,
+            near=(other, "tinyimagenet"),
+            mid=(),
+            far=("mnist", "svhn", "textures", "places365"),
+            name=f"openood-{id_set}",
+        )
+        for id_set, other in (("cifar10", "cifar100"), ("cifar100", "cifar10"))
+    },
 }
-"""The paper's two."""
+"""The paper's two, and those of OpenOOD 1.5 for the same ID sets."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from outfield.benchmark.choice import paper_detectors, perturbation
@@ -171,7 +170,7 @@ def _begin(
     if not detectors:
         raise InputError("there is no detector to run; name at least one")
     run = BenchmarkRun(protocol, provenance=about_this_run(device))
-    run.provenance |= {"protocol": asdict(protocol), "seeds": seeds, "backbones": {}}
+    run.provenance |= {"protocol": protocol.plain(), "seeds": seeds, "backbones": {}}
     run.provenance["detectors"] = {
         name: {"settings": settings(detector), "given": sorted({key.backbone for key in given if key.detector == name})}
         for name, detector in detectors.items()

@@ -43,7 +43,7 @@ def save_run(run: BenchmarkRun, path: atomic.PathLike) -> None:
         tensors[f"view.{number}.points"] = torch.from_numpy(view.points)
         tensors[f"view.{number}.labels"] = torch.from_numpy(view.labels)
     header = {
-        "protocol": asdict(run.protocol),
+        "protocol": run.protocol.plain(),
         "records": [asdict(record) for record in run.records],
         "scores": [asdict(key) for key in run.scores],
         "histories": [[asdict(key), asdict(history)] for key, history in run.histories.items()],

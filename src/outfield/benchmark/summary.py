@@ -41,6 +41,8 @@ class Cell:
     auroc: Spread
 
 
+Figures = tuple[float | None, float]
+"""Published FPR95, if any, and AUROC, in percent."""
 Columns = Mapping[str, Sequence[str]]
 """OOD sets whose mean a column shows, by its name."""
 Fits = dict[tuple[str, int | None], dict[str, Record]]
@@ -69,15 +71,13 @@ def set_columns(records: Sequence[Record], protocol: Protocol) -> dict[str, tupl
 
 
 def paper_columns(protocol: Protocol) -> dict[str, tuple[str, ...]]:
-    """The sets behind a published figure of each level and of the average: the paper's own, where the ID set is one of its."""
-    known = PROTOCOLS.get(protocol.id, protocol)
+    """The sets behind a published figure of each level and of the average: those of the published protocol, if it is one."""
+    known = PROTOCOLS.get(protocol.key, protocol)
     return known.levels | {AVERAGE: known.ood}
 
 
-def published(
-    cells: Mapping[str, tuple[float, float]], column: str, sets: Sequence[str], protocol: Protocol
-) -> tuple[float, float] | None:
-    """(FPR95, AUROC) that a paper has for a column, over the very sets that the column is over; None where it has not.
+def published(cells: Mapping[str, Figures], column: str, sets: Sequence[str], protocol: Protocol) -> Figures | None:
+    """What a paper has for a column, over the very sets that the column is over; None where it has not.
 
     Args:
         cells: what it prints of a detector, by OOD set, level and "average".
@@ -92,8 +92,9 @@ def published(
         return cells[column]
     if not all(ood in cells for ood in sets):
         return None
-    fpr95, auroc = (statistics.fmean(cells[ood][metric] for ood in sets) for metric in (0, 1))
-    return fpr95, auroc
+    fpr95 = [value for value in (cells[ood][0] for ood in sets) if value is not None]
+    auroc = statistics.fmean(cells[ood][1] for ood in sets)
+    return statistics.fmean(fpr95) if len(fpr95) == len(sets) else None, auroc
 
 
 def summarise(records: Iterable[Record], columns: Columns) -> Summary:

@@ -115,6 +115,7 @@ DATASETS: dict[str, NamedSet] = {
         downloads=dict.fromkeys(("train", "test"), (CIFAR100,)),
         home="https://www.cs.toronto.edu/~kriz/cifar.html",
     ),
+    "mnist": NamedSet("MNIST", home="http://yann.lecun.com/exdb/mnist"),
     "tinyimagenet": NamedSet(
         "TinyImageNet",
         (

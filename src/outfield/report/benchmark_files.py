@@ -11,8 +11,9 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
+from outfield.benchmark.beside import beside
 from outfield.benchmark.claims import check_claims
-from outfield.benchmark.paper import REFERENCE, Printed
+from outfield.benchmark.paper import Printed
 from outfield.benchmark.protocol import Protocol
 from outfield.benchmark.provenance import commit_in_words
 from outfield.benchmark.records import BenchmarkRun, Record
@@ -116,11 +117,11 @@ def run_json(run: BenchmarkRun, *, claims: bool = True) -> str:
     judged = check_claims(run.records, run.protocol) if claims else []
     body = {
         "format": FORMAT,
-        "protocol": asdict(run.protocol),
+        "protocol": run.protocol.plain(),
         "accuracies": run.accuracies,
         "tables": {block.name: _block_json(run, block.name) for block in blocks(run)},
         "claims": [asdict(claim) | {"verdict": claim.verdict} for claim in judged],
-        "paper": REFERENCE,
+        "paper": beside(run.protocol).reference,
         "provenance": run.provenance,
         "records": [asdict(record) for record in run.records],
     }
@@ -143,7 +144,8 @@ def _block_json(run: BenchmarkRun, name: str) -> dict[str, Any]:
 
 
 def _cell_json(cell: Cell | None, printed: Printed | None) -> dict[str, Any]:
-    paper = None if printed is None else {name: round(figure / 100, 4) for name, figure in printed._asdict().items()}
+    figures = {} if printed is None else printed._asdict()
+    paper = {name: None if figure is None else round(figure / 100, 4) for name, figure in figures.items()} or None
     return {"this_run": None if cell is None else asdict(cell), "paper": paper}
 
 

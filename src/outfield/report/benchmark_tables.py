@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from outfield.benchmark import paper
+from outfield.benchmark.beside import beside
 from outfield.benchmark.claims import MARGIN, UNTESTED, check_claims
 from outfield.benchmark.paper import AVERAGE, Printed, PrintedTable
 from outfield.benchmark.records import BenchmarkRun
@@ -47,6 +48,7 @@ class Block:
     columns: Columns
     printed: PrintedTable
     labels: Mapping[str, str]
+    whose: str = PAPER
 
 
 def blocks(run: BenchmarkRun) -> list[Block]:
@@ -57,13 +59,14 @@ def blocks(run: BenchmarkRun) -> list[Block]:
     records, protocol = run.records, run.protocol
     found = list(dict.fromkeys(record.detector for record in records))
     levels, sets = level_columns(records, protocol), set_columns(records, protocol)
+    whose = beside(protocol).label
     ours, of_id = {OURS: f"{OURS} (ours)"}, title(protocol.id)
     parts = ours | {"GaussianMixture": "GaussianMixture (ours w/o energy)", "EBM": "EBM (ours w/o MoG)"}
     ablation = [name for name in ABLATION if name in found]
     apart = ablation if len(ablation) > 1 else []
 
     def block(name: str, words: str, rows: Sequence[str], columns: Columns, labels: Mapping[str, str] = ours) -> Block:
-        return Block(name, f"{of_id} {words}", tuple(rows), columns, _printed_table(run, columns), labels)
+        return Block(name, f"{of_id} {words}", tuple(rows), columns, _printed_table(run, columns), labels, whose)
 
     def with_others(rows: Sequence[str], elsewhere: Sequence[str] = ()) -> list[str]:
         """The paper's rows, then detectors that have none: those it knows, then one's own."""
@@ -85,18 +88,14 @@ def _listed(columns: Columns) -> str:
 
 
 def _printed_table(run: BenchmarkRun, columns: Columns) -> PrintedTable:
-    """What the paper has for each column, by detector."""
-    rows: dict[str, dict[str, Printed]] = {}
-    for source in (paper.DETAILED, paper.ABLATION, paper.TABLE_1):
-        for detector, cells in source.get(run.protocol.id, {}).items():
-            rows.setdefault(detector, {}).update(cells)
+    """What is published for each column, by detector."""
     return {
         detector: {
             column: Printed(*figures)
             for column, sets in columns.items()
             if (figures := published(cells, column, sets, run.protocol)) is not None
         }
-        for detector, cells in rows.items()
+        for detector, cells in beside(run.protocol).rows.items()
     }
 
 
@@ -119,7 +118,7 @@ def table(block: Block, run: BenchmarkRun) -> Table:
     """A table of the paper, from this run, with the paper's figures beside."""
     cells = summarise(run.records, block.columns)
     rows, best = _rows(block, cells)
-    printed = any(row[1] == PAPER for row in rows)
+    printed = any(row[1] == block.whose for row in rows)
     where = f"{block.title}: {METRICS}, {_what_was_run(run, block.detectors)}"
     return Table(where, ["detector", "", *map(_heading, block.columns)], rows, 2, best, _notes(run, block, printed))
 
@@ -149,7 +148,7 @@ def _rows(
             THIS_RUN: [_means(mine.get(column)) for column in block.columns],
             OVER_SEEDS: [_spreads(mine.get(column), "over_seeds") for column in block.columns],
             OVER_BACKBONES: [_spreads(mine.get(column), "over_backbones") for column in block.columns],
-            PAPER: [_printed(printed.get(column)) for column in block.columns],
+            block.whose: [_printed(printed.get(column)) for column in block.columns],
         }
         named = [[kind, *line] for kind, line in lines.items() if kind == THIS_RUN or any(line)]
         label = block.labels.get(detector, detector)
@@ -178,7 +177,9 @@ def _spreads(cell: Cell | None, over: str) -> str:
 
 
 def _printed(cell: Printed | None) -> str:
-    return "" if cell is None else f"{cell.fpr95:.1f} / {cell.auroc:.1f}"
+    if cell is None:
+        return ""
+    return f"{'–' if cell.fpr95 is None else f'{cell.fpr95:.1f}'} / {cell.auroc:.1f}"
 
 
 def _heading(column: str) -> str:
@@ -204,12 +205,13 @@ def _notes(run: BenchmarkRun, block: Block, printed: bool) -> tuple[str, ...]:
             f"{OVER_SEEDS}: standard deviation over seeds on one backbone, root mean square over backbones; {OVER_BACKBONES}: "
             "standard deviation over backbones of the mean over seeds. Both n − 1."
         )
+    theirs = beside(run.protocol, block.detectors)
     if printed:
-        notes.append(f"{PAPER}: {paper.REFERENCE}.")
+        notes.append(f"{theirs.label}: {theirs.reference}.")
     if "GaussianMixture" in block.detectors and block.printed.get("GaussianMixture"):
         notes.append("For the mixture alone the paper prints SSD's figures.")
     if printed:
-        notes += paper.remarks(run.protocol.id, block.detectors)
+        notes += theirs.notes
     return tuple(notes)
 
 
@@ -220,16 +222,17 @@ def notes_on_sets(run: BenchmarkRun, printed: bool = False) -> tuple[str, ...]:
         run: the results.
         printed: whether the paper's figures stand beside.
     """
-    found, theirs = present(run.records, run.protocol), paper_columns(run.protocol)
+    found, theirs, who = present(run.records, run.protocol), paper_columns(run.protocol), beside(run.protocol).words
     absent = [title(name) for name in dict.fromkeys((*run.protocol.ood, *theirs[AVERAGE])) if name not in found]
     added = [title(name) for name in found if name not in theirs[AVERAGE]]
     notes = []
     if absent:
         notes.append(f"Without {', '.join(absent)}, not there in this run: means are over the other sets.")
     if added:
-        notes.append(f"With {', '.join(added)}, not in the paper: it has no figure for a mean over more than its sets.")
+        notes.append(f"With {', '.join(added)}, not in {who}: it has no figure for a mean over more than its sets.")
     if absent and printed:
-        notes.append("The paper's figures, too, are means over the other sets, where it prints each of them.")
+        whose = f"{who[:1].upper()}{who[1:]}'s"
+        notes.append(f"{whose} figures, too, are means over the other sets, where it prints each of them.")
     return tuple(notes)
 
 

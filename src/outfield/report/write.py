@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from outfield.benchmark import BenchmarkRun, paper
+from outfield.benchmark import BenchmarkRun
+from outfield.benchmark.beside import beside
 from outfield.benchmark.claims import check_claims
 from outfield.files.atomic import PathLike
 from outfield.files.paths import as_path
@@ -41,15 +42,11 @@ def write_report(
     written = [*write_tables(run, folder, claims=claims, more=more), *write_figures(run, folder / "figures", printed)]
     shown = [*all_tables(run, claims=claims).values(), *more]
     judged = check_claims(run.records, run.protocol) if claims else ()
-    remarks = (*notes, *paper.remarks(run.protocol.id, {record.detector for record in run.records}))
+    remarks = (*notes, *beside(run.protocol, {record.detector for record in run.records}).notes)
     write_page(run, shown, folder / "report.html", intro=intro, paper=printed, notes=remarks, claims=judged)
     return [folder / "report.html", *written]
 
 
 def published(run: BenchmarkRun) -> Paper:
-    """The paper's figures by detector, then by OOD set and level."""
-    found: dict[str, dict[str, tuple[float, float]]] = {}
-    for source in (paper.DETAILED, paper.ABLATION, paper.TABLE_1):
-        for name, cells in source.get(run.protocol.id, {}).items():
-            found.setdefault(name, {}).update(cells)
-    return found
+    """The paper's figures, or OpenOOD's, by detector, then by OOD set and level."""
+    return beside(run.protocol).rows

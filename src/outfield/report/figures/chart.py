@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from outfield.benchmark import BenchmarkRun
+from outfield.benchmark.summary import Figures
 from outfield.report.drawing import FAR, INK, MID, MUTED, NEAR, SIZE, Line2D, Patch, new_figure, subplots
 from outfield.report.escaping import visible
 
-Paper = Mapping[str, Mapping[str, tuple[float, float]]]
-"""(FPR95, AUROC) in percent, by detector, then by OOD set, level or "average"."""
+Paper = Mapping[str, Mapping[str, Figures]]
+"""(FPR95, AUROC) in percent, by detector, then by OOD set, level or "average"; FPR95 may be None."""
 
 LEVEL_COLOURS = {"near": NEAR, "mid": MID, "far": FAR}
 LEVEL_INKS = {"near": "#9a5b06", "mid": MID, "far": "#b02f40"}

@@ -21,7 +21,8 @@ def set_chart(run: BenchmarkRun, paper: Paper | None = None) -> Chart:
     names = [name for name in run.protocol.ood if any(record.ood == name for record in run.records)]
     paper = paper or {}
     values = [100 * record.fpr95 for record in run.records]
-    values += [cells[name][0] for cells in paper.values() for name in names if name in cells]
+    printed = [cells[name][0] for cells in paper.values() for name in names if name in cells]
+    values += [value for value in printed if value is not None]
     limit = min(100.0, 1.06 * max(values, default=1.0) + 1)
     panels = [_set_panel(run, name, paper, limit) for name in names]
     found = backbones(record.backbone for record in run.records)
@@ -73,7 +74,7 @@ def _set_panel(run: BenchmarkRun, ood: str, paper: Paper, limit: float) -> Panel
             if _several_fits(run):
                 axes.plot([means[name]] * 2, [row - 0.32, row + 0.32], color=INK, linewidth=1.2, zorder=4)
             printed = paper.get(name, {}).get(ood)
-            if printed is not None:
+            if printed is not None and printed[0] is not None:
                 ring = {
                     "color": INK,
                     "marker": "o",

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from outfield.benchmark import BenchmarkRun
+from outfield.benchmark.beside import beside
 from outfield.benchmark.claims import FAILS, HOLDS, PARTLY, UNTESTED, Claim
 from outfield.benchmark.paper import AVERAGE
 from outfield.benchmark.summary import Cell, Columns, Spread, Summary, level_columns, present, published, summarise
@@ -81,7 +82,8 @@ def facts(run: BenchmarkRun, paper: Paper) -> list[Fact]:
     if METHOD in averages:
         printed = published(paper.get(METHOD, {}), AVERAGE, sets, run.protocol)
         detail = "FPR95 / AUROC in percent"
-        detail += f"; the paper: {printed[0]:.1f} / {printed[1]:.1f}" if printed else ""
+        if printed is not None and printed[0] is not None:
+            detail += f"; the paper: {printed[0]:.1f} / {printed[1]:.1f}"
         cell = averages[METHOD]
         pair = f"{in_percent(cell.fpr95.mean)} / {in_percent(cell.auroc.mean)}"
         found.append(Fact(f"{METHOD}, average", pair, detail))
@@ -110,7 +112,7 @@ def results_section(run: BenchmarkRun, paper: Paper, notes: Sequence[str]) -> Se
     over = _over(cells)
     reading = "; the best of each column in bold, a deeper tint is better" if len(cells) > 1 else ""
     reading += f"; ± is the standard deviation over {over}" if over else ""
-    reading += "; in italics, below ours, the paper's figures" if any(printed.values()) else ""
+    reading += f"; in italics, below ours, {beside(run.protocol).words}'s figures" if any(printed.values()) else ""
     table = Headline(
         of_id=set_title(run.protocol.id),
         reading=reading,
@@ -158,7 +160,7 @@ def _row(name: str, cells: Mapping[str, Mapping[str, Cell]], columns: Columns, p
                     value=mean,
                     text=in_percent(mean),
                     spread=_spread(getattr(cells[name][column], metric)),
-                    printed=f"{figures[place]:.1f}" if figures else "",
+                    printed="" if figures is None or figures[place] is None else f"{figures[place]:.1f}",
                     best=len(means) > 1 and in_percent(mean) == in_percent(best(means.values())),
                     heat=_heat(mean, list(means.values()), best is max),
                 )

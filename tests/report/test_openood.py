@@ -1,0 +1,125 @@
+"""OpenOOD's protocols: its figures beside ours, marked as another network's, and nothing of the paper."""
+
+from __future__ import annotations
+
+import json
+
+from tests.helpers.html_tree import parse
+from tests.helpers.records import records_of
+
+import outfield as of
+from outfield.benchmark import BenchmarkRun, openood
+from outfield.benchmark.beside import beside
+from outfield.benchmark.claims import check_claims
+from outfield.benchmark.protocol import PROTOCOLS
+from outfield.benchmark.saved import load_run, save_run
+from outfield.benchmark.summary import published
+from outfield.report.benchmark_files import read_run
+from outfield.report.benchmark_tables import tables
+from outfield.report.page import page
+from outfield.report.write import published as printed_beside
+from outfield.report.write import write_report
+
+OPEN = PROTOCOLS["openood-cifar10"]
+
+
+def run_of(protocol=OPEN, names=("KNN", "MSP", "EnergyCorrected"), without=()):
+    found = [r for name in names for r in records_of(protocol, name, {"near": (40.0, 90.0), "far": (20.0, 95.0)})]
+    return BenchmarkRun(protocol, [r for r in found if r.ood not in without])
+
+
+def test_rows_are_of_our_detectors_and_of_near_and_far():
+    for name, rows in openood.ROWS.items():
+        assert name in PROTOCOLS
+        assert set(rows) <= set(of.DETECTORS)
+        for cells in rows.values():
+            assert list(cells) == ["near", "far"]
+            assert all(cell.fpr95 is None and 50 < cell.auroc < 100 for cell in cells.values())
+    ten, hundred = openood.ROWS["openood-cifar10"], openood.ROWS["openood-cifar100"]
+    assert (len(ten), len(hundred)) == (18, 15)
+    assert [ten["KNN"][level].auroc for level in ("near", "far")] == [90.6, 93.0]
+    assert [hundred["KNN"][level].auroc for level in ("near", "far")] == [80.2, 82.4]
+
+
+def test_figures_stand_below_ours_without_an_fpr95():
+    table = tables(run_of())["levels"]
+    assert table.header == ["detector", "", "near OOD", "far OOD", "average"]
+    assert [row for row in table.rows if row[1] != "this run"] == [
+        ["", "OpenOOD", "– / 88.0", "– / 90.7", ""],
+        ["", "OpenOOD", "– / 90.6", "– / 93.0", ""],
+    ]
+    assert f"OpenOOD: {openood.REFERENCE}." in table.notes
+    assert openood.NOTE in table.notes
+    assert "ResNet-18" in openood.NOTE
+    assert "own selection" in openood.NOTE
+    assert not any("paper" in note for note in table.notes)
+    assert not any(row[1] == "OpenOOD" for row in tables(run_of())["detailed"].rows)
+    assert "ablation" not in tables(run_of())
+
+
+def test_over_other_sets_there_is_no_figure():
+    run = run_of(without=("mnist",))
+    assert [row[2:] for row in tables(run)["levels"].rows if row[1] == "OpenOOD"] == [
+        ["– / 88.0", "", ""],
+        ["– / 90.6", "", ""],
+    ]
+    notes = tables(run)["levels"].notes
+    assert "Without MNIST, not there in this run: means are over the other sets." in notes
+    assert "OpenOOD's figures, too, are means over the other sets, where it prints each of them." in notes
+    more = tables(run_of(OPEN.with_ood("far", "mine")))["levels"].notes
+    assert "With mine, not in OpenOOD: it has no figure for a mean over more than its sets." in more
+
+
+def test_a_mean_of_figures_without_fpr95_has_none():
+    cells = {"a": (None, 80.0), "b": (40.0, 90.0)}
+    protocol = of.Protocol("x", ("a", "b"), (), ())
+    assert published(cells, "near", ("a", "b"), protocol) == (None, 85.0)
+    assert published({"a": (20.0, 80.0), "b": (40.0, 90.0)}, "near", ("a", "b"), protocol) == (30.0, 85.0)
+
+
+def test_the_papers_claims_and_figures_are_not_about_it():
+    run = run_of()
+    assert check_claims(run.records, OPEN) == []
+    assert beside(OPEN).rows is openood.ROWS["openood-cifar10"]
+    assert beside(OPEN, ["KNN"]).notes == (openood.NOTE,)
+    paper = beside(PROTOCOLS["cifar10"], ["KNN"])
+    assert (paper.label, paper.words) == ("paper", "the paper")
+    assert paper.rows["KNN"]["near"] == (42.3, 90.5)
+    assert paper.rows["KNN"]["svhn"] == (8.1, 98.6)
+    assert len(paper.notes) == 1
+    assert beside(PROTOCOLS["cifar10"]).notes == ()
+    own = beside(of.Protocol("photos", ("a",), (), ()))
+    assert (own.rows, own.notes) == ({}, ())
+
+
+def test_the_page_says_whose_figures_they_are():
+    run = run_of()
+    text = page(run, paper=printed_beside(run), notes=beside(OPEN).notes)
+    shown = parse(text).text
+    assert "in italics, below ours, OpenOOD's figures" in shown
+    assert openood.NOTE in shown
+    assert '<span class="paper">90.6</span>' in text
+    assert '<span class="paper">–' not in text
+    assert "; the paper:" not in text
+
+
+def test_files_and_back(tmp_path):
+    run = run_of()
+    write_report(run, tmp_path)
+    body = json.loads((tmp_path / "results.json").read_text())
+    assert body["paper"] == openood.REFERENCE
+    cell = body["tables"]["levels"]["detectors"]["KNN"]["near"]
+    assert cell["paper"] == {"fpr95": None, "auroc": 0.906}
+    assert body["tables"]["levels"]["detectors"]["EnergyCorrected"]["near"]["paper"] is None
+    assert read_run(tmp_path).protocol == OPEN
+    save_run(run, tmp_path / "run.safetensors")
+    assert load_run(tmp_path / "run.safetensors").protocol == OPEN
+    assert OPEN.key != PROTOCOLS["cifar10"].key
+
+
+def test_a_protocol_without_a_name_of_its_own_is_written_as_ever():
+    own = of.Protocol("photos", ("a",), (), ("b",), neighbours=3)
+    assert own.plain() == {"id": "photos", "near": ("a",), "mid": (), "far": ("b",), "neighbours": 3}
+    assert OPEN.plain()["name"] == "openood-cifar10"
+    assert of.Protocol(**own.plain()) == own
+    assert of.Protocol(**OPEN.plain()) == OPEN
