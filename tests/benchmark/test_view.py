@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from outfield.benchmark.view import embed
+import outfield as of
+from outfield.benchmark.view import choose, embed
 
 
 @pytest.mark.parametrize("shape", [(4, 1), (30, 1), (4, 2), (5, 80), (70, 3)])
@@ -21,3 +22,13 @@ def test_every_row_has_a_place(shape):
 def test_too_few_rows_lie_at_the_origin():
     assert not embed(np.random.default_rng(0).random((3, 5)), seed=0).any()
     assert not embed(np.ones((9, 5)), seed=0).any()
+
+
+@pytest.mark.parametrize(("sets", "share"), [(1, None), (2, 1400), (3, 700), (4, 466)])
+def test_points_are_shared_out(sets, share):
+    rows = of.FeatureSet(np.arange(3000.0)[:, None])
+    chosen = choose({str(i): rows for i in range(sets)}, seed=0)
+    assert [len(index) for index in chosen.values()] == [600] + [share] * (sets - 1)
+    assert all(bool((np.diff(index) > 0).all()) for index in chosen.values())
+    few = choose({"a": rows[:7], "b": rows[:5]}, seed=0)
+    assert (few["a"].tolist(), few["b"].tolist()) == (list(range(7)), list(range(5)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -152,8 +153,7 @@ def _checked_stand_ins(
 
 
 def _check_count(candidates: int, most: int) -> None:
-    count = sum(1 for _ in itertools.islice(_sums(candidates, most), MOST_SUMS + 1))
-    if count > MOST_SUMS:
+    if sum(math.comb(candidates, size) for size in range(1, min(most, candidates) + 1)) > MOST_SUMS:
         raise InputError(
             f"{candidates} candidates have more than {MOST_SUMS:,} sums of up to {most}; lower most_members or name fewer"
         )

@@ -1,0 +1,44 @@
+"""Which devices have units for bfloat16, and which can run the kernels."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+import torch
+
+from outfield.energy import engine
+
+GPU = torch.device("cuda:1")
+
+
+@pytest.mark.parametrize(("capability", "has"), [((7, 5), False), ((8, 0), True), ((8, 6), True), ((9, 0), True)])
+def test_a_gpu_has_units_from_ampere_on(capability, has, monkeypatch):
+    asked = []
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: asked.append(device) or capability)
+    assert engine.has_bfloat16(GPU) is has
+    assert asked == [GPU]
+
+
+def test_a_build_without_one_dnn_has_none(monkeypatch):
+    def missing():
+        raise RuntimeError("no oneDNN")
+
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", missing)
+    assert engine.has_bfloat16(torch.device("cpu")) is False
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_kernels_run_on_a_gpu_that_compiles_them(works, monkeypatch):
+    if importlib.util.find_spec("triton") is None:
+        pytest.skip("there is no Triton here")
+    from outfield.energy.engine import triton_operations
+
+    monkeypatch.setattr(triton_operations, "works", lambda device: works)
+    assert engine.has_triton(GPU) is works
+    assert engine.has_triton(torch.device("cpu")) is False
+
+
+def test_without_triton_there_are_no_kernels(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert engine.has_triton(GPU) is False
