@@ -16,6 +16,7 @@ FIRST = (8, 10.0)  # tests and seconds of the first attempt, which catches most 
 SECOND = (40, 60.0)
 LONGEST = 150.0  # seconds of tests, all attempts together
 SECONDS_A_LINE = 0.0005  # what it counts against a test that it runs one more line
+TABLES = ("tests/test_defaults.py", "tests/test_limits.py")
 FOREIGN = 3.0  # how much less the tests of another room are liked
 
 
@@ -33,13 +34,14 @@ class Choice:
     def for_mutant(self, mutant: Mutant) -> list[Test]:
         """The tests that run the changed place.
 
-        A place that runs at import has no such tests. Then, one after the other: those that run the function or
-        class around it, any function of the module, those of the room's folder, and those that run a module which
+        A place that runs at import has no such tests. Then, one after the other: those that hold defaults and limits
+        against a table, those that run the function or class around it, any function of the module, those of the room's folder, and those that run a module which
         mentions the changed name. A place that no test was seen to run falls back to the room's folder.
         """
         groups: list[Iterable[Test]]
         if mutant.at_import:
-            groups = [self._running(mutant.file, mutant.near)] if mutant.near else []
+            groups = [[test for test in self.tests.values() if test.file in TABLES]]
+            groups += [self._running(mutant.file, mutant.near)] if mutant.near else []
             groups += [self._running(mutant.file, None), self._in_folder(mutant), self._mentioning(mutant)]
         else:
             reached = self._running(mutant.file, mutant.lines) or self._running(mutant.file, mutant.statement)

@@ -49,9 +49,8 @@ def mixed(rows: Tensor, partners: Tensor, rng: np.random.Generator) -> Tensor:
 
 
 def swapped(rows: Tensor, partners: Tensor, rng: np.random.Generator) -> Tensor:
-    """z with 30 % of its coordinates, drawn for each row, from z′; at least one of each where there are two."""
-    width = rows.shape[1]
-    count = min(max(1, round(SWAPPED * width)), max(1, width - 1))
+    """z with 30 % of its coordinates, drawn for each row, from z′; at least one."""
+    count = max(1, round(SWAPPED * rows.shape[1]))
     order = torch.from_numpy(rng.random(tuple(rows.shape))).argsort(1)
     return torch.where(order < count, partners, rows)
 
