@@ -82,6 +82,39 @@ def test_files_of_features(place, tmp_path):
     assert record.auroc == of.auroc(ssd.score(test), ssd.score(a))
 
 
+def test_fractions_of_the_training_rows(place, tmp_path):
+    command = (
+        "benchmark",
+        "rows",
+        *ROWS,
+        "--near",
+        "a=a.safetensors",
+        "--far",
+        "b=b.safetensors",
+        *QUICK,
+        "--out",
+        tmp_path,
+    )
+    done = outfield(*command, "--fraction", "0.5, 1,0.02", cwd=place)
+    assert done.returncode == 0, done.stderr
+    run = load_run(tmp_path / "run.safetensors")
+    assert sorted({one.fraction for one in run.low_data}) == [0.02, 0.5, 1.0]
+    assert {one.detector for one in run.low_data} == {"MSP", "KNN", "SSD"}
+    for text in (done.stdout, (tmp_path / "tables.md").read_text(), (tmp_path / "report.html").read_text()):
+        assert "fewer training rows" in text
+    assert (tmp_path / "figures" / "fractions.png").exists()
+    outfield(*command, cwd=place)
+    assert not (tmp_path / "figures" / "fractions.png").exists()
+
+
+def test_fractions_of_training_images(place, tmp_path):
+    done = outfield("benchmark", "photos", *IMAGES, *NEAR, "--detector", "MSP", "--fraction", "0.5", "--no-report",
+                    "--out", tmp_path, cwd=place)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = load_run(tmp_path / "run.safetensors").low_data
+    assert [(one.fraction, one.detector, one.backbone) for one in found] == [(0.5, "MSP", "net"), (1.0, "MSP", "net")]
+
+
 NEAR = ("--near", "others=others")
 
 
@@ -111,6 +144,13 @@ NEAR = ("--near", "others=others")
         (("rows", *ROWS, "--near", "a=a.safetensors", "--backbone", "net.safetensors"), "leave out --backbone"),
         (("rows", *ROWS, "--near", "a", "--data", "data"), "--near a: write NAME=FOLDER, such as cats=photos/cats"),
         (("photos", *IMAGES, "--near", "x=train"), "x and the train set of"),
+        (
+            ("photos", *IMAGES, *NEAR, "--fraction", "0.1,x"),
+            "--fraction 0.1,x: write numbers above 0 and at most 1, such as",
+        ),
+        (("photos", *IMAGES, *NEAR, "--fraction", ""), "--fraction : write numbers"),
+        (("photos", *IMAGES, *NEAR, "--fraction", "0,1"), "(fraction is 0.0"),
+        (("photos", *IMAGES, *NEAR, "--fraction", "0.5,0.5"), "different numbers"),
     ],
 )
 def test_what_is_wrong_is_told_before_any_work(words, said, place, tmp_path):

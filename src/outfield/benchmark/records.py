@@ -47,6 +47,19 @@ class Record:
 
 
 @dataclass(frozen=True)
+class LowData:
+    """A detector that was fitted on a fraction of the training rows: means over the OOD sets, or why it could not be."""
+
+    fraction: float
+    backbone: str
+    detector: str
+    seed: int | None
+    fpr95: float | None = None
+    auroc: float | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
 class View:
     """Features of some samples of every set, laid out in two dimensions for the eye."""
 
@@ -76,6 +89,8 @@ class BenchmarkRun:
     set), backbones (checksum, architecture, accuracy), seconds of each stage, when it began."""
     classes: tuple[str, ...] = ()
     """Names of the ID set's classes by label, as the data has them; none where it has none."""
+    low_data: list[LowData] = field(default_factory=list)
+    """Of detectors that were fitted on fractions of the training rows; none where that was not asked for."""
 
     def __repr__(self) -> str:
         """One line: the ID set, and how many of everything there are."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from outfield.benchmark.choice import paper_detectors, perturbation
 from outfield.benchmark.fitting import TEST, TRAIN, OneBackbone, Say, Sets, log
+from outfield.benchmark.fractions import SEED, add_fractions, checked_fractions
 from outfield.benchmark.protocol import Protocol
 from outfield.benchmark.provenance import about_this_run, machine, settings
 from outfield.benchmark.records import BenchmarkRun, Key
@@ -45,6 +46,7 @@ def benchmark_features(
     allow_missing: bool = False,
     view: bool = True,
     classes: Sequence[str] = (),
+    fractions: Iterable[float] = (),
     say: Say = log.info,
 ) -> BenchmarkRun:
     """Fit every detector on each backbone's features and tell every OOD set from the ID test set.
@@ -60,6 +62,8 @@ def benchmark_features(
         allow_missing: go on without OOD sets that are not there, and say so in the provenance and the tables.
         view: lay some of the features out in two dimensions (t-SNE, seconds).
         classes: Names of the ID set's classes by label, for figures; without them a class goes by its number.
+        fractions: Of the training rows, on each of which every detector that is not given is fitted as well
+            (:mod:`outfield.benchmark.fractions`).
         say: told what is being done; logged if absent.
 
     Raises:
@@ -83,13 +87,17 @@ def benchmark_features(
     }
     for backbone, sets in used.items():
         _check_fields(backbone, sets, chosen, to_fit[backbone])
-    numbers = _seeds(seeds)
-    run, stages = _begin(protocol, chosen, numbers, given, device, view), Stages(None, machine(device)["device"])
+    numbers, shares = _seeds(seeds), checked_fractions(fractions)
+    run, stages = (
+        _begin(protocol, chosen, numbers, given, device, view, shares),
+        Stages(None, machine(device)["device"]),
+    )
     run.provenance |= {"missing": missing, "data": {}}
     run.classes = tuple(map(str, classes))
     for backbone, sets in used.items():
         one = OneBackbone(backbone, _Given(sets, present), run, stages, device, say)
         _run_backbone(one, chosen, numbers, given, view)
+        add_fractions(one, {name: chosen[name] for name in to_fit[backbone]}, numbers, shares)
         run.provenance["data"][backbone] = {part: _about_features(data) for part, data in sets.items()}
     run.provenance["stages"] = stages.summary()
     return run
@@ -107,6 +115,7 @@ def run_benchmark(
     allow_missing: bool = False,
     download: bool = False,
     view: bool = True,
+    fractions: Iterable[float] = (),
     say: Say = log.info,
 ) -> BenchmarkRun:
     """The whole way from images to records.
@@ -127,6 +136,8 @@ def run_benchmark(
         allow_missing: go on without OOD sets that are not there, and say so in the provenance and the tables.
         download: get sets that are not in the folder, where torchvision can.
         view: lay some of the features out in two dimensions (t-SNE, seconds).
+        fractions: of the training rows, on each of which every detector is fitted as well
+            (:mod:`outfield.benchmark.fractions`).
         say: told what is being done; logged if absent.
 
     Raises:
@@ -134,14 +145,14 @@ def run_benchmark(
             too, a backbone given twice, two temperatures of ODIN. Nothing was computed.
         StorageError: ``out`` cannot be written.
     """
-    chosen, numbers = _detectors(protocol, detectors), _seeds(seeds)
+    chosen, numbers, shares = _detectors(protocol, detectors), _seeds(seeds), checked_fractions(fractions)
     odin = perturbation(chosen)
     images, problems = find_images(protocol, data, download)
     missing = _left_out(protocol, problems, allow_missing)
     check_images(images)
     opened = open_backbones(backbones, device)
     stages = Stages(as_path(out, "out") / CACHE, machine(device)["device"])
-    run = _begin(protocol, chosen, numbers, {}, device, view)
+    run = _begin(protocol, chosen, numbers, {}, device, view, shares)
     say(f"reading {len(images)} sets of images")
     checksums = {name: source.fingerprint() for name, source in images.items()}
     about = {name: {"images": len(source), "sha256": checksums[name]} for name, source in images.items()}
@@ -151,7 +162,9 @@ def run_benchmark(
     for (name, backbone), given in zip(opened.items(), backbones, strict=True):
         sets = ExtractedSets(name, backbone, images, checksums, odin, stages, say, fields_needed(chosen.values()))
         run.provenance["backbones"][name] = {"sha256": backbone.fingerprint(), **notes_of(given)}
-        _run_backbone(OneBackbone(name, sets, run, stages, device, say), chosen, numbers, {}, view)
+        one = OneBackbone(name, sets, run, stages, device, say)
+        _run_backbone(one, chosen, numbers, {}, view)
+        add_fractions(one, chosen, numbers, shares)
     run.provenance["stages"] = stages.summary()
     return run
 
@@ -163,6 +176,7 @@ def _begin(
     given: Mapping[Key, Detector],
     device: str,
     view: bool,
+    fractions: Sequence[float],
 ) -> BenchmarkRun:
     """An empty run whose provenance says what is about to happen."""
     if view:
@@ -171,6 +185,8 @@ def _begin(
         raise InputError("there is no detector to run; name at least one")
     run = BenchmarkRun(protocol, provenance=about_this_run(device))
     run.provenance |= {"protocol": protocol.plain(), "seeds": seeds, "backbones": {}}
+    if fractions:
+        run.provenance["fractions"] = {"of training rows": [*fractions], "seed": SEED}
     run.provenance["detectors"] = {
         name: {"settings": settings(detector), "given": sorted({key.backbone for key in given if key.detector == name})}
         for name, detector in detectors.items()

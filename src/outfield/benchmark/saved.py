@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from outfield.benchmark.protocol import Protocol
-from outfield.benchmark.records import BenchmarkRun, Key, Record, View
+from outfield.benchmark.records import BenchmarkRun, Key, LowData, Record, View
 from outfield.energy.loop import History
 from outfield.errors import FileFormatError, OutfieldError, OutfieldWarning
 from outfield.files import atomic, storage
@@ -51,6 +51,7 @@ def save_run(run: BenchmarkRun, path: atomic.PathLike) -> None:
         "accuracies": run.accuracies,
         "provenance": run.provenance,
         "classes": list(run.classes),
+        "low_data": [asdict(one) for one in run.low_data],
     }
     storage.write(path, "benchmark run", header, tensors)
 
@@ -105,6 +106,7 @@ def load_run(path: atomic.PathLike) -> BenchmarkRun:
             header["accuracies"],
             header["provenance"],
             tuple(map(str, header.get("classes", ()))),  # files of earlier versions have none
+            [LowData(**one) for one in header.get("low_data", ())],
         )
     except (KeyError, TypeError, ValueError) as error:
         raise FileFormatError(f"{path} holds a run that this version of Outfield cannot read: {error!r}") from error

@@ -38,14 +38,16 @@ def write_results(
 ) -> None:
     """Write the run's tables, figures and page into ``folder``; print the tables."""
     from outfield.report.benchmark_tables import tables
+    from outfield.report.fractions import fraction_table
     from outfield.report.write import write_report
 
     with bar("drawing the report"):
         page, *others = write_report(run, folder, intro=intro, notes=notes, claims=claims)
-    for name, table in tables(run).items():
-        if name in ("levels", "ablation"):
-            print_table(table)
-            for note in table.notes:
-                say(note)
-            say()
+    shown = [table for name, table in tables(run).items() if name in ("levels", "ablation")]
+    fewer_rows = fraction_table(run)
+    for table in shown if fewer_rows is None else [*shown, fewer_rows]:
+        print_table(table)
+        for note in table.notes:
+            say(note)
+        say()
     log.info("%s; beside it %s", page, ", ".join(str(path.relative_to(folder)) for path in others))

@@ -16,7 +16,7 @@ from outfield.benchmark.claims import check_claims
 from outfield.benchmark.paper import Printed
 from outfield.benchmark.protocol import Protocol
 from outfield.benchmark.provenance import commit_in_words
-from outfield.benchmark.records import BenchmarkRun, Record
+from outfield.benchmark.records import BenchmarkRun, LowData, Record
 from outfield.benchmark.summary import Cell, summarise
 from outfield.errors import FileFormatError, InputError
 from outfield.files import atomic
@@ -115,7 +115,7 @@ def records_csv(run: BenchmarkRun) -> str:
 def run_json(run: BenchmarkRun, *, claims: bool = True) -> str:
     """Records, aggregated tables with the paper's figures, claims and provenance; fractions."""
     judged = check_claims(run.records, run.protocol) if claims else []
-    body = {
+    body: dict[str, Any] = {
         "format": FORMAT,
         "protocol": run.protocol.plain(),
         "accuracies": run.accuracies,
@@ -125,6 +125,8 @@ def run_json(run: BenchmarkRun, *, claims: bool = True) -> str:
         "provenance": run.provenance,
         "records": [asdict(record) for record in run.records],
     }
+    if run.low_data:
+        body["low_data"] = [asdict(one) for one in run.low_data]
     return json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
@@ -150,7 +152,9 @@ def _cell_json(cell: Cell | None, printed: Printed | None) -> dict[str, Any]:
 
 
 def read_run(source: atomic.PathLike) -> BenchmarkRun:
-    """What ``results.json`` holds of a run: protocol, records, accuracies, provenance. Scores, histories and views are not in it.
+    """What ``results.json`` holds of a run: protocol, records, accuracies, provenance and low data.
+
+    Scores, histories and views are not in it.
 
     Args:
         source: the file, or the folder that :func:`write_tables` wrote it to.
@@ -171,7 +175,8 @@ def read_run(source: atomic.PathLike) -> BenchmarkRun:
         }
         records = [Record(**record) for record in body["records"]]
         protocol = Protocol(**sides)
-        return BenchmarkRun(protocol, records, accuracies=body["accuracies"], provenance=body["provenance"])
+        found = {"accuracies": body["accuracies"], "provenance": body["provenance"]}
+        return BenchmarkRun(protocol, records, **found, low_data=[LowData(**one) for one in body.get("low_data", ())])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         if isinstance(error, FileFormatError):
             raise

@@ -14,6 +14,7 @@ from outfield.report.benchmark_files import write_tables
 from outfield.report.benchmark_tables import all_tables
 from outfield.report.comparison import comparison_table
 from outfield.report.figures import Paper, write_figures
+from outfield.report.fractions import fraction_table
 from outfield.report.page import write_page
 
 
@@ -37,8 +38,7 @@ def write_report(
         StorageError: the folder or a file in it cannot be written.
     """
     folder, printed = as_path(folder, "folder"), published(run)
-    compared = comparison_table(run)
-    more = [] if compared is None else [compared]
+    more = [table for table in (comparison_table(run), fraction_table(run)) if table is not None]
     written = [*write_tables(run, folder, claims=claims, more=more), *write_figures(run, folder / "figures", printed)]
     shown = [*all_tables(run, claims=claims).values(), *more]
     judged = check_claims(run.records, run.protocol) if claims else ()

@@ -66,6 +66,12 @@ def benchmark(
     features: Annotated[
         bool, typer.Option("--features", help="These sets are files of features; no --backbone.", rich_help_panel=OWN)
     ] = False,
+    fraction: Annotated[
+        str | None,
+        typer.Option(
+            help="Fit every detector also on these fractions of the training rows, such as 0.01,0.1,1.", metavar="F,F,…"
+        ),
+    ] = None,
     allow_missing: Annotated[
         bool, typer.Option("--allow-missing", help="Go on without OOD sets that are not there; the tables say so.")
     ] = False,
@@ -82,7 +88,7 @@ def benchmark(
     if own is not None and ood:
         raise InputError("--ood adds to a published protocol; with --id-train write --near, --mid or --far NAME=FOLDER")
     plan = published_protocol(protocol, ood or []) if own is None else own.protocol()
-    networks = _networks(backbone, features)
+    networks, fractions = _networks(backbone, features), _fractions(fraction)
     chosen = detectors_from_text(plan, detector, _settings_by_detector(setting or []))
     folder = Path(f"benchmark-{protocol}") if output is None else output
     inputs = [place for each in networks for place in backbone_file(each)] + ([] if own is None else own.inputs())
@@ -93,7 +99,8 @@ def benchmark(
     check_places(inputs, [Output("--out", folder / RUN, (".safetensors",), "runs", makes_folder=True)])
     with going_on_from(folder):
         if own is not None and features:
-            run = benchmark_features(plan, {"features": own.rows()}, detectors=chosen, seeds=seeds, device=device)
+            rows = {"features": own.rows()}
+            run = benchmark_features(plan, rows, detectors=chosen, seeds=seeds, device=device, fractions=fractions)
         else:
             run = run_benchmark(
                 plan,
@@ -105,10 +112,22 @@ def benchmark(
                 device=device,
                 allow_missing=allow_missing,
                 download=download,
+                fractions=fractions,
             )
         save_run(run, folder / RUN)
     if with_report:
         write_results(run, folder)
+
+
+def _fractions(text: str | None) -> list[float]:
+    """0.01,0.1,1 as numbers."""
+    from outfield.benchmark.fractions import checked_fractions
+
+    try:
+        return checked_fractions(float(part) for part in text.split(",")) if text is not None else []
+    except ValueError as error:
+        said = f" ({error})" if isinstance(error, InputError) else ""
+        raise InputError(f"--fraction {text}: write numbers above 0 and at most 1, such as 0.01,0.1,1{said}") from error
 
 
 def _networks(backbone: list[str] | None, features: bool) -> list[str]:

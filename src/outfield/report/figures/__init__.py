@@ -14,6 +14,7 @@ from outfield.files.atomic import PathLike, make_folder
 from outfield.files.paths import as_path
 from outfield.report.drawing import save
 from outfield.report.figures.chart import Chart, Paper, assemble, backbones
+from outfield.report.figures.fractions import fraction_chart
 from outfield.report.figures.histograms import histogram_chart
 from outfield.report.figures.overview import overview_chart
 from outfield.report.figures.roc import roc_chart
@@ -26,6 +27,7 @@ __all__ = [
     "Chart",
     "Paper",
     "charts",
+    "fraction_chart",
     "histogram_chart",
     "overview_chart",
     "roc_chart",
@@ -37,15 +39,16 @@ __all__ = [
 ]
 
 DPI = 200
-NAMES = ("histograms", "roc", "features", "training", "sets")
+NAMES = ("histograms", "roc", "features", "training", "sets", "fractions")
 """What charts are called."""
 
 
 def write_figures(run: BenchmarkRun, folder: PathLike, paper: Paper | None = None) -> list[Path]:
     """Write each chart that the run has data for as a PNG into ``folder``, which is made if need be.
 
-    ``histograms.png``, ``roc.png``, ``features.png``, ``training.png``, ``sets.png``; histograms and features are of the first
-    backbone. Each is written atomically; one that lies there from an earlier run and that this run has no data for is removed.
+    ``histograms.png``, ``roc.png``, ``features.png``, ``training.png``, ``sets.png``,
+    ``fractions.png``; histograms and features are of the first backbone. Each is written atomically; one that lies there from an
+    earlier run and that this run has no data for is removed.
 
     Args:
         run: the benchmark.
@@ -83,5 +86,5 @@ def charts(run: BenchmarkRun, paper: Paper | None = None) -> list[Chart]:
     found = [set_chart(run, paper), roc_chart(run)]
     found += [histogram_chart(run, name) for name in scored[:1]]
     found += [view_chart(run, view) for view in run.views[:1]]
-    found.append(training_chart(run))
+    found += [training_chart(run), fraction_chart(run)]
     return [chart for chart in found if chart.panels]

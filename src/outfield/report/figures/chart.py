@@ -141,7 +141,8 @@ def backbones(names: Iterable[str]) -> list[str]:
 def detectors(run: BenchmarkRun) -> list[str]:
     """Names of the detectors, in the order in which they were recorded."""
     names = [record.detector for record in run.records]
-    return list(dict.fromkeys([*names, *(key.detector for key in (*run.scores, *run.histories))]))
+    keys = [key.detector for key in (*run.scores, *run.histories)]
+    return list(dict.fromkeys([*names, *keys, *(one.detector for one in run.low_data)]))
 
 
 def looks(run: BenchmarkRun) -> dict[str, tuple[str, str]]:

@@ -29,6 +29,7 @@ HEADINGS = {
     "histograms": "Scores",
     "features": "Features",
     "training": "Training of the energies",
+    "fractions": "Fewer training rows",
 }
 """Sections of figures, in their order."""
 WORDS = {
@@ -47,6 +48,10 @@ WORDS = {
     "training": (
         "Means over each epoch. Training lowers the energy of real features and raises that of chain ends; where the two "
         "meet, the model's samples look like the data to it."
+    ),
+    "fractions": (
+        "Every detector fitted on a random part of the training rows, the same share of each class; a smaller part lies within a "
+        "larger one. Means over all OOD sets, over seeds and backbones; a line begins where a detector can be fitted."
     ),
 }
 
@@ -100,6 +105,7 @@ def draw(run: BenchmarkRun, paper: Paper | None) -> dict[str, list[Drawings]]:
         "histograms": [figures.histogram_chart(run, name) for name in scored],
         "features": [figures.view_chart(run, view) for view in run.views],
         "training": [figures.training_chart(run)],
+        "fractions": [figures.fraction_chart(run)],
     }
     return {
         name: [_drawings(chart, f"{name}-{number}") for number, chart in enumerate(found) if chart.panels]
