@@ -12,6 +12,7 @@ from tests.helpers.samples import make_set, quick
 import outfield as of
 from outfield.detectors.calibration import Calibration
 from outfield.detectors.held_out import split_off
+from outfield.files import storage
 
 TRAIN, HELD_OUT, TEST = make_set(300, seed=1), make_set(101, seed=2), make_set(60, seed=3, shift=0.5)
 MEMBERS = (of.EnergyLogits(), of.KNN(k=5), of.SSD(), of.SSD(on="spread"))
@@ -190,6 +191,27 @@ def test_large_batches_are_scored_in_the_members_own_pieces(monkeypatch):
     )
     fused.score(TEST)
     assert sizes == [7] * 8 + [4]
+
+
+@pytest.mark.parametrize("name", ["0.calibration", "sum"])
+def test_calibrations_out_of_order_are_refused(name, tmp_path):
+    of.Fused([of.MSP(), of.KNN(k=2)]).fit(TRAIN, HELD_OUT).save(tmp_path / "d.safetensors")
+    header, tensors = storage.read(tmp_path / "d.safetensors", "detector")
+    storage.write(tmp_path / "e.safetensors", "detector", header, {**tensors, name: tensors[name].flip(0)})
+    with pytest.raises(of.FileFormatError, match=f"{name} is not in ascending order"):
+        of.load(tmp_path / "e.safetensors")
+    longer = torch.cat([tensors["sum"], tensors["sum"][-1:]])
+    storage.write(tmp_path / "e.safetensors", "detector", header, {**tensors, "sum": longer})
+    with pytest.raises(of.FileFormatError, match="different numbers of rows"):
+        of.load(tmp_path / "e.safetensors")
+    header["notes"]["members"][1]["settings"]["k"] = 3
+    storage.write(tmp_path / "e.safetensors", "detector", header, tensors)
+    with pytest.raises(of.FileFormatError, match=r"member 1 is KNN\(k=3, .*but the settings say KNN\(k=2"):
+        of.load(tmp_path / "e.safetensors")
+    header["notes"]["members"].pop()
+    storage.write(tmp_path / "e.safetensors", "detector", header, tensors)
+    with pytest.raises(of.FileFormatError, match="notes on 2 members"):
+        of.load(tmp_path / "e.safetensors")
 
 
 class TestMistakes:

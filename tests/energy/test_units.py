@@ -7,7 +7,9 @@ import importlib.util
 import pytest
 import torch
 
+import outfield as of
 from outfield.energy import engine
+from outfield.energy.projection import PROJECTIONS
 
 GPU = torch.device("cuda:1")
 
@@ -42,3 +44,17 @@ def test_kernels_run_on_a_gpu_that_compiles_them(works, monkeypatch):
 def test_without_triton_there_are_no_kernels(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert engine.has_triton(GPU) is False
+
+
+def test_the_engine_says_what_it_cannot_do(monkeypatch):
+    z, labels = torch.rand(60, 4), torch.arange(60) % 2
+    model = of.CorrectedEnergy(of.MLP(hidden=8, depth=1).build(4, 0), prior=of.MixturePrior().fit(z, labels))
+    fine = (model, of.Langevin(), PROJECTIONS["sphere"])
+    assert engine.obstacle(*fine, z) is None
+    assert engine.obstacle(*fine, z.double()) == "the rows are torch.float64, not float32"
+    assert engine.obstacle(model, of.MetropolisLangevin(), PROJECTIONS["sphere"], z) == (
+        "the sampler is MetropolisLangevin, not Langevin"
+    )
+    assert "projection" in engine.obstacle(model, of.Langevin(), lambda z: z, z)
+    monkeypatch.setattr(of.MixturePrior, "well_scaled", lambda self, z: False)
+    assert "nearly singular" in engine.obstacle(*fine, z)

@@ -191,3 +191,11 @@ def test_a_threshold_at_the_largest_score_is_kept(n, tmp_path):
     assert threshold.value == n - 1
     threshold.save(tmp_path / "t.safetensors")
     assert of.Threshold.load(tmp_path / "t.safetensors").value == n - 1
+
+
+@pytest.mark.parametrize("bad", [0, -0.1, 1.1, float("nan"), "a"])
+def test_confidences_that_make_no_sense(bad):
+    threshold = of.Threshold.fit(torch.arange(50.0), keep=0.9)
+    with pytest.raises(of.InputError, match="confidence is"):
+        threshold.kept_interval(bad)
+    assert threshold.kept_interval(1.0) == (0.0, 1.0)

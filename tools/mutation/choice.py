@@ -35,8 +35,9 @@ class Choice:
         """The tests that run the changed place.
 
         A place that runs at import has no such tests. Then, one after the other: those that hold defaults and limits
-        against a table, those that run the function or class around it, any function of the module, those of the room's folder, and those that run a module which
-        mentions the changed name. A place that no test was seen to run falls back to the room's folder.
+        against a table, those that run the function or class around it, any function of the module, those of the
+        room's folder, and those that run a module which mentions the changed name. A place that no test was seen to
+        run falls back to the room's folder.
         """
         groups: list[Iterable[Test]]
         if mutant.at_import:

@@ -35,7 +35,7 @@ class TorchOperations:
         self.weights = [layer.weight.detach().to(self.products) for layer in self.linears]
         self.biases = [layer.bias.detach().to(self.products) for layer in self.linears]
         self.packed: list[tuple[Packed | None, Packed | None]] = [(None, None)] * len(self.linears)
-        self._refresh()
+        self._refresh()  # packs the first weights
 
     def _refresh(self) -> None:
         """Bring what the products use of the weights up to date."""
