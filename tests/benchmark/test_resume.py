@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from tests.helpers.fake_benchmark import (
     FITS,
     PROTOCOL,
@@ -18,8 +19,10 @@ from tests.helpers.fake_benchmark import (
     run_features,
     run_images,
 )
+from torch import nn
 
 import outfield as of
+from outfield.backbone.backbone import Backbone
 from outfield.benchmark import Key, benchmark_features, sources
 from outfield.benchmark import stages as kept_stages
 from outfield.benchmark.saved import load_run, save_run
@@ -172,6 +175,41 @@ class TestImages:
         assert kept.stage2 is None
         assert kept.head_weight.shape == (3, 8)  # not one row for each image
         assert not list((tmp_path / "cache").glob("blocks-*"))
+
+    def test_features_of_other_views_are_others(self, tmp_path):
+        backbone, chosen = FakeBackbone(), {"SSD": of.SSD(), "KNN": of.KNN(k=3, on="stage2"), "ODIN": of.ODIN()}
+        plain = run_images(tmp_path, backbone, detectors=chosen)
+        assert len(backbone.calls) == 6
+        flipped = run_images(tmp_path, backbone, detectors=chosen, views="flip")
+        assert len(backbone.calls) == 12
+        assert "views" not in plain.provenance
+        assert flipped.provenance["views"] == "flip"
+        for key, scores in flipped.scores.items():
+            assert not np.array_equal(scores["strangers"], plain.scores[key]["strangers"])
+        assert run_images(tmp_path, backbone, detectors=chosen, views=2).records == flipped.records
+        assert run_images(tmp_path, backbone, detectors=chosen, views=of.Views()).records == flipped.records
+        assert run_images(tmp_path, backbone, detectors=chosen, views="one").records == plain.records
+        assert run_images(tmp_path, backbone, detectors=chosen, views=1).records == plain.records
+        assert len(backbone.calls) == 12
+        run_images(tmp_path, backbone, detectors=chosen, views="six")
+        assert len(backbone.calls) == 18
+
+    def test_views_are_those_of_a_plain_extraction(self, tmp_path):
+        torch.manual_seed(0)
+        network = nn.Sequential(nn.Conv2d(3, 6, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 3))
+        backbone = Backbone(network, size=4, mean=(0.5,) * 3, std=(0.5,) * 3, name="tiny")
+        run = run_images(tmp_path, backbone, detectors={"SSD": of.SSD()}, views=3)
+        images = image_sets()
+        sets = {name: backbone.extract(images[name], views=3, labels=name == "train") for name in ("train", "aunts")}
+        ssd = of.SSD().fit(sets["train"])
+        np.testing.assert_array_equal(run.scores[Key("tiny", "SSD")]["aunts"], ssd.score(sets["aunts"]).numpy())
+        assert run.provenance["views"] == "3 views"
+
+    def test_wrong_views_are_found_before_any_work(self, tmp_path):
+        backbone = FakeBackbone()
+        with pytest.raises(of.InputError, match="views is 'many'"):
+            run_images(tmp_path, backbone, views="many")
+        assert not backbone.calls
 
     def test_stages_come_and_go_without_the_others(self, tmp_path, count):
         chosen = {"SSD": of.SSD(), "early": of.SSD(on="stage2")}

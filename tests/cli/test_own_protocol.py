@@ -107,6 +107,13 @@ def test_fractions_of_the_training_rows(place, tmp_path):
     assert not (tmp_path / "figures" / "fractions.png").exists()
 
 
+def test_views_of_images(place, tmp_path):
+    done = outfield("benchmark", "photos", *IMAGES, *NEAR, "--detector", "MSP", "--views", "flip", "--no-report",
+                    "--out", tmp_path, cwd=place)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert load_run(tmp_path / "run.safetensors").provenance["views"] == "flip"
+
+
 def test_fractions_of_training_images(place, tmp_path):
     done = outfield("benchmark", "photos", *IMAGES, *NEAR, "--detector", "MSP", "--fraction", "0.5", "--no-report",
                     "--out", tmp_path, cwd=place)  # fmt: skip

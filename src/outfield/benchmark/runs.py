@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from outfield.backbone.views import Views
 from outfield.benchmark.choice import paper_detectors, perturbation
 from outfield.benchmark.fitting import TEST, TRAIN, OneBackbone, Say, Sets, log
 from outfield.benchmark.fractions import SEED, add_fractions, checked_fractions
@@ -116,6 +117,7 @@ def run_benchmark(
     download: bool = False,
     view: bool = True,
     fractions: Iterable[float] = (),
+    views: Views | str | int | None = None,
     say: Say = log.info,
 ) -> BenchmarkRun:
     """The whole way from images to records.
@@ -138,6 +140,7 @@ def run_benchmark(
         view: lay some of the features out in two dimensions (t-SNE, seconds).
         fractions: of the training rows, on each of which every detector is fitted as well
             (:mod:`outfield.benchmark.fractions`).
+        views: of each image, over which its features are averaged: "flip", "six", a number, or Views; one if None.
         say: told what is being done; logged if absent.
 
     Raises:
@@ -146,7 +149,7 @@ def run_benchmark(
         StorageError: ``out`` cannot be written.
     """
     chosen, numbers, shares = _detectors(protocol, detectors), _seeds(seeds), checked_fractions(fractions)
-    odin = perturbation(chosen)
+    odin, averaged = perturbation(chosen), Views.of(views)
     images, problems = find_images(protocol, data, download)
     missing = _left_out(protocol, problems, allow_missing)
     check_images(images)
@@ -158,9 +161,12 @@ def run_benchmark(
     about = {name: {"images": len(source), "sha256": checksums[name]} for name, source in images.items()}
     run.provenance |= {"missing": missing, "data": about}
     run.provenance["odin"] = to_plain(odin)
+    if len(averaged) > 1:
+        run.provenance["views"] = str(averaged)
     run.classes = images[TEST].classes or images[TRAIN].classes or ()
+    fields = fields_needed(chosen.values())
     for (name, backbone), given in zip(opened.items(), backbones, strict=True):
-        sets = ExtractedSets(name, backbone, images, checksums, odin, stages, say, fields_needed(chosen.values()))
+        sets = ExtractedSets(name, backbone, images, checksums, odin, stages, say, fields, averaged)
         run.provenance["backbones"][name] = {"sha256": backbone.fingerprint(), **notes_of(given)}
         one = OneBackbone(name, sets, run, stages, device, say)
         _run_backbone(one, chosen, numbers, {}, view)

@@ -15,6 +15,7 @@ import numpy as np
 from torch import Tensor
 
 from outfield.backbone.backbone import Backbone, Odin
+from outfield.backbone.views import Views
 from outfield.benchmark.fitting import TEST, TRAIN, Say, Sets
 from outfield.benchmark.protocol import Protocol
 from outfield.benchmark.provenance import without_paths
@@ -43,9 +44,15 @@ class Extractor(Interface):
         ...
 
     def extract(
-        self, images: ImageSource, *, odin: Odin | None = None, labels: bool = True, stages: bool = False
+        self,
+        images: ImageSource,
+        *,
+        odin: Odin | None = None,
+        labels: bool = True,
+        stages: bool = False,
+        views: Views | None = None,
     ) -> FeatureSet:
-        """Features of every image, in order; ``stages`` is given only where a detector works on one."""
+        """Features of every image, in order; ``stages`` and ``views`` are given only where they are asked for."""
         ...
 
 
@@ -68,6 +75,7 @@ class ExtractedSets(Sets):
         stages: keeps them.
         say: told what is being done.
         fields: that detectors need; stages of the network are extracted where one is among them.
+        views: of each image, over which its features are averaged; None is the image alone.
     """
 
     def __init__(
@@ -80,14 +88,18 @@ class ExtractedSets(Sets):
         stages: Stages,
         say: Say,
         fields: Collection[str] = (),
+        views: Views | None = None,
     ) -> None:
         self.name, self.backbone, self.images, self.stages, self.say = name, backbone, images, stages, say
         self.odin = odin
+        self.views = views if views is not None and len(views) > 1 else None
+        # The image alone is not mentioned: what earlier versions kept is found.
+        averaged = {} if self.views is None else {"views": to_plain(self.views)}
         self.ood = tuple(part for part in images if part not in (TRAIN, TEST))
         weights, blocks = backbone.fingerprint(), not set(fields).isdisjoint(made_by("blocks"))
 
         def stage(what: str, part: str, **more: Any) -> Stage:
-            depends = {"images": checksums[part], "backbone": weights, **more}
+            depends = {"images": checksums[part], "backbone": weights, **averaged, **more}
             return Stage(what, {"backbone": self.name, "set": part}, depends)
 
         # The classes of OOD images are none of the backbone's.
@@ -143,9 +155,9 @@ class ExtractedSets(Sets):
         which = f" ({part})" if part in (TRAIN, TEST) else ""
         self.say(f"{self.name}: extracting features of {len(images):,} images of {images.name}{which}")
         odin, labels = self.odin if "odin" in kinds else None, part not in self.ood
-        if "blocks" not in kinds:
-            return self.backbone.extract(images, odin=odin, labels=labels)
-        return self.backbone.extract(images, odin=odin, labels=labels, stages=True)
+        asked: dict[str, Any] = {"stages": True} if "blocks" in kinds else {}
+        asked |= {} if self.views is None else {"views": self.views}
+        return self.backbone.extract(images, odin=odin, labels=labels, **asked)
 
     def _load(self, part: str, kind: str, path: Path) -> _Piece:
         header, tensors = storage.read(path, KINDS[kind])

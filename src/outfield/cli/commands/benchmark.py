@@ -72,6 +72,10 @@ def benchmark(
             help="Fit every detector also on these fractions of the training rows, such as 0.01,0.1,1.", metavar="F,F,…"
         ),
     ] = None,
+    views: Annotated[
+        str | None,
+        typer.Option(help="Average features over views of each image; each costs a pass.", metavar="flip|six|N"),
+    ] = None,
     allow_missing: Annotated[
         bool, typer.Option("--allow-missing", help="Go on without OOD sets that are not there; the tables say so.")
     ] = False,
@@ -87,6 +91,8 @@ def benchmark(
     own = own_sets(protocol, id_train, id_test, {"near": near, "mid": mid, "far": far}, data, features)
     if own is not None and ood:
         raise InputError("--ood adds to a published protocol; with --id-train write --near, --mid or --far NAME=FOLDER")
+    if features and views is not None:
+        raise InputError("--views are views of images; features have theirs already, from outfield extract --views")
     plan = published_protocol(protocol, ood or []) if own is None else own.protocol()
     networks, fractions = _networks(backbone, features), _fractions(fraction)
     chosen = detectors_from_text(plan, detector, _settings_by_detector(setting or []))
@@ -113,6 +119,7 @@ def benchmark(
                 allow_missing=allow_missing,
                 download=download,
                 fractions=fractions,
+                views=views,
             )
         save_run(run, folder / RUN)
     if with_report:
