@@ -44,7 +44,14 @@ LIMITS = {
     fields: {"MOST_STAGES": 8},
     about: {"MOST": 64, "LONGEST": 1000},
     head: {"MOST_UNEXPLAINED": 0.01},
-    claims: {"MARGIN": {"fpr95": 0.01, "auroc": 0.005}, "FAILURE": 0.1},
+    claims: {
+        "MARGIN": {"fpr95": 0.01, "auroc": 0.005},
+        "FAILURE": 0.1,
+        "HOLDS": "holds",
+        "PARTLY": "partly",
+        "FAILS": "does not hold",
+        "UNTESTED": "not tested",
+    },
     view: {"POINTS": 2000, "FIRST": 600, "WIDTH": 50},
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from outfield.benchmark.stages import Stages
+from outfield.benchmark.stages import Stage, Stages
 
 
 @pytest.fixture
@@ -38,3 +38,13 @@ def test_a_time_that_is_not_known_makes_the_sum_unknown(stages, seconds):
     assert found["seconds"] is None
     assert found["found"] is True
     assert found["sets"] == 2
+
+
+def test_what_is_not_kept_is_not_mentioned(tmp_path):
+    stage = Stage("scores", {"detector": "KNN"}, {"a": 1})
+    for stages in (Stages(None, "cpu"), Stages(tmp_path, "cpu")):
+        stages.mention(stage)
+        assert stages.log == []
+    stages.keep(stage, b"kept", lambda result, path: path.write_bytes(result), 1.5)
+    stages.mention(stage)
+    assert [(entry["found"], entry["seconds"]) for entry in stages.log] == [(False, 1.5), (True, 1.5)]

@@ -234,3 +234,11 @@ def test_the_mean_of_a_mixture_is_the_mean_of_its_means_whatever_their_size(scal
     of.MixturePrior().load_state({**state, "mean": state["mean"] + 0.9e-3 * largest})
     with pytest.raises(of.FileFormatError, match="mean must be the mean of the means"):
         of.MixturePrior().load_state({**state, "mean": state["mean"] + 1.1e-3 * largest})
+
+
+def test_a_mixture_whose_eigenvalues_are_equal_is_kept(tmp_path):
+    data = of.FeatureSet(torch.ones(20, 3), labels=torch.arange(20) % 2)
+    detector = of.SSD().fit(data)
+    assert not detector.mixture_.parameters_.eigenvalues.diff().any()
+    detector.save(tmp_path / "d.safetensors")
+    assert torch.equal(of.load(tmp_path / "d.safetensors").score(data), detector.score(data))

@@ -199,3 +199,13 @@ def test_confidences_that_make_no_sense(bad):
     with pytest.raises(of.InputError, match="confidence is"):
         threshold.kept_interval(bad)
     assert threshold.kept_interval(1.0) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("keep", "fewest"), [(0.95, 19), (0.9, 9), (0.85, 6), (0.7, 3), (0.5, 1), (0.99, 99), (0.3, 1)]
+)
+def test_the_error_names_the_fewest_scores_that_would_do(keep, fewest):
+    of.Threshold.fit(torch.arange(float(fewest)), keep=keep)
+    if fewest > 1:
+        with pytest.raises(of.TooFewSamplesError, match=rf"\b{fewest}\b"):
+            of.Threshold.fit(torch.arange(float(fewest - 1)), keep=keep)

@@ -60,7 +60,7 @@ class MixtureParameters:
     eigenvectors: Tensor
 
     @classmethod
-    def of(cls, statistics: ClassStatistics, floor: float, ridge: float = 0.0) -> MixtureParameters:
+    def of(cls, statistics: ClassStatistics, floor: float, ridge: float) -> MixtureParameters:
         """From the statistics, with eigenvalues changed by ``ridge`` and ``floor`` as :class:`MixturePrior` says."""
         n = statistics.counts.sum()
         weights = statistics.counts / n
