@@ -160,6 +160,13 @@ class TestFeatures:
 
 
 class TestImages:
+    def test_it_says_what_it_does_and_notes_where(self, tmp_path):
+        said = []
+        run_images(tmp_path, detectors=detectors("SSD"), fractions=[0.25], say=said.append)
+        assert "net: SSD on 25 % of the training rows" in said
+        notes = [json.loads(path.read_text()) for path in (tmp_path / "cache").glob("detector-*.json")]
+        assert [note["device"] for note in notes] == ["cpu", "cpu"]
+
     def test_features_are_extracted_once_and_fits_are_kept(self, tmp_path, monkeypatch):
         backbone, fits = FakeBackbone(), []
         original = of.SSD.fit

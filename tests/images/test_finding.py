@@ -39,6 +39,7 @@ def test_the_papers_protocols_name_known_sets():
         protocol = PROTOCOLS[name]
         assert protocol.id == protocol.key == name
         assert protocol.name == ""
+        assert protocol.neighbours == {"cifar10": 50, "cifar100": 200}[name]
         assert len(protocol.ood) == 6
         assert {protocol.id, *protocol.ood} == set(DATASETS) - {"mnist"}
 
@@ -60,6 +61,7 @@ def test_levels():
     assert protocol.levels == {"near": ("b",), "mid": (), "far": ("c", "d")}
     assert protocol.ood == ("b", "c", "d")
     assert protocol.level_of("d") == "far"
+    assert Protocol("a", ("b",), (), (), neighbours=1).neighbours == 1
     with pytest.raises(of.UnknownNameError, match="'a' is no OOD set of a; it has b, c, d"):
         protocol.level_of("a")
 
@@ -84,6 +86,7 @@ def test_one_more_ood_set():
         ({"near": ("a",), "mid": (), "far": ()}, "names a more than once"),
         ({"near": "bc", "mid": (), "far": ()}, "near is 'bc'"),
         ({"near": ("b",), "mid": (), "far": (), "neighbours": 0}, "neighbours is 0"),
+        ({"near": ("b",), "mid": (), "far": (), "neighbours": 1.5}, "neighbours is 1.5"),
         ({"near": ("b",), "mid": (), "far": (), "name": 3}, "name is 3"),
         ({"near": ("test",), "mid": (), "far": ()}, "is called test, as a part of the ID set is"),
         ({"near": ("b",), "mid": ("train",), "far": ()}, "is called train"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from outfield.benchmark import openood, paper
 from outfield.benchmark.paper import Printed, PrintedTable
@@ -25,8 +25,8 @@ class Beside:
     label: str
     words: str
     reference: str
-    rows: PrintedTable = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
+    rows: PrintedTable
+    notes: tuple[str, ...]
 
 
 def beside(protocol: Protocol, detectors: Iterable[str] = ()) -> Beside:

@@ -138,7 +138,7 @@ def _resampled(run: BenchmarkRun, scores: Mapping[Key, Mapping[str, Any]], resam
 
 def _joined(parts: Sequence[Sequence[Mapping[str, np.ndarray]]]) -> dict[str, np.ndarray]:
     """Means over seeds of every part of the resamples, one part after the other, for the sets that all seeds have."""
-    names = [name for name in parts[0][0] if all(name in one for one in parts[0])]
+    names = set.intersection(*(set(one) for seeds in parts for one in seeds))
     return {name: np.concatenate([np.mean([one[name] for one in seeds], 0) for seeds in parts]) for name in names}
 
 

@@ -80,7 +80,7 @@ class FractionOfSets(Sets):
 def _labels(train: FeatureSource) -> Tensor:
     """The classes of all rows (N,); one class where there are no labels."""
     if "labels" not in train.shapes:
-        return torch.zeros(len(train), dtype=torch.int64)
+        return torch.zeros(len(train))
     return torch.cat([piece["labels"] for piece in train.batches(ROWS_AT_ONCE, ["labels"])])
 
 
@@ -93,22 +93,20 @@ def add_fractions(
     rows has the reason in the place of figures.
     """
     for fraction in fractions:
-        if fraction == 1:
-            mine = [record for record in one.run.records if record.backbone == one.name]
-            one.run.low_data += [
-                found for name in detectors for found in _means([r for r in mine if r.detector == name], fraction)
-            ]
-            continue
         sets = FractionOfSets(one.sets, fraction)
         for name, detector in detectors.items():
-            one.run.low_data += _fitted_on(one, sets, fraction, name, detector, seeds)
+            if fraction == 1:
+                mine = [r for r in one.run.records if (r.backbone, r.detector) == (one.name, name)]
+                one.run.low_data += _means(mine, fraction)
+            else:
+                one.run.low_data += _fitted_on(one, sets, fraction, name, detector, seeds)
 
 
 def _fitted_on(
     one: OneBackbone, sets: Sets, fraction: float, name: str, detector: Detector, seeds: Sequence[int]
 ) -> list[LowData]:
     scratch = BenchmarkRun(one.run.protocol)
-    stages = Stages(one.stages.folder, one.stages.here["device"] or "")  # the log of the run is about all rows
+    stages = Stages(one.stages.folder, str(one.stages.here["device"]))  # the log of the run is about all rows
     one.say(f"{one.name}: {name} on {100 * fraction:g} % of the training rows")
     try:
         replace(one, sets=sets, run=scratch, stages=stages).add(name, detector, seeds)
@@ -120,10 +118,10 @@ def _fitted_on(
 def _means(records: Sequence[Record], fraction: float) -> list[LowData]:
     """Means over the OOD sets of one detector's records on one backbone, seed by seed."""
     found = []
-    for seed in dict.fromkeys(record.seed for record in records):
+    for backbone, detector, seed in dict.fromkeys((one.backbone, one.detector, one.seed) for one in records):
         mine = [record for record in records if record.seed == seed]
         fpr95, auroc = (statistics.fmean(getattr(record, metric) for record in mine) for metric in ("fpr95", "auroc"))
-        found.append(LowData(fraction, mine[0].backbone, mine[0].detector, seed, fpr95, auroc))
+        found.append(LowData(fraction, backbone, detector, seed, fpr95, auroc))
     return found
 
 

@@ -52,7 +52,7 @@ class SortedScores:
 
     def __init__(self, scores_id: Any, scores_ood: Mapping[str, Any]) -> None:
         ids = as_scores("scores_id", scores_id)
-        self._order = np.argsort(ids, kind="stable")
+        self._order = np.argsort(ids)
         self._ids = ids[self._order]
         self._oods = {name: _Sorted(self._ids, as_scores(name, scores)) for name, scores in scores_ood.items()}
 
@@ -73,7 +73,7 @@ class _Sorted:
     """Sorted OOD scores, and where each stands among the sorted ID scores."""
 
     def __init__(self, ids: np.ndarray, oods: np.ndarray) -> None:
-        self._order = np.argsort(oods, kind="stable")
+        self._order = np.argsort(oods)
         self._oods, self._pairs = oods[self._order], len(ids) * len(oods)
         self._below, self._not_above = (np.searchsorted(ids, self._oods, side) for side in ("left", "right"))
 
