@@ -395,6 +395,8 @@ class TestCutOff:
     @pytest.mark.parametrize("damage", [lambda b: b[:-7], lambda b: b[:-1] + bytes([b[-1] ^ 1]), lambda b: b""])
     def test_a_damaged_file_is_computed_again(self, damage, tmp_path, whole):
         run_images(tmp_path)
+        curves = [json.loads(note.read_text())["seconds"] for note in (tmp_path / "cache").glob("history-*.json")]
+        assert set(curves) == {0.0}  # they come with the fit
         for kind in ("scores-", "detector-", "features-", "odin-", "history-"):
             files = sorted((tmp_path / "cache").glob(f"{kind}*.safetensors"))
             assert files

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import warnings
 from fractions import Fraction
 
@@ -278,3 +280,14 @@ def test_bad_entries_are_named_by_row_and_column(rows):
     array[rows - 1, 2] = -np.inf
     with pytest.raises(of.InputError, match=rf"features\[{rows - 1}, 2\] is -inf"):
         of.FeatureSet(array)
+
+
+def test_an_array_that_must_not_be_written_is_taken_without_a_copy_or_a_warning():
+    """Torch warns of it once in a process, so this takes a process of its own."""
+    code = (
+        "import numpy as np; from outfield.files import checks; fixed = np.ones((3, 2)); fixed.flags.writeable = False; "
+        "assert checks.as_tensor('features', fixed).data_ptr() == fixed.ctypes.data"
+    )
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, timeout=120)
+    mine = np.ones((3, 2))
+    assert checks.as_tensor("features", mine).data_ptr() == mine.ctypes.data
