@@ -89,7 +89,7 @@ class TorchOperations:
 
     def head(self, h: Tensor, energy: Tensor, pull: Tensor, g: Tensor) -> None:
         last = self.linears[-1]
-        torch.addmm(last.bias.detach(), h[0].float(), last.weight.detach().T, out=energy[0]).div_(self.temperature)
+        torch.addmm(last.bias, h[0].float(), last.weight.T, out=energy[0]).div_(self.temperature)
         batch = h.shape[1] // 2
         force = 2 * self.training.l2 * energy
         force[:, :batch] += 1
