@@ -248,3 +248,9 @@ def test_endings(tmp_path):
             of.FeatureSet(good).save(tmp_path / name)
         with pytest.raises(of.InputError, match="safetensors"):
             of.FeatureSet.load(tmp_path / name)
+
+
+@pytest.mark.parametrize("rows", [[[0, 1]], [[True], [False], [True]], np.zeros((1, 1, 1), int)])
+def test_rows_are_chosen_by_a_vector(rows):
+    with pytest.raises(of.InputError, match="rows are chosen by a slice, or a vector of integers or bools"):
+        of.FeatureSet(np.eye(3))[rows]

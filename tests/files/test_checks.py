@@ -291,3 +291,15 @@ def test_an_array_that_must_not_be_written_is_taken_without_a_copy_or_a_warning(
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, timeout=120)
     mine = np.ones((3, 2))
     assert checks.as_tensor("features", mine).data_ptr() == mine.ctypes.data
+
+
+def test_odd_tensors_are_called_by_their_names():
+    nested = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(1, 3)])
+    for tensor, said in (
+        (nested, "features is a nested tensor"),
+        (torch.ones(2, 2).to_sparse(), r"features is a sparse tensor; pass features.to_dense\(\)"),
+        (torch.quantize_per_tensor(torch.ones(2, 2), 1.0, 0, torch.qint8), "features is a quantized tensor"),
+        (torch.ones(2, 2, device="meta"), "features is on the device meta"),
+    ):
+        with pytest.raises(of.InputError, match=said):
+            checks.as_tensor("features", tensor)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -209,3 +211,15 @@ def test_the_error_names_the_fewest_scores_that_would_do(keep, fewest):
     if fewest > 1:
         with pytest.raises(of.TooFewSamplesError, match=rf"\b{fewest}\b"):
             of.Threshold.fit(torch.arange(float(fewest - 1)), keep=keep)
+
+
+@pytest.mark.parametrize(
+    ("n", "keep", "confidence"), [(19, 0.95, 0.9), (200, 0.9, 0.9), (500, 0.95, 0.5), (50, 0.3, 0.99)]
+)
+def test_the_kept_share_lies_where_the_beta_distribution_says(n, keep, confidence):
+    from scipy import stats
+
+    position = math.ceil(round(keep * (n + 1), 9))
+    expected = stats.beta(position, n + 1 - position).ppf([(1 - confidence) / 2, (1 + confidence) / 2])
+    found = of.Threshold.fit(torch.arange(float(n)), keep=keep).kept_interval(confidence)
+    assert found == pytest.approx(expected.tolist(), rel=1e-9)
