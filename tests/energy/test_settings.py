@@ -19,7 +19,7 @@ def test_the_defaults_are_the_papers():
     expected = {
         "epochs": 20, "batch_size": 256, "learning_rate": 5e-6, "betas": (0.0, 0.999), "l2": 10.0, "input_noise": 1e-3,
         "start": "auto", "replay_size": 10_000, "replay_fresh": 0.05, "energy_limit": 1e4, "engine": "auto",
-        "precision": "auto",
+        "precision": "auto", "average": 0,
     }  # fmt: skip
     assert dataclasses.asdict(of.Training()) == expected
     assert dataclasses.asdict(of.EBM().training) == expected | {"learning_rate": 5e-5, "l2": 0.1}
