@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.helpers.samples import make_set, quick
 
 import outfield as of
 from outfield.energy import checkpoints
@@ -105,3 +106,21 @@ def test_nothing_is_kept_before_the_first_step(tmp_path, clock):
     assert kept(tmp_path) is None
     assert run.checks == 0
     assert not getattr(interrupt, "__notes__", [])
+
+
+@pytest.mark.parametrize(
+    ("name", "changed", "said"),
+    [
+        ("EBM", {"temperature": 0.02}, "temperature is 0.01 there and 0.02 here"),
+        ("EnergyCorrected", {"prior_temperature": 6.0}, "prior_temperature is 5.0 there and 6.0 here"),
+        ("EnergyCorrected", {"prior": of.MixturePrior(floor=1e-5)}, "prior.floor is 1e-06 there and 1e-05 here"),
+        ("EBM", {"sampler": of.Langevin(steps=2)}, "sampler.steps is 3 there and 2 here"),
+        ("EBM", {"projection": "sphere"}, "projection is 'relu_sphere' there and 'sphere' here"),
+        ("EBM", {"seed": 3}, r"seeds is \[0\] there and \[3\] here"),
+    ],
+)
+def test_a_checkpoint_of_other_settings_is_refused_and_they_are_named(name, changed, said, tmp_path):
+    data = make_set(60)
+    quick(name).fit(data, checkpoint=tmp_path / "c.safetensors")
+    with pytest.raises(of.InputError, match=said):
+        quick(name, **changed).fit(data, checkpoint=tmp_path / "c.safetensors")

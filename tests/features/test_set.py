@@ -254,3 +254,25 @@ def test_endings(tmp_path):
 def test_rows_are_chosen_by_a_vector(rows):
     with pytest.raises(of.InputError, match="rows are chosen by a slice, or a vector of integers or bools"):
         of.FeatureSet(np.eye(3))[rows]
+
+
+def test_an_archive_that_is_no_set_tells_what_it_holds(tmp_path):
+    np.savez(tmp_path / "other.npz", a=np.ones(2), b=np.ones(2))
+    with pytest.raises(
+        of.FileFormatError, match="is not a FeatureSet: it holds a, b; expected features and any of labels"
+    ):
+        of.FeatureSet.load(tmp_path / "other.npz")
+    np.savez(tmp_path / "many.npz", **{f"x{i}": np.ones(2) for i in range(7)})
+    with pytest.raises(of.FileFormatError, match="it holds x0, x1, x2, x3, x4, x5, …; expected"):
+        of.FeatureSet.load(tmp_path / "many.npz")
+    np.savez(tmp_path / "none.npz")
+    with pytest.raises(of.FileFormatError, match="it holds nothing; expected"):
+        of.FeatureSet.load(tmp_path / "none.npz")
+
+
+def test_one_set_is_joined_to_itself():
+    data = of.FeatureSet(np.eye(3), labels=[0, 1, 1], head_weight=np.ones((2, 3)), about={"views": "flip"})
+    joined = of.FeatureSet.join([data])
+    assert all(torch.equal(value, data.tensors()[name]) for name, value in joined.tensors().items())
+    assert joined.tensors().keys() == data.tensors().keys()
+    assert joined.about == {"views": "flip"}
