@@ -124,6 +124,15 @@ class TestImages:
         for key in (zero, one):
             assert np.array_equal(found.scores[key]["aunts"], first.scores[key]["aunts"])
         np.testing.assert_allclose(alone.scores[one]["aunts"], first.scores[one]["aunts"], atol=1e-3)
+        kept = [path.stem.rpartition("-")[2] for path in (tmp_path / "cache").glob("detector-*.safetensors")]
+        assert len(kept) == len(set(kept)) == 2  # the digest alone tells them apart
+
+    def test_it_says_what_it_does(self, tmp_path):
+        said = []
+        run_images(tmp_path, detectors=detectors("SSD", "EnergyCorrected"), seeds=[0, 1], say=said.append)
+        assert sum("extracting features of" in line for line in said) == 6
+        assert any(line.startswith("net: fitting SSD") for line in said)
+        assert any(line.startswith("net: fitting EnergyCorrected, seeds 0, 1") for line in said)
 
     def test_a_set_that_was_missing_is_added_without_a_fit(self, tmp_path, count):
         images = image_sets()

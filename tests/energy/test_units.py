@@ -6,9 +6,11 @@ import importlib.util
 
 import pytest
 import torch
+from torch import nn
 
 import outfield as of
 from outfield.energy import engine
+from outfield.energy.network import layers_of
 from outfield.energy.projection import PROJECTIONS
 
 GPU = torch.device("cuda:1")
@@ -58,3 +60,9 @@ def test_the_engine_says_what_it_cannot_do(monkeypatch):
     assert "projection" in engine.obstacle(model, of.Langevin(), lambda z: z, z)
     monkeypatch.setattr(of.MixturePrior, "well_scaled", lambda self, z: False)
     assert "nearly singular" in engine.obstacle(*fine, z)
+
+
+@pytest.mark.parametrize(("slope", "taken"), [(0.2, True), (1.0, True), (0.0, False), (-0.1, False)])
+def test_the_engine_takes_slopes_above_0(slope, taken):
+    network = nn.Sequential(nn.Linear(3, 4), nn.LeakyReLU(slope), nn.Linear(4, 1))
+    assert (layers_of(network) is not None) is taken

@@ -306,3 +306,14 @@ def test_without_pyarrow(tmp_path):
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "s.csv").read_text() == "score\n1.0\n1.0\n"
     assert not (tmp_path / "s.parquet").exists()
+
+
+@pytest.mark.parametrize("number", [EXACT + 1, -EXACT - 1])
+def test_integers_beside_numbers_must_be_exact(number, tmp_path):
+    columns = {"feature_0": np.array([1, number]), "feature_1": np.array([0.5, 0.5])}
+    pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "f.parquet")
+    with pytest.raises(of.InputError, match=f"'feature_0' holds {number}"):
+        of.FeatureSet.load(tmp_path / "f.parquet")
+    columns["feature_0"] = np.array([1, number - number // abs(number)])
+    pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "f.parquet")
+    assert int(of.FeatureSet.load(tmp_path / "f.parquet").features[1, 0]) == number - number // abs(number)

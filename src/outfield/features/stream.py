@@ -138,7 +138,6 @@ class FeatureStream(FeatureSource):
 
     def in_memory(self) -> FeatureSet:
         """All of it as a FeatureSet."""
-        self._check_unchanged()
         (whole,) = self._pieces(len(self), self.row_fields)
         constants: dict[str, Any] = {name: self.constant(name) for name in self._shapes if name not in self.row_fields}
         self._check_unchanged()
