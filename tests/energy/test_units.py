@@ -66,3 +66,15 @@ def test_the_engine_says_what_it_cannot_do(monkeypatch):
 def test_the_engine_takes_slopes_above_0(slope, taken):
     network = nn.Sequential(nn.Linear(3, 4), nn.LeakyReLU(slope), nn.Linear(4, 1))
     assert (layers_of(network) is not None) is taken
+
+
+@pytest.mark.parametrize("name", ["temperature", "prior_temperature"])
+def test_temperatures_that_make_no_sense_are_named(name):
+    with pytest.raises(of.InputError, match=f"^{name} is -1"):
+        of.CorrectedEnergy(nn.Linear(2, 1), **{name: -1.0})
+
+
+def test_classes_of_a_mixture_must_ascend():
+    state = of.MixturePrior().fit(torch.rand(30, 2), torch.arange(30) % 3).state()
+    with pytest.raises(of.FileFormatError, match="classes must be different, ascending"):
+        of.MixturePrior().load_state({**state, "classes": torch.tensor([0, 2, 1])})

@@ -149,3 +149,9 @@ class TestChoice:
         detector = of.SSD().fit(data)
         for found in of.feature_stand_ins(data).values():
             assert of.auroc(detector.score(data), detector.score(found)) > 0.95
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63, 2.5, None])
+def test_seeds_that_make_no_sense(seed):
+    with pytest.raises(of.InputError, match="seed is"):
+        of.feature_stand_ins(rows(), seed=seed)
