@@ -191,10 +191,11 @@ def _terms(
     columns: dict[tuple[str, str], list[Tensor]] = {key: [] for key in rows}
     with bar("scoring candidates", len(fitted), "detectors") as advance:
         for i, detector in enumerate(fitted):
-            calibration = Calibration.of(detector.score(held_out)[first])
-            for key, data in rows.items():
-                scores = detector.score(data)
-                columns[key].append(calibration.surprise(scores[second] if key == ("", "") else scores))
+            found = {key: detector.score(data) for key, data in rows.items()}
+            calibration = Calibration.of(found["", ""][first])
+            found["", ""] = found["", ""][second]
+            for key, scores in found.items():
+                columns[key].append(calibration.surprise(scores))
             advance(i + 1)
     return {key: torch.stack(found, dim=1) for key, found in columns.items()}
 
