@@ -33,6 +33,7 @@ _HOMES = {
         "DICE",
         "EBM",
         "GEN",
+        "HEAT",
         "KDE",
         "KNN",
         "LTS",

@@ -24,6 +24,13 @@ QUICK: dict[str, dict[str, object]] = {
     },
 }
 """Settings by detector name; a new detector is tested with its defaults until it needs a line here."""
+QUICK["HEAT"] = {
+    "members": (
+        of.EnergyCorrected(**QUICK["EnergyCorrected"]),  # type: ignore[arg-type]
+        of.EnergyCorrected(**QUICK["EnergyCorrected"], on="spread"),  # type: ignore[arg-type]
+        of.EnergyLogits(),
+    )
+}
 
 
 def make_head(width: int = 6, classes: int = 3) -> tuple[np.ndarray, np.ndarray]:

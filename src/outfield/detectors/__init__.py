@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # type checkers cannot look into the folder; a detector that 
     from outfield.detectors.fdbd import fDBD as fDBD
     from outfield.detectors.fused import Fused as Fused
     from outfield.detectors.gradnorm import GradNorm as GradNorm
+    from outfield.detectors.heat import HEAT as HEAT
     from outfield.detectors.kde import KDE as KDE
     from outfield.detectors.kl_matching import KLMatching as KLMatching
     from outfield.detectors.knn import KNN as KNN
