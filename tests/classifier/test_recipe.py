@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from outfield.classifier.augment import Augmentation
 from outfield.classifier.batch_norm import Split, join_batch_norms, split_batch_norms
 from outfield.classifier.learner import Learner
 from outfield.classifier.recipe import Recipe
-from outfield.config import to_plain
+from outfield.config import construct_from_text, from_plain, to_plain
 from outfield.errors import InputError
 
 
@@ -29,6 +30,39 @@ def test_the_rate_climbs_and_falls_in_steps():
     for share in (0.5, 1, 5):
         with pytest.raises(InputError, match="below the first milestone"):
             Recipe(warm_up=share)
+
+
+def test_the_rate_falls_along_half_a_cosine():
+    recipe = Recipe(epochs=20, batch_size=512, warm_up=0.15, schedule="cosine")
+    rates = [recipe.rate(epoch) for epoch in range(20)]
+    assert rates[:3] == pytest.approx([0.04, 0.16, 0.28])  # the warm-up is that of the other schedule
+    after = [0.4 * 0.5 * (1 + math.cos(math.pi * step / 17)) for step in range(17)]
+    assert rates[3:] == pytest.approx(after)
+    assert rates[3] == pytest.approx(0.4)
+    assert 0 < rates[-1] < 0.4 * 0.01
+    assert recipe.rate(20) == pytest.approx(0)
+    short = Recipe(epochs=4, batch_size=128, schedule="cosine")
+    assert [short.rate(epoch) for epoch in range(4)] == pytest.approx([0.1, 0.0853553, 0.05, 0.0146447], abs=1e-6)
+
+
+def test_milestones_say_nothing_to_a_cosine():
+    assert Recipe(schedule="cosine", warm_up=0.6, epochs=10).climb == 6  # past the first milestone of the steps
+    assert [Recipe(schedule="cosine", epochs=epochs).climb for epochs in (1, 2, 3, 200)] == [0, 1, 1, 5]
+    few, many = (Recipe(schedule="cosine", milestones=shares) for shares in ((), (0.1, 0.2, 0.3)))
+    assert [few.rate(epoch) for epoch in range(200)] == [many.rate(epoch) for epoch in range(200)]
+    for share in (1, 1.5):
+        with pytest.raises(InputError, match=r"warm_up is .* below 1$"):
+            Recipe(warm_up=share, schedule="cosine")
+
+
+def test_the_schedule_is_written_only_where_it_is_another():
+    """So that files, checkpoints and fingerprints of before there were schedules stay what they are."""
+    assert "schedule" not in to_plain(Recipe())
+    written = to_plain(Recipe(schedule="cosine"))
+    assert written["schedule"] == "cosine"
+    assert from_plain(written) == Recipe(schedule="cosine")
+    assert from_plain(to_plain(Recipe())) == Recipe() == Recipe(schedule="steps")
+    assert construct_from_text(Recipe, {"schedule": "cosine"}).schedule == "cosine"
 
 
 def test_the_defaults_are_the_papers():
@@ -75,6 +109,7 @@ NAN, INF = float("nan"), float("inf")
         ("milestones", [0.5, (0.9, 0.1), (0, 0.5), (1.5,), (NAN,), ("a",), (True,), None, "0.5"]),
         ("augmentation", ["none", None, 3, Augmentation]),
         ("precision", ["half", None, 16, torch.float32, np.array(["auto", "float32"])]),
+        ("schedule", ["step", "", None, 1, ("cosine",), np.array(["steps", "cosine"])]),
         ("compile", ["yes", None, 1, 0, np.array([True, False])]),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -102,6 +103,40 @@ def test_a_checkpoint_of_another_training_is_refused(train, test, tmp_path):
     storage.write(tmp_path / "c.safetensors", "detector", {}, {})
     with pytest.raises(FileFormatError, match="holds a detector"):
         train_classifier(train, test, TINY, short, checkpoint=checkpoint)
+
+
+def test_a_checkpoint_knows_its_schedule(train, tmp_path):
+    checkpoint = TrainingCheckpoint(tmp_path / "c.safetensors")
+    short = Recipe(**{**RECIPE.__dict__, "epochs": 1})
+    train_classifier(train, None, TINY, short, checkpoint=checkpoint)
+    with pytest.raises(InputError, match="not the same: schedule of the recipe"):
+        train_classifier(train, None, TINY, replace(short, schedule="cosine"), checkpoint=checkpoint)
+
+
+def test_a_checkpoint_of_before_there_were_schedules_and_shares_goes_on(train, trained, test, tmp_path):
+    """Its recipe has no schedule, and its identity does not speak of images that are held out."""
+
+    def stop(curve):
+        if len(curve) == 2:
+            raise KeyboardInterrupt
+
+    path = tmp_path / "c.safetensors"
+    with pytest.raises(KeyboardInterrupt):
+        train_classifier(train, test, TINY, RECIPE, seed=3, checkpoint=TrainingCheckpoint(path), progress=stop)
+    header, tensors = storage.read(path, "classifier training")
+    assert "schedule" not in header["identity"]["recipe"]
+    del header["identity"]["hold_out"]
+    storage.write(path, "classifier training", {name: header[name] for name in ("identity", "curve")}, tensors)
+    again = train_classifier(train, test, TINY, RECIPE, seed=3, checkpoint=TrainingCheckpoint(path))
+    assert same(weights(trained), weights(again))
+
+
+def test_the_rates_of_the_schedule_are_used(train, monkeypatch):
+    seen = []
+    epoch = Learner.epoch
+    monkeypatch.setattr(Learner, "epoch", lambda self, data, e, rate: seen.append(rate) or epoch(self, data, e, rate))
+    train_classifier(train, None, TINY, replace(RECIPE, schedule="cosine"))
+    assert seen == pytest.approx([0.05, 0.05 * 0.8535534, 0.025, 0.05 * 0.1464466])
 
 
 def test_a_checkpoint_knows_its_test_images(train, test, tmp_path):

@@ -76,6 +76,21 @@ def test_training_tells_what_it_did_and_goes_on_from_its_checkpoint(data, networ
     assert len(notes["curve"]["loss"]) == notes["recipe"]["epochs"] == 4
 
 
+def test_a_recipe_is_judged_on_held_out_training_images_and_not_on_the_test_set(data, tmp_path):
+    alone = tmp_path / "alone"  # a folder without the test images: they are not even opened
+    alone.mkdir()
+    (alone / "cifar10_train.npz").write_bytes((data / "cifar10_train.npz").read_bytes())
+    done = outfield("train", "cifar10", "--data", alone, "-o", tmp_path / "n.safetensors", "--set", "epochs=4",
+                    "--set", "schedule=cosine", "--hold-out", 0.2, *TINY)  # fmt: skip
+    assert "160 images of 4 classes, 0.2 of each held out" in done.stderr
+    notes = of.load_classifier(tmp_path / "n.safetensors")[2]
+    assert notes["recipe"]["schedule"] == "cosine"
+    assert notes["held_out"]["images"] == 32
+    assert f"held-out accuracy {100 * notes['held_out']['accuracy']:.2f} % on 32 training images" in done.stdout
+    assert "test accuracy" not in done.stdout
+    assert notes["curve"]["test_accuracy"] == [None] * 4
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="signals differ")
 def test_an_interrupted_training_goes_on_where_it_stopped(data, tmp_path):
     command = [
@@ -219,6 +234,9 @@ def test_a_kept_run_comes_back_whole(data, networks, tmp_path):
         (["train", "cifar10", "--data", "{data}", "-o", "n.safetensors", "--set", "epoch=3"], 2, "no setting epoch"),
         (["train", "cifar10", "--data", "{data}", "-o", "n.safetensors", "--checkpoint", "n.safetensors"], 2, "are both"),
         (["train", "cifar10", "--data", "{data}", "-o", "n.safetensors", "--set", "augmentation=none"], 2, "augmentation is"),
+        (["train", "cifar10", "--data", "{data}", "-o", "n.safetensors", "--hold-out", "1"], 2, "hold_out is 1"),
+        (["train", "cifar10", "--data", "{data}", "-o", "n.safetensors", "--hold-out", "0"], 2, "hold_out is 0"),
+        (["train", "cifar10", "--data", "{data}", "-o", "n.safetensors", "--hold-out", "0.99"], 2, "none would be left"),
         (["train", "svhn", "--data", "{data}", "-o", "n.safetensors"], 3, "svhn_train.npz"),
         (["train", "{data}/lsun.npz", "-o", "n.safetensors"], 2, "no labels"),
         (["train", "{data}/cifar10_train.npz", "-o", "n.safetensors", "--architecture", "resnet0", "-s", "batch_size=9"], 2,

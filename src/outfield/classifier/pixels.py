@@ -54,6 +54,12 @@ class Pixels:
             return Pixels(self.images.to(device), self.labels.to(device), self.name)
         return self
 
+    def select(self, chosen: Tensor) -> Pixels:
+        """The images for which ``chosen``, bool (N,), is true."""
+        index = chosen.nonzero().flatten().to(self.images.device)
+        images = self.images[index].contiguous(memory_format=torch.channels_last)
+        return Pixels(images, self.labels[index.to(self.labels.device)], self.name)
+
     def statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Mean and standard deviation of each channel, in [0, 1], from the counts of the 256 values."""
         values = torch.arange(256, dtype=torch.float64) / 255

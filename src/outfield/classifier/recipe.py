@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 from outfield.classifier.augment import Augmentation, are_numbers
 from outfield.config import configurable, require, require_number
 
 PRECISIONS = ("auto", "float32", "bfloat16")
+SCHEDULES = ("steps", "cosine")
 
 
 @configurable
 @dataclass(frozen=True)
 class Recipe:
-    """SGD with Nesterov momentum and a learning rate that falls in steps; defaults as in the paper, which gives no batch size.
+    """SGD with Nesterov momentum and a learning rate that falls; defaults as in the paper, which gives no batch size.
 
     A large batch is faster, and imitates batches of ``small_batch`` images: batch normalisation takes its statistics over equal
     parts of the batch, none smaller than that, and the rate is multiplied by the number of parts, after a warm-up. Where the
@@ -26,14 +30,18 @@ class Recipe:
         small_batch: images of the batch that a larger one imitates; 0 to take ``batch_size`` as it is.
         learning_rate: of a batch that imitates none.
         warm_up: share of the training, rounded up to epochs, over which a multiplied rate climbs from a tenth of its height;
-            smaller than the first milestone.
+            smaller than the first milestone, where there are milestones.
         momentum: of Nesterov.
         weight_decay: on every parameter.
-        milestones: shares of the training after which the rate is divided by ten.
+        milestones: shares of the training after which the rate is divided by ten; only of the schedule "steps".
         augmentation: of the training images.
         precision: "float32", "bfloat16", or "auto": bfloat16 on a GPU that has it.
         compile: pass the network through torch.compile; "auto" does so on a GPU where the run is long enough to pay for it.
+        schedule: how the rate falls after the warm-up: "steps", at the milestones, or "cosine", from its height towards 0
+            along half a cosine, a little after each epoch.
     """
+
+    added_settings: ClassVar[Mapping[str, Any]] = MappingProxyType({"schedule": "steps"})
 
     epochs: int = 200
     batch_size: int = 512
@@ -46,6 +54,7 @@ class Recipe:
     augmentation: Augmentation = Augmentation()
     precision: str = "auto"
     compile: str | bool = "auto"
+    schedule: str = "steps"
 
     def __post_init__(self) -> None:
         require_number("epochs", self.epochs, least=1, whole=True)
@@ -59,13 +68,10 @@ class Recipe:
         require(are_numbers(self.milestones), "milestones", self.milestones, "a list of shares of the training")
         good = all(0 < share <= 1 for share in self.milestones) and list(self.milestones) == sorted(self.milestones)
         require(good, "milestones", self.milestones, "shares of the training in (0, 1], ascending")
-        first = min(self.milestones, default=1.0)
-        require(
-            self.warm_up < first,
-            "warm_up",
-            self.warm_up,
-            f"a share of the training below the first milestone, {first:g}",
-        )
+        known = isinstance(self.schedule, str) and self.schedule in SCHEDULES
+        require(known, "schedule", self.schedule, f"one of {', '.join(SCHEDULES)}")
+        limit = "1" if self.schedule == "cosine" else f"the first milestone, {self._first_fall:g}"
+        require(self.warm_up < self._first_fall, "warm_up", self.warm_up, f"a share of the training below {limit}")
         require(
             callable(self.augmentation) and not isinstance(self.augmentation, type),
             "augmentation",
@@ -76,6 +82,11 @@ class Recipe:
         require(known, "precision", self.precision, f"one of {', '.join(PRECISIONS)}")
         said = isinstance(self.compile, bool) or (isinstance(self.compile, str) and self.compile == "auto")
         require(said, "compile", self.compile, "true, false or auto")
+
+    @property
+    def _first_fall(self) -> float:
+        """Share of the training by which the warm-up must be over."""
+        return 1.0 if self.schedule == "cosine" else min(self.milestones, default=1.0)
 
     @property
     def parts(self) -> int:
@@ -96,14 +107,20 @@ class Recipe:
     def climb(self) -> int:
         """Epochs of warm-up: none without a multiplied rate, and none in a training so short that the rate already falls."""
         epochs = math.ceil(self.warm_up * self.epochs) if self.parts > 1 else 0
-        return epochs if epochs < min(self.milestones, default=1.0) * self.epochs else 0
+        return epochs if epochs < self._first_fall * self.epochs else 0
 
     def rate(self, epoch: int) -> float:
         """The learning rate of an epoch, counted from 0.
 
+        With the schedule "cosine" it is height · ½ (1 + cos(π (epoch − climb) / (epochs − climb))) after the warm-up.
+
         >>> [round(Recipe().rate(epoch), 4) for epoch in (0, 5, 99, 100, 150)]
         [0.04, 0.4, 0.4, 0.04, 0.004]
+        >>> [round(Recipe(batch_size=128, schedule="cosine").rate(epoch), 4) for epoch in (0, 50, 100, 150, 199)]
+        [0.1, 0.0854, 0.05, 0.0146, 0.0]
         """
         if epoch < self.climb:
             return self.height * (0.1 + 0.9 * epoch / self.climb)
+        if self.schedule == "cosine":
+            return self.height * 0.5 * (1 + math.cos(math.pi * (epoch - self.climb) / (self.epochs - self.climb)))
         return self.height * 0.1 ** sum(epoch >= share * self.epochs for share in self.milestones)

@@ -7,7 +7,7 @@ with the draws it would have made.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from torch import nn
 from outfield.backbone.architectures import Classifier, has_small_stem, save_classifier, split_name
 from outfield.backbone.input import check_size
 from outfield.classifier.curve import Curve
+from outfield.classifier.hold_out import HeldOut, split_off
 from outfield.classifier.learner import Learner
 from outfield.classifier.pixels import Pixels, check_source
 from outfield.classifier.recipe import Recipe
@@ -48,18 +49,22 @@ class TrainingCheckpoint:
 
 @dataclass(frozen=True)
 class TrainedClassifier:
-    """A trained network in evaluation mode, on the device it was trained on, and how it came about."""
+    """A trained network in evaluation mode, on the device it was trained on, and how it came about.
+
+    ``held_out`` is None where no training images were kept out.
+    """
 
     network: nn.Module
     classifier: Classifier
     curve: Curve
     recipe: Recipe
     seed: int
+    held_out: HeldOut | None = None
 
     def save(self, path: atomic.PathLike, images: ImageSource) -> None:
         """Write weights, architecture and where they come from to one file, atomically."""
         device = next(self.network.parameters()).device
-        notes = {
+        notes: dict[str, Any] = {
             "recipe": to_plain(self.recipe),
             "seed": self.seed,
             "images": {"name": images.name, "n": len(images), "sha256": images.fingerprint()},
@@ -68,6 +73,8 @@ class TrainedClassifier:
             "torch": torch.__version__,
             "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         }
+        if self.held_out is not None:
+            notes["held_out"] = asdict(self.held_out)
         save_classifier(path, self.classifier, self.network.state_dict(), notes)
 
 
@@ -82,6 +89,7 @@ def train_classifier(
     test_every: int = 1,
     checkpoint: TrainingCheckpoint | None = None,
     progress: Callable[[Curve], None] | None = None,
+    hold_out: float | None = None,
 ) -> TrainedClassifier:
     """Train a classifier from fresh weights.
 
@@ -98,9 +106,13 @@ def train_classifier(
         checkpoint: a file in which the running training is kept, and from which it goes on if it exists. Also written when
             ``progress`` raises.
         progress: called after every epoch with the curve so far.
+        hold_out: share of the training images of each class, above 0 and below 1, that is kept out of the training. The
+            accuracy on them is told at the end (``held_out`` of the result), so that recipes can be compared without a look
+            at the test images. Which images these are does not depend on ``seed``.
 
     Raises:
-        InputError: images and classifier do not fit, or the checkpoint belongs to another training.
+        InputError: images and classifier do not fit, ``hold_out`` is not such a share or leaves a class without images, or
+            the checkpoint belongs to another training.
         DivergenceError: the loss is no longer finite.
     """
     require(isinstance(classifier, Classifier), "classifier", classifier, "an outfield.Classifier")
@@ -108,14 +120,16 @@ def train_classifier(
     require_number("seed", seed, least=0, most=2**63 - 1, whole=True)
     seed = int(seed)
     pixels = train if isinstance(train, Pixels) else Pixels.of(train, classifier.size)
-    held_out = test if isinstance(test, Pixels | None) else Pixels.of(test, classifier.size)
-    _check(pixels, held_out, classifier, recipe, test_every)
+    tested = test if isinstance(test, Pixels | None) else Pixels.of(test, classifier.size)
+    pixels, held_out = (pixels, None) if hold_out is None else split_off(pixels, hold_out)
+    _check(pixels, [data for data in (tested, held_out) if data is not None], classifier, recipe, test_every)
     steps = recipe.epochs * (len(pixels) // recipe.batch_size)
     learner = Learner(classifier, recipe, seed, resolve_device(device), steps)
     curve, identity = Curve(), {}
     if checkpoint is not None:
         check_output(checkpoint.path, storage.ENDINGS, "checkpoint")
-        identity = _identity(pixels, held_out, classifier, recipe, seed)
+        identity = _identity(pixels, tested, classifier, recipe, seed)
+        identity["hold_out"] = None if hold_out is None else float(hold_out)
         if Path(checkpoint.path).exists():
             curve = _restore(learner, checkpoint, identity)
 
@@ -125,10 +139,10 @@ def train_classifier(
             storage.write(checkpoint.path, "classifier training", header, learner.state())
 
     pixels = pixels.to(learner.device)
-    held_out = None if held_out is None else held_out.to(learner.device)
+    tested = None if tested is None else tested.to(learner.device)
     written = time.monotonic()
     while len(curve) < recipe.epochs:
-        _one_epoch(learner, pixels, held_out, curve, test_every)
+        _one_epoch(learner, pixels, tested, curve, test_every)
         if checkpoint is not None and (len(curve) == recipe.epochs or time.monotonic() - written >= checkpoint.seconds):
             keep()
             written = time.monotonic()
@@ -138,7 +152,10 @@ def train_classifier(
             except BaseException:
                 keep()
                 raise
-    return TrainedClassifier(learner.finish(), classifier, curve, learner.recipe, seed)
+    judged = None
+    if hold_out is not None and held_out is not None:
+        judged = HeldOut(float(hold_out), len(held_out), learner.accuracy(held_out))
+    return TrainedClassifier(learner.finish(), classifier, curve, learner.recipe, seed, judged)
 
 
 def _one_epoch(learner: Learner, train: Pixels, test: Pixels | None, curve: Curve, test_every: int) -> None:
@@ -211,17 +228,18 @@ def _identity(train: Pixels, test: Pixels | None, classifier: Classifier, recipe
     }
 
 
-def _check(train: Pixels, test: Pixels | None, classifier: Classifier, recipe: Recipe, test_every: int) -> None:
-    for data in (train, test):
-        if data is not None and int(data.labels.max()) >= classifier.classes:
+def _check(train: Pixels, looked_at: Sequence[Pixels], classifier: Classifier, recipe: Recipe, test_every: int) -> None:
+    for data in (train, *looked_at):
+        if int(data.labels.max()) >= classifier.classes:
             top = int(data.labels.max())
             raise InputError(f"{data.name} has labels up to {top} but the classifier has {classifier.classes} classes")
     if len(train) < recipe.batch_size:
         raise InputError(f"batch_size is {recipe.batch_size} but there are only {len(train)} training images; lower it")
-    if test is not None and tuple(test.images.shape[2:]) != tuple(classifier.size):
-        raise InputError(
-            f"{test.name} has images of {tuple(test.images.shape[2:])} but the network takes {classifier.size}"
-        )
+    for data in looked_at:
+        if tuple(data.images.shape[2:]) != tuple(classifier.size):
+            raise InputError(
+                f"{data.name} has images of {tuple(data.images.shape[2:])} but the network takes {classifier.size}"
+            )
     require_number("test_every", test_every, least=1, whole=True)
 
 

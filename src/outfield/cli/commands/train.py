@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 @command(
     "outfield train cifar10 --data data --out cifar10.safetensors",
     "outfield train photos/train --test photos/test --out photos.safetensors --architecture resnet18 --size 64 --set epochs=60",
+    "outfield train cifar10 --data data --out trial.safetensors --hold-out 0.1 --set schedule=cosine",
     "outfield train digits.npz --out digits.safetensors --architecture test_resnet --set epochs=5 --set batch_size=128 "
     "--device cpu",
 )
@@ -62,6 +63,14 @@ def train(
         typer.Option(help="Keep the running training here, and go on from it if it exists; beside --out if absent."),
     ] = None,
     test_every: Annotated[int, typer.Option(min=1, help="Epochs between two looks at the test images.")] = 1,
+    hold_out: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SHARE",
+            help="Keep this share of each class of the training images out, and tell the accuracy on them at the end, to choose "
+            "a recipe by; a named set's test images are then left alone.",
+        ),
+    ] = None,
     device: Device = "auto",
 ) -> None:
     """Train a classifier on images with the paper's recipe: SGD with Nesterov momentum, random resized crops and flips."""
@@ -78,17 +87,21 @@ def train(
         numbers if seeds > 1 else None,
     )
 
+    from outfield.classifier.hold_out import check_share
     from outfield.classifier.recipe import Recipe
     from outfield.classifier.train import TrainingCheckpoint, classifier_for, train_classifier
     from outfield.config import construct_from_text
     from outfield.devices import resolve_device
 
     recipe: Recipe = construct_from_text(Recipe, setting_texts(setting))
+    if hold_out is not None:
+        check_share(hold_out)
     place = resolve_device(device)
     with bar("reading the images"):
-        source, held_out = _training_images(images, test, data, download)
+        source, tested = _training_images(images, test, data, download, with_test=hold_out is None)
         classifier, pixels = classifier_for(source, architecture, size, small_images)
     about = f"{architecture} on {len(pixels):,} images of {classifier.classes} classes"
+    about += "" if hold_out is None else f", {hold_out:g} of each held out,"
     for number in numbers:
         target, mine = for_seed(output, number), for_seed(kept, number)
         log.info("training %s for %d epochs on %s, seed %d", about, recipe.epochs, place, number)
@@ -101,7 +114,7 @@ def train(
         ):
             trained = train_classifier(
                 pixels,
-                held_out,
+                tested,
                 classifier,
                 recipe,
                 seed=number,
@@ -109,11 +122,13 @@ def train(
                 test_every=test_every,
                 checkpoint=TrainingCheckpoint(mine),
                 progress=_telling(recipe, advance, check),
+                hold_out=hold_out,
             )
         trained.save(target, images=source)
         if checkpoint is None:
             mine.unlink(missing_ok=True)
-        say(f"{target}: {trained.curve.last()}, {sum(trained.curve.seconds):.0f} s")
+        judged = "" if trained.held_out is None else f", {trained.held_out}"
+        say(f"{target}: {trained.curve.last()}{judged}, {sum(trained.curve.seconds):.0f} s")
 
 
 def _telling(recipe: Recipe, advance: Advance, check: Callable[[], None]) -> Callable[[Curve], None]:
@@ -129,21 +144,22 @@ def _telling(recipe: Recipe, advance: Advance, check: Callable[[], None]) -> Cal
 
 
 def _training_images(
-    images: str, test: str | None, data: Path | None, download: bool
+    images: str, test: str | None, data: Path | None, download: bool, *, with_test: bool
 ) -> tuple[ImageSource, ImageSource | None]:
+    """Training images and, where they are named, or asked for and known by the set's name, test images."""
     from outfield.images.files import open_images
     from outfield.images.finding import find
 
     train = open_images(images) if data is None else find(images, "train", data, download)
     if test is not None:
-        held_out = open_images(test)
-    elif data is not None:
-        held_out = find(images, "test", data, download)
+        tested = open_images(test)
+    elif data is not None and with_test:
+        tested = find(images, "test", data, download)
     else:
         return train, None
-    if train.classes and held_out.classes and train.classes != held_out.classes:
-        others = sorted(set(train.classes) ^ set(held_out.classes))
+    if train.classes and tested.classes and train.classes != tested.classes:
+        others = sorted(set(train.classes) ^ set(tested.classes))
         raise InputError(
             f"training and test images are of different classes: {', '.join(others[:5])} only in one of them"
         )
-    return train, held_out
+    return train, tested
