@@ -21,6 +21,7 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())  # who wants to se
 _HOMES = {
     "backbone.architectures": ("Classifier", "load_classifier", "save_classifier"),
     "backbone.backbone": ("Backbone", "Odin"),
+    "backbone.perturb": ("Perturb",),
     "backbone.views": ("Views",),
     "benchmark": ("BenchmarkRun", "benchmark_features", "paper_detectors", "run_benchmark"),
     "benchmark.evaluation": ("Result", "evaluate"),
@@ -55,6 +56,7 @@ _HOMES = {
         "GaussianMixture",
         "GradNorm",
         "KLMatching",
+        "Mahalanobis",
         "MaxLogit",
         "NNGuide",
         "OpenMax",

@@ -2,6 +2,7 @@
 
 from outfield.backbone.architectures import Classifier, load_classifier, save_classifier
 from outfield.backbone.backbone import Backbone, Odin
+from outfield.backbone.perturb import Perturb
 from outfield.backbone.views import Views
 from outfield.benchmark import BenchmarkRun, benchmark_features, paper_detectors, run_benchmark
 from outfield.benchmark.evaluation import Result, evaluate
@@ -36,6 +37,7 @@ from outfield.detectors import (
     GaussianMixture,
     GradNorm,
     KLMatching,
+    Mahalanobis,
     MaxLogit,
     NNGuide,
     OpenMax,
@@ -137,6 +139,7 @@ __all__ = [
     "ImageSource",
     "InputError",
     "KLMatching",
+    "Mahalanobis",
     "Langevin",
     "MaxLogit",
     "MetropolisLangevin",
@@ -150,6 +153,7 @@ __all__ = [
     "OutfieldError",
     "OutfieldWarning",
     "PerClassGaussian",
+    "Perturb",
     "Prior",
     "Protocol",
     "ReAct",

@@ -126,10 +126,10 @@ class TestFiles:
 
     def test_notes(self, written, tmp_path):
         header, tensors = written
-        for notes in ({}, {"members": 3}, {"members": [1, 2, 3]}):
-            self.refused(tmp_path, {**header, "notes": notes}, tensors, "notes on its members")
         members = header["notes"]["members"]
-        self.refused(tmp_path, {**header, "notes": {"members": members[:2]}}, tensors, "notes on 3 members, not 2")
+        for notes in ({}, {"members": 3}, {"members": members[:2]}, {"members": [*members, members[2]]}):
+            self.refused(tmp_path, {**header, "notes": notes}, tensors, "notes on 3 members")
+        self.refused(tmp_path, {**header, "notes": {"members": [1, 2, 3]}}, tensors, "member 0, SSD")
         other = [{**members[0], "settings": {"floor": 0.5}}, *members[1:]]
         self.refused(
             tmp_path, {**header, "notes": {"members": other}}, tensors, r"member 0 is SSD\(floor=0.5.*settings say"

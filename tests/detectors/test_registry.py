@@ -89,7 +89,7 @@ def test_an_unknown_name_is_no_attribute():
     assert 3 not in DETECTORS
 
 
-@pytest.mark.parametrize("name", ["Mahalanobis", "", None, 3, ["KNN"]])
+@pytest.mark.parametrize("name", ["Mahalonobis", "", None, 3, ["KNN"]])
 def test_an_unknown_detector_lists_the_known(name):
     with pytest.raises(of.UnknownNameError, match="there are " + ", ".join(DETECTORS)):
         DETECTORS[name]

@@ -19,6 +19,7 @@ from outfield.backbone.extraction import Extraction
 from outfield.backbone.input import Input, as_tuple, check_names
 from outfield.backbone.loader import read
 from outfield.backbone.odin import Odin
+from outfield.backbone.perturb import Perturb
 from outfield.backbone.views import Views
 from outfield.backbone.weights import PICKLES, Trained, Weights, from_library, from_our_file, from_weights
 from outfield.config import require, require_number
@@ -220,6 +221,7 @@ class Backbone:
         stages: bool = False,
         views: Views | str | int | None = None,
         odin: Odin | None = None,
+        perturb: Perturb | None = None,
         labels: bool = True,
         batch_size: int = 512,
         workers: int | None = None,
@@ -240,6 +242,8 @@ class Backbone:
                 copies), a number of them, or :class:`outfield.Views`; ``about`` of the set says which. The time grows with their
                 number.
             odin: give ``odin_logits`` too, at the cost of a backward pass and another forward pass.
+            perturb: give every field at the image that :class:`outfield.Perturb` makes of it, by a detector's gradient; at the
+                same cost, and not together with ``odin``. ``about`` of the set says so.
             labels: attach the images' labels, where they have any. Not for OOD images: their classes are others.
             batch_size: images that the network is given at once, at most; halved, with a warning, where memory ends. A CPU is
                 given fewer large ones, which is no slower there.
@@ -261,6 +265,11 @@ class Backbone:
             raise InputError(f"there is no image in {images.name}")
         require_number("batch_size", batch_size, least=1, whole=True)
         require(odin is None or isinstance(odin, Odin), "odin", odin, "an outfield.Odin, or None")
+        require(perturb is None or isinstance(perturb, Perturb), "perturb", perturb, "an outfield.Perturb, or None")
+        if odin is not None and perturb is not None:
+            raise InputError(
+                "odin and perturb both move the images, each in its own way; extract twice, with one of them each"
+            )
         for name, flag in (("labels", labels), ("stages", stages)):
             require(isinstance(flag, bool | np.bool_), name, flag, "True or False")
         given = images.labels if labels else None
@@ -268,7 +277,7 @@ class Backbone:
             self._check_names(images)
         device = self.device
         extraction = Extraction(
-            self.network, device, self.input, self.head, odin, precision, bool(stages), Views.of(views)
+            self.network, device, self.input, self.head, odin, precision, bool(stages), Views.of(views), perturb
         )
         rows = extraction.at_once(batch_size)
         batches = read(images, self.input.size, rows, workers, pinned=device.type == "cuda")

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from outfield.backbone.input import Input
 from outfield.backbone.observer import Observer, logits_of
 from outfield.backbone.odin import Odin
+from outfield.backbone.perturb import Perturb
 from outfield.backbone.seeding import Seeded
 from outfield.backbone.undisturbed import arithmetic, undisturbed
 from outfield.backbone.views import Views
@@ -52,6 +53,7 @@ class Extraction:
             weights are not float32 runs as it is.
         stages: give what the network's blocks give, too.
         views: of each image, over which all fields are averaged; the image alone if None.
+        perturb: give all fields at the image that this perturbs.
     """
 
     def __init__(
@@ -64,8 +66,10 @@ class Extraction:
         precision: str = "auto",
         stages: bool = False,
         views: Views | None = None,
+        perturb: Perturb | None = None,
     ) -> None:
         self.network, self.device, self.expects, self.odin = network, device, expects, odin
+        self.perturb = perturb
         own = next((p.dtype for p in network.parameters() if p.is_floating_point()), torch.float32)
         self._half = _autocast_type(precision, own, device)
         self._prepare = expects.preparation(device, own, layout_of(network))
@@ -114,9 +118,10 @@ class Extraction:
         return {name: value for name, value in found.items() if value is not None}
 
     def about(self) -> dict[str, str]:
-        """What is known of the fields once the network has run: the views, and the module behind each stage."""
+        """What is known of the fields once the network has run: the views, the perturbation, the module behind each stage."""
         stages = {f"stage{i}": name for i, name in enumerate(self._observe.stage_names, 1)}
-        return {"views": str(self.views), **stages}
+        perturbed = {} if self.perturb is None else {"perturb": str(self.perturb)}
+        return {"views": str(self.views), **perturbed, **stages}
 
     def _on_device(self) -> contextlib.AbstractContextManager[object]:
         return torch.cuda.device(self.device) if self.device.type == "cuda" else contextlib.nullcontext()
@@ -167,7 +172,19 @@ class Extraction:
             total = {name: total[name] + fields[name] for name in total if name in fields} or fields
         return {name: value / len(self.views) for name, value in total.items()} if len(self.views) > 1 else total
 
+    def _perturbed(self, images: Tensor) -> Tensor:
+        """Images moved as :class:`Perturb` does; as they are where features are not finite, and the batch is done again."""
+        if self.perturb is None:
+            return images
+        with torch.enable_grad():
+            features = self._observe.features_of(images.requires_grad_())
+            if features is None:
+                return images.detach()
+            with torch.autocast(self.device.type, enabled=False):
+                return self.perturb.perturb(images, features).detach()
+
     def _fields_of(self, images: Tensor) -> Fields:
+        images = self._perturbed(images)
         if self.odin is None:
             seen = self._observe(images)
         else:

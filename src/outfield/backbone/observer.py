@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from outfield.backbone.blocks import Block, find_blocks
 from outfield.backbone.feature_maps import find_map, is_close, tolerance
-from outfield.backbone.watching import Call, Taps, Trace, copied, is_linear, pooled_input
+from outfield.backbone.watching import Call, Taps, Trace, copied, first_tensor, is_linear, pooled_input
 from outfield.errors import InputError, OutfieldWarning
 
 
@@ -92,12 +92,38 @@ class Observer:
         with self._taps.listening() as caught:
             logits = logits_of(self.network(images), len(images))
         if caught.features is None or not self._taps.is_complete(caught):
-            raise InputError(
-                f"{type(self.network).__name__} took another way through its layers than in the first batch; features can "
-                "only be read from a network that takes the same way for all images"
-            )
+            raise self._other_way()
         stages = tuple(caught.stages[place.module] for place in self._taps.stages)
         return Seen(caught.features, caught.spread, logits, stages)
+
+    def features_of(self, images: Tensor) -> Tensor | None:
+        """The features (N, D) alone, in float32 and with the graph that leads to them, in a forward pass.
+
+        The very first pass of all finds where to look, so that this is then the second one. None where it does not find that
+        because features are not finite.
+        """
+        if self._taps is None:
+            with torch.no_grad():
+                self(images.detach().clone())  # a network may write to what it is given
+        if self._taps is None:
+            return None
+        found: list[Tensor | None] = []
+        hook = self._taps.head.register_forward_pre_hook(
+            lambda module, args, kwargs: found.append(first_tensor((*args, *kwargs.values()))), with_kwargs=True
+        )
+        try:
+            logits_of(self.network(images), len(images))
+        finally:
+            hook.remove()
+        if not found or found[-1] is None:
+            raise self._other_way()
+        return pooled_input(self._taps.head, found[-1]).float()
+
+    def _other_way(self) -> InputError:
+        return InputError(
+            f"{type(self.network).__name__} took another way through its layers than in the first batch; features can "
+            "only be read from a network that takes the same way for all images"
+        )
 
     def _search(self, images: Tensor) -> Seen:
         said = getattr(self.network, "num_prefix_tokens", None)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:  # type checkers cannot look into the folder; a detector that 
     from outfield.detectors.logits import MSP as MSP
     from outfield.detectors.logits import ODIN as ODIN
     from outfield.detectors.logits import EnergyLogits as EnergyLogits
+    from outfield.detectors.mahalanobis import Mahalanobis as Mahalanobis
     from outfield.detectors.mixture import SSD as SSD
     from outfield.detectors.mixture import GaussianMixture as GaussianMixture
     from outfield.detectors.nci import NCI as NCI

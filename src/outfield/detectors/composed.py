@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +12,6 @@ from torch import Tensor
 from outfield.detectors.base import LARGEST, Batch, Detector
 from outfield.detectors.state import take
 from outfield.errors import FileFormatError, OutfieldError
-from outfield.features.fields import spaces
 from outfield.features.set import FeatureSource
 
 
@@ -35,8 +34,8 @@ class ComposedDetector(Detector):
     scales_: Tensor
 
     @abstractmethod
-    def _recipe(self, fields: Collection[str]) -> Sequence[Detector]:
-        """Fresh members for data that has these fields; before any data is seen, those that are there in any case."""
+    def _recipe(self) -> Sequence[Detector]:
+        """Fresh members, as the settings say."""
 
     @abstractmethod
     def _combine(self, terms: Tensor) -> Tensor:
@@ -44,7 +43,7 @@ class ComposedDetector(Detector):
 
     def _all(self) -> Sequence[Detector]:
         """The members, fitted where this detector is."""
-        return self.members_ if self._fitted else self._recipe(())
+        return self.members_ if self._fitted else self._recipe()
 
     @property
     def needs_to_fit(self) -> tuple[str, ...]:
@@ -56,8 +55,7 @@ class ComposedDetector(Detector):
         return tuple(dict.fromkeys(name for one in self._all() for name in one.needs_to_score))
 
     def _fit(self, train: FeatureSource) -> None:
-        members = self._recipe(train.row_fields)
-        self.members_ = tuple(member.to(self._device).fit(train) for member in members)
+        self.members_ = tuple(member.to(self._device).fit(train) for member in self._recipe())
         scores = torch.stack([member.score(train).double() for member in self.members_], dim=1)
         spread = scores.std(dim=0, correction=0)
         self.means_, self.scales_ = scores.mean(0), torch.where(spread > 0, spread, 1.0)
@@ -106,16 +104,13 @@ class ComposedDetector(Detector):
 
     def _load_notes(self, notes: dict[str, Any]) -> None:
         headers = notes.get("members")
-        if not isinstance(headers, list) or not all(isinstance(header, dict) for header in headers):
-            raise FileFormatError("there must be notes on its members")
+        count = len(self._recipe())
+        if not isinstance(headers, list) or len(headers) != count:
+            raise FileFormatError(f"there must be notes on {count} members")
         self._headers = headers
 
     def _load_state(self, state: dict[str, Tensor]) -> None:
-        settings = [header.get("settings") for header in self._headers]
-        fields = [one.get("on", "features") for one in settings if isinstance(one, dict)]
-        members = self._recipe([name for name in fields if name in spaces()])
-        if len(members) != len(self._headers):
-            raise FileFormatError(f"there must be notes on {len(members)} members, not {len(self._headers)}")
+        members = self._recipe()
         self.members_ = tuple(self._rebuilt_member(i, member, state) for i, member in enumerate(members))
         if self._width != self.members_[0]._width:
             raise FileFormatError(f"width is {self._width}, but {self.members_[0]._width} in its first member")

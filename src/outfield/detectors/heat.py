@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -70,7 +70,7 @@ class HEAT(ComposedDetector):
         require_number("beta", self.beta, least=0)
         require_number("seed", self.seed, least=0, whole=True)
 
-    def _recipe(self, fields: Collection[str]) -> Sequence[Detector]:
+    def _recipe(self) -> Sequence[Detector]:
         return tuple(self._fresh(member) for member in self.members)
 
     def _fresh(self, member: Detector) -> Detector:
