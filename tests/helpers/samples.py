@@ -11,6 +11,7 @@ QUICK_NETWORK = of.MLP(hidden=16, depth=1)
 QUICK: dict[str, dict[str, object]] = {
     "KNN": {"k": 5},
     "NNGuide": {"k": 3},
+    "CombOOD": {"k": 5},
     "Mahalanobis": {"layers": ("features",)},  # these samples have no stages
     "EBM": {
         "network": QUICK_NETWORK,

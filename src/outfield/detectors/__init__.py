@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # type checkers cannot look into the folder; a detector that 
     from outfield.detectors.class_gaussians import PerClassGaussian as PerClassGaussian
     from outfield.detectors.clipping import VRA as VRA
     from outfield.detectors.clipping import ReAct as ReAct
+    from outfield.detectors.combood import CombOOD as CombOOD
     from outfield.detectors.confidence import GEN as GEN
     from outfield.detectors.confidence import Entropy as Entropy
     from outfield.detectors.confidence import MaxLogit as MaxLogit
