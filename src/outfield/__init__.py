@@ -47,6 +47,7 @@ _HOMES = {
         "SHE",
         "SSD",
         "VRA",
+        "Auto",
         "CombOOD",
         "CosineMean",
         "Detector",

@@ -231,7 +231,7 @@ class TestSettings:
         assert [*chosen] == ["EBM", "KNN"]
         assert (chosen["EBM"].training.epochs, chosen["KNN"].k) == (3, 200)
         chosen = detectors_from_text(PROTOCOLS["cifar100"], None, {"KNN": {"k": "20"}})
-        assert (list(chosen), chosen["KNN"].k) == (list(ROWS), 20)
+        assert (list(chosen), chosen["KNN"].k) == (["Auto", *ROWS], 20)
 
     def test_wrong_ones_given_in_python_are_found_before_any_work(self, count):
         for wrong, said in (

@@ -89,7 +89,8 @@ class TestFitAuto:
         stand_ins = {"near": {"turned": data["turned"]}, "far": {"blocks": data["blocks"]}}
         expected = of.choose(data["train"], data["val"], stand_ins, seed=2)
         found = of.load(files / "auto.safetensors")
-        assert found.fingerprint() == expected.detector.fingerprint()
+        assert isinstance(found, of.Auto)
+        assert torch.equal(found.score(data["svhn"]), expected.detector.score(data["svhn"]))
         assert f"chose {' + '.join(expected.best.members)}, the best of {len(expected.trials):,} sums" in done.stderr
         threshold = of.Threshold.load(files / "t.safetensors")
         assert torch.allclose(threshold.reference.float(), found.sum_.scores.float())
@@ -108,8 +109,8 @@ class TestFitAuto:
         )
         assert done.returncode == 0, done.stderr
         assert "they are made of features, which tell less than images do" in done.stderr
-        expected = of.choose(of.FeatureSet.load(files / "train.npz"))
-        assert of.load(files / "alone.safetensors").fingerprint() == expected.detector.fingerprint()
+        expected, svhn = of.choose(of.FeatureSet.load(files / "train.npz")), of.FeatureSet.load(files / "svhn.npz")
+        assert torch.equal(of.load(files / "alone.safetensors").score(svhn), expected.detector.score(svhn))
         assert len(of.Threshold.load(files / "t2.safetensors").reference) == 20
 
     def test_a_fused_detector_calibrates_on_held_out_rows(self, files):
@@ -127,7 +128,7 @@ class TestFitAuto:
     @pytest.mark.parametrize(
         ("words", "said"),
         [
-            (("auto", "--set", "k=3"), "--set cannot be used with auto"),
+            (("auto", "--set", "k=3"), "Auto has no setting k; it has most_members, held_out, seed"),
             (
                 ("auto", "--seeds", "2", "--checkpoint", "{f}/c.safetensors"),
                 "--checkpoint and --seeds cannot be used with auto",

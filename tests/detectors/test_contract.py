@@ -232,11 +232,10 @@ def test_a_missing_field_is_named(name, train_set, test_set):
 
 @every
 def test_only_what_is_needed_is_needed(name, train_set, test_set):
-    needs = {"features", *(field for need in quick(name).needs_to_fit for field in fields_of(need))}
+    needs = {"features", *(field for need in quick(name).needs_to_fit for field in fields_of(need)), *quick(name).uses}
     train = of.FeatureSet(**{f: v for f, v in train_set.tensors().items() if f in needs})
-    test = of.FeatureSet(
-        **{f: v for f, v in test_set.tensors().items() if f in {"features", *quick(name).needs_to_score}}
-    )
+    to_score = {"features", *quick(name).fit(train).needs_to_score}
+    test = of.FeatureSet(**{f: v for f, v in test_set.tensors().items() if f in to_score})
     assert torch.equal(quick(name).fit(train).score(test), quick(name).fit(train_set).score(test_set))
 
 

@@ -9,6 +9,7 @@ from outfield.features.head import HEAD, HEAD_FIELDS
 
 QUICK_NETWORK = of.MLP(hidden=16, depth=1)
 QUICK: dict[str, dict[str, object]] = {
+    "Auto": {"most_members": 2},
     "KNN": {"k": 5},
     "NNGuide": {"k": 3},
     "CombOOD": {"k": 5},

@@ -9,15 +9,21 @@ from outfield.benchmark.paper import ROWS
 from outfield.benchmark.protocol import Protocol
 from outfield.config import construct_from_text
 from outfield.detectors import DETECTORS
+from outfield.detectors.auto import Auto
 from outfield.detectors.base import Detector
 from outfield.detectors.knn import KNN
 from outfield.detectors.logits import ODIN
 from outfield.errors import InputError
 
 
+def default_detectors(protocol: Protocol) -> dict[str, Detector]:
+    """What a benchmark runs unless told otherwise: the detector to use, then those of the paper's tables."""
+    return {"Auto": Auto(), **paper_detectors(protocol)}
+
+
 def paper_detectors(protocol: Protocol) -> dict[str, Detector]:
     """The detectors of the paper's tables with its settings for this ID set, not fitted, by name."""
-    return detectors_from_text(protocol, None, {})
+    return detectors_from_text(protocol, ROWS, {})
 
 
 def detectors_from_text(
@@ -27,14 +33,14 @@ def detectors_from_text(
 
     Args:
         protocol: the ID set and its OOD sets.
-        names: which detectors; those of the paper's tables if None or empty.
+        names: which detectors; those of :func:`default_detectors` if None or empty.
         settings: by detector, then by name, such as ``{"KNN": {"k": "20"}, "EBM": {"training.epochs": "5"}}``.
 
     Raises:
         UnknownNameError: there is no such detector.
         InputError: a setting that the detector does not have or does not take, or one of a detector that was not chosen.
     """
-    chosen = list(dict.fromkeys(names or ROWS))
+    chosen = list(dict.fromkeys(names or ("Auto", *ROWS)))
     classes = {name: DETECTORS[name] for name in (*chosen, *settings)}
     idle = [name for name in settings if name not in chosen]
     if idle:

@@ -10,26 +10,32 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from outfield.backbone.backbone import accuracy
+from outfield.benchmark.held_out import HELD_OUT, STAND_IN
 from outfield.benchmark.provenance import settings
 from outfield.benchmark.records import BenchmarkRun, Key, Record, View
 from outfield.benchmark.sources import code_of
 from outfield.benchmark.stages import Stage, Stages
 from outfield.benchmark.view import lay_out
 from outfield.config import arguments, construct
+from outfield.detectors.auto import Auto
 from outfield.detectors.base import Detector
 from outfield.detectors.learned import LearnedEnergy
 from outfield.detectors.saved import load
+from outfield.detectors.summed import Summed
 from outfield.energy.loop import History
 from outfield.errors import FileFormatError, InputError, OutfieldWarning
 from outfield.features.set import FeatureSource
 from outfield.files import storage
 from outfield.scores.metrics import Separation
+from outfield.stand_in import StandIns
 
 Say = Callable[[str], None]
 log = logging.getLogger(__name__)
@@ -39,9 +45,17 @@ TRAIN, TEST = "train", "test"
 
 
 class Sets(ABC):
-    """Features of every set of one backbone, by name: "train" and "test" of the ID set, and the OOD sets."""
+    """Features of every set of one backbone, by name: "train" and "test" of the ID set, and the OOD sets.
+
+    Attributes:
+        ood: names of the OOD sets.
+        has_held_out: whether there are held-out ID rows, too (:mod:`outfield.benchmark.held_out`).
+        stand_ins: the level of each set that stands for OOD data, by its name.
+    """
 
     ood: tuple[str, ...]
+    has_held_out: bool = False
+    stand_ins: Mapping[str, str] = MappingProxyType({})
 
     @abstractmethod
     def __getitem__(self, name: str) -> FeatureSource:
@@ -95,7 +109,7 @@ class OneBackbone:
         fitted = functools.cache(lambda: dict(given) if given else self._fitted(detector, fits))
         for seed in wanted:
             key = Key(self.name, name, seed)
-            needs = detector.needs_to_score
+            needs = (*detector.needs_to_score, *detector.uses)
             scores = {
                 self._shown(part): self._scores(key, part, needs, fits[seed], lambda seed=seed: fitted()[seed])  # type: ignore[misc]
                 for part in (TEST, *self.sets.ood)
@@ -104,6 +118,9 @@ class OneBackbone:
             self.run.records += [self._record(key, scores, ood) for ood in self.sets.ood]
             if learned:
                 self.run.histories[key] = self._history(key, fits[seed], lambda seed=seed: fitted()[seed])  # type: ignore[misc]
+            if isinstance(detector, Auto):
+                members = self._members(key, fits[seed], lambda seed=seed: fitted()[seed])  # type: ignore[misc]
+                self.run.provenance.setdefault("chosen", {}).setdefault(name, {})[self.name] = members
         if not fitted.cache_info().currsize:
             for fit in fits.values():
                 self.stages.mention(fit)
@@ -116,15 +133,40 @@ class OneBackbone:
             self.stages.keep(stage, found, _save_history, 0.0)
         return found
 
+    def _members(self, key: Key, fit: Stage, detector: Callable[[], Detector]) -> list[str]:
+        """What a detector chose, in words."""
+        stage = Stage("members", asdict(key), {"fit": fit.digest})
+        found = self.stages.find(stage, _load_members)
+        if found is None:
+            found = list(detector().names)  # type: ignore[attr-defined]
+            self.stages.keep(stage, found, _save_members, 0.0)
+        return found
+
     def _shown(self, part: str) -> str:
         return self.run.protocol.id if part == TEST else part
 
     def _fit_stage(self, name: str, detector: Detector, seed: int | None) -> Stage:
         built = settings(detector) | ({} if seed is None else {"seed": seed})
         about = asdict(Key(self.name, name, seed))
-        learned = (detector.on, *detector.needs_to_fit)
+        learned = (detector.on, *detector.needs_to_fit, *detector.uses)
         depends = {"train": self.sets.identity(TRAIN, learned), "settings": built, "class": code_of(detector)}
-        return Stage("detector", about, depends)
+        beside = {part: self.sets.identity(part, learned) for part in self._beside(detector)}
+        return Stage("detector", about, depends | ({"beside": beside} if beside else {}))
+
+    def _beside(self, detector: Detector) -> list[str]:
+        """The sets that a detector is given when it is fitted, besides the training rows."""
+        if not isinstance(detector, Summed) or not self.sets.has_held_out:
+            return []
+        return [HELD_OUT, *(self.sets.stand_ins if isinstance(detector, Auto) else ())]
+
+    def _fit(self, detector: Detector, train: FeatureSource) -> Detector:
+        beside = {part: self.sets[part] for part in self._beside(detector)}
+        given: dict[str, Any] = {"held_out": beside.pop(HELD_OUT)} if beside else {}
+        if beside:
+            named = {part.removeprefix(STAND_IN): rows for part, rows in beside.items()}
+            levels = {part.removeprefix(STAND_IN): self.sets.stand_ins[part] for part in beside}
+            given["stand_ins"] = StandIns(named, levels)
+        return detector.fit(train, **given)
 
     def _fitted(self, detector: Detector, fits: Mapping[int | None, Stage]) -> dict[int | None, Detector]:
         """Fitted detectors by seed, found or fitted."""
@@ -136,7 +178,7 @@ class OneBackbone:
         if found is None:
             train = self.sets[TRAIN]  # a stage of its own: its time is not counted twice
             self.say(f"{self.name}: fitting {type(fresh).__name__}")
-            found = self.stages.make(fits[None], lambda: fresh.fit(train), _save_detector)
+            found = self.stages.make(fits[None], lambda: self._fit(fresh, train), _save_detector)
         return {None: found}
 
     def _fit_seeds(self, fresh: LearnedEnergy, fits: Mapping[int, Stage]) -> dict[int | None, Detector]:
@@ -268,6 +310,14 @@ def _save_history(history: History, path: Path) -> None:
 def _load_history(path: Path) -> History:
     header, _ = storage.read(path, "history", dict.fromkeys((part.name for part in fields(History)), list))
     return History(**header)
+
+
+def _save_members(members: list[str], path: Path) -> None:
+    storage.write(path, "members", {"members": members}, {})
+
+
+def _load_members(path: Path) -> list[str]:
+    return [str(name) for name in storage.read(path, "members", {"members": list})[0]["members"]]
 
 
 def _save_scores(scores: np.ndarray, path: Path) -> None:

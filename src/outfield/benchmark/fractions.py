@@ -62,6 +62,7 @@ class FractionOfSets(Sets):
 
     def __init__(self, sets: Sets, fraction: float) -> None:
         self._sets, self._fraction, self.ood = sets, fraction, sets.ood
+        self.has_held_out, self.stand_ins = sets.has_held_out, sets.stand_ins
         self._train: Part | None = None
 
     def __getitem__(self, name: str) -> FeatureSource:

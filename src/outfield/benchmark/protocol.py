@@ -9,7 +9,7 @@ from outfield.config import require, require_number
 from outfield.errors import InputError, UnknownNameError
 
 LEVELS = ("near", "mid", "far")
-PARTS = ("train", "test")
+PARTS = ("train", "test", "held_out")
 """Of the ID set; no OOD set goes by one of these names."""
 
 
@@ -26,7 +26,7 @@ class Protocol:
         name: what it goes by among :data:`PROTOCOLS`, where that is not the ID set's name.
 
     Raises:
-        InputError: no OOD set at all, one that is called "train" or "test", or a set that is named twice.
+        InputError: no OOD set at all, one that is called "train", "test" or "held_out", or a set that is named twice.
     """
 
     id: str

@@ -6,9 +6,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from outfield.backbone.views import Views
-from outfield.benchmark.choice import paper_detectors, perturbation
+from outfield.benchmark.choice import default_detectors, perturbation
 from outfield.benchmark.fitting import TEST, TRAIN, OneBackbone, Say, Sets, log
 from outfield.benchmark.fractions import SEED, add_fractions, checked_fractions
+from outfield.benchmark.held_out import HELD_OUT, held_out_count, split_features, split_images
+from outfield.benchmark.held_out import SEED as HELD_OUT_SEED
 from outfield.benchmark.protocol import Protocol
 from outfield.benchmark.provenance import about_this_run, machine, settings
 from outfield.benchmark.records import BenchmarkRun, Key
@@ -48,6 +50,7 @@ def benchmark_features(
     view: bool = True,
     classes: Sequence[str] = (),
     fractions: Iterable[float] = (),
+    held_out: int | None = None,
     say: Say = log.info,
 ) -> BenchmarkRun:
     """Fit every detector on each backbone's features and tell every OOD set from the ID test set.
@@ -55,7 +58,7 @@ def benchmark_features(
     Args:
         protocol: which OOD sets there are, and how near they are.
         sets_by_backbone: by a backbone's name its features: "train" and "test" of the ID set, and each OOD set by name.
-        detectors: settings of each detector by the name to report; :func:`paper_detectors` if None.
+        detectors: settings of each detector by the name to report; :func:`outfield.benchmark.choice.default_detectors` if None.
         fitted: detectors that are fitted already, by backbone, name and seed; they are scored, and no other seed of theirs is
             fitted on that backbone. The provenance lists them as ``given``. Where all are given, "train" is not needed.
         seeds: of learned detectors, which train all their seeds side by side; a number n means 0 to n − 1.
@@ -65,6 +68,8 @@ def benchmark_features(
         classes: Names of the ID set's classes by label, for figures; without them a class goes by its number.
         fractions: Of the training rows, on each of which every detector that is not given is fitted as well
             (:mod:`outfield.benchmark.fractions`).
+        held_out: how many of the ID test rows calibrate Auto and Fused and are not judged; a tenth, at most 1,000, where one of
+            them runs and nothing is said. A set called "held_out" is taken instead.
         say: told what is being done; logged if absent.
 
     Raises:
@@ -83,7 +88,11 @@ def benchmark_features(
     missing = _missing_features(protocol, sets_by_backbone, to_fit, allow_missing)
     present = tuple(ood for ood in protocol.ood if ood not in missing)
     used = {
-        backbone: {part: sets[part] for part in (TRAIN, TEST, *present) if part in sets}
+        backbone: split_features(
+            {part: sets[part] for part in (TRAIN, TEST, HELD_OUT, *present) if part in sets},
+            TEST,
+            held_out_count(held_out, [chosen[name] for name in to_fit[backbone]], len(sets[TEST])),
+        )
         for backbone, sets in sets_by_backbone.items()
     }
     for backbone, sets in used.items():
@@ -118,6 +127,7 @@ def run_benchmark(
     view: bool = True,
     fractions: Iterable[float] = (),
     views: Views | str | int | None = None,
+    held_out: int | None = None,
     say: Say = log.info,
 ) -> BenchmarkRun:
     """The whole way from images to records.
@@ -132,7 +142,7 @@ def run_benchmark(
             set, and each OOD set.
         backbones: what :meth:`outfield.backbone.backbone.Backbone.open` takes, or backbones.
         out: folder for results; made if it is not there.
-        detectors: settings of each detector by the name to report; :func:`paper_detectors` if None.
+        detectors: settings of each detector by the name to report; :func:`outfield.benchmark.choice.default_detectors` if None.
         seeds: of learned detectors, which train all their seeds side by side; a number n means 0 to n − 1.
         device: where backbones and detectors run.
         allow_missing: go on without OOD sets that are not there, and say so in the provenance and the tables.
@@ -141,6 +151,8 @@ def run_benchmark(
         fractions: of the training rows, on each of which every detector is fitted as well
             (:mod:`outfield.benchmark.fractions`).
         views: of each image, over which its features are averaged: "flip", "six", a number, or Views; one if None.
+        held_out: how many of the ID test images calibrate Auto and Fused, are what stand-ins are made of, and are not judged; a
+            tenth, at most 1,000, where one of them runs and nothing is said.
         say: told what is being done; logged if absent.
 
     Raises:
@@ -153,6 +165,8 @@ def run_benchmark(
     images, problems = find_images(protocol, data, download)
     missing = _left_out(protocol, problems, allow_missing)
     check_images(images)
+    count = held_out_count(held_out, chosen.values(), len(images[TEST]))
+    images, levels = split_images(images, TEST, count, chosen.values())
     opened = open_backbones(backbones, device)
     stages = Stages(as_path(out, "out") / CACHE, machine(device)["device"])
     run = _begin(protocol, chosen, numbers, {}, device, view, shares)
@@ -161,12 +175,14 @@ def run_benchmark(
     about = {name: {"images": len(source), "sha256": checksums[name]} for name, source in images.items()}
     run.provenance |= {"missing": missing, "data": about}
     run.provenance["odin"] = to_plain(odin)
+    if count:
+        run.provenance["held_out"] = {"images": count, "seed": HELD_OUT_SEED}
     if len(averaged) > 1:
         run.provenance["views"] = str(averaged)
     run.classes = images[TEST].classes or images[TRAIN].classes or ()
     fields = fields_needed(chosen.values())
     for (name, backbone), given in zip(opened.items(), backbones, strict=True):
-        sets = ExtractedSets(name, backbone, images, checksums, odin, stages, say, fields, averaged)
+        sets = ExtractedSets(name, backbone, images, checksums, odin, stages, say, fields, averaged, levels)
         run.provenance["backbones"][name] = {"sha256": backbone.fingerprint(), **notes_of(given)}
         one = OneBackbone(name, sets, run, stages, device, say)
         _run_backbone(one, chosen, numbers, {}, view)
@@ -221,7 +237,7 @@ def _run_backbone(
 
 def _detectors(protocol: Protocol, given: Mapping[str, Detector] | None) -> dict[str, Detector]:
     """The detectors to run, whose settings are looked at before any work."""
-    chosen = dict(paper_detectors(protocol) if given is None else given)
+    chosen = dict(default_detectors(protocol) if given is None else given)
     for name, detector in chosen.items():
         require(isinstance(detector, Detector), f"detectors[{name!r}]", detector, "an outfield.Detector")
         detector.check_settings()
@@ -241,7 +257,7 @@ class _Given(Sets):
     """Features in memory."""
 
     def __init__(self, sets: Mapping[str, FeatureSource], ood: tuple[str, ...]) -> None:
-        self._sets, self.ood = sets, ood
+        self._sets, self.ood, self.has_held_out = sets, ood, HELD_OUT in sets
 
     def __getitem__(self, name: str) -> FeatureSource:
         return self._sets[name]

@@ -8,6 +8,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path, PurePath
+from types import MappingProxyType
 from typing import Any, NamedTuple
 from typing import Protocol as Interface
 
@@ -17,6 +18,7 @@ from torch import Tensor
 from outfield.backbone.backbone import Backbone, Odin
 from outfield.backbone.views import Views
 from outfield.benchmark.fitting import TEST, TRAIN, Say, Sets
+from outfield.benchmark.held_out import HELD_OUT
 from outfield.benchmark.protocol import Protocol
 from outfield.benchmark.provenance import without_paths
 from outfield.benchmark.stages import Stage, Stages
@@ -59,7 +61,9 @@ class Extractor(Interface):
 def fields_needed(detectors: Iterable[Detector]) -> frozenset[str]:
     """The fields that any of the detectors fits on or scores."""
     return frozenset(
-        name for detector in detectors for name in (detector.on, *detector.needs_to_fit, *detector.needs_to_score)
+        name
+        for detector in detectors
+        for name in (detector.on, *detector.needs_to_fit, *detector.needs_to_score, *detector.uses)
     )
 
 
@@ -76,6 +80,7 @@ class ExtractedSets(Sets):
         say: told what is being done.
         fields: that detectors need; stages of the network are extracted where one is among them.
         views: of each image, over which its features are averaged; None is the image alone.
+        stand_ins: the level of each of the sets that stands for OOD data, by its name.
     """
 
     def __init__(
@@ -89,13 +94,15 @@ class ExtractedSets(Sets):
         say: Say,
         fields: Collection[str] = (),
         views: Views | None = None,
+        stand_ins: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.name, self.backbone, self.images, self.stages, self.say = name, backbone, images, stages, say
         self.odin = odin
         self.views = views if views is not None and len(views) > 1 else None
         # The image alone is not mentioned: what earlier versions kept is found.
         averaged = {} if self.views is None else {"views": to_plain(self.views)}
-        self.ood = tuple(part for part in images if part not in (TRAIN, TEST))
+        self.has_held_out, self.stand_ins = HELD_OUT in images, stand_ins
+        self.ood = tuple(part for part in images if part not in (TRAIN, TEST, HELD_OUT, *stand_ins))
         weights, blocks = backbone.fingerprint(), not set(fields).isdisjoint(made_by("blocks"))
 
         def stage(what: str, part: str, **more: Any) -> Stage:
@@ -108,7 +115,7 @@ class ExtractedSets(Sets):
         for part, kept in self._kept.items():
             if blocks:
                 kept["blocks"] = stage("blocks", part)
-            if odin is not None and part != TRAIN:
+            if odin is not None and part != TRAIN and part not in stand_ins:
                 kept["odin"] = stage("odin", part, odin=to_plain(odin))
         self._held: dict[str, FeatureSet] = {}
 
@@ -152,9 +159,9 @@ class ExtractedSets(Sets):
 
     def _extract(self, part: str, kinds: Collection[str]) -> FeatureSet:
         images = self.images[part]
-        which = f" ({part})" if part in (TRAIN, TEST) else ""
+        which = f" ({part.replace('_', ' ')})" if part in (TRAIN, TEST, HELD_OUT) else ""
         self.say(f"{self.name}: extracting features of {len(images):,} images of {images.name}{which}")
-        odin, labels = self.odin if "odin" in kinds else None, part not in self.ood
+        odin, labels = self.odin if "odin" in kinds else None, images.labels is not None and part not in self.ood
         asked: dict[str, Any] = {"stages": True} if "blocks" in kinds else {}
         asked |= {} if self.views is None else {"views": self.views}
         return self.backbone.extract(images, odin=odin, labels=labels, **asked)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from outfield.detectors.registry import DETECTORS, register
 
 if TYPE_CHECKING:  # type checkers cannot look into the folder; a detector that is not listed here works all the same
+    from outfield.detectors.auto import Auto as Auto
     from outfield.detectors.base import Detector as Detector
     from outfield.detectors.class_gaussians import PerClassGaussian as PerClassGaussian
     from outfield.detectors.clipping import VRA as VRA

@@ -56,6 +56,8 @@ class Detector(ABC):
     """Fields that fit uses besides features; what one detector needs may depend on its settings: :attr:`needs_to_fit`."""
     score_needs: ClassVar[tuple[str, ...]] = ("features",)
     """Fields that score uses."""
+    uses: ClassVar[tuple[str, ...]] = ()
+    """Fields that fit may use where they are there, and score then."""
     rows_at_once: ClassVar[int] = 4096
     """Rows scored together; memory grows with this, not with the number of rows."""
     fits_in_pieces: ClassVar[bool] = False

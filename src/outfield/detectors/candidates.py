@@ -2,42 +2,66 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
+
 from outfield.detectors.base import Detector
+from outfield.detectors.confidence import GEN, MaxLogit
+from outfield.detectors.cosine_mean import CosineMean
 from outfield.detectors.data import lacking
-from outfield.detectors.registry import DETECTORS
+from outfield.detectors.fdbd import fDBD
+from outfield.detectors.kde import KDE
+from outfield.detectors.knn import KNN
+from outfield.detectors.logits import EnergyLogits
+from outfield.detectors.mixture import SSD
+from outfield.detectors.nnguide import NNGuide
+from outfield.detectors.relative import RMDS
+from outfield.detectors.residual import ViM
 from outfield.features.fields import FIELDS
 from outfield.features.set import FeatureSource
 
-FEATURES: tuple[tuple[str, dict[str, object]], ...] = (
-    ("EnergyLogits", {}),
-    ("MaxLogit", {}),
-    ("GEN", {}),
-    ("KNN", {"k": 1}),
-    ("KNN", {"k": 5}),
-    ("KNN", {"k": 50}),
-    ("SSD", {}),
-    ("SSD", {"ridge": 0.3}),
-    ("SSD", {"ridge": 1.0}),
-    ("CosineMean", {}),
-    ("KDE", {}),
-    ("RMDS", {}),
-    ("ViM", {}),
-    ("fDBD", {}),
-    ("NNGuide", {}),
+ROWS_AT_ONCE = 8192
+FEATURES: tuple[tuple[type[Detector], dict[str, Any]], ...] = (
+    (EnergyLogits, {}),
+    (MaxLogit, {}),
+    (GEN, {}),
+    (KNN, {"k": 1}),
+    (KNN, {"k": 5}),
+    (KNN, {"k": 50}),
+    (SSD, {}),
+    (SSD, {"ridge": 0.3}),
+    (SSD, {"ridge": 1.0}),
+    (CosineMean, {}),
+    (KDE, {}),
+    (RMDS, {}),
+    (ViM, {}),
+    (fDBD, {}),
+    (NNGuide, {}),
 )
-"""Detectors by name, with settings that differ from their defaults."""
+"""Detectors, with settings that differ from their defaults."""
 
 
 def default_candidates(train: FeatureSource) -> list[Detector]:
     """Detectors that can be fitted on these rows: of logits, of features, and a mixture on each stage."""
-    found = [DETECTORS[name](**settings) for name, settings in FEATURES]
+    found = [cls(**settings) for cls, settings in FEATURES]
     stages = [name for name in train.shapes if FIELDS[name].is_space and name != "features"]
-    found += [DETECTORS["SSD"](on=name) for name in stages]  # type: ignore[call-arg]
-    return [one for one in found if _can_be_fitted(one, train)]
+    found += [SSD(on=name) for name in stages]
+    most = _smallest_class(train)
+    return [one for one in found if _can_be_fitted(one, train, most)]
 
 
-def _can_be_fitted(detector: Detector, train: FeatureSource) -> bool:
+def _smallest_class(train: FeatureSource) -> int:
+    """Rows of the smallest class; of all where classes are not known."""
+    if "labels" not in train.shapes:
+        return len(train)
+    labels = torch.cat([piece["labels"] for piece in train.batches(ROWS_AT_ONCE, ["labels"])])
+    return int(labels.unique(return_counts=True)[1].min())
+
+
+def _can_be_fitted(detector: Detector, train: FeatureSource, neighbours: int) -> bool:
+    """Whether the rows have what it needs, and its k-th neighbour may lie in the class of the row."""
     if lacking(train, (*detector.needs_to_fit, *detector.needs_to_score)):
         return False
     k = getattr(detector, "k", 1)
-    return not isinstance(k, int) or k <= len(train)
+    return not isinstance(k, int) or k <= neighbours

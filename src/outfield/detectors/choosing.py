@@ -15,9 +15,10 @@ from outfield.config import require, require_number
 from outfield.detectors.base import Detector
 from outfield.detectors.calibration import Calibration
 from outfield.detectors.candidates import default_candidates
-from outfield.detectors.fused import LEAST, Fused
+from outfield.detectors.fused import Fused
 from outfield.detectors.held_out import check_apart, split_off
 from outfield.detectors.naming import names_of
+from outfield.detectors.summed import LEAST
 from outfield.errors import InputError, MissingFieldError, OutfieldError, TooFewSamplesError
 from outfield.features.set import FeatureSource
 from outfield.features.stand_ins import feature_stand_ins
@@ -115,6 +116,7 @@ def choose(
     """
     require_number("most_members", most_members, least=1, whole=True)
     require_number("seed", seed, least=0, whole=True)
+    most_members, seed = int(most_members), int(seed)
     if held_out is None:
         train, held_out = split_off(train, SPLIT, seed, 2 * LEAST)
     else:

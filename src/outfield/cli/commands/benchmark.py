@@ -45,7 +45,7 @@ def benchmark(
     seeds: Annotated[int, typer.Option(min=1, help="Seeds of the detectors that are trained.")] = 3,
     detector: Annotated[
         list[str] | None,
-        typer.Option(help="Only these detectors, any number of times; without it, those of the paper."),
+        typer.Option(help="Only these detectors, any number of times; without it, Auto and those of the paper."),
     ] = None,
     setting: Annotated[
         list[str] | None,
@@ -75,6 +75,13 @@ def benchmark(
     views: Annotated[
         str | None,
         typer.Option(help="Average features over views of each image; each costs a pass.", metavar="flip|six|N"),
+    ] = None,
+    held_out: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="ID test images that calibrate Auto and Fused and are not judged; a tenth, at most 1,000, if absent.",
+        ),
     ] = None,
     allow_missing: Annotated[
         bool, typer.Option("--allow-missing", help="Go on without OOD sets that are not there; the tables say so.")
@@ -106,7 +113,9 @@ def benchmark(
     with going_on_from(folder):
         if own is not None and features:
             rows = {"features": own.rows()}
-            run = benchmark_features(plan, rows, detectors=chosen, seeds=seeds, device=device, fractions=fractions)
+            run = benchmark_features(
+                plan, rows, detectors=chosen, seeds=seeds, device=device, fractions=fractions, held_out=held_out
+            )
         else:
             run = run_benchmark(
                 plan,
@@ -120,6 +129,7 @@ def benchmark(
                 download=download,
                 fractions=fractions,
                 views=views,
+                held_out=held_out,
             )
         save_run(run, folder / RUN)
     if with_report:

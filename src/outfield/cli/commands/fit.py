@@ -21,10 +21,10 @@ from outfield.progress import bar
 
 if TYPE_CHECKING:
     from outfield.detectors import Detector
-    from outfield.detectors.fused import Fused
+    from outfield.detectors.auto import Auto
     from outfield.features.set import FeatureSource
 
-AUTO = "auto"
+AUTO = "Auto"
 CALIBRATED = (AUTO, "Fused")
 """Detectors that calibrate themselves on held-out rows, and split some off where there are none."""
 
@@ -76,25 +76,26 @@ def fit(
     from outfield.features.stream import open_or_read
     from outfield.scores.threshold import Threshold, check_keep
 
+    detector = AUTO if detector == AUTO.lower() else detector
     if detector not in CALIBRATED and (held_out is None) != (threshold_out is None):
         raise InputError("--held-out and --threshold-out go together: one names the data, the other the file to write")
     check_keep(keep)
     stand_ins = {"--near": named_sets("--near", near), "--far": named_sets("--far", far)}
     if detector == AUTO:
-        _refuse_with_auto({"--set": setting, "--checkpoint": checkpoint, "--seeds": seeds})
+        _refuse_with_auto({"--checkpoint": checkpoint, "--seeds": seeds})
     elif near or far:
         raise InputError(
             f"--near and --far name stand-ins to choose by; {detector} chooses nothing, outfield fit auto does"
         )
-    model = None if detector == AUTO else _unfitted(detector, setting, seed, checkpoint, seeds)
+    model = _unfitted(detector, setting, seed, checkpoint, seeds)
     numbers = None if seeds is None else range(getattr(model, "seed", 0), getattr(model, "seed", 0) + seeds)
     others = [place for option, sets in stand_ins.items() for place in set_files(option, sets)]
     _check_places(train, held_out, others, output, threshold_out, checkpoint, numbers)
     data = open_or_read(train)
     held_out_data = None if held_out is None else open_or_read(held_out)
     fitted: list[Detector]
-    if model is None:
-        fitted = [_chosen(data, held_out_data, stand_ins, seed or 0, device)]
+    if detector == AUTO:
+        fitted = [_chosen(model.to(device), data, held_out_data, stand_ins)]  # type: ignore[arg-type]  # an Auto
     else:
         fitted = _fitted(model.to(device), data, held_out_data, numbers, checkpoint)
     for one in fitted:
@@ -115,29 +116,24 @@ def fit(
 def _refuse_with_auto(options: dict[str, object]) -> None:
     given = [option for option, value in options.items() if value]
     if given:
-        raise InputError(f"{' and '.join(given)} cannot be used with auto, which tries many detectors; name one")
+        raise InputError(
+            f"{' and '.join(given)} cannot be used with auto, which tries many detectors; name one of them"
+        )
 
 
 def _chosen(
-    train: FeatureSource,
-    held_out: FeatureSource | None,
-    stand_ins: dict[str, dict[str, str]],
-    seed: int,
-    device: str,
-) -> Fused:
-    """The fused detector that stand-ins choose; those are made of the held-out rows where none are named."""
-    from outfield.detectors.choosing import choose
-
+    model: Auto, train: FeatureSource, held_out: FeatureSource | None, stand_ins: dict[str, dict[str, str]]
+) -> Auto:
+    """Fitted: the sum that stand-ins choose; those are made of the held-out rows where none are named."""
     sets = {option.removeprefix("--"): opened(named) for option, named in stand_ins.items() if named}
     if not sets:
         log.warning(
             "no stand-ins were named with --near or --far; they are made of features, which tell less than images do "
             "(outfield stand-ins makes those)"
         )
-    held_out = None if held_out is None else held_out.in_memory()
-    choice = choose(train.in_memory(), held_out, sets or None, seed=seed, device=device)
-    log.info("chose %s, the best of %s sums", " + ".join(choice.best.members), f"{len(choice.trials):,}")
-    return choice.detector
+    model.fit(train.in_memory(), None if held_out is None else held_out.in_memory(), sets or None)
+    log.info("chose %s, the best of %s sums", " + ".join(model.names), f"{len(model.choice_.trials):,}")
+    return model
 
 
 def _unfitted(

@@ -1,0 +1,113 @@
+"""The detector to use where nobody wants to choose one: it chooses, fits and fuses several by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Self
+
+from outfield.config import require_number
+from outfield.detectors.base import Detector
+from outfield.detectors.choosing import Choice, choose
+from outfield.detectors.held_out import split_off
+from outfield.detectors.registry import DETECTORS, register
+from outfield.detectors.summed import LEAST, Summed
+from outfield.errors import FileFormatError
+from outfield.features.fields import spaces
+from outfield.features.head import HEAD_FIELDS
+from outfield.features.set import FeatureSource
+from outfield.stand_in import StandIns
+
+
+@register
+class Auto(Summed):
+    """The sum of detectors that tells held-out ID rows best from stand-ins for OOD data; no OOD data is used.
+
+    score = Σ_m t_m(s_m(x)) as in :class:`outfield.Fused`, whose members :func:`outfield.choose` picks when it is fitted. What
+    it needs to score depends on them, and so on the fields that the training data has: it may use logits, the classifier's
+    last layer and stages of the network where they are there.
+
+    Args:
+        most_members: how many detectors the sum may have.
+        held_out: share of the training rows that is kept for calibration where fit is given no held-out rows.
+        seed: of the split of rows, and of stand-ins that are made of features.
+
+    Attributes:
+        members_: the fitted members.
+        choice_: everything that was tried; not part of a saved detector.
+    """
+
+    uses: ClassVar[tuple[str, ...]] = (
+        "labels",
+        "logits",
+        *HEAD_FIELDS,
+        *(name for name in spaces() if name != "features"),
+    )
+
+    choice_: Choice
+
+    def __init__(self, most_members: int = 4, held_out: float = 0.1, seed: int = 0) -> None:
+        self.most_members = most_members
+        self.held_out = held_out
+        self.seed = seed
+
+    def _check_settings(self) -> None:
+        require_number("most_members", self.most_members, least=1, whole=True)
+        require_number("held_out", self.held_out, above=0, most=0.5)
+        require_number("seed", self.seed, least=0, whole=True)
+
+    @property
+    def needs_to_score(self) -> tuple[str, ...]:
+        return super().needs_to_score or ("features",)
+
+    def _all(self) -> Sequence[Detector]:
+        return getattr(self, "members_", ())
+
+    def fit(
+        self,
+        train: FeatureSource,
+        held_out: FeatureSource | None = None,
+        stand_ins: StandIns[Any] | Mapping[str, Mapping[str, FeatureSource]] | None = None,
+    ) -> Self:
+        """Choose, fit and calibrate; returns self.
+
+        Args:
+            train: ID training data.
+            held_out: ID rows that neither a detector nor, at best, the network was trained on. Without them, a share of the
+                training rows is kept for this.
+            stand_ins: what stands for OOD data, as :func:`outfield.choose` takes it. Made of the held-out rows if None, which
+                tell much less than stand-ins that are made of images.
+
+        Raises:
+            InputError: a setting of a wrong type or value, no stand-ins, or held-out rows that are training rows.
+            TooFewSamplesError: too few rows to calibrate.
+        """
+        with self._fitting(train, "fit") as data:
+            self._fit(data, held_out, stand_ins)
+        return self
+
+    def _fit(
+        self,
+        train: FeatureSource,
+        held_out: FeatureSource | None = None,
+        stand_ins: StandIns[Any] | Mapping[str, Mapping[str, FeatureSource]] | None = None,
+    ) -> None:
+        if held_out is None:
+            train, held_out = split_off(train, float(self.held_out), int(self.seed), 2 * LEAST)
+        else:
+            self._check_held_out(train, held_out)
+        most, seed = int(self.most_members), int(self.seed)
+        self.choice_ = choose(train, held_out, stand_ins, most_members=most, seed=seed, device=self._device)
+        chosen = self.choice_.detector
+        self.members_, self.calibrations_, self.sum_ = chosen.members_, chosen.calibrations_, chosen.sum_
+        self._moved()
+
+    def _notes(self) -> dict[str, Any]:
+        headers = [{"detector": type(member).__name__, **member._header()} for member in self.members_]
+        return {**super()._notes(), "members": headers}
+
+    def _classes_of(self, headers: Sequence[dict[str, Any]]) -> Sequence[type[Detector]]:
+        names = [header.get("detector") for header in headers]
+        for name in names:
+            if name not in DETECTORS:
+                raise FileFormatError(f"one of its members is a {name!r:.50}, which is no detector")
+        return [DETECTORS[str(name)] for name in names]

@@ -1,0 +1,217 @@
+"""What detectors that are made of others share: their terms are added, and the sum is calibrated on held-out ID rows."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from outfield.config import arguments, construct
+from outfield.detectors.base import LARGEST, Batch, Detector
+from outfield.detectors.calibration import Calibration
+from outfield.detectors.held_out import check_apart
+from outfield.detectors.naming import names_of
+from outfield.detectors.state import take
+from outfield.errors import FileFormatError, InputError, NotFittedError, OutfieldError, TooFewSamplesError
+from outfield.features.set import FeatureSource
+
+RULES = ("fisher", "z")
+LEAST = 20
+"""Held-out rows that calibrate the members, and again as many for their sum: fewer say nothing about a tail."""
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Why rows were scored as they were.
+
+    Attributes:
+        members: the detectors, in words.
+        scores: each member's own score (N, M), float64.
+        terms: what each member adds to the sum (N, M), float64.
+        p_values: of each member's score among held-out ID rows (N, M), float64.
+    """
+
+    members: tuple[str, ...]
+    scores: Tensor
+    terms: Tensor
+    p_values: Tensor
+
+    @property
+    def loudest(self) -> list[str]:
+        """For each row the member that adds most to its score."""
+        return [self.members[i] for i in self.terms.argmax(1).tolist()]
+
+
+class Summed(Detector):
+    """Base of detectors that are sums of fitted members; a subclass gives them in its ``_fit`` and calls ``_calibrate``.
+
+    Attributes:
+        members_: the fitted members.
+        calibrations_: of each member.
+        sum_: the calibration of the sum.
+    """
+
+    fits_in_pieces = True
+
+    rule: str = "fisher"
+    seed: int = 0
+
+    members_: tuple[Detector, ...]
+    calibrations_: tuple[Calibration, ...]
+    sum_: Calibration
+
+    @abstractmethod
+    def _all(self) -> Sequence[Detector]:
+        """The members, fitted where this detector is."""
+
+    @property
+    def needs_to_score(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(name for member in self._all() for name in member.needs_to_score))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The members in words, each once: see :func:`outfield.detectors.naming.names_of`."""
+        return names_of(self._all())
+
+    def _fresh(self, member: Detector) -> Detector:
+        made: Detector = construct(type(member), arguments(member))
+        return made.to(self._device)
+
+    def _check_held_out(self, train: FeatureSource, held_out: FeatureSource) -> None:
+        if not isinstance(held_out, FeatureSource):
+            raise InputError(f"held_out takes an outfield.FeatureSet, not {type(held_out).__name__}")
+        self._check_rows(held_out)
+        check_apart(train, held_out)
+
+    def _check_rows(self, held_out: FeatureSource) -> None:
+        if len(held_out) < 2 * LEAST:
+            raise TooFewSamplesError(f"held_out has {len(held_out)} rows; at least {2 * LEAST} are needed to calibrate")
+
+    def _calibrate(self, held_out: FeatureSource) -> None:
+        """Half of the rows for the members, the other half for their sum."""
+        scores = [member.score(held_out).double() for member in self.members_]
+        order = torch.randperm(len(held_out), generator=torch.Generator().manual_seed(int(self.seed)))
+        first, second = order[: len(order) // 2], order[len(order) // 2 :]
+        self.calibrations_ = tuple(Calibration.of(score[first]) for score in scores)
+        columns = torch.stack([score[second] for score in scores], dim=1)
+        self.sum_ = Calibration.of(self._terms(columns).sum(1).float())
+        self._moved()
+
+    def _terms(self, scores: Tensor) -> Tensor:
+        """What members whose scores are the columns of (N, M) add to the sum (N, M)."""
+        with_columns = zip(self.calibrations_, scores.unbind(1), strict=True)
+        if self.rule == "z":
+            return torch.stack([one.standard(column) for one, column in with_columns], dim=1)
+        return torch.stack([one.surprise(column) for one, column in with_columns], dim=1)
+
+    def _rows(self) -> int:
+        return max(member._rows() for member in self.members_)
+
+    def _read_to_score(self) -> tuple[str, ...]:
+        return self.needs_to_score
+
+    def _score(self, batch: Batch) -> Tensor:
+        return self._terms(self._member_scores(batch)).sum(1)
+
+    def _member_scores(self, batch: Batch) -> Tensor:
+        """(n, M), float64; each member takes as many rows at once as it would alone."""
+        columns = [torch.cat([*self._pieces_of(member, batch)]) for member in self.members_]
+        return torch.stack(columns, dim=1)
+
+    def _pieces_of(self, member: Detector, batch: Batch) -> Iterator[Tensor]:
+        wanted = {"features" if name == member.on else name: batch[name] for name in member.needs_to_score}
+        rows = len(next(iter(wanted.values())))
+        for start in range(0, rows, member._rows()):
+            piece = {name: value[start : start + member._rows()] for name, value in wanted.items()}
+            yield member._score(piece).clamp(-LARGEST, LARGEST).float().double()
+
+    def p_values(self, test: FeatureSource) -> Tensor:
+        """For each row (N,), float64, the share of held-out ID rows with at least its score: valid under the ID distribution."""
+        scores = self.score(test)
+        return self.sum_.p_values(scores)
+
+    def explain(self, test: FeatureSource) -> Explanation:
+        """Each member's own score of each row, and what it adds to the sum."""
+        if not self._fitted:
+            raise NotFittedError(f"this {type(self).__name__} is not fitted; call fit(train) or load a saved one first")
+        scores = torch.stack([member.score(test).double() for member in self.members_], dim=1)
+        calibrations = [one.to(scores.device) for one in self.calibrations_]
+        p_values = [one.p_values(column) for one, column in zip(calibrations, scores.unbind(1), strict=True)]
+        terms = self._terms(scores.to(self.device)).cpu()
+        return Explanation(self.names, scores, terms, torch.stack(p_values, dim=1))
+
+    def _check_width(self, data: FeatureSource) -> None:
+        for member in self.members_:
+            member._check_width(data)
+
+    def _check_about(self, data: FeatureSource) -> None:
+        for member in self.members_:
+            member._check_about(data)
+
+    def _moved(self) -> None:
+        if hasattr(self, "calibrations_"):
+            self.calibrations_ = tuple(one.to(self.device) for one in self.calibrations_)
+        for member in getattr(self, "members_", ()):
+            if member._device != self._device:
+                member.to(self._device)
+
+    def _state(self) -> dict[str, Tensor]:
+        found = {f"{i}.calibration": one.scores for i, one in enumerate(self.calibrations_)}
+        for i, member in enumerate(self.members_):
+            found |= {f"{i}.member.{name}": value for name, value in member._state().items()}
+        return found | {"sum": self.sum_.scores}
+
+    def _notes(self) -> dict[str, Any]:
+        rows = len(self.calibrations_[0].scores) + len(self.sum_.scores)
+        return {"members": [member._header() for member in self.members_], "held_out": rows}
+
+    def _load_notes(self, notes: dict[str, Any]) -> None:
+        headers = notes.get("members")
+        if not isinstance(headers, list) or not headers or not all(isinstance(header, dict) for header in headers):
+            raise FileFormatError("there must be notes on its members")
+        self._headers, self._held_out_rows = headers, notes.get("held_out")
+        self._classes = self._classes_of(headers)
+
+    @abstractmethod
+    def _classes_of(self, headers: Sequence[dict[str, Any]]) -> Sequence[type[Detector]]:
+        """The classes of the members that a file has these headers of.
+
+        Raises:
+            FileFormatError: they are not those of this detector's members.
+        """
+
+    def _load_state(self, state: dict[str, Tensor]) -> None:
+        rebuilt = []
+        for i, (cls, header) in enumerate(zip(self._classes, self._headers, strict=True)):
+            begin = f"{i}.member."
+            part = {name.removeprefix(begin): value for name, value in state.items() if name.startswith(begin)}
+            try:
+                rebuilt.append(cls._rebuilt(header, part))
+            except (OutfieldError, KeyError, TypeError) as error:
+                raise FileFormatError(f"member {i}, {cls.__name__}: {error}") from error
+            self._check_member(i, rebuilt[-1])
+        if self._width != rebuilt[0]._width:
+            raise FileFormatError(f"width is {self._width}, but {rebuilt[0]._width} in its first member")
+        self.members_ = tuple(rebuilt)
+        self.sum_ = self._calibration(state, "sum")
+        found = [self._calibration(state, f"{i}.calibration") for i in range(len(rebuilt))]
+        rows = {len(one.scores) for one in found}
+        half, more = next(iter(rows)), len(self.sum_.scores)
+        # Older files do not say how many rows there were.
+        if len(rows) > 1 or more - half not in (0, 1) or self._held_out_rows not in (None, half + more):
+            raise FileFormatError("its calibrations are of different numbers of rows")
+        self.calibrations_ = tuple(found)
+        self._moved()
+
+    def _check_member(self, number: int, member: Detector) -> None:
+        """Refuse a member from a file that the settings contradict."""
+
+    def _calibration(self, state: dict[str, Tensor], name: str) -> Calibration:
+        scores = take(state, name, (None,), torch.float64)
+        if bool((scores.diff() < 0).any()):
+            raise FileFormatError(f"{name} is not in ascending order")
+        return Calibration(scores)

@@ -1,0 +1,167 @@
+"""Held-out ID samples in a benchmark: how many, which, and who is given them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from tests.helpers.fake_benchmark import PROTOCOL, FakeBackbone, feature_sets, image_sets, run_images
+from tests.helpers.samples import make_set
+
+import outfield as of
+from outfield.benchmark import benchmark_features
+from outfield.benchmark.choice import default_detectors
+from outfield.benchmark.held_out import HELD_OUT, held_out_count, split, split_features, split_images
+from outfield.benchmark.paper import ROWS
+from outfield.images.part import PartOfImages, part_of
+from outfield.images.source import ImageArray
+
+AUTO = {"Auto": of.Auto(most_members=1), "SSD": of.SSD()}
+
+
+def many_images():
+    """The small sets, the ID ones repeated with other noise so that some can be held out."""
+    rng = np.random.default_rng(7)
+    found = image_sets()
+    for name, times in (("train", 3), ("test", 3)):
+        labels = np.tile(found[name].labels, times)
+        pixels = np.tile(found[name].images, (times, 1, 1, 1)).astype(int) + rng.integers(0, 9, (len(labels), 4, 4, 3))
+        found[name] = ImageArray(pixels.clip(0, 255).astype(np.uint8), labels, name=found[name].name)
+    return found
+
+
+class TestHowMany:
+    @pytest.mark.parametrize(
+        ("test", "count"), [(10_000, 1000), (20_000, 1000), (5000, 500), (400, 40), (394, 0), (60, 0)]
+    )
+    def test_a_tenth_where_a_detector_calibrates_itself(self, test, count):
+        assert held_out_count(None, [of.SSD(), of.Auto()], test) == count
+        assert held_out_count(None, [of.Fused()], test) == count
+        assert held_out_count(None, [of.SSD()], test) == 0
+
+    def test_as_many_as_are_asked_for(self):
+        assert held_out_count(0, [of.Auto()], 1000) == 0
+        assert held_out_count(40, [], 80) == 40
+        for wrong in (39, 1, 41):
+            with pytest.raises(of.InputError, match=f"held_out is {wrong}; it must be 0, or from 40 to 40"):
+                held_out_count(wrong, [], 80)
+        with pytest.raises(of.InputError, match="held_out is -1"):
+            held_out_count(-1, [], 80)
+
+    def test_every_sample_is_judged_or_held_out(self):
+        judged, held_out = split(50, 12)
+        assert (len(judged), len(held_out)) == (38, 12)
+        assert sorted([*judged, *held_out]) == list(range(50))
+        assert list(judged) == sorted(judged)
+        assert list(held_out) == sorted(held_out) != list(range(12))
+        assert [*split(50, 12)[1]] == [*held_out]
+
+
+class TestSplitting:
+    def test_images(self):
+        images = many_images()
+        found, levels = split_images(images, "test", 40, [of.Auto()])
+        judged, held_out = split(len(images["test"]), 40)
+        assert np.array_equal(found["test"].images, images["test"].images[judged])
+        assert np.array_equal(found["test"].labels, images["test"].labels[judged])
+        assert np.array_equal(found[HELD_OUT].images, images["test"].images[held_out])
+        assert found["train"] is images["train"]
+        made = of.stand_ins(found[HELD_OUT])
+        assert levels == {f"stand-in {name}": level for name, level in made.levels.items()}
+        assert all(len(found[name]) == 40 for name in levels)
+        assert np.array_equal(found["stand-in turned180"][3], made["turned180"][3])
+
+    def test_stand_ins_are_made_for_who_chooses_by_them(self):
+        found, levels = split_images(many_images(), "test", 40, [of.Fused()])
+        assert levels == {}
+        assert set(found) == {*many_images(), HELD_OUT}
+        assert split_images(many_images(), "test", 0, [of.Auto()])[0].keys() == many_images().keys()
+
+    def test_features(self):
+        sets = {"train": make_set(90), "test": make_set(90, seed=1)}
+        found = split_features(sets, "test", 40)
+        judged, held_out = split(90, 40)
+        assert torch.equal(found["test"].features, sets["test"].features[judged])
+        assert torch.equal(found[HELD_OUT].features, sets["test"].features[held_out])
+        assert torch.equal(found[HELD_OUT].labels, sets["test"].labels[held_out])
+        given = {**sets, HELD_OUT: make_set(50, seed=2)}
+        assert split_features(given, "test", 40) == given
+        assert split_features(sets, "test", 0) == sets
+
+    def test_images_that_are_decoded_one_by_one(self):
+        images = many_images()["test"]
+        lazy = of.stand_ins(images, kinds=["turned180"])["turned180"]
+        part = part_of(lazy, np.array([5, 2]))
+        assert isinstance(part, PartOfImages)
+        assert np.array_equal(part[0], lazy[5])
+        assert np.array_equal(part[1], lazy[2])
+        assert (len(part), part.size, part.labels, part.name) == (2, (4, 4), None, lazy.name)
+        assert repr(part) == f"PartOfImages({lazy.name}: 2 of 177 images)"
+        assert part.fingerprint() == part_of(lazy, np.array([5, 2])).fingerprint()
+        assert part.fingerprint() != part_of(lazy, np.array([2, 5])).fingerprint() != lazy.fingerprint()
+
+    def test_labels_go_with_their_images(self):
+        images = many_images()["test"]
+        part = PartOfImages(images, np.array([4, 0]))
+        assert part.labels.tolist() == images.labels[[4, 0]].tolist()
+
+
+class TestRuns:
+    def test_from_images(self, tmp_path):
+        run = run_images(tmp_path, FakeBackbone(), many_images(), detectors=AUTO, held_out=40)
+        assert run.provenance["held_out"] == {"images": 40, "seed": 0}
+        assert {record.n_id for record in run.records} == {177 - 40}
+        images, levels = split_images(many_images(), "test", 40, [of.Auto()])
+        features = {
+            name: FakeBackbone().extract(one, stages=True, labels=name == "train") for name, one in images.items()
+        }
+        stand_ins = {
+            level: {name: features[name] for name in levels if levels[name] == level} for level in ("near", "far")
+        }
+        auto = of.Auto(most_members=1).fit(features["train"], features[HELD_OUT], stand_ins)
+        found = run.scores[next(key for key in run.scores if key.detector == "Auto")]
+        assert run.provenance["chosen"] == {"Auto": {"net": [*auto.names]}}
+        np.testing.assert_allclose(found["strangers"], auto.score(features["strangers"]).numpy(), rtol=1e-5)
+
+    def test_a_second_run_finds_everything(self, tmp_path):
+        first = run_images(tmp_path, FakeBackbone(), many_images(), detectors=AUTO, held_out=40)
+        backbone = FakeBackbone()
+        again = run_images(tmp_path, backbone, many_images(), detectors=AUTO, held_out=40)
+        assert backbone.calls == []
+        assert [*again.records] == [*first.records]
+        assert again.provenance["chosen"] == first.provenance["chosen"]
+        other = run_images(tmp_path, FakeBackbone(), many_images(), detectors=AUTO, held_out=60)
+        assert {record.n_id for record in other.records} == {117}
+
+    def test_fused_is_given_the_held_out_rows(self, tmp_path):
+        fused = of.Fused([of.KNN(k=3), of.SSD()])
+        run = run_images(tmp_path, FakeBackbone(), many_images(), detectors={"Fused": fused}, held_out=50)
+        images, _ = split_images(many_images(), "test", 50, [fused])
+        features = {name: FakeBackbone().extract(one, labels=name == "train") for name, one in images.items()}
+        expected = of.Fused([of.KNN(k=3), of.SSD()]).fit(features["train"], features[HELD_OUT])
+        (found,) = run.scores.values()
+        np.testing.assert_allclose(found["aunts"], expected.score(features["aunts"]).numpy(), rtol=1e-5)
+
+    def test_from_features(self):
+        sets = feature_sets()
+        sets["test"], sets["train"] = make_set(100, seed=50), make_set(150, seed=51)
+        run = benchmark_features(PROTOCOL, {"a": sets}, detectors=AUTO, view=False, held_out=40)
+        assert {record.n_id for record in run.records} == {60}
+        split_off = split_features(sets, "test", 40)
+        auto = of.Auto(most_members=1).fit(split_off["train"], split_off[HELD_OUT])
+        found = run.scores[next(key for key in run.scores if key.detector == "Auto")]
+        np.testing.assert_allclose(found["aunts"], auto.score(sets["aunts"]).numpy(), rtol=1e-5)
+        given = {**sets, HELD_OUT: make_set(50, seed=52)}
+        run = benchmark_features(PROTOCOL, {"a": given}, detectors=AUTO, view=False)
+        assert {record.n_id for record in run.records} == {100}
+
+    def test_nothing_is_held_out_where_nobody_calibrates(self, tmp_path):
+        run = run_images(tmp_path, FakeBackbone(), many_images(), detectors={"SSD": of.SSD()})
+        assert "held_out" not in run.provenance
+        assert {record.n_id for record in run.records} == {177}
+
+
+def test_the_detector_to_use_comes_first():
+    found = default_detectors(PROTOCOL)
+    assert list(found) == ["Auto", *ROWS]
+    assert repr(found["Auto"]) == repr(of.Auto())

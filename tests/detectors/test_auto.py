@@ -1,0 +1,133 @@
+"""Auto: the sum that stand-ins choose, as one detector."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.helpers.samples import make_set
+
+import outfield as of
+from outfield.detectors.held_out import split_off
+from outfield.features.fields import FIELDS
+from outfield.files import storage
+
+
+@pytest.fixture(scope="module")
+def train():
+    return make_set(n=200, seed=0)
+
+
+@pytest.fixture(scope="module")
+def held_out():
+    return make_set(n=100, seed=1)
+
+
+@pytest.fixture(scope="module")
+def stand_ins():
+    return {"near": {"shifted": make_set(n=60, seed=2, shift=0.4)}, "far": {"far": make_set(n=60, seed=3, shift=2.0)}}
+
+
+def test_it_is_the_sum_that_choose_picks(train, held_out, stand_ins):
+    auto = of.Auto(most_members=2, seed=3).fit(train, held_out, stand_ins)
+    choice = of.choose(train, held_out, stand_ins, most_members=2, seed=3)
+    test = make_set(n=40, seed=5)
+    assert auto.names == choice.best.members == auto.choice_.best.members
+    assert len(auto.choice_.trials) == len(choice.trials)
+    assert torch.equal(auto.score(test), choice.detector.score(test))
+    assert torch.equal(auto.p_values(test), choice.detector.p_values(test))
+
+
+def test_most_members_and_seed_reach_the_choice(train, held_out, stand_ins):
+    assert len(of.Auto(most_members=1).fit(train, held_out, stand_ins).names) == 1
+    first, second = (of.Auto(1, seed=seed).fit(train, held_out, stand_ins) for seed in (0, 1))
+    assert not torch.equal(first.sum_.scores, second.sum_.scores)
+
+
+def test_its_defaults():
+    assert vars(of.Auto()) == {"most_members": 4, "held_out": 0.1, "seed": 0}
+
+
+def test_without_held_out_rows_a_share_of_the_training_rows_is_kept(train):
+    auto = of.Auto(most_members=1, held_out=0.3, seed=1).fit(train)
+    rest, kept = split_off(train, 0.3, 1, 40)
+    assert len(auto.sum_.scores) + len(auto.calibrations_[0].scores) == 60
+    assert auto.names == of.choose(rest, kept, most_members=1, seed=1).best.members
+
+
+def test_the_fewest_rows_that_are_split_off(train):
+    auto = of.Auto(most_members=1, held_out=0.01).fit(train)
+    assert (len(auto.calibrations_[0].scores), len(auto.sum_.scores)) == (20, 20)
+
+
+def test_training_rows_are_no_held_out_rows(train):
+    with pytest.raises(of.InputError, match="held-out rows are training rows"):
+        of.Auto().fit(train, train)
+    with pytest.raises(of.InputError, match=r"held_out takes an outfield\.FeatureSet, not list"):
+        of.Auto().fit(train, [1])  # type: ignore[arg-type]
+    with pytest.raises(of.TooFewSamplesError, match="held_out has 39 rows; at least 40"):
+        of.Auto().fit(train, make_set(n=39, seed=1))
+
+
+def test_what_it_uses_is_known_and_not_needed(train):
+    assert set(of.Auto.uses) == set(FIELDS) - {"features", "odin_logits"}
+    assert of.Auto().needs_to_fit == ()
+    assert of.Auto().needs_to_score == ("features",)
+    bare = of.FeatureSet(train.features)
+    auto = of.Auto(most_members=1).fit(bare)
+    assert auto.needs_to_score == ("features",)
+    assert torch.isfinite(auto.score(bare)).all()
+
+
+def test_what_it_scores_is_what_its_members_score(train, held_out, stand_ins):
+    auto = of.Auto(most_members=3).fit(train, held_out, stand_ins)
+    assert set(auto.needs_to_score) == {name for member in auto.members_ for name in member.needs_to_score}
+    explanation = auto.explain(held_out)
+    assert explanation.members == auto.names
+    torch.testing.assert_close(explanation.terms.sum(1).float(), auto.score(held_out).as_subclass(torch.Tensor))
+
+
+def test_a_second_fit_forgets_the_first(train, held_out, stand_ins):
+    auto = of.Auto(most_members=2).fit(train, held_out, stand_ins)
+    auto.fit(of.FeatureSet(train.features))
+    again = of.Auto(most_members=2).fit(of.FeatureSet(train.features))
+    assert auto.names == again.names
+    assert torch.equal(auto.score(held_out), again.score(held_out))
+
+
+def test_a_fit_that_fails_leaves_the_last_one(train, held_out, stand_ins):
+    auto = of.Auto(most_members=1).fit(train, held_out, stand_ins)
+    before = auto.score(held_out)
+    with pytest.raises(of.InputError):
+        auto.fit(train, train)
+    assert torch.equal(auto.score(held_out), before)
+
+
+class TestFiles:
+    def test_a_saved_one_scores_the_same(self, train, held_out, stand_ins, tmp_path):
+        auto = of.Auto(most_members=3, seed=2).fit(train, held_out, stand_ins)
+        auto.save(tmp_path / "auto.safetensors")
+        loaded = of.load(tmp_path / "auto.safetensors")
+        assert isinstance(loaded, of.Auto)
+        assert (loaded.most_members, loaded.seed, loaded.names) == (3, 2, auto.names)
+        assert loaded.fingerprint() == auto.fingerprint()
+        assert torch.equal(loaded.score(held_out), auto.score(held_out))
+        assert not hasattr(loaded, "choice_")
+
+    @pytest.mark.parametrize(
+        ("change", "said"),
+        [
+            (lambda notes: notes["members"][0].update(detector="Nonsense"), "'Nonsense', which is no detector"),
+            (lambda notes: notes["members"][0].update(detector=["SSD"]), "which is no detector"),
+            (lambda notes: notes["members"][0].pop("detector"), "None, which is no detector"),
+            (lambda notes: notes["members"].clear(), "notes on its members"),
+            (lambda notes: notes.update(members=["SSD"]), "notes on its members"),
+            (lambda notes: notes.update(held_out=1), "different numbers of rows"),
+        ],
+    )
+    def test_notes_that_no_fit_leaves(self, train, held_out, stand_ins, tmp_path, change, said):
+        of.Auto(most_members=1).fit(train, held_out, stand_ins).save(tmp_path / "auto.safetensors")
+        header, tensors = storage.read(tmp_path / "auto.safetensors", "detector")
+        change(header["notes"])
+        storage.write(tmp_path / "auto.safetensors", "detector", header, tensors)
+        with pytest.raises(of.FileFormatError, match=said):
+            of.load(tmp_path / "auto.safetensors")
