@@ -20,7 +20,7 @@ from outfield.stand_in import StandIns
 
 @register
 class Auto(Summed):
-    """The sum of detectors that tells held-out ID rows best from stand-ins for OOD data; no OOD data is used.
+    """The sum of detectors that stand-ins for OOD data choose, with no OOD data at all (Fisher 1925).
 
     score = Σ_m t_m(s_m(x)) as in :class:`outfield.Fused`, whose members :func:`outfield.choose` picks when it is fitted. What
     it needs to score depends on them, and so on the fields that the training data has: it may use logits, the classifier's
