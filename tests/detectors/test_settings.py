@@ -121,6 +121,29 @@ def test_the_paper_s_settings_are_said_in_full():
     assert (other.prior_temperature, other.seed, of.EBM.paper(seed=4).seed) == (1000.0, 3, 4)
 
 
+def test_the_quick_correction_s_settings():
+    """One move has the twenty steps of the paper's chain together, and their noise."""
+    ours, paper = of.EnergyCorrected.quick(seed=5), of.EnergyCorrected.paper().sampler
+    differs = dict(settings_of(ours).items() - settings_of(of.EnergyCorrected(seed=5)).items())
+    assert differs == {
+        "prior_temperature": 2000.0,
+        "network.hidden": 128,
+        "network.depth": 2,
+        "sampler.steps": 1,
+        "sampler.step_size": (1.1e-5, 1.1e-5),
+        "sampler.noise_std": (2.75e-3, 2.75e-3),
+        "training.epochs": 5,
+        "training.learning_rate": 3e-4,
+        "training.start": "mixed",
+        "training.average": 2,
+    }
+    other = of.EnergyCorrected.quick(prior_temperature=4000.0)
+    assert (other.prior_temperature, other.seed) == (4000.0, 0)
+    steps, noise = (torch.linspace(*ends, paper.steps) for ends in (paper.step_size, paper.noise_std))
+    assert ours.sampler.step_size[0] == pytest.approx(float(steps.sum()), rel=1e-3)
+    assert ours.sampler.noise_std[0] == pytest.approx(float(noise.square().sum().sqrt()), rel=2e-3)
+
+
 def test_the_paper_s_defaults():
     """Section 4 and appendix A of the paper; T_prior is halved, as the docstring says."""
     assert settings_of(of.KNN()) == {"k": 50, "on": "features"}

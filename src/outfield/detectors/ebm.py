@@ -66,7 +66,10 @@ class EBM(LearnedEnergy):
         super()._check_settings()
         start = self.training.start
         require(
-            start != "prior", "training.start", start, "auto, normal, uniform, data or replay: there is no prior here"
+            start != "prior",
+            "training.start",
+            start,
+            "auto, normal, uniform, data, mixed or replay: there is no prior here",
         )
 
     def _assemble(self, network: nn.Module, prior: Prior | None) -> CorrectedEnergy:

@@ -32,8 +32,8 @@ class Training:
         betas: Decay rates of Adam's two moments.
         l2: α, weight of the squared energies.
         input_noise: Standard deviation of the noise on real rows and chain ends in the loss.
-        start: Where chains begin: "prior", "normal", "uniform", "data", "replay", or "auto": the prior where there is one,
-            else normal.
+        start: Where chains begin: "prior", "normal", "uniform", "data", "mixed", "replay", or "auto": the prior where there
+            is one, else normal (:mod:`outfield.energy.starts`).
         replay_size: Number of chain ends that "replay" keeps.
         replay_fresh: Share of chains that "replay" begins anew.
         energy_limit: Mean absolute energy above which training counts as diverged.
