@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from dataclasses import replace
+from importlib.metadata import version
 
 import numpy as np
 import pytest
@@ -251,6 +252,26 @@ class TestImages:
         with pytest.raises(of.InputError, match="stage2 is 'layer9' here, but 'layer2'"):
             run_images(tmp_path, other, detectors=chosen)
         assert other.calls == ["aunts"]
+
+    def test_kept_stages_tell_a_new_fit_their_blocks(self, tmp_path):
+        chosen = {"early": of.SSD(on="stage2")}
+        run_images(tmp_path, detectors=chosen)
+        for pattern in ("detector-*", "scores-*", "*-net-aunts*"):
+            for file in (tmp_path / "cache").glob(pattern):
+                file.unlink()
+        other = FakeBackbone()
+        other.block = "layer9"
+        with pytest.raises(of.InputError, match="stage2 is 'layer9' here, but 'layer2'"):
+            run_images(tmp_path, other, detectors=chosen)
+        assert other.calls == ["aunts"]
+
+    def test_a_view_says_what_it_depends_on(self, tmp_path):
+        run_images(tmp_path, detectors=detectors("SSD"), view=True)
+        (note,) = (tmp_path / "cache").glob("view-*.json")
+        depends = json.loads(note.read_text())["depends_on"]
+        assert depends["seed"] == 0
+        assert depends["code"]["scikit-learn"] == version("scikit-learn")
+        assert set(depends["sets"]) == {"test", *PROTOCOL.ood}
 
     def test_fits_follow_the_stage_they_learned_from(self, tmp_path, count, monkeypatch):
         chosen = {"SSD": of.SSD(), "early": of.SSD(on="stage2")}

@@ -9,6 +9,7 @@ import torch
 from scipy.stats import gamma, kstest
 
 import outfield as of
+from outfield.energy.chains import energy_and_grad
 from outfield.energy.projection import identity, relu_sphere, sphere
 from outfield.energy.samplers import langevin_step, linear
 from outfield.energy.starts import FromReplay, make_start
@@ -31,6 +32,16 @@ def gumbel(z):
 
 def generator(seed=0):
     return torch.Generator().manual_seed(seed)
+
+
+def test_energies_and_gradients_hold_no_graph():
+    scale = torch.tensor(2.0, requires_grad=True)  # as the weights of a network do
+    z = torch.tensor([[1.0, -2.0], [0.5, 0.0]])
+    value, grad = energy_and_grad(lambda z: scale * quadratic(z), z)
+    assert not value.requires_grad
+    assert not grad.requires_grad
+    assert torch.equal(value, 2 * quadratic(z))
+    assert torch.allclose(grad, 2 * z / SIGMA**2)
 
 
 def test_without_noise_a_quadratic_contracts_exactly():
@@ -242,6 +253,13 @@ class TestStarts:
                 begin = start.begin(self.real, generator())
                 start.end(begin)
         assert (begin.device, begin.dtype, begin.shape) == (self.real.device, torch.float32, self.real.shape)
+
+    def test_replay_that_was_loaded_waits_for_its_first_batch(self):
+        start = FromReplay(make_start("normal", None, 0, 0), size=6, fresh_share=0.0)
+        start.load_state({"buffer": torch.arange(18.0).view(6, 3)})
+        start.end(torch.zeros(6, 3))  # the ends of no chains of its own
+        assert torch.equal(start.state()["buffer"], torch.arange(18.0).view(6, 3))
+        assert sorted(start.begin(self.real, generator())[:, 0].tolist()) == [0, 3, 6, 9, 12, 15]
 
     def test_replay_renews_its_share(self):
         start = FromReplay(make_start("normal", None, 0, 0), size=4000, fresh_share=0.25)

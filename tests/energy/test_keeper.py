@@ -77,6 +77,25 @@ def test_it_keeps_the_last_whole_step_while_the_next_one_changes_the_numbers(tmp
     assert "c.safetensors; the same fit again goes on from there" in interrupt.__notes__[0]
 
 
+def test_numbers_that_a_later_step_brings_are_kept_too(tmp_path, clock):
+    class Growing(Run):
+        def state(self):
+            state = super().state()
+            more = {"late": 10 * self.number} if float(self.number) >= 4 else {}
+            return State(state.header, state.moving | more, state.fixed)
+
+    run = Growing()
+    one = keeper(tmp_path, run)
+    for value in range(1, 8):
+        run.step(value)
+        one.after_step(False)
+        one.interrupted(KeyboardInterrupt())
+        tensors = storage.read(tmp_path / "c.safetensors", "Checkpoint")[1]
+        late = {"late": [10.0 * value]} if value >= 4 else {}
+        found = {name: tensor.tolist() for name, tensor in tensors.items()}
+        assert found == {"number": [float(value)], "fixed": [1.0, 1.0]} | late
+
+
 def test_a_run_that_diverged_is_not_kept(tmp_path, clock):
     run = Run(diverged=True)
     one = keeper(tmp_path, run)

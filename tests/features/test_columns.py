@@ -16,6 +16,7 @@ from tests.helpers.samples import make_set
 
 import outfield as of
 from outfield.features.columns import write_columns
+from outfield.features.csv_files import _no_number
 
 EXACT = 2**53
 
@@ -104,6 +105,12 @@ def test_good_csv_files(tmp_path, content, features, labels):
     assert found.features.dtype == torch.float64
     assert found.features.tolist() == features
     assert (None if found.labels is None else found.labels.tolist()) == labels
+
+
+def test_a_column_that_pyarrow_numbers_in_another_way_is_not_named():
+    for number, said in ((1, "column 'b' holds"), (2, "a column holds")):
+        message = f"In CSV column #{number}: CSV conversion error to double: invalid value 'x'"
+        assert said in str(_no_number("t.csv", ["a", "b"], message))
 
 
 def test_rows_longer_than_a_block_are_read(tmp_path):

@@ -47,6 +47,20 @@ def test_directions_without_rows_have_no_weight():
     assert torch.allclose(two.logits(rows(2)), with_logits(rows(2)).logits, atol=1e-9)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_directions_in_which_rows_extend_by_rounding_alone_have_no_weight(seed):
+    """Rows in a subspace that no axis shows: the eigenvalues of the others are not 0, but tiny and of either sign."""
+    generator = torch.Generator().manual_seed(seed)
+    z, inside, weight = (
+        torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in ((80, 3), (3, 12), (2, 12))
+    )
+    z = z @ inside + 1.0
+    data = of.FeatureSet(z, logits=z @ weight.T)
+    centred = (z - z.mean(0)).numpy()
+    expected = np.linalg.pinv(centred, rcond=1e-9) @ (data.logits - data.logits.mean(0)).numpy()
+    assert np.allclose(head_of(data).weight.numpy(), expected.T, atol=1e-9)
+
+
 def test_a_stream_gives_the_same(tmp_path):
     data = with_logits(rows(9000))
     data.save(tmp_path / "f.npz")

@@ -11,12 +11,43 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from tests.helpers.samples import make_set
+from tests.helpers.samples import make_set, quick
 
 import outfield as of
+from outfield.features.set import FeatureSource
 from outfield.features.stream import open_or_read
 
 good = np.ones((4, 3), np.float32)
+
+
+class Own(FeatureSource):
+    """Features that somebody keeps in a place of their own: only what a source must have."""
+
+    def __init__(self, held):
+        self.held = held
+
+    @property
+    def shapes(self):
+        return self.held.shapes
+
+    def batches(self, size, names=None):
+        return self.held.batches(size, names)
+
+    def rows(self, index, names=None):
+        return self.held.rows(index, names)
+
+    def in_memory(self):
+        return self.held
+
+
+def test_a_source_of_one_s_own():
+    held = make_set(40)
+    source = Own(held)
+    assert source.about == {}
+    assert source.constant("head_weight") is None
+    assert len(source) == 40
+    for name in ("SSD", "KNN", "MSP"):
+        assert torch.equal(quick(name).fit(source).score(source), quick(name).fit(held).score(held))
 
 
 @pytest.mark.parametrize(

@@ -323,6 +323,22 @@ def test_a_file_that_changes_while_it_is_read(folder, source, how, tmp_path):
         next(stream.batches(50))
 
 
+@pytest.mark.parametrize("source", ["features.npy", "wide.parquet"])
+def test_a_file_that_changes_while_it_is_loaded(folder, source, tmp_path, monkeypatch):
+    path = tmp_path / source
+    path.write_bytes((folder / source).read_bytes())
+    stream = of.open_features(path)
+    read = type(stream)._pieces
+
+    def read_and_change(self, *arguments):
+        yield from read(self, *arguments)
+        os.utime(path, ns=(0, 0))
+
+    monkeypatch.setattr(type(stream), "_pieces", read_and_change)
+    with pytest.raises(of.FileFormatError, match="changed"):
+        stream.in_memory()
+
+
 def test_lists_of_different_lengths(tmp_path):
     rows = [[1.0, 2.0]] * 100 + [[1.0, 2.0, 3.0]] * 100
     table = pyarrow.table({"features": rows, "label": [0] * 200})

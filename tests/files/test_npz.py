@@ -366,6 +366,16 @@ def test_members_that_lie_in_each_other(tmp_path):
     refused(lambda: of.FeatureSet.load(path))
 
 
+def test_a_member_that_begins_where_the_table_of_contents_does(tmp_path):
+    path = tmp_path / "a.npz"
+    zipped(path, {"features.npy": npy(GOOD, b"12345678")})
+    content = bytearray(path.read_bytes())
+    table = content.index(b"PK\x01\x02")
+    content[table + 42 : table + 46] = struct.pack("<I", table)
+    path.write_bytes(content)
+    refused(lambda: of.FeatureSet.load(path), "does not lie in it whole")
+
+
 def test_a_long_table_of_contents_is_not_read(tmp_path):
     entry = io.BytesIO()
     with zipfile.ZipFile(entry, "w") as archive:
@@ -406,3 +416,19 @@ def test_texts_that_are_none(tmp_path):
         ):
             zipped(tmp_path / "b.npz", {"features.npy": npy(GOOD, b"12345678"), f"{name}.npy": content})
             refused(lambda: of.FeatureSet.load(tmp_path / "b.npz"))
+
+
+@pytest.mark.parametrize("how", ["in a list", "with bytes behind it", "cut short"])
+def test_a_text_of_ours_is_one_text_and_nothing_else(tmp_path, how):
+    write_archive(tmp_path / "a.npz", "FeatureSet", {}, {"features": torch.ones(2, 2)})
+    with zipfile.ZipFile(tmp_path / "a.npz") as archive:
+        contents = {name: archive.read(name) for name in archive.namelist()}
+    text = np.load(io.BytesIO(contents["outfield_header.npy"]))
+    saved = io.BytesIO()
+    np.save(saved, text[None] if how == "in a list" else np.array(f"{text} ") if how == "cut short" else text)
+    whole = saved.getvalue()
+    contents["outfield_header.npy"] = {"in a list": whole, "with bytes behind it": whole + b" \0\0\0"}.get(
+        how, whole[:-4]
+    )
+    zipped(tmp_path / "a.npz", contents)
+    refused(lambda: of.FeatureSet.load(tmp_path / "a.npz"), "outfield_header.npy is not a text")

@@ -136,6 +136,12 @@ def test_a_large_vector_of_any_shape_is_sorted(shape, dtype):
     np.testing.assert_array_equal(sorting.sort(values), np.sort(values), strict=True)
 
 
+def test_bins_divide_the_range_of_scores_that_can_be_told_apart():
+    assert sorting._bins(np.array([0.0, 1.0, 2.0, 3.0, 4.0]), 3).tolist() == [0, 0, 1, 1, 2]
+    for scores in ([2.0] * 5, [-np.inf, 0.0, 1.0], [-1.7e308, 1.7e308], [0.0, np.inf]):
+        assert sorting._bins(np.array(scores), 3) is None
+
+
 @pytest.mark.usefixtures("path")
 def test_scores_are_left_as_they_were_and_so_are_threads():
     ids, oods = np.random.default_rng(0).standard_normal((2, 2000))[:, ::2]
