@@ -129,7 +129,7 @@ def sets_of(source: Path, rows: int | None, device: torch.device) -> Sets:
     assert fitted.labels is not None, "train needs labels"
     return Sets(
         z(fitted),
-        fitted.labels.to(device),
+        fitted.labels,
         z(held_out),
         wrong,
         {level: {name: z(one) for name, one in sets.items()} for level, sets in stand_ins.items() if sets},
