@@ -45,8 +45,9 @@ class TestHowMany:
         for wrong in (39, 1, 41):
             with pytest.raises(of.InputError, match=f"held_out is {wrong}; it must be 0, or from 40 to 40"):
                 held_out_count(wrong, [], 80)
-        with pytest.raises(of.InputError, match="held_out is -1"):
-            held_out_count(-1, [], 80)
+        for wrong, said in ((-1, "at least 0"), (40.5, "whole"), ("40", "whole"), (True, "whole")):
+            with pytest.raises(of.InputError, match=f"held_out is {wrong!r}; it must be .*{said}"):
+                held_out_count(wrong, [], 100)
 
     def test_every_sample_is_judged_or_held_out(self):
         judged, held_out = split(50, 12)
@@ -151,7 +152,7 @@ class TestRuns:
         auto = of.Auto(most_members=1).fit(split_off["train"], split_off[HELD_OUT])
         found = run.scores[next(key for key in run.scores if key.detector == "Auto")]
         np.testing.assert_allclose(found["aunts"], auto.score(sets["aunts"]).numpy(), rtol=1e-5)
-        given = {**sets, HELD_OUT: make_set(50, seed=52)}
+        given = {**sets, "held_out": make_set(50, seed=52)}
         run = benchmark_features(PROTOCOL, {"a": given}, detectors=AUTO, view=False)
         assert {record.n_id for record in run.records} == {100}
 

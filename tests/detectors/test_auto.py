@@ -47,6 +47,22 @@ def test_its_defaults():
     assert vars(of.Auto()) == {"most_members": 4, "held_out": 0.1, "seed": 0}
 
 
+@pytest.mark.parametrize(
+    ("setting", "good", "bad"),
+    [
+        ("most_members", (1, 50), (0, -1, 1.5, "2", None)),
+        ("held_out", (1e-9, 0.5), (0, -0.1, 0.500001, 1, float("nan"), "a")),
+        ("seed", (0, 2**40), (-1, 0.5, "a", None)),
+    ],
+)
+def test_its_settings(setting, good, bad):
+    for value in good:
+        of.Auto(**{setting: value}).check_settings()
+    for value in bad:
+        with pytest.raises(of.InputError, match=f"{setting} is"):
+            of.Auto(**{setting: value}).check_settings()
+
+
 def test_without_held_out_rows_a_share_of_the_training_rows_is_kept(train):
     auto = of.Auto(most_members=1, held_out=0.3, seed=1).fit(train)
     rest, kept = split_off(train, 0.3, 1, 40)

@@ -143,9 +143,10 @@ class TestFiles:
 
 class TestMistakes:
     def test_members(self):
-        for bad in ([], None, 3, "KNN", [3], [of.KNN]):
+        for bad in ([], None, 3, "KNN", [3], [of.KNN], [of.SSD(), 3]):
             with pytest.raises(of.InputError, match="members is"):
                 of.HEAT(bad).fit(TRAIN)
+        of.HEAT([of.SSD()]).check_settings()
         with pytest.raises(of.InputError, match=r"members is .*; KNN: k is 0"):
             of.HEAT([of.MSP(), of.KNN(k=0)]).fit(TRAIN)
 

@@ -89,7 +89,7 @@ def test_defaults():
 
 class TestMistakes:
     def test_layers(self):
-        for bad in ((), None, "features", ("features", "features"), ("stage9",), ("logits",), (2,)):
+        for bad in ((), None, "features", ("features", "features"), ("stage9",), ("logits",), (2,), ("features", 2)):
             with pytest.raises(of.InputError, match=r"layers is .*different fields among features"):
                 of.Mahalanobis(bad).fit(TRAIN)
 
@@ -104,7 +104,7 @@ class TestMistakes:
     def test_mixtures(self):
         for setting in ({"floor": 0}, {"ridge": -1}):
             with pytest.raises(of.InputError, match=rf"{next(iter(setting))} is"):
-                of.Mahalanobis(LAYERS, **setting).fit(TRAIN)
+                of.Mahalanobis(LAYERS, **setting).check_settings()
 
     def test_a_stage_that_is_not_there(self):
         with pytest.raises(of.MissingFieldError, match=r"Mahalanobis.fit needs stage3"):

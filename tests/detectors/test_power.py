@@ -9,7 +9,7 @@ import pytest
 import torch
 from sklearn.preprocessing import PowerTransformer
 
-from outfield.detectors.power import FARTHEST, best_powers, powered
+from outfield.detectors.power import FARTHEST, GOLDEN, STEPS, best_powers, powered
 
 
 def naive(x, power):
@@ -59,3 +59,8 @@ def test_powers_stay_within_their_limits():
     x = (x - x.mean(0)) / x.std(0, correction=0)
     found = best_powers(x)
     assert found.tolist() == pytest.approx([-10, 10], abs=1e-6)
+
+
+def test_the_search_ends_where_float32_sees_no_difference():
+    width = 2 * FARTHEST * GOLDEN**STEPS
+    assert width == pytest.approx(8e-9, rel=0.05)

@@ -46,6 +46,11 @@ def test_the_mean_of_the_last_epochs(name, engine):
         assert found.history_.loss == alone[4].history_.loss
 
 
+def test_the_mean_of_one_epoch_is_that_epoch_to_the_bit():
+    one, mean = weights(trained(1)[0]), weights(trained(1, average=2)[0])
+    assert all(torch.equal(value, mean[name]) for name, value in one.items())
+
+
 def test_seeds_are_not_mixed_up():
     together = trained(3, 2, seeds=(0, 1))
     for seed, found in zip((0, 1), together, strict=True):

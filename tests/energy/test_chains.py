@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
 from scipy.stats import gamma, kstest
 
 import outfield as of
+from outfield.energy import chains
 from outfield.energy.chains import energy_and_grad
 from outfield.energy.projection import identity, relu_sphere, sphere
 from outfield.energy.samplers import langevin_step, linear
-from outfield.energy.starts import FromReplay, make_start
+from outfield.energy.starts import STARTS, FromPrior, FromReplay, make_start
 
 SIGMA = 0.7
 SAMPLERS = [
@@ -32,6 +34,12 @@ def gumbel(z):
 
 def generator(seed=0):
     return torch.Generator().manual_seed(seed)
+
+
+class Elsewhere(torch.Generator):
+    """A generator that says it is on a GPU."""
+
+    device = torch.device("cuda")
 
 
 def test_energies_and_gradients_hold_no_graph():
@@ -89,6 +97,25 @@ def test_a_metropolis_test_that_always_passes_would_fail_here():
     biased = float(of.run_chains(quadratic, torch.zeros(20_000, 1), wrong, generator=generator()).ends.var())
     assert exact == pytest.approx(SIGMA**2, rel=0.05)
     assert biased > 1.3 * SIGMA**2
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_noise_of_several_moves_is_drawn_together_and_none_too_much(dtype, monkeypatch):
+    monkeypatch.setattr(chains, "NUMBERS_AT_ONCE", 13)  # two moves of six numbers
+    z, mine, theirs = torch.zeros(3, 2, dtype=dtype), generator(), generator()
+    random = chains.Random(mine, moves=5)
+    with torch.device("meta"):  # what a caller has chosen for itself
+        drawn, uniform = torch.stack([random.normal(z) for _ in range(5)]), random.uniform(z)
+    expected = [torch.randn(count, 3, 2, generator=theirs, dtype=dtype) for count in (2, 2, 1)]
+    assert drawn.dtype == dtype
+    assert torch.equal(drawn, torch.cat(expected))
+    assert torch.equal(uniform, torch.rand(3, generator=theirs, dtype=dtype))
+
+
+def test_without_a_generator_the_seed_is_0():
+    sampler = of.Langevin(steps=2, noise_std=(1.0, 1.0))
+    found, expected = (of.run_chains(quadratic, torch.ones(3, 2), sampler, generator=g) for g in (None, generator(0)))
+    assert torch.equal(found.ends, expected.ends)
 
 
 def test_schedules_are_straight_lines():
@@ -196,10 +223,13 @@ class TestWhatChainsCannotStartFrom:
             ({"energy": 5}, "energy"),
             ({"sampler": None}, "sampler"),
             ({"sampler": "Langevin"}, "sampler"),
+            ({"sampler": SimpleNamespace(begin=len, steps=1)}, "sampler is .*; it must be one such as"),
+            ({"sampler": SimpleNamespace(move=len, steps=1)}, "sampler is .*; it must be one such as"),
             ({"project": "sphere"}, "^project is 'sphere'; it must be a function of points"),
             ({"energy": 3}, "^energy is 3; it must be a function of points"),
             ({"project": lambda z: z[:1]}, "project"),
             ({"generator": 0}, "generator"),
+            ({"generator": Elsewhere()}, "generator is on cuda.*, but start on cpu; both must be on one device"),
         ],
     )
     def test_other_arguments(self, arguments, name):
@@ -244,7 +274,7 @@ class TestStarts:
         again = start.begin(self.real, generator(1))
         assert sorted(again[:, 0].tolist()) == ends[:, 0].tolist()
 
-    @pytest.mark.parametrize("name", ["prior", "normal", "data", "replay"])
+    @pytest.mark.parametrize("name", ["prior", "normal", "uniform", "data", "mixed", "replay"])
     def test_points_are_where_the_batch_is(self, name):
         prior = of.MixturePrior().fit(self.real, torch.zeros(6, dtype=torch.int64))
         start = make_start(name, prior, 10, 0.5)
@@ -274,3 +304,51 @@ class TestStarts:
             make_start("nowhere", None, 1, 0.0)
         with pytest.raises(of.InputError, match="no prior"):
             make_start("prior", None, 1, 0.0)
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    @pytest.mark.parametrize(
+        ("name", "draw"), [("normal", torch.randn), ("uniform", torch.rand), ("auto", torch.randn)]
+    )
+    def test_random_points_come_from_the_generator(self, name, draw, dtype):
+        start = make_start(name, None, 10, 0.05)
+        assert torch.equal(
+            start.begin(self.real.to(dtype), generator()), draw(6, 3, generator=generator(), dtype=dtype)
+        )
+        start.end(self.real)
+        assert start.state() == {}
+
+    def test_auto_is_the_prior_where_there_is_one(self):
+        prior = of.MixturePrior().fit(self.real, torch.zeros(6, dtype=torch.int64))
+        assert isinstance(make_start("auto", prior, 10, 0.05), FromPrior)
+        replay = make_start("replay", prior, 10, 0.05)
+        assert isinstance(replay.fresh, FromPrior)
+        assert (replay.size, replay.fresh_share) == (10, 0.05)
+
+    @pytest.mark.parametrize("size", [4, 6, 10])
+    def test_replay_step_by_step(self, size):
+        """Three batches, with the same numbers drawn here; a chain whose number is the share itself is not renewed."""
+        mine, theirs = generator(), generator()
+        buffer, start = None, FromReplay(make_start("normal", None, 0, 0), size, 0.5)
+        torch.set_default_dtype(torch.float64)  # what a caller has chosen for itself
+        try:
+            for number in range(3):
+                new = torch.randn(6, 3, generator=mine, dtype=torch.float32)
+                buffer = new[[i % 6 for i in range(max(size, 6))]] if buffer is None else buffer
+                chosen = torch.randperm(len(buffer), generator=mine)[:6]
+                drawn = torch.rand(6, generator=mine, dtype=torch.float32)
+                start.fresh_share = float(drawn[2])
+                expected = [new[i] if drawn[i] < drawn[2] else buffer[chosen[i]] for i in range(6)]
+                assert torch.equal(start.begin(self.real, theirs), torch.stack(expected))
+                ends = torch.full((6, 3), float(number), dtype=torch.float32)
+                buffer[chosen] = ends
+                start.end(ends)
+                assert torch.equal(start.state()["buffer"], buffer)
+        finally:
+            torch.set_default_dtype(torch.float32)
+
+    def test_every_name(self):
+        prior = of.MixturePrior().fit(self.real, torch.zeros(6, dtype=torch.int64))
+        assert STARTS == ("auto", "prior", "normal", "uniform", "data", "mixed", "replay")
+        for name in STARTS:
+            of.Training(start=name)
+            assert make_start(name, prior, 10, 0.05).begin(self.real, generator()).shape == self.real.shape
