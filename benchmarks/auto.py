@@ -11,19 +11,23 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 import outfield as of
 from outfield.benchmark.protocol import LEVELS, PROTOCOLS, Protocol
 from outfield.benchmark.provenance import about_this_run
+from outfield.detectors import choosing
+from outfield.detectors.candidates import default_candidates
 from outfield.detectors.naming import names_of
 from outfield.files.atomic import write_bytes
 from outfield.images.finding import find
 from outfield.images.source import ImageArray, ImageSource
+from outfield.scores.vectors import rank
 
 HELD_OUT = 1000
 ALONE: tuple[of.Detector, ...] = (
@@ -46,9 +50,11 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     options = parser.parse_args()
     backbone = of.Backbone.open(options.backbone, options.device)
-    found = {views: one_run(options, backbone, PROTOCOLS[options.protocol], views) for views in options.views}
+    found: dict[str, Any] = {}
     whole = {"about": about_this_run(options.device), "backbone": backbone.name, "views": found}
-    write_bytes(options.out, (json.dumps(whole, indent=1) + "\n").encode())
+    for views in options.views:
+        found[views] = one_run(options, backbone, PROTOCOLS[options.protocol], views)
+        write_bytes(options.out, (json.dumps(whole, indent=1) + "\n").encode())
 
 
 def one_run(options: argparse.Namespace, backbone: of.Backbone, protocol: Protocol, views: str) -> dict[str, Any]:
@@ -74,7 +80,7 @@ def one_run(options: argparse.Namespace, backbone: of.Backbone, protocol: Protoc
 
     real = {name: features(images(name)) for name in protocol.ood}
     default = of.Fused().to(options.device).fit(train, held_out)
-    alone = [type(one)(**vars(one)).to(options.device).fit(train) for one in ALONE if one.on in train.shapes]
+    alone = [*fitted_alone(train, options.device)]
     rows = {name: row(one, rest, real, stand_ins) for name, one in zip(names_of(alone), alone, strict=True)}
     rows = {"auto": row(choice.detector, rest, real, stand_ins), "Fused": row(default, rest, real, stand_ins), **rows}
     show(protocol, views, rows, choice)
@@ -82,9 +88,19 @@ def one_run(options: argparse.Namespace, backbone: of.Backbone, protocol: Protoc
         "chosen": choice.best.members,
         "rows": rows,
         "rank": ranks(protocol, rows, stand_ins.levels),
+        "regret": regret(train, held_out, rest, real, choice, options.device),
         "trials": [{"members": t.members, "near": t.near, "far": t.far} for t in choice.trials[:200]],
         "seconds": {"extract": extracted - begin, "choose": chosen - extracted, "judge": time.perf_counter() - chosen},
     }
+
+
+def fitted_alone(train: of.FeatureSet, device: str) -> Iterator[of.Detector]:
+    """The single detectors that can be fitted; tells which cannot, and why."""
+    for one in ALONE:
+        try:
+            yield type(one)(**vars(one)).to(device).fit(train)
+        except of.OutfieldError as error:
+            print(f"{one!r:.60}: {error}")
 
 
 def part(images: ImageSource, index: np.ndarray) -> ImageArray:
@@ -120,6 +136,31 @@ def ranks(protocol: Protocol, rows: Mapping[str, Any], levels: Mapping[str, str]
     near_and_mid = mean_over(alone, "fpr95", [*protocol.near, *protocol.mid])
     far = mean_over(alone, "fpr95", protocol.far)
     return {"near and mid": spearman(made["near"], near_and_mid), "far": spearman(made["far"], far)}
+
+
+def regret(
+    train: of.FeatureSet,
+    held_out: of.FeatureSet,
+    rest: of.FeatureSet,
+    real: Mapping[str, of.FeatureSet],
+    choice: of.Choice,
+    device: str,
+) -> dict[str, Any]:
+    """Mean FPR95 on the real sets of the sum that was chosen, and of the best of all sums that could have been."""
+    fitted, _ = choosing._fitted(default_candidates(train), train, device)
+    names = names_of(fitted)
+    rows = {("", ""): held_out, ("id", ""): rest, **{("real", name): data for name, data in real.items()}}
+    place = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    terms = {key: value.to(place) for key, value in choosing._terms(fitted, rows, 0).items() if key[0]}
+    found: dict[tuple[str, ...], float] = {}
+    for chosen in choosing._sums(len(fitted), 4):
+        index = list(chosen)
+        ids = terms["id", ""][:, index].sum(1)
+        limit = ids.kthvalue(rank(0.95, len(ids))).values
+        accepted = [(terms["real", name][:, index].sum(1) <= limit).double().mean() for name in real]
+        found[tuple(names[i] for i in chosen)] = float(torch.stack(accepted).mean())
+    best = min(found, key=lambda members: found[members])
+    return {"chosen": found[choice.best.members], "best": found[best], "best members": best, "sums": len(found)}
 
 
 def mean_over(rows: Sequence[Mapping[str, Mapping[str, float]]], what: str, names: Sequence[str]) -> np.ndarray:
