@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import numpy as np
 import pytest
 import torch
 from tests.helpers.samples import make_set
@@ -199,3 +200,16 @@ class TestMistakes:
         again = of.Fused([of.KNN()], rule="z", seed=3).fit(TRAIN, HELD_OUT)
         assert torch.equal(fitted.score(TRAIN), again.score(TRAIN))
         assert fitted.fingerprint() == again.fingerprint()
+
+
+class TestLearnedCandidates:
+    @staticmethod
+    def names(rows: int) -> list[str]:
+        rng = np.random.default_rng(0)
+        train = of.FeatureSet(rng.random((rows, 3), np.float32), labels=np.arange(rows) % 2)
+        return [repr(one) for one in default_candidates(train)]
+
+    def test_a_corrected_mixture_is_tried_where_there_are_rows_to_learn_from(self):
+        expected = [repr(of.EnergyCorrected.quick(temperature)) for temperature in (1000.0, 8000.0)]
+        assert [name for name in self.names(5000) if "EnergyCorrected" in name] == expected
+        assert not any("EnergyCorrected" in name for name in self.names(4999))

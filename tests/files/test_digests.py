@@ -192,3 +192,15 @@ def counting(fill, read):
         return fill(file, view, *others)
 
     return counted
+
+
+def test_a_single_number_out_of_a_longer_row():
+    """Torch calls it contiguous whatever its stride is."""
+    row = torch.arange(6.0)
+    assert storage.fingerprint({"a": row[1:2:3]}) == storage.fingerprint({"a": torch.tensor([1.0])})
+    assert storage.fingerprint({"a": torch.arange(6.0).reshape(3, 2)[:1, 1]}) == storage.fingerprint(
+        {"a": torch.tensor([1.0])}
+    )
+    assert storage.fingerprint({"a": torch.arange(6.0).reshape(3, 2)[:, 1]}) == storage.fingerprint(
+        {"a": torch.tensor([1.0, 3.0, 5.0])}
+    )

@@ -8,6 +8,7 @@ import torch
 
 from outfield.detectors.base import Detector
 from outfield.detectors.confidence import GEN, MaxLogit
+from outfield.detectors.corrected import EnergyCorrected
 from outfield.detectors.cosine_mean import CosineMean
 from outfield.detectors.data import lacking
 from outfield.detectors.fdbd import fDBD
@@ -42,11 +43,19 @@ FEATURES: tuple[tuple[type[Detector], dict[str, Any]], ...] = (
 """Detectors, with settings that differ from their defaults."""
 
 
+TEMPERATURES = (1000.0, 8000.0)
+"""Of the prior that a network corrects: how much the network counts is the one number of it worth choosing."""
+ROWS_TO_LEARN = 5000
+"""With fewer the network hardly learns anything."""
+
+
 def default_candidates(train: FeatureSource) -> list[Detector]:
-    """Detectors that can be fitted on these rows: of logits, of features, and a mixture on each stage."""
+    """Detectors that can be fitted on these rows: of logits, of features, a mixture on each stage, and a corrected one."""
     found = [cls(**settings) for cls, settings in FEATURES]
     stages = [name for name in train.shapes if FIELDS[name].is_space and name != "features"]
     found += [SSD(on=name) for name in stages]
+    if len(train) >= ROWS_TO_LEARN:
+        found += [EnergyCorrected.quick(temperature) for temperature in TEMPERATURES]
     most = _smallest_class(train)
     return [one for one in found if _can_be_fitted(one, train, most)]
 

@@ -34,7 +34,10 @@ class Fingerprint:
     def update(self, content: Tensor) -> None:
         """More bytes of it, from a contiguous tensor of any type."""
         if content.numel():
-            self._sha.update(content.reshape(-1).view(torch.uint8).numpy().data)
+            flat = content.reshape(-1)
+            if flat.stride(0) != 1:  # a single number may have any stride and be called contiguous
+                flat = flat.clone(memory_format=torch.contiguous_format)
+            self._sha.update(flat.view(torch.uint8).numpy().data)
 
     def hexdigest(self) -> str:
         """The digest of all that came."""
