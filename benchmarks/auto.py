@@ -30,6 +30,7 @@ from outfield.images.source import ImageArray, ImageSource
 from outfield.scores.vectors import rank
 
 HELD_OUT = 1000
+SUMS_AT_ONCE = 256
 ALONE: tuple[of.Detector, ...] = (
     of.MSP(), of.MaxLogit(), of.EnergyLogits(), of.GEN(), of.Entropy(), of.TempScale(), of.KLMatching(), of.OpenMax(),
     of.KNN(k=5), of.KNN(k=50), of.KNN(k=200), of.KDE(), of.CosineMean(), of.SSD(), of.SSD(ridge=1.0), of.GaussianMixture(),
@@ -152,13 +153,18 @@ def regret(
     rows = {("", ""): held_out, ("id", ""): rest, **{("real", name): data for name, data in real.items()}}
     place = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     terms = {key: value.to(place) for key, value in choosing._terms(fitted, rows, 0).items() if key[0]}
-    found: dict[tuple[str, ...], float] = {}
-    for chosen in choosing._sums(len(fitted), 4):
-        index = list(chosen)
-        ids = terms["id", ""][:, index].sum(1)
-        limit = ids.kthvalue(rank(0.95, len(ids))).values
-        accepted = [(terms["real", name][:, index].sum(1) <= limit).double().mean() for name in real]
-        found[tuple(names[i] for i in chosen)] = float(torch.stack(accepted).mean())
+    sums = [*choosing._sums(len(fitted), 4)]
+    means: list[float] = []
+    for start in range(0, len(sums), SUMS_AT_ONCE):
+        some = sums[start : start + SUMS_AT_ONCE]
+        weights = torch.zeros(len(fitted), len(some), dtype=torch.float64, device=place)
+        for column, chosen in enumerate(some):
+            weights[list(chosen), column] = 1.0
+        ids = terms["id", ""] @ weights
+        limits = ids.kthvalue(rank(0.95, len(ids)), dim=0).values
+        accepted = [(terms["real", name] @ weights <= limits).double().mean(0) for name in real]
+        means += torch.stack(accepted).mean(0).tolist()
+    found = {tuple(names[i] for i in chosen): mean for chosen, mean in zip(sums, means, strict=True)}
     best = min(found, key=lambda members: found[members])
     return {"chosen": found[choice.best.members], "best": found[best], "best members": best, "sums": len(found)}
 
