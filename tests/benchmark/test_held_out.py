@@ -155,6 +155,9 @@ class TestRuns:
         given = {**sets, "held_out": make_set(50, seed=52)}
         run = benchmark_features(PROTOCOL, {"a": given}, detectors=AUTO, view=False)
         assert {record.n_id for record in run.records} == {100}
+        auto = of.Auto(most_members=1).fit(sets["train"], given["held_out"])
+        found = run.scores[next(key for key in run.scores if key.detector == "Auto")]
+        np.testing.assert_allclose(found["aunts"], auto.score(sets["aunts"]).numpy(), rtol=1e-5)
 
     def test_nothing_is_held_out_where_nobody_calibrates(self, tmp_path):
         run = run_images(tmp_path, FakeBackbone(), many_images(), detectors={"SSD": of.SSD()})

@@ -93,8 +93,15 @@ def test_files(tmp_path):
     of.load(tmp_path / "d.safetensors")
     for change, said in (
         ({"scale": 0 * tensors["scale"]}, "scale has entries that are not above 0"),
+        ({"scale": tensors["scale"] * (torch.arange(6) > 0)}, "scale has entries that are not above 0"),
         ({"bank": tensors["bank"][:149]}, "k is 150, but bank has 149 rows"),
     ):
         storage.write(tmp_path / "e.safetensors", "detector", header, {**tensors, **change})
         with pytest.raises(of.FileFormatError, match=said):
             of.load(tmp_path / "e.safetensors")
+
+
+def test_a_second_fit_forgets_the_neighbours_of_the_first():
+    detector = of.CombOOD(k=2).fit(TEST)
+    detector.score(TEST)
+    assert torch.equal(detector.fit(TRAIN).score(TEST), of.CombOOD(k=2).fit(TRAIN).score(TEST))

@@ -8,7 +8,7 @@ from tests.helpers.samples import make_set, quick
 
 import outfield as of
 from outfield.energy import checkpoints
-from outfield.energy.checkpoints import Keeper, State
+from outfield.energy.checkpoints import Keeper, State, check_like, differences, finite_numbers, whole_number
 from outfield.files import storage
 
 
@@ -118,6 +118,44 @@ def test_numbers_that_are_not_finite_are_not_written(tmp_path, clock):
     assert kept(tmp_path) is None
 
 
+def test_one_number_that_is_not_finite_is_enough(tmp_path, clock):
+    class Two(Run):
+        def state(self):
+            whole = torch.tensor([1.0, float(self.number)])
+            return State({"epoch": 1}, {"number": torch.zeros(1), "pair": whole}, {})
+
+    run = Two()
+    one = keeper(tmp_path, run)
+    run.step(float("inf"))
+    one.after_step(True)
+    assert kept(tmp_path) is None
+    run.step(2)
+    one.after_step(True)
+    assert kept(tmp_path) == 0
+
+
+def test_differences_of_settings():
+    there, here = {"a": 1, "b": {"c": 2, "d": 3}, "e": {"f": 4}}, {"a": 1, "b": {"c": 2, "d": 5}, "e": 6}
+    assert [*differences(there, here)] == ["b.d is 3 there and 5 here", "e is {'f': 4} there and 6 here"]
+    assert [*differences(here, there)] == ["b.d is 5 there and 3 here", "e is 6 there and {'f': 4} here"]
+    assert [*differences({}, {"a": None, "b": 1})] == ["b is None there and 1 here"]
+
+
+def test_tensors_of_a_checkpoint_are_like_those_of_the_run():
+    expected = {"w": torch.zeros(2), "count": torch.zeros(2, dtype=torch.int64)}
+    check_like(expected, expected)
+    for wrong, said in (
+        ({"w": torch.tensor([0.0, float("nan")])}, "w holds values that are not finite"),
+        ({"w": torch.zeros(3)}, r"w is torch.float32 \(3,\), not torch.float32 \(2,\)"),
+        ({"w": torch.zeros(2, dtype=torch.float64)}, "w is torch.float64"),
+        ({"more": torch.ones(1)}, "more is not part of it"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            check_like(expected | wrong, expected)
+    with pytest.raises(ValueError, match="count is missing"):
+        check_like({"w": torch.zeros(2)}, expected)
+
+
 def test_nothing_is_kept_before_the_first_step(tmp_path, clock):
     run = Run()
     interrupt = KeyboardInterrupt()
@@ -143,3 +181,37 @@ def test_a_checkpoint_of_other_settings_is_refused_and_they_are_named(name, chan
     quick(name).fit(data, checkpoint=tmp_path / "c.safetensors")
     with pytest.raises(of.InputError, match=said):
         quick(name, **changed).fit(data, checkpoint=tmp_path / "c.safetensors")
+
+
+def test_how_often_and_which_version(tmp_path, clock):
+    assert of.Checkpoint("c.safetensors").seconds == 30
+    run = Run()
+    keeper(tmp_path, run).after_step(True)
+    header, _ = storage.read(tmp_path / "c.safetensors", "Checkpoint")
+    assert header["version"] == 2  # files already written have it
+
+
+@pytest.mark.parametrize("name", ["c.npz", "c", "folder/c.safetensors"])
+def test_a_file_that_cannot_be_written_is_found_before_any_work(tmp_path, name):
+    with pytest.raises(of.OutfieldError, match=r"checkpoint|folder"):
+        Keeper(of.Checkpoint(tmp_path / name), Run(), {})
+
+
+def test_other_rows_are_named_without_a_list_of_differences(tmp_path):
+    Keeper(of.Checkpoint(tmp_path / "c.safetensors"), run := Run(), {"rows": "abc"}).after_step(True)
+    with pytest.raises(of.InputError, match=r"belongs to a fit with other rows; delete it or name another file"):
+        Keeper(of.Checkpoint(tmp_path / "c.safetensors"), run, {"rows": "abd"}).resume()
+
+
+@pytest.mark.parametrize("wrong", [[1.0], [1.0, 2.0, 3.0], [1.0, "2"], [1.0, float("nan")], [float("inf"), 1.0], None])
+def test_what_is_no_list_of_finite_numbers(wrong):
+    assert finite_numbers([1, 2.5], 2, "loss") == [1, 2.5]
+    with pytest.raises(ValueError, match="loss is not a list of 2 finite numbers"):
+        finite_numbers(wrong, 2, "loss")
+
+
+@pytest.mark.parametrize("wrong", [-1, 4, 1.0, True, "1", None])
+def test_what_is_no_whole_number(wrong):
+    assert [whole_number({"epoch": good}, "epoch", 3) for good in (0, 3)] == [0, 3]
+    with pytest.raises(ValueError, match=f"epoch is {wrong!r}, not a whole number from 0 to 3"):
+        whole_number({"epoch": wrong}, "epoch", 3)

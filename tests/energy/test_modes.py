@@ -89,6 +89,7 @@ def test_a_fit_and_its_scores_have_the_same_bits(kind, choice, train_set, test_s
         of_plain = plain.score(test_set)
         loaded = of.load(tmp_path / "plain.safetensors")
         of_loaded = loaded.score(test_set)
+    assert fitted.fingerprint() == loaded.fingerprint() == plain.fingerprint()
     for found in (scores, of_plain, of_loaded, fitted.score(test_set), loaded.score(test_set)):
         assert found.dtype == torch.float32
         assert torch.equal(found, expected)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 import subprocess
 import sys
 from decimal import Decimal
@@ -15,6 +16,8 @@ import torch
 from tests.helpers.samples import make_set
 
 import outfield as of
+from outfield.features import columns as columns_file
+from outfield.features import csv_files as csv_file
 from outfield.features.columns import write_columns
 from outfield.features.csv_files import _no_number
 
@@ -44,6 +47,7 @@ def both(path):
         ("\n", of.FileFormatError, "no columns"),
         ("feature_0,feature_1\n", of.InputError, "no rows"),
         ("feature_0,feature_1", of.InputError, "no rows"),
+        ("feature_0,feature_1\n\n\n", of.InputError, "csv has no rows; at least one is needed"),
         ("1.5,2.5\n3.5,4.5\n", of.FileFormatError, "no header"),
         (b"feature_0\n1.5\n\xff\n", of.InputError, "feature_0"),
         (b"feature_\xff\n1.5\n", of.FileFormatError, "UTF-8"),
@@ -95,6 +99,7 @@ def test_bad_csv_files(tmp_path, content, kind, words):
         ("label,feature_1,feature_0\n7,2,1\n", [[1, 2]], [7]),
         ('"feature_0","label"\n"1.5","2"\n', [[1.5]], [2]),
         ("feature_0\n1.5", [[1.5]], None),
+        ("feature_0,feature_1\n1,2\n\n3,4\n\n", [[1, 2], [3, 4]], None),
         (f"feature_0,label\n{EXACT},{2**62 + 1}\n", [[EXACT]], [2**62 + 1]),
         (f"feature_0\n{2**70}\n", [[2**70]], None),
         ("feature_0\n0.1\n", [[0.1]], None),
@@ -111,6 +116,25 @@ def test_a_column_that_pyarrow_numbers_in_another_way_is_not_named():
     for number, said in ((1, "column 'b' holds"), (2, "a column holds")):
         message = f"In CSV column #{number}: CSV conversion error to double: invalid value 'x'"
         assert said in str(_no_number("t.csv", ["a", "b"], message))
+
+
+def test_a_table_that_changes_while_it_is_read(tmp_path, monkeypatch):
+    path = tmp_path / "table.csv"
+    read = csv_file._read
+
+    def read_and_change(*arguments):
+        os.utime(path, ns=(0, 0))
+        return read(*arguments)
+
+    monkeypatch.setattr(csv_file, "_read", read_and_change)
+    with pytest.raises(of.FileFormatError, match=r"table\.csv changed while it was being read"):
+        load_csv(tmp_path, "feature_0\n1.5\n")
+
+
+def test_columns_as_arrays(tmp_path):
+    write_columns(tmp_path / "s.npz", {"score": np.array([1.5, 2.5]), "is_ood": np.array([False, True])})
+    with np.load(tmp_path / "s.npz") as found:
+        assert {name: value.tolist() for name, value in found.items()} == {"score": [1.5, 2.5], "is_ood": [False, True]}
 
 
 def test_rows_longer_than_a_block_are_read(tmp_path):
@@ -257,6 +281,62 @@ def test_a_flipped_bit_in_a_page_with_a_checksum(tmp_path):
     for read in both(path):
         with pytest.raises(of.FileFormatError, match=r"t\.parquet"):
             read()
+
+
+def test_a_file_that_is_none_is_called_by_its_ending(tmp_path):
+    (tmp_path / "t.parquet").write_bytes(b"PAR1 and so on PAR1")
+    with pytest.raises(of.FileFormatError, match=r"t\.parquet cannot be read as parquet: "):
+        of.open_features(tmp_path / "t.parquet")
+
+
+def test_opening_looks_at_the_first_row_only(tmp_path):
+    stream = of.open_features(save_parquet(tmp_path / "t.parquet", {"features": [[1.0, 2.0], [1.0]]}))
+    assert stream.shapes == {"features": (2, 2)}
+    with pytest.raises(of.InputError, match="same length"):
+        list(stream.batches(1))
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 10, 14, 20, 50, 99])
+def test_pieces_of_any_size_from_batches_of_another(tmp_path, size, monkeypatch):
+    monkeypatch.setattr(columns_file, "ROWS_AT_ONCE", 7)
+    data = make_set(n=50)
+    columns = {"features": list(data.features.numpy()), "label": data.labels.numpy()}
+    found = list(of.open_features(save_parquet(tmp_path / "t.parquet", columns)).batches(size))
+    assert [len(piece["labels"]) for piece in found] == [size] * (50 // size) + [50 % size] * (50 % size > 0)
+    for name in ("features", "labels"):
+        assert torch.equal(torch.cat([piece[name] for piece in found]), data.tensors()[name])
+
+
+def test_lists_whose_length_changes_from_batch_to_batch(tmp_path, monkeypatch):
+    monkeypatch.setattr(columns_file, "ROWS_AT_ONCE", 7)
+    stream = of.open_features(save_parquet(tmp_path / "t.parquet", {"features": [[1.0, 2.0]] * 7 + [[1.0] * 3] * 7}))
+    with pytest.raises(of.InputError, match="the first has 2, a later one 3"):
+        list(stream.batches(7))
+
+
+def test_more_rows_than_the_file_says(tmp_path, monkeypatch):
+    stream = of.open_features(save_parquet(tmp_path / "t.parquet", {"feature_0": [1.0, 2.0, 3.0]}))
+    read, pieces = pyarrow.parquet.ParquetFile.iter_batches, []
+    monkeypatch.setattr(
+        pyarrow.parquet.ParquetFile, "iter_batches", lambda self, *size, **more: 2 * [*read(self, *size, **more)]
+    )
+    with pytest.raises(of.FileFormatError, match="should hold 3 rows, but holds 6"):
+        pieces.extend(stream.batches(1))
+    assert len(pieces) == 3  # nobody is given a row too many
+
+
+def test_fewer_rows_than_the_file_says(tmp_path, monkeypatch):
+    path = save_parquet(tmp_path / "t.parquet", {"feature_0": [1.0, 2.0, 3.0]})
+    stream = of.open_features(path)
+    read = pyarrow.parquet.ParquetFile.iter_batches
+    for found in (0, 2):
+        monkeypatch.setattr(
+            pyarrow.parquet.ParquetFile,
+            "iter_batches",
+            lambda self, size, found=found, **more: (one.slice(0, found) for one in read(self, 3, **more) if found),
+        )
+        with pytest.raises(of.FileFormatError, match=f"should hold 3 rows, but holds {found}"):
+            list(stream.batches(1)) if found else of.open_features(path)
 
 
 def test_scores_in_parquet_have_checksums(tmp_path):
