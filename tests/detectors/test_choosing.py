@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 
 import numpy as np
@@ -110,6 +111,45 @@ def test_four_members_at_most_unless_one_says_otherwise(monkeypatch):
     assert len(of.choose(TRAIN, HELD_OUT, STAND_INS, candidates, most_members=6).trials) == 63
 
 
+def test_only_sums_that_will_be_tried_are_counted(monkeypatch):
+    candidates = [of.KNN(k=k) for k in range(1, 7)]
+    monkeypatch.setattr(choosing, "MOST_SUMS", 21)
+    assert len(of.choose(TRAIN, HELD_OUT, STAND_INS, candidates, most_members=2).trials) == 21
+    monkeypatch.setattr(choosing, "MOST_SUMS", 20)
+    with pytest.raises(of.InputError, match="6 candidates have more than 20 sums of up to 2"):
+        of.choose(TRAIN, HELD_OUT, STAND_INS, candidates, most_members=2)
+
+
+def test_how_many_sums_are_too_many():
+    with pytest.raises(of.InputError, match=r"60 candidates have more than 200,000 sums of up to 4"):
+        of.choose(TRAIN, HELD_OUT, STAND_INS, [of.KNN()] * 60)
+
+
+@pytest.mark.parametrize("seed", [-1, 0.5, "a", None])
+def test_seeds(seed):
+    with pytest.raises(of.InputError, match=f"seed is {seed!r}; it must be a whole number at least 0"):
+        of.choose(TRAIN, HELD_OUT, STAND_INS, CANDIDATES, seed=seed)
+
+
+def test_the_seed_is_0_unless_one_says_otherwise():
+    found, expected = (of.choose(TRAIN, HELD_OUT, STAND_INS, CANDIDATES, **more) for more in ({}, {"seed": 0}))
+    assert [trial.fpr95 for trial in found.trials] == [trial.fpr95 for trial in expected.trials]
+    assert found.detector.fingerprint() == expected.detector.fingerprint()
+
+
+def test_progress_is_told(monkeypatch):
+    told = []
+
+    @contextlib.contextmanager
+    def bar(text, total, unit):
+        told.append((text, total, unit))
+        yield told.append
+
+    monkeypatch.setattr(choosing, "bar", bar)
+    of.choose(TRAIN, HELD_OUT, STAND_INS, [of.MSP(), of.SSD()], most_members=1)
+    assert told == [("fitting candidates", 2, "detectors"), 1, 2, ("scoring candidates", 2, "detectors"), 1, 2]
+
+
 def test_stand_ins_by_the_name_of_their_kind(choice):
     made = StandIns(STAND_INS["near"] | STAND_INS["far"], {"turned": "near", "mixed": "near", "jigsaw": "far"})
     other = of.choose(TRAIN, HELD_OUT, made, CANDIDATES, most_members=3, seed=7)
@@ -156,13 +196,25 @@ class TestDefaultCandidates:
         assert [one.k for one in default_candidates(bare[:50]) if isinstance(one, of.KNN)] == [1, 5, 50]
         assert [one.k for one in default_candidates(bare[:49]) if isinstance(one, of.KNN)] == [1, 5]
 
+    def test_neighbours_fit_into_the_smallest_class(self):
+        rows = of.FeatureSet(TRAIN.features, labels=[0] * 290 + [1] * 10)
+        found = default_candidates(rows)
+        assert [one.k for one in found if isinstance(one, of.KNN)] == [1, 5]
+        assert len({repr(one) for one in found}) == len(found)
+
+    def test_a_class_of_one_row_leaves_those_without_neighbours(self):
+        found = default_candidates(of.FeatureSet(TRAIN.features, labels=[0] * 299 + [1]))
+        assert [one.k for one in found if isinstance(one, of.KNN)] == [1]
+        assert any(isinstance(one, of.SSD) for one in found)
+
     def test_they_are_what_choose_tries(self):
         choice = of.choose(TRAIN, HELD_OUT, {"near": STAND_INS["near"]}, most_members=1)
         assert {trial.members[0] for trial in choice.trials} == set(of.Fused(default_candidates(TRAIN)).names)
 
 
 class TestMistakes:
-    @pytest.mark.parametrize("bad", [[], 3, {"mid": {}}, {"near": [3]}, {"near": HELD_OUT}, {}, {"near": {}}])
+    @pytest.mark.parametrize("bad", [[], 3, {"mid": {}}, {"near": [3]}, {"near": HELD_OUT}, {}, {"near": {}},
+                                     {"near": {"a": HELD_OUT}, "far": [3]}])  # fmt: skip
     def test_stand_ins(self, bad):
         with pytest.raises(of.InputError, match="stand_ins is"):
             of.choose(TRAIN, HELD_OUT, bad, CANDIDATES)

@@ -98,6 +98,11 @@ def test_explain():
     assert len(set(found.loudest)) > 1
 
 
+def test_members_may_be_fitted_from_what_does_not_fit_into_memory():
+    assert of.Fused.fits_in_pieces
+    assert of.Auto.fits_in_pieces
+
+
 def test_names_stand_once():
     members = [of.KNN(), of.KNN(k=3), of.SSD(on="stage2"), of.SSD(on="stage2"), of.MSP(), of.SSD(on="stage2"), of.SSD()]
     assert of.Fused(members).names == (
@@ -214,9 +219,66 @@ def test_calibrations_out_of_order_are_refused(name, tmp_path):
         of.load(tmp_path / "e.safetensors")
 
 
+def longer(tensor, by=1):
+    return torch.cat([tensor, tensor[-1:].expand(by)])
+
+
+@pytest.mark.parametrize(
+    ("notes", "width", "change", "said"),
+    [
+        ({}, 5, {}, "width is 5, but 6 in its first member"),
+        ({"members": [{}, 3]}, 6, {}, "notes on"),
+        ({}, 6, {"1.calibration": longer}, "different numbers of rows"),
+        ({"held_out": 102}, 6, {"sum": longer}, "different numbers of rows"),
+        ({"held_out": 100}, 6, {}, "different numbers of rows"),
+        ({}, 6, {"sum": lambda one: one[[1, 0, *range(2, len(one))]]}, "sum is not in ascending order"),
+    ],
+)
+def test_files_that_no_fit_leaves(notes, width, change, said, tmp_path):
+    of.Fused([of.SSD(), of.KNN(k=2)]).fit(TRAIN, HELD_OUT).save(tmp_path / "d.safetensors")
+    header, tensors = storage.read(tmp_path / "d.safetensors", "detector")
+    assert header["notes"]["held_out"] == 101
+    header |= {"notes": header["notes"] | notes, "width": width}
+    tensors |= {name: make(tensors[name]) for name, make in change.items()}
+    storage.write(tmp_path / "e.safetensors", "detector", header, tensors)
+    with pytest.raises(of.FileFormatError, match=said):
+        of.load(tmp_path / "e.safetensors")
+
+
+def test_files_that_do_not_say_how_many_rows_there_were(tmp_path):
+    fused = of.Fused([of.SSD()]).fit(TRAIN, HELD_OUT)
+    fused.save(tmp_path / "d.safetensors")
+    header, tensors = storage.read(tmp_path / "d.safetensors", "detector")
+    header["notes"].pop("held_out")
+    storage.write(tmp_path / "e.safetensors", "detector", header, tensors)
+    assert torch.equal(of.load(tmp_path / "e.safetensors").score(TEST), fused.score(TEST))
+
+
+def test_only_what_members_need_is_read(tmp_path, monkeypatch):
+    TEST.save(tmp_path / "f.npz")
+    stream, asked = of.open_features(tmp_path / "f.npz"), []
+    batches = type(stream).batches
+    monkeypatch.setattr(
+        type(stream), "batches", lambda self, size, names=None: asked.append(names) or batches(self, size, names)
+    )
+    fused = of.Fused([of.SSD(), of.SSD(on="spread")]).fit(TRAIN, HELD_OUT)
+    assert torch.equal(fused.score(stream), fused.score(TEST))
+    assert [{*names} for names in asked] == [{"features", "spread"}]
+
+
+def test_members_know_their_blocks():
+    def with_stage(data, block):
+        return of.FeatureSet(**data.tensors(), stage2=data.features[:, :3], about={"stage2": block})
+
+    fused = of.Fused([of.MSP(), of.SSD(on="stage2")]).fit(with_stage(TRAIN, "layer2"), with_stage(HELD_OUT, "layer2"))
+    fused.score(with_stage(TEST, "layer2"))
+    with pytest.raises(of.InputError, match="stage2 is 'layer3' here, but 'layer2'"):
+        fused.score(with_stage(TEST, "layer3"))
+
+
 class TestMistakes:
     def test_members(self):
-        for bad in ([], None, 3, "KNN", [3], [of.KNN]):
+        for bad in ([], None, 3, "KNN", [3], [of.KNN], [of.MSP(), 3]):
             with pytest.raises(of.InputError, match="members is"):
                 of.Fused(bad).fit(TRAIN)
         with pytest.raises(of.InputError, match=r"members is .*; KNN: k is 0"):

@@ -107,6 +107,24 @@ def test_members_take_their_own_pieces(monkeypatch):
     assert sizes == ([7] * 7 + [1]) * 2
 
 
+def test_only_what_members_need_is_read(tmp_path, monkeypatch):
+    assert of.HEAT.fits_in_pieces
+    TEST.save(tmp_path / "f.npz")
+    stream, asked = of.open_features(tmp_path / "f.npz"), []
+    batches = type(stream).batches
+    monkeypatch.setattr(
+        type(stream), "batches", lambda self, size, names=None: asked.append(names) or batches(self, size, names)
+    )
+    detector = of.HEAT([of.SSD(), of.SSD(on="spread")]).fit(TRAIN)
+    assert torch.equal(detector.score(stream), detector.score(TEST))
+    assert [{*names} for names in asked] == [{"features", "spread"}]
+
+
+def test_one_that_is_not_fitted_may_be_told_where_to_work():
+    detector = of.HEAT(CHEAP).to("cpu")
+    assert torch.equal(detector.fit(TRAIN).score(TEST), of.HEAT(CHEAP).fit(TRAIN).score(TEST))
+
+
 class TestFiles:
     @pytest.fixture
     def written(self, tmp_path):
@@ -123,6 +141,12 @@ class TestFiles:
         for wrong in (0.0, -1.0):
             scales = torch.tensor([1.0, wrong, 1.0], dtype=torch.float64)
             self.refused(tmp_path, header, {**tensors, "scales": scales}, "scales has entries that are not above 0")
+
+    def test_small_scales(self, written, tmp_path):
+        header, tensors = written
+        small = torch.full((3,), 1e-9, dtype=torch.float64)
+        storage.write(tmp_path / "e.safetensors", "detector", header, {**tensors, "scales": small})
+        assert torch.equal(of.load(tmp_path / "e.safetensors").scales_, small)
 
     def test_notes(self, written, tmp_path):
         header, tensors = written

@@ -81,6 +81,7 @@ def both(path):
         ("feature_0,label\n1,-1\n", of.InputError, "down to -1"),
         (f"feature_0,label\n1,{2**64}\n", of.InputError, "whole numbers"),
         (f"feature_0\n1.5\n{EXACT + 1}\n", of.InputError, f"{EXACT + 1}, an integer"),
+        (f"feature_0\n1.5\n{-EXACT - 1}\n", of.InputError, f"{-EXACT - 1}, an integer"),
         (f"feature_0\n{2**70 + 1}\n", of.InputError, f"{2**70 + 1}, an integer"),
     ],
 )  # fmt: skip
@@ -116,6 +117,18 @@ def test_a_column_that_pyarrow_numbers_in_another_way_is_not_named():
     for number, said in ((1, "column 'b' holds"), (2, "a column holds")):
         message = f"In CSV column #{number}: CSV conversion error to double: invalid value 'x'"
         assert said in str(_no_number("t.csv", ["a", "b"], message))
+    bare = _no_number("t.csv", ["a"], "In CSV column #0: CSV conversion error to int64")
+    assert str(bare) == "t.csv: column 'a' holds cells that are not whole numbers"
+
+
+def test_blocks_do_not_grow_without_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(csv_file, "BLOCK", 64)
+    monkeypatch.setattr(csv_file, "LARGEST_BLOCK", 256)
+    long = "1.5" + "0" * 200
+    assert load_csv(tmp_path, f"feature_0\n{long}\n").features.tolist() == [[1.5]]
+    for content in (f"feature_0\n{long}{'0' * 500}\n", "feature_0,feature_1\n" + "1,2\n" * 200 + "1,2,3\n"):
+        with pytest.raises(of.FileFormatError, match=r"table\.csv cannot be read as csv"):
+            load_csv(tmp_path, content)
 
 
 def test_a_table_that_changes_while_it_is_read(tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import pickle
 
 import numpy as np
@@ -14,6 +15,7 @@ from hypothesis.extra import numpy as hnp
 from tests.helpers.samples import make_set, quick
 
 import outfield as of
+from outfield.features.fields import FIELDS
 from outfield.features.set import FeatureSource
 from outfield.features.stream import open_or_read
 
@@ -307,3 +309,20 @@ def test_one_set_is_joined_to_itself():
     assert all(torch.equal(value, data.tensors()[name]) for name, value in joined.tensors().items())
     assert joined.tensors().keys() == data.tensors().keys()
     assert joined.about == {"views": "flip"}
+
+
+def test_row_numbers():
+    data = make_set(4)
+    assert torch.equal(data.rows([3, 0, 3], ["features"])["features"], data.features[[3, 0, 3]])
+    for bad in ([4], [-1], [0, 4], [-1, 2], [0.5], [[0]], ["a"], 2, [True]):
+        with pytest.raises(of.InputError, match=r"index|row"):
+            data.rows(bad)
+
+
+def test_its_signature_names_the_fields():
+    parameters = inspect.signature(of.FeatureSet).parameters
+    assert list(parameters) == [*FIELDS, "about"]
+    assert parameters["features"].default is inspect.Parameter.empty
+    assert {one.default for name, one in parameters.items() if name != "features"} == {None}
+    with pytest.raises((of.InputError, TypeError), match="colour"):
+        of.FeatureSet(good, colour=good)
