@@ -147,7 +147,8 @@ def test_progress_is_told(monkeypatch):
 
     monkeypatch.setattr(choosing, "bar", bar)
     of.choose(TRAIN, HELD_OUT, STAND_INS, [of.MSP(), of.SSD()], most_members=1)
-    assert told == [("fitting candidates", 2, "detectors"), 1, 2, ("scoring candidates", 2, "detectors"), 1, 2]
+    expected = [("fitting candidates", 2, "detectors"), 1, 2, ("scoring candidates", 2, "detectors"), 1, 2]
+    assert told == [*expected, ("trying sums", 2, "sums"), 2]
 
 
 def test_stand_ins_by_the_name_of_their_kind(choice):

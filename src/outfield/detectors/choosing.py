@@ -23,11 +23,12 @@ from outfield.errors import InputError, MissingFieldError, OutfieldError, TooFew
 from outfield.features.set import FeatureSource
 from outfield.features.stand_ins import feature_stand_ins
 from outfield.progress import bar
-from outfield.scores.metrics import fpr95
+from outfield.scores.vectors import rank
 from outfield.stand_in import LEVELS, StandIns
 
 MOST_SUMS = 200_000
 """More sums than this take minutes to compare."""
+SUMS_AT_ONCE = 256
 SPLIT = 0.1
 """Share of the training rows that is held out where no held-out rows are given."""
 
@@ -133,7 +134,7 @@ def choose(
     names = names_of(fitted)
     rows = {("", ""): held_out, **named, **{("real", name): data for name, data in (real or {}).items()}}
     terms = _terms(fitted, rows, seed)
-    trials = [_trial(chosen, names, terms) for chosen in _sums(len(fitted), most_members)]
+    trials = _tried([*_sums(len(fitted), most_members)], names, terms)
     order = sorted(range(len(trials)), key=lambda i: (trials[i].mean, len(trials[i].members)))
     best = trials[order[0]].members
     members = [detector for detector, name in zip(fitted, names, strict=True) if name in best]
@@ -202,10 +203,37 @@ def _terms(
     return {key: torch.stack(found, dim=1) for key, found in columns.items()}
 
 
-def _trial(chosen: tuple[int, ...], names: Sequence[str], terms: Mapping[tuple[str, str], Tensor]) -> Trial:
-    index = list(chosen)
-    ids = terms["", ""][:, index].sum(1)
-    found = {key: fpr95(ids, values[:, index].sum(1)) for key, values in terms.items() if key != ("", "")}
+def _tried(
+    sums: Sequence[tuple[int, ...]], names: Sequence[str], terms: Mapping[tuple[str, str], Tensor]
+) -> list[Trial]:
+    """A trial of each sum, in their order; sums of the same size are computed together."""
+    others = [key for key in terms if key != ("", "")]
+    trials: list[Trial] = []
+    with bar("trying sums", len(sums), "sums") as advance:
+        for _, same in itertools.groupby(sums, len):
+            group = list(same)
+            for start in range(0, len(group), SUMS_AT_ONCE):
+                some = group[start : start + SUMS_AT_ONCE]
+                index = torch.tensor(some)
+                kept = _added(terms["", ""], index).sort(dim=0).values[rank(0.95, len(terms["", ""])) - 1]
+                accepted = torch.stack([(_added(terms[key], index) <= kept).double().mean(0) for key in others], dim=1)
+                trials += [_trial(c, names, others, row) for c, row in zip(some, accepted.tolist(), strict=True)]
+                advance(len(trials))
+    return trials
+
+
+def _added(terms: Tensor, index: Tensor) -> Tensor:
+    """Of terms (n, M) those in each row of the index (S, k), added up: (n, S)."""
+    total = terms[:, index[:, 0]]
+    for column in index[:, 1:].unbind(1):
+        total = total + terms[:, column]
+    return total
+
+
+def _trial(
+    chosen: tuple[int, ...], names: Sequence[str], sets: Sequence[tuple[str, str]], accepted: Sequence[float]
+) -> Trial:
+    found = dict(zip(sets, accepted, strict=True))
     levels = {level: [value for (at, _), value in found.items() if at == level] for level in LEVELS}
     means = {level: sum(values) / len(values) for level, values in levels.items() if values}
     other = next(iter(means.values()))
