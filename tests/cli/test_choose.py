@@ -91,7 +91,7 @@ class TestFitAuto:
         found = of.load(files / "auto.safetensors")
         assert isinstance(found, of.Auto)
         assert torch.equal(found.score(data["svhn"]), expected.detector.score(data["svhn"]))
-        assert f"chose {' + '.join(expected.best.members)}, the best of {len(expected.trials):,} sums" in done.stderr
+        assert f"took {' + '.join(expected.best.members)}, the best of {len(expected.trials):,} sums" in done.stderr
         threshold = of.Threshold.load(files / "t.safetensors")
         assert torch.allclose(threshold.reference.float(), found.sum_.scores.float())
         assert threshold.keep == 0.9
@@ -108,9 +108,10 @@ class TestFitAuto:
             files / "t2.safetensors",
         )
         assert done.returncode == 0, done.stderr
-        assert "they are made of features, which tell less than images do" in done.stderr
-        expected, svhn = of.choose(of.FeatureSet.load(files / "train.npz")), of.FeatureSet.load(files / "svhn.npz")
-        assert torch.equal(of.load(files / "alone.safetensors").score(svhn), expected.detector.score(svhn))
+        assert "no stand-ins were named with --near or --far" in done.stderr
+        expected, svhn = of.Auto().fit(of.FeatureSet.load(files / "train.npz")), of.FeatureSet.load(files / "svhn.npz")
+        assert torch.equal(of.load(files / "alone.safetensors").score(svhn), expected.score(svhn))
+        assert f"took {' + '.join(expected.names)}\n" in done.stderr
         assert len(of.Threshold.load(files / "t2.safetensors").reference) == 20
 
     def test_a_fused_detector_calibrates_on_held_out_rows(self, files):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from tests.helpers.samples import make_set
 
 import outfield as of
+from outfield.detectors.candidates import default_members
 from outfield.detectors.held_out import split_off
 from outfield.features.fields import FIELDS
 from outfield.files import storage
@@ -67,7 +69,39 @@ def test_without_held_out_rows_a_share_of_the_training_rows_is_kept(train):
     auto = of.Auto(most_members=1, held_out=0.3, seed=1).fit(train)
     rest, kept = split_off(train, 0.3, 1, 40)
     assert len(auto.sum_.scores) + len(auto.calibrations_[0].scores) == 60
-    assert auto.names == of.choose(rest, kept, most_members=1, seed=1).best.members
+    expected = of.Fused(default_members(rest), seed=1).fit(rest, kept)
+    assert auto.names == expected.names
+    assert torch.equal(auto.score(train), expected.score(train))
+
+
+@pytest.mark.parametrize(
+    ("fields", "members"),
+    [
+        (("labels", "logits", "stage2", "stage1"), ("EnergyLogits", "KNN k=5", "SSD", "SSD on stage2")),
+        (("labels", "logits"), ("EnergyLogits", "KNN", "SSD")),
+        (("labels",), ("KNN", "SSD")),
+        (("logits",), ("EnergyLogits", "KNN")),
+        ((), ("KNN",)),
+    ],
+)
+def test_without_stand_ins_nothing_is_chosen(train, held_out, fields, members):
+    def part(data):
+        stages = {name: data.features[:, :3] for name in ("stage1", "stage2") if name in fields}
+        return of.FeatureSet(
+            data.features, **{name: data.tensors()[name] for name in fields if name not in stages}, **stages
+        )
+
+    auto = of.Auto().fit(part(train), part(held_out))
+    assert [name.split(" k=")[0] for name in auto.names] == [name.split(" k=")[0] for name in members]
+    assert [member.k for member in auto.members_ if isinstance(member, of.KNN)] == [5]
+    assert auto.choice_ is None
+
+
+def test_of_tiny_classes_the_nearest_neighbour_is_left():
+    few = of.FeatureSet(make_set(n=60).features, labels=np.arange(60) // 4)
+    assert [repr(one) for one in default_members(few)] == [repr(of.SSD())]
+    alone = of.FeatureSet(make_set(n=4).features)
+    assert [repr(one) for one in default_members(alone)] == [repr(of.KNN(k=1))]
 
 
 def test_the_fewest_rows_that_are_split_off(train):
@@ -147,3 +181,19 @@ class TestFiles:
         storage.write(tmp_path / "auto.safetensors", "detector", header, tensors)
         with pytest.raises(of.FileFormatError, match=said):
             of.load(tmp_path / "auto.safetensors")
+
+
+class TestThreshold:
+    def test_it_is_that_of_the_rows_that_calibrated_the_sum(self, train, held_out, stand_ins):
+        auto = of.Auto(most_members=2).fit(train, held_out, stand_ins)
+        found = auto.threshold()
+        expected = of.Threshold.fit(auto.sum_.scores.float(), keep=0.95)
+        assert (found.keep, found.value, found.source) == (0.95, expected.value, auto.fingerprint())
+        assert auto.threshold(0.5).value < found.value
+        assert found.is_ood(auto.score(held_out)).dtype == torch.bool
+
+    def test_what_it_refuses(self, train, held_out, stand_ins):
+        with pytest.raises(of.NotFittedError, match="not fitted"):
+            of.Auto().threshold()
+        with pytest.raises(of.InputError, match="keep is 0"):
+            of.Auto(most_members=1).fit(train, held_out, stand_ins).threshold(0)

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Self
 
 from outfield.config import require_number
 from outfield.detectors.base import Detector
+from outfield.detectors.candidates import default_members
 from outfield.detectors.choosing import Choice, choose
 from outfield.detectors.held_out import split_off
 from outfield.detectors.registry import DETECTORS, register
@@ -22,18 +23,19 @@ from outfield.stand_in import StandIns
 class Auto(Summed):
     """The sum of detectors that stand-ins for OOD data choose, with no OOD data at all (Fisher 1925).
 
-    score = Σ_m t_m(s_m(x)) as in :class:`outfield.Fused`, whose members :func:`outfield.choose` picks when it is fitted. What
-    it needs to score depends on them, and so on the fields that the training data has: it may use logits, the classifier's
-    last layer and stages of the network where they are there.
+    score = Σ_m t_m(s_m(x)) as in :class:`outfield.Fused`, whose members :func:`outfield.choose` picks when it is fitted. Without
+    stand-ins, which are made of images, there is nothing to choose by: it adds up the energy of the logits, the distance to
+    the fifth neighbour, SSD, and SSD on the network's second stage, as far as the training data has what they need. What it
+    needs to score depends on its members, and so on the fields that the training data has.
 
     Args:
         most_members: how many detectors the sum may have.
         held_out: share of the training rows that is kept for calibration where fit is given no held-out rows.
-        seed: of the split of rows, and of stand-ins that are made of features.
+        seed: of the split of rows.
 
     Attributes:
         members_: the fitted members.
-        choice_: everything that was tried; not part of a saved detector.
+        choice_: everything that was tried, or None where there were no stand-ins; not part of a saved detector.
     """
 
     uses: ClassVar[tuple[str, ...]] = (
@@ -43,7 +45,7 @@ class Auto(Summed):
         *(name for name in spaces() if name != "features"),
     )
 
-    choice_: Choice
+    choice_: Choice | None
 
     def __init__(self, most_members: int = 4, held_out: float = 0.1, seed: int = 0) -> None:
         self.most_members = most_members
@@ -74,8 +76,8 @@ class Auto(Summed):
             train: ID training data.
             held_out: ID rows that neither a detector nor, at best, the network was trained on. Without them, a share of the
                 training rows is kept for this.
-            stand_ins: what stands for OOD data, as :func:`outfield.choose` takes it. Made of the held-out rows if None, which
-                tell much less than stand-ins that are made of images.
+            stand_ins: what stands for OOD data, as :func:`outfield.choose` takes it. None is chosen without them: those that
+                can be made of features (:func:`outfield.feature_stand_ins`) tell too little.
 
         Raises:
             InputError: a setting of a wrong type or value, no stand-ins, or held-out rows that are training rows.
@@ -95,11 +97,23 @@ class Auto(Summed):
             train, held_out = split_off(train, float(self.held_out), int(self.seed), 2 * LEAST)
         else:
             self._check_held_out(train, held_out)
+        self.choice_ = None if stand_ins is None else self._choose(train, held_out, stand_ins)
+        if self.choice_ is None:
+            self.members_ = tuple(self._fresh(member).fit(train) for member in default_members(train))
+            self._calibrate(held_out)
+        else:
+            chosen = self.choice_.detector
+            self.members_, self.calibrations_, self.sum_ = chosen.members_, chosen.calibrations_, chosen.sum_
+            self._moved()
+
+    def _choose(
+        self,
+        train: FeatureSource,
+        held_out: FeatureSource,
+        stand_ins: StandIns[Any] | Mapping[str, Mapping[str, FeatureSource]],
+    ) -> Choice:
         most, seed = int(self.most_members), int(self.seed)
-        self.choice_ = choose(train, held_out, stand_ins, most_members=most, seed=seed, device=self._device)
-        chosen = self.choice_.detector
-        self.members_, self.calibrations_, self.sum_ = chosen.members_, chosen.calibrations_, chosen.sum_
-        self._moved()
+        return choose(train, held_out, stand_ins, most_members=most, seed=seed, device=self._device)
 
     def _notes(self) -> dict[str, Any]:
         headers = [{"detector": type(member).__name__, **member._header()} for member in self.members_]

@@ -60,6 +60,13 @@ def default_candidates(train: FeatureSource) -> list[Detector]:
     return [one for one in found if _can_be_fitted(one, train, most)]
 
 
+def default_members(train: FeatureSource) -> list[Detector]:
+    """What is added up where nothing can choose: one detector each of logits, neighbours, the mixture and an earlier stage."""
+    most = _smallest_class(train)
+    wanted = (EnergyLogits(), KNN(k=5), SSD(), SSD(on="stage2"))
+    return [one for one in wanted if _can_be_fitted(one, train, most)] or [KNN(k=1)]
+
+
 def _smallest_class(train: FeatureSource) -> int:
     """Rows of the smallest class; of all where classes are not known."""
     if "labels" not in train.shapes:
@@ -70,7 +77,7 @@ def _smallest_class(train: FeatureSource) -> int:
 
 def _can_be_fitted(detector: Detector, train: FeatureSource, neighbours: int) -> bool:
     """Whether the rows have what it needs, and its k-th neighbour may lie in the class of the row."""
-    if lacking(train, (*detector.needs_to_fit, *detector.needs_to_score)):
+    if lacking(train, (detector.on, *detector.needs_to_fit, *detector.needs_to_score)):
         return False
     k = getattr(detector, "k", 1)
     return not isinstance(k, int) or k <= neighbours

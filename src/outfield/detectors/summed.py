@@ -18,6 +18,7 @@ from outfield.detectors.naming import names_of
 from outfield.detectors.state import take
 from outfield.errors import FileFormatError, InputError, NotFittedError, OutfieldError, TooFewSamplesError
 from outfield.features.set import FeatureSource
+from outfield.scores.threshold import Threshold
 
 RULES = ("fisher", "z")
 LEAST = 20
@@ -133,6 +134,18 @@ class Summed(Detector):
         """For each row (N,), float64, the share of held-out ID rows with at least its score: valid under the ID distribution."""
         scores = self.score(test)
         return self.sum_.p_values(scores)
+
+    def threshold(self, keep: float = 0.95) -> Threshold:
+        """The threshold that keeps this share of ID rows, by the held-out rows that calibrated the sum.
+
+        Those that calibrated the members are no longer like other rows, so it is better than a threshold of all of them.
+
+        Raises:
+            NotFittedError: fit was not called.
+            InputError: ``keep`` is not in (0, 1].
+        """
+        source = self.fingerprint()
+        return Threshold.fit(self.sum_.scores.float(), keep=keep, source=source)
 
     def explain(self, test: FeatureSource) -> Explanation:
         """Each member's own score of each row, and what it adds to the sum."""

@@ -28,7 +28,7 @@ from outfield.images.catalogue import title
 from outfield.percent import in_percent, percent
 from outfield.report.table import Table
 
-OURS = "EnergyCorrected"
+DEFAULT, OURS = "Auto", "EnergyCorrected"
 TABLE_1 = ("MSP", "ODIN", "EnergyLogits", "KNN", "SSD", OURS)
 DETAILED = ("MSP", "ODIN", "EnergyLogits", "KNN", "SSD", "EBM", OURS)
 ABLATION = ("GaussianMixture", "EBM", OURS)
@@ -60,7 +60,7 @@ def blocks(run: BenchmarkRun) -> list[Block]:
     found = list(dict.fromkeys(record.detector for record in records))
     levels, sets = level_columns(records, protocol), set_columns(records, protocol)
     whose = beside(protocol).label
-    ours, of_id = {OURS: f"{OURS} (ours)"}, title(protocol.id)
+    ours, of_id = {OURS: f"{OURS} (ours)", DEFAULT: f"{DEFAULT} (the default)"}, title(protocol.id)
     parts = ours | {"GaussianMixture": "GaussianMixture (ours w/o energy)", "EBM": "EBM (ours w/o MoG)"}
     ablation = [name for name in ABLATION if name in found]
     apart = ablation if len(ablation) > 1 else []
@@ -69,9 +69,9 @@ def blocks(run: BenchmarkRun) -> list[Block]:
         return Block(name, f"{of_id} {words}", tuple(rows), columns, _printed_table(run, columns), labels, whose)
 
     def with_others(rows: Sequence[str], elsewhere: Sequence[str] = ()) -> list[str]:
-        """The paper's rows, then detectors that have none: those it knows, then one's own."""
-        others = [name for name in dict.fromkeys([*KNOWN, *found]) if name not in (*rows, *elsewhere)]
-        return [name for name in (*rows, *others) if name in found]
+        """The default, the paper's rows, then detectors that have none: those it knows, then one's own."""
+        others = [name for name in dict.fromkeys([*KNOWN, *found]) if name not in (DEFAULT, *rows, *elsewhere)]
+        return [name for name in (DEFAULT, *rows, *others) if name in found]
 
     made = [
         block("levels", f"against {_listed(levels)} OOD", with_others(TABLE_1, apart), levels),

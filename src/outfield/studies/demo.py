@@ -16,11 +16,13 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from typing import Any
 
-from outfield.benchmark import BenchmarkRun, Key, benchmark_features, paper_detectors
+from outfield.benchmark import BenchmarkRun, Key, benchmark_features
+from outfield.benchmark.choice import default_detectors
 from outfield.benchmark.protocol import PROTOCOLS
 from outfield.detectors.base import Detector
 from outfield.detectors.learned import LearnedEnergy
 from outfield.detectors.saved import load
+from outfield.detectors.summed import Summed
 from outfield.errors import StorageError
 from outfield.features.set import FeatureSet
 from outfield.images.catalogue import DATASETS
@@ -102,7 +104,7 @@ def run_demo(live: bool = False, device: str = "auto", say: Callable[[str], None
         say: told what is being done; logged if absent.
     """
     sets = pack_sets()
-    detectors = paper_detectors(PROTOCOL)
+    detectors = default_detectors(PROTOCOL)
     waiting = {} if live else {n: pack_detector(n) for n, d in detectors.items() if isinstance(d, LearnedEnergy)}
     say(f"fitting {', '.join(name for name in detectors if name not in waiting)} on {len(sets['train']):,} rows")
     if waiting:
@@ -113,11 +115,13 @@ def run_demo(live: bool = False, device: str = "auto", say: Callable[[str], None
         fitted[name] = waiting.get(name, detector).to(device)
         if name not in waiting:
             began = time.monotonic()
-            detector.fit(sets["train"])
+            if isinstance(detector, Summed):
+                detector.fit(sets["train"], sets["held_out"])  # type: ignore[call-arg]  # they take held-out rows, too
+            else:
+                detector.fit(sets["train"])
             seconds[name] = round(time.monotonic() - began, 3)
-    held_out = sets["held_out"]
-    thresholds = {n: Threshold.fit(d.score(held_out), source=d.fingerprint()) for n, d in fitted.items()}
-    keys = {Key(BACKBONE, n, getattr(d, "seed", None)): d for n, d in fitted.items()}
+    thresholds = {name: _threshold(detector, sets["held_out"]) for name, detector in fitted.items()}
+    keys = {Key(BACKBONE, n, d.seed if isinstance(d, LearnedEnergy) else None): d for n, d in fitted.items()}
     used = {name: data for name, data in sets.items() if name != "held_out"}
     run = benchmark_features(
         PROTOCOL,
@@ -131,6 +135,13 @@ def run_demo(live: bool = False, device: str = "auto", say: Callable[[str], None
     )
     _tell_origin(run, seconds)
     return DemoRun(run, sets, fitted, thresholds, tuple(seconds), _in_words(run, sets))
+
+
+def _threshold(detector: Detector, held_out: FeatureSet) -> Threshold:
+    """Of a detector that calibrated itself on the held-out rows, its own."""
+    if isinstance(detector, Summed):
+        return detector.threshold()
+    return Threshold.fit(detector.score(held_out), source=detector.fingerprint())
 
 
 def _tell_origin(run: BenchmarkRun, seconds: Mapping[str, float]) -> None:

@@ -41,11 +41,11 @@ def demo(
     for name, data in made.sets.items():
         data.save(output / f"{name}.safetensors")
     say(note)
-    say(f"EnergyCorrected: {made.thresholds['EnergyCorrected']}")
+    say(f"Auto: {made.thresholds['Auto']}")
     say(
         f"Look at {output / 'report.html'} and {output / 'demo.png'}; detectors, thresholds and features lie beside. Try:"
     )
     program = sys.argv[0] if Path(sys.argv[0]).name == "outfield" else "outfield"
-    parts = ["score", output / "SSD.safetensors", output / "svhn.safetensors"]
-    parts += ["--threshold", output / "SSD.threshold.safetensors", "--out", output / "scores.csv"]
+    parts = ["score", output / "Auto.safetensors", output / "svhn.safetensors"]
+    parts += ["--threshold", output / "Auto.threshold.safetensors", "--out", output / "scores.csv"]
     say(f"  {shlex.join([program, *map(str, parts)])}")

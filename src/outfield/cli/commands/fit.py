@@ -73,6 +73,7 @@ def fit(
     device: Device = "auto",
 ) -> None:
     """Fit a detector on ID training data and save it."""
+    from outfield.detectors.summed import Summed
     from outfield.features.stream import open_or_read
     from outfield.scores.threshold import Threshold, check_keep
 
@@ -104,10 +105,10 @@ def fit(
         one.save(place)
         log.info("fitted %s on %s samples → %s", detector, f"{len(data):,}", place)
         if threshold_out is not None:
-            # Rows that calibrated the members are no longer like others; those that calibrated the sum are.
-            calibration = getattr(one, "sum_", None)
-            scores = one.score(held_out_data) if calibration is None else calibration.scores.float()  # type: ignore[arg-type]
-            threshold = Threshold.fit(scores, keep=keep, source=one.fingerprint())
+            if isinstance(one, Summed):
+                threshold = one.threshold(keep)
+            else:
+                threshold = Threshold.fit(one.score(held_out_data), keep=keep, source=one.fingerprint())  # type: ignore[arg-type]
             threshold_place = for_seed(threshold_out, number)
             threshold.save(threshold_place)
             log.info("%s → %s", threshold, threshold_place)
@@ -124,15 +125,16 @@ def _refuse_with_auto(options: dict[str, object]) -> None:
 def _chosen(
     model: Auto, train: FeatureSource, held_out: FeatureSource | None, stand_ins: dict[str, dict[str, str]]
 ) -> Auto:
-    """Fitted: the sum that stand-ins choose; those are made of the held-out rows where none are named."""
+    """Fitted: the sum that stand-ins choose, or one that needs no choice where none are named."""
     sets = {option.removeprefix("--"): opened(named) for option, named in stand_ins.items() if named}
     if not sets:
         log.warning(
-            "no stand-ins were named with --near or --far; they are made of features, which tell less than images do "
-            "(outfield stand-ins makes those)"
+            "no stand-ins were named with --near or --far (outfield stand-ins makes them), so nothing is chosen"
         )
-    model.fit(train.in_memory(), None if held_out is None else held_out.in_memory(), sets or None)
-    log.info("chose %s, the best of %s sums", " + ".join(model.names), f"{len(model.choice_.trials):,}")
+    with bar("fitting Auto"):
+        model.fit(train.in_memory(), None if held_out is None else held_out.in_memory(), sets or None)
+    tried = "" if model.choice_ is None else f", the best of {len(model.choice_.trials):,} sums"
+    log.info("took %s%s", " + ".join(model.names), tried)
     return model
 
 

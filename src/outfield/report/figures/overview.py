@@ -13,11 +13,12 @@ from outfield.report.figures.chart import Chart
 from outfield.report.figures.histograms import histogram_chart
 from outfield.report.figures.views import view_chart, view_panel
 
-SHOWN = ("MSP", "KNN", "SSD", "EnergyCorrected")
+COLUMNS = 4
+SHOWN = ("MSP", "KNN", "SSD", "EnergyCorrected", "Auto")
 
 
 def overview_chart(run: BenchmarkRun, shown: Sequence[str] = SHOWN) -> Chart:
-    """The first backbone's features with the OOD sets of each level, above the scores of some detectors.
+    """The first backbone's features with the OOD sets of each level, above the scores of the last four of these detectors.
 
     Raises:
         InputError: the run has no view of features.
@@ -34,7 +35,8 @@ def overview_chart(run: BenchmarkRun, shown: Sequence[str] = SHOWN) -> Chart:
             titles = ", ".join(set_title(name) for name in there)
             panels.append(view_panel(run, view, known, np.isin(sets, there), f"{level}: {titles}", level))
     scores = histogram_chart(run, view.backbone)
-    histograms = [panel for panel in scores.panels if panel.title in shown]
+    by_name = {panel.title: panel for panel in scores.panels}
+    histograms = [by_name[name] for name in shown if name in by_name][-COLUMNS:]
     marks = scores.marks if histograms else view_chart(run, view).marks
     title = f"Features of {set_title(run.protocol.id)} in a {view.backbone}, and how detectors score them"
-    return Chart("overview", title, [*panels, *histograms], marks, 4, 2.5, width=3.4)
+    return Chart("overview", title, [*panels, *histograms], marks, COLUMNS, 2.5, width=3.4)
