@@ -169,3 +169,9 @@ def test_the_detector_to_use_comes_first():
     found = default_detectors(PROTOCOL)
     assert list(found) == ["Auto", *ROWS]
     assert repr(found["Auto"]) == repr(of.Auto())
+
+
+def test_one_backbone_is_worked_on_wherever_there_is_a_device():
+    from outfield.benchmark.fitting import OneBackbone
+
+    assert OneBackbone.device == "auto"

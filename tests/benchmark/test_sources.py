@@ -144,3 +144,14 @@ class TestCode:
         about = json.loads(note.read_text())
         assert (about["outfield"], about["commit"]) == (of.__version__, "a" * 12 + " with changes")
         assert about["depends_on"]["code"] == sources.code("detector")
+
+
+def test_libraries_that_numbers_come_from():
+    images = ("torch", "torchvision", "timm", "pillow")
+    assert {
+        "features": images,
+        "blocks": images,
+        "odin": images,
+        "detector": ("torch",),
+        "view": ("scikit-learn",),
+    } == sources.LIBRARIES

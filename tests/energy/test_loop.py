@@ -265,3 +265,18 @@ def test_the_loop_leaves_the_prior_alone():
     before = prior.energy(z)
     train(tiny_model(prior), z, of.Training(epochs=1, batch_size=16), of.Langevin(steps=2), PROJECTIONS["none"], seed=0)
     assert torch.equal(prior.energy(z), before)
+
+
+def test_energies_that_fell_without_end_are_found_after_the_last_step(train_set, monkeypatch):
+    monkeypatch.setattr(of.CorrectedEnergy, "residual", lambda self, rows: torch.full((len(rows),), -1e9))
+    training = of.Training(epochs=1, batch_size=1000, learning_rate=1e-6)
+    with pytest.raises(of.DivergenceError, match=r"the mean absolute energy is 1e\+09"):
+        quick("EnergyCorrected", training=training).fit(train_set)
+
+
+def test_a_prior_of_one_s_own_is_not_fitted_in_pieces(train_set, tmp_path):
+    train_set.save(tmp_path / "train.safetensors")
+    data_start = of.Training(epochs=1, batch_size=32, start="data")
+    detector = quick("EnergyCorrected", prior=UnitPrior(0.3), training=data_start)
+    with pytest.raises(of.InputError, match="UnitPrior cannot be fitted in pieces; load the features first"):
+        detector.fit(of.open_features(tmp_path / "train.safetensors"))

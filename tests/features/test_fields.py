@@ -146,3 +146,17 @@ def test_the_readme_says_what_the_fields_are():
         meaning = re.search(rf"^\| `{name}` \S.*? \| (.*?) \|", text, re.MULTILINE)[1]
         assert rows[name] == shape
         assert re.sub(r" \(\[.*\)$|; up to .*", "", meaning) == field.meaning
+
+
+def test_how_columns_are_called():
+    found = {name: field.column for name, field in FIELDS.items() if not name.startswith("stage")}
+    assert found == {
+        "features": "feature",
+        "labels": "label",
+        "logits": "logit",
+        "spread": "spread",
+        "odin_logits": "odin_logit",
+        "head_weight": "head_weight",
+        "head_bias": "head_bias",
+    }
+    assert [FIELDS[f"stage{i}"].column for i in (1, 8)] == ["stage1", "stage8"]

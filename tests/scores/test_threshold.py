@@ -223,3 +223,9 @@ def test_the_kept_share_lies_where_the_beta_distribution_says(n, keep, confidenc
     expected = stats.beta(position, n + 1 - position).ppf([(1 - confidence) / 2, (1 + confidence) / 2])
     found = of.Threshold.fit(torch.arange(float(n)), keep=keep).kept_interval(confidence)
     assert found == pytest.approx(expected.tolist(), rel=1e-9)
+
+
+def test_a_file_says_how_many_scores_it_was_chosen_on(tmp_path):
+    of.Threshold.fit(range(37), keep=0.9).save(tmp_path / "t.safetensors")
+    header, _ = storage.read(tmp_path / "t.safetensors", "Threshold")
+    assert (header["n"], header["keep"]) == (37, 0.9)
