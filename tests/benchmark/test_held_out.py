@@ -112,6 +112,7 @@ class TestRuns:
         run = run_images(tmp_path, FakeBackbone(), many_images(), detectors=AUTO, held_out=40)
         assert run.provenance["held_out"] == {"images": 40, "seed": 0}
         assert {record.n_id for record in run.records} == {177 - 40}
+        assert {stage["backbone"] for stage in run.provenance["stages"]} == {"net"}
         images, levels = split_images(many_images(), "test", 40, [of.Auto()])
         features = {
             name: FakeBackbone().extract(one, stages=True, labels=name == "train") for name, one in images.items()
