@@ -6,6 +6,7 @@ detector's file as ``{"type": name, argument: value, ...}``. An unknown type or 
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import json
 import math
@@ -17,6 +18,7 @@ import numpy as np
 
 from outfield.errors import InputError, UnknownNameError
 
+SHOWN_NAMES = 24
 CONFIGURABLE: dict[str, type] = {}
 """Every class that may appear as a setting, by name."""
 
@@ -110,8 +112,18 @@ def from_plain(value: Any) -> Any:
     rest = {key: from_plain(item) for key, item in value.items() if key != "type"}
     name = value.get("type")
     if not isinstance(name, str) or not _is_known(name):
-        raise UnknownNameError(f"unknown setting of type {shown(name)}; known: {', '.join(sorted(CONFIGURABLE))}")
+        raise UnknownNameError(
+            f"unknown setting of type {shown(name)}; known: {_some(sorted(CONFIGURABLE), str(name))}"
+        )
     return construct(CONFIGURABLE[name], rest)
+
+
+def _some(known: list[str], wanted: str) -> str:
+    """The names that are like the one that is wanted, or as many as fit a line or three."""
+    alike = difflib.get_close_matches(wanted[:50], known, 5)
+    chosen = alike or known[:SHOWN_NAMES]
+    left = len(known) - len(chosen)
+    return ", ".join(chosen) + (f" and {left} others" if left else "")
 
 
 def _is_known(name: str) -> bool:

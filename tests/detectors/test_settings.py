@@ -246,6 +246,7 @@ class TestText:
             ("network.hidden", "NaN", "hidden is nan"),
             ("network", '{"type": "Nonsense"}', "unknown setting of type 'Nonsense'"),
             ("network", '{"type": ["MLP"]}', "unknown setting of type"),
+            ("network", '{"type": "SinMLP"}', "unknown setting of type 'SinMLP'; known: SineMLP, "),
             ("network", "{}", "unknown setting of type None"),
             ("network", '{"type": "MLP", "height": 3}', "MLP has no setting height"),
         ],
