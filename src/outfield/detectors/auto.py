@@ -10,6 +10,7 @@ from outfield.detectors.base import Detector
 from outfield.detectors.candidates import default_members
 from outfield.detectors.choosing import Choice, choose
 from outfield.detectors.held_out import split_off
+from outfield.detectors.members import fresh
 from outfield.detectors.registry import DETECTORS, register
 from outfield.detectors.summed import LEAST, Summed
 from outfield.errors import FileFormatError
@@ -99,7 +100,7 @@ class Auto(Summed):
             self._check_held_out(train, held_out)
         self.choice_ = None if stand_ins is None else self._choose(train, held_out, stand_ins)
         if self.choice_ is None:
-            self.members_ = tuple(self._fresh(member).fit(train) for member in default_members(train))
+            self.members_ = tuple(fresh(member, self._device).fit(train) for member in default_members(train))
             self._calibrate(held_out)
         else:
             chosen = self.choice_.detector

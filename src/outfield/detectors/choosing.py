@@ -17,6 +17,7 @@ from outfield.detectors.calibration import Calibration
 from outfield.detectors.candidates import default_candidates
 from outfield.detectors.fused import Fused
 from outfield.detectors.held_out import check_apart, split_off
+from outfield.detectors.members import fresh
 from outfield.detectors.naming import names_of
 from outfield.detectors.summed import LEAST
 from outfield.errors import InputError, MissingFieldError, OutfieldError, TooFewSamplesError
@@ -175,7 +176,7 @@ def _fitted(candidates: Sequence[Detector], train: FeatureSource, device: str) -
     with bar("fitting candidates", len(candidates), "detectors") as advance:
         for i, candidate in enumerate(candidates):
             try:
-                fitted.append(Fused([candidate])._fresh(candidate).to(device).fit(train))
+                fitted.append(fresh(candidate, device).fit(train))
             except (MissingFieldError, TooFewSamplesError) as error:
                 skipped[repr(candidate)] = str(error)
             except OutfieldError as error:

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Self
 
-from outfield.config import require, require_choice, require_number
+from outfield.config import require_choice, require_number
 from outfield.detectors.base import Detector
 from outfield.detectors.held_out import split_off
 from outfield.detectors.knn import KNN
 from outfield.detectors.logits import EnergyLogits
+from outfield.detectors.members import check_members, check_same, fresh, needs_of
 from outfield.detectors.mixture import SSD
 from outfield.detectors.registry import register
 from outfield.detectors.summed import LEAST, RULES, Summed
-from outfield.errors import FileFormatError, InputError, NotFittedError
+from outfield.errors import FileFormatError, NotFittedError
 from outfield.features.set import FeatureSource
 
 
@@ -52,22 +53,14 @@ class Fused(Summed):
         self.seed = seed
 
     def _check_settings(self) -> None:
-        sequence = isinstance(self.members, tuple | list) and len(self.members) > 0
-        good = sequence and all(isinstance(member, Detector) for member in self.members)
-        require(good, "members", self.members, "a list of detectors, at least one")
-        for member in self.members:
-            try:
-                member.check_settings()
-            except InputError as error:
-                raise InputError(f"members is {self.members!r:.200}; {type(member).__name__}: {error}") from error
+        check_members(self.members)
         require_choice("rule", self.rule, RULES)
         require_number("held_out", self.held_out, above=0, most=0.5)
         require_number("seed", self.seed, least=0, whole=True)
 
     @property
     def needs_to_fit(self) -> tuple[str, ...]:
-        found = [name for member in self._all() for name in (member.on, *member.needs_to_fit, *member.needs_to_score)]
-        return tuple(name for name in dict.fromkeys(found) if name != "features")
+        return needs_of(self._all())
 
     def _all(self) -> Sequence[Detector]:
         return self.members_ if self._fitted else self.members
@@ -94,7 +87,7 @@ class Fused(Summed):
             train, held_out = split_off(train, float(self.held_out), int(self.seed), 2 * LEAST)
         else:
             self._check_held_out(train, held_out)
-        self.members_ = tuple(self._fresh(member).fit(train) for member in self.members)
+        self.members_ = tuple(fresh(member, self._device).fit(train) for member in self.members)
         self._calibrate(held_out)
 
     @classmethod
@@ -130,7 +123,4 @@ class Fused(Summed):
         return [type(member) for member in self.members]
 
     def _check_member(self, number: int, member: Detector) -> None:
-        if repr(member) != repr(self.members[number]):
-            raise FileFormatError(
-                f"member {number} is {member!r:.100}, but the settings say {self.members[number]!r:.100}"
-            )
+        check_same(number, member, self.members[number])

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from outfield.config import arguments, construct, require, require_number
+from outfield.config import arguments, construct, require_number
 from outfield.detectors.base import Detector
 from outfield.detectors.composed import ComposedDetector
 from outfield.detectors.corrected import EnergyCorrected
 from outfield.detectors.logits import EnergyLogits
+from outfield.detectors.members import check_members
 from outfield.detectors.registry import register
 from outfield.energy.samplers import Langevin
 from outfield.energy.settings import Training
-from outfield.errors import InputError
 
 STEP_SIZE, NOISE = (1e-4, 1e-5), (5e-3, 5e-4)
 AUTHORS = Training(epochs=20, batch_size=1024, learning_rate=1e-5, l2=10.0, input_noise=1e-4)
@@ -59,14 +59,7 @@ class HEAT(ComposedDetector):
         self.seed = seed
 
     def _check_settings(self) -> None:
-        sequence = isinstance(self.members, tuple | list) and len(self.members) > 0
-        good = sequence and all(isinstance(member, Detector) for member in self.members)
-        require(good, "members", self.members, "a list of detectors, at least one")
-        for member in self.members:
-            try:
-                member.check_settings()
-            except InputError as error:
-                raise InputError(f"members is {self.members!r:.200}; {type(member).__name__}: {error}") from error
+        check_members(self.members)
         require_number("beta", self.beta, least=0)
         require_number("seed", self.seed, least=0, whole=True)
 

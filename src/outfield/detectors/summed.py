@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from outfield.config import arguments, construct
-from outfield.detectors.base import LARGEST, Batch, Detector
+from outfield.detectors.base import Batch, Detector
 from outfield.detectors.calibration import Calibration
 from outfield.detectors.held_out import check_apart
+from outfield.detectors.members import OfMembers
 from outfield.detectors.naming import names_of
 from outfield.detectors.state import take
-from outfield.errors import FileFormatError, InputError, NotFittedError, OutfieldError, TooFewSamplesError
+from outfield.errors import FileFormatError, InputError, NotFittedError, TooFewSamplesError
 from outfield.features.set import FeatureSource
 from outfield.scores.threshold import Threshold
 
@@ -47,7 +47,7 @@ class Explanation:
         return [self.members[i] for i in self.terms.argmax(1).tolist()]
 
 
-class Summed(Detector):
+class Summed(OfMembers):
     """Base of detectors that are sums of fitted members; a subclass gives them in its ``_fit`` and calls ``_calibrate``.
 
     Attributes:
@@ -56,31 +56,16 @@ class Summed(Detector):
         sum_: the calibration of the sum.
     """
 
-    fits_in_pieces = True
-
     rule: str = "fisher"
     seed: int = 0
 
-    members_: tuple[Detector, ...]
     calibrations_: tuple[Calibration, ...]
     sum_: Calibration
-
-    @abstractmethod
-    def _all(self) -> Sequence[Detector]:
-        """The members, fitted where this detector is."""
-
-    @property
-    def needs_to_score(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(name for member in self._all() for name in member.needs_to_score))
 
     @property
     def names(self) -> tuple[str, ...]:
         """The members in words, each once: see :func:`outfield.detectors.naming.names_of`."""
         return names_of(self._all())
-
-    def _fresh(self, member: Detector) -> Detector:
-        made: Detector = construct(type(member), arguments(member))
-        return made.to(self._device)
 
     def _check_held_out(self, train: FeatureSource, held_out: FeatureSource) -> None:
         if not isinstance(held_out, FeatureSource):
@@ -109,26 +94,8 @@ class Summed(Detector):
             return torch.stack([one.standard(column) for one, column in with_columns], dim=1)
         return torch.stack([one.surprise(column) for one, column in with_columns], dim=1)
 
-    def _rows(self) -> int:
-        return max(member._rows() for member in self.members_)
-
-    def _read_to_score(self) -> tuple[str, ...]:
-        return self.needs_to_score
-
     def _score(self, batch: Batch) -> Tensor:
         return self._terms(self._member_scores(batch)).sum(1)
-
-    def _member_scores(self, batch: Batch) -> Tensor:
-        """(n, M), float64; each member takes as many rows at once as it would alone."""
-        columns = [torch.cat([*self._pieces_of(member, batch)]) for member in self.members_]
-        return torch.stack(columns, dim=1)
-
-    def _pieces_of(self, member: Detector, batch: Batch) -> Iterator[Tensor]:
-        wanted = {"features" if name == member.on else name: batch[name] for name in member.needs_to_score}
-        rows = len(next(iter(wanted.values())))
-        for start in range(0, rows, member._rows()):
-            piece = {name: value[start : start + member._rows()] for name, value in wanted.items()}
-            yield member._score(piece).clamp(-LARGEST, LARGEST).float().double()
 
     def p_values(self, test: FeatureSource) -> Tensor:
         """For each row (N,), float64, the share of held-out ID rows with at least its score: valid under the ID distribution."""
@@ -157,20 +124,10 @@ class Summed(Detector):
         terms = self._terms(scores.to(self.device)).cpu()
         return Explanation(self.names, scores, terms, torch.stack(p_values, dim=1))
 
-    def _check_width(self, data: FeatureSource) -> None:
-        for member in self.members_:
-            member._check_width(data)
-
-    def _check_about(self, data: FeatureSource) -> None:
-        for member in self.members_:
-            member._check_about(data)
-
     def _moved(self) -> None:
         if hasattr(self, "calibrations_"):
             self.calibrations_ = tuple(one.to(self.device) for one in self.calibrations_)
-        for member in getattr(self, "members_", ()):
-            if member._device != self._device:
-                member.to(self._device)
+        super()._moved()
 
     def _state(self) -> dict[str, Tensor]:
         found = {f"{i}.calibration": one.scores for i, one in enumerate(self.calibrations_)}
@@ -200,16 +157,10 @@ class Summed(Detector):
     def _load_state(self, state: dict[str, Tensor]) -> None:
         rebuilt = []
         for i, (cls, header) in enumerate(zip(self._classes, self._headers, strict=True)):
-            begin = f"{i}.member."
-            part = {name.removeprefix(begin): value for name, value in state.items() if name.startswith(begin)}
-            try:
-                rebuilt.append(cls._rebuilt(header, part))
-            except (OutfieldError, KeyError, TypeError) as error:
-                raise FileFormatError(f"member {i}, {cls.__name__}: {error}") from error
+            rebuilt.append(self._rebuilt_member(i, cls, header, state, f"{i}.member."))
             self._check_member(i, rebuilt[-1])
-        if self._width != rebuilt[0]._width:
-            raise FileFormatError(f"width is {self._width}, but {rebuilt[0]._width} in its first member")
         self.members_ = tuple(rebuilt)
+        self._check_first_width()
         self.sum_ = self._calibration(state, "sum")
         found = [self._calibration(state, f"{i}.calibration") for i in range(len(rebuilt))]
         rows = {len(one.scores) for one in found}

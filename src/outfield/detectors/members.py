@@ -1,0 +1,120 @@
+"""What detectors that are made of others share: their members' needs, checks and scores."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from outfield.config import arguments, construct, require
+from outfield.detectors.base import LARGEST, Batch, Detector
+from outfield.errors import FileFormatError, InputError, OutfieldError
+from outfield.features.set import FeatureSource
+
+
+def fresh(detector: Detector, device: str) -> Detector:
+    """One with the same settings, not fitted."""
+    made: Detector = construct(type(detector), arguments(detector))
+    return made.to(device)
+
+
+def check_members(members: object) -> None:
+    """Refuse a setting ``members`` that is no list of detectors with settings that can be.
+
+    Raises:
+        InputError: names the member and what is wrong with it.
+    """
+    good = isinstance(members, tuple | list) and len(members) > 0 and all(isinstance(one, Detector) for one in members)
+    require(good, "members", members, "a list of detectors, at least one")
+    for member in members:  # type: ignore[attr-defined]
+        try:
+            member.check_settings()
+        except InputError as error:
+            raise InputError(f"members is {members!r:.200}; {type(member).__name__}: {error}") from error
+
+
+def needs_of(members: Sequence[Detector]) -> tuple[str, ...]:
+    """Fields that fit of a detector of these members uses besides the features."""
+    found = [name for one in members for name in (one.on, *one.needs_to_fit, *one.needs_to_score)]
+    return tuple(name for name in dict.fromkeys(found) if name != "features")
+
+
+class OfMembers(Detector):
+    """Base of detectors that score with several fitted ones.
+
+    Attributes:
+        members_: the fitted members.
+    """
+
+    fits_in_pieces = True
+
+    members_: tuple[Detector, ...]
+
+    @abstractmethod
+    def _all(self) -> Sequence[Detector]:
+        """The members, fitted where this detector is."""
+
+    @property
+    def needs_to_score(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(name for member in self._all() for name in member.needs_to_score))
+
+    def _rows(self) -> int:
+        return max(member._rows() for member in self.members_)
+
+    def _read_to_score(self) -> tuple[str, ...]:
+        return self.needs_to_score
+
+    def _member_scores(self, batch: Batch) -> Tensor:
+        """(n, M), float64; each member takes as many rows at once as it would alone."""
+        columns = [torch.cat([*self._pieces_of(member, batch)]) for member in self.members_]
+        return torch.stack(columns, dim=1)
+
+    def _pieces_of(self, member: Detector, batch: Batch) -> Iterator[Tensor]:
+        wanted = {"features" if name == member.on else name: batch[name] for name in member.needs_to_score}
+        rows = len(next(iter(wanted.values())))
+        for start in range(0, rows, member._rows()):
+            piece = {name: value[start : start + member._rows()] for name, value in wanted.items()}
+            yield member._score(piece).clamp(-LARGEST, LARGEST).float().double()
+
+    def _check_width(self, data: FeatureSource) -> None:
+        for member in self.members_:
+            member._check_width(data)
+
+    def _check_about(self, data: FeatureSource) -> None:
+        for member in self.members_:
+            member._check_about(data)
+
+    def _moved(self) -> None:
+        for member in getattr(self, "members_", ()):
+            if member._device != self._device:
+                member.to(self._device)
+
+    def _rebuilt_member(
+        self, number: int, cls: type[Detector], header: dict[str, object], state: dict[str, Tensor], begin: str
+    ) -> Detector:
+        """A member from a file: its header, and the tensors whose names begin so.
+
+        Raises:
+            FileFormatError: they are not what such a detector writes.
+        """
+        part = {name.removeprefix(begin): value for name, value in state.items() if name.startswith(begin)}
+        try:
+            return cls._rebuilt(header, part)
+        except (OutfieldError, KeyError, TypeError) as error:
+            raise FileFormatError(f"member {number}, {cls.__name__}: {error}") from error
+
+    def _check_first_width(self) -> None:
+        if self._width != self.members_[0]._width:
+            raise FileFormatError(f"width is {self._width}, but {self.members_[0]._width} in its first member")
+
+
+def check_same(number: int, member: Detector, said: Detector) -> None:
+    """Refuse a member from a file that has other settings than the file's own say.
+
+    Raises:
+        FileFormatError: it has.
+    """
+    if repr(member) != repr(said):
+        raise FileFormatError(f"member {number} is {member!r:.100}, but the settings say {said!r:.100}")
