@@ -19,6 +19,7 @@ from outfield.backbone.extraction import Extraction
 from outfield.backbone.input import Input, as_tuple, check_names
 from outfield.backbone.loader import read
 from outfield.backbone.odin import Odin
+from outfield.backbone.origin import Origin
 from outfield.backbone.perturb import Perturb
 from outfield.backbone.views import Views
 from outfield.backbone.weights import PICKLES, Trained, Weights, from_library, from_our_file, from_weights
@@ -54,9 +55,14 @@ class Backbone:
         classes: how many; known after the first pass if None.
         names: of the classes, or none.
 
+    Attributes:
+        origin: How the network is built again from its tensors; None where only its owner knows.
+
     Raises:
         InputError: a setting that cannot be.
     """
+
+    origin: Origin | None = None
 
     def __init__(
         self,
@@ -150,7 +156,9 @@ class Backbone:
         if device.type == "cuda":
             network = network.to(memory_format=torch.channels_last)
         about: dict[str, Any] = {"name": trained.name, "classes": trained.classes, "names": trained.names}
-        return cls(network, **{**expects, **about, **changes})
+        made = cls(network, **{**expects, **about, **changes})
+        made.origin = trained.origin
+        return made
 
     @classmethod
     def open(cls, spec: str, device: str | torch.device = "auto", **settings: Any) -> Self:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from outfield.backbone.architectures import PREFIXES, create, load_classifier, load_weights, split_name, use_small_stem
 from outfield.backbone.input import Input
+from outfield.backbone.origin import Origin
 from outfield.backbone.pretrained import timm_pretrained, torchvision_pretrained
 from outfield.backbone.seeding import building
 from outfield.errors import FileFormatError, InputError
@@ -29,13 +30,14 @@ Weights = atomic.PathLike | Mapping[str, Tensor]
 
 
 class Trained(NamedTuple):
-    """A network on the CPU, what it expects of images, and what to call it and its classes."""
+    """A network on the CPU, what it expects of images, what to call it and its classes, and how it is built again."""
 
     network: nn.Module
     expects: Input
     name: str
     classes: int | None = None
     names: tuple[str, ...] = ()
+    origin: Origin | None = None
 
 
 def from_our_file(path: atomic.PathLike, **asked: Any) -> Trained:
@@ -59,7 +61,8 @@ def from_our_file(path: atomic.PathLike, **asked: Any) -> Trained:
         found = getattr(made, name)
         if value is not None and str(value).removeprefix("timm:") != str(found).removeprefix("timm:"):
             raise FileFormatError(f"{path} holds a classifier with {name} = {found!r}, not {value!r}")
-    return Trained(network, Input(made.size, made.mean, made.std), Path(path).stem, made.classes, made.names)
+    origin = Origin.of_library(made.architecture, made.classes, made.small_images)
+    return Trained(network, Input(made.size, made.mean, made.std), Path(path).stem, made.classes, made.names, origin)
 
 
 def from_weights(architecture: str, weights: Weights, classes: int | None, small_images: bool | None) -> Trained:
@@ -87,7 +90,8 @@ def from_weights(architecture: str, weights: Weights, classes: int | None, small
     network, small = _build(architecture, state, classes, small_images)
     load_weights(network, state, source)
     expects = library_input(architecture, network)
-    return Trained(network.eval(), replace(expects, size=SMALL) if small else expects, name)
+    expects = replace(expects, size=SMALL) if small else expects
+    return Trained(network.eval(), expects, name, origin=_origin(architecture, network, small))
 
 
 def from_library(architecture: str) -> Trained:
@@ -102,7 +106,9 @@ def from_library(architecture: str) -> Trained:
     owner, name = split_name(architecture)
     with building():
         network = timm_pretrained(name) if owner == "timm" else torchvision_pretrained(name)
-    return Trained(network.eval(), library_input(architecture, network), architecture.removeprefix("timm:"))
+    origin = _origin(architecture, network, small=False)
+    expects = library_input(architecture, network)
+    return Trained(network.eval(), expects, architecture.removeprefix("timm:"), origin=origin)
 
 
 def library_input(architecture: str, network: nn.Module) -> Input:
@@ -144,6 +150,10 @@ def _build(
         if small:
             use_small_stem(network, architecture)
     return network, small
+
+
+def _origin(architecture: str, network: nn.Module, small: bool) -> Origin:
+    return Origin.of_library(architecture, _width(network.state_dict(), _head_name(network)), small)
 
 
 def _head_name(network: nn.Module) -> str:

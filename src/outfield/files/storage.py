@@ -6,7 +6,7 @@ Every file that Outfield writes holds tensors as safetensors stores them and one
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -41,14 +41,27 @@ ENDINGS = (".safetensors",)
 Stored = TypeVar("Stored", bound=StoredArray)
 
 
-def write(path: PathLike, kind: str, header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+def write(
+    path: PathLike,
+    kind: str,
+    header: Mapping[str, Any],
+    tensors: Mapping[str, Tensor],
+    endings: Sequence[str] = ENDINGS,
+) -> None:
     """Write tensors and a JSON-ready header to ``path``.
 
+    Args:
+        path: the file.
+        kind: what it holds.
+        header: what is said of it.
+        tensors: what is in it, by name.
+        endings: that its name may have.
+
     Raises:
-        InputError: its name does not end in ``.safetensors``.
+        InputError: its name has another ending.
         StorageError: see :func:`write_atomically`.
     """
-    check_ending(path, ENDINGS)
+    check_ending(path, endings)
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     metadata = {headers.NAME: headers.make_header(kind, header, plain)}
     write_atomically(path, lambda file: write_tensors(file, plain, metadata))

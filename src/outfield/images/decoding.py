@@ -53,12 +53,21 @@ def decode(content: bytes, where: str) -> np.ndarray:
         MissingExtraError: Pillow is not installed.
     """
     with as_image(io.BytesIO(content), where) as image:
-        if image.mode[0] in "IF":  # Pillow would cut such values off at 255: a white picture, and no error
-            raise FileFormatError(f"{where} has more than 8 bits a channel ({image.mode}); save it with 8")
-        orientation = _orientation(image)
-        if "transparency" in image.info and image.mode == "P":
-            image = image.convert("RGBA")  # what Pillow asks for, with a warning, before the alpha channel is dropped
-        return np.array(_upright(image.convert("RGB"), orientation))
+        return pixels_of(image, where)
+
+
+def pixels_of(image: Any, where: str) -> np.ndarray:
+    """An image that Pillow opened or made, as uint8 (H, W, 3): what :func:`decode` makes of its file.
+
+    Raises:
+        FileFormatError: It is grey with more than 8 bits.
+    """
+    if image.mode[0] in "IF":  # Pillow would cut such values off at 255: a white picture, and no error
+        raise FileFormatError(f"{where} has more than 8 bits a channel ({image.mode}); save it with 8")
+    orientation = _orientation(image)
+    if "transparency" in image.info and image.mode == "P":
+        image = image.convert("RGBA")  # what Pillow asks for, with a warning, before the alpha channel is dropped
+    return np.array(_upright(image.convert("RGB"), orientation))
 
 
 def size_of(file: BinaryIO, where: str) -> tuple[int, int]:
