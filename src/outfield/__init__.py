@@ -22,6 +22,7 @@ _HOMES = {
     "backbone.architectures": ("Classifier", "load_classifier", "save_classifier"),
     "backbone.backbone": ("Backbone", "Odin"),
     "backbone.perturb": ("Perturb",),
+    "backbone.preprocessing": ("Preprocessing",),
     "backbone.views": ("Views",),
     "benchmark": ("BenchmarkRun", "benchmark_features", "paper_detectors", "run_benchmark"),
     "benchmark.evaluation": ("Result", "evaluate"),

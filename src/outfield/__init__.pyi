@@ -3,6 +3,7 @@
 from outfield.backbone.architectures import Classifier, load_classifier, save_classifier
 from outfield.backbone.backbone import Backbone, Odin
 from outfield.backbone.perturb import Perturb
+from outfield.backbone.preprocessing import Preprocessing
 from outfield.backbone.views import Views
 from outfield.benchmark import BenchmarkRun, benchmark_features, paper_detectors, run_benchmark
 from outfield.benchmark.evaluation import Result, evaluate
@@ -158,6 +159,7 @@ __all__ = [
     "OutfieldWarning",
     "PerClassGaussian",
     "Perturb",
+    "Preprocessing",
     "Prior",
     "Protocol",
     "ReAct",

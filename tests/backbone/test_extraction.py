@@ -22,6 +22,7 @@ import outfield as of
 from outfield.backbone import loader as batches
 from outfield.backbone.architectures import Classifier
 from outfield.backbone.backbone import Backbone, Odin
+from outfield.backbone.preprocessing import Preprocessing
 from outfield.backbone.switches import WITHOUT_TF32
 from outfield.images.source import ImageArray
 
@@ -338,8 +339,13 @@ class TestImages:
         monkeypatch.setattr(batches, "BYTES_AT_ONCE", 3 * 16 * 16 * 2)
         monkeypatch.setattr(batches, "BYTES_OF_A_WORKER", 1)
         images = make_pictures(n=5)
-        assert [len(b) for b in batches.read(images, (16, 16), 512, None, pinned=False)] == [2, 2, 1]
-        decoded = batches.read(Lookup(list(images.images)), (16, 16), 512, 1, pinned=False)
+        assert [
+            len(b)
+            for b in batches.read(images, Preprocessing((16, 16), interpolation="tensor"), 512, None, pinned=False)
+        ] == [2, 2, 1]
+        decoded = batches.read(
+            Lookup(list(images.images)), Preprocessing((16, 16), interpolation="tensor"), 512, 1, pinned=False
+        )
         assert [len(b) for b in decoded] == [1] * 5
 
     @pytest.mark.parametrize(("count", "elsewhere"), [(5, False), (batches.FEW, True)])

@@ -175,7 +175,7 @@ def test_published_weights_arrive_in_timms_network(hugging_face):
     assert (found.input.size, found.input.mean, found.name) == ((160, 160), (0.5, 0.5, 0.5), "test_resnet")
     assert all(torch.equal(value, state[name]) for name, value in found.network.state_dict().items())
     assert "state_dict" not in found.network.pretrained_cfg
-    assert close(logits(found), logits(Backbone(original, size=160, mean=(0.5,) * 3, std=(0.5,) * 3)))
+    assert close(logits(found), logits(Backbone(original, preprocessing=original)))
 
 
 def test_of_timm_a_pickle_in_the_cache_is_never_read(hugging_face, tmp_path):

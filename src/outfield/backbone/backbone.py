@@ -6,7 +6,8 @@ import contextlib
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import zip_longest
 from typing import Any, Self
 
@@ -16,11 +17,12 @@ from torch import Tensor, nn
 
 from outfield.backbone.architectures import LIBRARIES
 from outfield.backbone.extraction import Extraction
-from outfield.backbone.input import Input, as_tuple, check_names
+from outfield.backbone.input import Input, as_tuple, check_names, shown_numbers
 from outfield.backbone.loader import read
 from outfield.backbone.odin import Odin
 from outfield.backbone.origin import Origin
 from outfield.backbone.perturb import Perturb
+from outfield.backbone.preprocessing import TENSOR, Preprocessing
 from outfield.backbone.views import Views
 from outfield.backbone.weights import PICKLES, Trained, Weights, from_library, from_our_file, from_weights
 from outfield.config import require, require_number
@@ -45,10 +47,14 @@ class Backbone:
     channels-last where the weights are (``network.to(memory_format=torch.channels_last)``, faster on GPUs).
 
     Args:
-        network: convolutional or transformer, from images (N, 3, H, W) to logits (N, K).
-        size: height and width it expects; images of another size are resized to it.
+        network: convolutional or transformer, from images (N, 3, H, W) to logits (N, K); (N, 1, H, W) where ``mean`` and
+            ``std`` have one number, and images are converted to grey.
+        size: height and width it expects; images of another size are resized to exactly it, by bilinear interpolation.
         mean: of each channel, in [0, 1], subtracted from the images.
         std: of each channel, by which they are then divided.
+        preprocessing: how the network takes images where it is deployed, instead of the three: an
+            :class:`outfield.Preprocessing`, or anything that :meth:`outfield.Preprocessing.of` takes, such as a transform of
+            torchvision.
         head: dotted name of the layer whose input are the features; by itself the last linear layer, if its output is the
             network's.
         name: what to call it in tables and errors.
@@ -68,9 +74,10 @@ class Backbone:
         self,
         network: nn.Module,
         *,
-        size: int | Sequence[int],
-        mean: Sequence[float],
-        std: Sequence[float],
+        size: int | Sequence[int] | None = None,
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
+        preprocessing: Any = None,
         head: str | None = None,
         name: str = "backbone",
         classes: int | None = None,
@@ -85,7 +92,7 @@ class Backbone:
         require(isinstance(name, str), "name", name, "a text")
         self.network, self.head, self.name, self.names = _inside(network), head, name, as_tuple(names)
         check_names(self.names)
-        self.input = Input.of(size, mean, std)
+        self.preprocessing = _preprocessing(size, mean, std, preprocessing)
         self._classes = len(self.names) or None if classes is None else classes
         if self._classes is not None:
             require_number("classes", self._classes, least=1, whole=True)
@@ -115,6 +122,7 @@ class Backbone:
         size: int | Sequence[int] | None = None,
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
+        preprocessing: Any = None,
         head: str | None = None,
         device: str | torch.device = "auto",
     ) -> Self:
@@ -126,9 +134,11 @@ class Backbone:
             pretrained: the library's own weights instead, which are downloaded.
             classes: how many; as the weights say if None.
             small_images: with the 3 × 3 stem of :class:`outfield.backbone.architectures.Classifier`; as the weights say if None.
-            size: see :class:`Backbone`; the library's if None (32 × 32 with a small stem).
-            mean: likewise.
+            size: see :class:`Backbone`; if None, images are resized and cropped as the library does it (to 32 × 32 with a small
+                stem).
+            mean: see :class:`Backbone`; the library's if None.
             std: likewise.
+            preprocessing: see :class:`Backbone`; the library's if None.
             head: see :class:`Backbone`.
             device: where to run; "auto" for a GPU where there is one.
 
@@ -146,17 +156,19 @@ class Backbone:
             trained = from_weights(architecture, weights, classes, small_images)
         else:
             raise InputError("give either weights or pretrained=True: a network needs one set of trained weights")
-        given = {name: value for name, value in (("size", size), ("mean", mean), ("std", std)) if value is not None}
-        return cls._of(trained, target, head=head, **given)
+        if preprocessing is None:
+            preprocessing = changed(trained.expects, size, mean, std)
+        elif any(value is not None for value in (size, mean, std)):
+            raise InputError("give either preprocessing or size, mean and std")
+        return cls._of(trained._replace(expects=Preprocessing.of(preprocessing)), target, head=head)
 
     @classmethod
     def _of(cls, trained: Trained, device: torch.device, **changes: Any) -> Self:
-        expects = {"size": trained.expects.size, "mean": trained.expects.mean, "std": trained.expects.std}
         network = trained.network.to(device)
         if device.type == "cuda":
             network = network.to(memory_format=torch.channels_last)
         about: dict[str, Any] = {"name": trained.name, "classes": trained.classes, "names": trained.names}
-        made = cls(network, **{**expects, **about, **changes})
+        made = cls(network, preprocessing=trained.expects, **about, **changes)
         made.origin = trained.origin
         return made
 
@@ -187,6 +199,15 @@ class Backbone:
         return cls.load(spec, device)
 
     @property
+    def input(self) -> Input:
+        """Height and width of what the network is given, and its normalisation."""
+        return self.preprocessing.input
+
+    def pixels(self, image: np.ndarray) -> np.ndarray:
+        """An image, uint8 (H, W, 3), as bytes that only have to be normalised; see :meth:`outfield.Preprocessing.pixels`."""
+        return self.preprocessing.pixels(image)
+
+    @property
     def device(self) -> torch.device:
         """Where the network's parameters are, and it runs.
 
@@ -207,11 +228,13 @@ class Backbone:
     def __repr__(self) -> str:
         height, width = self.input.size
         classes = "" if self.classes is None else f", {self.classes} classes"
-        expects = f"images of {height} × {width}, mean {_shown(self.input.mean)}, std {_shown(self.input.std)}"
+        normalised = f"mean {shown_numbers(self.input.mean)}, std {shown_numbers(self.input.std)}"
+        plain = f"images of {height} × {width}, {normalised}"
+        expects = plain if self.preprocessing.interpolation == TENSOR else str(self.preprocessing)
         return f"Backbone({self.name}: {type(self.network).__name__}, {expects}{classes})"
 
     def fingerprint(self) -> str:
-        """SHA-256 of what decides its outputs: weights, layers and their settings, size, normalisation, head; not the name.
+        """SHA-256 of what decides its outputs: weights, layers and their settings, preprocessing, head; not the name.
 
         Settings are those that ``repr(network)`` shows, such as strides.
         """
@@ -220,6 +243,10 @@ class Backbone:
         state = {name: value for name, value in self.network.state_dict().items() if isinstance(value, Tensor)}
         numbers = [float(value) for value in (*self.input.size, *self.input.mean, *self.input.std)]
         settings = f"{kinds}|{layers}|{numbers}|{self.head}|"
+        if (
+            self.preprocessing.interpolation != TENSOR
+        ):  # else size, mean and std say it all, and older fingerprints stay
+            settings += f"{self.preprocessing!r}|"
         return hashlib.sha256((settings + storage.fingerprint(state)).encode()).hexdigest()
 
     def extract(
@@ -288,7 +315,7 @@ class Backbone:
             self.network, device, self.input, self.head, odin, precision, bool(stages), Views.of(views), perturb
         )
         rows = extraction.at_once(batch_size)
-        batches = read(images, self.input.size, rows, workers, pinned=device.type == "cuda")
+        batches = read(images, self.preprocessing, rows, workers, pinned=device.type == "cuda")
         fields: dict[str, Tensor] = {}
         with (
             bar(f"features of {images.name}", len(images), "images") as advance,
@@ -345,8 +372,32 @@ def _name(name: str | None) -> str:
     return "missing" if name is None else repr(name)
 
 
-def _shown(numbers: Iterable[float]) -> str:
-    return f"({', '.join(f'{number:.4g}' for number in numbers)})"
+def _preprocessing(size: Any, mean: Any, std: Any, given: Any) -> Preprocessing:
+    """The one that is given, or that of a size and a normalisation."""
+    said = [name for name, value in (("size", size), ("mean", mean), ("std", std)) if value is not None]
+    if given is not None and said:
+        raise InputError(f"give either preprocessing or {', '.join(said)}")
+    if given is not None:
+        return Preprocessing.of(given)
+    if len(said) < 3:
+        raise InputError("a backbone needs size, mean and std, or preprocessing: how the network takes images")
+    return _plain(Input.of(size, mean, std))
+
+
+def _plain(expects: Input) -> Preprocessing:
+    return Preprocessing(
+        expects.size, interpolation=TENSOR, mean=expects.mean, std=expects.std, channels=len(expects.mean)
+    )
+
+
+def changed(own: Preprocessing, size: Any = None, mean: Any = None, std: Any = None) -> Preprocessing:
+    """A network's own preprocessing with another size (to exactly which images are then resized) or normalisation."""
+    expects = Input.of(
+        own.size if size is None else size, own.mean if mean is None else mean, own.std if std is None else std
+    )
+    if size is not None:
+        return _plain(expects)
+    return replace(own, mean=expects.mean, std=expects.std, channels=len(expects.mean))
 
 
 def _inside(network: nn.Module) -> nn.Module:

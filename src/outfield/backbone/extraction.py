@@ -89,7 +89,7 @@ class Extraction:
         """Features, logits and what else was asked for, in float32 on the CPU, in consecutive pieces.
 
         Args:
-            batches: bytes (n, H, W, 3), in order.
+            batches: bytes (n, H, W, 3) or (n, H, W, 1), in order.
             rows: that the network is given at once; halved where memory ends.
 
         Yields:
@@ -156,7 +156,7 @@ class Extraction:
             raise
         except Exception as error:  # a network may be anybody's
             if not is_out_of_memory(error):
-                shape = (len(pixels), 3, *self.expects.size)
+                shape = (len(pixels), len(self.expects.mean), *self.expects.size)
                 said = next(iter(str(error).splitlines()), "")
                 raise InputError(
                     f"{type(self.network).__name__} fails on images of shape {shape}: {type(error).__name__}: {said}"

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from outfield.backbone.input import resize
+from outfield.backbone.preprocessing import TENSOR, Preprocessing
 from outfield.config import require_number
 from outfield.errors import InputError, OutfieldError, StorageError
 from outfield.files.checks import as_tensor
@@ -33,16 +34,16 @@ ROWS = 512
 
 
 def read(
-    images: ImageSource, size: tuple[int, int], rows: int, workers: int | None, pinned: bool
+    images: ImageSource, way: Preprocessing, rows: int, workers: int | None, pinned: bool
 ) -> Generator[Tensor, None, None]:
-    """The images in consecutive batches of bytes (n, H, W, 3) on the CPU.
+    """The images in consecutive batches of bytes (n, H, W, 3) on the CPU, or (n, h, w, channels).
 
-    An array is cut in slices, and leaves with its own height and width. Other sources are decoded one image at a time, in worker
-    processes, and resized there.
+    An array that needs no work of Pillow is cut in slices, and leaves with its own height and width; the device does the rest.
+    Other sources are decoded one image at a time, in worker processes, and resized and cropped there.
 
     Args:
         images: where from.
-        size: height and width to resize to.
+        way: of an image into the network.
         rows: of a batch, at most.
         workers: processes that decode; 0 for none, None for as many as there are cores, up to 8.
         pinned: whether batches lie in pinned memory, from which they are copied to a GPU while it computes.
@@ -52,14 +53,14 @@ def read(
     """
     if workers is not None:
         require_number("workers", workers, least=0, most=MOST_WORKERS, whole=True)
-    if isinstance(images, ImageArray):
+    if isinstance(images, ImageArray) and (way.interpolation == TENSOR or way.keeps(images.size)):
         return _slices(images.images, _at_most(BYTES_AT_ONCE, images.size, rows), pinned)
     if workers is None:
         workers = 0 if len(images) < FEW else min(8, _cores())
-    rows = _at_most(BYTES_AT_ONCE, size, rows)
+    rows = _at_most(BYTES_AT_ONCE, way.size, rows)
     if workers:
-        rows = _at_most(BYTES_OF_A_WORKER, size, min(rows, max(32, math.ceil(len(images) / workers))))
-    return _decoded(_Batches(images, size, rows), workers, pinned)
+        rows = _at_most(BYTES_OF_A_WORKER, way.size, min(rows, max(32, math.ceil(len(images) / workers))))
+    return _decoded(_Batches(images, way, rows), workers, pinned)
 
 
 def read_all(images: ImageSource, size: tuple[int, int], workers: int | None = None) -> Tensor:
@@ -75,11 +76,12 @@ def read_all(images: ImageSource, size: tuple[int, int], workers: int | None = N
     """
     if isinstance(images, ImageArray) and images.size == tuple(size):
         return as_tensor("images", np.ascontiguousarray(images.images)).permute(0, 3, 1, 2)
+    way = Preprocessing(size, interpolation=TENSOR)
     pixels = torch.empty(len(images), *size, 3, dtype=torch.uint8, device="cpu")
     done = 0
     with (
         bar(f"reading {images.name}", len(images), "images") as advance,
-        contextlib.closing(read(images, size, ROWS, workers, pinned=False)) as batches,
+        contextlib.closing(read(images, way, ROWS, workers, pinned=False)) as batches,
     ):
         for batch in batches:
             pixels[done : done + len(batch)] = resize(batch, size)
@@ -111,15 +113,15 @@ class _Batches(Dataset[Any]):
     A worker would hand it on wrapped in its traceback.
     """
 
-    def __init__(self, images: ImageSource, size: tuple[int, int], rows: int) -> None:
-        self.images, self.size, self.rows = images, size, rows
+    def __init__(self, images: ImageSource, way: Preprocessing, rows: int) -> None:
+        self.images, self.way, self.rows = images, way, rows
 
     def __len__(self) -> int:
         return math.ceil(len(self.images) / self.rows)
 
     def __getitem__(self, number: int) -> Tensor | Exception:
         chosen = range(number * self.rows, min((number + 1) * self.rows, len(self.images)))
-        batch = torch.empty(len(chosen), *self.size, 3, dtype=torch.uint8, device="cpu")
+        batch = torch.empty(len(chosen), *self.way.size, self.way.channels, dtype=torch.uint8, device="cpu")
         try:
             for row, index in enumerate(chosen):
                 batch[row] = self._image(index)
@@ -141,7 +143,10 @@ class _Batches(Dataset[Any]):
             raise InputError(f"{what} is a {type(image).__name__}; images are numpy arrays, uint8 (H, W, 3)")
         if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or 0 in image.shape:
             raise InputError(f"{what} is {image.dtype} of shape {image.shape}; images are uint8 (H, W, 3)")
-        return resize(torch.tensor(np.ascontiguousarray(image), device="cpu")[None], self.size)[0]
+        try:
+            return torch.from_numpy(self.way.pixels(image))
+        except InputError as error:
+            raise InputError(f"{what}: {error}") from error
 
 
 def _decoded(batches: _Batches, workers: int, pinned: bool) -> Generator[Tensor, None, None]:

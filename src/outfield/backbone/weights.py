@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from outfield.backbone.architectures import PREFIXES, create, load_classifier, load_weights, split_name, use_small_stem
-from outfield.backbone.input import Input
 from outfield.backbone.origin import Origin
+from outfield.backbone.preprocessing import TENSOR, Preprocessing
 from outfield.backbone.pretrained import timm_pretrained, torchvision_pretrained
 from outfield.backbone.seeding import building
 from outfield.errors import FileFormatError, InputError
@@ -30,10 +30,10 @@ Weights = atomic.PathLike | Mapping[str, Tensor]
 
 
 class Trained(NamedTuple):
-    """A network on the CPU, what it expects of images, what to call it and its classes, and how it is built again."""
+    """A network on the CPU, how it takes images, what to call it and its classes, and how it is built again."""
 
     network: nn.Module
-    expects: Input
+    expects: Preprocessing
     name: str
     classes: int | None = None
     names: tuple[str, ...] = ()
@@ -61,8 +61,9 @@ def from_our_file(path: atomic.PathLike, **asked: Any) -> Trained:
         found = getattr(made, name)
         if value is not None and str(value).removeprefix("timm:") != str(found).removeprefix("timm:"):
             raise FileFormatError(f"{path} holds a classifier with {name} = {found!r}, not {value!r}")
+    expects = Preprocessing(made.size, interpolation=TENSOR, mean=made.mean, std=made.std)
     origin = Origin.of_library(made.architecture, made.classes, made.small_images)
-    return Trained(network, Input(made.size, made.mean, made.std), Path(path).stem, made.classes, made.names, origin)
+    return Trained(network, expects, Path(path).stem, made.classes, made.names, origin)
 
 
 def from_weights(architecture: str, weights: Weights, classes: int | None, small_images: bool | None) -> Trained:
@@ -89,8 +90,9 @@ def from_weights(architecture: str, weights: Weights, classes: int | None, small
         raise InputError(f"{source} has no tensor under {wrong[0]!r}; a state dict has nothing but tensors, by name")
     network, small = _build(architecture, state, classes, small_images)
     load_weights(network, state, source)
-    expects = library_input(architecture, network)
-    expects = replace(expects, size=SMALL) if small else expects
+    expects = library_preprocessing(architecture, network)
+    if small:
+        expects = replace(expects, resize=SMALL, crop=None, interpolation=TENSOR, fit="exact")
     return Trained(network.eval(), expects, name, origin=_origin(architecture, network, small))
 
 
@@ -107,19 +109,17 @@ def from_library(architecture: str) -> Trained:
     with building():
         network = timm_pretrained(name) if owner == "timm" else torchvision_pretrained(name)
     origin = _origin(architecture, network, small=False)
-    expects = library_input(architecture, network)
+    expects = library_preprocessing(architecture, network)
     return Trained(network.eval(), expects, architecture.removeprefix("timm:"), origin=origin)
 
 
-def library_input(architecture: str, network: nn.Module) -> Input:
-    """Size, mean and std that the library gives for a network of its own."""
+def library_preprocessing(architecture: str, network: nn.Module) -> Preprocessing:
+    """How the library prepares images for a network of its own."""
     owner, name = split_name(architecture)
     if owner == "timm":
-        known = library("timm.data", extra="images").resolve_model_data_config(network)
-        return Input(tuple(known["input_size"][1:]), tuple(known["mean"]), tuple(known["std"]))
+        return Preprocessing.of_timm(network)
     models = library("torchvision.models", extra="images")
-    preset: Any = models.get_model_weights(name).DEFAULT.transforms()
-    return Input((preset.crop_size[0], preset.crop_size[-1]), tuple(preset.mean), tuple(preset.std))
+    return Preprocessing.of_torchvision(models.get_model_weights(name).DEFAULT.transforms())
 
 
 def _is_ours(path: atomic.PathLike) -> bool:
