@@ -40,6 +40,7 @@ DEFAULTS = {
         "precision": "auto",
         "average": 0,
     },
+    of.Drift: {"calibration": None, "keep": None, "alpha": 0.01, "window": 1000, "bins": 20, "seed": 0},
     of.Threshold.fit: {"keep": 0.95},
     of.Threshold.kept_interval: {"confidence": 0.9},
     of.Detector.save: {"half": False},

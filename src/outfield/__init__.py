@@ -103,6 +103,7 @@ _HOMES = {
     "images.source": ("ImageArray", "ImageSource"),
     "images.stand_ins": ("stand_ins",),
     "progress": ("show_progress",),
+    "scores.drift": ("Drift",),
     "scores.metrics": (
         "Separation",
         "aupr_in",

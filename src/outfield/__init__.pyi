@@ -84,6 +84,7 @@ from outfield.images.finding import find
 from outfield.images.source import ImageArray, ImageSource
 from outfield.images.stand_ins import stand_ins
 from outfield.progress import show_progress
+from outfield.scores.drift import Drift
 from outfield.scores.metrics import (
     Separation,
     aupr_in,
@@ -129,6 +130,7 @@ __all__ = [
     "CosineMean",
     "Detector",
     "DivergenceError",
+    "Drift",
     "EnergyCorrected",
     "EnergyLogits",
     "Entropy",

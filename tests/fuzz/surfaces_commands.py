@@ -21,7 +21,7 @@ import outfield as of
 
 CODES = {0, 2, 3, 4}
 OUTPUTS = ("--out", "-o", "--csv", "--json", "--threshold-out")
-COMMANDS = ("fit", "score", "evaluate", "extract", "train", "benchmark", "report", "toy", "demo", "detectors")
+COMMANDS = ("fit", "score", "evaluate", "extract", "train", "benchmark", "report", "toy", "demo", "detectors", "drift")
 
 
 @functools.cache
@@ -75,6 +75,8 @@ def _line(rng: random.Random) -> list[str]:
         ["score", model, data, "--out", out],
         ["score", model, data, "--threshold", rng.choice(["threshold.safetensors", model, data]), "-o", out],
         ["score", model, data],
+        ["drift", rng.choice([*files, *TEXTS]), "--threshold", rng.choice(["threshold.safetensors", data])],
+        ["drift", "new.csv", "--calibration", rng.choice(TEXTS), "--state", rng.choice(["s.safetensors", model])],
         ["evaluate", model, "--id", data, "--ood", data, "--ood", rng.choice(files), "--csv", out],
         ["evaluate", model, "--id", data, "--ood", data, "--json", out, "--csv", rng.choice([out, "r.csv", model])],
         ["detectors", rng.choice([*of.DETECTORS, *TEXTS])],

@@ -16,14 +16,14 @@ from outfield.progress import bar, show_progress
 from outfield.version import __version__
 
 app = typer.Typer(
-    add_completion=False,
+    add_completion=True,
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Tell a classifier when an input is none of its business. Scores: higher = more out-of-distribution.",
-    epilog="Exit codes: 0 done, 2 wrong usage or invalid data, 3 unreadable or unwritable file, 4 training diverged, 130 "
-    "interrupted.",
+    epilog="Exit codes: 0 done, 2 wrong usage or invalid data, 3 unreadable or unwritable file, 4 training diverged, 10 "
+    "something was found (--fail-on-…), 130 interrupted.",
 )
 
 Device = Annotated[str, typer.Option(help="auto (a GPU where there is one), cpu or cuda.")]

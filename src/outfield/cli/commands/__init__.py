@@ -1,7 +1,7 @@
 """The commands, one file each, in the order of ``outfield --help``."""
 
 # isort: off
-from outfield.cli.commands import detectors, fit, choose, score, evaluate
+from outfield.cli.commands import detectors, fit, choose, score, evaluate, drift
 from outfield.cli.commands import train, extract, stand_ins, benchmark, report
 from outfield.cli.commands import toy, demo
 # isort: on
@@ -11,6 +11,7 @@ __all__ = [
     "choose",
     "demo",
     "detectors",
+    "drift",
     "evaluate",
     "extract",
     "fit",

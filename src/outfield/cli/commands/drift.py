@@ -1,0 +1,117 @@
+"""outfield drift."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from outfield.cli.app import command
+from outfield.cli.messages import log
+from outfield.cli.places import Input, Output, check_places
+from outfield.cli.tables import say
+from outfield.errors import InputError
+
+if TYPE_CHECKING:
+    from outfield.scores.drift import Drift
+
+FOUND = 10
+"""Exit code with --fail-on-drift when there is drift."""
+BAR = 40
+"""Characters of the longest bar of the histogram."""
+
+
+@command(
+    "outfield drift monday.csv tuesday.csv --threshold threshold.safetensors",
+    "outfield drift today.jsonl --threshold threshold.safetensors --state drift.safetensors --fail-on-drift",
+    "outfield drift p_values.parquet --calibration 1000 --json",
+)
+def drift(
+    files: Annotated[
+        list[Path], typer.Argument(help="Files with a column score or p_value: .csv, .jsonl, .parquet or .npz.")
+    ],
+    threshold: Annotated[
+        Path | None, typer.Option(help="What the scores are compared with; without it p-values are read.")
+    ] = None,
+    calibration: Annotated[
+        int | None, typer.Option(help="How many held-out scores made the p-values, where there is no threshold.")
+    ] = None,
+    keep: Annotated[float | None, typer.Option(help="Share of ID samples to accept: 0.95, or the threshold's.")] = None,
+    alpha: Annotated[float | None, typer.Option(help="Probability of ever raising a false alarm: 0.01.")] = None,
+    window: Annotated[int | None, typer.Option(help="How many of the last samples are recent: 1000.")] = None,
+    state: Annotated[
+        Path | None, typer.Option(help="A .safetensors file to go on from, where it is there, and to write.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    fail_on_drift: Annotated[
+        bool, typer.Option("--fail-on-drift", help=f"Exit with {FOUND} if there is drift.")
+    ] = False,
+) -> None:
+    """Tell whether new scores are still those of ID data: share OOD, p-values, and an alarm with a known error."""
+    inputs = [Input("the scores", path) for path in files]
+    inputs += [] if threshold is None else [Input("the threshold", threshold)]
+    if state is not None:
+        check_places(inputs, [Output("--state", state, (".safetensors",), "states")])
+    given = {"calibration": calibration, "keep": keep, "alpha": alpha, "window": window}
+    watch = _watch(state, threshold, {name: value for name, value in given.items() if value is not None})
+
+    from outfield.features.score_files import read_column
+
+    names = ("p_value",) if watch.threshold is None else ("score", "p_value")
+    columns = [read_column(path, names) for path in files]
+    for path, (name, values, empty) in zip(files, columns, strict=True):
+        try:
+            watch.update(values) if name == "score" else watch.update_p_values(values)
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from error
+        if empty:
+            log.info("%s: %s rows have no %s", path, f"{empty:,}", name)
+    if state is not None:
+        watch.save(state)
+    if as_json:
+        say(json.dumps(watch.summary()))
+    else:
+        _print(watch.summary())
+    if fail_on_drift and watch.alarm:
+        raise typer.Exit(FOUND)
+
+
+def _watch(state: Path | None, threshold: Path | None, settings: dict[str, Any]) -> Drift:
+    """The Drift to go on with: of the file, where it is there, or a new one."""
+    from outfield.scores.drift import Drift
+    from outfield.scores.threshold import Threshold
+
+    rule = None if threshold is None else Threshold.load(threshold)
+    if state is not None and state.exists():
+        found = Drift.load(state, rule)
+        for name, value in settings.items():
+            if getattr(found, name) != value:
+                raise InputError(
+                    f"--{name} is {value}, but {state} was begun with {getattr(found, name)}; begin another file"
+                )
+        return found
+    if rule is None and "calibration" not in settings:
+        raise InputError(
+            "what the scores are compared with is not known; pass --threshold FILE, or for p-values --calibration N, how many "
+            "held-out scores they were computed with"
+        )
+    return Drift(rule, **settings)
+
+
+def _print(told: dict[str, Any]) -> None:
+    say(
+        f"{told['samples']:,} samples, {100 * told['share_ood']:.1f} % OOD (95 % interval {100 * told['share_low']:.1f} to "
+        f"{100 * told['share_high']:.1f}; {100 * told['expected']:.1f} expected of ID data), "
+        f"{100 * told['recent_share']:.1f} % of the last {told['recent_samples']:,}"
+    )
+    bins = told["histogram"]
+    for index, count in enumerate(bins):
+        bar = "█" * round(BAR * count / max(bins))
+        say(f"  p up to {(index + 1) / len(bins):.2f}  {count:>10,}  {bar}".rstrip())
+    found = f"DRIFT, found after {told['alarm_at']:,} samples" if told["alarm"] else "no drift found"
+    say(
+        f"{found}: evidence e^{told['largest_log_wealth']:.1f}, alarm at e^{told['limit']:.1f} "
+        f"(a false one, ever, with probability {told['alpha']:g} at most)"
+    )

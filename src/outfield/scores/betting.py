@@ -1,0 +1,76 @@
+"""Betting against uniform numbers: a wealth that cannot be expected to grow while they are uniform, and grows when they are not.
+
+A bet is a density f on (0, 1) with ∫ f = 1. Whoever stakes wealth on it has f(u) times as much after the number u; if u is
+uniform given the past, the wealth is a martingale, and P(it ever reaches 1 / alpha) ≤ alpha (Ville's inequality). The test may
+be looked at after every number and never ends.
+
+The wealth here is a mixture over several bets and over the moment at which each begins to bet, so that a change after a
+million quiet numbers is found, too: capital w_t = R_{t−1} − R_t is put to work at number t, with the reserve
+R_t = 1 / (1 + ln(1 + t)), and for each bet k
+
+    S_k,t = (S_k,t−1 + w_t) f_k(u_t),        wealth_t = R_t + mean_k S_k,t.
+
+A change after τ numbers costs −ln w_τ ≈ ln τ + 2 ln ln τ of the evidence. All of it is kept as logarithms.
+
+References: Vovk, Gammerman & Shafer, Algorithmic Learning in a Random World, ch. 8 (2nd ed., 2022); Ramdas et al., Game-theoretic
+statistics and safe anytime-valid inference (Statistical Science, 2023).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+CLOSEST = 2.0**-53
+"""Numbers are not taken to be closer to 0 and 1 than this, where some bets grow without bound; it makes them smaller only."""
+SHARES = (0.03, 0.1, 0.3, 1.0)
+"""Of the numbers that are not uniform, in bets on small ones."""
+POWERS = (0.2, 0.5)
+"""ε of the densities ε u^(ε − 1)."""
+LARGE_SHARES = (0.1, 0.3, 1.0)
+"""Of the numbers that are too large."""
+BETS = len(SHARES) * len(POWERS) + len(LARGE_SHARES) + 2
+
+
+def log_bets(numbers: np.ndarray) -> np.ndarray:
+    """ln f_k(u) of numbers (N,) in (0, 1], for each bet (N, BETS).
+
+    (1 − λ) + λ ε u^(ε−1) for each λ and ε: a share λ of small numbers, as OOD samples give; the same in 1 − u for ε = ½: numbers
+    that are too large; 1 / (π √(u (1 − u))): too many at both ends; 6 u (1 − u): too many in the middle.
+    """
+    low = np.clip(np.asarray(numbers, dtype=np.float64), CLOSEST, 1 - CLOSEST)
+    high = 1 - low
+    bets = [_partly(share, power, low) for share in SHARES for power in POWERS]
+    bets += [_partly(share, 0.5, high) for share in LARGE_SHARES]
+    bets += [1 / (np.pi * np.sqrt(low * high)), 6 * low * high]
+    return np.log(np.stack(bets, axis=1))
+
+
+def _partly(share: float, power: float, number: np.ndarray) -> np.ndarray:
+    densities: np.ndarray = (1 - share) + share * power * number ** (power - 1)
+    return densities
+
+
+def reserve(count: np.ndarray | int) -> np.ndarray:
+    """R_t, the part of the wealth that is not yet at work after t numbers."""
+    return 1 / (1 + np.log1p(np.asarray(count, dtype=np.float64)))
+
+
+def play(stakes: np.ndarray, count: int, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Bet on numbers, one after the other.
+
+    Args:
+        stakes: ln S_k (BETS,) after the numbers before; −inf at the beginning.
+        count: how many numbers came before.
+        numbers: the next ones (N,), in (0, 1].
+
+    Returns:
+        ln S_k (BETS,) after the last of them, and ln wealth after each of them (N,).
+    """
+    gains = np.cumsum(log_bets(numbers), axis=0)
+    before = np.vstack([np.zeros_like(gains[:1]), gains[:-1]])
+    times = np.arange(count, count + len(numbers))
+    new = np.log(reserve(times) - reserve(times + 1))[:, None] - before
+    new[0] = np.logaddexp(new[0], stakes)
+    stakes_after = gains + np.logaddexp.accumulate(new, axis=0)
+    at_work = np.logaddexp.reduce(stakes_after, axis=1) - np.log(BETS)
+    return stakes_after[-1], np.logaddexp(at_work, np.log(reserve(times + 1)))

@@ -1,0 +1,91 @@
+"""outfield drift: reads what outfield score writes, goes on from its state, and exits with 10 on an alarm if asked to."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from tests.helpers.program import outfield
+
+import outfield as of
+from outfield.features.columns import write_columns
+
+
+@pytest.fixture
+def folder(tmp_path):
+    rng = np.random.default_rng(0)
+    rule = of.Threshold.fit(rng.standard_normal(500))
+    rule.save(tmp_path / "threshold.safetensors")
+    of.Threshold.fit(rng.standard_normal(500)).save(tmp_path / "other.safetensors")
+    for name, scores in {"quiet.csv": rng.standard_normal(400), "odd.parquet": rng.standard_normal(200) + 1.5}.items():
+        write_columns(tmp_path / name, {"score": scores, "p_value": rule.p_value(scores).numpy()})
+    lines = [json.dumps({"file": f"{i}.jpg", "p_value": p}) for i, p in enumerate(rule.p_value(scores).tolist())]
+    (tmp_path / "odd.jsonl").write_text("\n".join([*lines, '{"file": "broken.jpg", "p_value": null}']))
+    return tmp_path
+
+
+RULE = ("--threshold", "threshold.safetensors")
+
+
+def test_quiet_data(folder):
+    done = outfield("drift", "quiet.csv", *RULE, "--fail-on-drift", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("400 samples, ")
+    assert "5.0 expected of ID data), " in lines[0]
+    assert lines[1].split()[:4] == ["p", "up", "to", "0.05"]
+    assert len(lines) == 22
+    assert lines[-1].startswith("no drift found: evidence e^")
+    assert lines[-1].endswith("alarm at e^4.6 (a false one, ever, with probability 0.01 at most)")
+
+
+def test_drift_is_found_and_told_by_the_exit_code(folder):
+    done = outfield("drift", "odd.parquet", *RULE, "--fail-on-drift", cwd=folder)
+    assert done.returncode == 10
+    assert "DRIFT, found after" in done.stdout
+    assert outfield("drift", "odd.parquet", *RULE, cwd=folder).returncode == 0
+
+
+def test_p_values_alone_need_the_size_of_the_calibration(folder):
+    done = outfield("drift", "odd.jsonl", "--calibration", 500, "--json", "--alpha", 0.05, "--window", 50, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["samples"], told["alpha"], told["recent_samples"], told["alarm"]) == (200, 0.05, 50, True)
+    assert "odd.jsonl: 1 rows have no p_value" in done.stderr
+    refused = outfield("drift", "odd.jsonl", cwd=folder)
+    assert refused.returncode == 2
+    assert "--calibration N" in refused.said
+    wrong = outfield("drift", "odd.jsonl", "--calibration", 400, cwd=folder)
+    assert wrong.returncode == 2
+    assert "odd.jsonl: p_values[" in wrong.said
+
+
+def test_the_state_goes_on(folder):
+    state = ("--state", "drift.safetensors")
+    outfield("drift", "quiet.csv", *RULE, *state, cwd=folder)
+    apart = outfield("drift", "odd.parquet", *state, "--json", cwd=folder)
+    assert apart.returncode == 0, apart.stderr
+    together = outfield("drift", "quiet.csv", "odd.parquet", *RULE, "--json", cwd=folder)
+    one, two = json.loads(apart.stdout), json.loads(together.stdout)
+    assert one == two
+    assert one["samples"] == 600
+
+
+def test_a_state_that_does_not_fit_is_left_as_it_is(folder):
+    state = ("--state", "drift.safetensors")
+    outfield("drift", "quiet.csv", *RULE, *state, cwd=folder)
+    before = (folder / "drift.safetensors").read_bytes()
+    (folder / "bad.csv").write_text("score\nnan\n")
+    for arguments, said in {
+        ("quiet.csv", "--threshold", "other.safetensors"): "another threshold",
+        ("quiet.csv", "--alpha", "0.5"): "--alpha is 0.5, but drift.safetensors was begun with 0.01",
+        ("quiet.csv", "bad.csv"): "bad.csv: scores has NaN",
+        ("none.csv",): "none.csv",
+    }.items():
+        done = outfield("drift", *arguments, *state, cwd=folder)
+        assert done.returncode in (2, 3)
+        assert said in done.said
+        assert (folder / "drift.safetensors").read_bytes() == before
+    assert outfield("drift", "quiet.csv", *RULE, "--state", "quiet.csv", cwd=folder).returncode == 2
+    assert outfield("drift", "quiet.csv", *RULE, "--state", "threshold.safetensors", cwd=folder).returncode == 2
