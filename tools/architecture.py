@@ -35,6 +35,7 @@ ROOMS = {
     "benchmark": Box(10.5, WAY, "detectors × sets\n→ records"),
     "report": Box(12.4, WAY, "tables, figures,\na page"),
     "classifier": Box(2.75, BELOW, "trains\na network", colour=NEAR),
+    "guard": Box(8.55, BELOW, "network to threshold,\none verdict", colour=NEAR),
     "energy": Box(6.65, BELOW, "densities, chains,\ntheir training", colour=NEAR),
     "studies": Box(11.45, BELOW, "toys, demo", colour=NEAR),
     "files": Box(6.6, 0.3, "written atomically, with checksums, never unpickled", 13.2, 0.62, MID),
@@ -57,6 +58,7 @@ WAYS = [
     ("classifier", "backbone", ""),
     ("energy", "detectors", ""),
     ("studies", "report", ""),
+    ("scores", "guard", ""),
 ]
 """From which room what goes to which."""
 
@@ -104,6 +106,8 @@ def _arrow(axes: Any, start: Box, end: Box, words: str) -> None:
     """From the side of one room that faces the other, to that of the other."""
     if start.y == end.y:
         a, b = (start.x + start.width / 2 + 0.02, start.y), (end.x - end.width / 2 - 0.02, end.y)
+    elif end.y < start.y:
+        a, b = (start.x, start.y - start.height / 2 - 0.03), (end.x, end.y + end.height / 2 + 0.03)
     elif abs(start.x - end.x) < 0.1:
         a, b = (start.x, start.y + start.height / 2 + 0.03), (end.x, end.y - end.height / 2 - 0.03)
     else:

@@ -22,7 +22,7 @@ ROOMS = {
     "pyarrow": ("features.columns",),
     "faiss": ("detectors.knn", "detectors.neighbours"),
     "triton": ("energy.engine",),
-    "pandas": ("benchmark.records",),
+    "pandas": ("benchmark.records", "guard.verdict"),
     "sklearn": ("benchmark",),
     "threadpoolctl": ("benchmark",),
     "matplotlib": ("report",),

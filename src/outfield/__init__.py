@@ -96,6 +96,8 @@ _HOMES = {
         "UnknownNameError",
     ),
     "features.set": ("FeatureSet",),
+    "guard.guard": ("Guard",),
+    "guard.verdict": ("Verdict", "Verdicts"),
     "features.stand_ins": ("feature_stand_ins",),
     "features.stream": ("FeatureStream", "open_features"),
     "images.files": ("open_images",),

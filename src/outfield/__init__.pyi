@@ -79,6 +79,8 @@ from outfield.errors import (
 from outfield.features.set import FeatureSet
 from outfield.features.stand_ins import feature_stand_ins
 from outfield.features.stream import FeatureStream, open_features
+from outfield.guard.guard import Guard
+from outfield.guard.verdict import Verdict, Verdicts
 from outfield.images.files import open_images
 from outfield.images.finding import find
 from outfield.images.source import ImageArray, ImageSource
@@ -140,6 +142,7 @@ __all__ = [
     "Fused",
     "GaussianMixture",
     "GradNorm",
+    "Guard",
     "HamiltonianMonteCarlo",
     "History",
     "ImageArray",
@@ -177,6 +180,8 @@ __all__ = [
     "Training",
     "TrainingCheckpoint",
     "UnknownNameError",
+    "Verdict",
+    "Verdicts",
     "ViM",
     "Views",
     "__version__",

@@ -89,7 +89,7 @@ class Extraction:
         """Features, logits and what else was asked for, in float32 on the CPU, in consecutive pieces.
 
         Args:
-            batches: bytes (n, H, W, 3) or (n, H, W, 1), in order.
+            batches: bytes (n, H, W, 3) or (n, H, W, 1), in order; or what the network takes, floating numbers (n, C, h, w).
             rows: that the network is given at once; halved where memory ends.
 
         Yields:
@@ -166,11 +166,18 @@ class Extraction:
     def _fields(self, pixels: Tensor) -> Fields:
         """Every field of a batch: the mean over its views."""
         total: Fields = {}
-        for view in self.views.each(self._prepare(pixels)):
+        for view in self.views.each(self._prepared(pixels)):
             fields = self._fields_of(view)
             # A field that a batch which is not finite lacks is not missed: the batch is done again.
             total = {name: total[name] + fields[name] for name in total if name in fields} or fields
         return {name: value / len(self.views) for name, value in total.items()} if len(self.views) > 1 else total
+
+    def _prepared(self, pixels: Tensor) -> Tensor:
+        """What the network takes: made of bytes, or, of images that are normalised already, a copy on its device."""
+        if not pixels.is_floating_point():
+            return self._prepare(pixels)
+        own = next((p.dtype for p in self.network.parameters() if p.is_floating_point()), torch.float32)
+        return pixels.to(self.device, own, copy=True, memory_format=layout_of(self.network))
 
     def _perturbed(self, images: Tensor) -> Tensor:
         """Images moved as :class:`Perturb` does; as they are where features are not finite, and the batch is done again."""

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from outfield.detectors.base import Batch, Detector
+from outfield.detectors.base import LARGEST, Batch, Detector
 from outfield.detectors.calibration import Calibration
 from outfield.detectors.held_out import check_apart
 from outfield.detectors.members import OfMembers
@@ -40,6 +40,11 @@ class Explanation:
     scores: Tensor
     terms: Tensor
     p_values: Tensor
+
+    @property
+    def total(self) -> Tensor:
+        """The score of each row (N,), float32, equal to what ``score`` gives: the sum of its terms."""
+        return self.terms.sum(1).clamp(-LARGEST, LARGEST).float()
 
     @property
     def loudest(self) -> list[str]:

@@ -81,7 +81,7 @@ class Threshold:
         n = len(scores)
         position = rank(keep, n + 1)
         if position > n:
-            need = _fewest(keep)
+            need = fewest(keep)
             raise TooFewSamplesError(
                 f"{n} held-out scores are too few to keep {keep:.4g} of ID samples; pass at least {need}"
             )
@@ -170,7 +170,7 @@ def check_keep(keep: float) -> None:
     require(good, "keep", keep, "the share of ID samples to accept, between 0 and 1")
 
 
-def _fewest(keep: float) -> int:
+def fewest(keep: float) -> int:
     """The smallest n with ⌈keep · (n + 1)⌉ ≤ n."""
     share = Fraction(f"{keep:.15g}")
     return math.ceil(share / (1 - share)) if share < 1 else 10**15

@@ -1,0 +1,356 @@
+"""Guard: from one image to a verdict, with everything that this takes in one object and one file."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from outfield.backbone.backbone import Backbone
+from outfield.backbone.views import Views
+from outfield.config import require, require_number
+from outfield.detectors.auto import Auto
+from outfield.detectors.base import Detector
+from outfield.detectors.members import fresh
+from outfield.detectors.registry import DETECTORS
+from outfield.devices import resolve_device
+from outfield.errors import InputError
+from outfield.features.set import FeatureSet
+from outfield.files.paths import PathLike
+from outfield.guard import building, saving
+from outfield.guard.inputs import Given, Items, as_given
+from outfield.guard.judging import Judge
+from outfield.guard.reading import pieces, prepared
+from outfield.guard.running import Runner
+from outfield.guard.verdict import Verdict, Verdicts
+from outfield.images.files import open_images
+from outfield.images.source import ImageSource
+from outfield.scores.threshold import Threshold, check_keep
+
+
+class Guard:
+    """A network with its preprocessing, a fitted detector and a threshold: call it with images, and it gives verdicts.
+
+    Made by :meth:`build` or :meth:`load`.
+
+    Args:
+        backbone: the network; it runs where it is.
+        detector: fitted on rows of that network.
+        threshold: chosen on scores of that detector.
+        views: over which every field is averaged, as where the detector was fitted.
+        precision: of the network's arithmetic, see :meth:`outfield.Backbone.extract`.
+        half: whether a file keeps numbers with half as many bits; they must be rounded already.
+        provenance: how it came about, ready for JSON.
+
+    Raises:
+        InputError: the detector cannot score what the network gives.
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        detector: Detector,
+        threshold: Threshold,
+        *,
+        views: Views | str | int | None = None,
+        precision: str = "float32",
+        half: bool = False,
+        provenance: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.backbone, self.detector, self.threshold = backbone, detector, threshold
+        self.views, self.precision, self.half = Views.of(views), precision, half
+        self.provenance = dict(provenance or {})
+        needs = detector.needs_to_score
+        self._fields = tuple(dict.fromkeys(("features", *needs, "logits")))
+        stages = any(name.startswith("stage") for name in needs)
+        odin = "odin_logits" in needs
+        self._runner = Runner(backbone, stages=stages, views=self.views, odin=odin, precision=precision)
+        self._judge = Judge(detector, threshold, backbone.names)
+        fields = self._runner.probe()
+        self.judge(FeatureSet(**{name: fields[name] for name in self._fields}, about=self._runner.about))
+
+    @classmethod
+    def build(
+        cls,
+        backbone: Backbone | str | nn.Module,
+        images: ImageSource | PathLike,
+        held_out: ImageSource | PathLike | None = None,
+        *,
+        detector: Detector | str | None = None,
+        keep: float = 0.95,
+        views: Views | str | int | None = None,
+        seed: int = 0,
+        precision: str = "float32",
+        half: bool = False,
+        device: str | torch.device = "auto",
+        batch_size: int = 512,
+        workers: int | None = None,
+    ) -> Self:
+        """A guard of a network and a folder of ID images.
+
+        Of the held-out images, half choose and calibrate the members of the detector, and the other half, which nothing else
+        has seen, the threshold: p-values of new ID images are therefore valid.
+
+        Args:
+            backbone: the network, or what :meth:`outfield.Backbone.open` takes.
+            images: ID images, best those that the network was trained on: a source or a folder. Sub-folders are classes.
+            held_out: ID images that the network has not seen. A fifth of ``images``, of each class, if None.
+            detector: a detector that is not fitted, or the name of one; :class:`outfield.Auto` if None, which stand-ins made of
+                held-out images choose.
+            keep: share of ID images that the guard accepts.
+            views: average over views of each image, see :meth:`outfield.Backbone.extract`.
+            seed: of the choice of held-out images, and of the detector where it has one.
+            precision: of the network's arithmetic.
+            half: round the numbers of the network and of the detector so that the file is half as large.
+            device: where a network that is opened here runs, and the detector.
+            batch_size: images that the network is given at once, at most.
+            workers: processes that decode image files.
+
+        Raises:
+            InputError: a setting that cannot be, or class folders that are not the network's classes.
+            TooFewSamplesError: too few images to calibrate.
+        """
+        check_keep(keep)
+        require_number("seed", seed, least=0, whole=True)
+        require(isinstance(half, bool), "half", half, "True or False")
+        model = _detector(detector, int(seed)).to(device)
+        network = _opened(backbone, device, half)
+        source = building.with_network_labels(_images(images), network.names)
+        held = None if held_out is None else building.with_network_labels(_images(held_out), network.names)
+        parts = building.divide(source, held, keep, building.chooses(model), int(seed))
+        chosen = Views.of(views)
+        fitted = building.fit(
+            network,
+            parts,
+            model,
+            keep=keep,
+            views=chosen,
+            seed=int(seed),
+            rounded=saving.rounded if half else _as_it_is,
+            precision=precision,
+            batch_size=batch_size,
+            workers=workers,
+        )
+        if not network.names and source.classes is not None and len(source.classes) == network.classes:
+            network.names = tuple(source.classes)
+        notes = {**fitted.notes, "seed": int(seed)}
+        return cls(
+            network,
+            fitted.detector,
+            fitted.threshold,
+            views=chosen,
+            precision=precision,
+            half=half,
+            provenance=notes,
+        )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the classes, or none."""
+        return tuple(self.backbone.names)
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """Names of the detector's members; its own name where it has none."""
+        return self._judge.members
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network runs."""
+        return self.backbone.device
+
+    def __call__(
+        self, x: Any, *, normalised: bool = False, on_error: str = "fail", workers: int | None = None
+    ) -> Verdict | Verdicts:
+        """The verdict on an image, or verdicts on several.
+
+        Args:
+            x: one image: a path, bytes of an encoded image, a PIL image, a numpy array (H, W, 3) of uint8, or a torch tensor
+                (3, H, W) of uint8 or of floating numbers in [0, 1]. Several: a folder, an ``.npz``, an array (N, H, W, 3), a
+                tensor (N, 3, H, W), a list of any of these, an :class:`outfield.ImageSource`, or a ``DataLoader`` of tensors or
+                of (tensors, …).
+            normalised: tensors are resized and normalised as the network takes them; nothing is done to them.
+            on_error: "fail" raises an error where an image cannot be read; "skip" gives a verdict that tells it.
+            workers: processes that decode image files; see :meth:`outfield.Backbone.extract`.
+
+        Raises:
+            InputError: ``x`` is nothing that holds images.
+            FileFormatError: an image is broken, and ``on_error`` is "fail".
+            StorageError: a file cannot be read, and ``on_error`` is "fail".
+        """
+        if isinstance(x, DataLoader):
+            return Verdicts(
+                [one for batch in x for one in self._several(as_given(_first(batch), normalised), on_error, 0)]
+            )
+        given = as_given(x, normalised)
+        if given.single and on_error == "fail":
+            return self._single(given)
+        found = Verdicts([*self._several(given, on_error, workers)])
+        return found[0] if given.single else found
+
+    def stream(self, x: Any, *, on_error: str = "fail", workers: int | None = None) -> Iterator[Verdict]:
+        """Verdicts on several images one after the other, as they are ready; see :meth:`__call__`."""
+        return self._several(as_given(x, False), on_error, workers)
+
+    def prepare(self, x: Any) -> Tensor:
+        """One image as bytes (h, w, C) that only have to be normalised: what :meth:`judge_pixels` takes a batch of."""
+        given = as_given(x, False)
+        if not given.single or not isinstance(given.images, Items):
+            raise InputError("prepare takes one image; give several to the guard itself")
+        return prepared(self.backbone, given.images.items[0])[0]
+
+    def judge_pixels(self, pixels: Tensor, files: Sequence[str | None] | None = None) -> Verdicts:
+        """Verdicts on images that :meth:`prepare` gave, stacked (N, h, w, C)."""
+        found = [
+            one
+            for rows in self._runner.features([pixels], self._fields)
+            for one in self._judge(rows, [None] * len(rows))
+        ]
+        return Verdicts(found if files is None else [_named(one, file) for one, file in zip(found, files, strict=True)])
+
+    def judge(self, features: FeatureSet, files: Sequence[str | None] | None = None) -> Verdicts:
+        """Verdicts on rows that the guard's network gave: the fields that the detector needs, and logits.
+
+        Raises:
+            InputError: they are rows of another network, or logits are missing.
+        """
+        if features.logits is None:
+            raise InputError("a verdict names the class; pass logits beside the features")
+        return Verdicts(self._judge(features, [None] * len(features) if files is None else files))
+
+    def _single(self, given: Given) -> Verdict:
+        batch = given.images if isinstance(given.images, Tensor) else prepared(self.backbone, _only(given.images))
+        rows = next(iter(self._runner.features([batch], self._fields)))
+        return self._judge(rows, given.files)[0]
+
+    def _several(self, given: Given, on_error: str, workers: int | None) -> Iterator[Verdict]:
+        if isinstance(given.images, Tensor):
+            yield from self._judged(given.images, given.files)
+            return
+        start = 0
+        for piece in pieces(given.images, self.backbone, self._runner.rows, workers, on_error):
+            numbers = range(start, piece.stop)
+            files = [given.files[i] for i in numbers if i not in piece.errors]
+            found = iter(() if piece.pixels is None else self._judged(piece.pixels, files))
+            for number in numbers:
+                error = piece.errors.get(number)
+                yield next(found) if error is None else Verdict.failed(given.files[number], error)
+            start = piece.stop
+
+    def _judged(self, batch: Tensor, files: Sequence[str | None]) -> Iterator[Verdict]:
+        done = 0
+        for rows in self._runner.features([batch], self._fields):
+            yield from self._judge(rows, files[done : done + len(rows)])
+            done += len(rows)
+
+    def save(self, path: PathLike) -> None:
+        """Write all of it to one file (``.guard``), atomically: nothing in it is executable.
+
+        A network that was given in Python is not in the file, but its fingerprint is: see :meth:`load`.
+
+        Raises:
+            InputError: the name of the file ends otherwise.
+            StorageError: it could not be written; what was there stays.
+        """
+        saving.save(path, self._content())
+
+    def _content(self) -> saving.Content:
+        return saving.Content(
+            self.backbone, self.detector, self.threshold, self.views, self.precision, self.half, self.provenance
+        )
+
+    @classmethod
+    def load(cls, path: PathLike, device: str | torch.device = "auto", network: nn.Module | None = None) -> Self:
+        """Read a guard that :meth:`save` wrote: equal verdicts to the bit, nothing refitted, nothing unpickled.
+
+        Args:
+            path: the file.
+            device: where to run; "auto" for a GPU where there is one.
+            network: the network, where the guard was built of an ``nn.Module``; it runs where it is.
+
+        Raises:
+            StorageError: there is no such file.
+            FileFormatError: it is truncated, changed, no guard, or of a later version.
+            InputError: the network must be given and is not, or is another one.
+        """
+        content = saving.load(path, device, network)
+        return cls(
+            content.backbone,
+            content.detector,
+            content.threshold,
+            views=content.views,
+            precision=content.precision,
+            half=content.half,
+            provenance=content.provenance,
+        )
+
+    def __repr__(self) -> str:
+        classes = "" if self.backbone.classes is None else f", {self.backbone.classes} classes"
+        return (
+            f"Guard({self.backbone.name}{classes}: {' + '.join(self.members)}; keeps {self.threshold.keep:.4g} of ID, "
+            f"chosen on {len(self.threshold.reference):,} held-out images)"
+        )
+
+
+def _detector(given: Detector | str | None, seed: int) -> Detector:
+    if given is None:
+        return Auto(seed=seed)
+    if isinstance(given, str):
+        cls = DETECTORS[given]
+        return cls()
+    require(isinstance(given, Detector), "detector", given, "a detector, its name, or None")
+    return fresh(given, "auto")
+
+
+def _opened(backbone: Backbone | str | nn.Module, device: str | torch.device, half: bool) -> Backbone:
+    if isinstance(backbone, str):
+        network = Backbone.open(backbone, device)
+    elif isinstance(backbone, Backbone):
+        resolve_device(device)
+        network = copy.copy(backbone)
+    else:
+        raise InputError(
+            f"backbone is a {type(backbone).__name__}; wrap a network, outfield.Backbone(network, size=…, mean=…, std=…), or "
+            "name one, such as 'timm:resnet18'"
+        )
+    if half:
+        network.network = copy.deepcopy(network.network)
+        saving.round_network(network.network)
+    return network
+
+
+def _images(given: ImageSource | PathLike) -> ImageSource:
+    return given if isinstance(given, ImageSource) else open_images(given)
+
+
+def _as_it_is(detector: Detector) -> Detector:
+    return detector
+
+
+def _only(images: ImageSource) -> Any:
+    return images.items[0] if isinstance(images, Items) else images[0]
+
+
+def _named(verdict: Verdict, file: str | None) -> Verdict:
+    from dataclasses import replace
+
+    return replace(verdict, file=file)
+
+
+def _first(batch: Any) -> Any:
+    """The images of a batch of a DataLoader: all of it, or the first of (images, labels, …)."""
+    if isinstance(batch, Mapping):
+        for name in ("pixel_values", "images", "image"):
+            if name in batch:
+                return batch[name]
+        raise InputError(
+            f"a batch holds {', '.join(map(str, batch))}; images are looked for as pixel_values, images or image"
+        )
+    if isinstance(batch, Iterable) and not isinstance(batch, Tensor | np.ndarray):
+        return next(iter(batch))
+    return batch

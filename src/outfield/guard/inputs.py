@@ -1,0 +1,191 @@
+"""What a guard may be given, as images: paths, bytes, PIL images, arrays, tensors, lists of them, sources."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from outfield.errors import InputError
+from outfield.images.decoding import decode, pixels_of
+from outfield.images.files import ImageFiles, open_images
+from outfield.images.source import ImageArray, ImageSource
+
+KNOWN = (
+    "a path, bytes of an encoded image, a PIL image, a numpy array (H, W, 3) or (N, H, W, 3) of uint8, a torch tensor (3, H, W) "
+    "or (N, 3, H, W), a list of these, an outfield.ImageSource or a DataLoader"
+)
+
+
+class Given(NamedTuple):
+    """Images to be judged.
+
+    Attributes:
+        images: as bytes; or, of tensors that are normalised already, a tensor (N, C, h, w).
+        files: where each comes from, or None.
+        single: whether one image was given, and not a list of one.
+    """
+
+    images: ImageSource | Tensor
+    files: Sequence[str | None]
+    single: bool
+
+
+class Items(ImageSource):
+    """Images of all kinds, each decoded when it is asked for.
+
+    Args:
+        items: paths of files, bytes, PIL images, or arrays (H, W, 3).
+    """
+
+    def __init__(self, items: Sequence[Any]) -> None:
+        self.items, self.name = tuple(items), "images"
+        self.labels, self.classes = None, None
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        return pixels(self.items[index], f"image {index}")
+
+    @property
+    def size(self) -> None:
+        return None
+
+    def fingerprint(self) -> str:
+        digest = hashlib.sha256(f"items|{len(self)}|".encode())
+        for index in range(len(self)):
+            image = self[index]
+            digest.update(f"{image.shape}|".encode() + np.ascontiguousarray(image).tobytes())
+        return digest.hexdigest()
+
+
+def pixels(item: Any, where: str) -> np.ndarray:
+    """One image as uint8 (H, W, 3).
+
+    Args:
+        item: a path of a file, bytes, a PIL image, or an array.
+        where: what to call it in errors; a path names itself.
+
+    Raises:
+        OutfieldError: it is none of these, or cannot be read.
+    """
+    if isinstance(item, np.ndarray):
+        return item
+    if isinstance(item, Path):
+        return ImageFiles(item.parent, [item.name])[0]
+    if isinstance(item, bytes):
+        return decode(item, where)
+    return pixels_of(item, where)
+
+
+def as_given(x: Any, normalised: bool) -> Given:
+    """Whatever a guard is called with, but for a DataLoader.
+
+    Args:
+        x: see :data:`KNOWN`.
+        normalised: whether tensors are what the network takes.
+
+    Raises:
+        InputError: it is nothing that holds images.
+    """
+    if isinstance(x, Tensor):
+        return _of_tensor(x, normalised)
+    if isinstance(x, ImageSource):
+        return Given(x, names_of(x), False)
+    if isinstance(x, list | tuple):
+        return _of_list(x, normalised)
+    if isinstance(x, np.ndarray) and x.ndim == 4:
+        return Given(ImageArray(x), [None] * len(x), False)
+    if isinstance(x, str | os.PathLike) and (os.path.isdir(x) or str(x).endswith(".npz")):
+        return as_given(open_images(x), normalised)
+    item, file = _item(x)
+    return Given(Items([item]), [file], True)
+
+
+def names_of(source: ImageSource) -> list[str | None]:
+    """The names of a source's images, as far as it has any."""
+    names = getattr(source, "names", None)
+    folder = getattr(source, "folder", None)
+    if not isinstance(names, Sequence) or len(names) != len(source):
+        return [None] * len(source)
+    return [str(name) if folder is None else str(Path(folder) / name) for name in names]
+
+
+def _of_list(x: Sequence[Any], normalised: bool) -> Given:
+    if not x:
+        raise InputError(f"there is no image in an empty list; pass {KNOWN}")
+    if normalised:
+        parts = [as_given(one, True) for one in x]
+        if not all(isinstance(part.images, Tensor) for part in parts):
+            raise InputError("normalised=True is for tensors that the network takes; in this list is something else")
+        joined = torch.cat([part.images for part in parts if isinstance(part.images, Tensor)])
+        return Given(joined, [None] * len(joined), False)
+    found = [pair for one in x for pair in _items(one)]
+    return Given(Items([item for item, _ in found]), [file for _, file in found], False)
+
+
+def _items(one: Any) -> Iterator[tuple[Any, str | None]]:
+    """One entry of a list: an image, or a batch or folder of several."""
+    given = as_given(one, False)
+    source = given.images
+    if isinstance(source, Items):
+        yield from zip(source.items, given.files, strict=True)
+    elif isinstance(source, ImageFiles):
+        yield from ((source.folder / name, file) for name, file in zip(source.names, given.files, strict=True))
+    elif isinstance(source, ImageSource):
+        yield from ((source[index], file) for index, file in enumerate(given.files))
+
+
+def _item(x: Any) -> tuple[Any, str | None]:
+    """One image as what :class:`Items` holds, and its file."""
+    if isinstance(x, str | os.PathLike):
+        path = Path(x)
+        return path, str(path)
+    if isinstance(x, bytes | bytearray | memoryview):
+        return bytes(x), None
+    if isinstance(x, np.ndarray):
+        return ImageArray(x[None] if x.ndim == 3 else x).images[0], None  # which says what is wrong with it
+    pillow = sys.modules.get("PIL.Image")  # who hands over its image has loaded it
+    if pillow is not None and isinstance(x, pillow.Image):
+        return x, getattr(x, "filename", "") or None
+    raise InputError(f"a guard cannot look at a {type(x).__name__}; pass {KNOWN}")
+
+
+def _of_tensor(x: Tensor, normalised: bool) -> Given:
+    if x.dim() not in (3, 4) or x.is_complex() or 0 in x.shape:
+        raise InputError(f"the tensor has shape {tuple(x.shape)}, {x.dtype}; images are (3, H, W) or (N, 3, H, W)")
+    batch = x.detach() if x.dim() == 4 else x.detach()[None]
+    files: list[str | None] = [None] * len(batch)
+    if normalised:
+        if not x.is_floating_point():
+            raise InputError(
+                f"normalised=True, but the tensor holds {x.dtype}; what a network takes are floating numbers"
+            )
+        return Given(batch, files, x.dim() == 3)
+    if batch.shape[1] != 3:
+        raise InputError(f"the tensor has shape {tuple(x.shape)}; images are (3, H, W) or (N, 3, H, W)")
+    images = ImageArray(np.ascontiguousarray(_as_bytes(batch).permute(0, 2, 3, 1).numpy()))
+    return Given(Items([images.images[0]]) if x.dim() == 3 else images, files, x.dim() == 3)
+
+
+def _as_bytes(batch: Tensor) -> Tensor:
+    """uint8 as it is; floating numbers in [0, 1] times 255, rounded: of what ``ToTensor`` made, the bytes that it was made of."""
+    if batch.dtype == torch.uint8:
+        return batch.cpu()
+    if not batch.is_floating_point():
+        raise InputError(f"the tensor holds {batch.dtype}; images are uint8, or floating numbers in [0, 1]")
+    least, most = float(batch.min()), float(batch.max())
+    if not (least >= 0 and most <= 1):
+        raise InputError(
+            f"the tensor holds numbers from {least:.4g} to {most:.4g}; images are uint8, or floating numbers in [0, 1]; for "
+            "tensors that are resized and normalised as the network takes them pass normalised=True"
+        )
+    return batch.cpu().float().mul(255).round().to(torch.uint8)

@@ -1,0 +1,243 @@
+"""A guard of a small trained network: every kind of input, files, and what its p-values promise."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from tests.helpers.guards import NAMES, labelled, noise, same, small_guard, trained, write_folder
+from torch.utils.data import DataLoader, TensorDataset
+
+import outfield as of
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory):
+    return trained(tmp_path_factory.mktemp("network") / "net.safetensors")
+
+
+@pytest.fixture(scope="module")
+def guard(network):
+    return small_guard(network)
+
+
+@pytest.fixture(scope="module")
+def image():
+    return labelled(1, 7).images[0]
+
+
+def encoded(image, kind="PNG"):
+    buffer = io.BytesIO()
+    Image.fromarray(image).save(buffer, kind)
+    return buffer.getvalue()
+
+
+def test_noise_is_ood_and_pictures_are_not(guard):
+    far, near = guard(noise(40)), guard(labelled(100, 5))
+    assert far.is_ood.all()
+    assert near.is_ood.mean() < 0.2
+    assert all(one.rang in guard.members for one in far)
+    assert all(one.rang is None for one in near if not one.is_ood)
+    assert [one.class_name for one in near].count(NAMES[0]) > 20
+
+
+class TestInputs:
+    def test_every_kind_of_one_image_has_the_same_verdict(self, guard, image, tmp_path):
+        Image.fromarray(image).save(tmp_path / "a.png")
+        tensor = torch.from_numpy(image).permute(2, 0, 1)
+        normalised = guard.backbone.input.preparation(torch.device("cpu"), torch.float32, torch.contiguous_format)
+        expected = guard(image)
+        assert isinstance(expected, of.Verdict)
+        kinds = [
+            tmp_path / "a.png",
+            str(tmp_path / "a.png"),
+            encoded(image),
+            bytearray(encoded(image)),
+            Image.open(tmp_path / "a.png"),
+            Image.fromarray(image),
+            tensor,
+            tensor.float() / 255,
+            tensor.double() / 255,
+        ]
+        assert all(same(guard(one), expected) for one in kinds)
+        assert same(guard(normalised(torch.from_numpy(image)[None])[0], normalised=True), expected)
+
+    def test_several_images_have_the_same_verdicts_however_they_come(self, guard, tmp_path):
+        images = labelled(6, 8)
+        folder = write_folder(tmp_path / "flat", of.ImageArray(images.images)) / "images"
+        expected = guard(images.images)
+        assert isinstance(expected, of.Verdicts)
+        assert len(expected) == 6
+        tensor = torch.from_numpy(images.images).permute(0, 3, 1, 2)
+        loader = DataLoader(TensorDataset(tensor, torch.from_numpy(images.labels)), batch_size=6)
+        ways = [images, [*images.images], tensor, folder, [folder], sorted(folder.iterdir()), loader]
+        ways += [DataLoader([*tensor], batch_size=6), DataLoader([{"image": one} for one in tensor], batch_size=6)]
+        for way in ways:
+            found = guard(way)
+            assert len(found) == 6
+            assert all(same(a, b) for a, b in zip(found, expected, strict=True))
+        assert [one.file for one in guard(folder)] == [str(path) for path in sorted(folder.iterdir())]
+
+    def test_a_list_keeps_its_order_and_its_duplicates(self, guard, tmp_path):
+        images = labelled(3, 9)
+        for number, image in enumerate(images.images):
+            Image.fromarray(image).save(tmp_path / f"{number}.png")
+        given = [tmp_path / "2.png", images.images[0], tmp_path / "2.png", images.images[1:2]]
+        found = guard(given)
+        assert [one.file for one in found] == [str(tmp_path / "2.png"), None, str(tmp_path / "2.png"), None]
+        assert same(found[0], found[2])
+        assert not same(found[0], found[1])
+
+    def test_batches_of_a_loader_are_not_mixed_up(self, guard):
+        images = labelled(10, 10).images
+        tensor = torch.from_numpy(images).permute(0, 3, 1, 2)
+        found = guard(DataLoader(tensor, batch_size=4))
+        np.testing.assert_allclose(found.scores, guard(images).scores, rtol=1e-4)
+
+    def test_normalised_batches(self, guard):
+        images = torch.from_numpy(labelled(4, 12).images)
+        prepare = guard.backbone.input.preparation(torch.device("cpu"), torch.float32, torch.contiguous_format)
+        ready = prepare(images)
+        before = ready.clone()
+        found = guard(ready, normalised=True)
+        assert all(same(a, b) for a, b in zip(found, guard(images.numpy()), strict=True))
+        assert torch.equal(ready, before)
+        assert len(guard([*ready], normalised=True)) == 4
+
+    @pytest.mark.parametrize(
+        ("wrong", "said"),
+        [
+            (3, "cannot look at a int"),
+            ([], "empty list"),
+            (np.zeros((4, 4), np.uint8), r"\(N, H, W, 3\)"),
+            (np.zeros((4, 4, 3), np.float32), "uint8"),
+            (torch.zeros(4, 4), r"shape \(4, 4\)"),
+            (torch.zeros(1, 4, 4), r"\(3, H, W\)"),
+            (torch.full((3, 4, 4), 1.5), "normalised=True"),
+            (torch.full((3, 4, 4), -0.1), "from -0.1 to -0.1"),
+            (torch.zeros(3, 4, 4, dtype=torch.int64), "int64"),
+            ({"a": 1}, "cannot look at a dict"),
+        ],
+    )
+    def test_what_is_no_image_is_refused(self, guard, wrong, said):
+        with pytest.raises(of.InputError, match=said):
+            guard(wrong)
+
+    def test_bytes_are_not_normalised(self, guard):
+        with pytest.raises(of.InputError, match="floating"):
+            guard(torch.zeros(3, 16, 16, dtype=torch.uint8), normalised=True)
+        with pytest.raises(of.InputError, match="something else"):
+            guard([np.zeros((16, 16, 3), np.uint8)], normalised=True)
+
+
+class TestBroken:
+    def test_a_broken_image_is_told_in_its_place(self, guard, tmp_path):
+        images = labelled(3, 13).images
+        for number, image in enumerate(images):
+            Image.fromarray(image).save(tmp_path / f"{number}.png")
+        (tmp_path / "1.png").write_bytes(b"not a picture")
+        with pytest.raises(of.FileFormatError, match=r"1\.png"):
+            guard(tmp_path)
+        for given in (tmp_path, sorted(tmp_path.iterdir()), [tmp_path]):
+            found = guard(given, on_error="skip")
+            assert [one.word for one in found] == [found[0].word, "error", found[2].word]
+            assert "1.png" in found[1].error
+            assert found[1].score is None
+            assert len(found.failed) == 1
+            assert np.isnan(found.scores[1])
+            assert not found.is_ood[1]
+        good = guard([images[0], images[2]])
+        assert same(found[0], good[0])
+        assert same(found[2], good[1])
+
+    def test_one_broken_image(self, guard, tmp_path):
+        with pytest.raises(of.StorageError, match="no such file"):
+            guard(tmp_path / "none.png")
+        told = guard(tmp_path / "none.png", on_error="skip")
+        assert "no such file" in told.error
+        assert guard(b"", on_error="skip").error is not None
+        with pytest.raises(of.InputError, match="on_error is 'ignore'"):
+            guard(tmp_path / "none.png", on_error="ignore")
+
+
+def test_p_values_of_fresh_id_images_are_valid(network):
+    """P(p ≤ α) ≤ α: over guards with calibration images of their own, the share of fresh images below α.
+
+    Of a guard with n calibration images the share varies around α by √(α(1 − α) / n); of 8 guards by a third of that.
+    """
+    found = []
+    for seed in range(8):
+        guard = small_guard(network, seed=seed, detector="SSD", held=labelled(160, 100 + seed))
+        found.append(guard(labelled(200, 200 + seed)).p_values)
+    p_values = np.concatenate(found)
+    for level in (0.05, 0.2, 0.5):
+        slack = 3.5 * np.sqrt(level * (1 - level) * (1 / (8 * 160) + 1 / len(p_values)))
+        assert (p_values <= level).mean() <= level + slack
+        assert (p_values <= level).mean() >= level - slack - 1 / 161
+
+
+class TestFile:
+    def test_saved_and_loaded_are_equal_to_the_bit(self, guard, tmp_path):
+        guard.save(tmp_path / "my.guard")
+        again = of.Guard.load(tmp_path / "my.guard", device="cpu")
+        for given in (labelled(20, 14), noise(5)):
+            assert all(same(a, b) for a, b in zip(guard(given), again(given), strict=True))
+        assert repr(again) == repr(guard)
+        assert again.names == NAMES
+        assert again.provenance == guard.provenance
+        assert again.threshold.value == guard.threshold.value
+        again.save(tmp_path / "again.guard")
+        assert (tmp_path / "again.guard").read_bytes() == (tmp_path / "my.guard").read_bytes()
+
+    @pytest.mark.parametrize("detector", [None, "KNN"])
+    def test_half_the_bits_give_the_same_verdicts_as_the_file(self, network, tmp_path, detector):
+        small, large = (small_guard(network, half=half, detector=detector) for half in (True, False))
+        small.save(tmp_path / "small.guard")
+        large.save(tmp_path / "large.guard")
+        again = of.Guard.load(tmp_path / "small.guard", device="cpu")
+        given = labelled(20, 14)
+        assert all(same(a, b) for a, b in zip(small(given), again(given), strict=True))
+        sizes = [(tmp_path / f"{name}.guard").stat().st_size for name in ("small", "large")]
+        assert sizes[0] < 0.7 * sizes[1]
+        np.testing.assert_allclose(small.threshold.value, large.threshold.value, rtol=0.2)
+
+    def test_a_network_given_in_python_is_recognised(self, network, tmp_path):
+        module = of.load_classifier(network)[0]
+        backbone = of.Backbone(module, size=16, mean=(0.5,) * 3, std=(0.5,) * 3, name="mine", names=NAMES)
+        guard = small_guard(backbone, detector="SSD")
+        guard.save(tmp_path / "my.guard")
+        with pytest.raises(of.InputError, match=r"given in Python, mine.*network=MODULE"):
+            of.Guard.load(tmp_path / "my.guard")
+        again = of.Guard.load(tmp_path / "my.guard", network=of.load_classifier(network)[0])
+        assert same(again(noise(1)[0]), guard(noise(1)[0]))
+        other = of.load_classifier(network)[0]
+        with torch.no_grad():
+            next(other.parameters()).view(-1)[0] += 1e-3
+        with pytest.raises(of.InputError, match=r"not the one that .*my\.guard was built with"):
+            of.Guard.load(tmp_path / "my.guard", network=other)
+
+    def test_other_files_are_refused(self, guard, network, tmp_path):
+        with pytest.raises(of.FileFormatError, match="holds a classifier, not a guard"):
+            of.Guard.load(network)
+        with pytest.raises(of.StorageError, match="no such file"):
+            of.Guard.load(tmp_path / "none.guard")
+        with pytest.raises(of.InputError, match=r"\.guard or \.safetensors"):
+            guard.save(tmp_path / "my.pt")
+        guard.save(tmp_path / "my.guard")
+        content = (tmp_path / "my.guard").read_bytes()
+        (tmp_path / "cut.guard").write_bytes(content[:-5])
+        with pytest.raises(of.FileFormatError, match="truncated"):
+            of.Guard.load(tmp_path / "cut.guard")
+        (tmp_path / "changed.guard").write_bytes(content[:-5] + bytes([content[-5] ^ 1]) + content[-4:])
+        with pytest.raises(of.FileFormatError, match="changed"):
+            of.Guard.load(tmp_path / "changed.guard")
+
+    def test_a_guard_of_a_later_version_says_so(self, guard, tmp_path, monkeypatch):
+        monkeypatch.setattr("outfield.guard.saving.VERSION", 2)
+        guard.save(tmp_path / "new.guard")
+        monkeypatch.undo()
+        with pytest.raises(of.FileFormatError, match="guard of version 2"):
+            of.Guard.load(tmp_path / "new.guard")

@@ -1,0 +1,59 @@
+"""A small classifier that has learned striped pictures, and guards of it."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+from tests.helpers.pictures import make_pictures
+
+import outfield as of
+from outfield.classifier.recipe import Augmentation
+from outfield.guard.guard import Guard
+
+NAMES = ("across", "down", "left", "right")
+
+
+@functools.cache
+def trained(path: Path) -> Path:
+    """A file of ``outfield train``: a tiny ResNet of four classes of 16 × 16 pictures."""
+    pictures = make_pictures(320, seed=11)
+    images = of.ImageArray(pictures.images, pictures.labels, "pictures", NAMES)
+    classifier, pixels = of.classifier_for(images, "test_resnet")
+    recipe = of.Recipe(epochs=6, batch_size=32, augmentation=Augmentation(scale=(0.6, 1.0)), compile=False)
+    found = of.train_classifier(pixels, None, classifier, recipe, device="cpu")
+    of.save_classifier(path, classifier, found.network.state_dict())
+    return path
+
+
+def labelled(n: int, seed: int, classes: int = 4) -> of.ImageArray:
+    """Pictures with the names of their classes."""
+    pictures = make_pictures(n, classes=classes, seed=seed)
+    return of.ImageArray(pictures.images, pictures.labels, "pictures", NAMES[:classes])
+
+
+def write_folder(folder: Path, images: of.ImageArray, size: int = 16) -> Path:
+    """Images as PNG files in a folder for each class; enlarged if wanted."""
+    for number, image in enumerate(images.images):
+        label = "images" if images.labels is None else NAMES[images.labels[number]]
+        (folder / label).mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).resize((size, size), Image.Resampling.NEAREST).save(folder / label / f"{number:04d}.png")
+    return folder
+
+
+def small_guard(network: Path | of.Backbone, held: of.ImageArray | None = None, **settings: object) -> Guard:
+    """A guard of 200 pictures and 160 held-out ones, on the CPU."""
+    backbone = network if isinstance(network, of.Backbone) else str(network)
+    given = {"detector": None, "device": "cpu", **settings}
+    return Guard.build(backbone, labelled(200, 1), held or labelled(160, 2), **given)  # type: ignore[arg-type]
+
+
+def same(one: object, other: object) -> bool:
+    """Whether two verdicts are equal to the bit, whatever file they name."""
+    return {**one.to_dict(), "file": None} == {**other.to_dict(), "file": None}  # type: ignore[attr-defined]
+
+
+def noise(n: int, seed: int = 0, size: int = 16) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (n, size, size, 3), dtype=np.uint8)
