@@ -35,11 +35,27 @@ NoProgress = Annotated[
 _SHARED = {"verbose": Verbose, "quiet": Quiet, "no_progress": NoProgress}
 
 
-def command(*examples: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def group(name: str, what: str) -> typer.Typer:
+    """A command that has commands of its own, such as ``outfield guard``.
+
+    Args:
+        name: Of the command.
+        what: It is, for its help.
+    """
+    made = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False)
+    app.add_typer(made, name=name, help=what)
+    return made
+
+
+def command(
+    *examples: str, of: typer.Typer | None = None, name: str | None = None
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Make a function a command of its name, with the options that all commands have.
 
     Args:
         examples: Command lines to show at the end of its help.
+        of: The group that it belongs to; none if None.
+        name: What it is called; as the function if None.
     """
 
     def add(function: Callable[..., None]) -> Callable[..., None]:
@@ -47,7 +63,7 @@ def command(*examples: str) -> Callable[[Callable[..., None]], Callable[..., Non
         def run(*, verbose: bool, quiet: bool, no_progress: bool, **given: Any) -> None:
             log.setLevel(logging.DEBUG if verbose else logging.WARNING if quiet else logging.INFO)
             show_progress(False if quiet or no_progress else None)
-            with bar(f"outfield {function.__name__}"):
+            with bar(f"outfield {name or function.__name__}"):
                 function(**given)
 
         shared = [
@@ -56,7 +72,7 @@ def command(*examples: str) -> Callable[[Callable[..., None]], Callable[..., Non
         ]
         own = inspect.signature(function, eval_str=True)
         run.__signature__ = own.replace(parameters=[*own.parameters.values(), *shared])  # type: ignore[attr-defined]
-        app.command(epilog="\n\n".join([f"Example{'s' * (len(examples) > 1)}:", *examples]))(run)
+        (of or app).command(name, epilog="\n\n".join([f"Example{'s' * (len(examples) > 1)}:", *examples]))(run)
         return function
 
     return add

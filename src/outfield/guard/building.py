@@ -63,8 +63,8 @@ def divide(images: ImageSource, held_out: ImageSource | None, keep: float, choos
         out = split_off(images.labels, len(images), least, seed)
         train, held_out = part_of(images, np.flatnonzero(~out)), part_of(images, np.flatnonzero(out))
         log.info(
-            "%s of %s images are held out to calibrate the guard; where the network was trained on them, it rejects more than it "
-            "should: give images that it has not seen with --held-out, in Python held_out=FOLDER",
+            "%s of %s images are held out to calibrate the guard; a network knows images that it was trained on too well, so "
+            "that a guard rejects more new ones than it should: held-out images that the network has not seen are better",
             f"{len(held_out):,}",
             f"{len(images):,}",
         )

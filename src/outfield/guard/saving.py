@@ -119,6 +119,24 @@ def save(path: PathLike, content: Content) -> None:
     storage.write(path, "guard", header, {**tensors, "threshold.reference": threshold.reference}, ENDINGS)
 
 
+def checked_header(path: PathLike, header: dict[str, Any]) -> dict[str, Any]:
+    """The header of a guard's file, if it is complete.
+
+    Raises:
+        FileFormatError: it is of a later version, or lacks something.
+    """
+    version = header.get("guard")
+    if isinstance(version, int) and version > VERSION:
+        raise FileFormatError(
+            f"{path} is a guard of version {version}, written by Outfield {header.get('outfield')}; this is Outfield "
+            f"{__version__}, which reads versions up to {VERSION}: install a newer one"
+        )
+    for name, kind in ENTRIES.items():
+        if not isinstance(header.get(name), kind):
+            raise FileFormatError(f"{path} is not a complete guard: {name} is {header.get(name)!r:.100}")
+    return header
+
+
 def load(path: PathLike, device: str | torch.device, network: nn.Module | None) -> Content:
     """Read what :func:`save` wrote.
 
@@ -129,14 +147,7 @@ def load(path: PathLike, device: str | torch.device, network: nn.Module | None) 
     """
     target = resolve_device(device)
     header, tensors = storage.read(path, "guard", {"guard": int})
-    if header["guard"] > VERSION:
-        raise FileFormatError(
-            f"{path} is a guard of version {header['guard']}, written by Outfield {header.get('outfield')}; this is Outfield "
-            f"{__version__}, which reads versions up to {VERSION}: install a newer one"
-        )
-    for name, kind in ENTRIES.items():
-        if not isinstance(header.get(name), kind):
-            raise FileFormatError(f"{path} is not a complete guard: {name} is {header.get(name)!r:.100}")
+    checked_header(path, header)
     parts = {
         part: {name.partition(".")[2]: value for name, value in tensors.items() if name.partition(".")[0] == part}
         for part in ("network", "detector", "threshold")

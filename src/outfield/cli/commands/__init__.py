@@ -1,6 +1,7 @@
 """The commands, one file each, in the order of ``outfield --help``."""
 
 # isort: off
+from outfield.cli.commands import guard
 from outfield.cli.commands import detectors, fit, choose, score, evaluate, drift
 from outfield.cli.commands import train, extract, stand_ins, benchmark, report
 from outfield.cli.commands import toy, demo
@@ -15,6 +16,7 @@ __all__ = [
     "evaluate",
     "extract",
     "fit",
+    "guard",
     "report",
     "score",
     "stand_ins",

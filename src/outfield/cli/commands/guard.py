@@ -1,0 +1,187 @@
+"""outfield guard build, check and show."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from outfield.cli.app import Device, command, group
+from outfield.cli.messages import log
+from outfield.cli.places import Input, Output, check_places
+from outfield.cli.sources import backbone_file, image_files
+from outfield.cli.tables import print_groups
+from outfield.errors import InputError
+from outfield.extras import check_installed
+from outfield.progress import bar
+
+if TYPE_CHECKING:
+    from outfield.guard.verdict import Verdicts
+
+FOUND = 10
+"""Exit code where an image is OOD and --fail-on-ood was given."""
+OUTPUTS = (".csv", ".parquet", ".json", ".jsonl")
+guards = group("guard", "A verdict on an image: build a guard of a network and a folder of images, and check others.")
+
+OnError = Annotated[
+    str, typer.Option("--on-error", help="What an image that cannot be read does: skip tells it in its row, fail ends.")
+]
+Workers = Annotated[int | None, typer.Option(min=0, help="Processes that decode images.")]
+
+
+@command(
+    "outfield guard build cifar10.safetensors --images photos/train --held-out photos/val -o my.guard",
+    "outfield guard build timm:resnet18@weights.safetensors --images photos/train -o my.guard --keep 0.99 --views flip",
+    of=guards,
+    name="build",
+)
+def guard_build(
+    network: Annotated[
+        str,
+        typer.Argument(help=r"A file of outfield train, or timm:NAME\[@WEIGHTS.safetensors], torchvision:NAME\[@…]."),
+    ],
+    images: Annotated[str, typer.Option("--images", help="ID images, a folder (sub-folders are classes) or .npz.")],
+    output: Annotated[Path, typer.Option("--out", "-o", help="Where the guard goes (.guard).")],
+    held_out: Annotated[
+        str | None,
+        typer.Option(help="ID images that the network has not seen; a fifth of --images if not given."),
+    ] = None,
+    keep: Annotated[float, typer.Option(help="Share of ID images that the guard accepts.")] = 0.95,
+    views: Annotated[
+        str | None,
+        typer.Option(help="Average over views of each image: flip, six, or how many.", metavar="flip|six|N"),
+    ] = None,
+    detector: Annotated[
+        str | None, typer.Option(help="Name of a detector; by itself several are chosen by stand-ins and fused.")
+    ] = None,
+    half: Annotated[bool, typer.Option("--half", help="Round numbers, so that the file is half as large.")] = False,
+    seed: Annotated[int, typer.Option(min=0, help="Of the choice of held-out images.")] = 0,
+    workers: Workers = None,
+    device: Device = "auto",
+) -> None:
+    """Build a guard: network, preprocessing, detector and threshold in one file."""
+    inputs = [
+        *backbone_file(network),
+        *image_files("the images", images),
+        *image_files("the held-out images", held_out),
+    ]
+    check_places(inputs, [Output("--out", output, (".guard", ".safetensors"), "guards")])
+
+    from outfield.guard.guard import Guard
+
+    began = time.monotonic()
+    made = Guard.build(
+        network,
+        images,
+        held_out,
+        detector=None if detector in (None, "auto") else detector,
+        keep=keep,
+        views=views,
+        half=half,
+        seed=seed,
+        device=device,
+        workers=workers,
+    )
+    with bar("writing the guard"):
+        made.save(output)
+    low, high = made.threshold.kept_interval()
+    log.info("%s", made)
+    log.info("90 %% interval of the share of new ID images that it accepts: %.3f to %.3f", low, high)
+    log.info("built in %.1f s → %s", time.monotonic() - began, output)
+
+
+@command(
+    "outfield guard check my.guard photo.jpg",
+    "outfield guard check my.guard photos/ more/*.png --out verdicts.csv --fail-on-ood",
+    of=guards,
+    name="check",
+)
+def guard_check(
+    guard: Annotated[Path, typer.Argument(help="A guard that outfield guard build wrote.")],
+    images: Annotated[list[str], typer.Argument(help="Image files, folders of them, or .npz.")],
+    json_out: Annotated[bool, typer.Option("--json", help="Print a JSON list instead of a table.")] = False,
+    json_lines: Annotated[bool, typer.Option("--jsonl", help="Print a JSON object a line, as they are ready.")] = False,
+    output: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Write all of it here: .csv, .parquet, .json or .jsonl.")
+    ] = None,
+    fail_on_ood: Annotated[
+        bool, typer.Option("--fail-on-ood", help=f"Exit with {FOUND} where an image is OOD.")
+    ] = False,
+    on_error: OnError = "skip",
+    workers: Workers = None,
+    device: Device = "auto",
+) -> None:
+    """Check images: for each its class, score, p-value, verdict, and which member of the detector rang."""
+    if json_out and json_lines:
+        raise InputError("--json and --jsonl both say what is printed; give one of them")
+    if output is not None:
+        files = [place for image in images for place in image_files("an image", image)]
+        check_places([Input("the guard", guard), *files], [Output("--out", output, OUTPUTS, "verdicts")])
+        if output.suffix == ".parquet":
+            check_installed("tables", "pyarrow")
+
+    from outfield.guard.guard import Guard
+    from outfield.guard.tables import as_json, as_json_lines, write_verdicts
+    from outfield.guard.verdict import Verdicts
+
+    model = Guard.load(guard, device)
+    found = []
+    with bar("checking images", unit="images") as advance:
+        for verdict in model.stream(images, on_error=on_error, workers=workers):
+            found.append(verdict)
+            advance(len(found))
+            if json_lines:
+                sys.stdout.write(as_json_lines([verdict]))
+    verdicts = Verdicts(found)
+    if output is not None:
+        write_verdicts(output, verdicts)
+    if json_out:
+        sys.stdout.write(as_json(verdicts))
+    elif not json_lines and output is None:
+        _print(verdicts)
+    _sum_up(verdicts, output)
+    if fail_on_ood and verdicts.is_ood.any():
+        raise typer.Exit(FOUND)
+
+
+@command("outfield guard show my.guard", of=guards, name="show")
+def guard_show(guard: Annotated[Path, typer.Argument(help="A guard that outfield guard build wrote.")]) -> None:
+    """Tell what is in a guard, without building its network."""
+    from outfield.guard.showing import describe
+
+    print_groups(f"{guard}", {"A guard": list(describe(guard).items())})
+
+
+def _print(verdicts: Verdicts) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text  # as it is: brackets in a name are no markup
+
+    shown = Table(header_style="bold", box=None, pad_edge=False)
+    for name, right in (("file", 0), ("class", 0), ("score", 1), ("p-value", 1), ("verdict", 0), ("rang", 0)):
+        shown.add_column(name, justify="right" if right else "left", no_wrap=True, overflow="ignore")
+    for one in verdicts:
+        where = Text(one.file or "")
+        if one.error is not None:
+            shown.add_row(where, "", "", "", Text("error", "red"), Text(one.error))
+            continue
+        colour = "bold red" if one.is_ood else "green"
+        numbers = (f"{one.score:.4g}", f"{one.p_value:.4f}")
+        shown.add_row(where, Text(one.label), *numbers, Text(one.word, colour), Text(one.rang or ""))
+    natural = Console(width=10_000).measure(shown).maximum
+    console = Console(highlight=False, width=natural)
+    with console.capture() as text:
+        console.print(shown)
+    sys.stdout.write("".join(f"{line.rstrip()}\n" for line in text.get().splitlines()))
+
+
+def _sum_up(verdicts: Verdicts, output: Path | None) -> None:
+    failed = len(verdicts.failed)
+    if failed:
+        log.warning("%s of %s images could not be read", f"{failed:,}", f"{len(verdicts):,}")
+    where = "" if output is None else f" → {output}"
+    if len(verdicts) > 1 or output is not None:
+        log.info("%s images, %s OOD%s", f"{len(verdicts):,}", f"{int(verdicts.is_ood.sum()):,}", where)

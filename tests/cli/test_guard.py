@@ -1,0 +1,124 @@
+"""outfield guard: from a network and a folder to verdicts, as tables and files, with exit codes."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import pytest
+from PIL import Image
+from pyarrow import parquet
+from tests.helpers.guards import NAMES, labelled, noise, trained, write_folder
+from tests.helpers.program import outfield
+
+import outfield as of
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("guard")
+    trained(folder / "net.safetensors")
+    write_folder(folder / "train", labelled(240, 1))
+    write_folder(folder / "new", labelled(4, 3))
+    Image.fromarray(noise(1)[0]).save(folder / "noise.png")
+    (folder / "broken.png").write_bytes(b"not a picture")
+    done = outfield(
+        "guard", "build", "net.safetensors", "--images", "train", "-o", "my.guard", "--device", "cpu", cwd=folder
+    )
+    assert done.returncode == 0, done.stderr
+    assert "80 of 240 images are held out" in done.said
+    assert "accuracy of net on 80 held-out images: 100.0 %" in done.said
+    assert "took " in done.said
+    return folder
+
+
+def check(folder, *arguments):
+    return outfield("guard", "check", "my.guard", *arguments, "--device", "cpu", cwd=folder)
+
+
+def test_a_table_by_default(folder):
+    done = check(folder, "noise.png", "new", "broken.png")
+    assert done.returncode == 0, done.stderr
+    header, *rows = done.stdout.splitlines()
+    assert header.split() == ["file", "class", "score", "p-value", "verdict", "rang"]
+    assert [row.split()[0] for row in rows] == [
+        "noise.png",
+        *(f"new/{n}/{i:04d}.png" for i, n in enumerate(NAMES)),
+        "broken.png",
+    ]
+    assert " OOD " in rows[0]
+    assert "not an image" in rows[-1]
+    assert all(line == line.rstrip() for line in done.stdout.splitlines())
+    assert "1 of 6 images could not be read" in done.said
+    assert "6 images, 1 OOD" in done.said
+
+
+def test_json_and_lines_say_what_python_says(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    guard = of.Guard.load("my.guard", device="cpu")
+    expected = guard(["noise.png", "broken.png", "noise.png"], on_error="skip").to_list()
+    assert json.loads(check(folder, "noise.png", "broken.png", "noise.png", "--json").stdout) == expected
+    lines = check(folder, "noise.png", "broken.png", "noise.png", "--jsonl").stdout.splitlines()
+    assert [json.loads(line) for line in lines] == expected
+    assert expected[0]["rang"] in guard.members
+    assert expected[1]["is_ood"] is None
+
+
+def test_files_hold_every_column(folder, tmp_path):
+    for ending in ("csv", "parquet", "json", "jsonl"):
+        done = check(folder, "noise.png", "new", "broken.png", "--out", tmp_path / f"v.{ending}")
+        assert done.returncode == 0, done.stderr
+        assert done.stdout == ""
+    expected = json.loads((tmp_path / "v.json").read_text())
+    assert [json.loads(line) for line in (tmp_path / "v.jsonl").read_text().splitlines()] == expected
+    rows = [*csv.DictReader((tmp_path / "v.csv").open())]
+    assert [float(row["score"]) if row["score"] else None for row in rows] == [one["score"] for one in expected]
+    assert [row["file"] for row in rows] == [one["file"] for one in expected]
+    table = parquet.read_table(tmp_path / "v.parquet").to_pydict()
+    assert table["score"] == [one["score"] for one in expected]
+    assert table["is_ood"] == [one["is_ood"] for one in expected]
+    assert [text is None for text in table["error"]] == [True] * 5 + [False]
+    member = next(iter(expected[0]["members"]))
+    assert table[f"p_value {member}"][0] == expected[0]["members"][member]
+
+
+def test_exit_codes(folder):
+    assert check(folder, "noise.png").returncode == 0
+    assert check(folder, "noise.png", "--fail-on-ood").returncode == 10
+    assert check(folder, "broken.png", "--fail-on-ood").returncode == 0
+    assert check(folder, "broken.png", "--on-error", "fail").returncode == 3
+    assert check(folder, "none.png", "--on-error", "fail").returncode == 3
+    assert check(folder, "noise.png", "--on-error", "maybe").returncode == 2
+    assert check(folder, "noise.png", "--json", "--jsonl").returncode == 2
+    assert check(folder, "noise.png", "--out", "v.txt").returncode == 2
+    assert check(folder, "noise.png", "--out", "noise.png").returncode == 2
+
+
+def test_show_tells_what_is_inside(folder):
+    done = outfield("guard", "show", "my.guard", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    for word in ("net (test_resnet)", ", ".join(NAMES), "16 × 16", "keeps 0.95", "fitted on 160", "accuracy 100.0 %"):
+        assert word in done.stdout
+    assert outfield("guard", "show", "net.safetensors", cwd=folder).returncode == 3
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "said"),
+    [
+        (["build", "net.safetensors", "--images", "train", "-o", "x.pt"], 2, ".guard or .safetensors"),
+        (["build", "none.safetensors", "--images", "train", "-o", "x.guard"], 3, "no such file"),
+        (["build", "net.safetensors", "--images", "none", "-o", "x.guard"], 3, "no such file or folder"),
+        (["build", "net.safetensors", "--images", "new", "-o", "x.guard"], 2, "there are 4 images"),
+        (["build", "net.safetensors", "--images", "train", "--held-out", "new", "-o", "x.guard"], 2, "at least 59"),
+        (["build", "net.safetensors", "--images", "train", "-o", "x.guard", "--keep", "1"], 2, "keep is 1.0"),
+        (["build", "net.safetensors", "--images", "train", "-o", "x.guard", "--detector", "none"], 2, "none"),
+        (["build", "net.safetensors", "--images", "train", "-o", "x.guard", "--views", "9"], 2, "views is '9'"),
+        (["check", "net.safetensors", "noise.png"], 3, "holds a classifier, not a guard"),
+        (["check", "none.guard", "noise.png"], 3, "no such file"),
+    ],
+)  # fmt: skip
+def test_wrong_usage_is_told(folder, command, code, said):
+    done = outfield("guard", *command, "--quiet", cwd=folder)
+    assert done.returncode == code, done.stderr
+    assert said in done.said
+    assert not (folder / "x.guard").exists()
