@@ -20,6 +20,7 @@ import outfield as of
 from outfield.backbone import preprocessing as room
 from outfield.backbone.input import to_grey
 from outfield.backbone.preprocessing import INTERPOLATIONS
+from outfield.images.part import part_of
 
 SIZES = (
     (1, 1),
@@ -555,3 +556,26 @@ class TestBackbone:
             [transforms.Resize(20), transforms.CenterCrop(16), transforms.ToTensor(), transforms.Normalize(**HALF)]
         )
         assert of.Backbone(Plain(), preprocessing=steps).preprocessing == of.Preprocessing(20, (16, 16), **HALF)
+
+
+class TestWhatASetSays:
+    def test_the_network_and_the_files_of_its_images(self, tmp_path):
+        for name in ("b/2.png", "a/1.png", "a/0.png"):
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            Image.fromarray(photograph(20, 30, len(name))).save(tmp_path / name)
+        images = of.open_images(tmp_path)
+        backbone = of.Backbone(Plain(), size=16, name="mine", **NORMALISED)
+        found = backbone.extract(images)
+        assert found.names == ("a/0.png", "a/1.png", "b/2.png")
+        assert found.about["network"] == f"mine {backbone.fingerprint()[:16]}"
+        assert part_of(images, np.array([2, 0])).names == ("b/2.png", "a/0.png")
+        assert of.stand_ins(images, ["turned180"], count=2)["turned180"].names == ("a/0.png", "a/1.png")
+        assert backbone.extract(of.ImageArray(np.zeros((2, 8, 8, 3), np.uint8))).names is None
+
+    def test_rows_of_the_same_network_with_another_preprocessing_are_refused(self):
+        images, network = Lookup([photograph(20, 30, seed) for seed in range(8)]), Plain()
+        one, other = (of.Backbone(network, size=size, **NORMALISED).extract(images) for size in (16, 18))
+        detector = of.KNN(k=1).fit(one)
+        assert detector.score(one).shape == (8,)
+        with pytest.raises(of.InputError, match="from the same network"):
+            detector.score(other)

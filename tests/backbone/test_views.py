@@ -136,7 +136,7 @@ class TestExtraction:
         images, network = make_pictures(n=30), backbone(seeded(Two))
         one, six = network.extract(images), network.extract(images, views="six")
         six.save(tmp_path / "six.npz")
-        assert of.open_features(tmp_path / "six.npz").about == {"views": "six"}
+        assert of.open_features(tmp_path / "six.npz").about["views"] == "six"
         detector = of.SSD().fit(six)
         with pytest.raises(of.InputError, match="views is 'one' here, but 'six' where this SSD was fitted"):
             detector.score(one)

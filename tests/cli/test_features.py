@@ -369,3 +369,36 @@ def test_features_too_large_for_memory_give_the_same_detector(files, tmp_path, m
     monkeypatch.setattr(os, "sysconf", lambda name: 1)
     assert fitted("b.safetensors") == in_memory
     assert not kept
+
+
+@pytest.mark.parametrize("ending", [".csv", ".parquet", ".npz", None])
+def test_the_files_of_the_images_stand_beside_their_scores(files, tmp_path, ending):
+    test = make_set(n=50, seed=1)
+    names = [f'folder/{i}, "{i}".png' for i in range(50)]
+    of.FeatureSet(**test.tensors(), names=names).save(tmp_path / "named.npz")
+    place = () if ending is None else ("-o", tmp_path / f"s{ending}")
+    done = outfield("score", files / "ssd.safetensors", tmp_path / "named.npz", *place)
+    assert done.returncode == 0, done.stderr
+    if ending == ".parquet":
+        found = pyarrow.parquet.read_table(tmp_path / "s.parquet").to_pydict()
+    elif ending == ".npz":
+        found = {name: value.tolist() for name, value in np.load(tmp_path / "s.npz").items()}
+    else:
+        text = done.stdout if ending is None else (tmp_path / "s.csv").read_text()
+        rows = list(csv.DictReader(io.StringIO(text)))
+        found = {name: [row[name] for row in rows] for name in rows[0]}
+    assert list(found) == ["file", "score"]
+    assert found["file"] == names
+    wanted = of.load(files / "ssd.safetensors").score(test)
+    assert np.allclose(np.array(found["score"], float), wanted.numpy())
+
+
+def test_rows_of_another_network_are_refused(files, tmp_path):
+    for name, network in (("train", "a 1"), ("mine", "b 1"), ("other", "a 2")):
+        data = make_set(n=80)
+        of.FeatureSet(**data.tensors(), about={"network": network}).save(tmp_path / f"{name}.npz")
+    assert outfield("fit", "SSD", tmp_path / "train.npz", "-o", tmp_path / "d.safetensors").returncode == 0
+    assert outfield("score", tmp_path / "d.safetensors", tmp_path / "mine.npz").returncode == 0
+    done = outfield("score", tmp_path / "d.safetensors", tmp_path / "other.npz")
+    assert done.returncode == 2
+    assert "network is 'a 2' here, but 'a 1'" in done.said

@@ -321,7 +321,7 @@ def test_row_numbers():
 
 def test_its_signature_names_the_fields():
     parameters = inspect.signature(of.FeatureSet).parameters
-    assert list(parameters) == [*FIELDS, "about"]
+    assert list(parameters) == [*FIELDS, "about", "names"]
     assert parameters["features"].default is inspect.Parameter.empty
     assert {one.default for name, one in parameters.items() if name != "features"} == {None}
     with pytest.raises((of.InputError, TypeError), match="colour"):

@@ -28,6 +28,7 @@ from outfield.backbone.weights import PICKLES, Trained, Weights, from_library, f
 from outfield.config import require, require_number
 from outfield.devices import resolve_device
 from outfield.errors import InputError, MissingFieldError, UnknownNameError
+from outfield.features.about import NETWORK, network_text
 from outfield.features.set import FeatureSet
 from outfield.files import atomic, storage
 from outfield.images.source import ImageSource
@@ -329,7 +330,8 @@ class Backbone:
                 for name, value in piece.items():
                     fields[name][start : start + len(value)] = value
                 advance(start + len(piece["features"]))
-        return FeatureSet(**fields, **extraction.last_layer(), labels=given, about=extraction.about())
+        about = {**extraction.about(), NETWORK: network_text(self.name, self.fingerprint())}
+        return FeatureSet(**fields, **extraction.last_layer(), labels=given, about=about, names=images.names)
 
     def _check_names(self, images: ImageSource) -> None:
         """Refuse labels that mean other classes than the network's, where the names of both are known."""

@@ -28,7 +28,7 @@ from outfield.detectors.data import accept
 from outfield.detectors.registry import register as register  # for files that were written when it lived here
 from outfield.devices import resolve_device
 from outfield.errors import FileFormatError, InputError, NotFittedError, OutfieldError
-from outfield.features.about import checked_about
+from outfield.features.about import NETWORK, agree, checked_about
 from outfield.features.fields import spaces
 from outfield.features.set import FeatureSet, FeatureSource
 from outfield.files import atomic, storage
@@ -75,7 +75,7 @@ class Detector(ABC):
     _width: int | None = None
     """Width of the first field in ``score_needs`` that fit saw, or None where fit saw none."""
     _about: Mapping[str, str] = MappingProxyType({})
-    """What the training data said of the fields that are scored: of a stage its name, and the views."""
+    """What the training data said of the fields that are scored: the network, the views, and of a stage its name."""
 
     @property
     def needs_to_fit(self) -> tuple[str, ...]:
@@ -218,13 +218,14 @@ class Detector(ABC):
             )
 
     def _said_by(self, data: FeatureSource) -> dict[str, str]:
-        return {name: text for name, text in data.about.items() if name == "views" or name in self.needs_to_score}
+        kept = ("views", NETWORK, *self.needs_to_score)
+        return {name: text for name, text in data.about.items() if name in kept}
 
     def _check_about(self, data: FeatureSource) -> None:
-        """Refuse a stage of another network, and other views, where both sides know what they have."""
+        """Refuse rows of another network, another stage of it, and other views, where both sides know what they have."""
         said = self._said_by(data)
         for name, text in self._about.items():
-            if said.get(name, text) != text:
+            if not agree(name, said.get(name, text), text):
                 raise InputError(
                     f"{name} is {said[name]!r:.200} here, but {text!r:.200} where this {type(self).__name__} was fitted; "
                     "extract both in the same way, from the same network"

@@ -5,6 +5,7 @@ pyarrow reads and writes both; it is imported when a table is.
 
 from __future__ import annotations
 
+import csv
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -205,17 +206,35 @@ def write_columns(path: Path, columns: Mapping[str, np.ndarray]) -> None:
     if path.suffix == ".npz":
         write_npz(path, columns)
     elif path.suffix == ".parquet":
-        table, parquet = arrow().table(dict(columns)), arrow().parquet
+        as_lists = {name: value.tolist() if value.dtype.kind == "U" else value for name, value in columns.items()}
+        table, parquet = arrow().table(as_lists), arrow().parquet
         write_atomically(path, lambda file: parquet.write_table(table, file, write_page_checksum=True))
     elif path.suffix == ".csv":
-        write_bytes(path, "".join(",".join(row) + "\n" for row in csv_rows(columns)).encode())
+        write_bytes(path, csv_text(columns).encode())
     else:
         raise InputError(
             f"{path}: scores are written as .csv, .parquet or .npz, not {path.suffix or 'without an ending'!r}"
         )
 
 
-def csv_rows(columns: Mapping[str, np.ndarray]) -> list[list[str]]:
-    """Header and rows as text; floats in digits that read back equal as float64."""
-    texts = [[str(value) for value in column.tolist()] for column in columns.values()]
-    return [list(columns), *(list(row) for row in zip(*texts, strict=True))]
+def csv_text(columns: Mapping[str, np.ndarray]) -> str:
+    """Header and rows as CSV; floats in digits that read back equal as float64, texts in quotes where they need them."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(zip(*([_cell(value) for value in column.tolist()] for column in columns.values()), strict=True))
+    return text.getvalue()
+
+
+def _cell(value: object) -> str:
+    return readable(value) if isinstance(value, str) else str(value)
+
+
+def readable(name: str) -> str:
+    """A name as text that can be written anywhere: bytes that are no UTF-8 become a backslash, x and two digits."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def named_columns(names: Sequence[str] | None) -> dict[str, np.ndarray]:
+    """The column ``file`` of rows that have names; none where they have none."""
+    return {} if names is None else {"file": np.array([readable(name) for name in names], dtype=np.str_)}

@@ -13,6 +13,7 @@ from torch import Tensor
 from outfield.errors import FileFormatError, InputError
 from outfield.features.about import checked_about
 from outfield.features.fields import FIELDS, agreed_sizes
+from outfield.features.names import ARRAYS, packed, unpacked
 from outfield.files import npz, storage
 from outfield.files.headers import Header
 from outfield.files.npy import find_npy
@@ -57,8 +58,12 @@ def check_ending(path: Path, part: str | None, known: Sequence[str], done: str) 
         raise InputError(f"{path}: only an .npz can hold several sets; {part!r} has no meaning here")
 
 
-def read(path: Path, part: str | None) -> tuple[dict[str, Any], dict[str, str]]:
-    """The arrays of a set, by field, as they are in the file, and what it says of where they come from.
+Content = tuple[dict[str, Any], dict[str, str], tuple[str, ...] | None]
+"""Arrays by field, what is said of where they come from, and the names of the rows."""
+
+
+def read(path: Path, part: str | None) -> Content:
+    """The arrays of a set, by field, as they are in the file, what it says of where they come from, and names of rows.
 
     Raises:
         StorageError: There is no such file.
@@ -70,7 +75,7 @@ def read(path: Path, part: str | None) -> tuple[dict[str, Any], dict[str, str]]:
         return _read_npz(path, part)
     if path.suffix == ".safetensors":
         return _read_safetensors(path)
-    return {".csv": _read_csv, ".parquet": _read_parquet, ".npy": _read_npy}[path.suffix](path), {}
+    return {".csv": _read_csv, ".parquet": _read_parquet, ".npy": _read_npy}[path.suffix](path), {}, None
 
 
 def _read_csv(path: Path) -> dict[str, Any]:
@@ -92,7 +97,7 @@ def _read_npy(path: Path) -> dict[str, Any]:
     return {"features": find_npy(path).read()}
 
 
-def _read_npz(path: Path, part: str | None) -> tuple[dict[str, Any], dict[str, str]]:
+def _read_npz(path: Path, part: str | None) -> Content:
     with npz.open_archive(path, "FeatureSet") as archive:
         fields = _fields_in(path, part, archive.names)
         found = archive.find(fields)
@@ -100,13 +105,17 @@ def _read_npz(path: Path, part: str | None) -> tuple[dict[str, Any], dict[str, s
         for name, shape in shapes.items():  # before anything is unpacked
             FIELDS[name].check_shape(shape)
         agreed_sizes(shapes)
-        return {fields[name]: array for name, array in archive.read(found).items()}, about_in(path, archive.header)
+        named = [name for name in ARRAYS if name in archive.names and part is None]
+        read = archive.read({**found, **archive.find(named)})
+        names = unpacked(path, {name: read.pop(name) for name in named})
+        return {fields[name]: array for name, array in read.items()}, about_in(path, archive.header), names
 
 
-def _read_safetensors(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
+def _read_safetensors(path: Path) -> Content:
     header, tensors = storage.read_any(path, "FeatureSet")
+    named = {name: tensors.pop(name) for name in ARRAYS if name in tensors}
     _fields_in(path, None, list(tensors))
-    return dict(tensors), about_in(path, header)
+    return dict(tensors), about_in(path, header), unpacked(path, named)
 
 
 def about_in(path: Path, header: Header | None) -> dict[str, str]:
@@ -121,8 +130,10 @@ def about_in(path: Path, header: Header | None) -> dict[str, str]:
         raise FileFormatError(f"{path}: {error}") from error
 
 
-def write(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> None:
-    """Write the fields of a set, atomically.
+def write(
+    path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, str], names: tuple[str, ...] | None = None
+) -> None:
+    """Write the fields of a set and the names of its rows, atomically.
 
     Raises:
         InputError: Another ending, or a type that ``.npz`` cannot hold.
@@ -130,6 +141,7 @@ def write(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, str]) -
     """
     check_ending(path, None, SAVED, "saved as")
     header = {"about": dict(about)} if about else {}
+    tensors = {**tensors, **packed(names)}
     if path.suffix == ".safetensors":
         storage.write(path, "FeatureSet", header, tensors)
         return
@@ -138,8 +150,11 @@ def write(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, str]) -
     npz.write_archive(path, "FeatureSet", header, tensors)
 
 
-def find(path: Path, part: str | None) -> tuple[Mapping[str, StoredArray], dict[str, str]]:
-    """Where the arrays of a set lie in a ``.safetensors`` or ``.npz`` file, and what it says of where they come from.
+Places = Mapping[str, StoredArray]
+
+
+def find(path: Path, part: str | None) -> tuple[Places, dict[str, str], Places]:
+    """Where the arrays of a set lie in a ``.safetensors`` or ``.npz`` file, what it says of them, and where names of rows lie.
 
     Raises:
         StorageError: There is no such file.
@@ -149,10 +164,13 @@ def find(path: Path, part: str | None) -> tuple[Mapping[str, StoredArray], dict[
         with npz.open_archive(path, "FeatureSet") as archive:
             fields = _fields_in(path, part, archive.names)
             found = {fields[name]: array for name, array in archive.find(fields).items()}
-            return found, about_in(path, archive.header)
+            named = archive.find([name for name in ARRAYS if name in archive.names and part is None])
+            return found, about_in(path, archive.header), named
     header, arrays = storage.find(path, "FeatureSet")
-    _fields_in(path, None, list(arrays))
-    return arrays, about_in(path, header)
+    names = {name: arrays[name] for name in ARRAYS if name in arrays}
+    others = {name: array for name, array in arrays.items() if name not in names}
+    _fields_in(path, None, list(others))
+    return others, about_in(path, header), names
 
 
 def _fields_in(path: Path, part: str | None, names: Sequence[str]) -> dict[str, str]:
@@ -166,6 +184,7 @@ def _fields_in(path: Path, part: str | None, names: Sequence[str]) -> dict[str, 
         if f"{part}_features" not in found:
             raise FileFormatError(f"{path} has no set {part!r}{_parts_hint(names)}")
         return found
+    names = [name for name in names if name not in ARRAYS]
     if set(names) - set(FIELDS) or "features" not in names:
         shown = ", ".join(names[:6]) or "nothing"
         first, *others = FIELDS

@@ -36,6 +36,11 @@ class Part(FeatureSource):
     def about(self) -> dict[str, str]:
         return self.source.about
 
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        known = self.source.names
+        return None if known is None else tuple(known[i] for i in self.mask.nonzero()[:, 0].tolist())
+
     def constant(self, name: str) -> Tensor | None:
         """A field that is the same for all rows."""
         return self.source.constant(name)

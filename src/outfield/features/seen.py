@@ -39,6 +39,10 @@ class Seen(FeatureSource):
     def about(self) -> dict[str, str]:
         return self.source.about
 
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        return self.source.names
+
     def batches(self, size: int, names: Iterable[str] | None = None) -> Iterator[dict[str, Tensor]]:
         """The fields in consecutive pieces of ``size`` rows."""
         chosen = self._chosen(names)

@@ -19,8 +19,9 @@ from torch import Tensor
 from outfield.config import require_number
 from outfield.errors import InputError, MissingFieldError
 from outfield.features import formats
-from outfield.features.about import checked_about
+from outfield.features.about import checked_about, common_about
 from outfield.features.fields import FIELDS, agreed_sizes, check_known
+from outfield.features.names import checked_names
 from outfield.files import atomic, checks
 from outfield.files.paths import as_path
 
@@ -64,6 +65,11 @@ class FeatureSource(ABC):
     def about(self) -> dict[str, str]:
         """What is known of where it comes from, such as the name of each stage, in words."""
         return {}
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        """What each row is called, such as the file of its image; None where nobody said."""
+        return None
 
     def constant(self, name: str) -> Tensor | None:
         """A field that is the same for all rows, such as ``head_weight``; None where it is not there."""
@@ -119,7 +125,8 @@ class FeatureSet(FeatureSource):
     Args:
         features: Pooled penultimate features (N, D), not normalised: detectors do that.
         about: Where it comes from, texts by name such as {"views": "flip", "stage2": "layer2"}, or None. It is kept in files,
-            and a detector refuses rows whose stage or views are called otherwise than those that it was fitted on.
+            and a detector refuses rows whose network, stage or views are others than those that it was fitted on.
+        names: What each row is called (N texts), such as the file of its image, or None. They are kept in files.
         others: Any of the other fields by name, as :data:`outfield.features.fields.FIELDS` declares them: the class of each
             row, the classifier's outputs, …. Each is then an attribute, None where it was not given.
 
@@ -139,6 +146,7 @@ class FeatureSet(FeatureSource):
     features: Tensor
     _tensors: dict[str, Tensor]
     _about: dict[str, str]
+    _names: tuple[str, ...] | None
     __signature__: ClassVar[inspect.Signature]
 
     def __init__(
@@ -146,6 +154,7 @@ class FeatureSet(FeatureSource):
         features: ArrayLike | Tensor,
         *,
         about: Any = None,
+        names: Any = None,
         **others: ArrayLike | Tensor | None,
     ) -> None:
         if features is None:
@@ -155,14 +164,19 @@ class FeatureSet(FeatureSource):
         found = {name: field.tensor(given[name]) for name, field in FIELDS.items() if given.get(name) is not None}
         sizes = agreed_sizes({name: tuple(tensor.shape) for name, tensor in found.items()})
         checked = {name: FIELDS[name].checked(tensor, sizes) for name, tensor in found.items()}
-        self.__dict__.update(_tensors=checked, _about=checked_about(about))
+        known = checked_names(names, len(checked["features"]))
+        self.__dict__.update(_tensors=checked, _about=checked_about(about), _names=known)
 
     @classmethod
-    def _of(cls, tensors: dict[str, Tensor], about: dict[str, str]) -> FeatureSet:
+    def _of(cls, tensors: dict[str, Tensor], about: dict[str, str], names: tuple[str, ...] | None = None) -> FeatureSet:
         """A set of tensors that were checked before."""
         made = cls.__new__(cls)
-        made.__dict__.update(_tensors=tensors, _about=about)
+        made.__dict__.update(_tensors=tensors, _about=about, _names=names)
         return made
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        return self._names
 
     @property
     def about(self) -> dict[str, str]:
@@ -179,7 +193,8 @@ class FeatureSet(FeatureSource):
         from outfield.features.seen import Seen
 
         seen = Seen(self, name)
-        return FeatureSet._of({own: self._tensors[field] for own, field in seen.fields.items()}, seen.about)
+        tensors = {own: self._tensors[field] for own, field in seen.fields.items()}
+        return FeatureSet._of(tensors, seen.about, self._names)
 
     def __getattr__(self, name: str) -> Tensor | None:
         """A field (a tensor, or None where this set does not have it)."""
@@ -211,7 +226,12 @@ class FeatureSet(FeatureSource):
         """
         index = self._forward(rows) if isinstance(rows, slice) else self._picked(rows)
         picked = {name: value[index] if FIELDS[name].per_row else value for name, value in self._tensors.items()}
-        return FeatureSet(**picked, about=self._about)
+        return FeatureSet(**picked, about=self._about, names=self._names_at(index))
+
+    def _names_at(self, index: slice | Tensor) -> tuple[str, ...] | None:
+        if self._names is None:
+            return None
+        return self._names[index] if isinstance(index, slice) else tuple(self._names[i] for i in index.tolist())
 
     def _forward(self, rows: slice) -> slice | Tensor:
         """A slice as torch takes it, which only goes forward, or the numbers of its rows."""
@@ -258,7 +278,7 @@ class FeatureSet(FeatureSource):
 
     @classmethod
     def join(cls, parts: Iterable[FeatureSet]) -> FeatureSet:
-        """Several sets as one; a field must be in all of them or in none.
+        """Several sets as one; a field must be in all of them or in none. Names of rows are kept where all sets have them.
 
         Raises:
             InputError: There is none, one is something else, or their fields or widths differ.
@@ -272,18 +292,17 @@ class FeatureSet(FeatureSource):
         for part in sets:
             if not isinstance(part, FeatureSet):
                 raise InputError(f"join takes FeatureSets; one of them is {type(part).__name__}")
-        names = [tuple(part.tensors()) for part in sets]
-        if len(set(names)) > 1:
+        fields = [tuple(part.tensors()) for part in sets]
+        if len(set(fields)) > 1:
             raise InputError(
-                f"the sets to join have different fields: {' and '.join(str(n) for n in sorted(set(names)))}"
+                f"the sets to join have different fields: {' and '.join(str(n) for n in sorted(set(fields)))}"
             )
-        for name in names[0]:
+        for name in fields[0]:
             widths = {tuple(part.tensors()[name].shape[1:]) for part in sets}
             if len(widths) > 1:
                 raise InputError(f"the sets to join have {name} of different widths: {sorted(widths)}")
+        about = common_about([part.about for part in sets])
         for part in sets[1:]:
-            if part.about != sets[0].about:
-                raise InputError(f"the sets to join come from different places: {sets[0].about} and {part.about}")
             for name, value in sets[0].tensors().items():
                 if not FIELDS[name].per_row and not torch.equal(value, part.tensors()[name]):
                     raise InputError(f"the sets to join differ in {name}; they must come from the same network")
@@ -291,7 +310,8 @@ class FeatureSet(FeatureSource):
             name: torch.cat([part.tensors()[name] for part in sets]) if FIELDS[name].per_row else value
             for name, value in sets[0].tensors().items()
         }
-        return cls(**joined, about=sets[0].about)
+        names = [name for part in sets for name in part.names or ()]
+        return cls(**joined, about=about, names=names if len(names) == sum(len(part) for part in sets) else None)
 
     def save(self, path: atomic.PathLike) -> None:
         """Write to ``.safetensors`` or ``.npz`` (by the ending), atomically.
@@ -300,7 +320,7 @@ class FeatureSet(FeatureSource):
             InputError: another ending, or a type that ``.npz`` cannot hold.
             StorageError: the file could not be written; what was there stays.
         """
-        formats.write(as_path(path), self._tensors, self._about)
+        formats.write(as_path(path), self._tensors, self._about, self._names)
 
     @classmethod
     def load(cls, path: atomic.PathLike, part: str | None = None) -> FeatureSet:
@@ -316,11 +336,14 @@ class FeatureSet(FeatureSource):
             FileFormatError: It is truncated, changed, or not a FeatureSet.
             InputError: Its arrays are not valid as a FeatureSet, or its ending is unknown.
         """
-        arrays, about = formats.read(as_path(path), part)
-        return cls(**arrays, about=about)
+        arrays, about, names = formats.read(as_path(path), part)
+        return cls(**arrays, about=about, names=names)
 
 
 FeatureSet.__signature__ = inspect.Signature(
     [inspect.Parameter("features", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
-    + [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in [*list(FIELDS)[1:], "about"]]
+    + [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None)
+        for name in [*list(FIELDS)[1:], "about", "names"]
+    ]
 )

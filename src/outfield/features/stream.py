@@ -10,6 +10,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,10 @@ import numpy as np
 from torch import Tensor
 
 from outfield.config import require_number
-from outfield.errors import InputError
+from outfield.errors import FileFormatError, InputError
 from outfield.features import formats
 from outfield.features.fields import FIELDS, agreed_sizes, check_known
+from outfield.features.names import checked_names, unpacked
 from outfield.features.set import FeatureSet, FeatureSource
 from outfield.files import atomic
 from outfield.files.npy import find_npy
@@ -80,9 +82,13 @@ class FeatureStream(FeatureSource):
     """
 
     def __init__(
-        self, shapes: Mapping[str, tuple[int, ...]], stamps: Iterable[Stamp], about: dict[str, str] | None = None
+        self,
+        shapes: Mapping[str, tuple[int, ...]],
+        stamps: Iterable[Stamp],
+        about: dict[str, str] | None = None,
+        names: Mapping[str, StoredArray] | None = None,
     ) -> None:
-        self._about = about or {}
+        self._about, self._names = about or {}, names or {}
         self._shapes = {name: tuple(shapes[name]) for name in FIELDS if name in shapes}
         self._stamps = tuple(dict.fromkeys(stamps))
         for name, shape in self._shapes.items():
@@ -96,6 +102,14 @@ class FeatureStream(FeatureSource):
     @property
     def about(self) -> dict[str, str]:
         return dict(self._about)
+
+    @cached_property
+    def names(self) -> tuple[str, ...] | None:
+        found = unpacked(self._stamps[0].path, {name: array.read() for name, array in self._names.items()})
+        try:
+            return checked_names(found, len(self))
+        except InputError as error:
+            raise FileFormatError(f"{self._stamps[0].path}: {error}") from error
 
     def __repr__(self) -> str:
         others = "".join(f", {name}" for name in self._shapes if name != "features")
@@ -141,15 +155,17 @@ class FeatureStream(FeatureSource):
         (whole,) = self._pieces(len(self), self.row_fields)
         constants: dict[str, Any] = {name: self.constant(name) for name in self._shapes if name not in self.row_fields}
         self._check_unchanged()
-        return FeatureSet(**whole, **constants, about=self._about)
+        return FeatureSet(**whole, **constants, about=self._about, names=self.names)
 
 
 class _ArrayStream(FeatureStream):
     """Arrays whose rows lie one after the other in files."""
 
-    def __init__(self, arrays: Mapping[str, StoredArray], about: dict[str, str]) -> None:
+    def __init__(
+        self, arrays: Mapping[str, StoredArray], about: dict[str, str], names: Mapping[str, StoredArray] | None = None
+    ) -> None:
         shapes = {name: array.shape for name, array in arrays.items()}
-        super().__init__(shapes, [array.stamp for array in arrays.values()], about)
+        super().__init__(shapes, [array.stamp for array in arrays.values()], about, names)
         self._arrays = arrays
         self.picks_rows = all(array.picks_rows for array in arrays.values())
         for name, array in arrays.items():

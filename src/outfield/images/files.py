@@ -43,6 +43,8 @@ class EncodedImages(ImageSource):
         InputError: no image, or labels that do not fit.
     """
 
+    names: tuple[str, ...]
+
     def __init__(
         self,
         names: Sequence[str],

@@ -20,6 +20,7 @@ class PartOfImages(ImageSource):
     def __init__(self, images: ImageSource, index: np.ndarray) -> None:
         self.images, self.index, self.name, self.classes = images, index, images.name, images.classes
         self.labels = None if images.labels is None else np.asarray(images.labels)[index]
+        self.names = None if images.names is None else tuple(images.names[i] for i in index.tolist())
 
     def __len__(self) -> int:
         return len(self.index)

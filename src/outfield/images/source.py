@@ -20,11 +20,13 @@ class ImageSource(ABC):
         name: what to call it in progress bars, tables and errors.
         labels: class of each image (N,), int64 from 0, or None.
         classes: names of the classes, or None.
+        names: of the images, such as those of their files, or None.
     """
 
     name: str
     labels: np.ndarray | None
     classes: tuple[str, ...] | None
+    names: tuple[str, ...] | None = None
 
     @abstractmethod
     def __len__(self) -> int: ...

@@ -33,6 +33,7 @@ class StandInImages(ImageSource):
     def __init__(self, images: ImageSource, kind: Kind, seed: int, chosen: Sequence[int]) -> None:
         self.images, self.kind, self.seed, self.chosen = images, kind, seed, chosen
         self.name, self.labels, self.classes = f"{images.name}, {kind.name}", None, None
+        self.names = None if images.names is None else tuple(images.names[i] for i in chosen)
         self._partners = Partners(len(images), images.labels) if kind.partners else None
 
     @property

@@ -29,7 +29,7 @@ def score(
     threshold: Annotated[Path | None, typer.Option(help="Add columns is_ood and p_value.")] = None,
     device: Device = "auto",
 ) -> None:
-    """Score samples: one row each, in the order of the input."""
+    """Score samples: one row each, in the order of the input; with a column file where the features know their images'."""
     inputs = [Input("the detector", detector), *feature_file("the data", data)]
     if threshold is not None:
         inputs.append(Input("the threshold", threshold))
@@ -39,7 +39,7 @@ def score(
             check_installed("tables", "pyarrow")
 
     from outfield.detectors import load
-    from outfield.features.columns import csv_rows, write_columns
+    from outfield.features.columns import csv_text, named_columns, write_columns
     from outfield.features.stream import open_or_read
     from outfield.scores.threshold import Threshold
 
@@ -47,12 +47,13 @@ def score(
     rule = None if threshold is None else Threshold.load(threshold)
     if rule is not None and rule.source not in (None, model.fingerprint()):
         raise InputError(f"{threshold} was chosen for {rule.source}, but {detector} is {model.fingerprint()}")
-    scores = model.score(open_or_read(data))
-    columns = {"score": scores.numpy()}
+    rows = open_or_read(data)
+    scores = model.score(rows)
+    columns = {**named_columns(rows.names), "score": scores.numpy()}
     if rule is not None:
         columns |= {"is_ood": rule.is_ood(scores).numpy(), "p_value": rule.p_value(scores).numpy()}
     if output is None:
-        sys.stdout.write("".join(",".join(row) + "\n" for row in csv_rows(columns)))
+        sys.stdout.write(csv_text(columns))
         return
     write_columns(output, columns)
     refused = f", {int(columns['is_ood'].sum()):,} of them OOD" if "is_ood" in columns else ""
