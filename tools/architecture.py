@@ -26,7 +26,8 @@ class Box:
 
 TOP, WAY, BELOW = 4.05, 2.75, 1.35
 ROOMS = {
-    "cli": Box(6.6, TOP, "one command for each step", 13.2, 0.62, MUTED),
+    "cli": Box(4.8, TOP, "one command for each step", 9.6, 0.62, MUTED),
+    "adapters": Box(11.5, TOP, "scikit-learn, pyod, OpenOOD", 3.4, 0.62, MUTED),
     "images": Box(0.8, WAY, "pixels from\nfolders, archives"),
     "backbone": Box(2.75, WAY, "a network,\nrun once"),
     "features": Box(4.7, WAY, "rows: a set\nor a stream"),

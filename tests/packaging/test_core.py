@@ -10,7 +10,7 @@ import pytest
 from tests.helpers.samples import make_set
 
 BLOCKED = ("torchvision", "timm", "huggingface_hub", "PIL", "scipy", "matplotlib", "jinja2", "sklearn", "threadpoolctl",
-           "pyarrow", "faiss", "lmdb", "pandas", "psutil", "triton", "pytest", "hypothesis")  # fmt: skip
+           "pyarrow", "faiss", "lmdb", "pandas", "psutil", "triton", "pytest", "hypothesis", "pyod", "pytorch_ood")  # fmt: skip
 BLOCK = f"import sys\nsys.modules.update(dict.fromkeys({BLOCKED!r}))\n"
 
 LIBRARY = """
@@ -69,6 +69,14 @@ refused("report", "toy")
 refused("report", "demo")
 refused("report", "report", "ssd.safetensors")
 assert not {"x.safetensors", "scores.parquet", "toy", "demo"} & {path.name for path in pathlib.Path().iterdir()}
+import importlib
+for extra in ("sklearn", "pyod", "pytorch-ood"):
+    try:
+        importlib.import_module(f"outfield.adapters.{extra.replace('-', '_')}")
+        raise SystemExit("taken")
+    except of.MissingExtraError as error:
+        assert f"pip install 'outfield[{extra}]'" in str(error)
+import outfield.adapters.openood
 for use in (lambda: of.FeatureSet.load("train.parquet"), lambda: of.Backbone.open("timm:resnet18")):
     try:
         use()

@@ -42,7 +42,8 @@ def log_bets(numbers: np.ndarray) -> np.ndarray:
     bets = [_partly(share, power, low) for share in SHARES for power in POWERS]
     bets += [_partly(share, 0.5, high) for share in LARGE_SHARES]
     bets += [1 / (np.pi * np.sqrt(low * high)), 6 * low * high]
-    return np.log(np.stack(bets, axis=1))
+    logarithms: np.ndarray = np.log(np.stack(bets, axis=1))
+    return logarithms
 
 
 def _partly(share: float, power: float, number: np.ndarray) -> np.ndarray:

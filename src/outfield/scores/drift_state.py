@@ -50,7 +50,8 @@ def checked_arrays(state: dict[str, Any], gaps: int, bins: int, window: int) -> 
 
 def _array(name: str, value: Any) -> np.ndarray:
     require(isinstance(value, Tensor), name, value, "a tensor")
-    return value.detach().cpu().numpy().copy()
+    array: np.ndarray = value.detach().cpu().numpy().copy()
+    return array
 
 
 def _check_counts(name: str, counts: np.ndarray, total: int) -> None:
