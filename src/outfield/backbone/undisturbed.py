@@ -27,17 +27,17 @@ def undisturbed(network: nn.Module) -> Iterator[None]:
     with FIND_LOCK:
         lock = IN_USE.setdefault(network, threading.RLock())
     with lock, torch.inference_mode(False), torch.no_grad():
-        modes = [(module, module.training) for module in network.modules()]
+        modes = [module for module in network.modules() if module.training]
         learned = [parameter for parameter in network.parameters() if parameter.requires_grad and parameter.is_leaf]
         try:
-            for module, _ in modes:
+            for module in modes:
                 module.training = False
             for parameter in learned:
                 parameter.requires_grad_(False)
             yield
         finally:
-            for module, training in modes:
-                module.training = training
+            for module in modes:
+                module.training = True
             for parameter in learned:
                 parameter.requires_grad_(True)
 

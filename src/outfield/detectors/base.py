@@ -179,11 +179,7 @@ class Detector(ABC):
             MissingFieldError: ``test`` lacks a field that this detector scores.
             InputError: features of another width than those it was fitted on.
         """
-        if not self._fitted:
-            raise NotFittedError(f"this {type(self).__name__} is not fitted; call fit(train) or load a saved one first")
-        accept(type(self).__name__, test, self.needs_to_score, "score")
-        self._check_width(test)
-        self._check_about(test)
+        self._check_to_score(test)
         rows, title, done = self._rows(), f"scoring with {type(self).__name__}", 0
         test = test.on(self.on)
         bar_of_rows = bar(title, len(test), "samples")
@@ -197,6 +193,14 @@ class Detector(ABC):
                 done += len(piece)
                 advance(done)
         return marked(scores, self.fingerprint())
+
+    def _check_to_score(self, test: FeatureSource) -> None:
+        """Refuse to score before fit, and rows that cannot be scored."""
+        if not self._fitted:
+            raise NotFittedError(f"this {type(self).__name__} is not fitted; call fit(train) or load a saved one first")
+        accept(type(self).__name__, test, self.needs_to_score, "score")
+        self._check_width(test)
+        self._check_about(test)
 
     def _rows(self) -> int:
         return self.rows_at_once

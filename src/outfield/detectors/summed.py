@@ -16,8 +16,9 @@ from outfield.detectors.held_out import check_apart
 from outfield.detectors.members import OfMembers
 from outfield.detectors.naming import names_of
 from outfield.detectors.state import take
-from outfield.errors import FileFormatError, InputError, NotFittedError, TooFewSamplesError
+from outfield.errors import FileFormatError, InputError, TooFewSamplesError
 from outfield.features.set import FeatureSource
+from outfield.modes import own_modes, products
 from outfield.scores.threshold import Threshold
 
 RULES = ("fisher", "z")
@@ -67,10 +68,17 @@ class Summed(OfMembers):
     calibrations_: tuple[Calibration, ...]
     sum_: Calibration
 
+    _named: tuple[tuple[Detector, ...] | None, tuple[str, ...]] = (None, ())
+    """The fitted members and their names, which take longer to make than a row to score."""
+
     @property
     def names(self) -> tuple[str, ...]:
         """The members in words, each once: see :func:`outfield.detectors.naming.names_of`."""
-        return names_of(self._all())
+        if not self._fitted:
+            return names_of(self._all())
+        if self._named[0] is not self.members_:
+            self._named = self.members_, names_of(self.members_)
+        return self._named[1]
 
     def _check_held_out(self, train: FeatureSource, held_out: FeatureSource) -> None:
         if not isinstance(held_out, FeatureSource):
@@ -121,13 +129,15 @@ class Summed(OfMembers):
 
     def explain(self, test: FeatureSource) -> Explanation:
         """Each member's own score of each row, and what it adds to the sum."""
-        if not self._fitted:
-            raise NotFittedError(f"this {type(self).__name__} is not fitted; call fit(train) or load a saved one first")
-        scores = torch.stack([member.score(test).double() for member in self.members_], dim=1)
-        calibrations = [one.to(scores.device) for one in self.calibrations_]
-        p_values = [one.p_values(column) for one, column in zip(calibrations, scores.unbind(1), strict=True)]
-        terms = self._terms(scores.to(self.device)).cpu()
-        return Explanation(self.names, scores, terms, torch.stack(p_values, dim=1))
+        self._check_to_score(test)
+        pieces = []
+        with own_modes(self.device), products(self.device), torch.no_grad():
+            for batch in test.batches(self._rows(), self._read_to_score()):
+                scores = self._member_scores({name: value.to(self.device) for name, value in batch.items()})
+                columns = zip(self.calibrations_, scores.unbind(1), strict=True)
+                p_values = torch.stack([one.p_values(column) for one, column in columns], dim=1)
+                pieces.append((scores.cpu(), self._terms(scores).cpu(), p_values.cpu()))
+        return Explanation(self.names, *(torch.cat(column) for column in zip(*pieces, strict=True)))
 
     def _moved(self) -> None:
         if hasattr(self, "calibrations_"):

@@ -46,6 +46,7 @@ class Guard:
         precision: of the network's arithmetic, see :meth:`outfield.Backbone.extract`.
         half: whether a file keeps numbers with half as many bits; they must be rounded already.
         provenance: how it came about, ready for JSON.
+        fingerprint: of the backbone, where it is known already.
 
     Raises:
         InputError: the detector cannot score what the network gives.
@@ -61,6 +62,7 @@ class Guard:
         precision: str = "float32",
         half: bool = False,
         provenance: Mapping[str, Any] | None = None,
+        fingerprint: str | None = None,
     ) -> None:
         self.backbone, self.detector, self.threshold = backbone, detector, threshold
         self.views, self.precision, self.half = Views.of(views), precision, half
@@ -69,7 +71,10 @@ class Guard:
         self._fields = tuple(dict.fromkeys(("features", *needs, "logits")))
         stages = any(name.startswith("stage") for name in needs)
         odin = "odin_logits" in needs
-        self._runner = Runner(backbone, stages=stages, views=self.views, odin=odin, precision=precision)
+        self.fingerprint = backbone.fingerprint() if fingerprint is None else fingerprint
+        self._runner = Runner(
+            backbone, stages=stages, views=self.views, odin=odin, precision=precision, fingerprint=self.fingerprint
+        )
         self._judge = Judge(detector, threshold, backbone.names)
         fields = self._runner.probe()
         self.judge(FeatureSet(**{name: fields[name] for name in self._fields}, about=self._runner.about))
@@ -261,7 +266,14 @@ class Guard:
 
     def _content(self) -> saving.Content:
         return saving.Content(
-            self.backbone, self.detector, self.threshold, self.views, self.precision, self.half, self.provenance
+            self.backbone,
+            self.fingerprint,
+            self.detector,
+            self.threshold,
+            self.views,
+            self.precision,
+            self.half,
+            self.provenance,
         )
 
     @classmethod
@@ -287,6 +299,7 @@ class Guard:
             precision=content.precision,
             half=content.half,
             provenance=content.provenance,
+            fingerprint=content.fingerprint,
         )
 
     def __repr__(self) -> str:

@@ -12,6 +12,7 @@ from outfield.backbone.extraction import Extraction
 from outfield.backbone.odin import Odin
 from outfield.backbone.views import Views
 from outfield.errors import InputError
+from outfield.features.about import NETWORK, network_text
 from outfield.features.set import FeatureSet
 
 ROWS = 512
@@ -29,13 +30,24 @@ class Runner:
         views: over which fields are averaged.
         odin: give ``odin_logits``, too.
         precision: see :meth:`outfield.Backbone.extract`.
+        fingerprint: of the backbone, which its rows carry with them; None where nobody looks.
+
+    Attributes:
+        about: what the rows say of themselves.
 
     Raises:
         InputError: the network cannot be looked into, or has no stages.
     """
 
     def __init__(
-        self, backbone: Backbone, *, stages: bool, views: Views, odin: bool = False, precision: str = "float32"
+        self,
+        backbone: Backbone,
+        *,
+        stages: bool,
+        views: Views,
+        odin: bool = False,
+        precision: str = "float32",
+        fingerprint: str | None = None,
     ) -> None:
         self.backbone, self.stages = backbone, stages
         given = Odin() if odin else None
@@ -44,6 +56,9 @@ class Runner:
         )
         self.rows = self.extraction.at_once(ROWS)
         self.probe()
+        self.about = self.extraction.about()
+        if fingerprint is not None:
+            self.about[NETWORK] = network_text(backbone.name, fingerprint)
 
     def probe(self) -> dict[str, Tensor]:
         """All fields of images of noise, always the same ones; the first time, where to look is found on the way."""
@@ -53,11 +68,6 @@ class Runner:
         noise = torch.randint(0, 256, (PROBES, height, width, channels), generator=rng, dtype=torch.uint8)
         _, fields = next(iter(self.extraction.run([noise], PROBES)))
         return fields
-
-    @property
-    def about(self) -> dict[str, str]:
-        """What the rows say of themselves."""
-        return self.extraction.about()
 
     def features(self, batches: Iterable[Tensor], names: Sequence[str]) -> Iterator[FeatureSet]:
         """Chosen fields of images, piece by piece.

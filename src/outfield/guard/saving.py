@@ -44,6 +44,7 @@ class Content(NamedTuple):
     """What a guard is made of, and its file holds."""
 
     backbone: Backbone
+    fingerprint: str
     detector: Detector
     threshold: Threshold
     views: Views
@@ -96,7 +97,7 @@ def save(path: PathLike, content: Content) -> None:
     network: dict[str, Any] = {
         "name": backbone.name,
         "origin": None if backbone.origin is None else backbone.origin.to_json(),
-        "fingerprint": backbone.fingerprint(),
+        "fingerprint": content.fingerprint,
         "head": backbone.head,
         "classes": backbone.classes,
         "names": list(backbone.names),
@@ -165,7 +166,8 @@ def load(path: PathLike, device: str | torch.device, network: nn.Module | None) 
         Exception
     ) as error:  # classes may be anybody's: whatever they make of such a file, it is the file that is wrong
         raise FileFormatError(f"{path} holds a guard that this version of Outfield cannot build: {error}") from error
-    return Content(backbone, detector, threshold, views, header["precision"], header["half"], header["provenance"])
+    about = [header[name] for name in ("precision", "half", "provenance")]
+    return Content(backbone, header["network"]["fingerprint"], detector, threshold, views, *about)
 
 
 def _network(
@@ -175,7 +177,7 @@ def _network(
     try:
         origin = None if said["origin"] is None else Origin.of_json(said["origin"])
         if origin is not None and given is None:
-            built = origin.build(state, str(path)).to(device)
+            built = origin.build(state, str(path)).requires_grad_(False).to(device)
             built = built.to(memory_format=torch.channels_last) if device.type == "cuda" else built
         elif given is not None:
             built = given
