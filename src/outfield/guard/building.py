@@ -20,7 +20,7 @@ from outfield.detectors.summed import Summed
 from outfield.errors import InputError, TooFewSamplesError
 from outfield.features.set import FeatureSet
 from outfield.guard.held_out import TO_CHOOSE, needed, split_off, stratified
-from outfield.guard.running import has_stages
+from outfield.guard.running import look_into
 from outfield.images.part import part_of
 from outfield.images.source import ImageSource
 from outfield.images.stand_ins import stand_ins
@@ -51,8 +51,18 @@ class Parts:
     split: bool
 
 
-def divide(images: ImageSource, held_out: ImageSource | None, keep: float, chooses: bool, seed: int) -> Parts:
+def divide(
+    images: ImageSource, held_out: ImageSource | None, keep: float, chooses: bool, seed: int, most: int | None = None
+) -> Parts:
     """Who is fitted, and who calibrates.
+
+    Args:
+        images: what the guard is built of.
+        held_out: what calibrates it; some of the images if None.
+        keep: share of ID images that the threshold is to keep.
+        chooses: whether the detector calibrates itself, too.
+        seed: of what is drawn.
+        most: images that the detector is fitted on, of each class in proportion; all if None.
 
     Raises:
         TooFewSamplesError: there are too few images.
@@ -68,6 +78,9 @@ def divide(images: ImageSource, held_out: ImageSource | None, keep: float, choos
             f"{len(held_out):,}",
             f"{len(images):,}",
         )
+    if most is not None and len(train) > most:
+        log.info("the detector is fitted on %s of %s images", f"{most:,}", f"{len(train):,}")
+        train = part_of(train, np.flatnonzero(stratified(train.labels, len(train), most, seed + 2)))
     if len(held_out) < least:
         raise TooFewSamplesError(
             f"{held_out.name} has {len(held_out)} held-out images; at least {least} are needed for a guard that keeps {keep:.4g} "
@@ -103,11 +116,11 @@ def with_network_labels(images: ImageSource, names: Sequence[str]) -> ImageSourc
     return renamed
 
 
-def means_the_same(backbone: Backbone, images: ImageSource) -> bool:
-    """Whether the labels of images are the classes of the network, going by their number."""
-    return images.labels is not None and (
-        images.classes is None or backbone.classes is None or len(images.classes) == backbone.classes
-    )
+def means_the_same(images: ImageSource, classes: int) -> bool:
+    """Whether the labels of images are the classes of a network with so many, going by their number."""
+    if images.labels is None:
+        return False
+    return int(images.labels.max()) < classes and (images.classes is None or len(images.classes) == classes)
 
 
 def labelled(rows: FeatureSet) -> FeatureSet:
@@ -156,15 +169,15 @@ def fit(
         rounded: what becomes of the fitted detector before the threshold is chosen.
         extraction: others of :meth:`outfield.Backbone.extract`.
     """
-    known = means_the_same(backbone, parts.train)
-    stages = _wants_stages(detector) and has_stages(backbone)
+    stages, classes = look_into(backbone, _wants_stages(detector))
+    known = means_the_same(parts.train, classes)
 
     def extract(images: ImageSource, labels: bool) -> FeatureSet:
         odin = {"odin": _odin()} if "odin_logits" in detector.needs_to_score else {}
         return backbone.extract(images, stages=stages, views=views, labels=labels, **odin, **extraction)
 
     train = extract(parts.train, known)
-    calibrate = extract(parts.calibrate, known and means_the_same(backbone, parts.calibrate))
+    calibrate = extract(parts.calibrate, known and means_the_same(parts.calibrate, classes))
     choose = None if parts.choose is None else extract(parts.choose, calibrate.labels is not None)
     right = _accuracy(backbone, calibrate if choose is None or calibrate.labels is None else _joined(choose, calibrate))
     if train.labels is None:

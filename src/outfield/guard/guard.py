@@ -92,6 +92,7 @@ class Guard:
         seed: int = 0,
         precision: str = "float32",
         half: bool = False,
+        most: int | None = 10_000,
         device: str | torch.device = "auto",
         batch_size: int = 512,
         workers: int | None = None,
@@ -112,6 +113,8 @@ class Guard:
             seed: of the choice of held-out images, and of the detector where it has one.
             precision: of the network's arithmetic.
             half: round the numbers of the network and of the detector so that the file is half as large.
+            most: images that the detector is fitted on, at most, of each class in proportion: detectors that keep their training
+                rows make files, and single verdicts, that grow with them. All if None.
             device: where a network that is opened here runs, and the detector.
             batch_size: images that the network is given at once, at most.
             workers: processes that decode image files.
@@ -123,11 +126,13 @@ class Guard:
         check_keep(keep)
         require_number("seed", seed, least=0, whole=True)
         require(isinstance(half, bool), "half", half, "True or False")
+        if most is not None:
+            require_number("most", most, least=1, whole=True)
         model = _detector(detector, int(seed)).to(device)
         network = _opened(backbone, device, half)
         source = building.with_network_labels(_images(images), network.names)
         held = None if held_out is None else building.with_network_labels(_images(held_out), network.names)
-        parts = building.divide(source, held, keep, building.chooses(model), int(seed))
+        parts = building.divide(source, held, keep, building.chooses(model), int(seed), most)
         chosen = Views.of(views)
         fitted = building.fit(
             network,

@@ -12,6 +12,8 @@ SHARE = 0.2
 """Of the images that is held out where nobody gives held-out images."""
 ENOUGH = 240
 """So many held-out images are wanted where a fifth is less: up to a third of all are then held out."""
+MOST = 5000
+"""And no more than these, or than are needed: the threshold hardly becomes better."""
 TO_CHOOSE = 2 * LEAST
 """Held-out images that choose and calibrate the members of a sum, at least; others choose the threshold."""
 
@@ -27,7 +29,7 @@ def needed(keep: float, chooses: bool) -> int:
 
 
 def split_off(labels: np.ndarray | None, total: int, least: int, seed: int) -> np.ndarray:
-    """Which images are held out (total,): a fifth of each class, a third where there are few; every class keeps one.
+    """Which images are held out (total,): a fifth of each class, more where there are few; every class keeps one.
 
     Args:
         labels: class of each image, or None.
@@ -38,7 +40,7 @@ def split_off(labels: np.ndarray | None, total: int, least: int, seed: int) -> n
     Raises:
         TooFewSamplesError: they would be more than half of all.
     """
-    count = max(least, round(SHARE * total), min(ENOUGH, total // 3))
+    count = max(least, min(MOST, max(round(SHARE * total), min(ENOUGH, total // 3))))
     chosen = stratified(labels, total, count, seed)
     if 2 * count > total or int(chosen.sum()) < count:
         raise TooFewSamplesError(

@@ -80,11 +80,16 @@ class Runner:
             yield FeatureSet(**{name: fields[name] for name in names}, about=self.about)
 
 
-def has_stages(backbone: Backbone) -> bool:
-    """Whether a network has blocks whose outputs can be had beside its features."""
+def look_into(backbone: Backbone, stages: bool) -> tuple[bool, int]:
+    """Whether a network has blocks whose outputs can be had beside its features, if they are wanted; and how many classes.
+
+    Raises:
+        InputError: the network cannot be looked into.
+    """
     try:
-        Runner(backbone, stages=True, views=Views.of(None))
+        found = Runner(backbone, stages=stages, views=Views.of(None))
     except InputError:
-        Runner(backbone, stages=False, views=Views.of(None))  # whatever else is wrong with it is said here
-        return False
-    return True
+        if not stages:
+            raise
+        return look_into(backbone, False)  # whatever else is wrong with it is said there
+    return stages, found.probe()["logits"].shape[1]

@@ -58,6 +58,7 @@ def guard_build(
         str | None, typer.Option(help="Name of a detector; by itself several are chosen by stand-ins and fused.")
     ] = None,
     half: Annotated[bool, typer.Option("--half", help="Round numbers, so that the file is half as large.")] = False,
+    most: Annotated[int, typer.Option(min=1, help="Images that the detector is fitted on, at most.")] = 10_000,
     seed: Annotated[int, typer.Option(min=0, help="Of the choice of held-out images.")] = 0,
     workers: Workers = None,
     device: Device = "auto",
@@ -81,6 +82,7 @@ def guard_build(
         keep=keep,
         views=views,
         half=half,
+        most=most,
         seed=seed,
         device=device,
         workers=workers,
