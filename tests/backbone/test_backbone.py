@@ -337,9 +337,9 @@ class TestSettings:
         images, network = make_pictures(n=6, classes=3), backbone(seeded(Plain), names=list("abcd"))
         images.classes = tuple(classes)
         with pytest.raises(of.InputError, match=said):
-            network.extract(images)
+            network.extract(images, labels=True)
         assert network.extract(images, labels=False).labels is None
-        assert backbone(seeded(Plain)).extract(images).labels is not None
+        assert backbone(seeded(Plain)).extract(images, labels=True).labels is not None
         for same in (tuple("abcd"), None):
             images.classes = same
             assert network.extract(images).labels.tolist() == images.labels.tolist()

@@ -62,7 +62,7 @@ def test_numbers_of_any_kind_are_settings():
     ("name", "values"),
     [
         ("odin", [True, "x", 1]),
-        ("labels", [None, "x", 3]),
+        ("labels", ["auto", "x", 3]),
         ("batch_size", [0, -1, None, "3", 1.5, True]),
         ("workers", [-1, "2", 1.5, True, 10**7]),
         ("precision", [None, "x", 3, torch.float32, np.array(["a", "b"])]),

@@ -100,9 +100,24 @@ def test_an_orientation_that_does_not_exist_is_ignored():
     assert np.array_equal(decode(encoded(pixels(), exif=exif), "a.png"), pixels())
 
 
-def test_sixteen_bits_are_refused_rather_than_cut_off(tmp_path):
-    Image.fromarray(np.full((4, 4), 40_000, np.uint16)).save(tmp_path / "deep.png")
-    with pytest.raises(of.FileFormatError, match=r"deep\.png has more than 8 bits"):
+@pytest.mark.parametrize("ending", ["png", "tif", "pgm"])
+def test_sixteen_bits_are_scaled_rather_than_cut_off(tmp_path, ending):
+    values = np.array([[0, 128, 129, 257, 385, 386], [32767, 32768, 40_000, 65_278, 65_407, 65_535]], np.uint16)
+    if ending == "pgm":
+        (tmp_path / "deep.pgm").write_bytes(b"P5 6 2 65535\n" + values.astype(">u2").tobytes())
+    else:
+        Image.fromarray(values).save(tmp_path / f"deep.{ending}")
+    found = ImageFiles.of(tmp_path)[0]
+    wanted = np.floor(values / 257 + 0.5).astype(np.uint8)
+    assert found.shape == (2, 6, 3)
+    for channel in range(3):
+        assert np.array_equal(found[:, :, channel], wanted)
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.int32])
+def test_more_bits_and_floats_are_refused(tmp_path, kind):
+    Image.fromarray(np.full((4, 4), 3, kind)).save(tmp_path / "deep.tif")
+    with pytest.raises(of.FileFormatError, match=r"deep\.tif has more than 16 bits a channel, or floats"):
         ImageFiles.of(tmp_path)[0]
 
 

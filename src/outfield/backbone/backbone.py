@@ -6,9 +6,8 @@ import contextlib
 import hashlib
 import os
 import re
+import warnings
 from collections.abc import Sequence
-from dataclasses import replace
-from itertools import zip_longest
 from typing import Any, Self
 
 import numpy as np
@@ -17,7 +16,10 @@ from torch import Tensor, nn
 
 from outfield.backbone.architectures import LIBRARIES
 from outfield.backbone.extraction import Extraction
+from outfield.backbone.given import adapted, plain
 from outfield.backbone.input import Input, as_tuple, check_names, shown_numbers
+from outfield.backbone.labels import check_names as refuse_other_names
+from outfield.backbone.labels import fitting
 from outfield.backbone.loader import read
 from outfield.backbone.odin import Odin
 from outfield.backbone.origin import Origin
@@ -25,12 +27,13 @@ from outfield.backbone.perturb import Perturb
 from outfield.backbone.preprocessing import TENSOR, Preprocessing
 from outfield.backbone.views import Views
 from outfield.backbone.weights import PICKLES, Trained, Weights, from_library, from_our_file, from_weights
-from outfield.config import require, require_number
+from outfield.config import require, require_choice, require_number
 from outfield.devices import resolve_device
-from outfield.errors import InputError, MissingFieldError, UnknownNameError
+from outfield.errors import InputError, MissingFieldError, OutfieldWarning, UnknownNameError
 from outfield.features.about import NETWORK, network_text
 from outfield.features.set import FeatureSet
 from outfield.files import atomic, storage
+from outfield.images.skipped import ON_ERROR, Skipped, summary
 from outfield.images.source import ImageSource
 from outfield.progress import bar
 
@@ -123,6 +126,8 @@ class Backbone:
         size: int | Sequence[int] | None = None,
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
+        crop: int | Sequence[int] | None = None,
+        interpolation: str | None = None,
         preprocessing: Any = None,
         head: str | None = None,
         device: str | torch.device = "auto",
@@ -139,6 +144,8 @@ class Backbone:
                 stem).
             mean: see :class:`Backbone`; the library's if None.
             std: likewise.
+            crop: side or sides of the part that is cut out of the middle; ``size`` is then what the shorter edge is resized to.
+            interpolation: see :class:`outfield.Preprocessing`; the library's if None.
             preprocessing: see :class:`Backbone`; the library's if None.
             head: see :class:`Backbone`.
             device: where to run; "auto" for a GPU where there is one.
@@ -157,11 +164,8 @@ class Backbone:
             trained = from_weights(architecture, weights, classes, small_images)
         else:
             raise InputError("give either weights or pretrained=True: a network needs one set of trained weights")
-        if preprocessing is None:
-            preprocessing = changed(trained.expects, size, mean, std)
-        elif any(value is not None for value in (size, mean, std)):
-            raise InputError("give either preprocessing or size, mean and std")
-        return cls._of(trained._replace(expects=Preprocessing.of(preprocessing)), target, head=head)
+        given = {"size": size, "crop": crop, "mean": mean, "std": std, "interpolation": interpolation}
+        return cls._of(trained._replace(expects=_given(trained.expects, preprocessing, given)), target, head=head)
 
     @classmethod
     def _of(cls, trained: Trained, device: torch.device, **changes: Any) -> Self:
@@ -258,10 +262,12 @@ class Backbone:
         views: Views | str | int | None = None,
         odin: Odin | None = None,
         perturb: Perturb | None = None,
-        labels: bool = True,
+        labels: bool | None = None,
         batch_size: int = 512,
         workers: int | None = None,
         precision: str = "auto",
+        on_error: str = "fail",
+        skipped: list[Skipped] | None = None,
     ) -> FeatureSet:
         """Features, logits, spread (where there is a feature map), and labels of images, in one pass over them.
 
@@ -280,13 +286,17 @@ class Backbone:
             odin: give ``odin_logits`` too, at the cost of a backward pass and another forward pass.
             perturb: give every field at the image that :class:`outfield.Perturb` makes of it, by a detector's gradient; at the
                 same cost, and not together with ``odin``. ``about`` of the set says so.
-            labels: attach the images' labels, where they have any. Not for OOD images: their classes are others.
+            labels: attach the images' labels, where they have any. If None, those whose classes are the network's, by their names
+                or (where the network's have none) their number; others are left out with a warning. True makes these an error.
             batch_size: images that the network is given at once, at most; halved, with a warning, where memory ends. A CPU is
                 given fewer large ones, which is no slower there.
             workers: processes that decode image files; 0 for none, None for as many as there are cores, up to 8.
             precision: "float32", "float16" or "bfloat16" (by autocast), or "auto": float16 on a GPU, else float32. A batch
                 whose outputs are not finite in half precision is done again in float32, with a warning. A network whose
                 weights are not float32 runs as it is.
+            on_error: "fail" ends with an error at an image that cannot be read; "skip" leaves it out, with a warning that tells
+                how many and which.
+            skipped: a list that gets everything which was left out.
 
         Raises:
             InputError: no images, labels beyond the network's classes or of other ones, a network that cannot be looked into,
@@ -306,17 +316,21 @@ class Backbone:
             raise InputError(
                 "odin and perturb both move the images, each in its own way; extract twice, with one of them each"
             )
-        for name, flag in (("labels", labels), ("stages", stages)):
-            require(isinstance(flag, bool | np.bool_), name, flag, "True or False")
-        given = images.labels if labels else None
-        if given is not None:
-            self._check_names(images)
+        require(labels is None or isinstance(labels, bool | np.bool_), "labels", labels, "True, False or None")
+        require(isinstance(stages, bool | np.bool_), "stages", stages, "True or False")
+        require_choice("on_error", on_error, ON_ERROR)
+        if labels and images.labels is not None:
+            refuse_other_names(images, self.name, self.names)
         device = self.device
         extraction = Extraction(
             self.network, device, self.input, self.head, odin, precision, bool(stages), Views.of(views), perturb
         )
         rows = extraction.at_once(batch_size)
-        batches = read(images, self.preprocessing, rows, workers, pinned=device.type == "cuda")
+        missing: dict[int, str] = {}
+        given = images.labels if labels else None
+        kept = missing if on_error == "skip" else None
+        batches = read(images, self.preprocessing, rows, workers, device.type == "cuda", kept)
+        done = 0
         fields: dict[str, Tensor] = {}
         with (
             bar(f"features of {images.name}", len(images), "images") as advance,
@@ -325,24 +339,46 @@ class Backbone:
         ):
             for start, piece in pieces:
                 if not fields:
+                    if labels is None:
+                        given = self._fitting_labels(images, piece["logits"].shape[1])
                     self._check_classes(images.name, piece["logits"].shape[1], given)
                     fields = {name: value.new_empty(len(images), value.shape[1]) for name, value in piece.items()}
                 for name, value in piece.items():
                     fields[name][start : start + len(value)] = value
-                advance(start + len(piece["features"]))
+                done = start + len(piece["features"])
+                advance(done + len(missing))
+        left_out = self._left_out(images, missing, done)
+        if skipped is not None:
+            skipped += left_out
+        rest = np.delete(np.arange(len(images)), list(missing)) if missing else None
+        fields = {name: value[:done] for name, value in fields.items()}
+        given = given if given is None or rest is None else given[rest]
+        names = images.names if images.names is None or rest is None else [images.names[i] for i in rest]
         about = {**extraction.about(), NETWORK: network_text(self.name, self.fingerprint())}
-        return FeatureSet(**fields, **extraction.last_layer(), labels=given, about=about, names=images.names)
+        return FeatureSet(**fields, **extraction.last_layer(), labels=given, about=about, names=names)
 
-    def _check_names(self, images: ImageSource) -> None:
-        """Refuse labels that mean other classes than the network's, where the names of both are known."""
-        if not self.names or not images.classes:
-            return
-        for label, (theirs, ours) in enumerate(zip_longest(images.classes, self.names)):
-            if theirs != ours:
-                raise InputError(
-                    f"class {label} of {images.name} is {_name(theirs)}, but that of {self.name} is {_name(ours)}; labels must "
-                    "mean the same classes in the same order, or be left out: extract with --no-labels, in Python labels=False"
-                )
+    def _left_out(self, images: ImageSource, missing: dict[int, str], done: int) -> list[Skipped]:
+        """What could not be read, with a warning."""
+        names = images.names or [f"image {index}" for index in range(len(images))]
+        found = [Skipped(names[index], reason) for index, reason in sorted(missing.items())]
+        found += getattr(images, "refused", ())
+        told = summary(found, len(images) + len(found) - len(missing), images.name) if found else ""
+        if not done:
+            raise InputError(told)
+        if found:
+            warnings.warn(told, OutfieldWarning, stacklevel=3)
+        return found
+
+    def _fitting_labels(self, images: ImageSource, classes: int) -> np.ndarray | None:
+        """The labels that mean the network's classes; of others None, with a warning."""
+        found, why = fitting(images, self.names, classes)
+        if why:
+            warnings.warn(
+                f"the labels of {images.name} are left out: {why}; that is right for OOD images (labels=False says so)",
+                OutfieldWarning,
+                stacklevel=3,
+            )
+        return found
 
     def _check_classes(self, name: str, found: int, labels: np.ndarray | None) -> None:
         if self._classes is None:
@@ -370,10 +406,6 @@ def accuracy(features: FeatureSet) -> float:
     return float((features.logits.argmax(1) == features.labels).double().mean())
 
 
-def _name(name: str | None) -> str:
-    return "missing" if name is None else repr(name)
-
-
 def _preprocessing(size: Any, mean: Any, std: Any, given: Any) -> Preprocessing:
     """The one that is given, or that of a size and a normalisation."""
     said = [name for name, value in (("size", size), ("mean", mean), ("std", std)) if value is not None]
@@ -383,23 +415,17 @@ def _preprocessing(size: Any, mean: Any, std: Any, given: Any) -> Preprocessing:
         return Preprocessing.of(given)
     if len(said) < 3:
         raise InputError("a backbone needs size, mean and std, or preprocessing: how the network takes images")
-    return _plain(Input.of(size, mean, std))
+    return plain(size, mean, std)
 
 
-def _plain(expects: Input) -> Preprocessing:
-    return Preprocessing(
-        expects.size, interpolation=TENSOR, mean=expects.mean, std=expects.std, channels=len(expects.mean)
-    )
-
-
-def changed(own: Preprocessing, size: Any = None, mean: Any = None, std: Any = None) -> Preprocessing:
-    """A network's own preprocessing with another size (to exactly which images are then resized) or normalisation."""
-    expects = Input.of(
-        own.size if size is None else size, own.mean if mean is None else mean, own.std if std is None else std
-    )
-    if size is not None:
-        return _plain(expects)
-    return replace(own, mean=expects.mean, std=expects.std, channels=len(expects.mean))
+def _given(own: Preprocessing | None, whole: Any, parts: dict[str, Any]) -> Preprocessing:
+    """A network's own preprocessing, the one that is given, or its own with parts that are given."""
+    if whole is None:
+        return adapted(own, **parts)
+    said = [name for name, value in parts.items() if value is not None]
+    if said:
+        raise InputError(f"give either preprocessing or {', '.join(said)}")
+    return Preprocessing.of(whole)
 
 
 def _inside(network: nn.Module) -> nn.Module:

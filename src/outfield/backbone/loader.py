@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 from outfield.backbone.input import resize
 from outfield.backbone.preprocessing import TENSOR, Preprocessing
 from outfield.config import require_number
-from outfield.errors import InputError, OutfieldError, StorageError
+from outfield.errors import InputError, MissingExtraError, OutfieldError, StorageError
 from outfield.files.checks import as_tensor
 from outfield.images.source import ImageArray, ImageSource
 from outfield.progress import bar
@@ -34,7 +34,12 @@ ROWS = 512
 
 
 def read(
-    images: ImageSource, way: Preprocessing, rows: int, workers: int | None, pinned: bool
+    images: ImageSource,
+    way: Preprocessing,
+    rows: int,
+    workers: int | None,
+    pinned: bool,
+    skipped: dict[int, str] | None = None,
 ) -> Generator[Tensor, None, None]:
     """The images in consecutive batches of bytes (n, H, W, 3) on the CPU, or (n, h, w, channels).
 
@@ -47,9 +52,11 @@ def read(
         rows: of a batch, at most.
         workers: processes that decode; 0 for none, None for as many as there are cores, up to 8.
         pinned: whether batches lie in pinned memory, from which they are copied to a GPU while it computes.
+        skipped: gets the numbers of images that cannot be read, and why; they are then missing in the batches. If None, the first
+            of them is an error.
 
     Raises:
-        InputError: an image is not uint8 of shape (H, W, 3).
+        OutfieldError: an image cannot be read, or is not uint8 of shape (H, W, 3).
     """
     if workers is not None:
         require_number("workers", workers, least=0, most=MOST_WORKERS, whole=True)
@@ -60,7 +67,7 @@ def read(
     rows = _at_most(BYTES_AT_ONCE, way.size, rows)
     if workers:
         rows = _at_most(BYTES_OF_A_WORKER, way.size, min(rows, max(32, math.ceil(len(images) / workers))))
-    return _decoded(_Batches(images, way, rows), workers, pinned)
+    return _decoded(_Batches(images, way, rows, skips=skipped is not None), workers, pinned, skipped)
 
 
 def read_all(images: ImageSource, size: tuple[int, int], workers: int | None = None) -> Tensor:
@@ -108,26 +115,29 @@ def _slices(images: np.ndarray, rows: int, pinned: bool) -> Generator[Tensor, No
 
 
 class _Batches(Dataset[Any]):
-    """Whole batches by number, decoded and resized; an error that is meant for people comes back as a value.
+    """Whole batches by number, decoded and resized, each with the numbers of images that it lacks, and why.
 
-    A worker would hand it on wrapped in its traceback.
+    An error that is meant for people comes back as a value: a worker would hand it on wrapped in its traceback.
     """
 
-    def __init__(self, images: ImageSource, way: Preprocessing, rows: int) -> None:
-        self.images, self.way, self.rows = images, way, rows
+    def __init__(self, images: ImageSource, way: Preprocessing, rows: int, skips: bool) -> None:
+        self.images, self.way, self.rows, self.skips = images, way, rows, skips
 
     def __len__(self) -> int:
         return math.ceil(len(self.images) / self.rows)
 
-    def __getitem__(self, number: int) -> Tensor | Exception:
+    def __getitem__(self, number: int) -> tuple[Tensor, dict[int, str]] | Exception:
         chosen = range(number * self.rows, min((number + 1) * self.rows, len(self.images)))
         batch = torch.empty(len(chosen), *self.way.size, self.way.channels, dtype=torch.uint8, device="cpu")
-        try:
-            for row, index in enumerate(chosen):
-                batch[row] = self._image(index)
-        except OutfieldError as error:
-            return error
-        return batch
+        missing: dict[int, str] = {}
+        for index in chosen:
+            try:
+                batch[index - chosen.start - len(missing)] = self._image(index)
+            except OutfieldError as error:
+                if not self.skips or isinstance(error, MissingExtraError):
+                    return error
+                missing[index] = str(error)
+        return batch[: len(chosen) - len(missing)], missing
 
     def _image(self, index: int) -> Tensor:
         what = f"image {index} of {self.images.name}"
@@ -149,7 +159,9 @@ class _Batches(Dataset[Any]):
             raise InputError(f"{what}: {error}") from error
 
 
-def _decoded(batches: _Batches, workers: int, pinned: bool) -> Generator[Tensor, None, None]:
+def _decoded(
+    batches: _Batches, workers: int, pinned: bool, skipped: dict[int, str] | None
+) -> Generator[Tensor, None, None]:
     loader = DataLoader(
         batches,
         batch_size=None,
@@ -159,17 +171,21 @@ def _decoded(batches: _Batches, workers: int, pinned: bool) -> Generator[Tensor,
         generator=torch.Generator(),  # it draws a seed, which must not come from the global random state
     )
     running = iter(loader)
-    batch: Tensor | Exception | None = None
+    found: Any = None
     try:
         for _ in range(len(batches)):
-            batch = _next_batch(running, workers)
-            if isinstance(batch, Exception):
+            found = _next_batch(running, workers)
+            if isinstance(found, Exception):
                 break
-            yield batch
+            batch, missing = found
+            if skipped is not None:
+                skipped.update(missing)
+            if len(batch):
+                yield batch
     finally:
         del running  # ends the workers
-    if isinstance(batch, Exception):
-        raise batch
+    if isinstance(found, Exception):
+        raise found
 
 
 def _next_batch(running: Iterator[Any], workers: int) -> Any:

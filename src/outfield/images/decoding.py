@@ -41,14 +41,15 @@ def decode(content: bytes, where: str) -> np.ndarray:
     """An encoded image as uint8 (H, W, 3).
 
     It is turned as its EXIF entry says, so that it lies as people see it. Grey and palette become colour, an alpha channel is
-    dropped, CMYK is converted, of several frames the first counts, and of 16 bits a colour channel the upper 8 are taken.
+    dropped, CMYK is converted, and of several frames the first counts. Grey of 16 bits is scaled to 8 (divided by 257 and
+    rounded); of 16 bits a colour channel Pillow takes the upper 8.
 
     Args:
         content: The encoded image, in one of :data:`FORMATS`.
         where: Where it comes from, for errors.
 
     Raises:
-        FileFormatError: It is broken, of another format, or grey with more than 8 bits.
+        FileFormatError: It is broken, of another format, or grey with more than 16 bits.
         InputError: It has more than :data:`PIXELS_AT_MOST` pixels, or memory is too small for them.
         MissingExtraError: Pillow is not installed.
     """
@@ -60,14 +61,25 @@ def pixels_of(image: Any, where: str) -> np.ndarray:
     """An image that Pillow opened or made, as uint8 (H, W, 3): what :func:`decode` makes of its file.
 
     Raises:
-        FileFormatError: It is grey with more than 8 bits.
+        FileFormatError: It is grey with more than 16 bits, or holds floats: what is white then is not known.
     """
-    if image.mode[0] in "IF":  # Pillow would cut such values off at 255: a white picture, and no error
-        raise FileFormatError(f"{where} has more than 8 bits a channel ({image.mode}); save it with 8")
     orientation = _orientation(image)
+    if image.mode[0] in "IF":  # Pillow would cut such values off at 255: a white picture, and no error
+        image = _of_8_bits(image, where)
     if "transparency" in image.info and image.mode == "P":
         image = image.convert("RGBA")  # what Pillow asks for, with a warning, before the alpha channel is dropped
     return np.array(_upright(image.convert("RGB"), orientation))
+
+
+def _of_8_bits(image: Any, where: str) -> Any:
+    """Grey of 16 bits in 8: 65535 is white. Pillow reads it as integers of 16 bits, or of 32 out of PNG and PGM."""
+    if not (image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM"))):
+        raise FileFormatError(
+            f"{where} has more than 16 bits a channel, or floats ({image.mode}), of which nobody knows what is white; save it "
+            "with 8 or 16"
+        )
+    values = np.asarray(image).astype(np.int64)
+    return library("PIL.Image", extra="images").fromarray(((values + 128) // 257).clip(0, 255).astype(np.uint8))
 
 
 def size_of(file: BinaryIO, where: str) -> tuple[int, int]:

@@ -15,12 +15,14 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import ArrayLike
 
+from outfield.config import require_choice
 from outfield.errors import FileFormatError, InputError, StorageError
 from outfield.files.npz import read_npz
 from outfield.files.opened import open_to_read
 from outfield.files.paths import PathLike, as_path, reason
 from outfield.images.decoding import BYTES_AT_MOST, decode, size_of
 from outfield.images.folders import ENDINGS, image_names, sub_folders
+from outfield.images.skipped import ON_ERROR, Skipped
 from outfield.images.source import ImageArray, ImageSource
 from outfield.progress import bar
 
@@ -128,6 +130,9 @@ class ImageFiles(EncodedImages):
         name: see :class:`ImageSource`; the folder's own if None.
         classes: names of the classes, by label.
 
+    Attributes:
+        refused: what was named like an image and could not even be opened, where :meth:`of` was told to leave it out.
+
     See :meth:`EncodedImages.__getitem__` for what an image is and how a broken one fails.
 
     Raises:
@@ -143,16 +148,23 @@ class ImageFiles(EncodedImages):
         classes: Sequence[str] | None = None,
     ) -> None:
         self.folder = as_path(folder, "folder")
+        self.refused: tuple[Skipped, ...] = ()
         for file in names:
             _check_inside(self.folder, file)
         super().__init__(names, labels, name or self.folder.resolve().name, classes)
 
     @classmethod
-    def of(cls, folder: PathLike, name: str | None = None) -> ImageFiles:
+    def of(cls, folder: PathLike, name: str | None = None, on_error: str = "fail") -> ImageFiles:
         """All image files in a folder, at any depth, in the order of their paths; hidden ones are left out.
 
         If the folder itself holds no image file, its sub-folders are the classes, in alphabetical order, as in torchvision's
         ``ImageFolder``; if it does, there are no labels.
+
+        Args:
+            folder: where they lie.
+            name: see :class:`ImageSource`; the folder's own if None.
+            on_error: "fail" makes pipes, links to nowhere and folders that may not be read an error; "skip" leaves them out, and
+                :attr:`refused` tells them.
 
         Raises:
             StorageError: there is no such folder.
@@ -161,16 +173,18 @@ class ImageFiles(EncodedImages):
         """
         if not os.path.isdir(as_path(folder, "folder")):
             raise StorageError(f"cannot read {folder}: there is no such folder")
+        require_choice("on_error", on_error, ON_ERROR)
         names: list[str] = []
+        refused: list[Skipped] = []
         with bar(f"looking through {folder}", unit="images") as advance:
-            for found in image_names(folder):
+            for found in image_names(folder, refused if on_error == "skip" else None):
                 names.append(found)
                 advance(len(names))
         names.sort(key=lambda found: found.split("/"))
         if not names:
             raise InputError(f"there is no image in {folder}; images end with {', '.join(ENDINGS)}")
         if any("/" not in found for found in names):
-            return cls(folder, names, name=name)
+            return cls(folder, names, name=name)._without(refused)
         owners = [found.partition("/")[0] for found in names]
         empty = sorted(set(sub_folders(folder)) - set(owners))
         if empty:
@@ -180,7 +194,11 @@ class ImageFiles(EncodedImages):
             )
         classes = sorted(set(owners))
         number = {owner: label for label, owner in enumerate(classes)}
-        return cls(folder, names, [number[owner] for owner in owners], name, classes)
+        return cls(folder, names, [number[owner] for owner in owners], name, classes)._without(refused)
+
+    def _without(self, refused: Sequence[Skipped]) -> ImageFiles:
+        self.refused = tuple(refused)
+        return self
 
     def where(self, index: int) -> str:
         return str(self.folder / self.names[index])
@@ -206,13 +224,14 @@ def _check_inside(folder: Path, name: str) -> None:
         raise InputError(f"names holds {name!r}; it must be the name of a file in {folder}, without .. in it")
 
 
-def open_images(source: PathLike, name: str | None = None) -> ImageSource:
+def open_images(source: PathLike, name: str | None = None, on_error: str = "fail") -> ImageSource:
     """Images of an ``.npz`` (in memory) or of a folder (decoded one by one).
 
     Args:
         source: an ``.npz`` that holds ``images``, uint8 (N, H, W, 3), and perhaps ``labels`` (N,) and ``classes``, the names of
             the classes; or a folder, see :meth:`ImageFiles.of`.
         name: what to call them; the name of the file or folder if None.
+        on_error: see :meth:`ImageFiles.of`.
 
     Raises:
         StorageError: there is no such file or folder, or it is a file of another kind.
@@ -221,7 +240,7 @@ def open_images(source: PathLike, name: str | None = None) -> ImageSource:
     """
     path = as_path(source, "source")
     if os.path.isdir(path):
-        return ImageFiles.of(path, name)
+        return ImageFiles.of(path, name, on_error)
     if not os.path.lexists(path):
         raise StorageError(f"cannot read {path}: there is no such file or folder{_named_set(path)}")
     if path.suffix.lower() != ".npz":

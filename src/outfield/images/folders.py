@@ -9,6 +9,7 @@ from pathlib import Path
 
 from outfield.errors import StorageError
 from outfield.files.paths import PathLike, reason
+from outfield.images.skipped import Skipped
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff", ".gif")
 """What the name of an image file ends with, in small or capital letters."""
@@ -17,11 +18,15 @@ Identity = tuple[int, int]
 """Device and number of a folder on it: the same under every name."""
 
 
-def image_names(folder: PathLike) -> Iterator[str]:
+def image_names(folder: PathLike, refused: list[Skipped] | None = None) -> Iterator[str]:
     """Image files in a folder at any depth, relative to it, with forward slashes; hidden ones are left out.
 
     Links to files count under each of their names. A folder is read once: under its own name if it lies here, else under that
     of a link to it. A link to a folder that this one lies in is not followed.
+
+    Args:
+        folder: Where to look.
+        refused: Gets what would be an error, which then is left out.
 
     Raises:
         StorageError: A folder may not be read, or what is named like an image is not an ordinary file (a pipe, a link to
@@ -31,17 +36,30 @@ def image_names(folder: PathLike) -> Iterator[str]:
     own, linked = deque([""]), deque[str]()
     while own or linked:
         inner = own.popleft() if own else linked.popleft()
-        identity = _identity(Path(folder) / inner)
-        if identity in seen:
+        try:
+            identity = _identity(Path(folder) / inner)
+            entries = [] if identity in seen else _entries(Path(folder) / inner)
+        except StorageError as error:
+            _refuse(inner, error, refused if inner else None)
             continue
         seen.add(identity)
-        for entry in _entries(Path(folder) / inner):
+        for entry in entries:
             name = f"{inner}/{entry.name}" if inner else entry.name
             if _is_folder(entry):
                 (linked if entry.is_symlink() else own).append(name)
             elif entry.name.lower().endswith(ENDINGS):
-                _check_ordinary(entry)
-                yield name
+                try:
+                    _check_ordinary(entry)
+                except StorageError as error:
+                    _refuse(name, error, refused)
+                else:
+                    yield name
+
+
+def _refuse(name: str, error: StorageError, refused: list[Skipped] | None) -> None:
+    if refused is None:
+        raise error
+    refused.append(Skipped(name, str(error)))
 
 
 def sub_folders(folder: PathLike) -> list[str]:

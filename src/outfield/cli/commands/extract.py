@@ -11,8 +11,21 @@ import typer
 from outfield.cli.app import Device, command
 from outfield.cli.messages import log
 from outfield.cli.places import Output, check_places
-from outfield.cli.sources import DATA_FOLDER, Download, backbone_file, image_files
+from outfield.cli.sources import (
+    DATA_FOLDER,
+    Crop,
+    Download,
+    Interpolation,
+    Mean,
+    Size,
+    Std,
+    backbone_file,
+    image_files,
+    preprocessing_settings,
+)
+from outfield.config import require_choice
 from outfield.errors import InputError
+from outfield.percent import percent
 from outfield.progress import bar
 
 
@@ -45,8 +58,20 @@ def extract(
     ] = False,
     labels: Annotated[
         bool | None,
-        typer.Option("--labels/--no-labels", help="Keep the images' labels; by default those of --split train alone."),
+        typer.Option(
+            "--labels/--no-labels",
+            help="Keep the images' labels; by default those whose classes are known by name and are the network's, and those "
+            "of --split train.",
+        ),
     ] = None,
+    on_error: Annotated[
+        str, typer.Option("--on-error", help="What an image that cannot be read does: skip leaves it out, fail ends.")
+    ] = "fail",
+    size: Size = None,
+    crop: Crop = None,
+    mean: Mean = None,
+    std: Std = None,
+    interpolation: Interpolation = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Images at once; halved where memory runs out.")] = 512,
     workers: Annotated[int | None, typer.Option(min=0, help="Processes that decode images.")] = None,
     device: Device = "auto",
@@ -57,19 +82,23 @@ def extract(
         [Output("--out", output, (".safetensors", ".npz"), "features")],
     )
 
-    from outfield.backbone.backbone import Backbone, Odin
+    from outfield.backbone.backbone import Backbone, Odin, accuracy
     from outfield.backbone.views import Views
     from outfield.images.files import open_images
     from outfield.images.finding import find
+    from outfield.images.skipped import ON_ERROR
 
-    chosen = Views.of(views)
+    chosen, settings = Views.of(views), preprocessing_settings(size, crop, mean, std, interpolation)
+    require_choice("--on-error", on_error, ON_ERROR)
     with bar("looking for the images"):
-        source = open_images(images) if data is None else find(images, split, data, download)
+        found_by_name = data is not None
+        source = find(images, split, data, download) if data is not None else open_images(images, on_error=on_error)
     if labels and source.labels is None:
         raise InputError(f"{source.name} has no labels; leave out --labels")
-    kept = (data is not None and split == "train") if labels is None else labels
+    if labels is None and (source.classes is None or found_by_name):
+        labels = found_by_name and split == "train"
     with bar("opening the network"):
-        network = Backbone.open(backbone, device)
+        network = Backbone.open(backbone, device, **settings)
     log.info("%s", network)
     began = time.monotonic()
     found = network.extract(
@@ -79,9 +108,12 @@ def extract(
         odin=Odin() if odin else None,
         batch_size=batch_size,
         workers=workers,
-        labels=kept,
+        labels=labels,
+        on_error=on_error,
     )
     seconds = time.monotonic() - began
+    if found.labels is not None:
+        log.info("accuracy of the network on these images: %s", percent(accuracy(found)))
     with bar("writing the features"):
         found.save(output)
     log.info("%s images in %.1f s (%s/s) → %s", f"{len(found):,}", seconds, f"{len(found) / seconds:,.0f}", output)

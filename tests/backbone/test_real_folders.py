@@ -1,0 +1,289 @@
+"""Folders as they are: broken images are left out and told, labels that mean other classes too, and the rest is right."""
+
+from __future__ import annotations
+
+import io
+import os
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from tests.helpers.networks import NORMALISED, Lookup, Plain, seeded
+from tests.helpers.program import outfield
+
+import outfield as of
+from outfield.backbone import loader
+from outfield.backbone.given import adapted
+from outfield.backbone.labels import fitting
+from outfield.images import decoding
+from outfield.images.skipped import Skipped, summary
+
+
+def picture(seed, size=(20, 24)):
+    return np.random.default_rng(seed).integers(0, 256, (*size, 3), np.uint8)
+
+
+def backbone(**settings):
+    return of.Backbone(seeded(Plain), size=16, name="mine", **NORMALISED, **settings)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Four classes of three pictures; of one class a picture is broken, too large, another format, a pipe, a link to nowhere."""
+    place = tmp_path / "photos"
+    for label, owner in enumerate("abcd"):
+        (place / owner).mkdir(parents=True)
+        for number in range(3):
+            Image.fromarray(picture(10 * label + number)).save(place / owner / f"{number}.png")
+    content = io.BytesIO()
+    Image.fromarray(picture(0, (100, 100))).save(content, "PNG")
+    (place / "a/broken.png").write_bytes(content.getvalue()[:3000])
+    (place / "b/empty.jpg").write_bytes(b"")
+    (place / "b/script.png").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\nshowpage\n")
+    os.mkfifo(place / "c/pipe.png")
+    (place / "c/nowhere.png").symlink_to(place / "missing.png")
+    (place / "d/null.png").symlink_to("/dev/zero")
+    (place / "d/again.png").symlink_to(place / "d/0.png")
+    return place
+
+
+GOOD = ["a/0.png", "a/1.png", "a/2.png", "b/0.png", "b/1.png", "b/2.png", "c/0.png", "c/1.png", "c/2.png", "d/0.png", "d/1.png",
+        "d/2.png", "d/again.png"]  # fmt: skip
+BAD = {"a/broken.png", "b/empty.jpg", "b/script.png", "c/pipe.png", "c/nowhere.png", "d/null.png"}
+
+
+class TestSkipping:
+    @pytest.mark.parametrize("workers", [0, 2])
+    def test_the_rest_is_kept_with_its_names_and_labels(self, folder, workers):
+        images = of.open_images(folder, on_error="skip")
+        skipped: list[Skipped] = []
+        with pytest.warns(
+            of.OutfieldWarning, match=r"6 of 19 images of photos could not be read and are left out: .* 3 others"
+        ):
+            found = backbone().extract(images, on_error="skip", skipped=skipped, workers=workers, batch_size=3)
+        assert list(found.names) == sorted(GOOD)
+        assert found.labels.tolist() == ["abcd".index(name[0]) for name in sorted(GOOD)]
+        assert {one.name for one in skipped} == BAD
+        reasons = {one.name: one.reason for one in skipped}
+        assert "broken.png is truncated" in reasons["a/broken.png"]
+        assert "pipe.png: it is not an ordinary file" in reasons["c/pipe.png"]
+        clean = Lookup([images[images.names.index(name)] for name in sorted(GOOD)])
+        assert torch.allclose(found.features, backbone().extract(clean).features, atol=1e-5)
+
+    def test_by_default_the_first_one_is_an_error(self, folder):
+        with pytest.raises(of.StorageError, match="not an ordinary file"):
+            of.open_images(folder)
+        images = of.open_images(folder, on_error="skip")
+        with pytest.raises(of.FileFormatError, match=r"broken\.png is truncated"):
+            backbone().extract(images)
+
+    def test_where_nothing_can_be_read(self, tmp_path):
+        for name in ("a.png", "b.png"):
+            (tmp_path / name).write_bytes(b"nothing")
+        with pytest.raises(of.InputError, match="2 of 2 images"):
+            backbone().extract(of.open_images(tmp_path, on_error="skip"), on_error="skip")
+
+    def test_where_everything_can_be_read_nothing_is_said(self, tmp_path):
+        Image.fromarray(picture(0)).save(tmp_path / "a.png")
+        skipped: list[Skipped] = []
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            found = backbone().extract(of.open_images(tmp_path, on_error="skip"), on_error="skip", skipped=skipped)
+        assert skipped == []
+        assert found.names == ("a.png",)
+
+    def test_images_without_names_have_numbers(self):
+        skipped: list[Skipped] = []
+        with pytest.warns(
+            of.OutfieldWarning, match="1 of 4 images of lookup could not be read and is left out: picture 2"
+        ):
+            found = backbone().extract(
+                Lookup([picture(i) for i in range(4)], broken=2), on_error="skip", skipped=skipped
+            )
+        assert skipped == [("image 2", "picture 2 is broken")]
+        assert (len(found), found.names) == (3, None)
+
+    def test_a_folder_that_may_not_be_read(self, tmp_path, monkeypatch):
+        (tmp_path / "a/deep").mkdir(parents=True)
+        Image.fromarray(picture(0)).save(tmp_path / "a/0.png")
+        scan = os.scandir
+
+        def refusing(place):
+            if os.path.basename(place) == "deep":
+                raise PermissionError(13, "Permission denied", str(place))
+            return scan(place)
+
+        monkeypatch.setattr(os, "scandir", refusing)
+        with pytest.raises(of.StorageError, match="deep"):
+            of.open_images(tmp_path)
+        images = of.open_images(tmp_path, on_error="skip")
+        assert images.names == ("a/0.png",)
+        assert [one.name for one in images.refused] == ["a/deep"]
+
+    def test_bombs_are_left_out_too(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(decoding, "PIXELS_AT_MOST", 500)
+        for name, size in (("large.png", (25, 25)), ("small.png", (20, 25))):
+            Image.fromarray(picture(0, size)).save(tmp_path / name)
+        with pytest.warns(of.OutfieldWarning, match=r"large\.png is too large: an image may have 500 pixels"):
+            found = backbone().extract(of.open_images(tmp_path), on_error="skip")
+        assert found.names == ("small.png",)
+
+    def test_a_missing_library_is_no_broken_image(self, monkeypatch):
+        class Needing(Lookup):
+            def __getitem__(self, index):
+                raise of.MissingExtraError("this needs PIL")
+
+        with pytest.raises(of.MissingExtraError, match="PIL"):
+            backbone().extract(Needing([picture(0)]), on_error="skip")
+
+    @pytest.mark.parametrize("wrong", ["ignore", None, True])
+    def test_other_words_are_refused(self, wrong, tmp_path):
+        Image.fromarray(picture(0)).save(tmp_path / "a.png")
+        with pytest.raises(of.UnknownNameError, match="on_error is"):
+            backbone().extract(Lookup([picture(0)]), on_error=wrong)
+        with pytest.raises(of.UnknownNameError, match="on_error is"):
+            of.open_images(tmp_path, on_error=wrong)
+
+    def test_a_batch_of_which_nothing_is_left(self):
+        class Half(Lookup):
+            def __getitem__(self, index):
+                if index < 4:
+                    raise of.InputError("no")
+                return self.images[index]
+
+        missing: dict[int, str] = {}
+        way = backbone().preprocessing
+        batches = list(loader.read(Half([picture(i) for i in range(6)]), way, 2, 0, False, missing))
+        assert [len(batch) for batch in batches] == [2]
+        assert list(missing) == [0, 1, 2, 3]
+
+    def test_a_summary_names_three(self):
+        some = [Skipped(str(i), f"{i} is bad") for i in range(5)]
+        assert summary(some[:3], 9, "x").endswith("are left out: 0 is bad; 1 is bad; 2 is bad")
+        assert summary(some, 9000, "x").startswith("5 of 9,000 images of x")
+        assert summary(some, 9, "x").endswith("2 is bad; and 2 others")
+
+
+class TestLabels:
+    def labelled(self, classes, labels=(0, 1, 0)):
+        images = of.ImageArray(np.stack([picture(i) for i in range(3)]), labels=list(labels), name="set")
+        images.classes = None if classes is None else tuple(classes)
+        return images
+
+    def test_names_in_another_order_say_which_class_is_which(self):
+        network = backbone(names=list("abcd"))
+        assert network.extract(self.labelled("db")).labels.tolist() == [3, 1, 3]
+        assert network.extract(self.labelled("abcd")).labels.tolist() == [0, 1, 0]
+
+    def test_other_classes_are_left_out_with_a_note(self):
+        with pytest.warns(of.OutfieldWarning, match="labels of set are left out: the network has no class 'x'"):
+            assert backbone(names=list("abcd")).extract(self.labelled("ax")).labels is None
+        with pytest.warns(of.OutfieldWarning, match="left out: it has 2 classes, the network 4"):
+            assert backbone().extract(self.labelled("ax")).labels is None
+
+    def test_without_names_their_number_counts(self):
+        assert backbone().extract(self.labelled("wxyz")).labels.tolist() == [0, 1, 0]
+        assert backbone().extract(self.labelled(None)).labels.tolist() == [0, 1, 0]
+        with pytest.raises(of.InputError, match="label 7"):
+            backbone().extract(self.labelled(None, (0, 7, 0)))
+
+    def test_no_labels_stay_none(self):
+        assert fitting(Lookup([picture(0)]), ("a",), 1) == (None, "")
+
+
+class TestGivenByHand:
+    own = of.Preprocessing(256, (224, 224), "bicubic")
+
+    def test_nothing_given(self):
+        assert adapted(self.own) == self.own
+        with pytest.raises(of.InputError, match=r"give size, std .*--size, --std"):
+            adapted(None, mean=(0.5,))
+
+    def test_parts(self):
+        half = (0.5, 0.5, 0.5)
+        assert adapted(self.own, crop=200) == of.Preprocessing(256, (200, 200), "bicubic")
+        assert adapted(self.own, size=240, crop=(200, 100)) == of.Preprocessing(240, (200, 100), "bicubic")
+        assert adapted(self.own, size=240) == of.Preprocessing((240, 240), interpolation="tensor")
+        assert adapted(self.own, size=(240, 100), interpolation="box") == of.Preprocessing(
+            (240, 100), interpolation="box"
+        )
+        assert adapted(self.own, interpolation="box") == of.Preprocessing(256, (224, 224), "box")
+        assert adapted(self.own, std=half).std == half
+        grey = adapted(None, size=28, mean=[0.1], std=[0.3])
+        assert grey == of.Preprocessing((28, 28), interpolation="tensor", mean=(0.1,), std=(0.3,), channels=1)
+        cropped = adapted(None, size=32, crop=28, mean=half, std=half)
+        assert cropped == of.Preprocessing(32, (28, 28), "bilinear", half, half)
+
+
+class TestCommand:
+    @pytest.fixture
+    def network(self, tmp_path):
+        config = of.Classifier("test_resnet", 4, False, (32, 32), names=tuple("abcd"))
+        of.save_classifier(tmp_path / "net.safetensors", config, config.build().state_dict())
+        return tmp_path / "net.safetensors"
+
+    def test_a_real_folder(self, folder, network, tmp_path):
+        out = tmp_path / "f.safetensors"
+        done = outfield("extract", network, folder, "-o", out, "--on-error", "skip", "--device", "cpu")
+        assert done.returncode == 0, done.stderr
+        assert "warning: 6 of 19 images of photos could not be read and are left out" in done.said
+        assert "accuracy of the network on these images:" in done.said
+        found = of.FeatureSet.load(out)
+        assert list(found.names) == sorted(GOOD)
+        assert found.labels.tolist() == ["abcd".index(name[0]) for name in found.names]
+        assert outfield("extract", network, folder, "-o", out, "--device", "cpu").returncode == 3
+        assert outfield("extract", network, folder, "-o", out, "--on-error", "ignore").returncode == 2
+
+    def test_a_folder_of_other_classes(self, network, tmp_path):
+        for name in ("x/0.png", "y/1.png"):
+            (tmp_path / "ood" / name).parent.mkdir(parents=True)
+            Image.fromarray(picture(0)).save(tmp_path / "ood" / name)
+        done = outfield("extract", network, tmp_path / "ood", "-o", tmp_path / "f.npz", "--device", "cpu")
+        assert done.returncode == 0, done.stderr
+        assert "the labels of ood are left out: the network has no class 'x'" in done.said
+        assert "accuracy" not in done.said
+        assert of.FeatureSet.load(tmp_path / "f.npz").labels is None
+        refused = outfield(
+            "extract", network, tmp_path / "ood", "-o", tmp_path / "f.npz", "--labels", "--device", "cpu"
+        )
+        assert refused.returncode == 2
+        quiet = outfield(
+            "extract", network, tmp_path / "ood", "-o", tmp_path / "f.npz", "--no-labels", "--device", "cpu"
+        )
+        assert "left out" not in quiet.said
+
+    def test_preprocessing_by_hand(self, tmp_path):
+        import timm
+        from safetensors.torch import save_file
+
+        save_file(timm.create_model("test_vit", num_classes=4).state_dict(), tmp_path / "w.safetensors")
+        Image.fromarray(picture(0, (200, 300))).save(tmp_path / "a.png")
+        spec = f"timm:test_vit@{tmp_path / 'w.safetensors'}"
+        common = (spec, tmp_path / "a.png", "-o", tmp_path / "f.npz", "--device", "cpu")
+        given = (
+            "--size",
+            "180",
+            "--crop",
+            "160x160",
+            "--mean",
+            "0.1,0.2,0.3",
+            "--std",
+            "0.5,0.6,0.7",
+            "--interpolation",
+            "box",
+        )
+        (tmp_path / "one").mkdir()
+        (tmp_path / "a.png").rename(tmp_path / "one/a.png")
+        common = (spec, tmp_path / "one", *common[2:])
+        done = outfield("extract", *common, *given)
+        assert done.returncode == 0, done.stderr
+        assert "resize 180 box, crop 160 × 160, mean (0.1, 0.2, 0.3), std (0.5, 0.6, 0.7)" in done.said
+        way = of.Preprocessing(180, (160, 160), "box", (0.1, 0.2, 0.3), (0.5, 0.6, 0.7))
+        wanted = of.Backbone.open(spec, "cpu", preprocessing=way).extract(of.open_images(tmp_path / "one"))
+        assert torch.equal(of.FeatureSet.load(tmp_path / "f.npz").features, wanted.features)
+        for wrong in (("--size", "x"), ("--crop", "1x2x3"), ("--mean", "a,b"), ("--size", "100000000")):
+            bad = outfield("extract", *common, *wrong)
+            assert bad.returncode == 2
+            assert wrong[0] in bad.said
