@@ -1,9 +1,9 @@
-# Four commands, the same for people and for CI. Each sets up .venv first where that is needed.
+# Five commands, the same for people and for CI. Each sets up .venv first where that is needed.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint bench fuzz mutants clean
+.PHONY: demo test lint bench docs fuzz mutants clean
 
 demo: $(VENV)/.ready-all
 	$(BIN)/outfield demo --out demo
@@ -23,6 +23,10 @@ bench: $(VENV)/.ready-bench
 	$(BIN)/python benchmarks/large.py --rows 500000
 	$(BIN)/python benchmarks/scaling.py --out build/scaling.png
 
+docs: $(VENV)/.ready-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo 'site/index.html'
+
 # Options: make fuzz FUZZ='--count 2000 --seed 3', make mutants MUTANTS='--rooms scores --count 50 --seed 1'
 fuzz: $(VENV)/.ready-dev
 	$(BIN)/python tools/fuzz.py $(FUZZ)
@@ -41,9 +45,13 @@ $(VENV)/.ready-dev: pyproject.toml packages/outfield-demo/pyproject.toml | $(VEN
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]' ./packages/outfield-demo
 	touch $@ $(VENV)/.ready-all
 
+$(VENV)/.ready-docs: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	touch $@
+
 $(VENV)/.ready-bench: pyproject.toml packages/outfield-demo/pyproject.toml | $(VENV)/bin/python
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[bench]' ./packages/outfield-demo
 	touch $@ $(VENV)/.ready-dev $(VENV)/.ready-all
 
 clean:
-	rm -rf $(VENV) demo toy build .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) demo toy build site .pytest_cache .mypy_cache .ruff_cache

@@ -6,6 +6,7 @@ Every file that Outfield writes holds tensors as safetensors stores them and one
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -39,6 +40,7 @@ __all__ = [
 ENDINGS = (".safetensors",)
 """Of the files that :func:`write` writes: detectors, thresholds, checkpoints, classifiers, runs."""
 Stored = TypeVar("Stored", bound=StoredArray)
+log = logging.getLogger(__name__)
 
 
 def write(
@@ -65,6 +67,7 @@ def write(
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     metadata = {headers.NAME: headers.make_header(kind, header, plain)}
     write_atomically(path, lambda file: write_tensors(file, plain, metadata))
+    log.debug("wrote a %s of %d arrays to %s", kind, len(plain), path)
 
 
 def read(
@@ -111,6 +114,7 @@ def read_any(path: PathLike, kind: str) -> tuple[Header | None, dict[str, Tensor
         found.stamp.check(file)
     if header is not None and old:
         header.check_whole(fingerprint(tensors))
+    log.debug("read a %s of %d arrays from %s", kind, len(tensors), path)
     return header, tensors
 
 

@@ -1,0 +1,101 @@
+"""The documentation site: built without a warning, nothing loaded from elsewhere, every public name in it, no dead link."""
+
+from __future__ import annotations
+
+import doctest
+import os
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+import yaml
+
+import docs_site
+import docs_strings
+import outfield as of
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("site")
+    words = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    settings = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(words, cwd=ROOT, env=settings, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return folder
+
+
+class Links(HTMLParser):
+    """What a page links to and loads, and what can be linked to in it."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.found, self.loaded, self.names = [], [], set()
+        self.feed(page.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag, attrs):
+        given = dict(attrs)
+        self.names |= {given.get("id"), given.get("name")}
+        if tag == "a" and given.get("href"):
+            self.found.append(given["href"])
+        place = given.get("src") or (given.get("href") if tag == "link" else None)
+        if place:
+            self.loaded.append(place)
+
+
+def test_links_lead_somewhere_and_nothing_is_loaded_from_elsewhere(site):
+    pages = {page: Links(page) for page in site.rglob("*.html") if "results/cifar" not in str(page.relative_to(site))}
+    assert len(pages) > 25
+    for page, links in pages.items():
+        if page.name == "404.html":
+            continue  # its links are from the root of a server
+        assert not [place for place in links.loaded if re.match(r"(https?:)?//", place)], page
+        for link in links.found + links.loaded:
+            if re.match(r"[a-z]+:", link):
+                continue
+            place, _, anchor = unquote(link).partition("#")
+            target = (page.parent / place).resolve() if place else page
+            assert target.is_file(), f"{page.relative_to(site)}: {link}"
+            if anchor and target in pages and not anchor.startswith("__"):
+                assert anchor in pages[target].names, f"{page.relative_to(site)}: {link}"
+
+
+def test_styles_load_nothing_from_elsewhere(site):
+    for style in site.rglob("*.css"):
+        assert not re.findall(r"(?:@import|url\()\s*[\"']?(?:https?:)?//", style.read_text(encoding="utf-8")), style
+
+
+def test_every_public_name_is_in_the_reference(site):
+    text = "".join(page.read_text(encoding="utf-8") for page in (site / "api").glob("*.html"))
+    shown = set(re.findall(r'<h2 id="outfield\.[\w.]*?(\w+)"', text))
+    constants = {"__version__", "DETECTORS", "PROTOCOLS"}
+    assert set(of.__all__) - shown - constants == set()
+    assert set(of.DETECTORS) <= shown
+    assert ":class:`" not in text
+    assert ":meth:`" not in text
+
+
+def test_the_reference_shows_what_docstrings_say(site):
+    text = (site / "api" / "scores.html").read_text(encoding="utf-8")
+    assert "Probability of ever raising a false alarm." in text
+    assert "split conformal prediction" in text
+
+
+@pytest.mark.parametrize("module", [docs_site, docs_strings])
+def test_examples(module):
+    assert doctest.testmod(module).failed == 0
+
+
+def test_the_citation_is_of_this_version():
+    told = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert told["version"] == of.__version__
+    assert told["cff-version"] == "1.2.0"
+    assert told["license"] == "Apache-2.0"
+    assert told["message"]
+    assert told["authors"]
