@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 
 import numpy as np
 import pytest
@@ -241,3 +242,52 @@ class TestFile:
         monkeypatch.undo()
         with pytest.raises(of.FileFormatError, match="guard of version 2"):
             of.Guard.load(tmp_path / "new.guard")
+
+
+class TestManyFiles:
+    def test_errors_stay_in_their_places_whatever_decodes(self, guard, tmp_path):
+        """Across batches, workers, and at both ends."""
+        images = labelled(70, 15).images
+        for number, image in enumerate(images):
+            Image.fromarray(image).save(tmp_path / f"{number:03d}.png")
+        broken = {0, 1, 31, 32, 33, 64, 68, 69}
+        for number in broken:
+            (tmp_path / f"{number:03d}.png").write_bytes(b"broken")
+        expected = guard(images).scores
+        for workers in (0, 2):
+            found = guard(tmp_path, on_error="skip", workers=workers)
+            assert [one.file for one in found] == [str(tmp_path / f"{number:03d}.png") for number in range(70)]
+            assert {i for i, one in enumerate(found) if one.error is not None} == broken
+            assert all(one.file in one.error for one in found if one.error is not None)
+            good = [i for i in range(70) if i not in broken]
+            np.testing.assert_allclose(found.scores[good], expected[good], rtol=1e-3)
+
+    def test_nothing_can_be_read(self, guard, tmp_path):
+        for number in range(3):
+            (tmp_path / f"{number}.png").write_bytes(b"broken")
+        assert [one.word for one in guard(tmp_path, on_error="skip")] == ["error"] * 3
+
+    def test_pipes_and_empty_folders_are_told(self, guard, tmp_path):
+        (tmp_path / "some").mkdir()
+        (tmp_path / "empty").mkdir()
+        os.mkfifo(tmp_path / "some" / "b.png")
+        for name in "ac":
+            Image.fromarray(noise(1)[0]).save(tmp_path / "some" / f"{name}.png")
+        found = guard([tmp_path / "some", tmp_path / "empty"], on_error="skip")
+        assert [one.word for one in found] == ["OOD", "error", "OOD", "error"]
+        assert [one.file for one in found[:3]] == [str(tmp_path / "some" / f"{name}.png") for name in "abc"]
+        assert "not an ordinary file" in found[1].error
+        assert "no image in" in found[3].error
+        with pytest.raises(of.StorageError, match="ordinary"):
+            guard(tmp_path / "some")
+
+    def test_broken_images_are_left_out_of_what_a_guard_is_built_of(self, network, tmp_path):
+        train, held = (write_folder(tmp_path / name, labelled(n, seed)) for name, n, seed in (("t", 200, 1), ("h", 160, 2)))
+        for path in (train / "across" / "0000.png", held / "across" / "0000.png", held / "down" / "0001.png"):
+            path.write_bytes(b"broken")
+        with pytest.warns(of.OutfieldWarning, match="could not be read"):
+            guard = of.Guard.build(str(network), train, held, device="cpu")
+        assert guard.provenance["train"] == 199
+        assert guard.provenance["choose"] + guard.provenance["calibrate"] == 158
+        with pytest.raises(of.FileFormatError, match=r"0000\.png"):
+            of.Guard.build(str(network), train, held, device="cpu", on_error="fail")

@@ -184,8 +184,8 @@ def fit(
         log.info("there are no labels of the network's classes; its own predictions take their place")
     train, choose = labelled(train), None if choose is None else labelled(choose)
     if isinstance(detector, Auto) and choose is not None and parts.choose is not None:
-        count = min(STAND_INS, len(parts.choose))
-        made = stand_ins(parts.choose, seed=seed, count=count).map(lambda images: extract(images, False))
+        good = _that_were_read(parts.choose, choose)
+        made = stand_ins(good, seed=seed, count=min(STAND_INS, len(good))).map(lambda images: extract(images, False))
         detector.fit(train, choose, made)
         tried = 0 if detector.choice_ is None else len(detector.choice_.trials)
         log.info("took %s, the best of %s sums", " + ".join(detector.names), f"{tried:,}")
@@ -206,6 +206,14 @@ def fit(
         "stages": stages,
     }
     return Fitted(detector, threshold, right, notes)
+
+
+def _that_were_read(images: ImageSource, rows: FeatureSet) -> ImageSource:
+    """Those of the images that have a row: others could not be read."""
+    if len(rows) == len(images) or images.names is None or rows.names is None:
+        return images
+    read = set(rows.names)
+    return part_of(images, np.array([index for index, name in enumerate(images.names) if name in read]))
 
 
 def _odin() -> Any:

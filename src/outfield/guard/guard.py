@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 
 from outfield.backbone.backbone import Backbone
 from outfield.backbone.views import Views
-from outfield.config import require, require_number
+from outfield.config import require, require_choice, require_number
 from outfield.detectors.auto import Auto
 from outfield.detectors.base import Detector
 from outfield.detectors.members import fresh
@@ -29,6 +29,7 @@ from outfield.guard.reading import pieces, prepared
 from outfield.guard.running import Runner
 from outfield.guard.verdict import Verdict, Verdicts
 from outfield.images.files import open_images
+from outfield.images.skipped import ON_ERROR
 from outfield.images.source import ImageSource
 from outfield.scores.threshold import Threshold, check_keep
 
@@ -96,6 +97,7 @@ class Guard:
         device: str | torch.device = "auto",
         batch_size: int = 512,
         workers: int | None = None,
+        on_error: str = "skip",
     ) -> Self:
         """A guard of a network and a folder of ID images.
 
@@ -118,6 +120,7 @@ class Guard:
             device: where a network that is opened here runs, and the detector.
             batch_size: images that the network is given at once, at most.
             workers: processes that decode image files.
+            on_error: "skip" leaves images out that cannot be read, with a warning; "fail" makes the first of them an error.
 
         Raises:
             InputError: a setting that cannot be, or class folders that are not the network's classes.
@@ -130,8 +133,8 @@ class Guard:
             require_number("most", most, least=1, whole=True)
         model = _detector(detector, int(seed)).to(device)
         network = _opened(backbone, device, half)
-        source = building.with_network_labels(_images(images), network.names)
-        held = None if held_out is None else building.with_network_labels(_images(held_out), network.names)
+        source = building.with_network_labels(_images(images, on_error), network.names)
+        held = None if held_out is None else building.with_network_labels(_images(held_out, on_error), network.names)
         parts = building.divide(source, held, keep, building.chooses(model), int(seed), most)
         chosen = Views.of(views)
         fitted = building.fit(
@@ -145,6 +148,7 @@ class Guard:
             precision=precision,
             batch_size=batch_size,
             workers=workers,
+            on_error=on_error,
         )
         if not network.names and source.classes is not None and len(source.classes) == network.classes:
             network.names = tuple(source.classes)
@@ -197,7 +201,8 @@ class Guard:
             return Verdicts(
                 [one for batch in x for one in self._several(as_given(_first(batch), normalised), on_error, 0)]
             )
-        given = as_given(x, normalised)
+        require_choice("on_error", on_error, ON_ERROR)
+        given = as_given(x, normalised, on_error)
         if given.single and on_error == "fail":
             return self._single(given)
         found = Verdicts([*self._several(given, on_error, workers)])
@@ -205,11 +210,12 @@ class Guard:
 
     def stream(self, x: Any, *, on_error: str = "fail", workers: int | None = None) -> Iterator[Verdict]:
         """Verdicts on several images one after the other, as they are ready; see :meth:`__call__`."""
-        return self._several(as_given(x, False), on_error, workers)
+        require_choice("on_error", on_error, ON_ERROR)
+        return self._several(as_given(x, on_error=on_error), on_error, workers)
 
     def prepare(self, x: Any) -> Tensor:
         """One image as bytes (h, w, C) that only have to be normalised: what :meth:`judge_pixels` takes a batch of."""
-        given = as_given(x, False)
+        given = as_given(x)
         if not given.single or not isinstance(given.images, Items):
             raise InputError("prepare takes one image; give several to the guard itself")
         return prepared(self.backbone, given.images.items[0])[0]
@@ -342,8 +348,8 @@ def _opened(backbone: Backbone | str | nn.Module, device: str | torch.device, ha
     return network
 
 
-def _images(given: ImageSource | PathLike) -> ImageSource:
-    return given if isinstance(given, ImageSource) else open_images(given)
+def _images(given: ImageSource | PathLike, on_error: str) -> ImageSource:
+    return given if isinstance(given, ImageSource) else open_images(given, on_error=on_error)
 
 
 def _as_it_is(detector: Detector) -> Detector:

@@ -13,9 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from outfield.errors import InputError
+from outfield.errors import InputError, OutfieldError, StorageError
 from outfield.images.decoding import decode, pixels_of
 from outfield.images.files import ImageFiles, open_images
+from outfield.images.skipped import Skipped
 from outfield.images.source import ImageArray, ImageSource
 
 KNOWN = (
@@ -42,7 +43,7 @@ class Items(ImageSource):
     """Images of all kinds, each decoded when it is asked for.
 
     Args:
-        items: paths of files, bytes, PIL images, or arrays (H, W, 3).
+        items: paths of files, bytes, PIL images, arrays (H, W, 3), or what could not even be opened.
     """
 
     def __init__(self, items: Sequence[Any]) -> None:
@@ -71,7 +72,7 @@ def pixels(item: Any, where: str) -> np.ndarray:
     """One image as uint8 (H, W, 3).
 
     Args:
-        item: a path of a file, bytes, a PIL image, or an array.
+        item: a path of a file, bytes, a PIL image, an array, or what could not even be opened.
         where: what to call it in errors; a path names itself.
 
     Raises:
@@ -79,6 +80,8 @@ def pixels(item: Any, where: str) -> np.ndarray:
     """
     if isinstance(item, np.ndarray):
         return item
+    if isinstance(item, Skipped):
+        raise StorageError(item.reason)
     if isinstance(item, Path):
         return ImageFiles(item.parent, [item.name])[0]
     if isinstance(item, bytes):
@@ -86,12 +89,13 @@ def pixels(item: Any, where: str) -> np.ndarray:
     return pixels_of(item, where)
 
 
-def as_given(x: Any, normalised: bool) -> Given:
+def as_given(x: Any, normalised: bool = False, on_error: str = "fail") -> Given:
     """Whatever a guard is called with, but for a DataLoader.
 
     Args:
         x: see :data:`KNOWN`.
         normalised: whether tensors are what the network takes.
+        on_error: "fail", or "skip" where a folder that holds no image, or a pipe in one, is an image that cannot be read.
 
     Raises:
         InputError: it is nothing that holds images.
@@ -101,11 +105,11 @@ def as_given(x: Any, normalised: bool) -> Given:
     if isinstance(x, ImageSource):
         return Given(x, names_of(x), False)
     if isinstance(x, list | tuple):
-        return _of_list(x, normalised)
+        return _of_list(x, normalised, on_error)
     if isinstance(x, np.ndarray) and x.ndim == 4:
         return Given(ImageArray(x), [None] * len(x), False)
     if isinstance(x, str | os.PathLike) and (os.path.isdir(x) or str(x).endswith(".npz")):
-        return as_given(open_images(x), normalised)
+        return _of_files(x, on_error)
     item, file = _item(x)
     return Given(Items([item]), [file], True)
 
@@ -119,7 +123,23 @@ def names_of(source: ImageSource) -> list[str | None]:
     return [str(name) if folder is None else str(Path(folder) / name) for name in names]
 
 
-def _of_list(x: Sequence[Any], normalised: bool) -> Given:
+def _of_files(x: str | os.PathLike[str], on_error: str) -> Given:
+    """A folder or an .npz; what is in a folder and cannot be read is an image, too, if errors are told and not raised."""
+    try:
+        source = open_images(x, on_error=on_error)
+    except OutfieldError as error:
+        if on_error == "fail":
+            raise
+        return Given(Items([Skipped(str(x), str(error))]), [str(x)], False)
+    refused = source.refused if isinstance(source, ImageFiles) else ()
+    if not refused or not isinstance(source, ImageFiles):
+        return as_given(source)
+    items = {name: source.folder / name for name in source.names} | {one.name: one for one in refused}
+    found = sorted(items.items(), key=lambda pair: pair[0].split("/"))
+    return Given(Items([item for _, item in found]), [str(source.folder / name) for name, _ in found], False)
+
+
+def _of_list(x: Sequence[Any], normalised: bool, on_error: str) -> Given:
     if not x:
         raise InputError(f"there is no image in an empty list; pass {KNOWN}")
     if normalised:
@@ -128,13 +148,13 @@ def _of_list(x: Sequence[Any], normalised: bool) -> Given:
             raise InputError("normalised=True is for tensors that the network takes; in this list is something else")
         joined = torch.cat([part.images for part in parts if isinstance(part.images, Tensor)])
         return Given(joined, [None] * len(joined), False)
-    found = [pair for one in x for pair in _items(one)]
+    found = [pair for one in x for pair in _items(one, on_error)]
     return Given(Items([item for item, _ in found]), [file for _, file in found], False)
 
 
-def _items(one: Any) -> Iterator[tuple[Any, str | None]]:
+def _items(one: Any, on_error: str) -> Iterator[tuple[Any, str | None]]:
     """One entry of a list: an image, or a batch or folder of several."""
-    given = as_given(one, False)
+    given = as_given(one, on_error=on_error)
     source = given.images
     if isinstance(source, Items):
         yield from zip(source.items, given.files, strict=True)

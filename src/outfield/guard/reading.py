@@ -11,13 +11,9 @@ from torch import Tensor
 from outfield.backbone.backbone import Backbone
 from outfield.backbone.loader import read
 from outfield.config import require_choice
-from outfield.errors import OutfieldError
 from outfield.guard.inputs import pixels
-from outfield.images.source import ImageArray, ImageSource
-
-ON_ERROR = ("fail", "skip")
-"""What happens to an image that cannot be read: an error, or a verdict that tells of it."""
-
+from outfield.images.skipped import ON_ERROR
+from outfield.images.source import ImageSource
 
 class Piece(NamedTuple):
     """Some consecutive images.
@@ -39,36 +35,27 @@ def prepared(backbone: Backbone, item: object, where: str = "the image") -> Tens
 
 
 def pieces(images: ImageSource, backbone: Backbone, rows: int, workers: int | None, on_error: str) -> Iterator[Piece]:
-    """All images, in order.
+    """All images, in order, decoded in worker processes while the network runs.
 
     Args:
         images: where from.
         backbone: whose preprocessing they need.
         rows: of a piece, at most.
         workers: processes that decode; see :func:`outfield.backbone.loader.read`.
-        on_error: one of :data:`ON_ERROR`.
+        on_error: "fail" or "skip".
 
     Raises:
         OutfieldError: an image cannot be read, and ``on_error`` is "fail".
     """
     require_choice("on_error", on_error, ON_ERROR)
-    if on_error == "skip" and not isinstance(images, ImageArray):
-        yield from _one_by_one(images, backbone, rows)
-        return
-    stop = 0
-    for batch in read(images, backbone.preprocessing, rows, workers, pinned=backbone.device.type == "cuda"):
-        stop += len(batch)
-        yield Piece(batch, {}, stop)
-
-
-def _one_by_one(images: ImageSource, backbone: Backbone, rows: int) -> Iterator[Piece]:
-    for start in range(0, len(images), rows):
-        chosen = range(start, min(start + rows, len(images)))
-        found: list[Tensor] = []
-        errors: dict[int, str] = {}
-        for index in chosen:
-            try:
-                found.append(prepared(backbone, images[index]))
-            except OutfieldError as error:
-                errors[index] = str(error)
-        yield Piece(torch.cat(found) if found else None, errors, chosen.stop)
+    errors: dict[int, str] | None = {} if on_error == "skip" else None
+    pinned, start = backbone.device.type == "cuda", 0
+    for batch in read(images, backbone.preprocessing, rows, workers, pinned, errors):
+        stop, left = start, len(batch)
+        while left:
+            left -= stop not in (errors or ())
+            stop += 1
+        yield Piece(batch, {index: errors[index] for index in range(start, stop) if index in errors} if errors else {}, stop)
+        start = stop
+    if start < len(images):
+        yield Piece(None, dict(errors or {}), len(images))

@@ -12,7 +12,16 @@ import typer
 from outfield.cli.app import Device, command, group
 from outfield.cli.messages import log
 from outfield.cli.places import Input, Output, check_places
-from outfield.cli.sources import backbone_file, image_files
+from outfield.cli.sources import (
+    Crop,
+    Interpolation,
+    Mean,
+    Size,
+    Std,
+    backbone_file,
+    image_files,
+    preprocessing_settings,
+)
 from outfield.cli.tables import print_groups
 from outfield.errors import InputError
 from outfield.extras import check_installed
@@ -57,9 +66,17 @@ def guard_build(
     detector: Annotated[
         str | None, typer.Option(help="Name of a detector; by itself several are chosen by stand-ins and fused.")
     ] = None,
+    size: Size = None,
+    crop: Crop = None,
+    mean: Mean = None,
+    std: Std = None,
+    interpolation: Interpolation = None,
     half: Annotated[bool, typer.Option("--half", help="Round numbers, so that the file is half as large.")] = False,
     most: Annotated[int, typer.Option(min=1, help="Images that the detector is fitted on, at most.")] = 10_000,
     seed: Annotated[int, typer.Option(min=0, help="Of the choice of held-out images.")] = 0,
+    on_error: Annotated[
+        str, typer.Option("--on-error", help="What an image that cannot be read does: skip leaves it out, fail ends.")
+    ] = "skip",
     workers: Workers = None,
     device: Device = "auto",
 ) -> None:
@@ -71,11 +88,16 @@ def guard_build(
     ]
     check_places(inputs, [Output("--out", output, (".guard", ".safetensors"), "guards")])
 
+    from outfield.backbone.backbone import Backbone
     from outfield.guard.guard import Guard
 
+    settings = preprocessing_settings(size, crop, mean, std, interpolation)
     began = time.monotonic()
+    with bar("opening the network"):
+        backbone = Backbone.open(network, device, **settings)
+    log.info("%s", backbone)
     made = Guard.build(
-        network,
+        backbone,
         images,
         held_out,
         detector=None if detector in (None, "auto") else detector,
@@ -86,6 +108,7 @@ def guard_build(
         seed=seed,
         device=device,
         workers=workers,
+        on_error=on_error,
     )
     with bar("writing the guard"):
         made.save(output)
