@@ -107,7 +107,10 @@ def many(guard: of.Guard, folder: Path, count: int) -> dict[str, Any]:
         nonlocal busy
         busy += time.perf_counter() - since
 
-    hooks = [guard.backbone.network.register_forward_pre_hook(enter), guard.backbone.network.register_forward_hook(leave)]
+    hooks = [
+        guard.backbone.network.register_forward_pre_hook(enter),
+        guard.backbone.network.register_forward_hook(leave),
+    ]
     began = time.perf_counter()
     verdicts = guard(photographs, on_error="skip")
     seconds = time.perf_counter() - began

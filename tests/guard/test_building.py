@@ -173,3 +173,15 @@ def test_what_is_no_network():
         of.Guard.build(seeded(Plain), labelled(200, 1))
     with pytest.raises(of.UnknownNameError):
         of.Guard.build("nothing", labelled(200, 1))
+
+
+def test_a_network_that_its_library_builds_otherwise_is_refused_before_the_work(network):
+    """As torchvision's GoogLeNet and Inception do, which change a setting once they have their published weights."""
+    backbone = of.Backbone.load(network, device="cpu")
+    backbone.network.transform_input = True
+    with pytest.raises(of.InputError, match=r"a guard cannot hold net.*other settings"):
+        small_guard(backbone)
+    backbone = of.Backbone.load(network, device="cpu")
+    del backbone.network.bn1.running_mean
+    with pytest.raises(of.InputError, match=r"a guard cannot hold net.*lacks bn1\.running_mean"):
+        small_guard(backbone)

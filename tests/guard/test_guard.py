@@ -282,7 +282,9 @@ class TestManyFiles:
             guard(tmp_path / "some")
 
     def test_broken_images_are_left_out_of_what_a_guard_is_built_of(self, network, tmp_path):
-        train, held = (write_folder(tmp_path / name, labelled(n, seed)) for name, n, seed in (("t", 200, 1), ("h", 160, 2)))
+        train, held = (
+            write_folder(tmp_path / name, labelled(n, seed)) for name, n, seed in (("t", 200, 1), ("h", 160, 2))
+        )
         for path in (train / "across" / "0000.png", held / "across" / "0000.png", held / "down" / "0001.png"):
             path.write_bytes(b"broken")
         with pytest.warns(of.OutfieldWarning, match="could not be read"):

@@ -342,6 +342,7 @@ def _opened(backbone: Backbone | str | nn.Module, device: str | torch.device, ha
             f"backbone is a {type(backbone).__name__}; wrap a network, outfield.Backbone(network, size=…, mean=…, std=…), or "
             "name one, such as 'timm:resnet18'"
         )
+    saving.check_origin(network)
     if half:
         network.network = copy.deepcopy(network.network)
         saving.round_network(network.network)

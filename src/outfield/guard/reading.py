@@ -15,6 +15,7 @@ from outfield.guard.inputs import pixels
 from outfield.images.skipped import ON_ERROR
 from outfield.images.source import ImageSource
 
+
 class Piece(NamedTuple):
     """Some consecutive images.
 
@@ -55,7 +56,9 @@ def pieces(images: ImageSource, backbone: Backbone, rows: int, workers: int | No
         while left:
             left -= stop not in (errors or ())
             stop += 1
-        yield Piece(batch, {index: errors[index] for index in range(start, stop) if index in errors} if errors else {}, stop)
+        yield Piece(
+            batch, {index: errors[index] for index in range(start, stop) if index in errors} if errors else {}, stop
+        )
         start = stop
     if start < len(images):
         yield Piece(None, dict(errors or {}), len(images))

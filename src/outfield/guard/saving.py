@@ -86,6 +86,45 @@ def rounded(detector: Detector) -> Detector:
     return made.to(detector._device)
 
 
+def check_origin(backbone: Backbone) -> None:
+    """Find out before long work whether a file can hold the network: whether it can be built again as it is.
+
+    Raises:
+        InputError: its library builds it otherwise, as it does with networks that change once they have their weights.
+    """
+    origin = backbone.origin
+    if origin is None:
+        return
+    state = {name: value.cpu() for name, value in origin.state(backbone.network).items()}
+    why = "some of its layers have other settings"
+    try:
+        again = origin.build(state, backbone.name)
+        same = _settings_of(again) == _settings_of(backbone.network)
+    except OutfieldError as error:
+        same, why = False, str(error)
+    if not same:
+        raise InputError(
+            f"a guard cannot hold {backbone.name}, because its library does not build the same network from its weights ({why}); "
+            "build the guard in Python, of outfield.Backbone(network, preprocessing=…), and pass the network when it is loaded"
+        )
+
+
+def _settings_of(network: nn.Module) -> list[tuple[str, str, list[tuple[str, Any]]]]:
+    """Every module of a network with its type and those of its attributes that are plain values."""
+    return [
+        (
+            name,
+            type(module).__qualname__,
+            sorted(
+                (key, value)
+                for key, value in vars(module).items()
+                if isinstance(value, bool | int | float | str) and key != "training"
+            ),
+        )
+        for name, module in network.named_modules()
+    ]
+
+
 def save(path: PathLike, content: Content) -> None:
     """Write a guard to one file, atomically.
 
