@@ -26,6 +26,7 @@ BAR = 40
 @command(
     "outfield drift monday.csv tuesday.csv --threshold threshold.safetensors",
     "outfield drift today.jsonl --threshold threshold.safetensors --state drift.safetensors --fail-on-drift",
+    "outfield drift verdicts.csv --threshold my.guard",
     "outfield drift p_values.parquet --calibration 1000 --json",
 )
 def drift(
@@ -33,7 +34,8 @@ def drift(
         list[Path], typer.Argument(help="Files with a column score or p_value: .csv, .jsonl, .parquet or .npz.")
     ],
     threshold: Annotated[
-        Path | None, typer.Option(help="What the scores are compared with; without it p-values are read.")
+        Path | None,
+        typer.Option(help="A threshold, or a .guard, that the scores are of; without it p-values are read."),
     ] = None,
     calibration: Annotated[
         int | None, typer.Option(help="How many held-out scores made the p-values, where there is no threshold.")
@@ -83,7 +85,12 @@ def _watch(state: Path | None, threshold: Path | None, settings: dict[str, Any])
     from outfield.scores.drift import Drift
     from outfield.scores.threshold import Threshold
 
-    rule = None if threshold is None else Threshold.load(threshold)
+    if threshold is not None and threshold.suffix == ".guard":
+        from outfield.guard.guard import Guard
+
+        rule: Threshold | None = Guard.load(threshold, device="cpu").threshold
+    else:
+        rule = None if threshold is None else Threshold.load(threshold)
     if state is not None and state.exists():
         found = Drift.load(state, rule)
         for name, value in settings.items():
