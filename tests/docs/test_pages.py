@@ -16,7 +16,7 @@ from tests.helpers.samples import make_set
 import outfield as of
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-PAGES = ("drift", "adapters", "tutorials/compare", "tutorials/numbers", "tutorials/guard")
+PAGES = ("drift", "adapters", "tutorials/compare", "tutorials/numbers", "tutorials/guard", "guard")
 
 
 def features(folder):
@@ -39,7 +39,7 @@ def photographs(folder):
     write_folder(folder / "photos/new", of.ImageArray(noise(4)))
 
 
-MADE = {"tutorials/compare": features, "tutorials/guard": photographs}
+MADE = {"tutorials/compare": features, "tutorials/guard": photographs, "guard": photographs}
 
 
 def steps(text):

@@ -147,6 +147,9 @@ def test_pixels_are_prepared_one_by_one_and_judged_together(network):
     assert all(same(a, b) for a, b in zip(found, guard(images), strict=True))
     with pytest.raises(of.InputError, match="one image"):
         guard.prepare(labelled(3, 4).images)
+    for wrong in (ready.float(), ready[0], ready[:, :15], ready[..., :1], ready[:0], ready.numpy()):
+        with pytest.raises(of.InputError, match=r"uint8 \(N, 16, 16, 3\)"):
+            guard.judge_pixels(wrong)
 
 
 @pytest.mark.parametrize(

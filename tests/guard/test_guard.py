@@ -127,6 +127,11 @@ class TestInputs:
         with pytest.raises(of.InputError, match=said):
             guard(wrong)
 
+    @pytest.mark.parametrize("shape", [(3, 17, 16), (2, 3, 16, 15), (1, 16, 16), (2, 1, 16, 16)])
+    def test_normalised_images_have_the_size_that_the_network_takes(self, guard, shape):
+        with pytest.raises(of.InputError, match=r"this network takes \(3, 16, 16\)"):
+            guard(torch.zeros(shape), normalised=True)
+
     def test_bytes_are_not_normalised(self, guard):
         with pytest.raises(of.InputError, match="floating"):
             guard(torch.zeros(3, 16, 16, dtype=torch.uint8), normalised=True)

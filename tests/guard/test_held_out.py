@@ -9,8 +9,8 @@ import pytest
 from tests.helpers.guards import NAMES, labelled
 
 import outfield as of
-from outfield.guard.building import divide, means_the_same, with_network_labels
 from outfield.guard.held_out import needed, split_off, stratified
+from outfield.guard.parts import divide, means_the_same, with_network_labels
 
 
 def test_how_many_are_needed():

@@ -1,10 +1,10 @@
-"""Fitting what a guard needs: which images are for what, labels, the detector, and the threshold."""
+"""From a network and images to what a guard is made of: rows, labels, the detector, and the threshold."""
 
 from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,14 +13,21 @@ import torch
 
 from outfield.backbone.backbone import Backbone, accuracy
 from outfield.backbone.views import Views
+from outfield.config import require
 from outfield.detectors.auto import Auto
 from outfield.detectors.base import Detector
 from outfield.detectors.fused import Fused
+from outfield.detectors.members import fresh
+from outfield.detectors.registry import DETECTORS
 from outfield.detectors.summed import Summed
-from outfield.errors import InputError, TooFewSamplesError
+from outfield.devices import resolve_device
+from outfield.errors import InputError
 from outfield.features.set import FeatureSet
-from outfield.guard.held_out import TO_CHOOSE, needed, split_off, stratified
+from outfield.files.paths import PathLike
+from outfield.guard import saving
+from outfield.guard.parts import Parts, divide, means_the_same, with_network_labels
 from outfield.guard.running import look_into
+from outfield.images.files import open_images
 from outfield.images.part import part_of
 from outfield.images.source import ImageSource
 from outfield.images.stand_ins import stand_ins
@@ -30,97 +37,39 @@ from outfield.scores.threshold import Threshold
 log = logging.getLogger(__name__)
 STAND_INS = 500
 """Images of each kind of stand-in, at most."""
-SHOWN = 8
-"""Names of classes in a message."""
 
 
-@dataclass(frozen=True)
-class Parts:
-    """The images of a guard by what they are for.
-
-    Attributes:
-        train: the detector is fitted on them.
-        choose: the members of a sum are chosen and calibrated on them; None where the detector has none.
-        calibrate: the threshold is chosen on their scores, and nothing else saw them.
-        split: whether the held-out images were split off from those that the guard is built of.
-    """
-
-    train: ImageSource
-    choose: ImageSource | None
-    calibrate: ImageSource
-    split: bool
-
-
-def divide(
-    images: ImageSource, held_out: ImageSource | None, keep: float, chooses: bool, seed: int, most: int | None = None
-) -> Parts:
-    """Who is fitted, and who calibrates.
-
-    Args:
-        images: what the guard is built of.
-        held_out: what calibrates it; some of the images if None.
-        keep: share of ID images that the threshold is to keep.
-        chooses: whether the detector calibrates itself, too.
-        seed: of what is drawn.
-        most: images that the detector is fitted on, of each class in proportion; all if None.
-
-    Raises:
-        TooFewSamplesError: there are too few images.
-    """
-    least, split = needed(keep, chooses), held_out is None
-    train = images
-    if held_out is None:
-        out = split_off(images.labels, len(images), least, seed)
-        train, held_out = part_of(images, np.flatnonzero(~out)), part_of(images, np.flatnonzero(out))
-        log.info(
-            "%s of %s images are held out to calibrate the guard; a network knows images that it was trained on too well, so "
-            "that a guard rejects more new ones than it should: held-out images that the network has not seen are better",
-            f"{len(held_out):,}",
-            f"{len(images):,}",
-        )
-    if most is not None and len(train) > most:
-        log.info("the detector is fitted on %s of %s images", f"{most:,}", f"{len(train):,}")
-        train = part_of(train, np.flatnonzero(stratified(train.labels, len(train), most, seed + 2)))
-    if len(held_out) < least:
-        raise TooFewSamplesError(
-            f"{held_out.name} has {len(held_out)} held-out images; at least {least} are needed for a guard that keeps {keep:.4g} "
-            "of ID images"
-        )
-    if not chooses:
-        return Parts(train, None, held_out, split)
-    count = TO_CHOOSE + (len(held_out) - least) // 2
-    first = stratified(held_out.labels, len(held_out), count, seed + 1)
-    if int(first.sum()) < TO_CHOOSE:  # classes of one image each
-        first = stratified(None, len(held_out), count, seed + 1)
-    return Parts(train, part_of(held_out, np.flatnonzero(first)), part_of(held_out, np.flatnonzero(~first)), split)
-
-
-def with_network_labels(images: ImageSource, names: Sequence[str]) -> ImageSource:
-    """Images whose labels count the network's classes, found by name; others as they are, where names are not known.
-
-    Raises:
-        InputError: a class of the images is none of the network's.
-    """
-    if not names or images.classes is None or images.labels is None or images.classes == tuple(names):
-        return images
-    for name in images.classes:
-        if name not in names:
-            raise InputError(
-                f"{images.name} has a class {name!r:.100}, which the network does not know; its classes are "
-                f"{', '.join(names[:SHOWN])}{', …' * (len(names) > SHOWN)}: name the folders so, or put all images into "
-                "one folder, without classes"
-            )
-    number = np.array([names.index(name) for name in images.classes])
-    renamed = copy.copy(images)
-    renamed.labels, renamed.classes = number[images.labels], tuple(names)
-    return renamed
-
-
-def means_the_same(images: ImageSource, classes: int) -> bool:
-    """Whether the labels of images are the classes of a network with so many, going by their number."""
-    if images.labels is None:
-        return False
-    return int(images.labels.max()) < classes and (images.classes is None or len(images.classes) == classes)
+def build(
+    backbone: Backbone | str,
+    images: ImageSource | PathLike,
+    held_out: ImageSource | PathLike | None,
+    *,
+    detector: Detector | str | None,
+    keep: float,
+    views: Views,
+    seed: int,
+    half: bool,
+    most: int | None,
+    device: str | torch.device,
+    on_error: str,
+    **extraction: Any,
+) -> saving.Content:
+    """What a guard is made of; see :meth:`outfield.Guard.build`."""
+    model = _detector(detector, seed).to(device)
+    network = _opened(backbone, device, half)
+    source = with_network_labels(_images(images, on_error), network.names)
+    held = None if held_out is None else with_network_labels(_images(held_out, on_error), network.names)
+    parts = divide(source, held, keep, isinstance(model, Summed), seed, most)
+    rounded = saving.rounded if half else _as_it_is
+    given = {**extraction, "on_error": on_error}
+    fitted = fit(network, parts, model, keep=keep, views=views, seed=seed, rounded=rounded, **given)
+    if not network.names and source.classes is not None and len(source.classes) == network.classes:
+        network.names = tuple(source.classes)
+    notes = {**fitted.notes, "seed": seed}
+    precision = extraction["precision"]
+    return saving.Content(
+        network, network.fingerprint(), fitted.detector, fitted.threshold, views, precision, half, notes
+    )
 
 
 def labelled(rows: FeatureSet) -> FeatureSet:
@@ -249,6 +198,37 @@ def _accuracy(backbone: Backbone, rows: FeatureSet) -> float | None:
     return found
 
 
-def chooses(detector: Detector) -> bool:
-    """Whether a detector calibrates itself on held-out rows."""
-    return isinstance(detector, Summed)
+def _detector(given: Detector | str | None, seed: int) -> Detector:
+    if given is None:
+        return Auto(seed=seed)
+    if isinstance(given, str):
+        cls = DETECTORS[given]
+        return cls()
+    require(isinstance(given, Detector), "detector", given, "a detector, its name, or None")
+    return fresh(given, "auto")
+
+
+def _opened(backbone: Backbone | str, device: str | torch.device, half: bool) -> Backbone:
+    if isinstance(backbone, str):
+        network = Backbone.open(backbone, device)
+    elif isinstance(backbone, Backbone):
+        resolve_device(device)
+        network = copy.copy(backbone)
+    else:
+        raise InputError(
+            f"backbone is a {type(backbone).__name__}; wrap a network, outfield.Backbone(network, size=…, mean=…, std=…), or "
+            "name one, such as 'timm:resnet18'"
+        )
+    saving.check_origin(network)
+    if half:
+        network.network = copy.deepcopy(network.network)
+        saving.round_network(network.network)
+    return network
+
+
+def _images(given: ImageSource | PathLike, on_error: str) -> ImageSource:
+    return given if isinstance(given, ImageSource) else open_images(given, on_error=on_error)
+
+
+def _as_it_is(detector: Detector) -> Detector:
+    return detector

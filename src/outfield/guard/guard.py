@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
@@ -14,11 +13,7 @@ from torch.utils.data import DataLoader
 from outfield.backbone.backbone import Backbone
 from outfield.backbone.views import Views
 from outfield.config import require, require_choice, require_number
-from outfield.detectors.auto import Auto
 from outfield.detectors.base import Detector
-from outfield.detectors.members import fresh
-from outfield.detectors.registry import DETECTORS
-from outfield.devices import resolve_device
 from outfield.errors import InputError
 from outfield.features.set import FeatureSet
 from outfield.files.paths import PathLike
@@ -28,7 +23,6 @@ from outfield.guard.judging import Judge
 from outfield.guard.reading import pieces, prepared
 from outfield.guard.running import Runner
 from outfield.guard.verdict import Verdict, Verdicts
-from outfield.images.files import open_images
 from outfield.images.skipped import ON_ERROR
 from outfield.images.source import ImageSource
 from outfield.scores.threshold import Threshold, check_keep
@@ -83,7 +77,7 @@ class Guard:
     @classmethod
     def build(
         cls,
-        backbone: Backbone | str | nn.Module,
+        backbone: Backbone | str,
         images: ImageSource | PathLike,
         held_out: ImageSource | PathLike | None = None,
         *,
@@ -131,36 +125,35 @@ class Guard:
         require(isinstance(half, bool), "half", half, "True or False")
         if most is not None:
             require_number("most", most, least=1, whole=True)
-        model = _detector(detector, int(seed)).to(device)
-        network = _opened(backbone, device, half)
-        source = building.with_network_labels(_images(images, on_error), network.names)
-        held = None if held_out is None else building.with_network_labels(_images(held_out, on_error), network.names)
-        parts = building.divide(source, held, keep, building.chooses(model), int(seed), most)
-        chosen = Views.of(views)
-        fitted = building.fit(
-            network,
-            parts,
-            model,
+        content = building.build(
+            backbone,
+            images,
+            held_out,
+            detector=detector,
             keep=keep,
-            views=chosen,
+            views=Views.of(views),
             seed=int(seed),
-            rounded=saving.rounded if half else _as_it_is,
+            half=half,
+            most=most,
+            device=device,
+            on_error=on_error,
             precision=precision,
             batch_size=batch_size,
             workers=workers,
-            on_error=on_error,
         )
-        if not network.names and source.classes is not None and len(source.classes) == network.classes:
-            network.names = tuple(source.classes)
-        notes = {**fitted.notes, "seed": int(seed)}
+        return cls._of(content)
+
+    @classmethod
+    def _of(cls, content: saving.Content) -> Self:
         return cls(
-            network,
-            fitted.detector,
-            fitted.threshold,
-            views=chosen,
-            precision=precision,
-            half=half,
-            provenance=notes,
+            content.backbone,
+            content.detector,
+            content.threshold,
+            views=content.views,
+            precision=content.precision,
+            half=content.half,
+            provenance=content.provenance,
+            fingerprint=content.fingerprint,
         )
 
     @property
@@ -197,11 +190,10 @@ class Guard:
             FileFormatError: an image is broken, and ``on_error`` is "fail".
             StorageError: a file cannot be read, and ``on_error`` is "fail".
         """
-        if isinstance(x, DataLoader):
-            return Verdicts(
-                [one for batch in x for one in self._several(as_given(_first(batch), normalised), on_error, 0)]
-            )
         require_choice("on_error", on_error, ON_ERROR)
+        if isinstance(x, DataLoader):
+            batches = (as_given(_first(batch), normalised) for batch in x)
+            return Verdicts([one for batch in batches for one in self._several(batch, on_error, 0)])
         given = as_given(x, normalised, on_error)
         if given.single and on_error == "fail":
             return self._single(given)
@@ -221,13 +213,18 @@ class Guard:
         return prepared(self.backbone, given.images.items[0])[0]
 
     def judge_pixels(self, pixels: Tensor, files: Sequence[str | None] | None = None) -> Verdicts:
-        """Verdicts on images that :meth:`prepare` gave, stacked (N, h, w, C)."""
-        found = [
-            one
-            for rows in self._runner.features([pixels], self._fields)
-            for one in self._judge(rows, [None] * len(rows))
-        ]
-        return Verdicts(found if files is None else [_named(one, file) for one, file in zip(found, files, strict=True)])
+        """Verdicts on images that :meth:`prepare` gave, stacked (N, h, w, C).
+
+        Raises:
+            InputError: they are something else.
+        """
+        way = self.backbone.preprocessing
+        right = isinstance(pixels, Tensor) and pixels.dtype == torch.uint8 and pixels.dim() == 4 and len(pixels) > 0
+        if not right or tuple(pixels.shape[1:]) != (*way.size, way.channels):
+            raise InputError(
+                f"judge_pixels takes uint8 (N, {way.size[0]}, {way.size[1]}, {way.channels}), what prepare gives"
+            )
+        return Verdicts([*self._judged(pixels, [None] * len(pixels) if files is None else files)])
 
     def judge(self, features: FeatureSet, files: Sequence[str | None] | None = None) -> Verdicts:
         """Verdicts on rows that the guard's network gave: the fields that the detector needs, and logits.
@@ -240,13 +237,14 @@ class Guard:
         return Verdicts(self._judge(features, [None] * len(features) if files is None else files))
 
     def _single(self, given: Given) -> Verdict:
-        batch = given.images if isinstance(given.images, Tensor) else prepared(self.backbone, _only(given.images))
+        images = given.images
+        batch = self._checked(images) if isinstance(images, Tensor) else prepared(self.backbone, _only(images))
         rows = next(iter(self._runner.features([batch], self._fields)))
         return self._judge(rows, given.files)[0]
 
     def _several(self, given: Given, on_error: str, workers: int | None) -> Iterator[Verdict]:
         if isinstance(given.images, Tensor):
-            yield from self._judged(given.images, given.files)
+            yield from self._judged(self._checked(given.images), given.files)
             return
         start = 0
         for piece in pieces(given.images, self.backbone, self._runner.rows, workers, on_error):
@@ -257,6 +255,14 @@ class Guard:
                 error = piece.errors.get(number)
                 yield next(found) if error is None else Verdict.failed(given.files[number], error)
             start = piece.stop
+
+    def _checked(self, images: Tensor) -> Tensor:
+        """Normalised images, if they have the size that the network is given: many networks would take another, too."""
+        way = self.backbone.preprocessing
+        if tuple(images.shape[1:]) != (way.channels, *way.size):
+            wanted = (way.channels, *way.size)
+            raise InputError(f"normalised images have shape {tuple(images.shape[1:])}; this network takes {wanted}")
+        return images
 
     def _judged(self, batch: Tensor, files: Sequence[str | None]) -> Iterator[Verdict]:
         done = 0
@@ -301,17 +307,7 @@ class Guard:
             FileFormatError: it is truncated, changed, no guard, or of a later version.
             InputError: the network must be given and is not, or is another one.
         """
-        content = saving.load(path, device, network)
-        return cls(
-            content.backbone,
-            content.detector,
-            content.threshold,
-            views=content.views,
-            precision=content.precision,
-            half=content.half,
-            provenance=content.provenance,
-            fingerprint=content.fingerprint,
-        )
+        return cls._of(saving.load(path, device, network))
 
     def __repr__(self) -> str:
         classes = "" if self.backbone.classes is None else f", {self.backbone.classes} classes"
@@ -321,50 +317,8 @@ class Guard:
         )
 
 
-def _detector(given: Detector | str | None, seed: int) -> Detector:
-    if given is None:
-        return Auto(seed=seed)
-    if isinstance(given, str):
-        cls = DETECTORS[given]
-        return cls()
-    require(isinstance(given, Detector), "detector", given, "a detector, its name, or None")
-    return fresh(given, "auto")
-
-
-def _opened(backbone: Backbone | str | nn.Module, device: str | torch.device, half: bool) -> Backbone:
-    if isinstance(backbone, str):
-        network = Backbone.open(backbone, device)
-    elif isinstance(backbone, Backbone):
-        resolve_device(device)
-        network = copy.copy(backbone)
-    else:
-        raise InputError(
-            f"backbone is a {type(backbone).__name__}; wrap a network, outfield.Backbone(network, size=…, mean=…, std=…), or "
-            "name one, such as 'timm:resnet18'"
-        )
-    saving.check_origin(network)
-    if half:
-        network.network = copy.deepcopy(network.network)
-        saving.round_network(network.network)
-    return network
-
-
-def _images(given: ImageSource | PathLike, on_error: str) -> ImageSource:
-    return given if isinstance(given, ImageSource) else open_images(given, on_error=on_error)
-
-
-def _as_it_is(detector: Detector) -> Detector:
-    return detector
-
-
 def _only(images: ImageSource) -> Any:
     return images.items[0] if isinstance(images, Items) else images[0]
-
-
-def _named(verdict: Verdict, file: str | None) -> Verdict:
-    from dataclasses import replace
-
-    return replace(verdict, file=file)
 
 
 def _first(batch: Any) -> Any:
