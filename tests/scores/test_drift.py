@@ -337,3 +337,26 @@ def test_many_threads_lose_nothing():
     state = drift.state()
     assert state["seen"] == int(state["counts"].sum()) == int(state["histogram"].sum()) == 1600
     assert state["ood"] == sum(int(drift.threshold.is_ood(scores).sum()) for scores in work)
+
+
+def test_equal_scores_one_at_a_time_are_all_at_once():
+    rule = of.Threshold.fit(np.arange(60) % 3)
+    one, many = of.Drift(rule), of.Drift(rule)
+    for score in np.arange(50) % 3:
+        one.update(score)
+    many.update(np.arange(50) % 3)
+    assert torch.equal(one.state()["counts"], many.state()["counts"])
+    assert one.summary()["log_wealth"] == pytest.approx(many.summary()["log_wealth"])
+
+
+def test_the_limit_itself_is_an_alarm(monkeypatch):
+    monkeypatch.setattr(module, "play", lambda stakes, count, numbers: (stakes, np.array([-math.log(0.01)])))
+    assert of.Drift(alpha=0.01).update_p_values(0.5)
+
+
+def test_counts_below_zero_are_refused():
+    drift = of.Drift(calibration=3)
+    drift.update_p_values([0.25, 0.5])
+    for name, wrong in (("counts", [3, -1, 0, 0]), ("histogram", [3, -1, *[0] * 18])):
+        with pytest.raises(of.InputError, match=name):
+            of.Drift.of_state({**drift.state(), name: torch.tensor(wrong)})
