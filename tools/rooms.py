@@ -14,6 +14,9 @@ from pathlib import Path
 CORE = {*sys.stdlib_module_names, "torch", "numpy", "safetensors", "outfield"}
 ROOMS = {
     "timm": ("backbone", "classifier"),
+    "transformers": ("backbone",),
+    "onnx": ("backbone",),
+    "onnxruntime": ("backbone",),
     "huggingface_hub": ("backbone",),
     "torchvision": ("images", "backbone", "classifier"),
     "PIL": ("images", "backbone", "classifier"),

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from outfield.backbone.architectures import LIBRARIES
 from outfield.backbone.extraction import Extraction
-from outfield.backbone.given import adapted, plain
+from outfield.backbone.given import NAMES, adapted, plain
 from outfield.backbone.input import Input, as_tuple, check_names, shown_numbers
 from outfield.backbone.labels import check_names as refuse_other_names
 from outfield.backbone.labels import fitting
@@ -26,10 +26,19 @@ from outfield.backbone.origin import Origin
 from outfield.backbone.perturb import Perturb
 from outfield.backbone.preprocessing import TENSOR, Preprocessing
 from outfield.backbone.views import Views
-from outfield.backbone.weights import PICKLES, Trained, Weights, from_library, from_our_file, from_weights
+from outfield.backbone.weights import (
+    PICKLES,
+    Trained,
+    Weights,
+    from_hugging_face,
+    from_library,
+    from_onnx,
+    from_our_file,
+    from_weights,
+)
 from outfield.config import require, require_choice, require_number
 from outfield.devices import resolve_device
-from outfield.errors import InputError, MissingFieldError, OutfieldWarning, UnknownNameError
+from outfield.errors import FileFormatError, InputError, MissingFieldError, OutfieldWarning, UnknownNameError
 from outfield.features.about import NETWORK, network_text
 from outfield.features.set import FeatureSet
 from outfield.files import atomic, storage
@@ -39,6 +48,8 @@ from outfield.progress import bar
 
 __all__ = ["Backbone", "Odin", "accuracy"]
 
+EXPORTED = (".pt2", ".ep")
+"""Endings of files of torch.export: example inputs and some weights are pickles, which torch reads with all their code."""
 ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 """Where in memory a thing lies, as ``repr`` of a function has it: another place in each process."""
 
@@ -183,11 +194,26 @@ class Backbone:
 
         Args:
             spec: ``FILE.safetensors`` that ``outfield train`` wrote; ``timm:NAME`` or ``torchvision:NAME`` with the library's
-                weights; ``timm:NAME@FILE.safetensors`` or ``torchvision:NAME@FILE.safetensors`` with others.
-            device: where to run; "auto" for a GPU where there is one.
-            settings: others of :meth:`named`.
+                weights; ``timm:NAME@FILE.safetensors`` or ``torchvision:NAME@FILE.safetensors`` with others; ``hf:FOLDER`` for an
+                image classifier that transformers wrote (extra ``hf``); ``FILE.onnx`` (extra ``onnx``; without gradients).
+            device: where to run; "auto" for a GPU where there is one. ONNX runs on the CPU.
+            settings: others of :meth:`named`; of ``hf:`` and ``.onnx`` the preprocessing and the head.
+
+        Raises:
+            UnknownNameError: it is none of these.
+            OutfieldError: the network cannot be read or built.
         """
         require(isinstance(spec, str), "spec", spec, "a text such as FILE.safetensors or timm:NAME")
+        if spec.startswith("hf:"):
+            return cls._adapted(from_hugging_face(spec.removeprefix("hf:")), device, settings)
+        if spec.lower().endswith(".onnx"):
+            return cls._of_onnx(spec, device, settings)
+        if spec.lower().endswith(EXPORTED):
+            raise FileFormatError(
+                f"{spec} would have to be unpickled, as torch.export.load does, which can run any code; export it to ONNX "
+                "(torch.onnx.export) and open that, or load it where you trust it and give the module in Python: "
+                "Backbone(torch.export.load(...).module(), head=..., preprocessing=...)"
+            )
         if spec.partition(":")[0] in LIBRARIES:
             architecture, at, path = spec.partition("@")
             if at and not path:
@@ -196,12 +222,37 @@ class Backbone:
             return cls.named(architecture, device=device, **given, **settings)
         if not spec.endswith((".safetensors", *PICKLES)) and not os.path.isfile(spec):
             raise UnknownNameError(
-                f"{spec!r} is no backbone; write FILE.safetensors, timm:NAME, timm:NAME@FILE.safetensors, or the same with "
-                "torchvision:"
+                f"{spec!r} is no backbone; write FILE.safetensors, timm:NAME, timm:NAME@FILE.safetensors, the same with "
+                "torchvision:, hf:FOLDER, or FILE.onnx"
             )
         if settings:
             raise InputError(f"{spec} carries its settings with it; {', '.join(settings)} cannot be given")
         return cls.load(spec, device)
+
+    @classmethod
+    def _adapted(cls, trained: Trained, device: str | torch.device, settings: dict[str, Any]) -> Self:
+        """A network of a file or folder, with the preprocessing and head that are given."""
+        given = {name: settings.pop(name, None) for name in NAMES}
+        whole, head = settings.pop("preprocessing", None), settings.pop("head", trained.head)
+        if settings:
+            raise InputError(f"{trained.name} has no setting {', '.join(settings)}; give {', '.join(NAMES)} or head")
+        expects = _given(trained.expects, whole, given)
+        return cls._of(trained._replace(expects=expects), resolve_device(device), head=head)
+
+    @classmethod
+    def _of_onnx(cls, spec: str, device: str | torch.device, settings: dict[str, Any]) -> Self:
+        trained, size, channels = from_onnx(spec)
+        if size is not None and not any(settings.get(name) for name in ("size", "crop", "preprocessing")):
+            settings = {**settings, "size": size}
+        made = cls._adapted(trained, device, settings)
+        way = made.preprocessing
+        if way.channels != channels or (size is not None and way.size != size):
+            height, width = size or way.size
+            raise InputError(
+                f"{spec} takes images of {height} × {width} with {channels} channels, but its preprocessing gives "
+                f"{way.size[0]} × {way.size[1]} with {way.channels}"
+            )
+        return made
 
     @property
     def input(self) -> Input:
@@ -315,6 +366,12 @@ class Backbone:
         if odin is not None and perturb is not None:
             raise InputError(
                 "odin and perturb both move the images, each in its own way; extract twice, with one of them each"
+            )
+        if (odin is not None or perturb is not None) and not getattr(self.network, "gives_gradients", True):
+            asked = "odin" if odin is not None else "perturb"
+            raise InputError(
+                f"{asked} needs gradients, which {self.name} does not give: ONNX Runtime only runs forward; choose "
+                "detectors that need none, or give the network as a module"
             )
         require(labels is None or isinstance(labels, bool | np.bool_), "labels", labels, "True, False or None")
         require(isinstance(stages, bool | np.bool_), "stages", stages, "True or False")

@@ -103,5 +103,21 @@ def _from_library(settings: Mapping[str, Any], state: Mapping[str, Tensor], sour
     return network
 
 
-KINDS: dict[str, Kind] = {"library": Kind(_from_library, state_of)}
+def _from_hugging_face(settings: Mapping[str, Any], state: Mapping[str, Tensor], source: str) -> nn.Module:
+    from outfield.backbone import hugging_face
+
+    return hugging_face.build(settings, state, source)
+
+
+def _from_onnx(settings: Mapping[str, Any], state: Mapping[str, Tensor], source: str) -> nn.Module:
+    from outfield.backbone import onnx_network
+
+    return onnx_network.build(settings, state, source)
+
+
+KINDS: dict[str, Kind] = {
+    "library": Kind(_from_library, state_of),
+    "hf": Kind(_from_hugging_face, state_of),
+    "onnx": Kind(_from_onnx, lambda network: {"model": state_of(network)["model"]}),
+}
 """Every kind of network that can be built again, by name."""

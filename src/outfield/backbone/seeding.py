@@ -57,19 +57,23 @@ class Seeded(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
         if torch.Tag.nondeterministic_seeded in func.tags and kwargs.get("generator") is None:
-            taking = _with_generator(func)
-            if taking is not None:
+            taking, device = _with_generator(func), _device(args, kwargs)
+            if taking is not None and device.type != "meta":  # where there are no numbers to be drawn
                 self.drew = True
-                kwargs["generator"] = self._generator(args, kwargs)
+                kwargs["generator"] = self._generator(device)
                 return taking(*args, **kwargs)
         return func(*args, **kwargs)
 
-    def _generator(self, args: Any, kwargs: Any) -> torch.Generator:
-        first = next((value for value in args if isinstance(value, Tensor)), None)
-        device = torch.device(kwargs.get("device") or "cpu") if first is None else first.device
+    def _generator(self, device: torch.device) -> torch.Generator:
         if device not in self._generators:
             self._generators[device] = torch.Generator(device).manual_seed(self.seed)
         return self._generators[device]
+
+
+def _device(args: Any, kwargs: Any) -> torch.device:
+    """Where an operation makes its result."""
+    first = next((value for value in args if isinstance(value, Tensor)), None)
+    return torch.device(kwargs.get("device") or "cpu") if first is None else first.device
 
 
 def _with_generator(func: Any) -> Any:

@@ -19,6 +19,7 @@ from outfield.errors import FileFormatError, InputError
 from outfield.extras import library
 from outfield.files import atomic, storage
 from outfield.files.headers import NAME
+from outfield.files.paths import as_path
 from outfield.files.tensors import find_tensors
 
 PICKLES = (".pt", ".pth", ".bin", ".ckpt", ".pkl")
@@ -33,11 +34,12 @@ class Trained(NamedTuple):
     """A network on the CPU, how it takes images, what to call it and its classes, and how it is built again."""
 
     network: nn.Module
-    expects: Preprocessing
+    expects: Preprocessing | None
     name: str
     classes: int | None = None
     names: tuple[str, ...] = ()
     origin: Origin | None = None
+    head: str | None = None
 
 
 def from_our_file(path: atomic.PathLike, **asked: Any) -> Trained:
@@ -111,6 +113,27 @@ def from_library(architecture: str) -> Trained:
     origin = _origin(architecture, network, small=False)
     expects = library_preprocessing(architecture, network)
     return Trained(network.eval(), expects, architecture.removeprefix("timm:"), origin=origin)
+
+
+def from_hugging_face(folder: str) -> Trained:
+    """An image classifier in a folder as transformers writes it; see :mod:`outfield.backbone.hugging_face`."""
+    from outfield.backbone import hugging_face
+
+    path = as_path(folder, "the folder behind hf:")
+    network, config = hugging_face.read_network(path)
+    names = hugging_face.class_names(config)
+    expects, origin = hugging_face.read_preprocessing(path), Origin("hf", {"config": config})
+    return Trained(network, expects, path.resolve().name, len(names) or None, names, origin)
+
+
+def from_onnx(file: str) -> tuple[Trained, tuple[int, int] | None, int]:
+    """A classifier in an ONNX file, and the height and width (None where they are free) and channels of its images."""
+    from outfield.backbone.onnx_network import Given, OnnxNetwork, read_model
+
+    path = as_path(file, "the network")
+    network = OnnxNetwork(read_model(path), str(path)).eval()
+    head = "head" if isinstance(network.head, Given) else None
+    return Trained(network, None, path.stem, origin=Origin("onnx"), head=head), network.size, network.channels
 
 
 def library_preprocessing(architecture: str, network: nn.Module) -> Preprocessing:

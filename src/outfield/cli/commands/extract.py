@@ -23,7 +23,6 @@ from outfield.cli.sources import (
     image_files,
     preprocessing_settings,
 )
-from outfield.config import require_choice
 from outfield.errors import InputError
 from outfield.percent import percent
 from outfield.progress import bar
@@ -37,7 +36,9 @@ from outfield.progress import bar
 def extract(
     backbone: Annotated[
         str,
-        typer.Argument(help=r"A file of outfield train, or timm:NAME\[@WEIGHTS.safetensors], torchvision:NAME\[@…]."),
+        typer.Argument(
+            help=r"A file of outfield train, timm:NAME\[@WEIGHTS.safetensors], torchvision:NAME\[@…], hf:FOLDER or FILE.onnx."
+        ),
     ],
     images: Annotated[str, typer.Argument(help="A folder of images, .npz, or a data set's name with --data.")],
     output: Annotated[Path, typer.Option("--out", "-o", help="Where the features go (.safetensors or .npz).")],
@@ -84,6 +85,7 @@ def extract(
 
     from outfield.backbone.backbone import Backbone, Odin, accuracy
     from outfield.backbone.views import Views
+    from outfield.config import require_choice
     from outfield.images.files import open_images
     from outfield.images.finding import find
     from outfield.images.skipped import ON_ERROR

@@ -1,0 +1,197 @@
+"""A classifier in an ONNX file, run by ONNX Runtime, as a module: features come out of its graph, its last layer is ours.
+
+It gives no gradients. It runs on the CPU wherever the images are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from outfield.backbone.onnx_graph import Graph, examined
+from outfield.errors import FileFormatError, InputError, OutfieldError, StorageError
+from outfield.extras import library
+from outfield.files.opened import open_to_read
+
+MODEL = "model"
+LARGEST = 2**31 - 1
+"""Bytes of a model with its weights: what a message of ONNX can hold."""
+TOLERANCE = 1e-3
+"""By how much logits of our last layer may differ from the file's, relative to the largest."""
+
+
+class Given(nn.Module):
+    """The place of the last layer where its numbers are not known: features go in, and the file's own logits come out."""
+
+    def forward(self, features: Tensor, logits: Tensor) -> Tensor:
+        """The logits."""
+        return logits
+
+
+class OnnxNetwork(nn.Module):
+    """The network of an ONNX model.
+
+    Args:
+        content: The model, with all of its weights.
+        source: Where it comes from, for errors.
+
+    Raises:
+        FileFormatError: It is broken, or its graph cannot be run.
+        InputError: It is no image classifier whose features can be found.
+        MissingExtraError: onnx or ONNX Runtime are not installed.
+    """
+
+    gives_gradients = False
+
+    def __init__(self, content: bytes, source: str) -> None:
+        super().__init__()
+        self.register_buffer(MODEL, torch.from_numpy(np.frombuffer(content, np.uint8).copy()))
+        model = _parsed(content, source)
+        self.graph: Graph = examined(model, source)
+        self.head: nn.Module = Given()
+        layer = self.graph.layer
+        if layer is not None:
+            self.head = nn.Linear(layer.weight.shape[1], layer.weight.shape[0], bias=layer.bias is not None)
+            with torch.no_grad():
+                self.head.weight.copy_(torch.from_numpy(layer.weight))
+                if layer.bias is not None:
+                    self.head.bias.copy_(torch.from_numpy(layer.bias))
+            self.head.requires_grad_(False)
+        self._session = _session(model, self.graph, source)
+        self._check(source)
+
+    @property
+    def size(self) -> tuple[int, int] | None:
+        """Height and width of the images that it takes, where they are fixed."""
+        height, width = self.graph.shape[2:]
+        return None if height is None or width is None else (height, width)
+
+    @property
+    def channels(self) -> int:
+        """Of the images that it takes."""
+        return int(self.graph.shape[1] or 3)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits (N, K) of images (N, C, H, W)."""
+        wanted = [self.graph.features] if self.graph.layer is not None else [self.graph.features, self.graph.logits]
+        found = [torch.from_numpy(array).to(images.device) for array in self._run(images, wanted)]
+        logits: Tensor = self.head(*found)
+        return logits
+
+    def _run(self, images: Tensor, wanted: list[str]) -> list[np.ndarray]:
+        pixels: np.ndarray = (
+            images.detach().to("cpu", torch.float32).contiguous().numpy().astype(self.graph.kind, copy=False)
+        )
+        rows = self.graph.shape[0] or len(pixels)
+        pieces = [self._piece(pixels[start : start + rows], rows, wanted) for start in range(0, len(pixels), rows)]
+        return [np.concatenate(parts).astype(np.float32, copy=False) for parts in zip(*pieces, strict=True)]
+
+    def _piece(self, pixels: np.ndarray, rows: int, wanted: list[str]) -> list[np.ndarray]:
+        """Of a network for a fixed number of images, too few are filled up."""
+        count = len(pixels)
+        if count < rows:
+            pixels = np.concatenate([pixels, np.zeros((rows - count, *pixels.shape[1:]), pixels.dtype)])
+        return [array[:count] for array in self._session.run(wanted, {self.graph.image: pixels})]
+
+    def _check(self, source: str) -> None:
+        """Run it once, and compare our last layer with the file's."""
+        height, width = self.size or (224, 224)
+        images = torch.rand(2, self.channels, height, width, generator=torch.Generator().manual_seed(0))
+        try:
+            features, logits = self._run(images, [self.graph.features, self.graph.logits])
+        except Exception as error:  # of ONNX Runtime
+            raise FileFormatError(f"{source} cannot be run: {str(error).splitlines()[0][:300]}") from error
+        if features.ndim != 2 or logits.ndim != 2:
+            raise InputError(
+                f"{source} gives features of shape {features.shape} and logits of shape {logits.shape}; both must have a row for "
+                "each image: export it with outputs that are called features and logits"
+            )
+        if isinstance(self.head, nn.Linear):
+            ours = self.head(torch.from_numpy(features)).numpy()
+            if not np.allclose(ours, logits, rtol=0, atol=TOLERANCE * max(1.0, float(np.abs(logits).max()))):
+                raise InputError(
+                    f"the last layer of {source} does not give its logits; name its outputs features and logits"
+                )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> OnnxNetwork:
+        return OnnxNetwork(content_of(self), "a copy")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return OnnxNetwork, (content_of(self), "a copy")
+
+
+def content_of(network: nn.Module) -> bytes:
+    """The model of an :class:`OnnxNetwork` as bytes."""
+    content: Tensor = getattr(network, MODEL)
+    return content.cpu().numpy().tobytes()
+
+
+def read_model(path: Path) -> bytes:
+    """An ONNX model as bytes, with weights that lie in files beside it.
+
+    Raises:
+        StorageError: It cannot be read.
+        FileFormatError: It is no such model, or weights lie outside of its folder.
+        InputError: It is too large.
+    """
+    with open_to_read(path) as file:
+        content = file.read(LARGEST + 1)
+    if len(content) > LARGEST:
+        raise InputError(f"{path} is too large: a model may have {LARGEST:,} bytes")
+    model = _parsed(content, str(path))
+    helper = library("onnx.external_data_helper", extra="onnx")
+    if not any(helper.uses_external_data(tensor) for tensor in model.graph.initializer):
+        return content
+    try:
+        helper.load_external_data_for_model(model, str(path.parent))
+        return bytes(model.SerializeToString())
+    except OSError as error:
+        raise StorageError(f"cannot read the weights of {path}: {error}") from error
+    except Exception as error:  # of protobuf and of onnx's own checks
+        raise FileFormatError(f"the weights of {path} cannot be read: {str(error).splitlines()[0][:300]}") from error
+
+
+def build(settings: Mapping[str, Any], state: Mapping[str, Tensor], source: str) -> nn.Module:
+    """The network whose model is kept as a tensor.
+
+    Raises:
+        FileFormatError: There is none.
+    """
+    if set(state) != {MODEL} or state[MODEL].dtype != torch.uint8 or state[MODEL].dim() != 1:
+        raise FileFormatError(f"{source} holds no ONNX model")
+    return OnnxNetwork(state[MODEL].cpu().numpy().tobytes(), source)
+
+
+def _parsed(content: bytes, source: str) -> Any:
+    onnx = library("onnx", extra="onnx")
+    try:
+        model = onnx.load_model_from_string(content)
+        if not model.graph.node:
+            raise FileFormatError(f"{source} is no ONNX model: it has no graph")
+    except OutfieldError:
+        raise
+    except Exception as error:  # of protobuf
+        raise FileFormatError(f"{source} is no ONNX model: {str(error).splitlines()[0][:300]}") from error
+    return model
+
+
+def _session(model: Any, graph: Graph, source: str) -> Any:
+    """A session that gives features and logits, whatever the model's outputs were."""
+    onnx, runtime = library("onnx", extra="onnx"), library("onnxruntime", extra="onnx")
+    changed = onnx.ModelProto()
+    changed.CopyFrom(model)
+    del changed.graph.output[:]
+    for name in dict.fromkeys((graph.features, graph.logits)):
+        changed.graph.output.append(onnx.helper.make_empty_tensor_value_info(name))
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    options.log_severity_level = 3
+    try:
+        return runtime.InferenceSession(changed.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # of ONNX Runtime
+        raise FileFormatError(f"{source} cannot be run: {str(error).splitlines()[0][:300]}") from error
