@@ -402,3 +402,22 @@ def test_exported_programs_would_have_to_be_unpickled(tmp_path, ending):
 def test_unknown_words_are_told_what_is_known():
     with pytest.raises(of.UnknownNameError, match=r"hf:FOLDER, or FILE\.onnx"):
         of.Backbone.open("something")
+
+
+def test_weights_of_a_folder_that_are_not_finite(folder):
+    from safetensors.torch import load_file, save_file
+
+    state = load_file(folder / "model.safetensors")
+    state["classifier.bias"][0] = float("inf")
+    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(of.FileFormatError, match=r"not finite, in classifier\.bias"):
+        of.Backbone.open(f"hf:{folder}", device="cpu")
+
+
+def test_weights_of_a_folder_in_half_precision(folder):
+    config = transformers.AutoConfig.from_pretrained(folder)
+    network = transformers.AutoModelForImageClassification.from_pretrained(folder, config=config).half()
+    network.save_pretrained(folder)
+    backbone = of.Backbone.open(f"hf:{folder}", device="cpu")
+    assert {value.dtype for value in backbone.network.parameters()} == {torch.float32}
+    assert torch.equal(backbone.network.classifier.weight, network.classifier.weight.float())
