@@ -17,7 +17,7 @@ from outfield.detectors.base import Detector
 from outfield.errors import InputError
 from outfield.features.set import FeatureSet
 from outfield.files.paths import PathLike
-from outfield.guard import building, saving
+from outfield.guard import saving
 from outfield.guard.inputs import Given, Items, as_given
 from outfield.guard.judging import Judge
 from outfield.guard.reading import pieces, prepared
@@ -125,6 +125,8 @@ class Guard:
         require(isinstance(half, bool), "half", half, "True or False")
         if most is not None:
             require_number("most", most, least=1, whole=True)
+        from outfield.guard import building  # who only checks images needs no candidates to choose from
+
         content = building.build(
             backbone,
             images,
