@@ -52,13 +52,14 @@ def test_it_chooses_writes_and_tells(files):
         *expected.weights
     }
     rows = list(csv.DictReader((files / "trials.csv").open()))
-    assert len(rows) == len(expected.trials)
-    assert rows[0]["members"] == " + ".join(expected.best.members)
-    assert float(rows[0]["turned"]) == pytest.approx(expected.best.fpr95["turned"])
+    assert len(rows) == 1 + len(expected.trials)
+    assert [row["members"] for row in rows[:2]] == [in_words(expected), " + ".join(expected.best.members)]
+    for row, trial in zip(rows[:2], (expected.chosen, expected.best), strict=True):
+        assert float(row["turned"]) == pytest.approx(trial.fpr95["turned"])
+        assert (float(row["mean"]), float(row["loss"])) == pytest.approx((trial.mean, trial.loss))
     assert float(rows[-1]["real svhn"]) == pytest.approx(expected.trials[-1].real["svhn"])
-    assert float(rows[0]["mean"]) == pytest.approx(expected.best.mean)
     assert (files / "choice.png").read_bytes().startswith(b"\x89PNG")
-    assert f"of {len(rows)} sums" in done.stderr
+    assert f"by {len(expected.trials)} sums" in done.stderr
 
 
 @pytest.mark.parametrize(
