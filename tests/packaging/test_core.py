@@ -10,7 +10,8 @@ import pytest
 from tests.helpers.samples import make_set
 
 BLOCKED = ("torchvision", "timm", "huggingface_hub", "PIL", "scipy", "matplotlib", "jinja2", "sklearn", "threadpoolctl",
-           "pyarrow", "faiss", "lmdb", "pandas", "psutil", "triton", "pytest", "hypothesis", "pyod", "pytorch_ood")  # fmt: skip
+           "pyarrow", "faiss", "lmdb", "pandas", "psutil", "triton", "pytest", "hypothesis", "pyod", "pytorch_ood",
+           "onnx", "onnxruntime", "onnxscript", "mlflow")  # fmt: skip
 BLOCK = f"import sys\nsys.modules.update(dict.fromkeys({BLOCKED!r}))\n"
 
 LIBRARY = """

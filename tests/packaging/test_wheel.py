@@ -56,15 +56,16 @@ def test_all_is_every_extra_that_a_user_may_want():
         "dev",
         "bench",
         "docs",
-        "pyod",  # whoever wants these two adapters has their libraries, of which pyod brings numba
+        "pyod",  # whoever wants these adapters has their libraries, of which pyod brings numba
         "pytorch-ood",
+        "mlflow",
     }
 
 
 def test_every_library_that_is_imported_belongs_to_an_extra():
     """The names that the rooms ask for are those that pyproject.toml installs."""
     installed_by = {"timm": "images", "huggingface_hub": "images", "torchvision": "images", "PIL": "images", "scipy": "images",
-                    "transformers": "hf", "onnx": "onnx", "onnxruntime": "onnx",
+                    "transformers": "hf", "onnx": "onnx", "onnxruntime": "onnx", "mlflow": "mlflow",
                     "lmdb": "lsun", "pyarrow": "tables", "pandas": "tables", "faiss": "faiss",
                     "threadpoolctl": "report", "matplotlib": "report", "jinja2": "report"}  # fmt: skip
     asked = {}

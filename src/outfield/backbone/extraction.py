@@ -142,7 +142,7 @@ class Extraction:
         """One piece, or None if memory ended."""
         try:
             with arithmetic(self.device, half), self._random or contextlib.nullcontext():
-                fields = self._fields(pixels)
+                fields = self.fields(pixels)
             if self._random is not None and not self._random.drew:
                 self._random = None  # a network that draws does so in its first pass
             finite = torch.stack([value.isfinite().all() for value in fields.values()]).all()
@@ -163,8 +163,8 @@ class Extraction:
                 ) from error
         return None  # outside of the handler, which would hold on to the memory
 
-    def _fields(self, pixels: Tensor) -> Fields:
-        """Every field of a batch: the mean over its views."""
+    def fields(self, pixels: Tensor) -> Fields:
+        """Every field of a batch, on the device: the mean over its views. :meth:`run` is what to call; an export traces this."""
         total: Fields = {}
         for view in self.views.each(self._prepared(pixels)):
             fields = self._fields_of(view)

@@ -100,7 +100,7 @@ def _readings(
 
 def is_pooled(tensor: Tensor) -> bool:
     """Whether there is one position only: (N, D), (N, D, 1, 1), (N, 1, D) …"""
-    return tensor.dim() >= 2 and tensor.numel() == len(tensor) * max(tensor.shape[1:])
+    return tensor.dim() >= 2 and tensor.numel() == tensor.shape[0] * max(tensor.shape[1:])
 
 
 def tolerance(exact: bool) -> float:

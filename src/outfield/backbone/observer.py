@@ -53,7 +53,7 @@ def logits_of(output: Any, rows: int) -> Tensor:
 def _are_logits(found: Any, rows: int) -> bool:
     if not isinstance(found, Tensor) or found.layout != torch.strided or found.device.type == "meta":
         return False
-    return found.dim() == 2 and len(found) == rows and found.shape[1] > 0 and found.is_floating_point()
+    return found.dim() == 2 and found.shape[0] == rows and found.shape[1] > 0 and found.is_floating_point()
 
 
 class Observer:
@@ -90,7 +90,7 @@ class Observer:
         if self._taps is None:
             return self._search(images)
         with self._taps.listening() as caught:
-            logits = logits_of(self.network(images), len(images))
+            logits = logits_of(self.network(images), images.shape[0])  # which, unlike len, may stay open in an export
         if caught.features is None or not self._taps.is_complete(caught):
             raise self._other_way()
         stages = tuple(caught.stages[place.module] for place in self._taps.stages)

@@ -132,6 +132,6 @@ def zoomed(images: Tensor, factor: float) -> Tensor:
     """Images (N, C, H, W) enlarged about the middle, in the same size, by bilinear interpolation; reflected outside."""
     scale = torch.tensor([[1 / factor, 0.0, 0.0], [0.0, 1 / factor, 0.0]], device=images.device, dtype=torch.float32)
     with torch.autocast(images.device.type, enabled=False):
-        grid = functional.affine_grid(scale.expand(len(images), 2, 3), list(images.shape), align_corners=False)
+        grid = functional.affine_grid(scale.expand(images.shape[0], 2, 3), list(images.shape), align_corners=False)
         found = functional.grid_sample(images.float(), grid, "bilinear", "reflection", align_corners=False)
     return found.to(images.dtype)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from outfield.backbone.backbone import Backbone
+from outfield.backbone.extraction import Extraction
 from outfield.backbone.views import Views
 from outfield.config import require, require_choice, require_number
 from outfield.detectors.base import Detector
@@ -167,6 +168,11 @@ class Guard:
     def members(self) -> tuple[str, ...]:
         """Names of the detector's members; its own name where it has none."""
         return self._judge.members
+
+    @property
+    def extraction(self) -> Extraction:
+        """The way through the network, which knows where to look into it."""
+        return self._runner.extraction
 
     @property
     def device(self) -> torch.device:

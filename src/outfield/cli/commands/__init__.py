@@ -1,7 +1,7 @@
 """The commands, one file each, in the order of ``outfield --help``."""
 
 # isort: off
-from outfield.cli.commands import guard
+from outfield.cli.commands import guard, export
 from outfield.cli.commands import detectors, fit, choose, score, evaluate, drift
 from outfield.cli.commands import train, extract, stand_ins, benchmark, report
 from outfield.cli.commands import toy, demo
@@ -14,6 +14,7 @@ __all__ = [
     "detectors",
     "drift",
     "evaluate",
+    "export",
     "extract",
     "fit",
     "guard",

@@ -1,0 +1,170 @@
+"""A guard as one PyTorch module: from pixels, or from the network's fields, to score, p-value, verdict and class.
+
+It is what ``torch.export`` traces. The network is looked into as everywhere else, by :class:`outfield.backbone.extraction`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from outfield.adapters.scoring import scorer
+from outfield.backbone.undisturbed import undisturbed
+from outfield.errors import InputError
+from outfield.guard.guard import Guard
+
+INPUTS = ("pixels", "normalised", "features")
+"""What goes in: bytes (N, h, w, C), normalised images (N, C, h, w), or the fields that the detector scores."""
+EXAMPLES = 3
+"""Images that a graph is traced with; what it computes does not depend on how many they are."""
+
+FIXED = "len(images) in a network fixes their number, images.shape[0] does not; "
+
+
+class Decision(nn.Module):
+    """From scores (N,) to p-values (N,), float32, and verdicts (N,).
+
+    Args:
+        reference: held-out scores (n,), float64.
+        value: the threshold.
+    """
+
+    def __init__(self, reference: Tensor, value: float) -> None:
+        super().__init__()
+        self.reference: Tensor
+        self.value: Tensor
+        self.register_buffer("reference", reference)
+        self.register_buffer("value", torch.tensor(value, dtype=torch.float64))
+
+    def forward(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """(1 + #{i : s_i ≥ s}) / (n + 1), and whether s is above the threshold; NaN is."""
+        wide = scores.double()
+        at_least = (self.reference[None, :] >= wide[:, None]).sum(1)
+        return ((1 + at_least).double() / (1 + self.reference.shape[0])).float(), ~(wide <= self.value)
+
+
+class FieldsGraph(nn.Module):
+    """From the fields that a guard's detector needs, (N, D) each, in their order, to score, p-value and verdict.
+
+    Args:
+        guard: on the CPU.
+    """
+
+    outputs = ("score", "p_value", "is_ood")
+
+    def __init__(self, guard: Guard) -> None:
+        super().__init__()
+        self.names = guard.detector.needs_to_score
+        self.decision = Decision(guard.threshold.reference, guard.threshold.value)
+        self._score = scorer(guard.detector)
+
+    def forward(self, *fields: Tensor) -> tuple[Tensor, ...]:
+        """Score, p-value and verdict (N,) each."""
+        scores = self._score(dict(zip(self.names, fields, strict=True)))
+        return scores, *self.decision(scores)
+
+
+class ImagesGraph(nn.Module):
+    """From images to score, p-value, verdict and class.
+
+    Args:
+        guard: on the CPU.
+    """
+
+    outputs = ("score", "p_value", "is_ood", "label")
+
+    def __init__(self, guard: Guard) -> None:
+        super().__init__()
+        self.network = guard.backbone.network
+        self.rest = FieldsGraph(guard)
+        self._fields = guard.extraction.fields
+
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+        """Score, p-value, verdict and number of the class (N,) each, of bytes (N, h, w, C) or floats (N, C, h, w)."""
+        fields = self._fields(images)
+        return *self.rest(*(fields[name] for name in self.rest.names)), fields["logits"].argmax(1)
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A guard that was traced.
+
+    Attributes:
+        program: a ``torch.export.ExportedProgram`` for any number of images.
+        inputs: names of what goes in.
+        outputs: names of what comes out.
+        examples: inputs, all with the same number of rows, at least 1; :meth:`expected` are their outputs.
+        expected: outputs of PyTorch for them.
+    """
+
+    program: Any
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    examples: tuple[Tensor, ...]
+    expected: tuple[Tensor, ...]
+
+
+def traced(guard: Guard, takes: str = "pixels") -> Traced:
+    """Trace a guard.
+
+    Args:
+        guard: on the CPU, of a network that runs in float32.
+        takes: one of :data:`INPUTS`.
+
+    Raises:
+        InputError: it is on another device or of another precision, or its detector or network cannot be traced.
+    """
+    _check(guard, takes)
+    pixels = _noise(guard)
+    with torch.no_grad(), undisturbed(guard.backbone.network):
+        if takes == "features":
+            graph: FieldsGraph | ImagesGraph = FieldsGraph(guard)
+            known, inputs = guard.extraction.fields(pixels), guard.detector.needs_to_score
+            examples = tuple(known[name].contiguous() for name in inputs)
+        else:
+            graph, inputs = ImagesGraph(guard), ("pixels" if takes == "pixels" else "images",)
+            examples = (pixels if takes == "pixels" else _normalised(guard, pixels),)
+        # Once before it is traced: what a detector makes when it is first asked, and keeps, must not be made of stand-ins.
+        expected = graph.eval()(*examples)
+        rows = {0: torch.export.Dim("N", min=1, max=2**30)}
+        shapes = (tuple(rows for _ in examples),) if takes == "features" else (rows,)
+        try:
+            program = torch.export.export(graph, examples, dynamic_shapes=shapes, strict=False)
+        except Exception as error:  # a network may be anybody's
+            said = " ".join(str(error).split())
+            raise InputError(
+                f"{guard.backbone.name} with {type(guard.detector).__name__} cannot be traced by torch.export: "
+                f"{type(error).__name__}: {said:.300}; {FIXED if 'specialized' in said else ''}--features-only exports the "
+                "detector without the network"
+            ) from error
+    return Traced(program, inputs, graph.outputs, examples, tuple(expected))
+
+
+def _check(guard: Guard, takes: str) -> None:
+    if guard.device.type != "cpu":
+        raise InputError(
+            f"the guard is on {guard.device}; load it on the CPU to export it: Guard.load(path, device='cpu')"
+        )
+    if guard.precision not in ("float32", "auto"):
+        raise InputError(
+            f"the guard's network runs in {guard.precision}, but exported graphs run in float32, whose scores are others; build "
+            "it with precision='float32'"
+        )
+    if takes != "features" and not getattr(guard.backbone.network, "gives_gradients", True):
+        raise InputError(
+            f"{guard.backbone.name} is itself an ONNX file, which is not traced; export the detector alone (--features-only, in "
+            "Python takes='features') and run it behind that file"
+        )
+
+
+def _normalised(guard: Guard, pixels: Tensor) -> Tensor:
+    return guard.backbone.input.preparation(torch.device("cpu"), torch.float32, torch.contiguous_format)(pixels)
+
+
+def _noise(guard: Guard) -> Tensor:
+    height, width = guard.backbone.input.size
+    shape = (EXAMPLES, height, width, len(guard.backbone.input.mean))
+    return torch.randint(0, 256, shape, generator=torch.Generator().manual_seed(1), dtype=torch.uint8)

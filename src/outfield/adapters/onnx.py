@@ -1,0 +1,198 @@
+"""A guard as an ONNX file: image in, score, p-value, verdict and class out, for any number of images at once.
+
+Resizing and cropping stay outside: the graph takes pixels of the network's size, and its metadata says how they are made.
+"""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from outfield.adapters.graph import Traced, traced
+from outfield.adapters.told import about
+from outfield.adapters.written import Written
+from outfield.errors import InputError
+from outfield.extras import check_installed, library
+from outfield.files.atomic import write_bytes
+from outfield.files.paths import PathLike, check_output
+from outfield.guard.guard import Guard
+
+ENDINGS = (".onnx",)
+LARGEST = 2**31 - 1
+"""Bytes of a file with all of its numbers; those of a larger one lie beside it, since protobuf ends there."""
+TOLERANCE = 1e-3
+"""How far a score in ONNX Runtime may be from PyTorch's where it is tried, relative to the larger of it and one."""
+
+
+def to_onnx(guard: Guard, path: PathLike, *, takes: str = "pixels") -> Written:
+    """Write a guard as an ONNX file, atomically, once ONNX Runtime has given the scores that PyTorch gives.
+
+    Args:
+        guard: on the CPU.
+        path: ``.onnx``; numbers of more than 2 GB go to a second file, ``.onnx.data``.
+        takes: "pixels" for bytes (N, h, w, C) of the network's size, "normalised" for floats (N, C, h, w), or "features" for the
+            fields that the detector scores, without the network.
+
+    Raises:
+        InputError: the guard cannot be exported, or the path has another ending.
+        MissingExtraError: onnx, onnxscript or ONNX Runtime are not installed.
+        StorageError: the file could not be written; what was there stays.
+    """
+    check_installed("onnx", "onnx", "onnxscript", "onnxruntime")
+    checked = check_output(path, ENDINGS)
+    found = traced(guard, takes)
+    model = converted(found)
+    for name, text in about(guard, takes).items():
+        entry = model.metadata_props.add()
+        entry.key, entry.value = name, text
+    large = sum(len(tensor.raw_data) for tensor in model.graph.initializer) > LARGEST - 2**24
+    if large:
+        return _write_large(checked, model, found)
+    content = model.SerializeToString()
+    apart = compared(content, found)
+    write_bytes(checked, content)
+    return _written(len(content), model, apart)
+
+
+def converted(found: Traced) -> Any:
+    """A traced guard as a model of ONNX.
+
+    Raises:
+        InputError: it has steps that ONNX lacks.
+    """
+    quiet = logging.getLogger("torch.onnx")
+    level = quiet.level
+    try:
+        quiet.setLevel(logging.ERROR)
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")
+            program = torch.onnx.export(
+                found.program.run_decompositions(EXACT),
+                input_names=list(found.inputs),
+                output_names=list(found.outputs),
+                dynamo=True,
+                verbose=False,
+            )
+    except Exception as error:  # of torch's exporter
+        said = next((line for line in str(error).splitlines() if "No ONNX function" in line), str(error))
+        raise InputError(f"this guard cannot be written as ONNX: {said:.300}") from error
+    finally:
+        quiet.setLevel(level)
+    if program is None:
+        raise InputError("this guard cannot be written as ONNX: PyTorch gave no model")
+    model = program.model_proto
+    _clean(model)
+    return model
+
+
+def compared(model: bytes | str, found: Traced) -> float:
+    """How far ONNX Runtime's scores are from PyTorch's, each relative to the larger of it and one.
+
+    Raises:
+        InputError: too far, or it cannot run the model.
+    """
+    runtime = library("onnxruntime", extra="onnx")
+    options = runtime.SessionOptions()
+    options.log_severity_level = 3
+    try:
+        session = runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        given = {name: value.numpy() for name, value in zip(found.inputs, found.examples, strict=True)}
+        scores = session.run(["score"], given)[0]
+    except Exception as error:  # of ONNX Runtime
+        raise InputError(f"ONNX Runtime cannot run what was exported: {str(error).splitlines()[0]:.300}") from error
+    wanted = found.expected[0].double().numpy()
+    apart = float((np.abs(scores - wanted) / np.maximum(np.abs(wanted), 1)).max())
+    if not apart <= TOLERANCE:
+        raise InputError(
+            f"ONNX Runtime gives scores {np.round(scores, 4).tolist()} where PyTorch gives {np.round(wanted, 4).tolist()}; "
+            "nothing was written"
+        )
+    return apart
+
+
+def _write_large(path: Path, model: Any, found: Traced) -> Written:
+    """A model and a second file with its numbers, each written atomically, the numbers first."""
+    onnx = library("onnx", extra="onnx")
+    with tempfile.TemporaryDirectory(dir=path.resolve().parent, prefix=".outfield-") as folder:
+        there = Path(folder) / path.name
+        data = Path(folder) / f"{path.name}.data"
+        onnx.save_model(model, str(there), save_as_external_data=True, location=data.name)
+        apart = compared(str(there), found)
+        size = there.stat().st_size + data.stat().st_size
+        for file, target in ((data, path.with_name(data.name)), (there, path)):
+            file.replace(target)
+    return _written(size, model, apart)
+
+
+def _clean(model: Any) -> None:
+    """Leave out where in this machine's files each step was traced, and call the number of rows N."""
+    del model.metadata_props[:]
+    del model.graph.value_info[:]
+    for entry in (model.graph, *model.graph.node, *model.graph.input, *model.graph.output, *model.graph.initializer):
+        del entry.metadata_props[:]
+        entry.doc_string = ""
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_param = "N"
+
+
+def _written(size: int, model: Any, apart: float) -> Written:
+    opset = next(one.version for one in model.opset_import if one.domain in ("", "ai.onnx"))
+    inputs, outputs = (tuple(map(_shown, values)) for values in (model.graph.input, model.graph.output))
+    return Written(size, opset, inputs, outputs, apart)
+
+
+def _shown(value: Any) -> str:
+    onnx = library("onnx", extra="onnx")
+    kind = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)).name
+    sides = [dim.dim_param or str(dim.dim_value) for dim in value.type.tensor_type.shape.dim]
+    return f"{value.name} {kind} [{', '.join(sides)}]"
+
+
+def _log1p(x: Tensor) -> Tensor:
+    """log(1 + x) with its full relative precision near 0, which ONNX has no step for (Kahan): x log(u) / (u − 1), u = 1 + x."""
+    u = 1 + x
+    rounds = u == 1
+    return torch.where(rounds, x, x * u.log() / torch.where(rounds, 1.0, u - 1))
+
+
+def _expm1(x: Tensor) -> Tensor:
+    """exp(x) − 1 likewise: (u − 1) x / log(u), u = exp(x)."""
+    u = x.exp()
+    rounds = (u == 1) | (u == 0) | u.isinf()
+    return torch.where(rounds, torch.where(u == 1, x, u - 1), (u - 1) * x / torch.where(rounds, 1.0, u.log()))
+
+
+def _sort(x: Tensor, *, stable: bool | None = None, dim: int = -1, descending: bool = False) -> tuple[Tensor, Tensor]:
+    """ONNX's TopK puts the first of equal numbers first."""
+    found = torch.topk(x, x.shape[dim], dim, descending, True)
+    return found.values, found.indices
+
+
+def _argsort(x: Tensor, *, stable: bool, dim: int = -1, descending: bool = False) -> Tensor:
+    return _sort(x, dim=dim, descending=descending)[1]
+
+
+def _cdist(a: Tensor, b: Tensor, p: float = 2.0, compute_mode: int | None = None) -> Tensor:
+    """Euclidean distances, by one product in float64."""
+    if p != 2:
+        raise InputError(f"distances of power {p} cannot be written as ONNX")
+    x, y = a.double(), b.double()
+    squares = x.square().sum(-1, keepdim=True) + y.square().sum(-1)[..., None, :] - 2 * (x @ y.mT)
+    return squares.clamp_min(0.0).sqrt().to(a.dtype)
+
+
+EXACT = {
+    torch.ops.aten.cdist.default: _cdist,
+    torch.ops.aten.log1p.default: _log1p,
+    torch.ops.aten.expm1.default: _expm1,
+    torch.ops.aten.sort.stable: _sort,
+    torch.ops.aten.argsort.stable: _argsort,
+}
+"""Steps that ONNX lacks, or has with less precision, by others."""

@@ -1,0 +1,80 @@
+"""outfield export."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from outfield.cli.app import command
+from outfield.cli.messages import log
+from outfield.cli.places import Input, Output, check_places
+from outfield.errors import InputError
+from outfield.extras import check_installed
+from outfield.progress import bar
+
+BY_ENDING = {".onnx": "onnx", ".pt2": "pt2"}
+FORMATS = ("onnx", "pt2", "triton", "mlflow")
+
+
+@command(
+    "outfield export my.guard -o guard.onnx",
+    "outfield export my.guard -o detector.onnx --features-only",
+    "outfield export my.guard --format triton -o models",
+)
+def export(
+    guard: Annotated[Path, typer.Argument(help="A guard that outfield guard build wrote, with its network.")],
+    output: Annotated[Path, typer.Option("--out", "-o", help="A file (.onnx, .pt2), or a folder (triton, mlflow).")],
+    kind: Annotated[
+        str | None,
+        typer.Option("--format", help="onnx, pt2 (torch.export), triton or mlflow; as --out ends if not given."),
+    ] = None,
+    features_only: Annotated[
+        bool, typer.Option("--features-only", help="The detector alone: what the network gives goes in.")
+    ] = False,
+    float_input: Annotated[
+        bool, typer.Option("--float-input", help="Images go in normalised, float32 [N, C, h, w], not as bytes.")
+    ] = False,
+) -> None:
+    """Write a guard for other programs: image in, score, p-value, verdict and class out, in one graph."""
+    chosen = kind or BY_ENDING.get(output.suffix)
+    if chosen not in FORMATS:
+        told = f"--format is {kind!r}" if kind else f"--out is {str(output)!r}, whose ending says no format"
+        raise InputError(f"{told}; end --out in .onnx or .pt2, or give --format {', '.join(FORMATS)}")
+    if features_only and float_input:
+        raise InputError("--features-only takes no images, so --float-input says nothing; give one of them")
+    if chosen == "mlflow" and (features_only or float_input):
+        raise InputError("an MLflow model takes images as they are; leave out --features-only and --float-input")
+    if chosen in BY_ENDING.values():
+        check_places([Input("the guard", guard)], [Output("--out", output, (f".{chosen}",), "such graphs")])
+    takes = "features" if features_only else "normalised" if float_input else "pixels"
+    began = time.monotonic()
+    with bar("exporting the guard"):
+        log.info("%s", _write(guard, output, chosen, takes))
+    log.info("exported in %.1f s → %s", time.monotonic() - began, output)
+
+
+def _write(guard: Path, output: Path, kind: str, takes: str) -> object:
+    if kind == "mlflow":
+        from outfield.adapters.mlflow import to_mlflow
+
+        return to_mlflow(guard, output)
+    if kind != "pt2":
+        check_installed("onnx", "onnx", "onnxscript", "onnxruntime")
+
+    from outfield.guard.guard import Guard
+
+    made = Guard.load(guard, "cpu")
+    if kind == "triton":
+        from outfield.adapters.triton import to_triton
+
+        return to_triton(made, output, guard.stem, takes=takes)
+    if kind == "pt2":
+        from outfield.adapters.pt2 import to_pt2
+
+        return to_pt2(made, output, takes=takes)
+    from outfield.adapters.onnx import to_onnx
+
+    return to_onnx(made, output, takes=takes)
