@@ -34,10 +34,14 @@ ROOMS = {
     "mlflow": ("adapters",),
     "matplotlib": ("report",),
     "jinja2": ("report",),
+    "fastapi": ("serve",),
+    "starlette": ("serve",),
+    "uvicorn": ("serve",),
+    "python_multipart": ("serve",),
     "typer": ("cli",),
     "rich": ("cli",),
 }
-AT_THE_TOP = {"typer", "rich", "matplotlib", "jinja2", "triton"}
+AT_THE_TOP = {"typer", "rich", "matplotlib", "jinja2", "triton", "fastapi", "starlette", "uvicorn", "python_multipart"}
 """Libraries whose rooms nobody enters without them."""
 
 

@@ -298,3 +298,13 @@ class TestManyFiles:
         assert guard.provenance["choose"] + guard.provenance["calibrate"] == 158
         with pytest.raises(of.FileFormatError, match=r"0000\.png"):
             of.Guard.build(str(network), train, held, device="cpu", on_error="fail")
+
+
+def test_rows_without_logits_get_them_from_the_last_layer(network):
+    guard = small_guard(network, detector="SSD")
+    rows = guard.backbone.extract(labelled(6, 3), workers=0)
+    assert guard.widths == {"features": rows.features.shape[1], "logits": 4}
+    expected, found = guard.judge(rows), guard.judge(of.FeatureSet(rows.features))
+    assert [one.to_dict() for one in found] == [one.to_dict() for one in expected]
+    with pytest.raises(of.InputError, match="pass logits"):
+        guard.judge(of.FeatureSet(rows.features[:, 1:]))

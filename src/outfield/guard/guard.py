@@ -44,6 +44,9 @@ class Guard:
         provenance: how it came about, ready for JSON.
         fingerprint: of the backbone, where it is known already.
 
+    Attributes:
+        widths: What :meth:`judge` needs of each image, and how many numbers that are.
+
     Raises:
         InputError: the detector cannot score what the network gives.
     """
@@ -73,6 +76,8 @@ class Guard:
         )
         self._judge = Judge(detector, threshold, backbone.names)
         fields = self._runner.probe()
+        self.widths = {name: fields[name].shape[-1] for name in dict.fromkeys((*needs, "logits"))}
+        self._last_layer = self._runner.extraction.last_layer()
         self.judge(FeatureSet(**{name: fields[name] for name in self._fields}, about=self._runner.about))
 
     @classmethod
@@ -237,12 +242,21 @@ class Guard:
     def judge(self, features: FeatureSet, files: Sequence[str | None] | None = None) -> Verdicts:
         """Verdicts on rows that the guard's network gave: the fields that the detector needs, and logits.
 
+        Logits that are missing are computed where the network's last layer makes them of the features.
+
         Raises:
             InputError: they are rows of another network, or logits are missing.
         """
         if features.logits is None:
-            raise InputError("a verdict names the class; pass logits beside the features")
+            features = self._with_logits(features)
         return Verdicts(self._judge(features, [None] * len(features) if files is None else files))
+
+    def _with_logits(self, features: FeatureSet) -> FeatureSet:
+        rows, weight, bias = features.features, *(self._last_layer.get(name) for name in ("head_weight", "head_bias"))
+        if weight is None or bias is None or rows.shape[1] != weight.shape[1]:
+            raise InputError("a verdict names the class; pass logits beside the features")
+        logits = rows.float() @ weight.T.to(rows.device).float() + bias.to(rows.device).float()
+        return FeatureSet(**{**features.tensors(), "logits": logits}, about=features.about)
 
     def _single(self, given: Given) -> Verdict:
         images = given.images

@@ -1,7 +1,7 @@
 """The commands, one file each, in the order of ``outfield --help``."""
 
 # isort: off
-from outfield.cli.commands import guard, export
+from outfield.cli.commands import guard, serve, export
 from outfield.cli.commands import detectors, fit, choose, score, evaluate, drift
 from outfield.cli.commands import train, extract, stand_ins, benchmark, report
 from outfield.cli.commands import toy, demo
@@ -20,6 +20,7 @@ __all__ = [
     "guard",
     "report",
     "score",
+    "serve",
     "stand_ins",
     "toy",
     "train",

@@ -49,3 +49,4 @@ def demo(
     parts = ["score", output / "Auto.safetensors", output / "svhn.safetensors"]
     parts += ["--threshold", output / "Auto.threshold.safetensors", "--out", output / "scores.csv"]
     say(f"  {shlex.join([program, *map(str, parts)])}")
+    say(f"And a guard of CIFAR-10 with its web page: {shlex.join([program, 'serve', '--demo'])}")

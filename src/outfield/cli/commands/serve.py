@@ -1,0 +1,105 @@
+"""outfield serve."""
+
+from __future__ import annotations
+
+import os
+from importlib import resources
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from outfield.cli.app import Device, command
+from outfield.cli.messages import log
+from outfield.cli.places import Input, Output, check_places
+from outfield.cli.tables import say
+from outfield.errors import InputError, OutfieldError
+from outfield.extras import check_installed
+from outfield.progress import show_progress
+
+DEMO = "cifar10.guard"
+
+
+@command(
+    "outfield serve my.guard",
+    "outfield serve my.guard other.guard --host 0.0.0.0 --port 8000 --token-file token.txt --drift-state drift.safetensors",
+    "outfield serve --demo",
+)
+def serve(
+    guards: Annotated[
+        list[Path] | None, typer.Argument(help="Guards that outfield guard build wrote; clients name one by its file.")
+    ] = None,
+    demo: Annotated[
+        bool, typer.Option("--demo", help="Serve the guard of CIFAR-10 that outfield-demo brings.")
+    ] = False,
+    host: Annotated[str, typer.Option(help="Address to listen at; 0.0.0.0 for all.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen at; 0 for any that is free.")] = 8000,
+    token_file: Annotated[
+        Path | None, typer.Option(help="File with the token that clients must send; or OUTFIELD_TOKEN holds it.")
+    ] = None,
+    tls_cert: Annotated[Path | None, typer.Option(help="Certificate chain (PEM), for HTTPS.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Key of the certificate (PEM).")] = None,
+    max_body: Annotated[int, typer.Option(min=1, help="Bytes of a request.")] = 33_554_432,
+    max_pixels: Annotated[int, typer.Option(min=1, help="Pixels of an image.")] = 50_000_000,
+    max_images: Annotated[int, typer.Option(min=1, help="Images of a request.")] = 64,
+    timeout: Annotated[float, typer.Option(help="Seconds for a request.")] = 30.0,
+    queue: Annotated[int, typer.Option(min=1, help="Images that wait, before clients are told to come back.")] = 256,
+    batch: Annotated[int, typer.Option(min=1, help="Images that the network is given at once.")] = 32,
+    drift_state: Annotated[
+        Path | None, typer.Option(help="A .safetensors file that keeps what was seen, also over a restart.")
+    ] = None,
+    device: Device = "auto",
+) -> None:
+    """Serve guards: the Open Inference Protocol (V2), plain uploads, Prometheus metrics, and a web page."""
+    check_installed("serve", "fastapi", "uvicorn", "python_multipart")
+    paths = [*(guards or []), *([_demo_guard()] if demo else [])]
+    if not paths:
+        raise InputError("there is no guard to serve; name a file, or try outfield serve --demo")
+    inputs = [Input("a guard", path) for path in paths]
+    inputs += [Input(name, path) for name, path in (("--tls-cert", tls_cert), ("--tls-key", tls_key)) if path]
+    check_places(
+        inputs, [] if drift_state is None else [Output("--drift-state", drift_state, (".safetensors",), "states")]
+    )
+
+    from outfield.serve.logs import json_lines
+    from outfield.serve.running import make_server
+    from outfield.serve.service import Service
+    from outfield.serve.settings import Limits, Settings, read_token
+
+    token = read_token(token_file, os.environ.get("OUTFIELD_TOKEN"))
+    settings = Settings(
+        Limits(max_body, max_pixels, max_images, timeout, queue, batch), token, drift_state, device=device
+    )
+    if token is None and host not in ("127.0.0.1", "::1", "localhost"):
+        log.warning("whoever reaches %s may use this service; --token-file asks clients for a token", host)
+    show_progress(False)  # its line would stand between those of the log
+    with json_lines():
+        service = Service(paths, settings)
+
+        def ready(address: str) -> None:
+            say(f"{' and '.join(service.models)} at {address} (Ctrl-C stops)")
+
+        try:
+            server = make_server(service, host=host, port=port, tls_cert=tls_cert, tls_key=tls_key, ready=ready)
+        except OutfieldError:
+            service.stop()
+            raise
+        server.run()
+
+
+def _demo_guard() -> Path:
+    """The guard that comes with the demo's data.
+
+    Raises:
+        InputError: It is not installed.
+    """
+    try:
+        found = Path(str(resources.files("outfield_demo") / DEMO))
+    except ModuleNotFoundError:
+        found = Path(DEMO)
+    if not found.is_file():
+        raise InputError(
+            "the guard of the demo comes with its data, which is not installed: pip install outfield-demo, or in the "
+            "repository pip install ./packages/outfield-demo"
+        )
+    return found

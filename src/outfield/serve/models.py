@@ -1,0 +1,180 @@
+"""A guard that is served: its file, the thread that runs it, what it has seen, and how another takes its place."""
+
+from __future__ import annotations
+
+import base64
+import logging
+import os
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from outfield.errors import InputError, OutfieldError
+from outfield.guard.guard import Guard
+from outfield.guard.verdict import Verdict
+from outfield.scores.drift import Drift
+from outfield.scores.drift_state import same
+from outfield.serve.batching import Batcher
+from outfield.serve.counts import Counts
+from outfield.serve.logs import tell
+from outfield.serve.settings import Settings
+
+Stamp = tuple[int, int, int]
+PICTURE = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGNgYGAAAAAEAAH2FzhVAAAAAElFTkSuQmCC"
+)
+"""A black pixel as PNG, which every guard judges first: what is loaded at its first use is there before a client waits."""
+
+
+class Model:
+    """One guard.
+
+    Args:
+        name: By which clients ask for it.
+        path: Its file.
+        guard: What the file held.
+        settings: Of the service.
+        counts: Its metrics.
+        state: File of what it has seen, or None.
+
+    Attributes:
+        guard: The one that new requests are given to.
+        drift: What was seen since the threshold was chosen.
+        accepted: Images of requests that are worked on now.
+    """
+
+    def __init__(
+        self, name: str, path: Path, guard: Guard, settings: Settings, counts: Counts, state: Path | None
+    ) -> None:
+        self.name, self.path, self.guard, self.settings, self.counts = name, path, guard, settings, counts
+        self.state, self.drift = state, _restored(state, guard, name)
+        self.accepted = 0
+        self._saved, self._stamp = self.drift.summary()["samples"], stamp(path)
+        self._reloading, self._saving = threading.Lock(), threading.Lock()
+        counts.add_guard(name, guard.threshold)
+        self.batcher = Batcher(name, settings.limits.batch, settings.limits.wait, self._seen)
+
+    def _seen(self, guard: Guard, verdicts: Sequence[Verdict]) -> None:
+        """Count the verdicts of a batch, in the thread that made them."""
+        self.counts.see(self.name, verdicts)
+        drift = self.drift
+        if guard.threshold is not drift.threshold:
+            return  # the guard was replaced meanwhile, and another test has begun
+        alarm = drift.alarm
+        if drift.update(np.array([one.score for one in verdicts])) and not alarm:
+            tell(logging.WARNING, "drift alarm", guard=self.name, samples=drift.summary()["samples"])
+
+    def reload(self, even_unchanged: bool = False) -> bool | None:
+        """Read the file again and let its guard take the place of this one, which finishes what it was given.
+
+        A file that cannot be read, or holds no guard, changes nothing.
+
+        Args:
+            even_unchanged: Read it even if it looks as it did the last time.
+
+        Returns:
+            Whether the guard was replaced; None where the file is as it was.
+        """
+        with self._reloading:
+            found = stamp(self.path)
+            if found is None or (found == self._stamp and not even_unchanged):
+                return None
+            self._stamp = found
+            try:
+                guard = ready_guard(self.path, self.settings)
+            except OutfieldError as error:
+                self.counts.reloads.add(1, self.name, "failed")
+                tell(logging.ERROR, "reload failed", guard=self.name, error=str(error))
+                return False
+            drift = self.drift
+            if drift.threshold is not None and same(drift.threshold, guard.threshold):
+                guard.threshold = drift.threshold  # equal; what was seen goes on
+            else:
+                drift = Drift(guard.threshold)
+                tell(logging.WARNING, "drift begins anew", guard=self.name, samples=self.drift.summary()["samples"])
+            self.guard, self.drift = guard, drift
+            self.counts.reloads.add(1, self.name, "replaced")
+            tell(logging.INFO, "reloaded", guard=self.name, network=guard.fingerprint[:16])
+            return True
+
+    def save(self) -> None:
+        """Write what was seen, if there is anything new; a file that cannot be written is logged."""
+        if self.state is None:
+            return
+        with self._saving:
+            seen = self.drift.summary()["samples"]
+            if seen == self._saved:
+                return
+            try:
+                self.drift.save(self.state)
+                self._saved = seen
+            except OutfieldError as error:
+                tell(logging.ERROR, "drift state not saved", guard=self.name, error=str(error))
+
+    def stop(self) -> None:
+        """Finish what was accepted, and write what was seen."""
+        self.batcher.stop()
+        self.save()
+
+
+def ready_guard(path: Path, settings: Settings) -> Guard:
+    """The guard of a file, after it has judged an image alone and in a full batch.
+
+    Raises:
+        OutfieldError: The file is no guard, or it cannot judge.
+    """
+    guard = Guard.load(path, settings.device)
+    pixels = guard.prepare(PICTURE)[None]
+    for count in (1, settings.limits.batch):
+        guard.judge_pixels(pixels.repeat(count, 1, 1, 1))
+    return guard
+
+
+def stamp(path: Path) -> Stamp | None:
+    """What changes when a file is written again; None where there is no file."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def load_models(paths: Sequence[Path], settings: Settings, counts: Counts) -> dict[str, Model]:
+    """The guards of some files, by the names of the files without their endings.
+
+    Raises:
+        InputError: There is no file, or two have the same name.
+        OutfieldError: A file is no guard.
+    """
+    names = [path.stem for path in paths]
+    twice = {name for name in names if names.count(name) > 1}
+    if not paths or twice:
+        raise InputError(f"guards are asked for by the names of their files, so these must differ: {sorted(names)}")
+    guards = [ready_guard(path, settings) for path in paths]
+    states = [_state_file(settings.drift_state, name, len(names) > 1) for name in names]
+    parts = zip(names, paths, guards, states, strict=True)
+    return {name: Model(name, path, guard, settings, counts, state) for name, path, guard, state in parts}
+
+
+def _state_file(given: Path | None, name: str, several: bool) -> Path | None:
+    """Where a guard's state goes: the file that was given, or with several guards one beside it for each."""
+    return given.with_name(f"{given.stem}-{name}{given.suffix}") if given is not None and several else given
+
+
+def _restored(state: Path | None, guard: Guard, name: str) -> Drift:
+    """What the file holds, or a new beginning; a file of another guard, or a broken one, is moved aside."""
+    if state is None or not state.exists():
+        return Drift(guard.threshold)
+    try:
+        drift = Drift.load(state)
+        if drift.threshold is None or not same(drift.threshold, guard.threshold):
+            raise InputError(f"{state} was kept with another threshold")
+    except OutfieldError as error:
+        aside = state.with_name(f"{state.stem}.before{state.suffix}")
+        os.replace(state, aside)
+        tell(logging.WARNING, "drift begins anew", guard=name, error=str(error), kept_as=str(aside))
+        return Drift(guard.threshold)
+    guard.threshold = drift.threshold
+    return drift

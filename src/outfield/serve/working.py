@@ -1,0 +1,129 @@
+"""From images or rows of a request to verdicts: room is made for them, they are decoded, and the guard's thread judges them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from outfield.errors import InputError, OutfieldError
+from outfield.features.set import FeatureSet
+from outfield.guard.guard import Guard
+from outfield.guard.verdict import Verdict
+from outfield.images.decoding import size_of
+from outfield.serve.batching import Job
+from outfield.serve.models import Model
+from outfield.serve.refusals import Refused, busy
+from outfield.serve.settings import Limits
+
+Image = bytes | np.ndarray
+T = TypeVar("T")
+
+
+class Work:
+    """Turns requests into verdicts, all within their time.
+
+    Args:
+        limits: Of pixels, images and time.
+        decoders: Threads that decode.
+    """
+
+    def __init__(self, limits: Limits, decoders: int = 2) -> None:
+        self.limits = limits
+        self._pool = ThreadPoolExecutor(decoders, "outfield decode")
+
+    def stop(self) -> None:
+        """Let the threads finish what they have."""
+        self._pool.shutdown()
+
+    async def images(self, model: Model, images: Sequence[Image], deadline: float) -> list[Verdict | OutfieldError]:
+        """For each image its verdict, or why it could not be read.
+
+        Raises:
+            Refused: There are too many, there is no room, or time has run out.
+        """
+        self._check_count(len(images))
+        with self._room(model, len(images)):
+            guard = model.guard
+            model.batcher.announce(len(images))
+            try:
+                loop = asyncio.get_running_loop()
+                prepared = loop.run_in_executor(self._pool, self._prepare, guard, images)
+                pixels = await self._in_time(prepared, deadline)
+                good = [one for one in pixels if isinstance(one, Tensor)]
+                if not good:
+                    return [one for one in pixels if isinstance(one, OutfieldError)]
+                answer = model.batcher.submit(Job(guard, torch.stack(good), deadline))
+            finally:
+                model.batcher.announce(-len(images))
+            found = await self._in_time(asyncio.wrap_future(answer), deadline)
+        verdicts = iter(found)
+        return [next(verdicts) if isinstance(one, Tensor) else one for one in pixels]
+
+    async def rows(self, model: Model, fields: dict[str, np.ndarray], deadline: float) -> list[Verdict]:
+        """Verdicts on rows of the guard's network.
+
+        Raises:
+            Refused: They are not what the guard needs, there is no room, or time has run out.
+        """
+        guard = model.guard
+        if not set(guard.widths) - {"logits"} <= set(fields) <= {*guard.widths, "features"}:
+            raise Refused(400, f"inputs are {', '.join(fields)}; this guard scores {', '.join(guard.widths)}")
+        try:
+            tensors = {name: torch.from_numpy(np.array(array, np.float32)) for name, array in fields.items()}
+            rows = FeatureSet(**{"features": next(iter(tensors.values())), **tensors})
+        except OutfieldError as error:
+            raise Refused(400, str(error)) from error
+        self._check_count(len(rows))
+        with self._room(model, len(rows)):
+            answer = model.batcher.submit(Job(guard, rows, deadline))
+            try:
+                return await self._in_time(asyncio.wrap_future(answer), deadline)
+            except InputError as error:
+                raise Refused(400, str(error)) from error
+
+    def _check_count(self, count: int) -> None:
+        if count > self.limits.images:
+            raise Refused(413, f"there are {count} images in the request; send at most {self.limits.images} at once")
+
+    @contextlib.contextmanager
+    def _room(self, model: Model, count: int) -> Iterator[None]:
+        if model.accepted + count > self.limits.queue:
+            raise busy(f"{model.accepted} images are waiting for {model.name}")
+        model.accepted += count
+        try:
+            yield
+        finally:
+            model.accepted -= count
+
+    async def _in_time(self, work: asyncio.Future[T], deadline: float) -> T:
+        try:
+            async with asyncio.timeout(deadline - time.monotonic()):
+                return await work
+        except TimeoutError as error:
+            raise Refused(504, f"there was no answer within {self.limits.timeout:g} s") from error
+
+    def _prepare(self, guard: Guard, images: Sequence[Image]) -> list[Tensor | OutfieldError]:
+        return [self._prepare_one(guard, image, number) for number, image in enumerate(images)]
+
+    def _prepare_one(self, guard: Guard, image: Image, number: int) -> Tensor | OutfieldError:
+        where = f"image {number}"
+        try:
+            if isinstance(image, bytes):
+                height, width = size_of(io.BytesIO(image), where)
+            else:
+                height, width = image.shape[:2]
+            if height * width > self.limits.pixels:
+                most = f"{self.limits.pixels:,}"
+                raise InputError(f"{where} is too large: it has {height} × {width} pixels, and {most} are taken here")
+            return guard.prepare(image)
+        except OutfieldError as error:
+            return type(error)(str(error).replace("the image", where))

@@ -1,0 +1,111 @@
+"""Services of small guards on this machine: in this process, or as a program of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import httpx
+import numpy as np
+from PIL import Image
+from tests.helpers.guards import small_guard, trained
+
+from outfield.serve.running import make_server
+from outfield.serve.service import Service
+from outfield.serve.settings import Settings
+
+
+def guard_files(folder: Path) -> dict[str, Path]:
+    """Two guards of one small network, ``fused.guard`` and ``ssd.guard``."""
+    network = trained(folder / "net.safetensors")
+    paths = {"fused": folder / "fused.guard", "ssd": folder / "ssd.guard"}
+    small_guard(network).save(paths["fused"])
+    small_guard(network, detector="SSD").save(paths["ssd"])
+    return paths
+
+
+def png(image: np.ndarray, kind: str = "PNG") -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(image).save(buffer, kind)
+    return buffer.getvalue()
+
+
+class Running:
+    """A service with its address and a client."""
+
+    def __init__(self, service: Service, address: str, token: str | None = None) -> None:
+        self.service, self.address = service, address
+        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        self.client = httpx.Client(base_url=address, headers=headers, timeout=30, trust_env=False)
+
+    @property
+    def port(self) -> int:
+        return httpx.URL(self.address).port or 80
+
+    def check(self, *images: bytes, **query: str) -> httpx.Response:
+        """Upload images as a form."""
+        files = [("file", (f"{number}.png", image)) for number, image in enumerate(images)]
+        return self.client.post("/v1/check", files=files, params=query)
+
+
+@contextlib.contextmanager
+def running(*paths: Path, **settings: object):
+    """Serve guards from a thread of this process."""
+    made = Settings(**{"device": "cpu", **settings})  # type: ignore[arg-type]
+    service = Service(paths, made)
+    addresses: list[str] = []
+    server = make_server(service, port=0, ready=addresses.append)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    until = time.monotonic() + 30
+    while not addresses and thread.is_alive() and time.monotonic() < until:
+        time.sleep(0.01)
+    found = Running(service, addresses[0], made.token)
+    try:
+        yield found
+    finally:
+        found.client.close()
+        server.should_exit = True
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+class Program:
+    """``outfield serve`` as a program of its own; stderr goes to a file of JSON lines."""
+
+    def __init__(self, folder: Path, *arguments: object, **environment: str) -> None:
+        self.log = folder / f"log-{time.monotonic_ns()}.jsonl"
+        command = [sys.executable, "-m", "outfield", "serve", *map(str, arguments), "--port", "0", "--device", "cpu"]
+        with self.log.open("w") as errors:
+            self.process = subprocess.Popen(
+                command, stdout=subprocess.DEVNULL, stderr=errors, env={**os.environ, **environment}
+            )
+        self.address = self.wait_for("serving")["address"]
+
+    def lines(self) -> list[dict[str, object]]:
+        return [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")]
+
+    def wait_for(self, event: str, seconds: float = 60) -> dict[str, str]:
+        """The first log line of an event."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and self.process.poll() is None:
+            found = [line for line in self.lines() if line["event"] == event]
+            if found:
+                return found[0]  # type: ignore[return-value]
+            time.sleep(0.05)
+        raise AssertionError(f"no {event!r}: {self.log.read_text()[-2000:]}")
+
+    def __enter__(self) -> Program:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(30)

@@ -1,0 +1,140 @@
+"""Jobs of several requests in one batch: in their order, each with its own verdicts, none left behind."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+
+import pytest
+import torch
+from tests.helpers.guards import labelled, small_guard, trained
+
+import outfield as of
+from outfield.serve.batching import Batcher, Job
+
+
+class Slow:
+    """A guard whose verdicts are the first bytes of its images."""
+
+    def __init__(self, seconds=0.0):
+        self.seconds, self.batches = seconds, []
+
+    def judge_pixels(self, pixels):
+        time.sleep(self.seconds)
+        self.batches.append(pixels[:, 0, 0, 0].tolist())
+        if 255 in self.batches[-1]:
+            raise of.InputError("255")
+        return self.batches[-1]
+
+
+def job(guard, *numbers, seconds=20.0):
+    rows = torch.tensor(numbers, dtype=torch.uint8)[:, None, None, None].repeat(1, 1, 1, 3)
+    return Job(guard, rows, time.monotonic() + seconds)
+
+
+@pytest.fixture
+def seen():
+    return []
+
+
+@pytest.fixture
+def batcher(seen):
+    made = Batcher("test", 4, 0.5, lambda guard, verdicts: seen.append([*verdicts]))
+    yield made
+    made.stop()
+
+
+def test_jobs_that_wait_share_batches_and_keep_their_verdicts(batcher, seen):
+    guard = Slow(0.1)
+    jobs = [
+        job(guard, 1),
+        job(guard, 2, 3),
+        job(guard, 4, 5, 6),
+        job(guard, 7),
+        job(guard, 8, 9, 10, 11, 12),
+        job(guard, 13),
+    ]
+    answers = [batcher.submit(one).result(10) if not number else batcher.submit(one) for number, one in enumerate(jobs)]
+    assert [answers[0], *(one.result(10) for one in answers[1:])] == [
+        [1],
+        [2, 3],
+        [4, 5, 6],
+        [7],
+        [8, 9, 10, 11, 12],
+        [13],
+    ]
+    assert guard.batches[0] == [1]
+    assert [*itertools.chain(*guard.batches)] == [*range(1, 14)]
+    assert [4, 5, 6, 7] in guard.batches
+    assert [8, 9, 10, 11, 12] in guard.batches  # one job is never divided
+    assert seen == guard.batches
+
+
+def test_a_batch_waits_only_for_what_is_on_its_way(batcher):
+    guard = Slow()
+    began = time.monotonic()
+    batcher.submit(job(guard, 1)).result(10)
+    assert time.monotonic() - began < 0.4
+    batcher.announce(1)
+    late = threading.Timer(0.1, lambda: (batcher.submit(job(guard, 3)), batcher.announce(-1)))
+    late.start()
+    batcher.submit(job(guard, 2)).result(10)
+    assert [2, 3] in guard.batches
+    batcher.announce(1)
+    began = time.monotonic()
+    batcher.submit(job(guard, 4)).result(10)
+    assert 0.4 < time.monotonic() - began < 2
+    batcher.announce(-1)
+
+
+def test_jobs_of_two_guards_are_not_mixed(batcher):
+    blocking, one, other = Slow(0.3), Slow(), Slow()
+    batcher.submit(job(blocking, 0))
+    answers = [batcher.submit(job(guard, number)) for number, guard in enumerate((one, one, other, one), 1)]
+    assert [answer.result(10) for answer in answers] == [[1], [2], [3], [4]]
+    assert (one.batches, other.batches) == ([[1, 2], [4]], [[3]])
+
+
+def test_only_the_job_that_is_wrong_fails(batcher, seen):
+    guard = Slow(0.1)
+    answers = [batcher.submit(job(guard, number)) for number in (1, 2, 255, 3)]
+    with pytest.raises(of.InputError):
+        answers[2].result(10)
+    assert [answers[number].result(10) for number in (0, 1, 3)] == [[1], [2], [3]]
+    assert sorted(itertools.chain(*seen)) == [1, 2, 3]
+
+
+def test_what_nobody_waits_for_is_left_out(batcher):
+    guard = Slow(0.2)
+    batcher.submit(job(guard, 1))
+    time.sleep(0.05)
+    late, cancelled, good = job(guard, 2, seconds=0.01), job(guard, 3), job(guard, 4)
+    for one in (late, cancelled, good):
+        batcher.submit(one)
+    assert cancelled.answer.cancel()
+    assert good.answer.result(10) == [4]
+    with pytest.raises(TimeoutError):
+        late.answer.result(10)
+    assert guard.batches == [[1], [4]]
+
+
+def test_stopping_finishes_what_was_accepted():
+    guard = Slow(0.05)
+    batcher = Batcher("test", 1, 0, lambda *_: None)
+    answers = [batcher.submit(job(guard, number)) for number in range(5)]
+    batcher.stop()
+    assert [one.result(0) for one in answers] == [[number] for number in range(5)]
+    with pytest.raises(RuntimeError, match="stopped"):
+        batcher.submit(job(guard, 1))
+
+
+def test_rows_of_the_network_are_judged_too(tmp_path):
+    guard = small_guard(trained(tmp_path / "net.safetensors"), detector="SSD")
+    images = labelled(5, 3)
+    rows = guard.backbone.extract(images, workers=0)
+    batcher = Batcher("test", 4, 0.1, lambda *_: None)
+    answers = [batcher.submit(Job(guard, rows, time.monotonic() + 20)) for _ in range(2)]
+    for answer in answers:
+        assert [one.is_ood for one in answer.result(10)] == [one.is_ood for one in guard(images)]
+    batcher.stop()

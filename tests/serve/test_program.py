@@ -1,0 +1,175 @@
+"""``outfield serve`` as a program: how it starts, stops, and what is left after ``kill -9``."""
+
+from __future__ import annotations
+
+import os
+import signal
+import ssl
+import subprocess
+import threading
+import time
+
+import httpx
+import pytest
+from tests.helpers.guards import labelled
+from tests.helpers.program import outfield
+from tests.helpers.service import Program, guard_files, png
+
+import outfield as of
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    return guard_files(tmp_path_factory.mktemp("guards"))
+
+
+@pytest.fixture(scope="module")
+def image():
+    return png(labelled(1, 5).images[0])
+
+
+def ask(client, image):
+    return client.post("v1/check", content=image, headers={"Content-Type": "image/png"})
+
+
+def test_stopping_finishes_what_was_accepted_and_writes_the_state(files, image, tmp_path):
+    state = tmp_path / "drift.safetensors"
+    with Program(tmp_path, files["fused"], "--drift-state", state) as program:
+        codes, stopped = [], threading.Event()
+
+        def client():
+            with httpx.Client(base_url=program.address, timeout=30, trust_env=False) as own:
+                while True:
+                    try:
+                        codes.append(ask(own, image).status_code)
+                    except httpx.ConnectError:
+                        return  # nobody listens any more: it was not accepted
+                    except httpx.RemoteProtocolError:
+                        assert stopped.is_set()  # an idle connection was closed before the request arrived
+                        return
+
+        threads = [threading.Thread(target=client) for _ in range(6)]
+        for one in threads:
+            one.start()
+        while len(codes) < 20:
+            time.sleep(0.01)
+        stopped.set()
+        program.process.send_signal(signal.SIGTERM)
+        for one in threads:
+            one.join(30)
+        assert program.process.wait(30) == 0
+        answered = sum(line["event"] == "request" and line["status"] == 200 for line in program.lines())
+    assert set(codes) == {200}
+    assert answered == len(codes)
+    assert of.Drift.load(state).summary()["samples"] == len(codes)
+
+
+def test_after_kill_9_the_state_is_whole_and_goes_on(files, image, tmp_path):
+    state = tmp_path / "drift.safetensors"
+    seen = 0
+    for _ in range(2):
+        with Program(tmp_path, files["ssd"], "--drift-state", state) as program:
+            with httpx.Client(base_url=program.address, timeout=30, trust_env=False) as client:
+                before = client.get("v1/traffic").json()["samples"]
+                assert before == seen
+                until = time.monotonic() + 20
+                while not state.exists() or of.Drift.load(state).summary()["samples"] <= before:
+                    assert ask(client, image).status_code == 200
+                    assert time.monotonic() < until
+            program.process.kill()
+            program.process.wait(30)
+        seen = of.Drift.load(state).summary()["samples"]
+        assert seen > before
+
+
+def test_a_state_of_another_guard_is_moved_aside(files, image, tmp_path):
+    state = tmp_path / "drift.safetensors"
+    of.Drift(of.Guard.load(files["fused"], device="cpu").threshold).save(state)
+    with Program(tmp_path, files["ssd"], "--drift-state", state) as program:
+        assert "another threshold" in program.wait_for("drift begins anew")["error"]
+        assert (tmp_path / "drift.before.safetensors").exists()
+
+
+def test_logs_hold_no_token_and_sighup_reads_guards_again(files, image, tmp_path):
+    (tmp_path / "token").write_text("a-secret-token\n")
+    with Program(tmp_path, files["ssd"], "--token-file", tmp_path / "token") as program:
+        headers = {"Authorization": "Bearer a-secret-token"}
+        with httpx.Client(base_url=program.address, headers=headers, trust_env=False) as client:
+            assert ask(client, image).status_code == 200
+            assert client.get("v2?token=a-secret-token").status_code == 200
+        assert httpx.get(program.address + "v2", headers={"Authorization": "Bearer other-token"}).status_code == 401
+        program.process.send_signal(signal.SIGHUP)
+        program.wait_for("reloaded")
+        text = program.log.read_text()
+        assert "a-secret-token" not in text
+        assert "other-token" not in text
+        line = next(line for line in program.lines() if line.get("path") == "/v1/check")
+        assert (line["status"], line["guard"], line["images"]) == (200, "ssd", 1)
+
+
+def test_tls(files, image, tmp_path):
+    made = subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=localhost", "-addext",
+         "subjectAltName=IP:127.0.0.1", "-keyout", tmp_path / "key.pem", "-out", tmp_path / "cert.pem"],
+        capture_output=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert made.returncode == 0, made.stderr
+    with Program(
+        tmp_path,
+        files["ssd"],
+        "--tls-cert",
+        tmp_path / "cert.pem",
+        "--tls-key",
+        tmp_path / "key.pem",
+        OUTFIELD_TOKEN="t",
+    ) as program:
+        assert program.address.startswith("https://")
+        trusted = ssl.create_default_context(cafile=tmp_path / "cert.pem")
+        with httpx.Client(
+            base_url=program.address, verify=trusted, headers={"Authorization": "Bearer t"}, trust_env=False
+        ) as client:
+            assert ask(client, image).status_code == 200
+
+
+class TestUsage:
+    def test_no_guard(self):
+        done = outfield("serve")
+        assert done.returncode == 2
+        assert "outfield serve --demo" in done.said
+
+    def test_no_file(self, tmp_path):
+        assert outfield("serve", tmp_path / "none.guard").returncode == 3
+
+    def test_one_half_of_tls(self, files, tmp_path):
+        (tmp_path / "cert.pem").write_text("")
+        done = outfield("serve", files["ssd"], "--tls-cert", tmp_path / "cert.pem", "--device", "cpu")
+        assert done.returncode == 2
+        assert "--tls-key" in done.said
+
+    @pytest.mark.parametrize("content", [b"", b" \n", b"two words", b"\xff\xfe"])
+    def test_a_file_without_a_token(self, files, tmp_path, content):
+        (tmp_path / "token").write_bytes(content)
+        done = outfield("serve", files["ssd"], "--token-file", tmp_path / "token", "--device", "cpu")
+        assert done.returncode in (2, 3)
+        assert "token" in done.said
+
+    def test_more_images_than_the_queue_holds(self, files):
+        done = outfield("serve", files["ssd"], "--queue", "8", "--max-images", "9", "--device", "cpu")
+        assert done.returncode == 2
+        assert "queue" in done.said
+
+    def test_a_port_that_is_taken(self, files):
+        import socket
+
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            done = outfield("serve", files["ssd"], "--port", str(taken.getsockname()[1]), "--device", "cpu")
+        assert done.returncode == 2
+        assert "cannot listen" in done.said
+
+
+def test_ctrl_c_stops_it(files, tmp_path):
+    with Program(tmp_path, files["ssd"]) as program:
+        os.kill(program.process.pid, signal.SIGINT)
+        assert program.process.wait(30) == 0
