@@ -1,0 +1,343 @@
+// The page of the service. Everything comes from this server; nothing is kept but a token, for as long as the tab is open.
+const $ = (id) => document.getElementById(id);
+const POLL = 2000; // milliseconds between two looks at the traffic
+const SEVERAL = 8; // images of one request
+const state = { guards: [], guard: null, images: [], cut: 0, token: sessionStorage.getItem("token") };
+
+async function ask(path, options = {}) {
+  const headers = state.token ? { Authorization: `Bearer ${state.token}` } : {};
+  const answer = await fetch(path, { ...options, headers: { ...headers, ...options.headers } });
+  if (answer.status === 401) {
+    $("door").hidden = false;
+    $("door-says").textContent = state.token ? "This is not the token." : "";
+    if (state.token) $("token").select();
+    throw new Error("a token is needed");
+  }
+  const said = await answer.json();
+  if (!answer.ok) throw Object.assign(new Error(said.error || answer.statusText), { status: answer.status, answer });
+  return said;
+}
+
+// Elements without markup: text from files and servers is only ever text.
+function element(name, attributes = {}, ...children) {
+  const svg = ["svg", "rect", "line", "title"].includes(name);
+  const made = svg ? document.createElementNS("http://www.w3.org/2000/svg", name) : document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  made.append(...children);
+  return made;
+}
+const number = (value, digits = 3) => (value === null || value === undefined ? "–" : Number(value).toPrecision(digits));
+const percent = (value, digits = 1) => (value === null || value === undefined ? "–" : `${(100 * value).toFixed(digits)} %`);
+const say = (text) => { $("says").textContent = text; };
+
+// Guards and their thresholds
+
+async function begin() {
+  state.guards = await ask("v1/guards");
+  $("door").hidden = true;
+  $("guard").replaceChildren(...state.guards.map((one) => element("option", { value: one.name }, one.name)));
+  const server = await ask("v2");
+  $("version").textContent = `${server.name} ${server.version}`;
+  choose(state.guards[0].name);
+}
+
+async function choose(name) {
+  state.guard = state.guards.find((one) => one.name === name);
+  const guard = state.guard;
+  state.cut = guard.threshold;
+  const classes = guard.classes.length ? `: ${guard.classes.slice(0, 12).join(", ")}${guard.classes.length > 12 ? ", …" : ""}` : "";
+  $("about").textContent = `${guard.network}${classes}. Detector: ${guard.members.join(" + ")}. Keeps ${percent(guard.keep, 0)} of ID images, chosen on ${guard.calibration.toLocaleString("en")} held-out ones.`;
+  drawScores();
+  drawImages();
+  traffic();
+  const files = state.images.map((one) => one.file);
+  if (files.length) { clear(); await check(files); }
+}
+
+function range() {
+  const { edges } = state.guard.histogram;
+  const seen = state.images.map((one) => one.verdict?.score).filter((score) => Number.isFinite(score));
+  const width = edges.at(-1) - edges[0] || 1;
+  // Far scores would press the histogram flat; they are drawn at the edge instead.
+  const low = Math.max(edges[0] - 1.5 * width, Math.min(edges[0], ...seen));
+  const high = Math.min(edges.at(-1) + 1.5 * width, Math.max(edges.at(-1), ...seen));
+  return [low - 0.02 * width, high + 0.02 * width];
+}
+const kept = (cut) => {
+  const { scores } = state.guard;
+  let low = 0, high = scores.length;
+  while (low < high) { const middle = (low + high) >> 1; if (scores[middle] <= cut) low = middle + 1; else high = middle; }
+  return low / scores.length;
+};
+const isOod = (verdict, cut) => verdict.score === null || verdict.score > cut;
+
+function drawScores() {
+  const { counts, edges } = state.guard.histogram;
+  const [low, high] = range();
+  const place = (score) => (1000 * (Math.min(Math.max(score, low), high) - low)) / (high - low);
+  const tallest = Math.max(...counts);
+  const bars = counts.map((count, i) => {
+    const height = (90 * count) / tallest;
+    const beyond = (edges[i] + edges[i + 1]) / 2 > state.cut ? "bar beyond" : "bar";
+    return element("rect", { class: beyond, x: place(edges[i]), y: 100 - height, width: Math.max(1, place(edges[i + 1]) - place(edges[i]) - 1), height });
+  });
+  const marks = state.images.filter((one) => one.verdict && !one.verdict.error).map((one) => {
+    const at = place(one.verdict.score ?? high);
+    const mark = element("line", { class: `mark ${isOod(one.verdict, state.cut) ? "ood" : ""}`, x1: at, x2: at, y1: 76, y2: 100 });
+    mark.append(element("title", {}, one.file.name));
+    return mark;
+  });
+  const at = place(state.cut);
+  $("scores").setAttribute("viewBox", "0 0 1000 100");
+  $("scores").replaceChildren(...bars, element("line", { class: "cut", x1: at, x2: at, y1: 0, y2: 100 }), ...marks);
+  $("least").textContent = number(low);
+  $("most").textContent = number(high);
+  const slider = $("threshold");
+  slider.value = Math.round(at);
+  slider.setAttribute("aria-valuetext", `${number(state.cut, 4)}, keeps ${percent(kept(state.cut))} of ID images`);
+  $("threshold-says").textContent = number(state.cut, 4);
+  const moved = state.cut !== state.guard.threshold;
+  $("reset").disabled = !moved;
+  const flips = state.images.filter(flipped).length;
+  const judged = state.images.filter((one) => one.verdict && !one.verdict.error);
+  const ood = judged.filter((one) => isOod(one.verdict, state.cut)).length;
+  const shown = judged.length ? ` Of the ${judged.length} images shown, ${ood} ${ood === 1 ? "is" : "are"} OOD${moved ? `; ${flips} would change` : ""}.` : "";
+  $("scores-say").textContent = `${percent(kept(state.cut))} of held-out ID images lie at or below it.${shown}`;
+}
+
+const flipped = (one) => one.verdict && !one.verdict.error && isOod(one.verdict, state.cut) !== one.verdict.is_ood;
+
+$("threshold").addEventListener("input", (event) => {
+  const [low, high] = range();
+  state.cut = low + ((high - low) * event.target.value) / 1000;
+  drawScores();
+  drawImages();
+});
+$("reset").addEventListener("click", () => { state.cut = state.guard.threshold; drawScores(); drawImages(); $("threshold").focus(); });
+$("guard").addEventListener("change", (event) => choose(event.target.value));
+
+// Images
+
+async function check(files) {
+  const images = [...files].filter((file) => file.type.startsWith("image/"));
+  if (!images.length) { say("There is no image among these."); return; }
+  const guard = state.guard.name;
+  const added = images.map((file) => ({ file, url: URL.createObjectURL(file), verdict: null }));
+  state.images.unshift(...added);
+  drawImages();
+  for (let start = 0; start < added.length; start += SEVERAL) {
+    const part = added.slice(start, start + SEVERAL);
+    say(`Checking ${added.length} ${added.length === 1 ? "image" : "images"} …`);
+    try {
+      const verdicts = await judged(part, guard);
+      part.forEach((one, i) => { one.verdict = verdicts[i]; });
+    } catch (error) {
+      part.forEach((one) => { one.verdict = { error: error.message }; });
+    }
+    if (guard !== state.guard.name) return;
+    drawImages();
+    drawScores();
+  }
+  const ood = added.filter((one) => one.verdict.is_ood).length;
+  say(`${added.length} ${added.length === 1 ? "image" : "images"} checked, ${ood} OOD.`);
+  traffic();
+}
+
+async function judged(part, guard) {
+  const form = new FormData();
+  part.forEach((one) => form.append("file", one.file, one.file.name));
+  for (let tries = 0; ; tries += 1) {
+    try {
+      return await ask(`v1/check?guard=${encodeURIComponent(guard)}`, { method: "POST", body: form });
+    } catch (error) {
+      if (error.status !== 429 || tries === 5) throw error;
+      const seconds = Number(error.answer.headers.get("Retry-After")) || 1;
+      await new Promise((done) => setTimeout(done, 1000 * seconds));
+    }
+  }
+}
+
+function drawImages() {
+  $("clear").hidden = !state.images.length;
+  $("images").replaceChildren(...state.images.map((one) => {
+    one.picture ??= picture(one);
+    const { verdict } = one;
+    const item = element("li", {}, one.picture);
+    if (!verdict) { item.append(element("div", {}, "…")); return item; }
+    if (verdict.error) { item.append(element("div", {}, element("span", { class: "verdict" }, "error"), verdict.error)); return item; }
+    const ood = isOod(verdict, state.cut);
+    item.className = `${ood ? "ood" : "ok"}${flipped(one) ? " flipped" : ""}`;
+    const label = verdict.class_name ?? `class ${verdict.class_index}`;
+    const text = element("div", {},
+      element("span", { class: "verdict" }, element("span", {}, label), element("span", { class: "word" }, ood ? "OOD" : "ID")),
+      element("span", {}, `p = ${verdict.p_value.toFixed(4)}`, element("br")),
+      element("span", { class: "more" }, `score ${number(verdict.score, 4)}${verdict.rang ? `; ${verdict.rang} rang` : ""}`));
+    if (flipped(one)) text.append(element("br"), element("span", { class: "flip" }, `was ${verdict.is_ood ? "OOD" : "ID"}`));
+    const members = Object.entries(verdict.members).map(([name, p]) => `${name}: p = ${number(p)}`).join("\n");
+    item.title = `${one.file.name}\n${members}`;
+    item.append(text);
+    return item;
+  }));
+}
+
+function picture(one) {
+  const made = element("img", { src: one.url, alt: one.file.name });
+  made.addEventListener("load", () => made.classList.toggle("small", made.naturalWidth <= 64));
+  return made;
+}
+
+function clear() {
+  state.images.forEach((one) => URL.revokeObjectURL(one.url));
+  state.images = [];
+  say("");
+  drawImages();
+  drawScores();
+}
+
+$("choose").addEventListener("click", () => $("files").click());
+$("files").addEventListener("change", (event) => { check(event.target.files); });
+$("clear").addEventListener("click", () => { clear(); $("choose").focus(); });
+document.addEventListener("paste", (event) => { if (event.clipboardData?.files.length) check(event.clipboardData.files); });
+document.addEventListener("dragover", (event) => { event.preventDefault(); $("drop").classList.add("over"); });
+document.addEventListener("dragleave", (event) => { if (!event.relatedTarget) $("drop").classList.remove("over"); });
+document.addEventListener("drop", (event) => {
+  event.preventDefault();
+  $("drop").classList.remove("over");
+  check(event.dataTransfer.files);
+});
+
+// The camera
+
+async function openCamera() {
+  try {
+    $("video").srcObject = await navigator.mediaDevices.getUserMedia({ video: { facingMode: "environment" } });
+    await $("video").play();
+    $("viewfinder").hidden = false;
+    $("shoot").focus();
+  } catch (error) {
+    say(navigator.mediaDevices ? `The camera cannot be used: ${error.message}` : "Browsers give a camera only to pages from this machine or over HTTPS.");
+  }
+}
+function closeCamera() {
+  $("video").srcObject?.getTracks().forEach((track) => track.stop());
+  $("video").srcObject = null;
+  $("viewfinder").hidden = true;
+  $("camera").focus();
+}
+$("camera").addEventListener("click", openCamera);
+$("close").addEventListener("click", closeCamera);
+$("shoot").addEventListener("click", () => {
+  const { videoWidth: width, videoHeight: height } = $("video");
+  draw("camera", width, height, (pen) => pen.drawImage($("video"), 0, 0)).then((file) => check([file]));
+});
+
+// Examples that are drawn here, so that there is something to try: simple scenes, and patterns that are no photograph
+
+function draw(name, width, height, paint) {
+  const canvas = element("canvas", { width, height });
+  paint(canvas.getContext("2d"));
+  return new Promise((done) => canvas.toBlob((blob) => done(new File([blob], `${name}.png`, { type: "image/png" }))));
+}
+function sky(pen, top, bottom) {
+  const shade = pen.createLinearGradient(0, 0, 0, 96);
+  shade.addColorStop(0, top);
+  shade.addColorStop(1, bottom);
+  pen.fillStyle = shade;
+  pen.fillRect(0, 0, 96, 96);
+}
+function shape(pen, colour, ...points) {
+  pen.fillStyle = colour;
+  pen.beginPath();
+  points.forEach(([x, y]) => pen.lineTo(x, y));
+  pen.fill();
+}
+function disc(pen, colour, x, y, radius) {
+  pen.fillStyle = colour;
+  pen.beginPath();
+  pen.arc(x, y, radius, 0, 7);
+  pen.fill();
+}
+const EXAMPLES = {
+  "a ship": (pen) => {
+    sky(pen, "#9cc4e8", "#dcecf7");
+    shape(pen, "#2d5f8c", [0, 62], [96, 62], [96, 96], [0, 96]);
+    shape(pen, "#7a2f22", [12, 56], [84, 56], [74, 74], [24, 74]);
+    shape(pen, "#f4f4f0", [30, 42], [66, 42], [66, 56], [30, 56]);
+    shape(pen, "#c9453a", [42, 24], [52, 24], [52, 42], [42, 42]);
+  },
+  "a plane": (pen) => {
+    sky(pen, "#5d95d0", "#cfe4f5");
+    shape(pen, "#e9edf1", [8, 48], [20, 42], [80, 42], [92, 49], [80, 55], [20, 55]);
+    shape(pen, "#b9c2cc", [38, 48], [58, 48], [34, 78], [26, 78]);
+    shape(pen, "#b9c2cc", [40, 43], [56, 43], [44, 26], [38, 26]);
+    shape(pen, "#c9453a", [10, 46], [22, 42], [14, 26], [7, 26]);
+  },
+  "a truck": (pen) => {
+    sky(pen, "#c7d6e2", "#eef2f4");
+    shape(pen, "#77797c", [0, 74], [96, 74], [96, 96], [0, 96]);
+    shape(pen, "#d9dee2", [8, 26], [60, 26], [60, 70], [8, 70]);
+    shape(pen, "#c23b2e", [62, 38], [80, 38], [90, 54], [90, 70], [62, 70]);
+    shape(pen, "#a9d0e8", [68, 42], [78, 42], [85, 54], [68, 54]);
+    [22, 40, 78].forEach((x) => { disc(pen, "#1f2124", x, 72, 9); disc(pen, "#9a9da1", x, 72, 4); });
+  },
+  "stripes": (pen) => { for (let i = 0; i < 12; i += 1) { pen.fillStyle = i % 2 ? "#f5d90a" : "#1b1b1b"; pen.fillRect(8 * i, 0, 8, 96); } },
+  "noise": (pen) => {
+    const noise = pen.createImageData(96, 96);
+    let seed = 7;
+    for (let i = 0; i < noise.data.length; i += 1) { seed = (1103515245 * seed + 12345) % 2147483648; noise.data[i] = i % 4 === 3 ? 255 : (seed >> 16) & 255; }
+    pen.putImageData(noise, 0, 0);
+  },
+  "a digit": (pen) => { pen.fillStyle = "#101010"; pen.fillRect(0, 0, 96, 96); pen.fillStyle = "#fafafa"; pen.font = "bold 84px sans-serif"; pen.fillText("7", 24, 78); },
+  "discs": (pen) => { pen.fillStyle = "#f3efe6"; pen.fillRect(0, 0, 96, 96); ["#d1495b", "#00798c", "#edae49", "#30638e"].forEach((colour, i) => disc(pen, colour, 26 + 44 * (i % 2), 26 + 44 * (i >> 1), 18)); },
+  "black": (pen) => { pen.fillRect(0, 0, 96, 96); },
+};
+$("examples").addEventListener("click", async () => {
+  check(await Promise.all(Object.entries(EXAMPLES).map(([name, paint]) => draw(name, 96, 96, paint))));
+});
+
+// Traffic
+
+async function traffic() {
+  if (!state.guard || document.hidden) return;
+  try {
+    const name = state.guard.name;
+    const told = await ask(`v1/traffic?guard=${encodeURIComponent(name)}`);
+    if (name === state.guard.name) drawTraffic(told);
+  } catch (error) {
+    $("alarm").className = "";
+    $("alarm").textContent = `The service does not answer: ${error.message}`;
+  }
+}
+
+function drawTraffic(told) {
+  const entry = (name, value, more) => element("div", {}, element("dt", {}, name), element("dd", {}, value, element("small", {}, more)));
+  $("alarm").className = told.alarm ? "rings" : "";
+  $("alarm").textContent = told.alarm ? `⚠ Drift, found after ${told.alarm_at.toLocaleString("en")} images` : told.samples ? "No drift found" : "Nothing was checked yet";
+  $("numbers").replaceChildren(
+    entry("images", told.samples.toLocaleString("en"), `${told.ood.toLocaleString("en")} OOD`),
+    entry("share OOD", percent(told.share_ood), told.samples ? `${percent(told.share_low)} to ${percent(told.share_high)}` : ""),
+    entry("recent share", percent(told.recent_share), `${percent(told.expected)} expected of ID`));
+  const tallest = Math.max(...told.histogram, 1);
+  const width = 1000 / told.histogram.length;
+  const even = 100 - (95 * told.samples) / told.histogram.length / tallest;
+  const bars = told.histogram.map((count, i) => {
+    const height = (95 * count) / tallest;
+    return element("rect", { class: (i + 0.5) / told.histogram.length < told.expected ? "bar beyond" : "bar", x: i * width, y: 100 - height, width: width - 2, height });
+  });
+  $("p-values").setAttribute("viewBox", "0 0 1000 100");
+  const line = told.samples ? [element("line", { class: "even", x1: 0, x2: 1000, y1: even, y2: even })] : [];
+  $("p-values").replaceChildren(...bars, ...line);
+  const evidence = `Evidence e^${told.largest_log_wealth.toFixed(1)}; the alarm rings at e^${told.limit.toFixed(1)}, falsely with probability ${told.alpha} at most, ever.`;
+  $("p-says").textContent = `P-values of ID images are uniform: the dashed line. ${told.samples ? evidence : ""}`;
+}
+
+setInterval(traffic, POLL);
+document.addEventListener("visibilitychange", traffic);
+
+$("door").addEventListener("submit", (event) => {
+  event.preventDefault();
+  state.token = $("token").value.trim();
+  sessionStorage.setItem("token", state.token);
+  begin().catch((error) => { $("door-says").textContent ||= error.message; });
+});
+begin().catch((error) => { if ($("door").hidden) say(`The service does not answer: ${error.message}`); else $("token").focus(); });

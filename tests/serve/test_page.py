@@ -1,0 +1,191 @@
+"""The web page: what is sent, and what people see and do with it in a real browser."""
+
+from __future__ import annotations
+
+import os
+import re
+from importlib import resources
+
+import numpy as np
+import pytest
+from tests.helpers.guards import labelled, noise
+from tests.helpers.service import guard_files, png, running
+
+import outfield as of
+
+CHROMIUM = "/usr/bin/chromium"
+PAGE = resources.files("outfield.serve") / "page"
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    return guard_files(tmp_path_factory.mktemp("guards"))
+
+
+@pytest.fixture(scope="module")
+def service(files):
+    with running(files["fused"], files["ssd"]) as found:
+        yield found
+
+
+def test_nothing_comes_from_elsewhere_and_no_script_is_in_the_page():
+    texts = {name: (PAGE / name).read_text("utf-8") for name in ("page.html", "page.css", "page.js")}
+    for name, text in texts.items():
+        addresses = set(re.findall(r"(?:https?:)?//[\w.]+\.\w+", text)) - {"http://www.w3.org"}
+        assert not addresses, name
+    html = texts["page.html"]
+    assert not re.search(r"\son\w+=|\sstyle=|<style|<script(?![^>]*src=)", html)
+    assert "innerHTML" not in texts["page.js"]
+    assert "eval(" not in texts["page.js"]
+
+
+def test_every_part_is_served_with_its_type(service):
+    kinds = {"/": "text/html", "/page.css": "text/css", "/page.js": "text/javascript", "/icon.svg": "image/svg+xml"}
+    for path, kind in kinds.items():
+        answer = service.client.get(path)
+        assert answer.headers["content-type"].startswith(kind)
+        assert answer.content
+        assert service.client.head(path).status_code == 200
+    used = re.findall(r'(?:src|href)="([\w./]+)"', service.client.get("/").text)
+    assert {f"/{one}" for one in used} <= {*kinds, "/openapi.json", "/metrics"}
+
+
+@pytest.fixture(scope="module")
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api")
+    if not os.path.exists(CHROMIUM):
+        pytest.skip("Chromium is not installed")
+    with playwright.sync_playwright() as found:
+        opened = found.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def page(browser, service, request):
+    """The page on a screen of some size, which must not have complained when the test ends."""
+    width, height = getattr(request, "param", (1200, 900))
+    context = browser.new_context(viewport={"width": width, "height": height})
+    found, wrong = context.new_page(), []
+    found.on("pageerror", lambda error: wrong.append(str(error)))
+    found.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
+    found.on(
+        "request",
+        lambda asked: wrong.append(asked.url) if not asked.url.startswith((service.address, "blob:")) else None,
+    )
+    found.goto(service.address)
+    found.locator("#guard option").nth(1).wait_for(state="attached")
+    yield found
+    context.close()
+    assert wrong == []
+
+
+def upload(page, images):
+    given = [{"name": f"{i}.png", "mimeType": "image/png", "buffer": png(one)} for i, one in enumerate(images)]
+    page.set_input_files("#files", given)
+    page.locator("#images .ok, #images .ood").nth(len(images) - 1).wait_for()
+
+
+class TestInABrowser:
+    def test_verdicts_are_the_guards_own(self, page, files):
+        images = [*labelled(3, 5).images, *noise(2)]
+        expected = of.Guard.load(files["fused"], device="cpu")(images)
+        upload(page, images)
+        words = page.locator("#images .word").all_inner_texts()
+        assert words == ["OOD" if one.is_ood else "ID" for one in expected]
+        text = page.locator("#images li").nth(4).inner_text()
+        assert expected[4].class_name in text
+        assert f"{expected[4].rang} rang" in text
+        assert page.locator("#scores .mark").count() == 5
+        assert page.locator("#scores .cut").count() == 1
+        assert "5 images checked, 2 OOD" in page.locator("#says").inner_text()
+
+    def test_the_slider_flips_images_and_says_what_is_kept(self, page, files):
+        guard = of.Guard.load(files["fused"], device="cpu")
+        upload(page, [*labelled(2, 5).images, *noise(1)])
+        assert page.locator("#images .flipped").count() == 0
+        page.locator("#threshold").focus()
+        page.keyboard.press("Home")
+        assert page.locator("#images .word").all_inner_texts() == ["OOD"] * 3
+        assert page.locator("#images .flipped").count() == 2
+        assert "was ID" in page.locator("#images li").first.inner_text()
+        assert page.locator("#scores-say").inner_text().startswith("0.0 %")
+        page.keyboard.press("End")
+        assert page.locator("#scores-say").inner_text().startswith("100.0 %")
+        page.locator("#reset").press("Enter")
+        kept = float((guard.threshold.reference <= guard.threshold.value).double().mean())
+        assert page.locator("#scores-say").inner_text().startswith(f"{100 * kept:.1f} %")
+        assert page.locator("#images .flipped").count() == 0
+
+    def test_another_guard_judges_the_same_images_anew(self, page, files):
+        image = labelled(1, 5).images[0]
+        upload(page, [image])
+        page.select_option("#guard", "ssd")
+        score = of.Guard.load(files["ssd"], device="cpu")(image).score
+        page.get_by_text(f"score {np.format_float_positional(score, 4, fractional=False)}").wait_for()
+        assert "SSD" in page.locator("#about").inner_text()
+
+    def test_what_is_broken_is_said(self, page):
+        page.set_input_files("#files", [{"name": "a.png", "mimeType": "image/png", "buffer": b"no image"}])
+        page.get_by_text("is truncated, or is not an image").wait_for()
+        page.set_input_files("#files", [{"name": "a.txt", "mimeType": "text/plain", "buffer": b"x"}])
+        page.get_by_text("There is no image among these").wait_for()
+
+    def test_examples_traffic_and_the_alarm(self, page, service):
+        page.locator("#examples").press("Enter")
+        page.locator("#images .ok, #images .ood").nth(7).wait_for()
+        page.locator("#examples").press("Enter")
+        page.locator("#images .ok, #images .ood").nth(15).wait_for()
+        page.locator("#alarm.rings").wait_for()
+        told = service.client.get("/v1/traffic").json()
+        assert told["alarm"]
+        assert f"{told['samples']}" in page.locator("#numbers").inner_text()
+        assert page.locator("#p-values .even").count() == 1
+        page.locator("#clear").press("Enter")
+        assert page.locator("#images li").count() == 0
+
+    @pytest.mark.parametrize("page", [(360, 740)], indirect=True)
+    def test_a_phone_needs_no_sideways_scrolling(self, page):
+        upload(page, [*labelled(2, 5).images])
+        box = page.locator("main").bounding_box()
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= 360
+        for name in ("#choose", "#camera", "#threshold", "#reset"):
+            found = page.locator(name).bounding_box()
+            assert found["x"] >= 0
+            assert found["x"] + found["width"] <= 360
+
+    def test_the_keyboard_reaches_everything(self, page):
+        reached = []
+        for _ in range(8):
+            page.keyboard.press("Tab")
+            reached.append(page.locator(":focus").get_attribute("id"))
+        assert {"guard", "choose", "camera", "examples", "threshold"} <= set(reached)
+
+    def test_a_paste_and_a_drop(self, page):
+        for kind, field in (("paste", "clipboardData"), ("drop", "dataTransfer")):
+            page.evaluate(
+                """([kind, field, bytes]) => {
+                    const data = new DataTransfer();
+                    data.items.add(new File([new Uint8Array(bytes)], "pasted.png", { type: "image/png" }));
+                    const made = kind === "paste" ? ClipboardEvent : DragEvent;
+                    document.dispatchEvent(new made(kind, { [field]: data, bubbles: true, cancelable: true }));
+                }""",
+                [kind, field, [*png(labelled(1, 5).images[0])]],
+            )
+        page.locator("#images .ok, #images .ood").nth(1).wait_for()
+
+
+def test_a_token_is_asked_for(browser, files):
+    with running(files["ssd"], token="secret") as service:
+        page = browser.new_page()
+        page.goto(service.address)
+        page.locator("#door").wait_for()
+        page.fill("#token", "wrong")
+        page.keyboard.press("Enter")
+        page.get_by_text("This is not the token").wait_for()
+        page.fill("#token", "secret")
+        page.keyboard.press("Enter")
+        page.locator("#guard option").first.wait_for(state="attached")
+        assert not page.locator("#door").is_visible()
+        page.close()
