@@ -13,6 +13,8 @@ from tests.helpers.networks import NORMALISED, Plain, seeded
 from torch import nn
 
 import outfield as of
+from outfield.detectors.choosing_views import ViewsChoice
+from outfield.guard import views as guard_views
 
 
 @pytest.fixture(scope="module")
@@ -188,3 +190,29 @@ def test_a_network_that_its_library_builds_otherwise_is_refused_before_the_work(
     del backbone.network.bn1.running_mean
     with pytest.raises(of.InputError, match=r"a guard cannot hold net.*lacks bn1\.running_mean"):
         small_guard(backbone)
+
+
+class TestViews:
+    def test_stand_ins_choose_them(self, network, monkeypatch, caplog):
+        seen = {}
+
+        def choose(rows_of, device):
+            seen.update({views: rows_of(views) for views in ("one", "flip")})
+            return ViewsChoice("flip", {"one": 0.3, "flip": 0.25})
+
+        monkeypatch.setattr(guard_views, "choose_views", choose)
+        with caplog.at_level(logging.INFO, "outfield"):
+            guard = small_guard(network, views="auto")
+        assert guard.views == of.Views.of("flip")
+        assert "views flip (one 30.0, flip 25.0)" in caplog.text
+        assert [rows.train.about.get("views") for rows in seen.values()] == ["one", "flip"]
+        expected = small_guard(network, views="flip")
+        assert same(guard(noise(1)[0]), expected(noise(1)[0]))
+        for rows in seen.values():
+            assert len(rows.train) == 200
+            assert len(rows.held_out) == guard.provenance["choose"]
+            assert {len(one) for one in rows.stand_ins.values()} == {len(rows.held_out)}
+
+    def test_for_other_detectors_they_are_named(self, network):
+        with pytest.raises(of.InputError, match=r"views are chosen for Auto alone.*with SSD name them: one, flip, six"):
+            small_guard(network, detector="SSD", views="auto")

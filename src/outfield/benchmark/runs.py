@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from outfield.backbone.views import Views
 from outfield.benchmark.choice import default_detectors, perturbation
+from outfield.benchmark.chosen_views import check_can_choose, chosen_views
 from outfield.benchmark.fitting import TEST, TRAIN, OneBackbone, Say, Sets, log
 from outfield.benchmark.fractions import SEED, add_fractions, checked_fractions
 from outfield.benchmark.held_out import HELD_OUT, held_out_count, split_features, split_images
@@ -26,6 +28,7 @@ from outfield.benchmark.sets import (
 from outfield.benchmark.stages import Stages
 from outfield.config import require, require_number, to_plain
 from outfield.detectors.base import Detector
+from outfield.detectors.choosing_views import AUTO
 from outfield.detectors.data import lacking
 from outfield.errors import InputError, MissingFieldError
 from outfield.extras import library
@@ -150,7 +153,8 @@ def run_benchmark(
         view: lay some of the features out in two dimensions (t-SNE, seconds).
         fractions: of the training rows, on each of which every detector is fitted as well
             (:mod:`outfield.benchmark.fractions`).
-        views: of each image, over which its features are averaged: "flip", "six", a number, or Views; one if None.
+        views: of each image, over which its features are averaged: "flip", "six", a number, or Views; one if None. With "auto"
+            stand-ins choose one, flip or six on each backbone, before an OOD set is looked at; Auto must be among the detectors.
         held_out: how many of the ID test images calibrate Auto and Fused, are what stand-ins are made of, and are not judged; a
             tenth, at most 1,000, where one of them runs and nothing is said.
         say: told what is being done; logged if absent.
@@ -161,11 +165,13 @@ def run_benchmark(
         StorageError: ``out`` cannot be written.
     """
     chosen, numbers, shares = _detectors(protocol, detectors), _seeds(seeds), checked_fractions(fractions)
-    odin, averaged = perturbation(chosen), Views.of(views)
+    odin, averaged = perturbation(chosen), None if views == AUTO else Views.of(views)
     images, problems = find_images(protocol, data, download)
     missing = _left_out(protocol, problems, allow_missing)
     check_images(images)
     count = held_out_count(held_out, chosen.values(), len(images[TEST]))
+    if averaged is None:
+        check_can_choose(chosen.values(), count)
     images, levels = split_images(images, TEST, count, chosen.values())
     opened = open_backbones(backbones, device)
     stages = Stages(as_path(out, "out") / CACHE, machine(device)["device"])
@@ -177,12 +183,27 @@ def run_benchmark(
     run.provenance["odin"] = to_plain(odin)
     if count:
         run.provenance["held_out"] = {"images": count, "seed": HELD_OUT_SEED}
-    if len(averaged) > 1:
+    if averaged is None:
+        run.provenance["views"] = {}
+    elif len(averaged) > 1:
         run.provenance["views"] = str(averaged)
     run.classes = images[TEST].classes or images[TRAIN].classes or ()
     fields = fields_needed(chosen.values())
     for (name, backbone), given in zip(opened.items(), backbones, strict=True):
-        sets = ExtractedSets(name, backbone, images, checksums, odin, stages, say, fields, averaged, levels)
+
+        def sets_of(
+            some: Mapping[str, ImageSource], views: Views, name: str = name, backbone: Extractor = backbone
+        ) -> ExtractedSets:
+            return ExtractedSets(name, backbone, some, checksums, odin, stages, say, fields, views, levels)
+
+        on_this = averaged
+        if on_this is None:
+            to_choose = {part: source for part, source in images.items() if part in (TRAIN, HELD_OUT, *levels)}
+            found = chosen_views(partial(sets_of, to_choose), name, fields, stages, device, say)
+            say(f"{name}: views {found}")
+            run.provenance["views"][name] = str(found)
+            on_this = Views.of(found.views)
+        sets = sets_of(images, on_this)
         run.provenance["backbones"][name] = {"sha256": backbone.fingerprint(), **notes_of(given)}
         one = OneBackbone(name, sets, run, stages, device, say)
         _run_backbone(one, chosen, numbers, {}, view)

@@ -24,6 +24,7 @@ ROOTS: dict[str, tuple[str, ...]] = {
     "blocks": ("backbone.extraction", "backbone.backbone", "images.files"),
     "odin": ("backbone.extraction", "backbone.backbone", "images.files", "backbone.odin"),
     "view": ("benchmark.view",),
+    "views": ("detectors.choosing_views",),
 }
 """Where the work of a kind of stage begins. A detector's begins in its own file: :func:`code_of`."""
 INERT = (
@@ -51,6 +52,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "odin": ("torch", "torchvision", "timm", "pillow"),
     "detector": ("torch",),
     "view": ("scikit-learn",),
+    "views": ("torch",),
 }
 
 

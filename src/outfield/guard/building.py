@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 
 from outfield.backbone.backbone import Backbone, accuracy
@@ -25,10 +24,10 @@ from outfield.errors import InputError
 from outfield.features.set import FeatureSet
 from outfield.files.paths import PathLike
 from outfield.guard import saving
-from outfield.guard.parts import Parts, divide, means_the_same, with_network_labels
+from outfield.guard.parts import Parts, divide, labelled, means_the_same, that_were_read, with_network_labels
 from outfield.guard.running import look_into
+from outfield.guard.views import chosen_views
 from outfield.images.files import open_images
-from outfield.images.part import part_of
 from outfield.images.source import ImageSource
 from outfield.images.stand_ins import stand_ins
 from outfield.percent import percent
@@ -46,7 +45,7 @@ def build(
     *,
     detector: Detector | str | None,
     keep: float,
-    views: Views,
+    views: Views | None,
     seed: int,
     half: bool,
     most: int | None,
@@ -62,6 +61,8 @@ def build(
     parts = divide(source, held, keep, isinstance(model, Summed), seed, most)
     rounded = saving.rounded if half else _as_it_is
     given = {**extraction, "on_error": on_error}
+    if views is None:
+        views = chosen_views(network, parts, model, seed, STAND_INS, given)
     fitted = fit(network, parts, model, keep=keep, views=views, seed=seed, rounded=rounded, **given)
     if not network.names and source.classes is not None and len(source.classes) == network.classes:
         network.names = tuple(source.classes)
@@ -70,12 +71,6 @@ def build(
     return saving.Content(
         network, network.fingerprint(), fitted.detector, fitted.threshold, views, precision, half, notes
     )
-
-
-def labelled(rows: FeatureSet) -> FeatureSet:
-    """The same rows with the network's own predictions as their labels, where they have none."""
-    tensors = rows.tensors()
-    return FeatureSet(**{"labels": tensors["logits"].argmax(1), **tensors}, about=rows.about)
 
 
 @dataclass(frozen=True)
@@ -133,7 +128,7 @@ def fit(
         log.info("there are no labels of the network's classes; its own predictions take their place")
     train, choose = labelled(train), None if choose is None else labelled(choose)
     if isinstance(detector, Auto) and choose is not None and parts.choose is not None:
-        good = _that_were_read(parts.choose, choose)
+        good = that_were_read(parts.choose, choose)
         made = stand_ins(good, seed=seed, count=min(STAND_INS, len(good))).map(lambda images: extract(images, False))
         detector.fit(train, choose, made)
         tried = 0 if detector.choice_ is None else len(detector.choice_.trials)
@@ -155,14 +150,6 @@ def fit(
         "stages": stages,
     }
     return Fitted(detector, threshold, right, notes)
-
-
-def _that_were_read(images: ImageSource, rows: FeatureSet) -> ImageSource:
-    """Those of the images that have a row: others could not be read."""
-    if len(rows) == len(images) or images.names is None or rows.names is None:
-        return images
-    read = set(rows.names)
-    return part_of(images, np.array([index for index, name in enumerate(images.names) if name in read]))
 
 
 def _odin() -> Any:

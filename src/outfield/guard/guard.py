@@ -15,6 +15,7 @@ from outfield.backbone.extraction import Extraction
 from outfield.backbone.views import Views
 from outfield.config import require, require_choice, require_number
 from outfield.detectors.base import Detector
+from outfield.detectors.choosing_views import AUTO
 from outfield.errors import InputError
 from outfield.features.set import FeatureSet
 from outfield.files.paths import PathLike
@@ -111,7 +112,8 @@ class Guard:
             detector: a detector that is not fitted, or the name of one; :class:`outfield.Auto` if None, which stand-ins made of
                 held-out images choose.
             keep: share of ID images that the guard accepts.
-            views: average over views of each image, see :meth:`outfield.Backbone.extract`.
+            views: average over views of each image, see :meth:`outfield.Backbone.extract`; with "auto" stand-ins choose between
+                one, flip and six, which takes nine passes over the images.
             seed: of the choice of held-out images, and of the detector where it has one.
             precision: of the network's arithmetic.
             half: round the numbers of the network and of the detector so that the file is half as large.
@@ -139,7 +141,7 @@ class Guard:
             held_out,
             detector=detector,
             keep=keep,
-            views=Views.of(views),
+            views=None if views == AUTO else Views.of(views),
             seed=int(seed),
             half=half,
             most=most,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from outfield.errors import InputError, TooFewSamplesError
+from outfield.features.set import FeatureSet
 from outfield.guard.held_out import TO_CHOOSE, needed, split_off, stratified
 from outfield.images.part import part_of
 from outfield.images.source import ImageSource
@@ -106,3 +107,17 @@ def means_the_same(images: ImageSource, classes: int) -> bool:
     if images.labels is None:
         return False
     return int(images.labels.max()) < classes and (images.classes is None or len(images.classes) == classes)
+
+
+def that_were_read(images: ImageSource, rows: FeatureSet) -> ImageSource:
+    """Those of the images that have a row: others could not be read."""
+    if len(rows) == len(images) or images.names is None or rows.names is None:
+        return images
+    read = set(rows.names)
+    return part_of(images, np.array([index for index, name in enumerate(images.names) if name in read]))
+
+
+def labelled(rows: FeatureSet) -> FeatureSet:
+    """The same rows with the network's own predictions as their labels, where they have none."""
+    tensors = rows.tensors()
+    return FeatureSet(**{"labels": tensors["logits"].argmax(1), **tensors}, about=rows.about)

@@ -74,7 +74,10 @@ def benchmark(
     ] = None,
     views: Annotated[
         str | None,
-        typer.Option(help="Average features over views of each image; each costs a pass.", metavar="flip|six|N"),
+        typer.Option(
+            help="Average features over views of each image; each costs a pass. With auto, stand-ins choose.",
+            metavar="flip|six|N|auto",
+        ),
     ] = None,
     held_out: Annotated[
         int | None,

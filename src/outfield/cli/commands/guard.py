@@ -61,7 +61,10 @@ def guard_build(
     keep: Annotated[float, typer.Option(help="Share of ID images that the guard accepts.")] = 0.95,
     views: Annotated[
         str | None,
-        typer.Option(help="Average over views of each image: flip, six, or how many.", metavar="flip|six|N"),
+        typer.Option(
+            help="Average over views of each image: flip, six, how many, or auto for what stand-ins choose.",
+            metavar="flip|six|N|auto",
+        ),
     ] = None,
     detector: Annotated[
         str | None, typer.Option(help="Name of a detector; by itself several are chosen by stand-ins and fused.")
