@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import numpy as np
 import onnxruntime
 import pytest
@@ -114,6 +117,12 @@ def test_odin_is_refused_with_those_that_can_be_exported():
         with pytest.raises(of.InputError, match=r"ODIN cannot be exported: .*gradient.*SSD.*Fused"):
             scorer(detector)
     assert set(exportable()) == set(NAMES) - {"Fused", "Auto", "HEAT", "Mahalanobis"}
+
+
+def test_the_page_lists_them_all():
+    page = (Path(__file__).parents[2] / "docs" / "export.md").read_text()
+    listed = re.findall(r"^\| ([A-Z][\w, ]+) \|", page.partition("## What can be exported")[2], re.M)
+    assert {name for line in listed for name in line.split(", ")} == set(NAMES)
 
 
 def test_the_kth_distance_is_that_of_all_of_them():

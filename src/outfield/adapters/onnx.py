@@ -5,9 +5,7 @@ Resizing and cropping stay outside: the graph takes pixels of the network's size
 
 from __future__ import annotations
 
-import logging
 import tempfile
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -67,12 +65,8 @@ def converted(found: Traced) -> Any:
     Raises:
         InputError: it has steps that ONNX lacks.
     """
-    quiet = logging.getLogger("torch.onnx")
-    level = quiet.level
     try:
-        quiet.setLevel(logging.ERROR)
-        with warnings.catch_warnings(), torch.no_grad():
-            warnings.simplefilter("ignore")
+        with torch.no_grad():
             program = torch.onnx.export(
                 found.program.run_decompositions(EXACT),
                 input_names=list(found.inputs),
@@ -83,8 +77,6 @@ def converted(found: Traced) -> Any:
     except Exception as error:  # of torch's exporter
         said = next((line for line in str(error).splitlines() if "No ONNX function" in line), str(error))
         raise InputError(f"this guard cannot be written as ONNX: {said:.300}") from error
-    finally:
-        quiet.setLevel(level)
     if program is None:
         raise InputError("this guard cannot be written as ONNX: PyTorch gave no model")
     model = program.model_proto
