@@ -24,6 +24,7 @@ from outfield.benchmark.provenance import about_this_run
 from outfield.detectors import choosing
 from outfield.detectors.candidates import default_candidates
 from outfield.detectors.naming import names_of
+from outfield.detectors.trials import sides_of
 from outfield.files.atomic import write_bytes
 from outfield.images.finding import find
 from outfield.images.source import ImageArray, ImageSource
@@ -152,7 +153,7 @@ def regret(
     names = names_of(fitted)
     rows = {("", ""): held_out, ("id", ""): rest, **{("real", name): data for name, data in real.items()}}
     place = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    terms = {key: value.to(place) for key, value in choosing._terms(fitted, rows, 0).items() if key[0]}
+    terms = {key: value.to(place) for key, value in sides_of(fitted, rows, 0)[0].items() if key[0]}
     sums = [*choosing._sums(len(fitted), 4)]
     means: list[float] = []
     for start in range(0, len(sums), SUMS_AT_ONCE):

@@ -10,6 +10,7 @@ from tests.helpers.program import outfield
 from tests.helpers.samples import make_set
 
 import outfield as of
+from outfield.report.choice import in_words
 
 
 @pytest.fixture(scope="module")
@@ -46,15 +47,19 @@ def test_it_chooses_writes_and_tells(files):
     first = done.stdout.splitlines()
     assert first[0] == "FPR95 on stand-ins (%), the chosen one first"
     assert first[1].split()[:2] == ["members", "near-like"]
-    assert first[2].startswith(" + ".join(expected.best.members))
+    assert first[2].startswith(in_words(expected))
+    assert {name for name in expected.weights if f"{expected.weights[name]:.2f} {name}" in first[2]} == {
+        *expected.weights
+    }
     rows = list(csv.DictReader((files / "trials.csv").open()))
-    assert len(rows) == len(expected.trials)
-    assert rows[0]["members"] == " + ".join(expected.best.members)
-    assert float(rows[0]["turned"]) == pytest.approx(expected.best.fpr95["turned"])
+    assert len(rows) == 1 + len(expected.trials)
+    assert [row["members"] for row in rows[:2]] == [in_words(expected), " + ".join(expected.best.members)]
+    for row, trial in zip(rows[:2], (expected.chosen, expected.best), strict=True):
+        assert float(row["turned"]) == pytest.approx(trial.fpr95["turned"])
+        assert (float(row["mean"]), float(row["loss"])) == pytest.approx((trial.mean, trial.loss))
     assert float(rows[-1]["real svhn"]) == pytest.approx(expected.trials[-1].real["svhn"])
-    assert float(rows[0]["mean"]) == pytest.approx(expected.best.mean)
     assert (files / "choice.png").read_bytes().startswith(b"\x89PNG")
-    assert f"of {len(rows)} sums" in done.stderr
+    assert f"by {len(expected.trials)} sums" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -91,7 +96,10 @@ class TestFitAuto:
         found = of.load(files / "auto.safetensors")
         assert isinstance(found, of.Auto)
         assert torch.equal(found.score(data["svhn"]), expected.detector.score(data["svhn"]))
-        assert f"took {' + '.join(expected.best.members)}, the best of {len(expected.trials):,} sums" in done.stderr
+        assert (
+            f"took {' + '.join(expected.chosen.members)}, as the best of {len(expected.trials):,} sums vote"
+            in done.stderr
+        )
         threshold = of.Threshold.load(files / "t.safetensors")
         assert torch.allclose(threshold.reference.float(), found.sum_.scores.float())
         assert threshold.keep == 0.9

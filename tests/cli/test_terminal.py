@@ -114,7 +114,7 @@ def test_names_that_are_no_text_are_printed_as_they_are(files, tmp_path):
 def test_help_shows_every_word(monkeypatch):
     monkeypatch.setenv("COLUMNS", "300")
     said = " ".join(outfield("extract", "-h").stdout.split())
-    assert "timm:NAME[@WEIGHTS.safetensors], torchvision:NAME[@…]." in said
+    assert "timm:NAME[@WEIGHTS.safetensors], torchvision:NAME[@…], hf:FOLDER or FILE.onnx." in said
     assert outfield("extract", "-h").stdout == outfield("extract", "--help").stdout
 
 

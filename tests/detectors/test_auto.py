@@ -33,7 +33,9 @@ def test_it_is_the_sum_that_choose_picks(train, held_out, stand_ins):
     auto = of.Auto(most_members=2, seed=3).fit(train, held_out, stand_ins)
     choice = of.choose(train, held_out, stand_ins, most_members=2, seed=3)
     test = make_set(n=40, seed=5)
-    assert auto.names == choice.best.members == auto.choice_.best.members
+    assert auto.names == choice.chosen.members == auto.choice_.chosen.members
+    assert auto.weights_ == tuple(choice.weights.values())
+    assert len({*auto.weights_}) > 1
     assert len(auto.choice_.trials) == len(choice.trials)
     assert torch.equal(auto.score(test), choice.detector.score(test))
     assert torch.equal(auto.p_values(test), choice.detector.p_values(test))
@@ -159,6 +161,8 @@ class TestFiles:
         loaded = of.load(tmp_path / "auto.safetensors")
         assert isinstance(loaded, of.Auto)
         assert (loaded.most_members, loaded.seed, loaded.names) == (3, 2, auto.names)
+        assert loaded.weights_ == auto.weights_
+        assert len({*auto.weights_}) > 1
         assert loaded.fingerprint() == auto.fingerprint()
         assert torch.equal(loaded.score(held_out), auto.score(held_out))
         assert not hasattr(loaded, "choice_")
@@ -172,6 +176,9 @@ class TestFiles:
             (lambda notes: notes["members"].clear(), "notes on its members"),
             (lambda notes: notes.update(members=["SSD"]), "notes on its members"),
             (lambda notes: notes.update(held_out=1), "different numbers of rows"),
+            (lambda notes: notes.update(weights=[1.0, 0.5]), "one positive number for each of the 1 members"),
+            (lambda notes: notes.update(weights=[0.0]), r"weights is 0\.0"),
+            (lambda notes: notes.update(weights="1"), "weights is '1'"),
         ],
     )
     def test_notes_that_no_fit_leaves(self, train, held_out, stand_ins, tmp_path, change, said):

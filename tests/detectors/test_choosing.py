@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -11,8 +12,10 @@ import torch
 from tests.helpers.samples import make_set
 
 import outfield as of
-from outfield.detectors import choosing
+from outfield.detectors import choosing, trials
+from outfield.detectors.calibration import Calibration
 from outfield.detectors.candidates import default_candidates
+from outfield.detectors.choosing import _voted
 from outfield.detectors.held_out import split_off
 from outfield.stand_in import StandIns
 
@@ -38,34 +41,94 @@ def test_every_sum_is_tried_once(choice):
     assert [trial.members for trial in choice.singles] == [t.members for t in choice.trials if len(t.members) == 1]
 
 
-def test_a_trial_is_what_the_fused_detector_gives(choice):
+def naive_shares(members, weights, calibrating, judged, rows):
+    """The share of rows that is accepted where 90, 93, 95 and 97 % of the judged ID rows are."""
+    parts = [(weight, member, Calibration.of(member.score(calibrating))) for weight, member in zip(weights, members)]
+
+    def total(data):
+        return sum(weight * one.surprise(member.score(data)) for weight, member, one in parts)
+
+    ids, scores = total(judged).sort().values, total(rows)
+    return [float((scores <= ids[math.ceil(kept * len(ids)) - 1]).double().mean()) for kept in (0.90, 0.93, 0.95, 0.97)]
+
+
+def naive_trial(members, weights, sets):
+    """Both halves calibrate in turn, and the others are the ID rows."""
     order = torch.randperm(120, generator=torch.Generator().manual_seed(7))
-    by_name = dict(zip(NAMES, CANDIDATES, strict=True))
-    for trial in choice.trials:
-        fused = of.Fused([by_name[name] for name in trial.members], seed=7).fit(TRAIN, HELD_OUT)
-        ids = fused.score(HELD_OUT[order[60:]])
-        for sets, found in ((STAND_INS["near"] | STAND_INS["far"], trial.fpr95), (REAL, trial.real)):
-            assert found == pytest.approx({name: of.fpr95(ids, fused.score(rows)) for name, rows in sets.items()})
-        assert trial.near == pytest.approx((trial.fpr95["turned"] + trial.fpr95["mixed"]) / 2)
-        assert trial.far == pytest.approx(trial.fpr95["jigsaw"])
-        assert trial.mean == pytest.approx((trial.near + trial.far) / 2)
+    halves = HELD_OUT[order[:60]], HELD_OUT[order[60:]]
+    found = {}
+    for name, rows in sets.items():
+        sides = [naive_shares(members, weights, *two, rows) for two in (halves, halves[::-1])]
+        found[name] = np.mean(sides, axis=0)
+    return found
+
+
+def check_trial(trial, members, weights):
+    found = naive_trial(members, weights, STAND_INS["near"] | STAND_INS["far"])
+    assert trial.fpr95 == pytest.approx({name: shares[2] for name, shares in found.items()})
+    assert trial.real == pytest.approx({"svhn": naive_trial(members, weights, REAL)["svhn"][2]})
+    assert trial.near == pytest.approx((found["turned"][2] + found["mixed"][2]) / 2)
+    assert trial.far == pytest.approx(found["jigsaw"][2])
+    assert trial.mean == pytest.approx((trial.near + trial.far) / 2)
+    loss = ((found["turned"].mean() + found["mixed"].mean()) / 2 + found["jigsaw"].mean()) / 2
+    assert trial.loss == pytest.approx(loss)
+
+
+def test_a_trial_is_what_a_naive_computation_gives(choice):
+    fitted = {name: of.Fused([one]).fit(TRAIN, HELD_OUT).members_[0] for name, one in zip(NAMES, CANDIDATES)}
+    for trial in (*choice.trials, choice.chosen):
+        check_trial(trial, [fitted[name] for name in trial.members], [1.0] * len(trial.members))
 
 
 def test_the_best_one_is_chosen_and_fitted(choice):
-    means = [trial.mean for trial in choice.trials]
-    assert means == sorted(means)
-    assert means[0] < means[-1]
+    losses = [trial.loss for trial in choice.trials]
+    assert losses == sorted(losses)
+    assert losses[0] < losses[-1]
     assert choice.best is choice.trials[0]
-    assert choice.detector.names == choice.best.members
+    assert choice.detector.names == choice.best.members == choice.chosen.members
+    assert choice.detector.weights is None
+    assert choice.weights == dict.fromkeys(choice.best.members, 1.0)
     by_name = dict(zip(NAMES, CANDIDATES, strict=True))
     again = of.Fused([by_name[name] for name in choice.best.members], seed=7).fit(TRAIN, HELD_OUT)
     assert torch.equal(choice.detector.score(REAL["svhn"]), again.score(REAL["svhn"]))
 
 
+class TestVotes:
+    def test_one_in_fifty_of_the_sums_votes(self):
+        best_first = [(0, 1), (1, 2), (1,), *[(3,)] * 145]
+        assert _voted(best_first[:99], 4) == [1.0, 1.0, 0.0, 0.0]
+        assert _voted(best_first[:100], 4) == [0.5, 1.0, 0.5, 0.0]
+        assert _voted(best_first[:148], 4) == [0.5, 1.0, 0.5, 0.0]
+        assert _voted([*best_first, (3,), (3,)], 4) == [pytest.approx(1 / 3), 1.0, pytest.approx(1 / 3), 0.0]
+
+    def test_a_hundred_at_most(self):
+        best_first = [*[(0,)] * 60, *[(1,)] * 40, *[(2,)] * 9900]
+        assert _voted(best_first, 3) == [1.0, pytest.approx(2 / 3), 0.0]
+
+    def test_what_hardly_any_sum_has_is_left_out(self):
+        best_first = [*[(0, 1)] * 9, *[(0, 2)] * 10, *[(0,)] * 81, *[(3,)] * 4900]
+        assert _voted(best_first, 4) == [1.0, 0.0, pytest.approx(0.1), 0.0]
+
+    def test_the_votes_are_the_weights(self, monkeypatch):
+        monkeypatch.setattr(choosing, "ONE_IN", 2)
+        choice = of.choose(TRAIN, HELD_OUT, STAND_INS, CANDIDATES, most_members=3, real=REAL, seed=7)
+        votes = {name: sum(name in trial.members for trial in choice.trials[:7]) for name in NAMES}
+        expected = {name: count / max(votes.values()) for name, count in votes.items() if count}
+        assert len({*expected.values()}) > 1
+        assert choice.weights == pytest.approx(expected)
+        assert choice.chosen.members == choice.detector.names == tuple(expected)
+        again = of.Fused(
+            [dict(zip(NAMES, CANDIDATES))[name] for name in expected], seed=7, weights=[*expected.values()]
+        )
+        again.fit(TRAIN, HELD_OUT)
+        assert torch.equal(choice.detector.score(REAL["svhn"]), again.score(REAL["svhn"]))
+        check_trial(choice.chosen, again.members_, again.weights)
+
+
 def test_of_equal_sums_the_smaller_is_taken():
     far = {"far": {"away": make_set(60, seed=8, shift=40.0)}}
     choice = of.choose(TRAIN, HELD_OUT, far, [of.SSD(), of.SSD(floor=1e-5)])
-    assert len({trial.mean for trial in choice.trials}) == 1
+    assert len({trial.loss for trial in choice.trials}) == 1
     assert choice.best.members in [("SSD floor=1e-06",), ("SSD floor=1e-05",)]
     assert choice.best.near == choice.best.far == choice.best.fpr95["away"]
 
@@ -145,7 +208,8 @@ def test_progress_is_told(monkeypatch):
         told.append((text, total, unit))
         yield told.append
 
-    monkeypatch.setattr(choosing, "bar", bar)
+    for room in (choosing, trials):
+        monkeypatch.setattr(room, "bar", bar)
     of.choose(TRAIN, HELD_OUT, STAND_INS, [of.MSP(), of.SSD()], most_members=1)
     expected = [("fitting candidates", 2, "detectors"), 1, 2, ("scoring candidates", 2, "detectors"), 1, 2]
     assert told == [*expected, ("trying sums", 2, "sums"), 2]

@@ -78,6 +78,30 @@ def test_the_score_is_the_sum_of_its_members(rule):
     )
 
 
+def test_weights_multiply_the_terms(tmp_path):
+    plain = of.Fused(MEMBERS).fit(TRAIN, HELD_OUT)
+    fused = of.Fused(MEMBERS, weights=[1, 0.5, 2.0, 0.25]).fit(TRAIN, HELD_OUT)
+    terms = plain.explain(TEST).terms * torch.tensor([1, 0.5, 2.0, 0.25], dtype=torch.float64)
+    torch.testing.assert_close(fused.explain(TEST).terms, terms)
+    torch.testing.assert_close(fused.score(TEST).as_subclass(torch.Tensor), terms.sum(1).float())
+    sums = (plain.explain(HELD_OUT).terms * torch.tensor([1, 0.5, 2.0, 0.25], dtype=torch.float64)).sum(1)
+    assert {*fused.sum_.scores.float().tolist()} <= {*sums.float().tolist()}
+    fused.save(tmp_path / "fused.safetensors")
+    loaded = of.load(tmp_path / "fused.safetensors")
+    assert list(loaded.weights) == [1, 0.5, 2.0, 0.25]
+    assert torch.equal(loaded.score(TEST), fused.score(TEST))
+    assert fused.fingerprint() != plain.fingerprint()
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [[], [1.0], [1.0] * 5, [1.0, 1.0, 1.0, 0.0], [1, 1, 1, -1], [1, 1, 1, float("nan")], "1111", 3, [1, 1, 1, "a"]],
+)
+def test_weights_that_cannot_be(bad):
+    with pytest.raises(of.InputError, match="weights is"):
+        of.Fused(MEMBERS, weights=bad).fit(TRAIN, HELD_OUT)
+
+
 def test_members_are_left_as_they_are():
     knn = of.KNN(k=3)
     fused = of.Fused([knn]).fit(TRAIN, HELD_OUT)

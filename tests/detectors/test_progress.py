@@ -8,7 +8,7 @@ import pytest
 from tests.helpers.samples import make_set, quick
 
 import outfield as of
-from outfield.detectors import base, choosing, learned, mixture
+from outfield.detectors import base, choosing, learned, mixture, trials
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def shown(monkeypatch):
         yield lambda done, **_: far.append(done)
         found.append((title, total, unit, far[-1] if far else None))
 
-    for module in (base, choosing, learned, mixture):
+    for module in (base, choosing, learned, mixture, trials):
         monkeypatch.setattr(module, "bar", bar)
     return found
 

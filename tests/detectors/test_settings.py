@@ -55,7 +55,7 @@ def bad_values(default):
         return [*NEVER, *NUMBERS, *([0, 0.0] if default else [])]
     if is_configurable(default):
         return [*NEVER, 3, 0.5, type(default), type(default).__name__]
-    return [*NEVER, 3, 0.5]
+    return [value for value in (*NEVER, 3, 0.5) if value is not None or default is not None]
 
 
 SETTINGS = [(name, setting) for name, cls in of.DETECTORS.items() for setting in inspect.signature(cls).parameters]

@@ -136,10 +136,11 @@ def _columns(detector: OfMembers) -> Score:
 def _summed(detector: Summed) -> Score:
     columns = _columns(detector)
     terms = [one.standard if detector.rule == "z" else surprise(one) for one in detector.calibrations_]
+    weights = detector._weights() or [1.0] * len(terms)
 
     def score(batch: Batch) -> Tensor:
-        found = zip(terms, columns(batch).unbind(1), strict=True)
-        return torch.stack([term(column) for term, column in found], dim=1).sum(1)
+        found = zip(weights, terms, columns(batch).unbind(1), strict=True)
+        return torch.stack([weight * term(column) for weight, term, column in found], dim=1).sum(1)
 
     return score
 

@@ -12,8 +12,8 @@ from outfield.detectors.choosing import Choice, choose
 from outfield.detectors.held_out import split_off
 from outfield.detectors.members import fresh
 from outfield.detectors.registry import DETECTORS, register
-from outfield.detectors.summed import LEAST, Summed
-from outfield.errors import FileFormatError
+from outfield.detectors.summed import LEAST, Summed, check_weights
+from outfield.errors import FileFormatError, InputError
 from outfield.features.fields import spaces
 from outfield.features.head import HEAD_FIELDS
 from outfield.features.set import FeatureSource
@@ -24,18 +24,19 @@ from outfield.stand_in import StandIns
 class Auto(Summed):
     """The sum of detectors that stand-ins for OOD data choose, with no OOD data at all (Fisher 1925).
 
-    score = Σ_m t_m(s_m(x)) as in :class:`outfield.Fused`, whose members :func:`outfield.choose` picks when it is fitted. Without
-    stand-ins, which are made of images, there is nothing to choose by: it adds up the energy of the logits, the distance to
-    the fifth neighbour, SSD, and SSD on the network's second stage, as far as the training data has what they need. What it
-    needs to score depends on its members, and so on the fields that the training data has.
+    score = Σ_m w_m t_m(s_m(x)) as in :class:`outfield.Fused`; members and weights are picked by :func:`outfield.choose` when it
+    is fitted. Without stand-ins, which are made of images, there is nothing to choose by: it adds up the energy of the logits,
+    the distance to the fifth neighbour, SSD, and SSD on the network's second stage, as far as the training data has what they
+    need. What it needs to score depends on its members, and so on the fields that the training data has.
 
     Args:
-        most_members: how many detectors the sum may have.
+        most_members: how many detectors each of the sums that are compared may have.
         held_out: share of the training rows that is kept for calibration where fit is given no held-out rows.
         seed: of the split of rows.
 
     Attributes:
         members_: the fitted members.
+        weights_: how much each member counts; None where all count the same.
         choice_: everything that was tried, or None where there were no stand-ins; not part of a saved detector.
     """
 
@@ -46,6 +47,7 @@ class Auto(Summed):
         *(name for name in spaces() if name != "features"),
     )
 
+    weights_: tuple[float, ...] | None
     choice_: Choice | None
 
     def __init__(self, most_members: int = 4, held_out: float = 0.1, seed: int = 0) -> None:
@@ -64,6 +66,9 @@ class Auto(Summed):
 
     def _all(self) -> Sequence[Detector]:
         return getattr(self, "members_", ())
+
+    def _weights(self) -> Sequence[float] | None:
+        return self.weights_
 
     def fit(
         self,
@@ -99,12 +104,14 @@ class Auto(Summed):
         else:
             self._check_held_out(train, held_out)
         self.choice_ = None if stand_ins is None else self._choose(train, held_out, stand_ins)
+        self.weights_ = None
         if self.choice_ is None:
             self.members_ = tuple(fresh(member, self._device).fit(train) for member in default_members(train))
             self._calibrate(held_out)
         else:
             chosen = self.choice_.detector
             self.members_, self.calibrations_, self.sum_ = chosen.members_, chosen.calibrations_, chosen.sum_
+            self.weights_ = None if chosen.weights is None else tuple(chosen.weights)
             self._moved()
 
     def _choose(
@@ -118,7 +125,17 @@ class Auto(Summed):
 
     def _notes(self) -> dict[str, Any]:
         headers = [{"detector": type(member).__name__, **member._header()} for member in self.members_]
-        return {**super()._notes(), "members": headers}
+        weights = {} if self.weights_ is None else {"weights": list(self.weights_)}
+        return {**super()._notes(), "members": headers, **weights}
+
+    def _load_notes(self, notes: dict[str, Any]) -> None:
+        super()._load_notes(notes)
+        weights = notes.get("weights")
+        try:
+            check_weights(weights, len(notes["members"]))
+        except InputError as error:
+            raise FileFormatError(str(error)) from error
+        self.weights_ = None if weights is None else tuple(float(weight) for weight in weights)
 
     def _classes_of(self, headers: Sequence[dict[str, Any]]) -> Sequence[type[Detector]]:
         names = [header.get("detector") for header in headers]

@@ -8,54 +8,29 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from outfield.config import require, require_number
 from outfield.detectors.base import Detector
-from outfield.detectors.calibration import Calibration
 from outfield.detectors.candidates import default_candidates
 from outfield.detectors.fused import Fused
 from outfield.detectors.held_out import check_apart, split_off
 from outfield.detectors.members import fresh
 from outfield.detectors.naming import names_of
 from outfield.detectors.summed import LEAST
+from outfield.detectors.trials import Trial, sides_of, tried, weighed
 from outfield.errors import InputError, MissingFieldError, OutfieldError, TooFewSamplesError
 from outfield.features.set import FeatureSource
 from outfield.features.stand_ins import feature_stand_ins
 from outfield.progress import bar
-from outfield.scores.vectors import rank
 from outfield.stand_in import LEVELS, StandIns
 
 MOST_SUMS = 200_000
 """More sums than this take minutes to compare."""
-SUMS_AT_ONCE = 256
 SPLIT = 0.1
 """Share of the training rows that is held out where no held-out rows are given."""
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One detector, or a sum of several, and how it told ID rows from stand-ins.
-
-    Attributes:
-        members: the detectors, in words.
-        fpr95: the share of each stand-in set that is accepted where 95 % of the ID rows are, by the set's name.
-        near: mean over the sets that stand for near OOD.
-        far: mean over those that stand for far OOD.
-        real: the same share of real OOD sets, which were looked at after the choice; empty where there were none.
-    """
-
-    members: tuple[str, ...]
-    fpr95: Mapping[str, float]
-    near: float
-    far: float
-    real: Mapping[str, float]
-
-    @property
-    def mean(self) -> float:
-        """What the choice is made by: near and far count equally, however many sets stand for each."""
-        return (self.near + self.far) / 2
+VOTES, ONE_IN = 100, 50
+"""So many of the best sums, but at most one in so many of all, say how much a member counts."""
+LIGHTEST = 0.1
+"""Members that count less than this share of the heaviest one are left out."""
 
 
 @dataclass(frozen=True)
@@ -64,17 +39,25 @@ class Choice:
 
     Attributes:
         detector: the chosen detector, fitted.
-        trials: everything that was tried, the best first.
+        chosen: how it told ID rows from stand-ins.
+        trials: every sum that was tried, the best first.
         skipped: candidates that could not be fitted, and why.
     """
 
     detector: Fused
+    chosen: Trial
     trials: Sequence[Trial]
     skipped: Mapping[str, str]
 
     @property
+    def weights(self) -> dict[str, float]:
+        """How much each member of the chosen detector counts; the heaviest 1."""
+        given = self.detector.weights
+        return dict(zip(self.chosen.members, given or [1.0] * len(self.chosen.members), strict=True))
+
+    @property
     def best(self) -> Trial:
-        """The trial of the chosen detector."""
+        """The best single sum."""
         return self.trials[0]
 
     @property
@@ -96,8 +79,11 @@ def choose(
 ) -> Choice:
     """The fused detector that tells held-out ID rows best from stand-ins for OOD data; no OOD data is used.
 
-    Every candidate is fitted once. Of each sum of up to ``most_members`` of them FPR95 is computed on every stand-in set; the
-    mean over sets that stand for near OOD and the mean over those that stand for far OOD count equally.
+    Every candidate is fitted once. Each sum of up to ``most_members`` of them is judged by :attr:`Trial.loss`: candidates are
+    calibrated on one half of the held-out rows, the share of stand-ins that is accepted is computed with the other half, and
+    the same again with the halves exchanged. The best sum of thousands is best by luck as well, so the best hundred of them
+    vote: a member of the chosen detector counts as often as they have it. Where fewer than 5,000 sums were tried, one in
+    fifty votes.
 
     Args:
         train: ID training rows.
@@ -134,12 +120,16 @@ def choose(
         )
     names = names_of(fitted)
     rows = {("", ""): held_out, **named, **{("real", name): data for name, data in (real or {}).items()}}
-    terms = _terms(fitted, rows, seed)
-    trials = _tried([*_sums(len(fitted), most_members)], names, terms)
-    order = sorted(range(len(trials)), key=lambda i: (trials[i].mean, len(trials[i].members)))
-    best = trials[order[0]].members
-    members = [detector for detector, name in zip(fitted, names, strict=True) if name in best]
-    return Choice(Fused.of_fitted(members, held_out, seed=seed), [trials[i] for i in order], skipped)
+    sides = sides_of(fitted, rows, seed)
+    sums = [*_sums(len(fitted), most_members)]
+    trials = tried(sums, names, sides)
+    order = sorted(range(len(trials)), key=lambda i: (trials[i].loss, len(trials[i].members)))
+    weights = _voted([sums[i] for i in order], len(fitted))
+    members = [i for i, weight in enumerate(weights) if weight]
+    counts = None if {*weights} <= {0.0, 1.0} else [weights[i] for i in members]
+    detector = Fused.of_fitted([fitted[i] for i in members], held_out, seed=seed, weights=counts)
+    chosen = weighed(members, counts or [1.0] * len(members), names, sides)
+    return Choice(detector, chosen, [trials[i] for i in order], skipped)
 
 
 def _checked_stand_ins(
@@ -185,63 +175,9 @@ def _fitted(candidates: Sequence[Detector], train: FeatureSource, device: str) -
     return fitted, skipped
 
 
-def _terms(
-    fitted: Sequence[Detector], rows: Mapping[tuple[str, str], FeatureSource], seed: int
-) -> dict[tuple[str, str], Tensor]:
-    """What each candidate adds to a sum (n, M), for the second half of the held-out rows and for every other set."""
-    held_out = rows["", ""]
-    order = torch.randperm(len(held_out), generator=torch.Generator().manual_seed(seed))
-    first, second = order[: len(order) // 2], order[len(order) // 2 :]
-    columns: dict[tuple[str, str], list[Tensor]] = {key: [] for key in rows}
-    with bar("scoring candidates", len(fitted), "detectors") as advance:
-        for i, detector in enumerate(fitted):
-            found = {key: detector.score(data) for key, data in rows.items()}
-            calibration = Calibration.of(found["", ""][first])
-            found["", ""] = found["", ""][second]
-            for key, scores in found.items():
-                columns[key].append(calibration.surprise(scores))
-            advance(i + 1)
-    return {key: torch.stack(found, dim=1) for key, found in columns.items()}
-
-
-def _tried(
-    sums: Sequence[tuple[int, ...]], names: Sequence[str], terms: Mapping[tuple[str, str], Tensor]
-) -> list[Trial]:
-    """A trial of each sum, in their order; sums of the same size are computed together."""
-    others = [key for key in terms if key != ("", "")]
-    trials: list[Trial] = []
-    with bar("trying sums", len(sums), "sums") as advance:
-        for _, same in itertools.groupby(sums, len):
-            group = list(same)
-            for start in range(0, len(group), SUMS_AT_ONCE):
-                some = group[start : start + SUMS_AT_ONCE]
-                index = torch.tensor(some)
-                kept = _added(terms["", ""], index).sort(dim=0).values[rank(0.95, len(terms["", ""])) - 1]
-                accepted = torch.stack([(_added(terms[key], index) <= kept).double().mean(0) for key in others], dim=1)
-                trials += [_trial(c, names, others, row) for c, row in zip(some, accepted.tolist(), strict=True)]
-                advance(len(trials))
-    return trials
-
-
-def _added(terms: Tensor, index: Tensor) -> Tensor:
-    """Of terms (n, M) those in each row of the index (S, k), added up: (n, S)."""
-    total = terms[:, index[:, 0]]
-    for column in index[:, 1:].unbind(1):
-        total = total + terms[:, column]
-    return total
-
-
-def _trial(
-    chosen: tuple[int, ...], names: Sequence[str], sets: Sequence[tuple[str, str]], accepted: Sequence[float]
-) -> Trial:
-    found = dict(zip(sets, accepted, strict=True))
-    levels = {level: [value for (at, _), value in found.items() if at == level] for level in LEVELS}
-    means = {level: sum(values) / len(values) for level, values in levels.items() if values}
-    other = next(iter(means.values()))
-    return Trial(
-        tuple(names[i] for i in chosen),
-        {name: value for (level, name), value in found.items() if level in LEVELS},
-        means.get("near", other),
-        means.get("far", other),
-        {name: value for (level, name), value in found.items() if level == "real"},
-    )
+def _voted(best_first: Sequence[tuple[int, ...]], candidates: int) -> list[float]:
+    """How much each candidate counts by the best sums' votes: 1 for that which most of them have, 0 for what too few have."""
+    voters = best_first[: max(1, min(VOTES, len(best_first) // ONE_IN))]
+    votes = [sum(candidate in one for one in voters) for candidate in range(candidates)]
+    shares = [count / max(votes) for count in votes]
+    return [share if share >= LIGHTEST else 0.0 for share in shares]

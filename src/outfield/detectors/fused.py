@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Self
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, ClassVar, Self
 
 from outfield.config import require_choice, require_number
 from outfield.detectors.base import Detector
@@ -13,7 +14,7 @@ from outfield.detectors.logits import EnergyLogits
 from outfield.detectors.members import check_members, check_same, fresh, needs_of
 from outfield.detectors.mixture import SSD
 from outfield.detectors.registry import register
-from outfield.detectors.summed import LEAST, RULES, Summed
+from outfield.detectors.summed import LEAST, RULES, Summed, check_weights
 from outfield.errors import FileFormatError, NotFittedError
 from outfield.features.set import FeatureSource
 
@@ -22,7 +23,7 @@ from outfield.features.set import FeatureSource
 class Fused(Summed):
     """Several detectors as one, each calibrated on held-out ID rows (Fisher 1925).
 
-    score = Σ_m t_m(s_m(x)), where s_m is a member's score and t_m says how unusual it is among the scores of ID rows that no
+    score = Σ_m w_m t_m(s_m(x)), where s_m is a member's score and t_m says how unusual it is among the scores of ID rows that no
     member was fitted on: −log p with a tail that goes on growing ("fisher"), or standard deviations from the mean ("z"); see
     :class:`outfield.detectors.calibration.Calibration`. Half of the held-out rows calibrate the members, the other half their
     sum, so that :meth:`p_values` are valid.
@@ -33,6 +34,7 @@ class Fused(Summed):
         held_out: share of the training rows that is kept for calibration where fit is given no held-out rows. A network knows
             its training images better than others: rows that it has not seen calibrate better.
         seed: of the split of rows.
+        weights: how much each member counts, w_m; None for 1 each.
 
     Attributes:
         members_: the fitted members.
@@ -40,20 +42,25 @@ class Fused(Summed):
         sum_: the calibration of the sum.
     """
 
+    added_settings: ClassVar[Mapping[str, Any]] = MappingProxyType({"weights": None})
+
     def __init__(
         self,
         members: Sequence[Detector] = (EnergyLogits(), KNN(k=5), SSD()),
         rule: str = "fisher",
         held_out: float = 0.1,
         seed: int = 0,
+        weights: Sequence[float] | None = None,
     ) -> None:
         self.members = members
         self.rule = rule
         self.held_out = held_out
         self.seed = seed
+        self.weights = weights
 
     def _check_settings(self) -> None:
         check_members(self.members)
+        check_weights(self.weights, len(self.members))
         require_choice("rule", self.rule, RULES)
         require_number("held_out", self.held_out, above=0, most=0.5)
         require_number("seed", self.seed, least=0, whole=True)
@@ -64,6 +71,9 @@ class Fused(Summed):
 
     def _all(self) -> Sequence[Detector]:
         return self.members_ if self._fitted else self.members
+
+    def _weights(self) -> Sequence[float] | None:
+        return self.weights
 
     def fit(self, train: FeatureSource, held_out: FeatureSource | None = None) -> Self:
         """Fit every member, and calibrate them and their sum; returns self.
@@ -92,7 +102,12 @@ class Fused(Summed):
 
     @classmethod
     def of_fitted(
-        cls, members: Sequence[Detector], held_out: FeatureSource, rule: str = "fisher", seed: int = 0
+        cls,
+        members: Sequence[Detector],
+        held_out: FeatureSource,
+        rule: str = "fisher",
+        seed: int = 0,
+        weights: Sequence[float] | None = None,
     ) -> Self:
         """Of members that are fitted already, calibrated on ID rows that they were not fitted on.
 
@@ -101,13 +116,14 @@ class Fused(Summed):
             held_out: ID rows.
             rule: see the class.
             seed: see the class.
+            weights: see the class.
 
         Raises:
             InputError: a setting of a wrong type or value.
             NotFittedError: a member is not fitted.
             TooFewSamplesError: too few rows to calibrate.
         """
-        made = cls(tuple(members), rule, seed=seed)
+        made = cls(tuple(members), rule, seed=seed, weights=weights)
         with made._fitting(held_out, "of_fitted", made.needs_to_score):
             for member in members:
                 if not member._fitted:

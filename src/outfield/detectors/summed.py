@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from outfield.config import require, require_number
 from outfield.detectors.base import LARGEST, Batch, Detector
 from outfield.detectors.calibration import Calibration
 from outfield.detectors.held_out import check_apart
@@ -26,6 +27,20 @@ LEAST = 20
 """Held-out rows that calibrate the members, and again as many for their sum: fewer say nothing about a tail."""
 
 
+def check_weights(weights: object, members: int) -> None:
+    """Refuse a setting ``weights`` that is neither None nor one positive number for each member.
+
+    Raises:
+        InputError: it says what would be right.
+    """
+    if weights is None:
+        return
+    good = isinstance(weights, tuple | list) and len(weights) == members
+    require(good, "weights", weights, f"one positive number for each of the {members} members, or None")
+    for weight in weights:  # type: ignore[attr-defined]
+        require_number("weights", weight, above=0)
+
+
 @dataclass(frozen=True)
 class Explanation:
     """Why rows were scored as they were.
@@ -33,7 +48,7 @@ class Explanation:
     Attributes:
         members: the detectors, in words.
         scores: each member's own score (N, M), float64.
-        terms: what each member adds to the sum (N, M), float64.
+        terms: what each member adds to the sum, its weight included (N, M), float64.
         p_values: of each member's score among held-out ID rows (N, M), float64.
     """
 
@@ -100,12 +115,18 @@ class Summed(OfMembers):
         self.sum_ = Calibration.of(self._terms(columns).sum(1).float())
         self._moved()
 
+    def _weights(self) -> Sequence[float] | None:
+        """How much each fitted member counts; None where all count the same."""
+        return None
+
     def _terms(self, scores: Tensor) -> Tensor:
         """What members whose scores are the columns of (N, M) add to the sum (N, M)."""
-        with_columns = zip(self.calibrations_, scores.unbind(1), strict=True)
-        if self.rule == "z":
-            return torch.stack([one.standard(column) for one, column in with_columns], dim=1)
-        return torch.stack([one.surprise(column) for one, column in with_columns], dim=1)
+        columns = zip(self.calibrations_, scores.unbind(1), strict=True)
+        found = [one.standard(column) if self.rule == "z" else one.surprise(column) for one, column in columns]
+        weights = self._weights()
+        if weights is not None:
+            found = [weight * term for weight, term in zip(weights, found, strict=True)]
+        return torch.stack(found, dim=1)
 
     def _score(self, batch: Batch) -> Tensor:
         return self._terms(self._member_scores(batch)).sum(1)

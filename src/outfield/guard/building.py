@@ -132,7 +132,7 @@ def fit(
         made = stand_ins(good, seed=seed, count=min(STAND_INS, len(good))).map(lambda images: extract(images, False))
         detector.fit(train, choose, made)
         tried = 0 if detector.choice_ is None else len(detector.choice_.trials)
-        log.info("took %s, the best of %s sums", " + ".join(detector.names), f"{tried:,}")
+        log.info("took %s, as the best of %s sums vote", " + ".join(detector.names), f"{tried:,}")
     elif isinstance(detector, Fused) and choose is not None:
         detector.fit(train, choose)
     else:

@@ -79,4 +79,4 @@ def choose(
     print_table(report.trials_table(choice))
     for note in report.trials_table(choice).notes:
         say(note)
-    log.info("chose %s of %s sums → %s", " + ".join(choice.best.members), f"{len(choice.trials):,}", output)
+    log.info("chose %s by %s sums → %s", report.in_words(choice), f"{len(choice.trials):,}", output)

@@ -133,7 +133,7 @@ def _chosen(
         )
     with bar("fitting Auto"):
         model.fit(train.in_memory(), None if held_out is None else held_out.in_memory(), sets or None)
-    tried = "" if model.choice_ is None else f", the best of {len(model.choice_.trials):,} sums"
+    tried = "" if model.choice_ is None else f", as the best of {len(model.choice_.trials):,} sums vote"
     log.info("took %s%s", " + ".join(model.names), tried)
     return model
 
