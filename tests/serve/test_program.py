@@ -6,6 +6,7 @@ import os
 import signal
 import ssl
 import subprocess
+import sys
 import threading
 import time
 
@@ -167,6 +168,28 @@ class TestUsage:
             done = outfield("serve", files["ssd"], "--port", str(taken.getsockname()[1]), "--device", "cpu")
         assert done.returncode == 2
         assert "cannot listen" in done.said
+
+
+class TestDemo:
+    def test_it_is_served_at_once_and_knows_its_classes(self, tmp_path, image):
+        with Program(tmp_path, "--demo") as program:
+            (told,) = httpx.get(f"{program.address}v1/guards").json()
+            assert told["name"] == "cifar10"
+            assert told["classes"][:3] == ["airplane", "automobile", "bird"]
+            with httpx.Client(base_url=program.address, trust_env=False) as client:
+                assert ask(client, image).json()[0]["is_ood"] is True
+
+    def test_its_file_is_small_and_holds_no_image(self):
+        from importlib import resources
+
+        guard = resources.files("outfield_demo") / "cifar10.guard"
+        assert len(guard.read_bytes()) < 3_000_000
+
+    def test_without_its_data_it_says_what_installs_it(self, monkeypatch):
+        monkeypatch.setitem(sys.modules, "outfield_demo", None)
+        done = outfield("serve", "--demo")
+        assert done.returncode == 2
+        assert "pip install outfield-demo" in done.said
 
 
 def test_ctrl_c_stops_it(files, tmp_path):

@@ -165,7 +165,9 @@ def test_the_command_leaves_everything_beside_the_page(made, tmp_path, monkeypat
         "SSD.threshold.safetensors",
         "svhn.safetensors",
     } <= written
-    assert "Fitted beforehand on the same rows" in " ".join(capsys.readouterr().out.split())
+    said = capsys.readouterr().out
+    assert "Fitted beforehand on the same rows" in " ".join(said.split())
+    assert said.rstrip().endswith("outfield serve --demo")
     page = (tmp_path / "demo" / "report.html").read_text()
     assert "Fitted live" in page
     assert "bedrooms" in page
