@@ -130,6 +130,18 @@ def test_features_alone(guard, features, folder):
     assert ((p_values > 0) & (p_values <= 1)).all()
 
 
+def test_numbers_that_are_none_are_ood(guard, features, folder):
+    session = onnxruntime.InferenceSession(str(folder / "features.onnx"), providers=["CPUExecutionProvider"])
+    known = guard.extraction.fields(torch.from_numpy(labelled(3, 9).images))
+    for bad in (float("nan"), float("inf"), -float("inf")):
+        given = {name: known[name].numpy().copy() for name in guard.detector.needs_to_score}
+        given["stage2"][1, 0] = bad
+        scores, p_values, is_ood = session.run(None, given)
+        assert np.isnan(scores).tolist() == [False, True, False]
+        assert is_ood[1]
+        assert p_values[1] == p_values.min()
+
+
 def test_torch_export(guard, folder):
     found = to_pt2(guard, folder / "guard.pt2")
     said = {"outfield.json": ""}

@@ -14,8 +14,9 @@ from torch import nn
 
 import outfield as of
 from outfield.adapters.graph import Decision, Traced
-from outfield.adapters.onnx import EXACT, converted
+from outfield.adapters.onnx import converted
 from outfield.adapters.scoring import exportable, kth_distance, scorer, surprise
+from outfield.adapters.steps import STEPS, open_rows
 from outfield.detectors.calibration import Calibration
 from outfield.detectors.summed import Summed
 
@@ -40,6 +41,11 @@ def confident():
     return of.FeatureSet(**{**rows, "logits": 30 * rows["logits"]})
 
 
+def zeros():
+    rows = make_set(6, seed=11).tensors()
+    return of.FeatureSet(**{**rows, "features": 0 * rows["features"]})
+
+
 def sets_of_rows():
     return {
         "fresh": make_set(64, seed=6),
@@ -48,6 +54,7 @@ def sets_of_rows():
         "very far": make_set(20, seed=8, shift=30.0),
         "training rows": TRAIN,
         "confident": confident(),
+        "zeros": zeros(),
     }
 
 
@@ -62,8 +69,7 @@ def exported(fitted):
     model = Scores(fitted.values())
     with torch.no_grad():
         expected = model(*example)
-        rows = {0: torch.export.Dim("N", min=1, max=2**30)}
-        program = torch.export.export(model, example, dynamic_shapes=(tuple(rows for _ in example),), strict=False)
+        program = torch.export.export(model, example, dynamic_shapes=(open_rows(example),), strict=False)
     return Traced(program, FIELDS, NAMES, example, expected)
 
 
@@ -157,14 +163,38 @@ def test_what_is_not_a_number_is_called_ood():
     assert p_values[0] == pytest.approx(0.1)
 
 
+class Numbers(nn.Module):
+    """Numbers that float32 would round, in every place where detectors have them."""
+
+    def forward(self, x):
+        far = x.scatter(0, torch.zeros(1, dtype=torch.int64), 1e-30)
+        return (
+            x * 0.1, x / 0.1, x + 0.1, 0.1 - x, x.clamp_min(1e-308).log(), x.clamp_max(0.7), x.clamp(0.1, 0.7), far**0.1,
+            torch.where(x > 1, x, 0.3), torch.where(x > 1, 0.3, x), (x > 0.1).double(), (x <= 0.7).double(), x.clamp(-1e300, 0.1),
+            (x >= 0.1).double(), (x < 0.7).double(), x.clamp(0, 0.1),
+        )  # fmt: skip
+
+
+def test_numbers_are_not_rounded_to_float32():
+    x = torch.tensor([0.05, 2.0, 0.0, 0.1, 0.1 + 1e-12, 0.7, 0.7 - 1e-12], dtype=torch.float64)
+    model = Numbers()
+    wanted = model(x)
+    program = torch.export.export(model, (x,), dynamic_shapes=open_rows((x,)), strict=False)
+    names = tuple(f"out{i}" for i in range(len(wanted)))
+    content = converted(Traced(program, ("x",), names, (x,), wanted)).SerializeToString()
+    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    for number, (one, other) in enumerate(zip(wanted, session.run(None, {"x": x.numpy()}), strict=True)):
+        np.testing.assert_allclose(other, one.numpy(), rtol=1e-14, atol=0, err_msg=f"output {number}")
+
+
 def test_steps_that_onnx_lacks_keep_their_precision():
     x = torch.tensor([0.0, 1e-300, -1e-20, 1e-17, 3e-9, -0.5, -0.999999, 1.0, 1e10], dtype=torch.float64)
-    torch.testing.assert_close(EXACT[torch.ops.aten.log1p.default](x), torch.log1p(x), rtol=1e-14, atol=0)
+    torch.testing.assert_close(STEPS[torch.ops.aten.log1p.default](x), torch.log1p(x), rtol=1e-14, atol=0)
     x = torch.tensor([0.0, 1e-300, -1e-20, 1e-17, 3e-9, -0.5, -40.0, -800.0, 1.0, 1000.0], dtype=torch.float64)
-    torch.testing.assert_close(EXACT[torch.ops.aten.expm1.default](x), torch.expm1(x), rtol=1e-14, atol=0)
+    torch.testing.assert_close(STEPS[torch.ops.aten.expm1.default](x), torch.expm1(x), rtol=1e-14, atol=0)
     x = torch.tensor([[2.0, 1.0, 2.0, 0.0]])
     for descending in (False, True):
-        values, _ = EXACT[torch.ops.aten.sort.stable](x, descending=descending)
+        values, _ = STEPS[torch.ops.aten.sort.stable](x, descending=descending)
         assert torch.equal(values, x.sort(descending=descending).values)
     a, b = torch.randn(4, 3), torch.randn(5, 3)
-    torch.testing.assert_close(EXACT[torch.ops.aten.cdist.default](a, b), torch.cdist(a, b))
+    torch.testing.assert_close(STEPS[torch.ops.aten.cdist.default](a, b), torch.cdist(a, b))

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from outfield.adapters.scoring import scorer
+from outfield.adapters.steps import open_rows
 from outfield.backbone.undisturbed import undisturbed
 from outfield.errors import InputError
 from outfield.guard.guard import Guard
@@ -63,7 +64,9 @@ class FieldsGraph(nn.Module):
 
     def forward(self, *fields: Tensor) -> tuple[Tensor, ...]:
         """Score, p-value and verdict (N,) each."""
+        finite = torch.stack([field.isfinite().all(1) for field in fields]).all(0)
         scores = self._score(dict(zip(self.names, fields, strict=True)))
+        scores = torch.where(finite, scores, torch.nan)  # whatever a detector makes of numbers that are none
         return scores, *self.decision(scores)
 
 
@@ -129,8 +132,8 @@ def traced(guard: Guard, takes: str = "pixels") -> Traced:
             examples = (pixels if takes == "pixels" else _normalised(guard, pixels),)
         # Once before it is traced: what a detector makes when it is first asked, and keeps, must not be made of stand-ins.
         expected = graph.eval()(*examples)
-        rows = {0: torch.export.Dim("N", min=1, max=2**30)}
-        shapes = (tuple(rows for _ in examples),) if takes == "features" else (rows,)
+        rows = open_rows(examples)
+        shapes = (rows,) if takes == "features" else rows
         try:
             program = torch.export.export(graph, examples, dynamic_shapes=shapes, strict=False)
         except Exception as error:  # a network may be anybody's

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from outfield.adapters.graph import Traced, traced
+from outfield.adapters.steps import STEPS, exact
 from outfield.adapters.told import about
 from outfield.adapters.written import Written
 from outfield.errors import InputError
@@ -68,7 +68,7 @@ def converted(found: Traced) -> Any:
     try:
         with torch.no_grad():
             program = torch.onnx.export(
-                found.program.run_decompositions(EXACT),
+                exact(found.program, found.examples).run_decompositions(STEPS),
                 input_names=list(found.inputs),
                 output_names=list(found.outputs),
                 dynamo=True,
@@ -145,46 +145,3 @@ def _shown(value: Any) -> str:
     kind = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)).name
     sides = [dim.dim_param or str(dim.dim_value) for dim in value.type.tensor_type.shape.dim]
     return f"{value.name} {kind} [{', '.join(sides)}]"
-
-
-def _log1p(x: Tensor) -> Tensor:
-    """log(1 + x) with its full relative precision near 0, which ONNX has no step for (Kahan): x log(u) / (u − 1), u = 1 + x."""
-    u = 1 + x
-    rounds = u == 1
-    return torch.where(rounds, x, x * u.log() / torch.where(rounds, 1.0, u - 1))
-
-
-def _expm1(x: Tensor) -> Tensor:
-    """exp(x) − 1 likewise: (u − 1) x / log(u), u = exp(x)."""
-    u = x.exp()
-    rounds = (u == 1) | (u == 0) | u.isinf()
-    return torch.where(rounds, torch.where(u == 1, x, u - 1), (u - 1) * x / torch.where(rounds, 1.0, u.log()))
-
-
-def _sort(x: Tensor, *, stable: bool | None = None, dim: int = -1, descending: bool = False) -> tuple[Tensor, Tensor]:
-    """ONNX's TopK puts the first of equal numbers first."""
-    found = torch.topk(x, x.shape[dim], dim, descending, True)
-    return found.values, found.indices
-
-
-def _argsort(x: Tensor, *, stable: bool, dim: int = -1, descending: bool = False) -> Tensor:
-    return _sort(x, dim=dim, descending=descending)[1]
-
-
-def _cdist(a: Tensor, b: Tensor, p: float = 2.0, compute_mode: int | None = None) -> Tensor:
-    """Euclidean distances, by one product in float64."""
-    if p != 2:
-        raise InputError(f"distances of power {p} cannot be written as ONNX")
-    x, y = a.double(), b.double()
-    squares = x.square().sum(-1, keepdim=True) + y.square().sum(-1)[..., None, :] - 2 * (x @ y.mT)
-    return squares.clamp_min(0.0).sqrt().to(a.dtype)
-
-
-EXACT = {
-    torch.ops.aten.cdist.default: _cdist,
-    torch.ops.aten.log1p.default: _log1p,
-    torch.ops.aten.expm1.default: _expm1,
-    torch.ops.aten.sort.stable: _sort,
-    torch.ops.aten.argsort.stable: _argsort,
-}
-"""Steps that ONNX lacks, or has with less precision, by others."""
