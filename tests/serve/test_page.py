@@ -14,6 +14,7 @@ from tests.helpers.service import guard_files, png, running
 import outfield as of
 
 CHROMIUM = "/usr/bin/chromium"
+CAMERA = ("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream")
 PAGE = resources.files("outfield.serve") / "page"
 
 
@@ -56,7 +57,7 @@ def browser():
     if not os.path.exists(CHROMIUM):
         pytest.skip("Chromium is not installed")
     with playwright.sync_playwright() as found:
-        opened = found.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        opened = found.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", *CAMERA])
         yield opened
         opened.close()
 
@@ -93,7 +94,7 @@ class TestInABrowser:
         upload(page, images)
         words = page.locator("#images .word").all_inner_texts()
         assert words == ["OOD" if one.is_ood else "ID" for one in expected]
-        text = page.locator("#images li").nth(4).inner_text()
+        text = page.locator("#images > li").nth(4).inner_text()
         assert expected[4].class_name in text
         assert f"{expected[4].rang} rang" in text
         assert page.locator("#scores .mark").count() == 5
@@ -108,7 +109,7 @@ class TestInABrowser:
         page.keyboard.press("Home")
         assert page.locator("#images .word").all_inner_texts() == ["OOD"] * 3
         assert page.locator("#images .flipped").count() == 2
-        assert "was ID" in page.locator("#images li").first.inner_text()
+        assert "was ID" in page.locator("#images > li").first.inner_text()
         assert page.locator("#scores-say").inner_text().startswith("0.0 %")
         page.keyboard.press("End")
         assert page.locator("#scores-say").inner_text().startswith("100.0 %")
@@ -142,7 +143,7 @@ class TestInABrowser:
         assert f"{told['samples']}" in page.locator("#numbers").inner_text()
         assert page.locator("#p-values .even").count() == 1
         page.locator("#clear").press("Enter")
-        assert page.locator("#images li").count() == 0
+        assert page.locator("#images > li").count() == 0
 
     @pytest.mark.parametrize("page", [(360, 740)], indirect=True)
     def test_a_phone_needs_no_sideways_scrolling(self, page):
@@ -161,6 +162,23 @@ class TestInABrowser:
             page.keyboard.press("Tab")
             reached.append(page.locator(":focus").get_attribute("id"))
         assert {"guard", "choose", "camera", "examples", "threshold"} <= set(reached)
+
+    def test_a_picture_of_the_camera(self, page):
+        page.locator("#camera").press("Enter")
+        page.locator("#viewfinder").wait_for()
+        page.locator("#shoot").press("Enter")
+        page.locator("#images .ok, #images .ood").first.wait_for()
+        page.locator("#close").press("Enter")
+        assert not page.locator("#viewfinder").is_visible()
+
+    def test_the_members_can_be_read(self, page, files):
+        upload(page, [noise(1)[0]])
+        page.locator("#images summary").press("Enter")
+        guard = of.Guard.load(files["fused"], device="cpu")
+        assert page.locator("#images details li").count() == len(guard.members)
+        page.locator("#threshold").focus()
+        page.keyboard.press("End")
+        assert page.locator("#images details li").first.is_visible()  # moving the threshold closes nothing
 
     def test_a_paste_and_a_drop(self, page):
         for kind, field in (("paste", "clipboardData"), ("drop", "dataTransfer")):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from importlib import resources
 from typing import Any
@@ -112,16 +112,16 @@ def _add_infer(app: FastAPI, service: Service) -> None:
         _check_version(version)
         model, deadline = service.model(name), _deadline(request, service)
         async with service.bodies.read(request, deadline) as body:
-            asked = protocol.parse(body, request.headers.get(protocol.HEADER_LENGTH))
+            asked = await service.work.aside(protocol.parse, body, request.headers.get(protocol.HEADER_LENGTH))
             images = _images(asked)
             if images is None:
                 rows = {key: value for key, value in asked.inputs.items() if isinstance(value, np.ndarray)}
                 verdicts = await service.work.rows(model, rows, deadline)
             else:
                 found = await service.work.images(model, images, deadline)
-                _tell(request, model.name, found)
+                _count(service, request, model.name, found)
                 verdicts = [_good(one) for one in found]
-        _tell(request, model.name, verdicts)
+        _count(service, request, model.name, verdicts)
         content, length = protocol.answer(asked, model.name, verdicts)
         if length is None:
             return Response(content, media_type="application/json")
@@ -148,8 +148,10 @@ def _good(found: Verdict | OutfieldError) -> Verdict:
     return found
 
 
-def _tell(request: Request, guard: str, found: list[Any]) -> None:
-    """For the log."""
+def _count(service: Service, request: Request, guard: str, found: Sequence[Verdict | OutfieldError]) -> None:
+    """Count images that could not be read, and note for the log what was asked."""
+    failed = sum(isinstance(one, OutfieldError) for one in found)
+    service.counts.samples.add(failed, guard, "error")
     ood = sum(isinstance(one, Verdict) and bool(one.is_ood) for one in found)
     request.scope["state"].update(guard=guard, images=len(found), ood=ood)
 
@@ -160,11 +162,10 @@ def _add_check(app: FastAPI, service: Service) -> None:
         """A verdict on each uploaded image, as ``outfield guard check --json`` prints it."""
         model, deadline = service.model(guard), _deadline(request, service)
         async with service.bodies.read(request, deadline) as body:
-            files = files_of(request.headers.get("content-type", ""), body, service.settings.limits.images)
+            kind, most = request.headers.get("content-type", ""), service.settings.limits.images
+            files = await service.work.aside(files_of, body, kind, most)
             found = await service.work.images(model, [one.content for one in files], deadline)
-        _tell(request, model.name, found)
-        failed = sum(isinstance(one, OutfieldError) for one in found)
-        service.counts.samples.add(failed, model.name, "error")
+        _count(service, request, model.name, found)
         verdicts = [
             Verdict.failed(file.name, str(one)) if isinstance(one, OutfieldError) else replace(one, file=file.name)
             for file, one in zip(files, found, strict=True)

@@ -26,12 +26,12 @@ class Upload(NamedTuple):
     content: bytes
 
 
-def files_of(content_type: str, body: bytearray, most: int) -> list[Upload]:
+def files_of(body: bytearray, content_type: str, most: int) -> list[Upload]:
     """The files of a form, or the one image that the body is.
 
     Args:
-        content_type: The header: ``multipart/form-data`` with a boundary, or ``image/…`` or ``application/octet-stream``.
         body: Of the request.
+        content_type: The header: ``multipart/form-data`` with a boundary, or ``image/…`` or ``application/octet-stream``.
         most: Files that may be in it.
 
     Raises:

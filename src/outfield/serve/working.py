@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import io
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -26,6 +26,8 @@ from outfield.serve.settings import Limits
 
 Image = bytes | np.ndarray
 T = TypeVar("T")
+AT_ONCE = 65_536
+"""Bytes of a body that are read without giving others a turn."""
 
 
 class Work:
@@ -44,6 +46,12 @@ class Work:
         """Let the threads finish what they have."""
         self._pool.shutdown()
 
+    async def aside(self, function: Callable[..., T], body: bytearray, *others: object) -> T:
+        """What a function makes of a body; of a long one in another thread, since all clients would wait for it here."""
+        if len(body) <= AT_ONCE:
+            return function(body, *others)
+        return await asyncio.get_running_loop().run_in_executor(self._pool, lambda: function(body, *others))
+
     async def images(self, model: Model, images: Sequence[Image], deadline: float) -> list[Verdict | OutfieldError]:
         """For each image its verdict, or why it could not be read.
 
@@ -56,7 +64,7 @@ class Work:
             model.batcher.announce(len(images))
             try:
                 loop = asyncio.get_running_loop()
-                prepared = loop.run_in_executor(self._pool, self._prepare, guard, images)
+                prepared = loop.run_in_executor(self._pool, self._prepare, guard, images, deadline)
                 pixels = await self._in_time(prepared, deadline)
                 good = [one for one in pixels if isinstance(one, Tensor)]
                 if not good:
@@ -111,8 +119,13 @@ class Work:
         except TimeoutError as error:
             raise Refused(504, f"there was no answer within {self.limits.timeout:g} s") from error
 
-    def _prepare(self, guard: Guard, images: Sequence[Image]) -> list[Tensor | OutfieldError]:
-        return [self._prepare_one(guard, image, number) for number, image in enumerate(images)]
+    def _prepare(self, guard: Guard, images: Sequence[Image], deadline: float) -> list[Tensor | OutfieldError]:
+        found = []
+        for number, image in enumerate(images):
+            if time.monotonic() > deadline:
+                raise TimeoutError  # nobody waits for them any more, and others need the thread
+            found.append(self._prepare_one(guard, image, number))
+        return found
 
     def _prepare_one(self, guard: Guard, image: Image, number: int) -> Tensor | OutfieldError:
         where = f"image {number}"

@@ -159,25 +159,39 @@ async function judged(part, guard) {
 
 function drawImages() {
   $("clear").hidden = !state.images.length;
-  $("images").replaceChildren(...state.images.map((one) => {
-    one.picture ??= picture(one);
-    const { verdict } = one;
-    const item = element("li", {}, one.picture);
-    if (!verdict) { item.append(element("div", {}, "…")); return item; }
-    if (verdict.error) { item.append(element("div", {}, element("span", { class: "verdict" }, "error"), verdict.error)); return item; }
-    const ood = isOod(verdict, state.cut);
-    item.className = `${ood ? "ood" : "ok"}${flipped(one) ? " flipped" : ""}`;
-    const label = verdict.class_name ?? `class ${verdict.class_index}`;
-    const text = element("div", {},
-      element("span", { class: "verdict" }, element("span", {}, label), element("span", { class: "word" }, ood ? "OOD" : "ID")),
-      element("span", {}, `p = ${verdict.p_value.toFixed(4)}`, element("br")),
-      element("span", { class: "more" }, `score ${number(verdict.score, 4)}${verdict.rang ? `; ${verdict.rang} rang` : ""}`));
-    if (flipped(one)) text.append(element("br"), element("span", { class: "flip" }, `was ${verdict.is_ood ? "OOD" : "ID"}`));
-    const members = Object.entries(verdict.members).map(([name, p]) => `${name}: p = ${number(p)}`).join("\n");
-    item.title = `${one.file.name}\n${members}`;
-    item.append(text);
-    return item;
-  }));
+  const items = state.images.map(item);
+  const shown = $("images").children;
+  // Put in anew only when there are others: what is on the screen keeps its place and its focus while the slider moves.
+  if (items.length !== shown.length || items.some((one, i) => one !== shown[i])) $("images").replaceChildren(...items);
+}
+
+function item(one) {
+  one.item ??= element("li", {}, picture(one), element("div", {}, "…"));
+  const { verdict } = one;
+  const text = one.item.lastChild;
+  if (!verdict) return one.item;
+  if (verdict.error) {
+    text.replaceChildren(element("span", { class: "verdict" }, "error"), verdict.error);
+    return one.item;
+  }
+  const ood = isOod(verdict, state.cut);
+  one.item.className = `${ood ? "ood" : "ok"}${flipped(one) ? " flipped" : ""}`;
+  one.members ??= members(verdict);
+  const label = verdict.class_name ?? `class ${verdict.class_index}`;
+  text.replaceChildren(
+    element("span", { class: "verdict" }, element("span", {}, label), element("span", { class: "word" }, ood ? "OOD" : "ID")),
+    element("span", {}, `p = ${verdict.p_value.toFixed(4)}`, element("br")),
+    element("span", { class: "more" }, `score ${number(verdict.score, 4)}${verdict.rang ? `; ${verdict.rang} rang` : ""}`));
+  if (flipped(one)) text.append(element("br"), element("span", { class: "flip" }, `was ${verdict.is_ood ? "OOD" : "ID"}`));
+  if (one.members) text.append(one.members);
+  return one.item;
+}
+
+function members(verdict) {
+  const several = Object.entries(verdict.members);
+  if (several.length < 2) return null;
+  const rows = several.map(([name, p]) => element("li", {}, `${name}: p = ${number(p)}`));
+  return element("details", {}, element("summary", {}, "members"), element("ul", {}, ...rows));
 }
 
 function picture(one) {
