@@ -33,10 +33,10 @@ const say = (text) => { $("says").textContent = text; };
 // Guards and their thresholds
 
 async function begin() {
-  state.guards = await ask("v1/guards");
+  const [guards, server] = await Promise.all([ask("v1/guards"), ask("v2")]);
+  state.guards = guards;
   $("door").hidden = true;
   $("guard").replaceChildren(...state.guards.map((one) => element("option", { value: one.name }, one.name)));
-  const server = await ask("v2");
   $("version").textContent = `${server.name} ${server.version}`;
   choose(state.guards[0].name);
 }
@@ -108,6 +108,7 @@ function drawScores() {
 const flipped = (one) => one.verdict && !one.verdict.error && isOod(one.verdict, state.cut) !== one.verdict.is_ood;
 
 $("threshold").addEventListener("input", (event) => {
+  if (!state.guard) return;
   const [low, high] = range();
   state.cut = low + ((high - low) * event.target.value) / 1000;
   drawScores();
@@ -119,6 +120,7 @@ $("guard").addEventListener("change", (event) => choose(event.target.value));
 // Images
 
 async function check(files) {
+  if (!state.guard) { say("The service has not answered yet; try again in a moment."); return; }
   const images = [...files].filter((file) => file.type.startsWith("image/"));
   if (!images.length) { say("There is no image among these."); return; }
   const guard = state.guard.name;
