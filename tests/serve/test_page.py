@@ -140,7 +140,9 @@ class TestInABrowser:
         page.locator("#alarm.rings").wait_for()
         told = service.client.get("/v1/traffic").json()
         assert told["alarm"]
-        assert f"{told['samples']}" in page.locator("#numbers").inner_text()
+        page.locator("#numbers").get_by_text(
+            f"{told['samples']}{told['ood']} OOD", exact=True
+        ).wait_for()  # within two seconds
         assert page.locator("#p-values .even").count() == 1
         page.locator("#clear").press("Enter")
         assert page.locator("#images > li").count() == 0
