@@ -23,7 +23,6 @@ from typing import Any
 import numpy as np
 
 import outfield as of
-from auto import ALONE, HELD_OUT, part
 from filters_table import draw, markdown, merged, table
 from outfield.benchmark.protocol import PROTOCOLS, Protocol
 from outfield.benchmark.provenance import about_this_run
@@ -33,6 +32,7 @@ from outfield.files.atomic import write_bytes
 from outfield.images.finding import find
 from outfield.images.source import ImageSource
 from outfield.report.drawing import save
+from scores import ALONE, HELD_OUT, part
 
 Pair = tuple[ImageSource, ImageSource]
 """An OOD set as the first filter shrank it, and as the second did."""

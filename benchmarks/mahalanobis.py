@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 
 import outfield as of
-from auto import HELD_OUT, part
 from outfield.benchmark.protocol import LEVELS, PROTOCOLS, Protocol
 from outfield.benchmark.provenance import about_this_run
 from outfield.files.atomic import write_bytes
 from outfield.images.finding import find
+from scores import HELD_OUT, part
 
 EPSILONS = (0.0, 0.0005, 0.001, 0.0014, 0.002, 0.005, 0.01)
 """As Lee et al. try them; with 0 images are as they are."""

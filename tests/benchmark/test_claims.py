@@ -26,8 +26,8 @@ class TestClaims:
     """The paper's own figures bear out its claims; moving one number at a time turns a verdict."""
 
     def test_what_the_paper_prints_holds(self):
-        assert verdicts(C10, as_the_paper(C10)) == {"a": HOLDS, "b": HOLDS, "c": HOLDS}
-        assert verdicts(C100, as_the_paper(C100)) == {"b": HOLDS, "c": HOLDS, "d": HOLDS}
+        assert verdicts(C10, as_the_paper(C10)) == {"a": HOLDS, "b": HOLDS, "c": HOLDS, "e": PARTLY}
+        assert verdicts(C100, as_the_paper(C100)) == {"b": HOLDS, "c": HOLDS, "d": HOLDS, "e": HOLDS, "f": HOLDS}
         assert check_claims(small_run().records, SMALL) == []
 
     @pytest.mark.parametrize(
@@ -95,9 +95,38 @@ class TestClaims:
         assert verdicts(C100, broken)["d"] == PARTLY
         assert verdicts(C100, changed(broken, "EBM", C100.far, fpr95=-25))["d"] == FAILS
 
+    def test_e_compares_with_the_mean_over_seeds(self):
+        found = as_the_paper(C100)
+        worse = changed(found, "EBM", C100.ood, fpr95=-40)
+        assert verdicts(C100, worse)["e"] == PARTLY
+        assert verdicts(C100, changed(worse, "EBM", C100.ood, auroc=20))["e"] == FAILS
+        seeds = {r.seed for r in found if r.detector == "EBM"}
+        assert len(seeds) > 1
+        one_better = [replace(r, fpr95=0.0) if (r.detector, r.seed) == ("EBM", max(seeds)) else r for r in found]
+        claim = next(claim for claim in check_claims(one_better, C100) if claim.name == "e")
+        first = claim.checks[0]
+        mean = sum(r.fpr95 for r in one_better if r.detector == "EBM") / sum(r.detector == "EBM" for r in one_better)
+        assert first.against == pytest.approx(mean)
+        assert first.what == "average: FPR95 of EnergyCorrected better than EBM's on every backbone and seed"
+
+    @pytest.mark.parametrize(
+        ("ood", "step", "expected"),
+        [
+            (C100.near, {"fpr95": -4.3}, HOLDS),  # 82.9 → 78.6, above KNN's 78.5
+            (C100.near, {"fpr95": -4.5}, PARTLY),
+            (C100.near, {"auroc": 2.2}, HOLDS),  # 76.3 → 78.5, below KNN's 78.6
+            (C100.near, {"auroc": 2.4}, PARTLY),
+            (C100.mid, {"fpr95": 1.5}, HOLDS),  # 85.2 → 86.7, less than a point above KNN's 85.8
+            (C100.mid, {"fpr95": 1.7}, PARTLY),
+            (C100.mid, {"auroc": -0.2}, PARTLY),
+        ],
+    )
+    def test_f(self, ood, step, expected):
+        assert verdicts(C100, changed(as_the_paper(C100), "EnergyCorrected", ood, **step))["f"] == expected
+
     def test_what_a_run_lacks(self):
         found = [r for r in as_the_paper(C10) if r.detector != "EBM"]
-        assert verdicts(C10, found) == {"a": UNTESTED, "b": HOLDS, "c": HOLDS}
+        assert verdicts(C10, found) == {"a": UNTESTED, "b": HOLDS, "c": HOLDS, "e": UNTESTED}
         no_far = [r for r in as_the_paper(C100) if r.level != "far"]
         assert verdicts(C100, no_far)["b"] == verdicts(C100, no_far)["d"] == UNTESTED
 
@@ -108,7 +137,7 @@ class TestClaims:
 
     def test_detectors_on_different_backbones_are_not_compared(self):
         found = [replace(r, backbone="other") if r.detector in ("SSD", "KNN") else r for r in as_the_paper(C10)]
-        assert verdicts(C10, found) == dict.fromkeys("abc", UNTESTED)
+        assert verdicts(C10, found) == {**dict.fromkeys("abc", UNTESTED), "e": PARTLY}
         (claim,) = [claim for claim in check_claims(found, C10) if claim.name == "b"]
         assert claim.lacks == ("a backbone that EnergyCorrected and SSD share",)
 
