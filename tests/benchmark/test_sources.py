@@ -154,4 +154,5 @@ def test_libraries_that_numbers_come_from():
         "odin": images,
         "detector": ("torch",),
         "view": ("scikit-learn",),
+        "views": ("torch",),
     } == sources.LIBRARIES

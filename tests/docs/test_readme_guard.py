@@ -47,8 +47,7 @@ def test_three_commands_lead_to_a_verdict(tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    answer, _ = json.JSONDecoder().raw_decode(done.stdout[done.stdout.index("{") :])
-    (verdict,) = next(value for value in answer.values() if isinstance(value, list))
-    assert verdict["label"] == NAMES[2]
+    (verdict,), _ = json.JSONDecoder().raw_decode(done.stdout[done.stdout.index("[{") :])
+    assert (verdict["file"], verdict["class_name"]) == ("photo.jpg", NAMES[2])
     assert not verdict["is_ood"]
     assert 0 < verdict["p_value"] <= 1

@@ -289,7 +289,7 @@ class Detector(ABC):
                 self._rebuilt(header, state)
             except OutfieldError as error:
                 raise InputError(f"this {name} cannot be saved in half precision: {error}") from error
-        storage.write(path, "detector", {"detector": name, **header, "outfield": __version__}, state)
+        storage.write(path, "detector", {"detector": name, **header, "outfield": __version__}, state, once=True)
 
     def _header(self) -> dict[str, Any]:
         """What a file says of this detector besides its name and tensors."""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from outfield.errors import FileFormatError
-from outfield.files import headers
+from outfield.files import headers, repeats
 from outfield.files.atomic import write_atomically
 from outfield.files.digests import DigestSeal, Fingerprint, WholeSeal, fingerprint
 from outfield.files.headers import Header
@@ -49,6 +49,7 @@ def write(
     header: Mapping[str, Any],
     tensors: Mapping[str, Tensor],
     endings: Sequence[str] = ENDINGS,
+    once: bool = False,
 ) -> None:
     """Write tensors and a JSON-ready header to ``path``.
 
@@ -58,6 +59,7 @@ def write(
         header: what is said of it.
         tensors: what is in it, by name.
         endings: that its name may have.
+        once: write large tensors that are equal once; :func:`read` gives them all.
 
     Raises:
         InputError: its name has another ending.
@@ -65,6 +67,9 @@ def write(
     """
     check_ending(path, endings)
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    if once:
+        plain, same = repeats.without_repeats(plain)
+        header = {**header, repeats.ENTRY: same} if same else header
     metadata = {headers.NAME: headers.make_header(kind, header, plain)}
     write_atomically(path, lambda file: write_tensors(file, plain, metadata))
     log.debug("wrote a %s of %d arrays to %s", kind, len(plain), path)
@@ -94,6 +99,8 @@ def read(
         raise FileFormatError(
             f"{path} is a safetensors file, but not one that Outfield wrote: it has no Outfield header"
         )
+    if repeats.ENTRY in header.entries:
+        tensors = repeats.with_repeats(path, tensors, header.entries.pop(repeats.ENTRY))
     header.check_entries(entries or {})
     for name, rank in (ranks or {}).items():
         if name not in tensors or tensors[name].ndim != rank:

@@ -156,7 +156,7 @@ def save(path: PathLike, content: Content) -> None:
     state = {} if backbone.origin is None else backbone.origin.state(backbone.network)
     parts = {"network": narrowed(state, content.half), "detector": narrowed(detector._state(), content.half)}
     tensors = {f"{part}.{name}": value for part, own in parts.items() for name, value in own.items()}
-    storage.write(path, "guard", header, {**tensors, "threshold.reference": threshold.reference}, ENDINGS)
+    storage.write(path, "guard", header, {**tensors, "threshold.reference": threshold.reference}, ENDINGS, once=True)
 
 
 def checked_header(path: PathLike, header: dict[str, Any]) -> dict[str, Any]:
