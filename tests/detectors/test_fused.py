@@ -10,7 +10,7 @@ import torch
 from tests.helpers.samples import make_set, quick
 
 import outfield as of
-from outfield.detectors.calibration import Calibration
+from outfield.detectors.calibration import Calibration, Calibrations
 from outfield.detectors.held_out import split_off
 from outfield.files import storage
 
@@ -57,6 +57,19 @@ class TestCalibration:
         assert equal.surprise(torch.tensor([1.0, 2.0, 5.0])).tolist() == pytest.approx(
             [0, math.log(3), math.log(3) + 3]
         )
+
+
+def test_several_calibrations_are_each_of_them():
+    generator = torch.Generator().manual_seed(0)
+    members = [Calibration.of(torch.randn(50, generator=generator) * scale) for scale in (1.0, 5.0, 0.1)]
+    members.append(Calibration.of(torch.zeros(50)))
+    scores = torch.cat(
+        [torch.randn(40, 4, generator=generator) * 3, torch.stack([one.scores[:9] for one in members], 1)]
+    )
+    together = Calibrations(members)
+    for name in ("p_values", "surprise", "standard"):
+        expected = [getattr(one, name)(column) for one, column in zip(members, scores.unbind(1), strict=True)]
+        torch.testing.assert_close(getattr(together, name)(scores), torch.stack(expected, 1), rtol=1e-14, atol=0)
 
 
 @pytest.mark.parametrize("rule", ["fisher", "z"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -59,3 +60,40 @@ class Calibration:
     def to(self, device: torch.device) -> Calibration:
         """The same on another device."""
         return Calibration(self.scores.to(device))
+
+
+class Calibrations:
+    """Several calibrations of as many scores each as one: a row of few numbers costs as much as one of them alone.
+
+    Args:
+        members: M of them.
+    """
+
+    def __init__(self, members: Sequence[Calibration]) -> None:
+        self._scores = torch.stack([one.scores for one in members])
+        self._means = torch.stack([one.scores.mean() for one in members])
+        self._spreads = torch.tensor([one.spread for one in members], dtype=torch.float64, device=self._scores.device)
+
+    def p_values(self, scores: Tensor) -> Tensor:
+        """:meth:`Calibration.p_values` of each column (N, M)."""
+        n = self._scores.shape[1]
+        below = torch.searchsorted(self._scores, self._columns(scores), right=False)
+        return ((1 + n - below).double() / (n + 1)).T
+
+    def surprise(self, scores: Tensor) -> Tensor:
+        """:meth:`Calibration.surprise` of each column (N, M)."""
+        s, h, n = self._columns(scores), self._scores, self._scores.shape[1]
+        above = torch.searchsorted(h, s, right=True)
+        low, high = h.gather(1, (above - 1).clamp_min(0)), h.gather(1, above.clamp_max(n - 1))
+        inside = (above > 0) & (above < n)
+        between = torch.where(inside, (s - low) / torch.where(inside, high - low, 1.0), 0.0)
+        excess = (s - h[:, -1:]).clamp_min(0.0) / self._spreads[:, None]
+        return (-torch.log1p(-(above + between) / (n + 1)) + excess).T
+
+    def standard(self, scores: Tensor) -> Tensor:
+        """:meth:`Calibration.standard` of each column (N, M)."""
+        return (scores.double() - self._means) / self._spreads
+
+    @staticmethod
+    def _columns(scores: Tensor) -> Tensor:
+        return scores.double().T.contiguous()

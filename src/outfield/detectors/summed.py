@@ -12,7 +12,7 @@ from torch import Tensor
 
 from outfield.config import require, require_number
 from outfield.detectors.base import LARGEST, Batch, Detector
-from outfield.detectors.calibration import Calibration
+from outfield.detectors.calibration import Calibration, Calibrations
 from outfield.detectors.held_out import check_apart
 from outfield.detectors.members import OfMembers
 from outfield.detectors.naming import names_of
@@ -83,6 +83,8 @@ class Summed(OfMembers):
     calibrations_: tuple[Calibration, ...]
     sum_: Calibration
 
+    _joined: tuple[tuple[Calibration, ...] | None, Calibrations | None] = (None, None)
+    """The members' calibrations, and all of them as one."""
     _named: tuple[tuple[Detector, ...] | None, tuple[str, ...]] = (None, ())
     """The fitted members and their names, which take longer to make than a row to score."""
 
@@ -121,12 +123,17 @@ class Summed(OfMembers):
 
     def _terms(self, scores: Tensor) -> Tensor:
         """What members whose scores are the columns of (N, M) add to the sum (N, M)."""
-        columns = zip(self.calibrations_, scores.unbind(1), strict=True)
-        found = [one.standard(column) if self.rule == "z" else one.surprise(column) for one, column in columns]
+        together = self._together()
+        found = together.standard(scores) if self.rule == "z" else together.surprise(scores)
         weights = self._weights()
-        if weights is not None:
-            found = [weight * term for weight, term in zip(weights, found, strict=True)]
-        return torch.stack(found, dim=1)
+        return found if weights is None else found * torch.tensor(weights, dtype=found.dtype, device=found.device)
+
+    def _together(self) -> Calibrations:
+        """The members' calibrations as one, made once for each fit."""
+        if self._joined[0] is not self.calibrations_:
+            self._joined = self.calibrations_, Calibrations(self.calibrations_)
+        assert self._joined[1] is not None
+        return self._joined[1]
 
     def _score(self, batch: Batch) -> Tensor:
         return self._terms(self._member_scores(batch)).sum(1)
@@ -155,8 +162,7 @@ class Summed(OfMembers):
         with own_modes(self.device), products(self.device), torch.no_grad():
             for batch in test.batches(self._rows(), self._read_to_score()):
                 scores = self._member_scores({name: value.to(self.device) for name, value in batch.items()})
-                columns = zip(self.calibrations_, scores.unbind(1), strict=True)
-                p_values = torch.stack([one.p_values(column) for one, column in columns], dim=1)
+                p_values = self._together().p_values(scores)
                 pieces.append((scores.cpu(), self._terms(scores).cpu(), p_values.cpu()))
         return Explanation(self.names, *(torch.cat(column) for column in zip(*pieces, strict=True)))
 
