@@ -442,6 +442,18 @@ class TestPixels:
         with pytest.raises(of.InputError, match="resized to 0 × 8"):
             way.pixels(np.zeros((1, 1000, 3), np.uint8))
 
+    def test_a_thin_strip_does_not_become_a_hundred_million_pixels(self):
+        way = of.Preprocessing(224, (224, 224))
+        assert way.pixels(np.zeros((1, 334, 3), np.uint8)).shape == (224, 224, 3)  # 224 × 74,816 on its way
+        with pytest.raises(of.InputError, match="resized to 224 × 75040; from 1 to 16,777,216"):
+            way.pixels(np.zeros((1, 335, 3), np.uint8))
+        large = of.Preprocessing(520, (520, 520))
+        assert large.pixels(np.zeros((1, 64, 3), np.uint8)).shape == (520, 520, 3)
+        with pytest.raises(of.InputError, match="from 1 to 17,305,600"):
+            large.pixels(np.zeros((1, 65, 3), np.uint8))
+        cut = of.Preprocessing(None, (2, 2))
+        assert cut.pixels(np.zeros((4100, 4100, 3), np.uint8)).shape == (2, 2, 3)  # as large as it is given
+
     def test_the_limit_itself(self, monkeypatch):
         monkeypatch.setattr(room, "PIXELS_AT_MOST", 100)
         way = of.Preprocessing(None, (2, 2))

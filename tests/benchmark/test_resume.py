@@ -350,8 +350,8 @@ class TestCutOff:
     def test_while_fitting_a_learned_detector(self, stop, tmp_path, whole, count, monkeypatch):
         write, saved = storage.write, []
 
-        def write_and_die(path, kind, header, tensors):
-            write(path, kind, header, tensors)
+        def write_and_die(path, kind, header, tensors, **more):
+            write(path, kind, header, tensors, **more)
             saved.extend([path] * (kind == "Checkpoint"))
             if len(saved) >= stop:
                 raise KeyboardInterrupt

@@ -50,7 +50,7 @@ def test_a_table_by_default(folder):
     assert "not an image" in rows[-1]
     assert all(line == line.rstrip() for line in done.stdout.splitlines())
     assert "1 of 6 images could not be read" in done.said
-    assert "6 images, 1 OOD" in done.said
+    assert "5 images, 1 OOD" in done.said
 
 
 def test_json_and_lines_say_what_python_says(folder, monkeypatch):
@@ -85,7 +85,10 @@ def test_files_hold_every_column(folder, tmp_path):
 def test_exit_codes(folder):
     assert check(folder, "noise.png").returncode == 0
     assert check(folder, "noise.png", "--fail-on-ood").returncode == 10
-    assert check(folder, "broken.png", "--fail-on-ood").returncode == 0
+    assert check(folder, "new", "broken.png", "--fail-on-ood").returncode == 11  # what was not checked has not passed
+    assert check(folder, "noise.png", "broken.png", "--fail-on-ood").returncode == 10
+    assert check(folder, "new", "broken.png").returncode == 0
+    assert check(folder, "broken.png").returncode == 11
     assert check(folder, "broken.png", "--on-error", "fail").returncode == 3
     assert check(folder, "none.png", "--on-error", "fail").returncode == 3
     assert check(folder, "noise.png", "--on-error", "maybe").returncode == 2
@@ -97,7 +100,15 @@ def test_exit_codes(folder):
 def test_show_tells_what_is_inside(folder):
     done = outfield("guard", "show", "my.guard", cwd=folder)
     assert done.returncode == 0, done.stderr
-    for word in ("net (test_resnet)", ", ".join(NAMES), "16 × 16", "keeps 0.95", "fitted on 160", "accuracy 100.0 %"):
+    for word in (
+        "net (test_resnet)",
+        ", ".join(NAMES),
+        "16 × 16",
+        "keeps 0.95",
+        "fitted on 160",
+        "accuracy 100.0 %",
+        "one; ",
+    ):
         assert word in done.stdout
     assert outfield("guard", "show", "net.safetensors", cwd=folder).returncode == 3
 

@@ -28,6 +28,8 @@ FITS = ("exact", "cover", "contain")
 PLACES = ("nearest", "down")
 PIXELS_AT_MOST = 178_956_970
 """Of a resized image before it is cropped: a strip of 1 × 100,000 pixels would need more memory than there is."""
+PIXELS_ANYWAY, WIDEST = 2**24, 64
+"""An image may grow to so many pixels when it is resized, or to so many times those that the network takes."""
 
 
 @dataclass(frozen=True)
@@ -241,10 +243,11 @@ class Preprocessing:
         """
         image = _checked(image)
         height, width = self.resized(*image.shape[:2])
-        if not 0 < height * width <= PIXELS_AT_MOST:
+        most = self._most_pixels(image.shape[0] * image.shape[1])
+        if not 0 < height * width <= most:
             raise InputError(
                 f"an image of {image.shape[0]} × {image.shape[1]} would be resized to {height} × {width}; from 1 to "
-                f"{PIXELS_AT_MOST:,} pixels are possible"
+                f"{most:,} pixels are possible"
             )
         if self.channels == 1 and image.shape[2] == 3:
             image = to_grey(torch.from_numpy(image)[None])[0].numpy()
@@ -253,6 +256,11 @@ class Preprocessing:
         if image.shape[:2] != (height, width):
             image = self._resized(image, height, width)
         return np.ascontiguousarray(self._cropped(image))
+
+    def _most_pixels(self, given: int) -> int:
+        """That a resized image may have: a thin strip of a few bytes must not become hundreds of millions."""
+        wide = WIDEST * self.size[0] * self.size[1]
+        return min(PIXELS_AT_MOST, max(given, PIXELS_ANYWAY, wide))
 
     def _resized(self, image: np.ndarray, height: int, width: int) -> np.ndarray:
         if self.interpolation == TENSOR:

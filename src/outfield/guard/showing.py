@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from outfield.backbone.preprocessing import Preprocessing
+from outfield.config import from_plain
 from outfield.errors import FileFormatError, OutfieldError
 from outfield.files import storage
 from outfield.files.paths import PathLike
@@ -37,6 +38,7 @@ def describe(path: PathLike) -> dict[str, str]:
             "network": f"{_network(said['network'])}, {sizes['network']:,} bytes",
             "images": str(Preprocessing.of_json(said["preprocessing"])),
             "classes": _classes(said["network"]),
+            "views": _views(said),
             "detector": f"{_detector(said['detector'])}, {sizes['detector']:,} bytes",
             "threshold": _threshold(said["threshold"], arrays["threshold.reference"].shape[0]),
             "built": _built(said["provenance"]),
@@ -64,8 +66,20 @@ def _classes(said: Mapping[str, Any]) -> str:
 
 def _detector(said: Mapping[str, Any]) -> str:
     members = said["notes"].get("members", [])
-    names = [str(member["detector"]) for member in members if "detector" in member]
-    return f"{said['detector']}{f' of {len(members)} members' if members else ''}{f' ({chr(32).join(names)})' if names else ''}"
+    names = [_member(member) for member in members if "detector" in member]
+    listed = f" ({', '.join(names)})" if names else ""
+    return f"{said['detector']}{f' of {len(members)} members' if members else ''}{listed}"
+
+
+def _member(said: Mapping[str, Any]) -> str:
+    """A member as messages call it: its class, and what it works on."""
+    on = said.get("settings", {}).get("on", "features")
+    return str(said["detector"]) + ("" if on == "features" else f" on {on}")
+
+
+def _views(said: Mapping[str, Any]) -> str:
+    views, half = from_plain(said["views"]), ", numbers of half as many bits in the file" if said["half"] else ""
+    return f"{views}; computed in {said['precision']}{half}"
 
 
 def _threshold(said: Mapping[str, Any], rows: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import ipaddress
 import json
 import logging
 import time
@@ -80,7 +81,10 @@ class Door:
         origin = headers.get("origin")
         if origin is not None and urlsplit(origin).netloc != headers.get("host"):
             raise Refused(403, "this service answers no pages of other places", {"Connection": "close"})
-        if self._token is None or scope["path"] in OPEN:
+        if self._token is None:
+            _check_host(scope, headers.get("host"))
+            return
+        if scope["path"] in OPEN:
             return
         kind, _, given = headers.get("authorization", "").partition(" ")
         good = hmac.compare_digest(given.strip().encode("utf-8", "surrogateescape"), self._token)
@@ -100,6 +104,30 @@ class Door:
             about = {name: state[name] for name in ("guard", "images", "ood") if name in state}
             told = {"method": scope["method"], "path": scope["path"], "status": status, "ms": round(1000 * seconds, 2)}
             tell(level, "request", **told, **about)
+
+
+def _check_host(scope: Scope, host: str | None) -> None:
+    """Refuse a name that somebody gave to this machine's own address: so a page of another place would be taken for ours.
+
+    Only where no token protects a service that this machine alone can reach.
+    """
+    here = scope.get("server")
+    if here is None or not _is_loopback(str(here[0])):
+        return
+    name = urlsplit(f"//{host}").hostname if host is not None else None
+    if name is not None and name != "localhost" and not _is_loopback(name):
+        raise Refused(
+            403,
+            "without a token this service answers by localhost and 127.0.0.1 alone; ask for it so, or start it with a token",
+            {"Connection": "close"},
+        )
+
+
+def _is_loopback(name: str) -> bool:
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
 
 
 async def respond(refused: Refused, send: Send) -> None:

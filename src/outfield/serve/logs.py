@@ -45,11 +45,12 @@ def json_lines() -> Iterator[None]:
     """While the block runs, what Outfield and uvicorn log goes to stderr as JSON lines, and nowhere else."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
-    loggers = [logging.getLogger(name) for name in ("outfield", "uvicorn", "asyncio")]
+    loggers = [logging.getLogger(name) for name in ("outfield", "uvicorn", "asyncio", "python_multipart")]
     before = [(one, one.handlers[:], one.propagate) for one in loggers]
     for one in loggers:
         one.handlers, one.propagate = [handler], False
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # what is wrong with a form is in the answer
     try:
         yield
     finally:

@@ -43,7 +43,9 @@ def parse(body: bytearray, header_length: str | None) -> Asked:
     Raises:
         Refused: It is no request of the protocol.
     """
-    length = len(body) if header_length is None else int(header_length) if header_length.isdecimal() else -1
+    length = len(body)
+    if header_length is not None:
+        length = int(header_length) if header_length.isdecimal() and len(header_length) < 16 else -1
     if not 0 <= length <= len(body):
         raise Refused(
             400, f"Inference-Header-Content-Length is {str(header_length)[:20]!r}; the body has {len(body)} bytes"

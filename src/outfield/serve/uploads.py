@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, NamedTuple
 
-from python_multipart.exceptions import MultipartParseError
+from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
 from outfield.serve.refusals import Refused
@@ -47,7 +47,7 @@ def files_of(body: bytearray, content_type: str, most: int) -> list[Upload]:
         parser = MultipartParser(options[b"boundary"], found.callbacks())
         parser.write(bytes(body))
         parser.finalize()
-    except MultipartParseError as error:
+    except FormParserError as error:
         raise Refused(400, f"the form is broken: {error}") from error
     if not found.ended:
         raise Refused(400, "the form is broken: its end is missing")

@@ -30,8 +30,8 @@ from outfield.progress import bar
 if TYPE_CHECKING:
     from outfield.guard.verdict import Verdicts
 
-FOUND = 10
-"""Exit code where an image is OOD and --fail-on-ood was given."""
+FOUND, UNREAD = 10, 11
+"""Exit codes where --fail-on-ood was given: an image is OOD; one could not be read (also without it, where none could)."""
 OUTPUTS = (".csv", ".parquet", ".json", ".jsonl")
 guards = group("guard", "A verdict on an image: build a guard of a network and a folder of images, and check others.")
 
@@ -136,7 +136,10 @@ def guard_check(
         Path | None, typer.Option("--out", "-o", help="Write all of it here: .csv, .parquet, .json or .jsonl.")
     ] = None,
     fail_on_ood: Annotated[
-        bool, typer.Option("--fail-on-ood", help=f"Exit with {FOUND} where an image is OOD.")
+        bool,
+        typer.Option(
+            "--fail-on-ood", help=f"Exit with {FOUND} where an image is OOD, {UNREAD} where one could not be read."
+        ),
     ] = False,
     on_error: OnError = "skip",
     workers: Workers = None,
@@ -173,6 +176,9 @@ def guard_check(
     _sum_up(verdicts, output)
     if fail_on_ood and verdicts.is_ood.any():
         raise typer.Exit(FOUND)
+    unread = len(verdicts.failed)
+    if unread and (fail_on_ood or unread == len(verdicts)):
+        raise typer.Exit(UNREAD)  # what could not be checked has not passed
 
 
 @command("outfield guard show my.guard", of=guards, name="show")
@@ -212,4 +218,4 @@ def _sum_up(verdicts: Verdicts, output: Path | None) -> None:
         log.warning("%s of %s images could not be read", f"{failed:,}", f"{len(verdicts):,}")
     where = "" if output is None else f" → {output}"
     if len(verdicts) > 1 or output is not None:
-        log.info("%s images, %s OOD%s", f"{len(verdicts):,}", f"{int(verdicts.is_ood.sum()):,}", where)
+        log.info("%s images, %s OOD%s", f"{len(verdicts) - failed:,}", f"{int(verdicts.is_ood.sum()):,}", where)
