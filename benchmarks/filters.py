@@ -30,9 +30,10 @@ from outfield.detectors.naming import names_of
 from outfield.errors import OutfieldError, StorageError, UnknownNameError
 from outfield.files.atomic import write_bytes
 from outfield.images.finding import find
+from outfield.images.part import part_of
 from outfield.images.source import ImageSource
 from outfield.report.drawing import save
-from scores import ALONE, HELD_OUT, part
+from scores import ALONE, HELD_OUT
 
 Pair = tuple[ImageSource, ImageSource]
 """An OOD set as the first filter shrank it, and as the second did."""
@@ -65,7 +66,7 @@ def look_for(name: str, folder: Path, rows: int | None, split: str = "test") -> 
         source = find(name, split, folder)
     except (StorageError, UnknownNameError):
         return None
-    return source if rows is None else part(source, np.arange(min(rows, len(source))))
+    return source if rows is None else part_of(source, np.arange(min(rows, len(source))))
 
 
 def judge(
@@ -80,7 +81,7 @@ def judge(
     order = np.random.default_rng(0).permutation(len(test))
     count = min(HELD_OUT, len(test) // 2)
     held_out, rest = (
-        backbone.extract(part(test, np.sort(some)), stages=True, odin=of.Odin(), labels=False)
+        backbone.extract(part_of(test, np.sort(some)), stages=True, odin=of.Odin(), labels=False)
         for some in (order[:count], order[count:])
     )
     ood = {

@@ -21,7 +21,8 @@ from outfield.benchmark.protocol import LEVELS, PROTOCOLS, Protocol
 from outfield.benchmark.provenance import about_this_run
 from outfield.files.atomic import write_bytes
 from outfield.images.finding import find
-from scores import HELD_OUT, part
+from outfield.images.part import part_of
+from scores import HELD_OUT
 
 EPSILONS = (0.0, 0.0005, 0.001, 0.0014, 0.002, 0.005, 0.01)
 """As Lee et al. try them; with 0 images are as they are."""
@@ -51,16 +52,16 @@ def one_backbone(options: argparse.Namespace, protocol: Protocol, path: str) -> 
 
     def images(name: str, split: str = "test") -> Any:
         source = find(name, split, options.data)
-        return source if options.rows is None else part(source, np.arange(min(options.rows, len(source))))
+        return source if options.rows is None else part_of(source, np.arange(min(options.rows, len(source))))
 
     train = backbone.extract(images(protocol.id, "train"), stages=True)
     fitted = {name: type(one)(**vars(one)).to(options.device).fit(train) for name, one in DETECTORS.items()}
     test = images(protocol.id)
     order = np.random.default_rng(0).permutation(len(test))
     count = min(HELD_OUT, len(test) // 2)
-    held_out = part(test, np.sort(order[:count]))
+    held_out = part_of(test, np.sort(order[:count]))
     made = of.stand_ins(held_out)
-    sets = {"held_out": held_out, "test": part(test, np.sort(order[count:])), **{n: images(n) for n in protocol.ood}}
+    sets = {"held_out": held_out, "test": part_of(test, np.sort(order[count:])), **{n: images(n) for n in protocol.ood}}
     rows: dict[str, Any] = {name: {} for name in fitted}
     for epsilon in EPSILONS:
         perturb = of.Perturb(fitted["SSD"], epsilon)

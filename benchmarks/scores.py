@@ -28,7 +28,8 @@ from outfield.detectors.naming import names_of
 from outfield.errors import OutfieldError
 from outfield.files.atomic import write_bytes
 from outfield.images.finding import find
-from outfield.images.source import ImageArray, ImageSource
+from outfield.images.part import part_of
+from outfield.images.source import ImageSource
 
 HELD_OUT = 1000
 ALONE: tuple[of.Detector, ...] = (
@@ -46,13 +47,6 @@ LEARNED: tuple[of.Detector, ...] = (
 )
 
 
-def part(images: ImageSource, index: np.ndarray) -> ImageArray:
-    """Some of the images."""
-    pixels = np.stack([np.asarray(images[int(i)]) for i in index])
-    labels = None if images.labels is None else np.asarray(images.labels)[index]
-    return ImageArray(pixels, labels=labels, name=images.name)
-
-
 def held_out_index(total: int, seed: int) -> np.ndarray:
     """Which of the ID test images calibrate and are what stand-ins are made of."""
     return np.sort(np.random.default_rng(seed).permutation(total)[: min(HELD_OUT, total // 2)])
@@ -63,14 +57,14 @@ def sets_of(options: argparse.Namespace, backbone: of.Backbone) -> Iterator[tupl
     protocol = PROTOCOLS[options.protocol]
 
     def features(images: ImageSource, labels: bool = False) -> of.FeatureSet:
-        images = images if options.rows is None else part(images, np.arange(min(options.rows, len(images))))
+        images = images if options.rows is None else part_of(images, np.arange(min(options.rows, len(images))))
         return backbone.extract(images, stages=True, views=options.views, labels=labels)
 
     test = find(protocol.id, "test", options.data)
     yield "train", features(find(protocol.id, "train", options.data), labels=True)
     yield "test", features(test, labels=True)
     for seed in range(options.seeds):
-        made = of.stand_ins(part(test, held_out_index(len(test), seed)), seed=seed)
+        made = of.stand_ins(part_of(test, held_out_index(len(test), seed)), seed=seed)
         for name, images in made.items():
             yield f"made{seed} {made.levels[name]} {name}", features(images)
     for kind, folder in (("real", options.data), ("other", options.other)):
