@@ -100,6 +100,7 @@ _HOMES = {
     "guard.verdict": ("Verdict", "Verdicts"),
     "features.stand_ins": ("feature_stand_ins",),
     "features.stream": ("FeatureStream", "open_features"),
+    "features.table": ("TablePreprocessing",),
     "images.files": ("open_images",),
     "images.finding": ("find",),
     "images.source": ("ImageArray", "ImageSource"),

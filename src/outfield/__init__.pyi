@@ -79,6 +79,7 @@ from outfield.errors import (
 from outfield.features.set import FeatureSet
 from outfield.features.stand_ins import feature_stand_ins
 from outfield.features.stream import FeatureStream, open_features
+from outfield.features.table import TablePreprocessing
 from outfield.guard.guard import Guard
 from outfield.guard.verdict import Verdict, Verdicts
 from outfield.images.files import open_images
@@ -174,6 +175,7 @@ __all__ = [
     "Result",
     "Separation",
     "StorageError",
+    "TablePreprocessing",
     "TempScale",
     "Threshold",
     "TooFewSamplesError",

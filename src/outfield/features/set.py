@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -24,6 +24,9 @@ from outfield.features.fields import FIELDS, agreed_sizes, check_known
 from outfield.features.names import checked_names
 from outfield.files import atomic, checks
 from outfield.files.paths import as_path
+
+if TYPE_CHECKING:
+    from outfield.features.table import TablePreprocessing
 
 
 class FeatureSource(ABC):
@@ -312,6 +315,41 @@ class FeatureSet(FeatureSource):
         }
         names = [name for part in sets for name in part.names or ()]
         return cls(**joined, about=about, names=names if len(names) == sum(len(part) for part in sets) else None)
+
+    @classmethod
+    def from_frame(
+        cls,
+        frame: Any,
+        label: str | None = None,
+        columns: Sequence[str] | None = None,
+        *,
+        standardise: bool | TablePreprocessing = True,
+        missing: str = "refuse",
+    ) -> FeatureSet:
+        """The rows of a table: numbers standardised, truths as 0 and 1, texts as one entry for each level.
+
+        Args:
+            frame: A DataFrame, columns by name, or the path of a CSV or Parquet file.
+            label: See :meth:`outfield.TablePreprocessing.fit`, which is done here, as for the other arguments.
+            columns: See there.
+            standardise: See there; or what was learned on other rows, an :class:`outfield.TablePreprocessing`, which is
+                applied as it is. A later frame needs that: fit one and keep it.
+            missing: See there.
+
+        Raises:
+            InputError: A column cannot be used, or is not as it was where the preprocessing was learned.
+
+        >>> of_ages = FeatureSet.from_frame({"age": [20, 30, 40], "member": [True, False, True]})
+        >>> of_ages.features.shape
+        torch.Size([3, 3])
+        """
+        from outfield.features.table import TablePreprocessing
+
+        if isinstance(standardise, TablePreprocessing):
+            if label is not None or columns is not None:
+                raise InputError("standardise is a TablePreprocessing, which knows label and columns; leave these out")
+            return standardise(frame)
+        return TablePreprocessing.fit(frame, label, columns, standardise=standardise, missing=missing)(frame)
 
     def save(self, path: atomic.PathLike) -> None:
         """Write to ``.safetensors`` or ``.npz`` (by the ending), atomically.

@@ -1,0 +1,109 @@
+"""The columns of a frame, whoever made it, as numbers or texts with their missing cells marked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from outfield.errors import InputError
+
+NUMBER, TRUTH, TEXT = "number", "truth", "text"
+"""What a column can hold: numbers, true or false, or names of levels."""
+MISSING = ("NAType", "NaTType")
+"""Types of pandas' marks for a missing cell, which is not imported for them."""
+SHOWN = 8
+"""Names of columns in a message."""
+
+
+class Cells(NamedTuple):
+    """One column.
+
+    Attributes:
+        kind: What it holds.
+        values: Numbers and truths as float64 (N,), NaN where a cell is missing; texts as objects (N,), None where one is.
+    """
+
+    kind: str
+    values: np.ndarray
+
+    @property
+    def missing(self) -> np.ndarray:
+        """Which cells are missing (N,)."""
+        if self.kind == TEXT:
+            return np.array([value is None for value in self.values], dtype=bool)
+        found: np.ndarray = np.isnan(self.values)
+        return found
+
+
+def columns_of(frame: Any) -> dict[str, Any]:
+    """The columns of a DataFrame of pandas or polars, a table of pyarrow, or a mapping, by name.
+
+    Raises:
+        InputError: It is something else, has no column or no row, or two columns have the same name.
+    """
+    names = next((getattr(frame, name) for name in ("column_names", "columns") if hasattr(frame, name)), None)
+    if isinstance(frame, Mapping):
+        names = frame
+    if names is None or callable(names):
+        raise InputError(
+            f"the table is a {type(frame).__name__}; pass a DataFrame, or columns by name such as {{'age': [31, 45]}}"
+        )
+    listed = [*names]
+    if not listed or not all(isinstance(name, str) for name in listed):
+        raise InputError(f"the columns of a table have texts as names; these are {listed[:SHOWN]!r:.200}")
+    twice = sorted({name for name in listed if listed.count(name) > 1})
+    if twice:
+        raise InputError(f"the table has several columns called {twice[0]!r}; each name may stand once")
+    found = {name: frame[name] for name in listed}
+    lengths = {name: len(column) for name, column in found.items()}
+    if len(set(lengths.values())) > 1 or 0 in lengths.values():
+        raise InputError(f"the columns of a table are equally long and have rows; these have {lengths!r:.200}")
+    return found
+
+
+def cells_of(name: str, column: Any) -> Cells:
+    """A column as numbers, truths or texts.
+
+    Raises:
+        InputError: It holds something else, such as dates, lists, or texts among numbers, or infinite numbers.
+    """
+    array = column.to_numpy() if hasattr(column, "to_numpy") else np.asarray(column)
+    if array.ndim != 1:
+        raise InputError(f"column {name!r} has shape {array.shape}; a column has one value for each row")
+    if array.dtype.kind in "OUT":
+        return _of_objects(name, array.astype(object))
+    if array.dtype.kind not in "biuf":
+        raise InputError(f"column {name!r} holds {array.dtype}; turn it into numbers or texts, or leave it out")
+    return _finite(name, Cells(TRUTH if array.dtype.kind == "b" else NUMBER, array.astype(np.float64)))
+
+
+def _of_objects(name: str, array: np.ndarray) -> Cells:
+    values = [None if _is_missing(value) else value for value in array]
+    present = [value for value in values if value is not None]
+    if present and all(isinstance(value, str) for value in present):
+        return Cells(TEXT, np.array(values, dtype=object))
+    truths = all(isinstance(value, bool | np.bool_) for value in present)
+    if truths or all(_is_number(value) for value in present):
+        numbers = np.array([np.nan if value is None else float(value) for value in values])
+        return _finite(name, Cells(TRUTH if truths and present else NUMBER, numbers))
+    kinds = sorted({type(value).__name__ for value in present})
+    raise InputError(
+        f"column {name!r} holds {' and '.join(kinds[:SHOWN])}; a column holds numbers, truths or texts alone"
+    )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or type(value).__name__ in MISSING or (isinstance(value, float) and value != value)
+
+
+def _finite(name: str, cells: Cells) -> Cells:
+    count = int(np.isinf(cells.values).sum())
+    if count:
+        raise InputError(f"column {name!r} holds {count} infinite numbers; a missing cell is empty or NaN")
+    return cells

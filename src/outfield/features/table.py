@@ -1,0 +1,244 @@
+"""TablePreprocessing: from the columns of a table to features, learned once on training rows and kept for later ones."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from outfield.config import require, require_choice
+from outfield.errors import FileFormatError, InputError, OutfieldWarning
+from outfield.features.about import NETWORK, network_text
+from outfield.features.cells import SHOWN, TEXT, Cells, cells_of, columns_of
+from outfield.features.set import FeatureSet
+from outfield.features.table_columns import Column, learned
+from outfield.features.table_files import read_table
+from outfield.files import storage
+from outfield.files.paths import PathLike
+
+ENDINGS = (".safetensors",)
+REFUSE, MEDIAN = "refuse", "median"
+LENGTH = 3.0
+"""The constant entry of a row, as a multiple of the root of its width, which is the usual length of a standardised row."""
+LARGEST = 1e30
+"""Entries are cut off here, so that the widest outlier is a float32."""
+
+
+@dataclass(frozen=True)
+class TablePreprocessing:
+    """How the columns of a table become features; made by :meth:`fit` or :meth:`load`, applied by calling it with a frame.
+
+    Numbers are standardised by mean and standard deviation of the training rows; truths become 0 and 1; a column of texts
+    becomes one entry for each level of the training rows, 1 for the row's level. The last entry of a row is a constant,
+    3 √D for the D others: detectors of features look at the direction of a row alone, and beside a constant the direction
+    tells how long the row is, so that nothing is lost.
+
+    Attributes:
+        columns: What was learned of each column, in the order of the training frame.
+        label: The column that holds the class of a row, or None.
+        classes: The classes in the order in which labels count them.
+        others: Whether a frame may have columns beside these, as it may where ``columns`` was given to :meth:`fit`.
+        missing: "refuse" makes a missing cell an error; "median" puts the median of the training rows in the place of a
+            number or truth, and no level in the place of a text.
+    """
+
+    columns: tuple[Column, ...]
+    label: str | None
+    classes: tuple[str, ...]
+    others: bool
+    missing: str
+
+    POLICIES: ClassVar[tuple[str, ...]] = (REFUSE, MEDIAN)
+
+    @classmethod
+    def fit(
+        cls,
+        frame: Any,
+        label: str | None = None,
+        columns: Sequence[str] | None = None,
+        *,
+        standardise: bool = True,
+        missing: str = REFUSE,
+    ) -> Self:
+        """Learn from training rows.
+
+        Args:
+            frame: A DataFrame (pandas, polars), a table of pyarrow, columns by name, or the path of a CSV or Parquet file.
+            label: Column that holds the class of each row, texts, truths or whole numbers; None where there is none.
+            columns: Columns to take, in this order; all but the label if None, and then later frames may have no others.
+            standardise: Shift and scale numbers to mean 0 and standard deviation 1; leave them as they are if False.
+            missing: What missing cells are: "refuse" for an error, "median" to fill them in.
+
+        Raises:
+            InputError: A column that is not there, cannot be used, or has missing cells.
+        """
+        require(isinstance(standardise, bool), "standardise", standardise, "True or False")
+        require_choice("missing", missing, cls.POLICIES)
+        found = _read(frame, {})
+        taken = _named(found, columns, label)
+        cells = {name: cells_of(name, found[name]) for name in taken}
+        _refuse_missing(cells, missing)
+        known = tuple(learned(name, own, standardise) for name, own in cells.items())
+        classes = () if label is None else _classes(label, found[label])
+        return cls(known, label, classes, columns is not None, missing)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What each entry of a row is, such as "age" or "colour = red"; the last is the constant."""
+        return (*(name for column in self.columns for name in column.entries), "constant")
+
+    def __call__(self, frame: Any) -> FeatureSet:
+        """The rows of a frame as features, with labels where it has their column and all of them are known classes.
+
+        Where the training rows had no such column, all rows are of one class, so that one Gaussian is fitted to them. Columns
+        are taken by their names, whatever their order is. A text that the training rows did not have has no level: its entries
+        are 0, and a warning says how many there are.
+
+        Raises:
+            InputError: Columns are missing or unknown, hold something else than in training, or have missing cells.
+        """
+        found = _read(frame, {column.name: column.kind for column in self.columns})
+        self._check_names(found)
+        cells = {column.name: column.checked(cells_of(column.name, found[column.name])) for column in self.columns}
+        _refuse_missing(cells, self.missing)
+        self._tell_unseen(cells)
+        parts = [column.entries_of(cells[column.name]) for column in self.columns]
+        rows = np.concatenate(parts, axis=1)
+        constant = np.full((len(rows), 1), LENGTH * math.sqrt(rows.shape[1]))
+        features = np.concatenate([rows, constant], axis=1).clip(-LARGEST, LARGEST).astype(np.float32)
+        about = {NETWORK: network_text(f"table of {len(self.columns)} columns", self.fingerprint())}
+        return FeatureSet(features, labels=self._labels(found), about=about)
+
+    def _check_names(self, found: Mapping[str, Any]) -> None:
+        wanted = [column.name for column in self.columns]
+        lacking = [name for name in wanted if name not in found]
+        if lacking:
+            raise InputError(f"the table lacks {_listed(lacking)}; it has {_listed([*found])}")
+        unknown = [name for name in found if name not in (*wanted, self.label)]
+        if unknown and not self.others:
+            raise InputError(
+                f"the table has {_listed(unknown)}, which the training rows did not have; drop them, or name the columns to "
+                "take when it is fitted: columns=[…]"
+            )
+
+    def _tell_unseen(self, cells: Mapping[str, Cells]) -> None:
+        for column in self.columns:
+            unseen = column.unseen(cells[column.name])
+            if len(unseen):
+                warnings.warn(
+                    f"column {column.name!r} has {len(unseen)} cells that no training row had, such as {unseen[0]!r:.60}; "
+                    "they have no level",
+                    OutfieldWarning,
+                    stacklevel=3,
+                )
+
+    def _labels(self, found: Mapping[str, Any]) -> Tensor | None:
+        if self.label is None:
+            return torch.zeros(len(next(iter(found.values()))), dtype=torch.int64)
+        if self.label not in found:
+            return None
+        texts = _class_texts(self.label, found[self.label])
+        if not set(texts) <= set(self.classes):
+            return None
+        number = {name: index for index, name in enumerate(self.classes)}
+        return torch.tensor([number[str(text)] for text in texts])
+
+    def fingerprint(self) -> str:
+        """A digest of all that was learned: rows of another table are refused by detectors."""
+        told = json.dumps([{**vars(column)} for column in self.columns] + [self.missing], default=list)
+        return hashlib.sha256(told.encode()).hexdigest()
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it as plain data."""
+        return {**vars(self), "columns": [dict(vars(column)) for column in self.columns], "classes": [*self.classes]}
+
+    @classmethod
+    def of_json(cls, said: Mapping[str, Any]) -> Self:
+        """What :meth:`to_json` made.
+
+        Raises:
+            FileFormatError: It is something else.
+        """
+        try:
+            columns = tuple(Column(**{**own, "levels": tuple(own["levels"])}).valid() for own in said["columns"])
+            made = cls(columns, said["label"], tuple(said["classes"]), said["others"], said["missing"])
+            require_choice("missing", made.missing, cls.POLICIES)
+        except (KeyError, TypeError, AttributeError, InputError) as error:
+            raise FileFormatError(f"this is no preprocessing of a table: {error!r:.200}") from error
+        return made
+
+    def save(self, path: PathLike) -> None:
+        """Write to a ``.safetensors`` file, atomically.
+
+        Raises:
+            InputError: Another ending.
+            StorageError: The file could not be written; what was there stays.
+        """
+        storage.write(path, "table", {"table": self.to_json()}, {}, ENDINGS)
+
+    @classmethod
+    def load(cls, path: PathLike) -> Self:
+        """Read what :meth:`save` wrote.
+
+        Raises:
+            StorageError: There is no such file.
+            FileFormatError: It is truncated, changed, or something else.
+        """
+        header, _ = storage.read(path, "table", {"table": dict})
+        return cls.of_json(header["table"])
+
+
+def _read(frame: Any, kinds: Mapping[str, str]) -> dict[str, Any]:
+    return columns_of(read_table(frame, kinds) if isinstance(frame, str) or hasattr(frame, "__fspath__") else frame)
+
+
+def _named(found: Mapping[str, Any], columns: Sequence[str] | None, label: str | None) -> list[str]:
+    if isinstance(columns, str):
+        raise InputError(f"columns is {columns!r}; it must be a list of names, or None for all")
+    taken = [name for name in found if name != label] if columns is None else [*columns]
+    lacking = [name for name in (*taken, *([] if label is None else [label])) if name not in found]
+    if lacking:
+        raise InputError(f"the table has no {_listed(lacking)}; it has {_listed([*found])}")
+    if not taken or len(set(taken)) < len(taken) or label in taken:
+        raise InputError(f"columns is {taken!r:.200}; name at least one, each once, and not the label")
+    return taken
+
+
+def _refuse_missing(cells: Mapping[str, Cells], missing: str) -> None:
+    counts = {name: int(own.missing.sum()) for name, own in cells.items()} if missing == REFUSE else {}
+    holes = [f"{name!r} ({count:,} of {len(cells[name].values):,})" for name, count in counts.items() if count]
+    if holes:
+        shown = ", ".join(holes[:SHOWN]) + ", …" * (len(holes) > SHOWN)
+        raise InputError(f"cells are missing in column {shown}; fill them, or fit with missing='median'")
+
+
+def _classes(label: str, column: Any) -> tuple[str, ...]:
+    texts = _class_texts(label, column)
+    if any(text is None for text in texts):
+        raise InputError(f"the label {label!r} has missing cells; every training row has a class")
+    known = {str(text) for text in texts}
+    numbers = all(text.lstrip("-").isdigit() for text in known)
+    return tuple(sorted(known, key=(lambda text: (int(text), text)) if numbers else None))
+
+
+def _class_texts(label: str, column: Any) -> list[str | None]:
+    """The class of each row as a text: of whole numbers their digits, None where it is missing."""
+    cells = cells_of(label, column)
+    if cells.kind == TEXT:
+        return [*cells.values]
+    if not np.array_equal(cells.values[~cells.missing] % 1, np.zeros(int((~cells.missing).sum()))):
+        raise InputError(f"the label {label!r} holds numbers that are not whole; classes are texts or whole numbers")
+    return [None if value != value else str(int(value)) for value in cells.values.tolist()]
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(repr(name) for name in names[:SHOWN])
+    return f"column{'s' * (len(names) > 1)} {shown}{', …' * (len(names) > SHOWN)}"

@@ -1,0 +1,267 @@
+"""Tables as features: what is learned on training rows, kept, and applied to later ones."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pyarrow
+import pytest
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+import outfield as of
+from outfield.features.cells import cells_of, columns_of
+from outfield.features.table import LARGEST, LENGTH
+from outfield.features.table_columns import MOST_LEVELS
+
+
+def people(rows: int = 60, seed: int = 0) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    return pd.DataFrame(
+        {
+            "age": rng.integers(18, 90, rows),
+            "income": rng.lognormal(10, 1, rows),
+            "member": rng.random(rows) < 0.3,
+            "town": rng.choice(["Bonn", "Ulm", "Kiel"], rows),
+            "target": rng.choice(["no", "yes"], rows),
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def table() -> of.TablePreprocessing:
+    return of.TablePreprocessing.fit(people(), label="target")
+
+
+def test_rows_are_those_of_scikit_learn_and_a_constant(table):
+    frame, later = people(), people(20, 1)
+    rows = table(later)
+    numbers = StandardScaler().fit(frame[["age", "income"]].to_numpy(float))
+    levels = OneHotEncoder(sparse_output=False).fit(frame[["town"]].to_numpy())
+    expected = np.concatenate(
+        [
+            numbers.transform(later[["age", "income"]].to_numpy(float)),
+            later[["member"]].to_numpy(float),
+            levels.transform(later[["town"]].to_numpy()),
+            np.full((20, 1), LENGTH * np.sqrt(6)),
+        ],
+        axis=1,
+    )
+    np.testing.assert_allclose(rows.features.numpy(), expected, rtol=1e-6, atol=1e-6)
+    assert table.names == ("age", "income", "member", "town = Bonn", "town = Kiel", "town = Ulm", "constant")
+    assert LENGTH == 3.0
+    assert table.classes == ("no", "yes")
+    assert rows.labels.tolist() == (later["target"] == "yes").astype(int).tolist()
+
+
+def test_the_length_of_a_row_is_not_lost():
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.standard_normal((300, 2)), columns=["a", "b"])
+    far = frame * 6  # the same directions, which alone would tell nothing
+    table = of.TablePreprocessing.fit(frame[:200])
+    for detector in (of.KNN(k=5), of.SSD(), of.Auto()):
+        detector.fit(table(frame[:200]))
+        assert of.auroc(detector.score(table(frame[200:])), detector.score(table(far[200:]))) > 0.9
+
+
+def test_without_a_label_all_rows_are_one_class():
+    rows = of.FeatureSet.from_frame(people().drop(columns="target"))
+    assert rows.labels.tolist() == [0] * 60
+    assert of.Auto().fit(of.FeatureSet.from_frame(people(200).drop(columns="target"))).names == ("KNN", "SSD")
+
+
+def test_columns_are_chosen_and_found_by_name(table):
+    later = people(20, 1)
+    mixed = later[["town", "target", "income", "member", "age"]]
+    assert table(mixed).features.equal(table(later).features)
+    two = of.TablePreprocessing.fit(people(), label="target", columns=["income", "age"])
+    assert two.names == ("income", "age", "constant")
+    assert two(later).features.equal(
+        two(later[["age", "income"]]).features
+    )  # others, and the label, may be there or not
+    assert two(later[["age", "income"]]).labels is None
+
+
+def test_labels_are_left_out_where_a_class_is_new(table):
+    later = people(20, 1)
+    later.loc[3, "target"] = "perhaps"
+    assert table(later).labels is None
+    later.loc[3, "target"] = None
+    assert table(later).labels is None
+
+
+def test_whole_numbers_as_labels_count_in_their_order():
+    frame = pd.DataFrame({"a": np.arange(4.0), "target": [10, 9, 9, -1]})
+    found = of.TablePreprocessing.fit(frame, label="target")
+    assert found.classes == ("-1", "9", "10")
+    assert found(frame).labels.tolist() == [2, 1, 1, 0]
+    with pytest.raises(of.InputError, match="not whole"):
+        of.TablePreprocessing.fit(frame.assign(target=0.5), label="target")
+    with pytest.raises(of.InputError, match="missing cells"):
+        of.TablePreprocessing.fit(frame.assign(target=["a", None, "a", "b"]), label="target")
+
+
+def test_numbers_may_stay_as_they_are():
+    frame = people()[["age"]]
+    rows = of.FeatureSet.from_frame(frame, standardise=False).features
+    assert rows[:, 0].tolist() == frame["age"].tolist()
+    with pytest.raises(of.InputError, match="standardise is 'yes'"):
+        of.FeatureSet.from_frame(frame, standardise="yes")
+
+
+def test_what_was_learned_is_applied_as_it_is(table):
+    later = people(20, 1)
+    assert of.FeatureSet.from_frame(later, standardise=table).features.equal(table(later).features)
+    with pytest.raises(of.InputError, match="leave these out"):
+        of.FeatureSet.from_frame(later, "target", standardise=table)
+
+
+def test_a_constant_column_keeps_its_unit():
+    frame = pd.DataFrame({"a": [0.1] * 10, "b": np.arange(10.0)})
+    table = of.TablePreprocessing.fit(frame)
+    assert table(pd.DataFrame({"a": [1.1], "b": [0.0]})).features[0, 0].item() == pytest.approx(1.0)
+
+
+def test_huge_numbers_are_finite():
+    frame = pd.DataFrame({"a": [1e300, -1e300, 5e299]})
+    table = of.TablePreprocessing.fit(frame)
+    assert table(frame).features[:, 0].abs().max() < 3
+    plain = of.FeatureSet.from_frame(frame, standardise=False).features
+    assert plain[:2, 0].tolist() == pytest.approx([LARGEST, -LARGEST])
+
+
+def test_missing_cells_are_refused_by_name_and_count(table):
+    later = people(20, 1)
+    later.loc[[2, 4], "income"] = np.nan
+    later.loc[5, "town"] = None
+    with pytest.raises(of.InputError, match=r"'income' \(2 of 20\), 'town' \(1 of 20\); .*missing='median'"):
+        table(later)
+    with pytest.raises(of.InputError, match="'income'"):
+        of.TablePreprocessing.fit(later, label="target")
+    with pytest.raises(of.InputError, match="missing is 'mean'"):
+        of.TablePreprocessing.fit(people(), missing="mean")
+
+
+def test_missing_cells_become_the_median_of_the_training_rows():
+    frame = pd.DataFrame({"a": [1.0, 2.0, 9.0, np.nan], "b": ["x", "y", "x", None], "c": [True, True, False, None]})
+    table = of.TablePreprocessing.fit(frame, missing="median")
+    filled = np.array([1.0, 2.0, 9.0, 2.0])
+    rows = table(frame).features.numpy()
+    np.testing.assert_allclose(rows[:, 0], (filled - filled.mean()) / filled.std(), rtol=1e-6)
+    assert rows[3, 1:4].tolist() == [0, 0, 1]
+    alone = table(pd.DataFrame({"a": [None], "b": [None], "c": [None]})).features.numpy()
+    np.testing.assert_array_equal(alone, rows[3:])
+
+
+def test_an_unseen_level_is_told_and_has_no_entry(table):
+    later = people(3, 1)
+    later["town"] = ["Rom", "Ulm", "Rom"]
+    with pytest.warns(of.OutfieldWarning, match="'town' has 2 cells that no training row had, such as 'Rom'"):
+        rows = table(later)
+    assert rows.features[:, 3:6].tolist() == [[0, 0, 0], [0, 0, 1], [0, 0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda f: f.drop(columns=["age", "town"]), "lacks columns 'age', 'town'; it has columns 'income'"),
+        (lambda f: f.assign(more=1), "has column 'more', which the training rows did not have"),
+        (lambda f: f.assign(age="old"), "'age' holds texts, but numbers in the training rows"),
+        (lambda f: f.assign(town=1), "'town' holds numbers, but texts"),
+        (lambda f: f.assign(age=pd.Timestamp("2026-01-01")), "'age' holds datetime64"),
+        (lambda f: f.assign(age=np.inf), "'age' holds 20 infinite numbers"),
+        (lambda f: f.assign(town=[1, "a"] * 10), "'town' holds int and str"),
+        (lambda f: f[:0], "have rows"),
+        (lambda f: f.rename(columns={"age": "town"}), "several columns called 'town'"),
+        (lambda f: f.rename(columns={"age": 3}), "texts as names"),
+        (lambda f: f.to_numpy(), "the table is a ndarray; pass a DataFrame"),
+        (lambda f: {"age": [1], "town": []}, "equally long"),
+    ],
+)
+def test_another_table_is_refused(table, change, message):
+    with pytest.raises(of.InputError, match=message):
+        table(change(people(20, 1)))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"label": "class"}, "no column 'class'"),
+        ({"columns": ["age", "height"]}, "no column 'height'"),
+        ({"columns": "age"}, "list of names"),
+        ({"columns": []}, "at least one"),
+        ({"columns": ["age", "age"]}, "each once"),
+        ({"columns": ["age", "target"], "label": "target"}, "not the label"),
+    ],
+)
+def test_columns_that_cannot_be_taken_are_refused(settings, message):
+    with pytest.raises(of.InputError, match=message):
+        of.TablePreprocessing.fit(people(), **settings)
+
+
+def test_columns_that_tell_nothing_are_refused():
+    names = pd.DataFrame({"id": [f"row {i}" for i in range(MOST_LEVELS + 1)]})
+    with pytest.raises(of.InputError, match="'id' holds 201 different texts"):
+        of.TablePreprocessing.fit(names)
+    assert len(of.TablePreprocessing.fit(names[:MOST_LEVELS]).names) == MOST_LEVELS + 1
+    with pytest.raises(of.InputError, match="'a' has no cell that is there"):
+        of.TablePreprocessing.fit({"a": [None, None]}, missing="median")
+
+
+def test_frames_of_all_kinds_and_files_are_the_same_table(table, tmp_path):
+    later = people(20, 1)
+    later.to_csv(tmp_path / "later.csv", index=False)
+    later.to_parquet(tmp_path / "later.parquet")
+    expected = table(later).features
+    kinds = later.astype({"town": "category", "age": "Int64", "member": "boolean"})
+    arrow = pyarrow.Table.from_pandas(later, preserve_index=False)
+    for same in (kinds, arrow, later.to_dict("list"), str(tmp_path / "later.csv"), tmp_path / "later.parquet"):
+        assert table(same).features.equal(expected)
+    with pytest.raises(of.InputError, match=r"tables are read from .csv or .parquet, not '.xlsx'"):
+        table(tmp_path / "later.xlsx")
+    with pytest.raises(of.StorageError):
+        table(tmp_path / "none.csv")
+    (tmp_path / "empty.csv").write_text("age,income\n")
+    with pytest.raises(of.InputError, match="has no rows"):
+        table(tmp_path / "empty.csv")
+
+
+def test_texts_that_look_like_numbers_stay_texts_in_a_csv(tmp_path):
+    frame = pd.DataFrame({"code": ["07", "12", "x"], "size": [1, 2, 3]})
+    table = of.TablePreprocessing.fit(frame)
+    frame[:2].to_csv(tmp_path / "later.csv", index=False)
+    assert table(tmp_path / "later.csv").features.equal(table(frame[:2]).features)
+
+
+def test_it_is_kept_in_a_file(table, tmp_path):
+    table.save(tmp_path / "table.safetensors")
+    again = of.TablePreprocessing.load(tmp_path / "table.safetensors")
+    assert again == table
+    assert again.fingerprint() == table.fingerprint()
+    of.FeatureSet(np.eye(2)).save(tmp_path / "other.safetensors")
+    with pytest.raises(of.FileFormatError, match="FeatureSet"):
+        of.TablePreprocessing.load(tmp_path / "other.safetensors")
+    for name, value in (
+        ("columns", [{}]),
+        ("missing", "mean"),
+        ("columns", [{**table.to_json()["columns"][0], "scale": 0.0}]),
+    ):
+        with pytest.raises(of.FileFormatError, match="no preprocessing of a table"):
+            of.TablePreprocessing.of_json({**table.to_json(), name: value})
+
+
+def test_a_detector_refuses_rows_of_another_table(table):
+    detector = of.KNN(k=1).fit(table(people()))
+    other = of.TablePreprocessing.fit(people(60, 5), label="target")
+    with pytest.raises(of.InputError, match="table of 4 columns"):
+        detector.score(other(people(20, 1)))
+
+
+def test_cells_of_odd_columns():
+    assert columns_of({"a": [1]})["a"] == [1]
+    assert cells_of("a", [1, 2]).kind == "number"
+    assert cells_of("a", np.array(["x", "y"])).kind == "text"
+    assert cells_of("a", [True, None]).kind == "truth"
+    assert cells_of("a", [None, None]).kind == "number"
+    assert cells_of("a", pd.array([1, None], dtype="Int64")).missing.tolist() == [False, True]
+    with pytest.raises(of.InputError, match="one value for each row"):
+        cells_of("a", np.eye(2))
