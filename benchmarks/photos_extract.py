@@ -76,9 +76,11 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--limit", type=int, help="at most so many images of each set, evenly spread")
     parser.add_argument("--limit-train", type=int, help="at most so many training images")
+    parser.add_argument("--limit-test", type=int, help="at most so many ID test images")
     options = parser.parse_args()
     network = lite0(options.device)
-    sets = image_sets(options.photos, options.limit, options.limit_train)
+    limits = {"train": options.limit_train or options.limit, "test": options.limit_test or options.limit}
+    sets = image_sets(options.photos, dict.fromkeys(OOD, options.limit) | limits)
     print(", ".join(f"{name} {len(images):,}" for name, images in sets.items()), flush=True)
     given = {"workers": options.workers, "batch_size": options.batch, "precision": "float32"}
     for views in options.views:
@@ -105,7 +107,7 @@ def lite0(device: str = "auto", classes: tuple[int, ...] = ()) -> of.Backbone:
     return of.Backbone(network.to(target), preprocessing=INPUT, name="efficientnet-lite0")
 
 
-def image_sets(photos: Path, limit: int | None = None, limit_train: int | None = None) -> dict[str, of.ImageSource]:
+def image_sets(photos: Path, limits: Mapping[str, int | None]) -> dict[str, of.ImageSource]:
     """Training images, test images that are judged and that are held out, stand-ins of the latter, and OOD images."""
     found: dict[str, of.ImageSource] = {
         "train": Labelled(of.open_images(photos / "imagenette" / "train", "imagenette train")),
@@ -114,8 +116,7 @@ def image_sets(photos: Path, limit: int | None = None, limit_train: int | None =
     for name in OOD:
         folder = photos / name
         found[name] = of.open_images(folder if folder.is_dir() else photos / f"{name}.npz", name)
-    most = dict.fromkeys(found, limit) | {"train": limit_train or limit, "test": limit and max(limit, 2 * FEWEST)}
-    found = {name: spread_over(images, most[name]) for name, images in found.items()}
+    found = {name: spread_over(images, limits[name]) for name, images in found.items()}
     auto, total = [of.Auto()], len(found["test"])
     # Held-out images and stand-ins are those that `outfield benchmark` makes for Auto.
     count = held_out_count(None, auto, total) or FEWEST
@@ -159,13 +160,13 @@ def extract_odin(network: of.Backbone, images: of.ImageSource, path: Path, given
     if path.exists():
         return
     device = str(network.device)
-    found = {}
-    for head, backbone in {"ten": lite0(device, TEN), "thousand": network}.items():
+    found = []
+    for backbone in (lite0(device, TEN), network):
         logits = backbone.extract(images, odin=of.Odin(), labels=False, **given).odin_logits  # type: ignore[arg-type]
         assert logits is not None
-        found[head] = logits.half().numpy()
+        found.append(logits.half().numpy())
     path.parent.mkdir(parents=True, exist_ok=True)
-    np.savez(path, **found)
+    np.savez(path, ten=found[0], thousand=found[1])
     print(f"odin {path.stem}: {len(images):,} images", flush=True)
 
 

@@ -1,0 +1,159 @@
+"""The tables of docs/results/imagenette.md, from the figures that benchmarks/photos.py computed."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from choice import spearman
+from outfield.benchmark.held_out import STAND_IN
+from outfield.benchmark.protocol import LEVELS, Protocol
+from outfield.files.atomic import write_bytes
+from outfield.images.catalogue import title
+from outfield.report.table import Table
+
+AUTO = "Auto"
+RESULTS = "results.json"
+Figures = Mapping[str, Sequence[float]]
+"""FPR95 and AUROC by set."""
+
+
+class Part:
+    """Everything that was found with one head and views."""
+
+    def __init__(self, name: str, found: Mapping[str, Any], protocol: Protocol) -> None:
+        self.name, self.found, self.protocol = name, found, protocol
+        self.rows: dict[str, list[Figures]] = found["rows"]
+
+    def mean(self, detector: str, sets: Sequence[str] = (), metric: int = 0) -> float:
+        """In percent, over seeds and sets; over all OOD sets if none are named."""
+        return 100 * float(
+            np.mean([[one[name][metric] for name in sets or self.protocol.ood] for one in self.rows[detector]])
+        )
+
+    def spread(self, detector: str) -> float:
+        """Standard deviation over seeds of the mean FPR95, in points; 0 where there is one."""
+        means = [np.mean([one[name][0] for name in self.protocol.ood]) for one in self.rows[detector]]
+        return 100 * float(np.std(means, ddof=1)) if len(means) > 1 else 0.0
+
+    def pair(self, detector: str, sets: Sequence[str] = ()) -> str:
+        return f"{self.mean(detector, sets):.1f} / {self.mean(detector, sets, 1):.1f}"
+
+    @property
+    def ranked(self) -> list[str]:
+        """Detectors but Auto, the lowest mean FPR95 first."""
+        return sorted((name for name in self.rows if name != AUTO), key=self.mean)
+
+    def agreement(self, level: str) -> float:
+        """Spearman's correlation over detectors but Auto of FPR95 on stand-ins of a level with FPR95 on real sets."""
+        made = [f"{STAND_IN}{kind}" for kind, at in self.found["levels"].items() if at == level]
+        real = self.protocol.far if level == "far" else (*self.protocol.near, *self.protocol.mid)
+        names = [name for name in self.ranked if made[0] in self.rows[name][0]]
+        return spearman([self.mean(name, made) for name in names], [self.mean(name, real) for name in names])
+
+
+class Found:
+    """A file of figures."""
+
+    def __init__(self, path: Path) -> None:
+        body = json.loads(path.read_text())
+        self.protocol = Protocol(**body["protocol"])
+        self.parts = {name: Part(name, one, self.protocol) for name, one in body["parts"].items()}
+
+    def levels(self, which: str) -> Table:
+        """Every detector on near, mid and far OOD."""
+        part = self.parts[which]
+        columns: dict[str, Sequence[str]] = {f"{level} OOD": self.protocol.levels[level] for level in LEVELS}
+        return self._table(part, columns | {"average": ()})
+
+    def sets(self, which: str) -> Table:
+        """Auto and the best ten on each set."""
+        part = self.parts[which]
+        columns: dict[str, Sequence[str]] = {title(name): (name,) for name in self.protocol.ood}
+        return self._table(part, columns, part.ranked[:10])
+
+    def _table(self, part: Part, columns: Mapping[str, Sequence[str]], names: Sequence[str] | None = None) -> Table:
+        names = part.ranked if names is None else names
+        rows = []
+        for name in (AUTO, *names):
+            label = "**Auto (the default)**" if name == AUTO else name
+            spread = f" (± {part.spread(name):.1f})" if part.spread(name) else ""
+            rows.append([label, *(part.pair(name, sets) for sets in columns.values())])
+            rows[-1][-1] += spread if "average" in columns else ""
+        return Table("", ["detector", *columns], rows)
+
+    def summary(self) -> Table:
+        """One row for each head and views: the default beside the best other, and how well stand-ins chose."""
+        rows = []
+        for part in self.parts.values():
+            best, regret = part.ranked[0], part.found["regret"]
+            rows.append([
+                part.name.replace(" ", ", "),
+                f"{100 * part.found['accuracy']:.1f}",
+                part.pair(AUTO),
+                f"{best} {part.pair(best)}",
+                f"{part.mean(AUTO) - part.mean(best):+.1f}".replace("-", "−"),
+                *(f"{100 * regret[name]:.1f}" for name in ("chosen", "best")),
+                f"{part.agreement('near'):.2f}",
+                f"{part.agreement('far'):.2f}",
+                f"{100 * part.found['loss']:.1f}",
+            ])  # fmt: skip
+        header = [
+            "head, views",
+            "% right",
+            "Auto",
+            "best other",
+            "less",
+            "chosen, held-out",
+            "best sum",
+            "near, mid",
+            "far",
+        ]
+        return Table("", [*header, "by"], rows)
+
+    def members(self) -> Table:
+        """What Auto took."""
+        rows = []
+        for part in self.parts.values():
+            heaviest = sorted(part.found["members"].items(), key=lambda item: -item[1])
+            told = ", ".join(f"{name} {weight:.2f}" for name, weight in heaviest)
+            rows.append([part.name.replace(" ", ", "), told])
+        return Table("", ["head, views", "members and how much each counts"], rows)
+
+    def images(self) -> Table:
+        """How many images of each set."""
+        found = next(iter(self.parts.values())).found["images"]
+        names = {"train": "Imagenette, train", "": "Imagenette, val, judged", "held_out": "Imagenette, val, held out"}
+        rows = [[names.get(name, title(name)), f"{count:,}"] for name, count in found.items() if STAND_IN not in name]
+        return Table("", ["set", "images"], rows)
+
+
+def fill(page: Path) -> None:
+    """Write every table of a page anew: each stands between ``<!-- NAME [HEAD VIEWS] -->`` and ``<!-- end -->``."""
+    found = Found(page.with_suffix("") / RESULTS)
+    kinds: dict[str, Callable[..., Table]] = {
+        "levels": found.levels,
+        "sets": found.sets,
+        "summary": found.summary,
+        "members": found.members,
+        "images": found.images,
+    }
+
+    def table(place: re.Match[str]) -> str:
+        kind, _, which = place[1].partition(" ")
+        if kind not in kinds:
+            raise SystemExit(f"{page} has a place for {kind!r}; there are {', '.join(kinds)}")
+        made = kinds[kind](*([which] if which else []))
+        return f"<!-- {place[1]} -->\n{made.markdown()}\n<!-- end -->"
+
+    text = page.read_text()
+    done, places = re.subn(r"<!-- (?!end)([^>]+?) -->\n(?:(?!<!-- ).)*<!-- end -->", table, text, flags=re.DOTALL)
+    if 2 * places != text.count("<!-- "):
+        raise SystemExit(f"{page}: every <!-- NAME --> needs an <!-- end --> before the next")
+    write_bytes(page, done.encode())
+    print(page)
