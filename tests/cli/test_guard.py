@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 from PIL import Image
 from pyarrow import parquet
 from tests.helpers.guards import NAMES, labelled, noise, trained, write_folder
-from tests.helpers.program import outfield
+from tests.helpers.program import outfield, program
 
 import outfield as of
+from outfield.backbone.backbone import Backbone
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +127,7 @@ def test_show_tells_what_is_inside(folder):
         (["build", "net.safetensors", "--images", "train", "--held-out", "new", "-o", "x.guard"], 2, "at least 59"),
         (["build", "net.safetensors", "--images", "train", "-o", "x.guard", "--keep", "1"], 2, "keep is 1.0"),
         (["build", "net.safetensors", "--images", "train", "-o", "x.guard", "--detector", "none"], 2, "none"),
-        (["build", "net.safetensors", "--images", "train", "-o", "x.guard", "--views", "9"], 2, "views is '9'"),
+        (["build", "net.safetensors", "--images", "train", "-o", "x.guard", "--views", "9"], 2, "1 to 8, auto"),
         (["check", "net.safetensors", "noise.png"], 3, "holds a classifier, not a guard"),
         (["check", "none.guard", "noise.png"], 3, "no such file"),
     ],
@@ -133,3 +137,70 @@ def test_wrong_usage_is_told(folder, command, code, said):
     assert done.returncode == code, done.stderr
     assert said in done.said
     assert not (folder / "x.guard").exists()
+
+
+def test_the_file_is_written_though_nobody_reads_the_lines(folder, tmp_path):
+    reader, writer = os.pipe()
+    os.close(reader)  # as head does once it has its line
+    command = [sys.executable, "-m", "outfield", "guard", "check", "my.guard", "noise.png", "new", "--device", "cpu"]
+    done = subprocess.run(
+        [*command, "--jsonl", "--out", str(tmp_path / "y.csv")],
+        stdout=writer, stderr=subprocess.PIPE, cwd=folder, timeout=120, text=True, check=False,
+    )  # fmt: skip
+    os.close(writer)
+    assert done.returncode == 141, done.stderr
+    assert next(csv.DictReader((tmp_path / "y.csv").open()))["file"] == "noise.png"
+    assert len((tmp_path / "y.csv").read_text().splitlines()) == 6
+    assert "Traceback" not in done.stderr
+
+
+def test_lines_that_nobody_reads_end_it_where_no_file_is_to_be_written(folder):
+    with open("/dev/full", "w") as full:
+        streams = {"capture_output": False, "stdout": full, "stderr": subprocess.PIPE}
+        done = program("guard", "check", "my.guard", "noise.png", "--jsonl", "--device", "cpu", cwd=folder, **streams)
+    assert done.returncode == 3
+    assert "standard output" in done.stderr
+
+
+def test_the_help_of_build_names_every_kind_of_network():
+    said = " ".join(outfield("guard", "build", "--help").stdout.replace("│", " ").split())
+    for kind in ("outfield train", "timm:NAME", "torchvision:NAME", "hf:FOLDER", "FILE.onnx"):
+        assert kind in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["--images", "nope"], 3, "nope: there is no such file or folder"),
+        (["--images", "train", "--held-out", "nope"], 3, "nope: there is no such file or folder"),
+        (["--images", "train", "--keep", "2"], 2, "keep is 2.0"),
+        (["--images", "train", "--views", "ten"], 2, "views is 'ten'"),
+        (["--images", "train", "--views", "auto", "--detector", "SSD"], 2, "chosen for Auto alone"),
+        (["--images", "train", "--detector", "none"], 2, "no detector 'none'"),
+        (["--images", "train", "--on-error", "maybe"], 2, "'maybe'"),
+        (["--images", "train", "--device", "abacus"], 2, "abacus"),
+        (["--images", "train", "--mean", "a,b,c"], 2, "--mean is"),
+    ],
+)
+def test_bad_arguments_of_build_are_told_before_the_network_is_loaded(folder, monkeypatch, arguments, code, said):
+    monkeypatch.setattr(Backbone, "open", lambda *_, **__: pytest.fail("the network was loaded"))
+    given = arguments if "--device" in arguments else [*arguments, "--device", "cpu"]
+    done = outfield("guard", "build", "net.safetensors", "-o", "x.guard", *given, cwd=folder)
+    assert done.returncode == code, done.stderr
+    assert said in done.said
+    assert "--data" not in done.said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["noise.png", "--on-error", "maybe"], 2, "'maybe'"),
+        (["noise.png", "--device", "abacus"], 2, "abacus"),
+        (["noise.png", "none.png", "--on-error", "fail"], 3, "none.png"),
+    ],
+)
+def test_bad_arguments_of_check_are_told_before_the_guard_is_loaded(folder, monkeypatch, arguments, code, said):
+    monkeypatch.setattr(of.Guard, "load", lambda *_, **__: pytest.fail("the guard was loaded"))
+    done = outfield("guard", "check", "my.guard", *arguments, cwd=folder)
+    assert done.returncode == code, done.stderr
+    assert said in done.said

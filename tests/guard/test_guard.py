@@ -57,6 +57,7 @@ class TestInputs:
             str(tmp_path / "a.png"),
             encoded(image),
             bytearray(encoded(image)),
+            io.BytesIO(encoded(image)),
             Image.open(tmp_path / "a.png"),
             Image.fromarray(image),
             tensor,
@@ -81,6 +82,67 @@ class TestInputs:
             assert len(found) == 6
             assert all(same(a, b) for a, b in zip(found, expected, strict=True))
         assert [one.file for one in guard(folder)] == [str(path) for path in sorted(folder.iterdir())]
+
+    def test_files_that_were_opened(self, guard, image, tmp_path):
+        path = tmp_path / "a.png"
+        Image.fromarray(image).save(path)
+        with path.open("rb") as file:
+            found = guard(file)
+            assert same(found, guard(image))
+            assert found.file == str(path)
+            with pytest.raises(of.InputError, match="gave nothing; open images with 'rb'"):
+                guard(file)  # which is read to its end
+        with pytest.raises(of.StorageError, match="closed"):
+            guard(file)
+        for wrong in (io.StringIO("text"), path.open(encoding="latin-1")):
+            with wrong, pytest.raises(of.InputError, match="str, not bytes"):
+                guard(wrong)
+        with path.open() as file, pytest.raises(of.OutfieldError, match="TextIOWrapper"):
+            guard(file)
+
+    def test_iterators(self, guard, tmp_path):
+        images = labelled(6, 8).images
+        expected = guard(images)
+        folder = write_folder(tmp_path / "flat", of.ImageArray(images)) / "images"
+        for found in (
+            guard(image for image in images),
+            guard(iter([images[:2], images[2], images[3:]])),
+            guard(map(encoded, images)),
+            guard(path for path in sorted(folder.iterdir())),
+            of.Verdicts([*guard.stream(iter(images))]),
+        ):
+            assert isinstance(found, of.Verdicts)
+            np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-5)
+        assert len(guard(iter(images[:1]))) == 1
+        normalised = torch.zeros(3, *guard.backbone.input.size)
+        found = guard(iter([normalised] * 2), normalised=True)
+        assert [one.score for one in found] == guard(torch.stack([normalised] * 2), normalised=True).scores.tolist()
+        with pytest.raises(of.InputError, match="gives nothing"):
+            guard(iter(()))
+
+    def test_an_iterator_need_not_end(self, guard, monkeypatch):
+        monkeypatch.setattr(guard._runner, "rows", 4)
+        images, drawn = labelled(4, 8).images, []
+
+        def endless():
+            while True:
+                drawn.append(1)
+                yield images[len(drawn) % 4]
+
+        stream = guard.stream(endless())
+        found = [next(stream) for _ in range(5)]
+        assert len(drawn) == 8
+        assert found[0].score == pytest.approx(guard(images[1]).score, rel=1e-5)
+        batches = guard.stream(iter([images[:3], images[:3], images[:3]]))
+        assert sum(1 for _ in batches) == 9
+
+    def test_lists_of_numbers_are_told_what_to_do(self, guard, image):
+        for wrong in (image.tolist(), [image.tolist()], [[1.5]]):
+            with pytest.raises(of.InputError, match=r"numpy\.array\(x, dtype=numpy\.uint8\)"):
+                guard(wrong)
+        for wrong in (image[..., 0], image[None, None]):
+            with pytest.raises(of.InputError, match="images of the array: uint8 of shape"):
+                guard(wrong)
 
     def test_a_list_keeps_its_order_and_its_duplicates(self, guard, tmp_path):
         images = labelled(3, 9)
@@ -111,7 +173,7 @@ class TestInputs:
     @pytest.mark.parametrize(
         ("wrong", "said"),
         [
-            (3, "cannot look at a int"),
+            (3, "cannot look at this int"),
             ([], "empty list"),
             (np.zeros((4, 4), np.uint8), r"\(N, H, W, 3\)"),
             (np.zeros((4, 4, 3), np.float32), "uint8"),
@@ -120,7 +182,7 @@ class TestInputs:
             (torch.full((3, 4, 4), 1.5), "normalised=True"),
             (torch.full((3, 4, 4), -0.1), "from -0.1 to -0.1"),
             (torch.zeros(3, 4, 4, dtype=torch.int64), "int64"),
-            ({"a": 1}, "cannot look at a dict"),
+            ({"a": 1}, "cannot look at this dict"),
         ],
     )
     def test_what_is_no_image_is_refused(self, guard, wrong, said):

@@ -45,7 +45,7 @@ def test_stopping_finishes_what_was_accepted_and_writes_the_state(files, image, 
                         codes.append(ask(own, image).status_code)
                     except httpx.ConnectError:
                         return  # nobody listens any more: it was not accepted
-                    except httpx.RemoteProtocolError:
+                    except (httpx.RemoteProtocolError, httpx.ReadError):
                         assert stopped.is_set()  # an idle connection was closed before the request arrived
                         return
 
@@ -98,7 +98,11 @@ def test_logs_hold_no_token_and_sighup_reads_guards_again(files, image, tmp_path
         with httpx.Client(base_url=program.address, headers=headers, trust_env=False) as client:
             assert ask(client, image).status_code == 200
             assert client.get("v2?token=a-secret-token").status_code == 200
+            assert client.get("a-secret-token/v2").status_code == 404
+            assert client.post("v2/models/a-secret-token/infer").status_code == 404
+            assert client.get("v2%2Fa-secret-token").status_code == 404
         assert httpx.get(program.address + "v2", headers={"Authorization": "Bearer other-token"}).status_code == 401
+        assert httpx.get(program.address + "other-token").status_code == 401
         program.process.send_signal(signal.SIGHUP)
         program.wait_for("reloaded")
         text = program.log.read_text()
@@ -106,6 +110,7 @@ def test_logs_hold_no_token_and_sighup_reads_guards_again(files, image, tmp_path
         assert "other-token" not in text
         line = next(line for line in program.lines() if line.get("path") == "/v1/check")
         assert (line["status"], line["guard"], line["images"]) == (200, "ssd", 1)
+        assert "/v2/models/…/infer" in [line.get("path") for line in program.lines()]
 
 
 def test_tls(files, image, tmp_path):
@@ -133,6 +138,28 @@ def test_tls(files, image, tmp_path):
 
 
 class TestUsage:
+    @pytest.fixture(autouse=True)
+    def _no_guard_is_loaded(self, monkeypatch):
+        """What is wrong is said before anything takes time."""
+        monkeypatch.setattr(of.Guard, "load", lambda *_, **__: pytest.fail("a guard was loaded"))
+
+    def test_one_of_several_is_not_there(self, files, tmp_path):
+        done = outfield("serve", files["ssd"], tmp_path / "none.guard", "--device", "cpu")
+        assert done.returncode == 3
+        assert "none.guard" in done.said
+
+    def test_a_device_and_a_time_that_cannot_be(self, files):
+        assert "abacus" in outfield("serve", files["ssd"], "--device", "abacus").said
+        assert "timeout" in outfield("serve", files["ssd"], "--timeout", "0", "--device", "cpu").said
+
+    def test_files_that_are_no_certificate(self, files, tmp_path):
+        for name in ("cert.pem", "key.pem"):
+            (tmp_path / name).write_text("no key")
+        given = ("--tls-cert", tmp_path / "cert.pem", "--tls-key", tmp_path / "key.pem", "--device", "cpu")
+        done = outfield("serve", files["ssd"], *given)
+        assert done.returncode == 2
+        assert "cannot be used" in done.said
+
     def test_no_guard(self):
         done = outfield("serve")
         assert done.returncode == 2

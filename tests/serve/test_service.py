@@ -165,6 +165,27 @@ class TestInfer:
             assert answer.status_code == 400, answer.text
             assert isinstance(answer.json()["error"], str)
 
+    @pytest.mark.parametrize(
+        "data", [[True, 2, 3], [[[[False, 2, 3]]]], [[[[1, 2, 3]], [[1, 2, True]]]], [True, False, True], [1, 2, None]]
+    )
+    def test_true_and_false_are_no_numbers(self, service, data):
+        for kind in ("UINT8", "FP32"):
+            one = {"name": "pixels", "datatype": kind, "shape": [1, np.size(data) // 3, 1, 3], "data": data}
+            answer = self.infer(service, {"inputs": [one]})
+            assert answer.status_code == 400
+            assert f"numbers of {kind}" in answer.json()["error"]
+
+    def test_a_huge_shape_is_told_its_limit(self, service):
+        for shape in ([2**31 + 1], [2**16, 2**15, 2], [10**30]):
+            one = {"name": "pixels", "datatype": "UINT8", "shape": shape, "data": [1]}
+            error = self.infer(service, {"inputs": [one]}).json()["error"]
+            assert "more than 2,147,483,648 numbers" in error
+        one["shape"] = [2**31]
+        assert "must be 2,147,483,648 numbers" in self.infer(service, {"inputs": [one]}).json()["error"]
+        for shape in ([1] * 9, [], [0], [True]):
+            one["shape"] = shape
+            assert "one to eight whole numbers above 0" in self.infer(service, {"inputs": [one]}).json()["error"]
+
     def test_what_is_no_json(self, service):
         for content in (b"", b"{", b"\xff", b"[" * 100_000):
             answer = service.client.post("/v2/models/ssd/infer", content=content)
@@ -270,6 +291,30 @@ class TestLimits:
             )
             assert service.check(small).status_code == 200
             assert service.service.bodies.held == 0
+
+    def test_a_request_that_says_its_length_twice_is_refused_and_the_connection_closed(self, service, images):
+        """Whatever comes after it on the same connection, a proxy may have taken for a part of it."""
+        body, both = png(images[0]), b"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n"
+        chunked = b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
+        for version, lengths in (
+            (b"1.1", both),
+            (b"1.1", b"Transfer-Encoding: chunked\r\nContent-Length: %d\r\n" % len(chunked)),
+            (b"1.0", b"Transfer-Encoding: chunked\r\n"),
+            (b"1.1", b"Content-Length: 4\r\nContent-Length: 5\r\n"),
+        ):
+            head = b"POST /v1/check HTTP/" + version + b"\r\nHost: localhost\r\nContent-Type: image/png\r\n" + lengths
+            with socket.create_connection(("127.0.0.1", service.port)) as client:
+                client.settimeout(10)
+                client.sendall(head + b"\r\n" + chunked + b"GET /v2 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                answer = b"".join(iter(lambda: client.recv(65536), b""))
+            assert answer.startswith(b"HTTP/1.1 400"), answer
+            assert b"connection: close" in answer.lower()
+            assert answer.count(b"HTTP/1.1 ") == 1
+
+    def test_a_body_in_chunks_is_judged(self, service, guard, images):
+        parts = (png(images[0])[start : start + 50] for start in range(0, 100_000, 50))
+        answer = service.client.post("/v1/check", content=parts, headers={"Content-Type": "image/png"})
+        assert near(answer.json()[0], guard(images[0]))
 
     def test_slow_bodies_and_heads(self, files):
         with running(files["ssd"], limits=Limits(timeout=1)) as service:
@@ -423,3 +468,18 @@ def test_guards_of_a_network_given_in_python_say_what_is_missing(files, tmp_path
     small_guard(backbone, detector="SSD").save(tmp_path / "own.guard")
     with pytest.raises(of.InputError, match="pass it"), running(tmp_path / "own.guard"):
         pass
+
+
+def test_words_of_all_addresses_are_logged(files):
+    """Parts of our own addresses; all others are left out of the log."""
+    from outfield.serve.app import make_app
+    from outfield.serve.door import WORDS
+    from outfield.serve.service import Service
+    from outfield.serve.settings import Settings
+
+    service = Service([files["ssd"]], Settings(device="cpu"))
+    paths = [getattr(route, "path", "") for route in make_app(service).routes]
+    service.stop()
+    words = {part for path in paths for part in path.split("/")} - {"{name}", "{version}"}
+    assert words <= WORDS
+    assert {"infer", "check", "openapi.json"} <= words

@@ -12,7 +12,6 @@ import torch
 
 from outfield.backbone.backbone import Backbone, accuracy
 from outfield.backbone.views import Views
-from outfield.config import require
 from outfield.detectors.auto import Auto
 from outfield.detectors.base import Detector
 from outfield.detectors.fused import Fused
@@ -24,10 +23,10 @@ from outfield.errors import InputError
 from outfield.features.set import FeatureSet
 from outfield.files.paths import PathLike
 from outfield.guard import saving
+from outfield.guard.asked import opened_images
 from outfield.guard.parts import Parts, divide, labelled, means_the_same, that_were_read, with_network_labels
 from outfield.guard.running import look_into
 from outfield.guard.views import chosen_views
-from outfield.images.files import open_images
 from outfield.images.source import ImageSource
 from outfield.images.stand_ins import stand_ins
 from outfield.percent import percent
@@ -55,9 +54,11 @@ def build(
 ) -> saving.Content:
     """What a guard is made of; see :meth:`outfield.Guard.build`."""
     model = _detector(detector, seed).to(device)
+    source = opened_images(images, on_error)
+    held = None if held_out is None else opened_images(held_out, on_error)
     network = _opened(backbone, device, half)
-    source = with_network_labels(_images(images, on_error), network.names)
-    held = None if held_out is None else with_network_labels(_images(held_out, on_error), network.names)
+    source = with_network_labels(source, network.names)
+    held = None if held is None else with_network_labels(held, network.names)
     parts = divide(source, held, keep, isinstance(model, Summed), seed, most)
     rounded = saving.rounded if half else _as_it_is
     given = {**extraction, "on_error": on_error}
@@ -191,7 +192,6 @@ def _detector(given: Detector | str | None, seed: int) -> Detector:
     if isinstance(given, str):
         cls = DETECTORS[given]
         return cls()
-    require(isinstance(given, Detector), "detector", given, "a detector, its name, or None")
     return fresh(given, "auto")
 
 
@@ -211,10 +211,6 @@ def _opened(backbone: Backbone | str, device: str | torch.device, half: bool) ->
         network.network = copy.deepcopy(network.network)
         saving.round_network(network.network)
     return network
-
-
-def _images(given: ImageSource | PathLike, on_error: str) -> ImageSource:
-    return given if isinstance(given, ImageSource) else open_images(given, on_error=on_error)
 
 
 def _as_it_is(detector: Detector) -> Detector:

@@ -13,21 +13,20 @@ from torch.utils.data import DataLoader
 from outfield.backbone.backbone import Backbone
 from outfield.backbone.extraction import Extraction
 from outfield.backbone.views import Views
-from outfield.config import require, require_choice, require_number
+from outfield.config import require_choice
 from outfield.detectors.base import Detector
-from outfield.detectors.choosing_views import AUTO
 from outfield.errors import InputError
 from outfield.features.set import FeatureSet
 from outfield.files.paths import PathLike
 from outfield.guard import saving
-from outfield.guard.inputs import Given, Items, as_given
+from outfield.guard.inputs import Given, Items, as_given, gives_images, portions
 from outfield.guard.judging import Judge
 from outfield.guard.reading import pieces, prepared
 from outfield.guard.running import Runner
 from outfield.guard.verdict import Verdict, Verdicts
 from outfield.images.skipped import ON_ERROR
 from outfield.images.source import ImageSource
-from outfield.scores.threshold import Threshold, check_keep
+from outfield.scores.threshold import Threshold
 
 
 class Guard:
@@ -102,13 +101,15 @@ class Guard:
     ) -> Self:
         """A guard of a network and a folder of ID images.
 
-        Of the held-out images, half choose and calibrate the members of the detector, and the other half, which nothing else
-        has seen, the threshold: p-values of new ID images are therefore valid.
+        Where the detector calibrates itself (Auto, Fused), 40 of the held-out images and half of those beyond the fewest that
+        are needed choose and calibrate its members. The others, which nothing else has seen, choose the threshold: p-values
+        of new ID images are therefore valid.
 
         Args:
             backbone: the network, or what :meth:`outfield.Backbone.open` takes.
             images: ID images, best those that the network was trained on: a source or a folder. Sub-folders are classes.
-            held_out: ID images that the network has not seen. A fifth of ``images``, of each class, if None.
+            held_out: ID images that the network has not seen. If None, a fifth of ``images``, of each class in proportion: up to
+                a third where a fifth is fewer than 240, and no more than 5,000.
             detector: a detector that is not fitted, or the name of one; :class:`outfield.Auto` if None, which stand-ins made of
                 held-out images choose.
             keep: share of ID images that the guard accepts.
@@ -128,20 +129,16 @@ class Guard:
             InputError: a setting that cannot be, or class folders that are not the network's classes.
             TooFewSamplesError: too few images to calibrate.
         """
-        check_keep(keep)
-        require_number("seed", seed, least=0, whole=True)
-        require(isinstance(half, bool), "half", half, "True or False")
-        if most is not None:
-            require_number("most", most, least=1, whole=True)
-        from outfield.guard import building  # who only checks images needs no candidates to choose from
+        from outfield.guard import asked, building  # who only checks images needs no candidates to choose from
 
+        asked.check_asked(detector, keep, views, seed, half, most, device, on_error)
         content = building.build(
             backbone,
             images,
             held_out,
             detector=detector,
             keep=keep,
-            views=None if views == AUTO else Views.of(views),
+            views=asked.views_of(views),
             seed=int(seed),
             half=half,
             most=most,
@@ -192,10 +189,10 @@ class Guard:
         """The verdict on an image, or verdicts on several.
 
         Args:
-            x: one image: a path, bytes of an encoded image, a PIL image, a numpy array (H, W, 3) of uint8, or a torch tensor
-                (3, H, W) of uint8 or of floating numbers in [0, 1]. Several: a folder, an ``.npz``, an array (N, H, W, 3), a
-                tensor (N, 3, H, W), a list of any of these, an :class:`outfield.ImageSource`, or a ``DataLoader`` of tensors or
-                of (tensors, …).
+            x: one image: a path, bytes of an encoded image, a file opened with "rb", a PIL image, a numpy array (H, W, 3) of
+                uint8, or a torch tensor (3, H, W) of uint8 or of floating numbers in [0, 1]. Several: a folder, an ``.npz``, an
+                array (N, H, W, 3), a tensor (N, 3, H, W), a list or an iterator of any of these, an
+                :class:`outfield.ImageSource`, or a ``DataLoader`` of tensors or of (tensors, …).
             normalised: tensors are resized and normalised as the network takes them; nothing is done to them.
             on_error: "fail" raises an error where an image cannot be read; "skip" gives a verdict that tells it.
             workers: processes that decode image files; see :meth:`outfield.Backbone.extract`.
@@ -209,6 +206,8 @@ class Guard:
         if isinstance(x, DataLoader):
             batches = (as_given(_first(batch), normalised) for batch in x)
             return Verdicts([one for batch in batches for one in self._several(batch, on_error, 0)])
+        if gives_images(x):
+            return Verdicts([*self._drawn(x, normalised, on_error, workers)])
         given = as_given(x, normalised, on_error)
         if given.single and on_error == "fail":
             return self._single(given)
@@ -216,8 +215,13 @@ class Guard:
         return found[0] if given.single else found
 
     def stream(self, x: Any, *, on_error: str = "fail", workers: int | None = None) -> Iterator[Verdict]:
-        """Verdicts on several images one after the other, as they are ready; see :meth:`__call__`."""
+        """Verdicts on several images one after the other, as they are ready; see :meth:`__call__`.
+
+        An iterator is asked for as many images as go through the network together, and then for more: it need not end.
+        """
         require_choice("on_error", on_error, ON_ERROR)
+        if gives_images(x):
+            return self._drawn(x, False, on_error, workers)
         return self._several(as_given(x, on_error=on_error), on_error, workers)
 
     def prepare(self, x: Any) -> Tensor:
@@ -265,6 +269,11 @@ class Guard:
         batch = self._checked(images) if isinstance(images, Tensor) else prepared(self.backbone, _only(images))
         rows = next(iter(self._runner.features([batch], self._fields)))
         return self._judge(rows, given.files)[0]
+
+    def _drawn(self, x: Iterator[Any], normalised: bool, on_error: str, workers: int | None) -> Iterator[Verdict]:
+        """Verdicts on what an iterator gives, so many at a time as the network takes."""
+        for part in portions(x, self._runner.rows):
+            yield from self._several(as_given(part, normalised, on_error), on_error, workers)
 
     def _several(self, given: Given, on_error: str, workers: int | None) -> Iterator[Verdict]:
         if isinstance(given.images, Tensor):

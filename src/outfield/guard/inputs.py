@@ -20,9 +20,12 @@ from outfield.images.skipped import Skipped
 from outfield.images.source import ImageArray, ImageSource
 
 KNOWN = (
-    "a path, bytes of an encoded image, a PIL image, a numpy array (H, W, 3) or (N, H, W, 3) of uint8, a torch tensor (3, H, W) "
-    "or (N, 3, H, W), a list of these, an outfield.ImageSource or a DataLoader"
+    "a path, bytes of an encoded image, a file opened with 'rb', a PIL image, a numpy array (H, W, 3) or (N, H, W, 3) of "
+    "uint8, a torch tensor (3, H, W) or (N, 3, H, W), a list or an iterator of these, an outfield.ImageSource or a DataLoader"
 )
+
+ARRAY = "the array"
+"""What images of an array are called in errors."""
 
 
 class Given(NamedTuple):
@@ -107,11 +110,42 @@ def as_given(x: Any, normalised: bool = False, on_error: str = "fail") -> Given:
     if isinstance(x, list | tuple):
         return _of_list(x, normalised, on_error)
     if isinstance(x, np.ndarray) and x.ndim == 4:
-        return Given(ImageArray(x), [None] * len(x), False)
+        return Given(ImageArray(x, name=ARRAY), [None] * len(x), False)
     if isinstance(x, str | os.PathLike) and (os.path.isdir(x) or str(x).endswith(".npz")):
         return _of_files(x, on_error)
     item, file = _item(x)
     return Given(Items([item]), [file], True)
+
+
+def is_open_file(x: Any) -> bool:
+    """Whether it is an image to be read; an open file is an iterator of lines, too."""
+    return callable(getattr(x, "read", None))
+
+
+def gives_images(x: Any) -> bool:
+    """Whether it is an iterator of images: one that need not end, and can be gone through once."""
+    return isinstance(x, Iterator) and not is_open_file(x)
+
+
+def portions(x: Iterator[Any], rows: int) -> Iterator[list[Any]]:
+    """What an iterator gives, in lists of about so many images.
+
+    Raises:
+        InputError: it gives nothing.
+    """
+    part: list[Any] = []
+    count, given = 0, False
+    for one in x:
+        part.append(one)
+        several = isinstance(one, ImageSource) or (isinstance(one, Tensor | np.ndarray) and one.ndim == 4)
+        count, given = count + (len(one) if several else 1), True
+        if count >= rows:
+            yield part
+            part, count = [], 0
+    if part:
+        yield part
+    if not given:
+        raise InputError(f"there is no image in an iterator that gives nothing; pass {KNOWN}")
 
 
 def names_of(source: ImageSource) -> list[str | None]:
@@ -172,11 +206,37 @@ def _item(x: Any) -> tuple[Any, str | None]:
     if isinstance(x, bytes | bytearray | memoryview):
         return bytes(x), None
     if isinstance(x, np.ndarray):
-        return ImageArray(x[None] if x.ndim == 3 else x).images[0], None  # which says what is wrong with it
+        return ImageArray(x[None] if x.ndim == 3 else x, name=ARRAY).images[0], None  # which says what is wrong with it
+    if is_open_file(x):
+        return _of_open_file(x)
     pillow = sys.modules.get("PIL.Image")  # who hands over its image has loaded it
     if pillow is not None and isinstance(x, pillow.Image):
         return x, getattr(x, "filename", "") or None
-    raise InputError(f"a guard cannot look at a {type(x).__name__}; pass {KNOWN}")
+    numbers = "; of numbers in lists make an array first, numpy.array(x, dtype=numpy.uint8)"
+    raise InputError(
+        f"a guard cannot look at this {type(x).__name__}; pass {KNOWN}{numbers if isinstance(x, int | float) else ''}"
+    )
+
+
+def _of_open_file(x: Any) -> tuple[bytes, str | None]:
+    """What is left to read of a file that was opened, and its name.
+
+    Raises:
+        InputError: it gives text, or nothing.
+        StorageError: it cannot be read.
+    """
+    try:
+        content = x.read()
+    except (OSError, ValueError) as error:  # the latter of one that is closed, or whose text is none
+        raise StorageError(f"cannot read from the {type(x).__name__} that was given: {error}") from error
+    if not isinstance(content, bytes | bytearray | memoryview) or not content:
+        what = "nothing" if not content else f"{type(content).__name__}, not bytes"
+        raise InputError(
+            f"reading from the {type(x).__name__} that was given gave {what}; open images with 'rb', and pass them before they "
+            "are read"
+        )
+    name = getattr(x, "name", None)
+    return bytes(content), name if isinstance(name, str) and name else None
 
 
 def _of_tensor(x: Tensor, normalised: bool) -> Given:

@@ -9,9 +9,9 @@ from outfield.backbone.backbone import Backbone
 from outfield.backbone.views import Views
 from outfield.detectors.auto import Auto
 from outfield.detectors.base import Detector
-from outfield.detectors.choosing_views import CHOICES, Rows, choose_views
-from outfield.errors import InputError
+from outfield.detectors.choosing_views import Rows, choose_views
 from outfield.features.set import FeatureSet
+from outfield.guard.asked import no_choice
 from outfield.guard.parts import Parts, labelled, means_the_same, that_were_read
 from outfield.guard.running import look_into
 from outfield.images.source import ImageSource
@@ -37,9 +37,7 @@ def chosen_views(
         InputError: the detector is another one.
     """
     if not isinstance(detector, Auto) or parts.choose is None:
-        raise InputError(
-            f"views are chosen for Auto alone, by its stand-ins; with {type(detector).__name__} name them: {', '.join(CHOICES)}"
-        )
+        raise no_choice(type(detector).__name__)
     held_out = parts.choose
     stages, classes = look_into(backbone, True)
     known = means_the_same(parts.train, classes)

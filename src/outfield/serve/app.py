@@ -41,7 +41,7 @@ def make_app(service: Service) -> FastAPI:
         await asyncio.to_thread(service.stop)
 
     app = FastAPI(title="Outfield", version=__version__, docs_url=None, redoc_url=None, lifespan=life)
-    app.add_middleware(Door, token=service.settings.token, counts=service.counts)
+    app.add_middleware(Door, token=service.settings.token, counts=service.counts, names=service.models)
     app.add_exception_handler(HTTPException, _refuse)
     app.add_exception_handler(Refused, _refuse)
     _add_health(app, service)

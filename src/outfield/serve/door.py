@@ -7,7 +7,7 @@ import ipaddress
 import json
 import logging
 import time
-from collections.abc import MutableMapping
+from collections.abc import Collection, MutableMapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -31,6 +31,26 @@ HEADERS = {
 """Of every answer: nothing is loaded from elsewhere, and no script is run but ours."""
 OPEN = ("/", "/page.css", "/page.js", "/icon.svg", "/v2/health/live", "/v2/health/ready")
 """What is shown without a token: the page itself, and whether the service runs."""
+WORDS = {
+    *(
+        "",
+        "v1",
+        "check",
+        "guards",
+        "traffic",
+        "reload",
+        "v2",
+        "health",
+        "live",
+        "ready",
+        "models",
+        "versions",
+        "1",
+        "infer",
+    ),
+    *("metrics", "openapi.json", "page.css", "page.js", "icon.svg"),
+}
+"""Parts of our own addresses. Others come from clients, may be secrets that were put in the wrong place, and are not logged."""
 KNOWN_HEADERS = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
 
 
@@ -41,10 +61,12 @@ class Door:
         app: What is behind it.
         token: Which clients must send, or None.
         counts: Metrics.
+        names: Of the guards, which are parts of addresses, too.
     """
 
-    def __init__(self, app: ASGIApp, token: str | None, counts: Counts) -> None:
+    def __init__(self, app: ASGIApp, token: str | None, counts: Counts, names: Collection[str] = ()) -> None:
         self.app, self.counts = app, counts
+        self._words = WORDS | set(names)
         self._token = None if token is None else token.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -78,6 +100,7 @@ class Door:
     def _check(self, scope: Scope) -> None:
         """Refuse whom the token is missing, and pages of other places that use a browser of somebody who may come in."""
         headers = Headers(scope=scope)
+        _check_length(scope, headers)
         origin = headers.get("origin")
         if origin is not None and urlsplit(origin).netloc != headers.get("host"):
             raise Refused(403, "this service answers no pages of other places", {"Connection": "close"})
@@ -102,8 +125,24 @@ class Door:
         level = logging.INFO if status < 500 else logging.WARNING
         if log.isEnabledFor(level):
             about = {name: state[name] for name in ("guard", "images", "ood") if name in state}
-            told = {"method": scope["method"], "path": scope["path"], "status": status, "ms": round(1000 * seconds, 2)}
+            path = "/".join(part if part in self._words else "…" for part in scope["path"].split("/"))
+            told = {"method": scope["method"], "path": path, "status": status, "ms": round(1000 * seconds, 2)}
             tell(level, "request", **told, **about)
+
+
+def _check_length(scope: Scope, headers: Headers) -> None:
+    """Refuse a request that says in two ways where it ends: a proxy in front may believe the other one (RFC 9112, 6.1).
+
+    h11 refuses lengths that differ and codings other than chunked, but takes chunked with a length, and from HTTP/1.0.
+    """
+    if "transfer-encoding" not in headers:
+        return
+    if "content-length" in headers:
+        raise Refused(
+            400, "the request has a Content-Length and a Transfer-Encoding; send one of them", {"Connection": "close"}
+        )
+    if scope.get("http_version") == "1.0":
+        raise Refused(400, "HTTP/1.0 has no Transfer-Encoding; send a Content-Length", {"Connection": "close"})
 
 
 def _check_host(scope: Scope, host: str | None) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import signal
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -103,6 +104,7 @@ def make_server(
     port: int = 8000,
     tls_cert: Path | None = None,
     tls_key: Path | None = None,
+    listening: socket.socket | None = None,
     ready: Callable[[str], None] = lambda _: None,
 ) -> Server:
     """A server that is not running yet; ``run`` runs it.
@@ -113,13 +115,13 @@ def make_server(
         port: Of it; 0 takes a free one.
         tls_cert: Certificate chain, PEM; with ``tls_key`` the server speaks HTTPS.
         tls_key: Its key, PEM.
+        listening: What :func:`listen` gave for the host and port, where it was asked already.
         ready: Called with the address once clients can come.
 
     Raises:
         InputError: One of the two files without the other, files that are none, or an address that cannot be had.
     """
-    if (tls_cert is None) != (tls_key is None):
-        raise InputError("TLS needs both, --tls-cert and --tls-key")
+    check_tls(tls_cert, tls_key)
     limits = service.settings.limits
     config = uvicorn.Config(
         make_app(service),
@@ -139,11 +141,8 @@ def make_server(
         ssl_certfile=None if tls_cert is None else str(tls_cert),
         ssl_keyfile=None if tls_key is None else str(tls_key),
     )
-
-    try:
+    with _tls_errors(tls_cert, tls_key):
         config.load()
-    except (OSError, ValueError) as error:  # ssl's errors are OSErrors
-        raise InputError(f"--tls-cert {tls_cert} and --tls-key {tls_key} cannot be used: {error}") from error
 
     def tell_ready(found: int) -> None:
         shown = f"[{host}]" if ":" in host else host
@@ -151,11 +150,34 @@ def make_server(
         tell(logging.INFO, "serving", address=address, guards=[*service.models])
         ready(address)
 
-    return Server(config, _listen(host, port), service.reload, tell_ready)
+    return Server(config, listening or listen(host, port), service.reload, tell_ready)
 
 
-def _listen(host: str, port: int) -> socket.socket:
-    """A socket at an address.
+def check_tls(cert: Path | None, key: Path | None) -> None:
+    """Find out whether a certificate and its key can be used; for the password of a key one is asked when it is used.
+
+    Raises:
+        InputError: One of the two files without the other, or files that are none.
+    """
+    if (cert is None) != (key is None):
+        raise InputError("TLS needs both, --tls-cert and --tls-key")
+    if cert is None or key is None:
+        return
+    with _tls_errors(cert, key):
+        if b"ENCRYPTED" not in key.read_bytes():
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key)
+
+
+@contextlib.contextmanager
+def _tls_errors(cert: Path | None, key: Path | None) -> Generator[None, None, None]:
+    try:
+        yield
+    except (OSError, ValueError) as error:  # ssl's errors are OSErrors
+        raise InputError(f"--tls-cert {cert} and --tls-key {key} cannot be used: {error}") from error
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket at an address; who comes before the server runs waits.
 
     Raises:
         InputError: There is no such address here, or somebody else listens there.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import math
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -28,9 +29,14 @@ def shape_of(given: Any, name: str) -> tuple[int, ...]:
         Refused: It is no list of numbers above 0, or of too many.
     """
     good = isinstance(given, list) and 0 < len(given) <= 8 and all(type(one) is int and one > 0 for one in given)
-    if not good or math.prod(given) > MOST_NUMBERS:
+    if not good:
         raise Refused(
-            400, f"the shape of input {name!r} is {str(given)[:100]}; it must be a list of whole numbers above 0"
+            400,
+            f"the shape of input {name!r} is {str(given)[:100]}; it must be a list of one to eight whole numbers above 0",
+        )
+    if math.prod(given) > MOST_NUMBERS:
+        raise Refused(
+            400, f"the shape of input {name!r} is {str(given)[:100]}; these are more than {MOST_NUMBERS:,} numbers"
         )
     return tuple(given)
 
@@ -46,7 +52,7 @@ def numbers_of(data: Any, shape: tuple[int, ...], datatype: str, name: str) -> n
     except (ValueError, OverflowError, TypeError, RecursionError) as error:
         raise Refused(400, f"the data of input {name!r} is no list of numbers") from error
     whole = datatype == "UINT8"
-    if array.dtype.kind not in ("iu" if whole else "iuf") or array.size != math.prod(shape):
+    if array.dtype.kind not in ("iu" if whole else "iuf") or array.size != math.prod(shape) or _holds_bool(data, array):
         raise Refused(
             400, f"the data of input {name!r} must be {math.prod(shape):,} numbers of {datatype}, as its shape says"
         )
@@ -54,6 +60,14 @@ def numbers_of(data: Any, shape: tuple[int, ...], datatype: str, name: str) -> n
         raise Refused(400, f"the data of input {name!r} must lie in 0 … 255")
     with np.errstate(over="ignore"):
         return array.astype(TYPES[datatype]).reshape(shape)
+
+
+def _holds_bool(data: Any, array: np.ndarray) -> bool:
+    """Whether true or false is among numbers, of which numpy makes 1 and 0; lists are nested as deep as the array has sides."""
+    flat: Any = [data]
+    for _ in range(array.ndim):
+        flat = chain.from_iterable(flat)
+    return bool in set(map(type, flat))
 
 
 def numbers_of_bytes(content: memoryview, shape: tuple[int, ...], datatype: str, name: str) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -23,7 +24,7 @@ from outfield.cli.sources import (
     preprocessing_settings,
 )
 from outfield.cli.tables import print_groups
-from outfield.errors import InputError
+from outfield.errors import InputError, StorageError
 from outfield.extras import check_installed
 from outfield.progress import bar
 
@@ -50,7 +51,9 @@ Workers = Annotated[int | None, typer.Option(min=0, help="Processes that decode 
 def guard_build(
     network: Annotated[
         str,
-        typer.Argument(help=r"A file of outfield train, or timm:NAME\[@WEIGHTS.safetensors], torchvision:NAME\[@…]."),
+        typer.Argument(
+            help=r"A file of outfield train, timm:NAME\[@WEIGHTS.safetensors], torchvision:NAME\[@…], hf:FOLDER or FILE.onnx."
+        ),
     ],
     images: Annotated[str, typer.Option("--images", help="ID images, a folder (sub-folders are classes) or .npz.")],
     output: Annotated[Path, typer.Option("--out", "-o", help="Where the guard goes (.guard).")],
@@ -92,18 +95,25 @@ def guard_build(
     check_places(inputs, [Output("--out", output, (".guard", ".safetensors"), "guards")])
 
     from outfield.backbone.backbone import Backbone
+    from outfield.guard.asked import check_asked, opened_images
     from outfield.guard.guard import Guard
 
     settings = preprocessing_settings(size, crop, mean, std, interpolation)
+    wanted = None if detector in (None, "auto") else detector
+    check_asked(
+        wanted, keep, views, seed, half, most, device, on_error
+    )  # before the network, which may take long to load
     began = time.monotonic()
+    source = opened_images(images, on_error)
+    held = None if held_out is None else opened_images(held_out, on_error)
     with bar("opening the network"):
         backbone = Backbone.open(network, device, **settings)
     log.info("%s", backbone)
     made = Guard.build(
         backbone,
-        images,
-        held_out,
-        detector=None if detector in (None, "auto") else detector,
+        source,
+        held,
+        detector=wanted,
         keep=keep,
         views=views,
         half=half,
@@ -153,19 +163,22 @@ def guard_check(
         check_places([Input("the guard", guard), *files], [Output("--out", output, OUTPUTS, "verdicts")])
         if output.suffix == ".parquet":
             check_installed("tables", "pyarrow")
+    _check_images(images, on_error)
 
+    from outfield.devices import resolve_device
     from outfield.guard.guard import Guard
     from outfield.guard.tables import as_json, as_json_lines, write_verdicts
     from outfield.guard.verdict import Verdicts
 
+    resolve_device(device)
     model = Guard.load(guard, device)
-    found = []
+    found, lost = [], None
     with bar("checking images", unit="images") as advance:
         for verdict in model.stream(images, on_error=on_error, workers=workers):
             found.append(verdict)
             advance(len(found))
-            if json_lines:
-                sys.stdout.write(as_json_lines([verdict]))
+            if json_lines and lost is None:
+                lost = _told(as_json_lines([verdict]), end=output is None)
     verdicts = Verdicts(found)
     if output is not None:
         write_verdicts(output, verdicts)
@@ -174,6 +187,8 @@ def guard_check(
     elif not json_lines and output is None:
         _print(verdicts)
     _sum_up(verdicts, output)
+    if lost is not None:
+        raise lost
     if fail_on_ood and verdicts.is_ood.any():
         raise typer.Exit(FOUND)
     unread = len(verdicts.failed)
@@ -187,6 +202,34 @@ def guard_show(guard: Annotated[Path, typer.Argument(help="A guard that outfield
     from outfield.guard.showing import describe
 
     print_groups(f"{guard}", {"A guard": list(describe(guard).items())})
+
+
+def _check_images(images: list[str], on_error: str) -> None:
+    """Before the guard is loaded: whether images that are to be an error where they cannot be read are there at all.
+
+    Raises:
+        InputError: There is no such way to treat errors.
+        StorageError: An image is not there, and that is to be an error.
+    """
+    from outfield.config import require_choice
+    from outfield.images.skipped import ON_ERROR
+
+    require_choice("on_error", on_error, ON_ERROR)
+    for image in images if on_error == "fail" else []:
+        if not os.path.lexists(image):
+            raise StorageError(f"cannot read {image}: there is no such file or folder")
+
+
+def _told(text: str, *, end: bool) -> SystemExit | StorageError | None:
+    """Print a line at once; where nobody reads any more, end, or give what ends it once a file is written."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except (SystemExit, StorageError) as error:
+        if end:
+            raise
+        return error
+    return None
 
 
 def _print(verdicts: Verdicts) -> None:

@@ -13,7 +13,7 @@ from outfield.cli.app import Device, command
 from outfield.cli.messages import log
 from outfield.cli.places import Input, Output, check_places
 from outfield.cli.tables import say
-from outfield.errors import InputError, OutfieldError
+from outfield.errors import InputError, OutfieldError, StorageError
 from outfield.extras import check_installed
 from outfield.progress import show_progress
 
@@ -61,8 +61,9 @@ def serve(
         inputs, [] if drift_state is None else [Output("--drift-state", drift_state, (".safetensors",), "states")]
     )
 
+    from outfield.devices import resolve_device
     from outfield.serve.logs import json_lines
-    from outfield.serve.running import make_server
+    from outfield.serve.running import check_tls, listen, make_server
     from outfield.serve.service import Service
     from outfield.serve.settings import Limits, Settings, read_token
 
@@ -72,19 +73,35 @@ def serve(
     )
     if token is None and host not in ("127.0.0.1", "::1", "localhost"):
         log.warning("whoever reaches %s may use this service; --token-file asks clients for a token", host)
+    resolve_device(device)
+    check_tls(tls_cert, tls_key)
+    _check_guards(paths)
     show_progress(False)  # its line would stand between those of the log
-    with json_lines():
+    with listen(host, port) as listening, json_lines():
         service = Service(paths, settings)
 
         def ready(address: str) -> None:
             say(f"{' and '.join(service.models)} at {address} (Ctrl-C stops)")
 
         try:
-            server = make_server(service, host=host, port=port, tls_cert=tls_cert, tls_key=tls_key, ready=ready)
+            server = make_server(
+                service, host=host, port=port, tls_cert=tls_cert, tls_key=tls_key, listening=listening, ready=ready
+            )
         except OutfieldError:
             service.stop()
             raise
         server.run()
+
+
+def _check_guards(paths: list[Path]) -> None:
+    """Before any of them is loaded, which takes seconds.
+
+    Raises:
+        StorageError: One of them is not there.
+    """
+    for path in paths:
+        if not path.is_file():
+            raise StorageError(f"cannot read {path}: there is no such file")
 
 
 def _demo_guard() -> Path:
