@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,8 @@ from outfield.version import __version__
 
 LIBRARIES = ("timm", "torchvision")
 MOST_CLASSES = 10**7
+SMALL = (32, 32)
+"""Height and width that a stem for small images is meant for."""
 PREFIXES = ("", "module.", "model.")
 """That all names in a state dict may have: none, that of data-parallel training, that of a network inside of another."""
 
@@ -31,13 +34,16 @@ class Classifier:
     Args:
         architecture: a model's name in timm, or "torchvision:NAME".
         classes: how many.
-        small_images: replace the stem of a ResNet by a 3 × 3 convolution of stride 1 without max-pooling, as is usual for
-            images of about 32 × 32 pixels.
+        small_images: for images of about 32 × 32 pixels: the stem of a ResNet becomes a 3 × 3 convolution of stride 1 without
+            max-pooling; a vision transformer of timm takes patches of 4 × 4, a ConvNeXt of timm of 2 × 2.
         size: height and width of the input; images of another size are resized to it.
         mean: of each channel, in [0, 1], subtracted from the images.
         std: of each channel, by which they are then divided.
         names: of the classes, or empty.
+        projects: it was trained without labels: its outputs are a projection and no logits, ``classes`` is their number.
     """
+
+    added_settings: ClassVar[Mapping[str, Any]] = MappingProxyType({"projects": False})
 
     architecture: str = "resnet34"
     classes: int = 10
@@ -46,12 +52,14 @@ class Classifier:
     mean: tuple[float, ...] = (0.5, 0.5, 0.5)
     std: tuple[float, ...] = (0.5, 0.5, 0.5)
     names: tuple[str, ...] = ()
+    projects: bool = False
 
     def __post_init__(self) -> None:
         good = isinstance(self.architecture, str) and bool(self.architecture)
         require(good, "architecture", self.architecture, "the name of a model")
         require_number("classes", self.classes, least=1, most=MOST_CLASSES, whole=True)
-        require(isinstance(self.small_images, bool), "small_images", self.small_images, "True or False")
+        for name in ("small_images", "projects"):
+            require(isinstance(getattr(self, name), bool), name, getattr(self, name), "True or False")
         check_size(self.size)
         check_normalisation(self.mean, self.std)
         check_names(self.names)
@@ -65,18 +73,16 @@ class Classifier:
             InputError: ``small_images`` with a network that has no such stem, or a seed that is none.
         """
         with building(seed):
-            network = create(self.architecture, self.classes)
-            if self.small_images:
-                use_small_stem(network, self.architecture)
-        return network
+            return create(self.architecture, self.classes, self.size if self.small_images else None)
 
 
-def create(architecture: str, classes: int | None = None) -> nn.Module:
+def create(architecture: str, classes: int | None = None, small: Sequence[int] | None = None) -> nn.Module:
     """A fresh network of timm ("resnet34", "timm:resnet34") or torchvision ("torchvision:resnet18").
 
     Args:
         architecture: its name.
         classes: outputs of its last layer; the library's own number (usually ImageNet's 1000) if None.
+        small: height and width of small images that it is made for, see :class:`Classifier`; None for the library's own.
 
     Raises:
         UnknownNameError: the library has no classifier of that name.
@@ -84,17 +90,36 @@ def create(architecture: str, classes: int | None = None) -> nn.Module:
     """
     owner, name = split_name(architecture)
     known: dict[str, Any] = {} if classes is None else {"num_classes": classes}
+    patches = {} if small is None else patch_settings(architecture, small)
     try:
         network: nn.Module
         if owner == "timm":
-            network = library("timm", extra="images").create_model(name, pretrained=False, **known)
+            network = library("timm", extra="images").create_model(name, pretrained=False, **known, **patches)
         else:
             network = library("torchvision.models", extra="images").get_model(name, weights=None, **known)
     except Exception as error:  # each of a thousand models may refuse in its own way, or be too large for the memory
         said = next(iter(str(error).splitlines()), type(error).__name__)
         wanted = "" if classes is None else f" with {classes} classes"
         raise InputError(f"{architecture} cannot be built{wanted}: {said}") from error
+    if small is not None and not patches:
+        use_small_stem(network, architecture)
     return network
+
+
+def patch_settings(architecture: str, small: Sequence[int]) -> dict[str, Any]:
+    """What timm is told so that a network which cuts images into patches suits small ones; nothing for other networks.
+
+    Args:
+        architecture: its name.
+        small: height and width of the images.
+    """
+    owner, name = split_name(architecture)
+    if owner != "timm":
+        return {}
+    home = library("timm", extra="images").model_entrypoint(name).__module__
+    if home == "timm.models.vision_transformer":
+        return {"img_size": tuple(small), "patch_size": 4}
+    return {"patch_size": 2} if home == "timm.models.convnext" else {}
 
 
 def split_name(architecture: str) -> tuple[str, str]:
@@ -141,8 +166,9 @@ def use_small_stem(network: nn.Module, name: str) -> None:
     norm = getattr(network, "bn1", None)
     if not has_small_stem(network) or not isinstance(norm, nn.BatchNorm2d):
         raise InputError(
-            f"small_images is for ResNets of timm and torchvision; {name} has another stem: leave it with --large-images, in "
-            "Python small_images=False, or choose an architecture made for small images"
+            f"small_images is for ResNets of timm and torchvision, and vision transformers and ConvNeXts of timm; {name} has "
+            "another stem: leave it with --large-images, in Python small_images=False, or choose an architecture made for small "
+            "images"
         )
     stem = nn.Conv2d(3, norm.num_features, 3, stride=1, padding=1, bias=False)
     nn.init.kaiming_normal_(stem.weight, mode="fan_out", nonlinearity="relu")

@@ -50,6 +50,8 @@ __all__ = ["Backbone", "Odin", "accuracy"]
 
 EXPORTED = (".pt2", ".ep")
 """Endings of files of torch.export: example inputs and some weights are pickles, which torch reads with all their code."""
+OUTPUTS = ("logits", "odin_logits")
+"""Fields that are what the last layer gives."""
 ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 """Where in memory a thing lies, as ``repr`` of a function has it: another place in each process."""
 
@@ -78,12 +80,14 @@ class Backbone:
 
     Attributes:
         origin: How the network is built again from its tensors; None where only its owner knows.
+        projects: Whether it was trained without labels: its outputs are no logits, and :meth:`extract` leaves them out.
 
     Raises:
         InputError: a setting that cannot be.
     """
 
     origin: Origin | None = None
+    projects: bool = False
 
     def __init__(
         self,
@@ -185,7 +189,7 @@ class Backbone:
             network = network.to(memory_format=torch.channels_last)
         about: dict[str, Any] = {"name": trained.name, "classes": trained.classes, "names": trained.names}
         made = cls(network, preprocessing=trained.expects, **about, **changes)
-        made.origin = trained.origin
+        made.origin, made.projects = trained.origin, trained.projects
         return made
 
     @classmethod
@@ -322,6 +326,8 @@ class Backbone:
     ) -> FeatureSet:
         """Features, logits, spread (where there is a feature map), and labels of images, in one pass over them.
 
+        A network that was trained without labels has no logits, and labels are attached only where ``labels`` is True.
+
         Where the logits are a linear layer of the features, the set has that layer, too: ``head_weight`` and ``head_bias``.
 
         Args:
@@ -396,9 +402,9 @@ class Backbone:
         ):
             for start, piece in pieces:
                 if not fields:
-                    if labels is None:
+                    if labels is None and not self.projects:
                         given = self._fitting_labels(images, piece["logits"].shape[1])
-                    self._check_classes(images.name, piece["logits"].shape[1], given)
+                    self._check_classes(images.name, piece["logits"].shape[1], None if self.projects else given)
                     fields = {name: value.new_empty(len(images), value.shape[1]) for name, value in piece.items()}
                 for name, value in piece.items():
                     fields[name][start : start + len(value)] = value
@@ -412,7 +418,10 @@ class Backbone:
         given = given if given is None or rest is None else given[rest]
         names = images.names if images.names is None or rest is None else [images.names[i] for i in rest]
         about = {**extraction.about(), NETWORK: network_text(self.name, self.fingerprint())}
-        return FeatureSet(**fields, **extraction.last_layer(), labels=given, about=about, names=names)
+        layer = extraction.last_layer()
+        if self.projects:
+            fields, layer = {name: value for name, value in fields.items() if name not in OUTPUTS}, {}
+        return FeatureSet(**fields, **layer, labels=given, about=about, names=names)
 
     def _left_out(self, images: ImageSource, missing: dict[int, str], done: int) -> list[Skipped]:
         """What could not be read, with a warning."""

@@ -6,13 +6,14 @@ without an origin, an ``nn.Module`` that was handed over in Python, can only be 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor, nn
 
-from outfield.backbone.architectures import create, load_weights, use_small_stem
+from outfield.backbone.architectures import SMALL, create, load_weights, patch_settings
+from outfield.backbone.input import check_size
 from outfield.backbone.seeding import building
 from outfield.config import require, require_number
 from outfield.errors import FileFormatError
@@ -33,15 +34,21 @@ class Origin:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of_library(cls, architecture: str, classes: int | None, small_images: bool) -> Origin:
+    def of_library(
+        cls, architecture: str, classes: int | None, small_images: bool, size: Sequence[int] | None = None
+    ) -> Origin:
         """A network of timm or torchvision by name.
 
         Args:
             architecture: "resnet34", "timm:resnet34" or "torchvision:resnet18".
             classes: outputs of its last layer; the library's own number if None.
-            small_images: whether it has the 3 × 3 stem of :class:`outfield.Classifier`.
+            small_images: whether it is made for small images, see :class:`outfield.Classifier`.
+            size: of these; told only where the network's weights depend on it.
         """
-        return cls("library", {"architecture": architecture, "classes": classes, "small_images": small_images})
+        settings: dict[str, Any] = {"architecture": architecture, "classes": classes, "small_images": small_images}
+        if small_images and size is not None and "img_size" in patch_settings(architecture, size):
+            settings["size"] = list(size)
+        return cls("library", settings)
 
     @classmethod
     def of_json(cls, plain: Any) -> Origin:
@@ -95,10 +102,11 @@ def _from_library(settings: Mapping[str, Any], state: Mapping[str, Tensor], sour
     require(isinstance(architecture, str), "architecture", architecture, "the name of a model")
     if classes is not None:
         require_number("classes", classes, least=1, whole=True)
+    size = settings.get("size", SMALL)
+    size = tuple(size) if isinstance(size, list) else size
+    check_size(size)
     with building():
-        network = create(str(architecture), classes)
-        if settings.get("small_images"):
-            use_small_stem(network, str(architecture))
+        network = create(str(architecture), classes, size if settings.get("small_images") else None)
     load_weights(network, state, source)
     return network
 

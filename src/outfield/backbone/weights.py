@@ -10,7 +10,15 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from outfield.backbone.architectures import PREFIXES, create, load_classifier, load_weights, split_name, use_small_stem
+from outfield.backbone.architectures import (
+    PREFIXES,
+    SMALL,
+    create,
+    load_classifier,
+    load_weights,
+    split_name,
+    use_small_stem,
+)
 from outfield.backbone.origin import Origin
 from outfield.backbone.preprocessing import TENSOR, Preprocessing
 from outfield.backbone.pretrained import timm_pretrained, torchvision_pretrained
@@ -24,9 +32,6 @@ from outfield.files.tensors import find_tensors
 
 PICKLES = (".pt", ".pth", ".bin", ".ckpt", ".pkl")
 """Endings of files that are unpickled when they are read, which may run any code."""
-SMALL = (32, 32)
-"""Height and width that a stem for small images is meant for."""
-
 Weights = atomic.PathLike | Mapping[str, Tensor]
 
 
@@ -40,6 +45,7 @@ class Trained(NamedTuple):
     names: tuple[str, ...] = ()
     origin: Origin | None = None
     head: str | None = None
+    projects: bool = False
 
 
 def from_our_file(path: atomic.PathLike, **asked: Any) -> Trained:
@@ -64,8 +70,8 @@ def from_our_file(path: atomic.PathLike, **asked: Any) -> Trained:
         if value is not None and str(value).removeprefix("timm:") != str(found).removeprefix("timm:"):
             raise FileFormatError(f"{path} holds a classifier with {name} = {found!r}, not {value!r}")
     expects = Preprocessing(made.size, interpolation=TENSOR, mean=made.mean, std=made.std)
-    origin = Origin.of_library(made.architecture, made.classes, made.small_images)
-    return Trained(network, expects, Path(path).stem, made.classes, made.names, origin)
+    origin = Origin.of_library(made.architecture, made.classes, made.small_images, made.size)
+    return Trained(network, expects, Path(path).stem, made.classes, made.names, origin, projects=made.projects)
 
 
 def from_weights(architecture: str, weights: Weights, classes: int | None, small_images: bool | None) -> Trained:

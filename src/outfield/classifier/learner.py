@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from outfield.backbone.architectures import Classifier
 from outfield.backbone.seeding import Seeded
@@ -29,6 +28,8 @@ WARM_UP = 4
 TEST_BATCH = 2000
 TEST_BYTES = 2**28
 """Test images together: so many, or what fits this size as floats."""
+REMEMBERED = {"momentum_buffer": "momentum", "exp_avg": "mean", "exp_avg_sq": "square", "step": "step"}
+"""What an optimiser keeps for each parameter, and what it is called in a checkpoint."""
 
 
 class Learner:
@@ -52,14 +53,7 @@ class Learner:
         on_gpu = device.type == "cuda"
         if on_gpu:
             self.network.to(memory_format=torch.channels_last)
-        self.optimiser = torch.optim.SGD(
-            self.network.parameters(),
-            recipe.learning_rate,
-            recipe.momentum,
-            weight_decay=recipe.weight_decay,
-            nesterov=recipe.momentum > 0,
-            fused=on_gpu or None,
-        )
+        self.optimiser = _optimiser(self.network, recipe, on_gpu)
         self.half = recipe.precision == "bfloat16" or (
             recipe.precision == "auto" and on_gpu and torch.cuda.is_bf16_supported()
         )
@@ -105,9 +99,12 @@ class Learner:
             chosen = order[first * batch : min(steps, first + at_once) * batch]
             images = data.images[chosen].to(self.device, torch.float32)
             labels = data.labels[chosen].to(self.device)
-            made = self.normalise(self.recipe.augmentation(images, size, generator))
-            made = made.contiguous(memory_format=torch.channels_last)
-            yield from zip(made.split(batch), labels.split(batch), strict=True)
+            copies = [
+                self.normalise(self.recipe.augmentation(images, size, generator)).split(batch)
+                for _ in range(self.recipe.loss.views)
+            ]
+            for *same, known in zip(*copies, labels.split(batch), strict=True):
+                yield torch.cat(same).contiguous(memory_format=torch.channels_last), known
 
     def normalise(self, images: Tensor) -> Tensor:
         """Bytes as floats (N, 3, H, W) to what the network reads, in its precision."""
@@ -148,10 +145,10 @@ class Learner:
         self.optimiser.zero_grad()
         with self._precision():
             logits = logits_of(self.forward(images)).float()
-        loss = functional.cross_entropy(logits, labels)
+        loss, right = self.recipe.loss(logits, labels)
         loss.backward()
         with torch.no_grad():
-            self.totals += torch.stack([loss.double(), (logits.argmax(1) == labels).sum().double()])
+            self.totals += torch.stack([loss.double(), right.double()])
 
     def _precision(self) -> Any:
         # Without the cache of casts, which must not outlive a recording.
@@ -198,12 +195,11 @@ class Learner:
         return self.network.eval()
 
     def state(self) -> dict[str, Tensor]:
-        """Weights and momenta."""
+        """Weights and what the optimiser remembers of each."""
         tensors = {f"network.{name}": value for name, value in self.network.state_dict().items()}
         for name, parameter in self.network.named_parameters():
-            buffer = self.optimiser.state.get(parameter, {}).get("momentum_buffer")
-            if buffer is not None:
-                tensors[f"momentum.{name}"] = buffer
+            kept = self.optimiser.state.get(parameter, {})
+            tensors |= {f"{said}.{name}": kept[key] for key, said in REMEMBERED.items() if kept.get(key) is not None}
         return tensors
 
     def load_state(self, tensors: dict[str, Tensor]) -> None:
@@ -211,11 +207,29 @@ class Learner:
         own = {n.removeprefix("network."): v for n, v in tensors.items() if n.startswith("network.")}
         self.network.load_state_dict(own)
         for name, parameter in self.network.named_parameters():
-            momentum = tensors.get(f"momentum.{name}")
-            if momentum is not None:
-                if momentum.shape != parameter.shape:
-                    raise RuntimeError(f"the momentum of {name} has shape {tuple(momentum.shape)}")
-                self.optimiser.state[parameter]["momentum_buffer"] = torch.empty_like(parameter).copy_(momentum)
+            for key, said in REMEMBERED.items():
+                value = tensors.get(f"{said}.{name}")
+                if value is None:
+                    continue
+                like = parameter if said != "step" else value.new_zeros((), device=parameter.device)
+                if value.shape != like.shape:
+                    raise RuntimeError(f"the {said} of {name} has shape {tuple(value.shape)}")
+                self.optimiser.state[parameter][key] = torch.empty_like(like).copy_(value)
+
+
+def _optimiser(network: nn.Module, recipe: Recipe, on_gpu: bool) -> torch.optim.Optimizer:
+    if recipe.optimiser == "adamw":
+        return torch.optim.AdamW(
+            network.parameters(), recipe.learning_rate, weight_decay=recipe.weight_decay, fused=on_gpu or None
+        )
+    return torch.optim.SGD(
+        network.parameters(),
+        recipe.learning_rate,
+        recipe.momentum,
+        weight_decay=recipe.weight_decay,
+        nesterov=recipe.momentum > 0,
+        fused=on_gpu or None,
+    )
 
 
 def logits_of(output: Any) -> Tensor:

@@ -34,13 +34,20 @@ class Pixels:
         self.images, self.labels, self.name = images, labels, name
 
     @classmethod
-    def of(cls, source: ImageSource, size: tuple[int, int]) -> Pixels:
+    def of(cls, source: ImageSource, size: tuple[int, int], *, labelled: bool = True) -> Pixels:
         """All images of a source in memory, those of another size resized to ``size``.
+
+        Args:
+            source: the images.
+            size: height and width.
+            labelled: with their labels; else every label is 0, whatever the source says.
 
         Raises:
             InputError: it is no source of images, or has no labels.
         """
         check_source(source)
+        if not labelled:
+            return cls(read_all(source, size), torch.zeros(len(source), dtype=torch.int64), source.name)
         if source.labels is None:
             raise InputError(f"{source.name} has no labels; a classifier is trained on labelled images")
         return cls(read_all(source, size), torch.from_numpy(source.labels), source.name)

@@ -9,10 +9,16 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 from outfield.classifier.augment import Augmentation, are_numbers
+from outfield.classifier.colours import Recoloured
+from outfield.classifier.losses import CrossEntropy, LogitNorm, Loss, SimCLR
+from outfield.classifier.shifts import PadAndShift
 from outfield.config import configurable, require, require_number
 
 PRECISIONS = ("auto", "float32", "bfloat16")
 SCHEDULES = ("steps", "cosine")
+OPTIMISERS = ("sgd", "adamw")
+LOSSES = (CrossEntropy, LogitNorm, SimCLR)
+AUGMENTATIONS = (Augmentation, PadAndShift, Recoloured)
 
 
 @configurable
@@ -29,19 +35,25 @@ class Recipe:
         batch_size: images of a step; the last images of an epoch that do not fill a batch are left out of it.
         small_batch: images of the batch that a larger one imitates; 0 to take ``batch_size`` as it is.
         learning_rate: of a batch that imitates none.
-        warm_up: share of the training, rounded up to epochs, over which a multiplied rate climbs from a tenth of its height;
-            smaller than the first milestone, where there are milestones.
-        momentum: of Nesterov.
+        warm_up: share of the training, rounded up to epochs, over which a multiplied rate, or AdamW's, climbs from a tenth of its
+            height; smaller than the first milestone, where there are milestones.
+        momentum: of Nesterov; AdamW has its own.
         weight_decay: on every parameter.
         milestones: shares of the training after which the rate is divided by ten; only of the schedule "steps".
-        augmentation: of the training images.
+        augmentation: of the training images: :class:`~outfield.classifier.augment.Augmentation` (crops),
+            :class:`~outfield.classifier.shifts.PadAndShift`, or :class:`~outfield.classifier.colours.Recoloured`.
         precision: "float32", "bfloat16", or "auto": bfloat16 on a GPU that has it.
         compile: pass the network through torch.compile; "auto" does so on a GPU where the run is long enough to pay for it.
         schedule: how the rate falls after the warm-up: "steps", at the milestones, or "cosine", from its height towards 0
             along half a cosine, a little after each epoch.
+        loss: what is made small: :class:`~outfield.classifier.losses.CrossEntropy`,
+            :class:`~outfield.classifier.losses.LogitNorm`, or :class:`~outfield.classifier.losses.SimCLR`, which reads no label.
+        optimiser: "sgd", or "adamw", which transformers need: with a rate of about 0.001 and a decay of about 0.05.
     """
 
-    added_settings: ClassVar[Mapping[str, Any]] = MappingProxyType({"schedule": "steps"})
+    added_settings: ClassVar[Mapping[str, Any]] = MappingProxyType(
+        {"schedule": "steps", "loss": CrossEntropy(), "optimiser": "sgd"}
+    )
 
     epochs: int = 200
     batch_size: int = 512
@@ -51,10 +63,12 @@ class Recipe:
     momentum: float = 0.9
     weight_decay: float = 5e-4
     milestones: tuple[float, ...] = (0.5, 0.75)
-    augmentation: Augmentation = Augmentation()
+    augmentation: Augmentation | PadAndShift | Recoloured = Augmentation()
     precision: str = "auto"
     compile: str | bool = "auto"
     schedule: str = "steps"
+    loss: Loss = CrossEntropy()
+    optimiser: str = "sgd"
 
     def __post_init__(self) -> None:
         require_number("epochs", self.epochs, least=1, whole=True)
@@ -76,10 +90,15 @@ class Recipe:
             callable(self.augmentation) and not isinstance(self.augmentation, type),
             "augmentation",
             self.augmentation,
-            "an outfield.classifier.augment.Augmentation",
+            f"one of {', '.join(kind.__name__ for kind in AUGMENTATIONS)}",
         )
         known = isinstance(self.precision, str) and self.precision in PRECISIONS
         require(known, "precision", self.precision, f"one of {', '.join(PRECISIONS)}")
+        require(
+            isinstance(self.loss, LOSSES), "loss", self.loss, f"one of {', '.join(kind.__name__ for kind in LOSSES)}"
+        )
+        known = isinstance(self.optimiser, str) and self.optimiser in OPTIMISERS
+        require(known, "optimiser", self.optimiser, f"one of {', '.join(OPTIMISERS)}")
         said = isinstance(self.compile, bool) or (isinstance(self.compile, str) and self.compile == "auto")
         require(said, "compile", self.compile, "true, false or auto")
 
@@ -105,8 +124,9 @@ class Recipe:
 
     @property
     def climb(self) -> int:
-        """Epochs of warm-up: none without a multiplied rate, and none in a training so short that the rate already falls."""
-        epochs = math.ceil(self.warm_up * self.epochs) if self.parts > 1 else 0
+        """Epochs of warm-up: none of SGD without a multiplied rate, none in a training so short that the rate already falls."""
+        climbs = self.parts > 1 or self.optimiser == "adamw"
+        epochs = math.ceil(self.warm_up * self.epochs) if climbs else 0
         return epochs if epochs < self._first_fall * self.epochs else 0
 
     def rate(self, epoch: int) -> float:

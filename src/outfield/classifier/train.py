@@ -15,7 +15,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from outfield.backbone.architectures import Classifier, has_small_stem, save_classifier, split_name
+from outfield.backbone.architectures import (
+    SMALL,
+    Classifier,
+    has_small_stem,
+    patch_settings,
+    save_classifier,
+    split_name,
+)
 from outfield.backbone.input import check_size
 from outfield.classifier.curve import Curve
 from outfield.classifier.hold_out import HeldOut, split_off
@@ -119,9 +126,15 @@ def train_classifier(
     require(isinstance(recipe, Recipe), "recipe", recipe, "an outfield.Recipe")
     require_number("seed", seed, least=0, most=2**63 - 1, whole=True)
     seed = int(seed)
-    pixels = train if isinstance(train, Pixels) else Pixels.of(train, classifier.size)
-    tested = test if isinstance(test, Pixels | None) else Pixels.of(test, classifier.size)
+    labelled = not classifier.projects
+    pixels = train if isinstance(train, Pixels) else Pixels.of(train, classifier.size, labelled=labelled)
+    tested = test if isinstance(test, Pixels | None) else Pixels.of(test, classifier.size, labelled=labelled)
     pixels, held_out = (pixels, None) if hold_out is None else split_off(pixels, hold_out)
+    if classifier.projects == recipe.loss.supervised:
+        kind = (
+            "is trained without labels: choose the loss SimCLR" if classifier.projects else "has classes to tell apart"
+        )
+        raise InputError(f"the classifier {kind}, but the loss is {type(recipe.loss).__name__}")
     _check(pixels, [data for data in (tested, held_out) if data is not None], classifier, recipe, test_every)
     steps = recipe.epochs * (len(pixels) // recipe.batch_size)
     learner = Learner(classifier, recipe, seed, resolve_device(device), steps)
@@ -153,7 +166,7 @@ def train_classifier(
                 keep()
                 raise
     judged = None
-    if hold_out is not None and held_out is not None:
+    if hold_out is not None and held_out is not None and recipe.loss.supervised:
         judged = HeldOut(float(hold_out), len(held_out), learner.accuracy(held_out))
     return TrainedClassifier(learner.finish(), classifier, curve, learner.recipe, seed, judged)
 
@@ -176,12 +189,17 @@ def _one_epoch(learner: Learner, train: Pixels, test: Pixels | None, curve: Curv
     curve.loss.append(loss)
     curve.train_accuracy.append(accuracy)
     looks = len(curve) % test_every == 0 or len(curve) == recipe.epochs
+    looks = looks and recipe.loss.supervised
     curve.test_accuracy.append(learner.accuracy(test) if test is not None and looks else None)
     curve.seconds.append(time.monotonic() - began)
 
 
 def classifier_for(
-    images: ImageSource, architecture: str = "resnet34", size: int | None = None, small_images: bool | None = None
+    images: ImageSource,
+    architecture: str = "resnet34",
+    size: int | None = None,
+    small_images: bool | None = None,
+    outputs: int | None = None,
 ) -> tuple[Classifier, Pixels]:
     """A classifier of a source's classes, with the mean and standard deviation of its pixels; and the pixels.
 
@@ -189,7 +207,8 @@ def classifier_for(
         images: training images.
         architecture: see :class:`Classifier`.
         size: height and width of the input; those of the images if None.
-        small_images: see :class:`Classifier`; by default below 64 pixels, where the network has such a stem.
+        small_images: see :class:`Classifier`; by default below 64 pixels, where the network has such a form.
+        outputs: for a training without labels, how many outputs the projection has; labels need not be there then.
 
     Raises:
         InputError: the images have no labels, or differ in size and ``size`` is None.
@@ -201,18 +220,24 @@ def classifier_for(
         check_size(shape)
     else:
         raise InputError(f"{images.name} has images of different sizes; say which size the network takes (--size)")
-    pixels = Pixels.of(images, shape)
+    pixels = Pixels.of(images, shape, labelled=outputs is None)
     mean, std = pixels.statistics()
+    classes = len(images.classes) if images.classes else int(pixels.labels.max()) + 1
     made = Classifier(
         architecture=architecture,
-        classes=len(images.classes) if images.classes else int(pixels.labels.max()) + 1,
+        classes=classes if outputs is None else outputs,
         small_images=bool(small_images),
         size=shape,
         mean=mean,
         std=std,
-        names=images.classes or (),
+        names=(images.classes or ()) if outputs is None else (),
+        projects=outputs is not None,
     )
-    if small_images is None and min(shape) < 64 and has_small_stem(made.build()):
+    if (
+        small_images is None
+        and min(shape) < 64
+        and (patch_settings(architecture, SMALL) or has_small_stem(made.build()))
+    ):
         made = replace(made, small_images=True)
     return made, pixels
 

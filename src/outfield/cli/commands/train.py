@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     "outfield train cifar10 --data data --out cifar10.safetensors",
     "outfield train photos/train --test photos/test --out photos.safetensors --architecture resnet18 --size 64 --set epochs=60",
     "outfield train cifar10 --data data --out trial.safetensors --hold-out 0.1 --set schedule=cosine",
+    "outfield train cifar10 --data data --out logitnorm.safetensors --loss logitnorm --augment shift",
     "outfield train digits.npz --out digits.safetensors --architecture test_resnet --set epochs=5 --set batch_size=128 "
     "--device cpu",
 )
@@ -52,6 +53,21 @@ def train(
         list[str] | None,
         typer.Option(
             "--set", "-s", help="A setting of the recipe, NAME=VALUE, such as epochs=20 or augmentation.flip=0."
+        ),
+    ] = None,
+    loss: Annotated[
+        str,
+        typer.Option(
+            help="What is made small: cross-entropy, smoothing (of labels), logitnorm, or simclr, which reads no label and gives "
+            "features alone.",
+            metavar="NAME",
+        ),
+    ] = "cross-entropy",
+    augment: Annotated[
+        str | None,
+        typer.Option(
+            help="crops (the paper's; the default), shift (pad and shift), or recoloured (simclr's default).",
+            metavar="NAME",
         ),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the first weights and everything drawn.")] = 0,
@@ -88,19 +104,23 @@ def train(
     )
 
     from outfield.classifier.hold_out import check_share
+    from outfield.classifier.losses import AUGMENTATIONS, LOSSES, SimCLR
     from outfield.classifier.recipe import Recipe
     from outfield.classifier.train import TrainingCheckpoint, classifier_for, train_classifier
     from outfield.config import construct_from_text
     from outfield.devices import resolve_device
 
-    recipe: Recipe = construct_from_text(Recipe, setting_texts(setting))
+    named = _named("--loss", loss, LOSSES) | ({} if augment is None else _named("--augment", augment, AUGMENTATIONS))
+    recipe: Recipe = construct_from_text(Recipe, named | setting_texts(setting))
     if hold_out is not None:
         check_share(hold_out)
     place = resolve_device(device)
     with bar("reading the images"):
         source, tested = _training_images(images, test, data, download, with_test=hold_out is None)
-        classifier, pixels = classifier_for(source, architecture, size, small_images)
-    about = f"{architecture} on {len(pixels):,} images of {classifier.classes} classes"
+        outputs = recipe.loss.width if isinstance(recipe.loss, SimCLR) else None
+        classifier, pixels = classifier_for(source, architecture, size, small_images, outputs)
+    about = f"{architecture} on {len(pixels):,} images"
+    about += " without labels" if outputs else f" of {classifier.classes} classes"
     about += "" if hold_out is None else f", {hold_out:g} of each held out,"
     for number in numbers:
         target, mine = for_seed(output, number), for_seed(kept, number)
@@ -129,6 +149,13 @@ def train(
             mine.unlink(missing_ok=True)
         judged = "" if trained.held_out is None else f", {trained.held_out}"
         say(f"{target}: {trained.curve.last()}{judged}, {sum(trained.curve.seconds):.0f} s")
+
+
+def _named(option: str, name: str, known: Mapping[str, dict[str, str]]) -> dict[str, str]:
+    """The settings that a name stands for."""
+    if name not in known:
+        raise InputError(f"{option} {name}: there is {', '.join(known)}")
+    return known[name]
 
 
 def _telling(recipe: Recipe, advance: Advance, check: Callable[[], None]) -> Callable[[Curve], None]:
