@@ -26,9 +26,10 @@ class Box:
 
 TOP, WAY, BELOW = 4.05, 2.75, 1.35
 ROOMS = {
-    "cli": Box(2.9, TOP, "one command for each step", 5.8, 0.62, MUTED),
-    "serve": Box(7.75, TOP, "HTTP and a web page", 3.5, 0.62, MUTED),
-    "adapters": Box(11.5, TOP, "scikit-learn, pyod, OpenOOD", 3.4, 0.62, MUTED),
+    "cli": Box(1.55, TOP, "a command each", 3.1, 0.62, MUTED),
+    "serve": Box(4.8, TOP, "HTTP, a web page", 3.1, 0.62, MUTED),
+    "cluster": Box(8.05, TOP, "any size, on Ray", 3.1, 0.62, MUTED),
+    "adapters": Box(11.45, TOP, "scikit-learn, pyod, ONNX", 3.5, 0.62, MUTED),
     "images": Box(0.8, WAY, "pixels from\nfolders, archives"),
     "backbone": Box(2.75, WAY, "a network,\nrun once"),
     "features": Box(4.7, WAY, "rows: a set\nor a stream"),

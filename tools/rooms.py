@@ -23,6 +23,8 @@ ROOMS = {
     "scipy": ("images",),
     "lmdb": ("images",),
     "pyarrow": ("features.columns",),
+    "ray": ("cluster",),
+    "fsspec": ("cluster",),
     "faiss": ("detectors.knn", "detectors.neighbours"),
     "triton": ("energy.engine",),
     "pandas": ("benchmark.records", "guard.verdict"),

@@ -15,21 +15,106 @@ from outfield.cli.sources import FEATURES, feature_file
 from outfield.errors import InputError
 from outfield.extras import check_installed
 
+GUARD = ".guard"
+LOCAL, RAY = "local", "ray"
+Engine = Annotated[
+    str, typer.Option(help="local: this process. ray: the workers of a Ray cluster.", metavar="local|ray")
+]
+Workers = Annotated[int | None, typer.Option(min=1, help="Workers on Ray; as many as there are cores for, if absent.")]
+Address = Annotated[
+    str,
+    typer.Option(
+        help="The Ray cluster: local starts one here, auto finds one that runs.", metavar="auto|local|HOST:PORT"
+    ),
+]
+
 
 @command(
     "outfield score ssd.safetensors new.npz",
     "outfield score ssd.safetensors new.csv --threshold threshold.safetensors --out scores.parquet",
+    "outfield score my.guard photos/ --out results/",
+    "outfield score my.guard s3://bucket/photos --engine ray --address auto --out s3://bucket/results",
 )
 def score(
-    detector: Annotated[Path, typer.Argument(help="A fitted detector.")],
-    data: Annotated[str, typer.Argument(help=f"What to score, {FEATURES}.")],
+    detector: Annotated[Path, typer.Argument(help="A fitted detector, or a guard (.guard).")],
+    data: Annotated[
+        str,
+        typer.Argument(
+            help=f"What to score, {FEATURES}. With a guard: a folder of images, a list of them (.txt), Parquet of images or "
+            "features; also at addresses such as s3://…"
+        ),
+    ],
     output: Annotated[
-        Path | None, typer.Option("--out", "-o", help=".csv, .parquet or .npz; standard output if absent.")
+        str | None,
+        typer.Option(
+            "--out",
+            "-o",
+            help=".csv, .parquet or .npz; standard output if absent. With a guard: a folder or an address.",
+        ),
     ] = None,
     threshold: Annotated[Path | None, typer.Option(help="Add columns is_ood and p_value.")] = None,
+    engine: Engine = LOCAL,
+    workers: Workers = None,
+    address: Address = LOCAL,
+    threads: Annotated[int, typer.Option(min=1, help="With a guard: cores that the network uses in each worker.")] = 1,
+    part_rows: Annotated[
+        int | None, typer.Option(min=1, help="With a guard: rows of a file of results, at most.")
+    ] = None,
+    on_error: Annotated[
+        str, typer.Option("--on-error", help="With a guard: skip tells an unreadable image in its row, fail ends.")
+    ] = "skip",
     device: Device = "auto",
 ) -> None:
-    """Score samples: one row each, in the order of the input; with a column file where the features know their images'."""
+    """Score samples: one row each, in the order of the input; with a column file where the features know their images'.
+
+    With a guard, verdicts are written as Parquet files into a folder; run again, the command does what is missing there.
+    """
+    if detector.suffix == GUARD:
+        if output is None or threshold is not None:
+            raise InputError("a guard has its own threshold, and its verdicts go to a folder: name that with --out")
+        _with_guard(detector, data, output, engine, workers, address, threads, part_rows, on_error, device)
+        return
+    if engine != LOCAL or workers is not None or part_rows is not None:
+        raise InputError(
+            f"--engine, --workers and --part-rows are for guards ({GUARD}); {detector} is scored by this process"
+        )
+    _with_detector(detector, data, None if output is None else Path(output), threshold, device)
+
+
+def _with_guard(
+    guard: Path,
+    source: str,
+    output: str,
+    engine: str,
+    workers: int | None,
+    address: str,
+    threads: int,
+    part_rows: int | None,
+    on_error: str,
+    device: str,
+) -> None:
+    check_installed("ray", "fsspec", "pyarrow", *(["ray"] if engine == RAY else []))
+    from outfield.cluster.score import score as scored
+
+    done = scored(
+        guard,
+        source,
+        output,
+        engine=engine,
+        workers=workers,
+        threads=threads,
+        part_rows=part_rows,
+        address=address,
+        device=device,
+        on_error=on_error,
+    )
+    if done.failed:
+        log.warning("%s of %s rows could not be read", f"{done.failed:,}", f"{done.rows:,}")
+    counts = f"{done.rows:,} rows, {done.ood:,} OOD, in {done.parts:,} parts, {done.made:,} of them made now"
+    log.info("%s → %s", counts, output)
+
+
+def _with_detector(detector: Path, data: str, output: Path | None, threshold: Path | None, device: str) -> None:
     inputs = [Input("the detector", detector), *feature_file("the data", data)]
     if threshold is not None:
         inputs.append(Input("the threshold", threshold))

@@ -1,4 +1,4 @@
-"""Threads that keep to one core each, however many the rest of the program uses.
+"""Threads that keep to one core each, or to a few, however many the rest of the program uses.
 
 ``torch.set_num_threads`` is no help: it also changes what threads that start later get. OpenMP and MKL know a number of threads
 for each thread that calls them, and are asked for that directly.
@@ -22,7 +22,12 @@ LIBRARIES = ("libtorch_cpu.so", "libtorch_cpu.dylib", "torch_cpu.dll", "libiomp5
 
 def one_core_worker(name: str) -> ThreadPoolExecutor:
     """A pool of one thread, whose operations run on one core wherever :func:`can_limit` says so."""
-    return ThreadPoolExecutor(1, name, _limit_this_thread)
+    return limited_worker(name, 1)
+
+
+def limited_worker(name: str, threads: int) -> ThreadPoolExecutor:
+    """A pool of one thread, whose operations run on so many cores wherever :func:`can_limit` says so."""
+    return ThreadPoolExecutor(1, name, lambda: _limit_this_thread(threads))
 
 
 def on_one_core(work: Callable[[], T]) -> T:
@@ -38,10 +43,10 @@ def can_limit() -> bool:
     return "omp_set_num_threads" in _setters()
 
 
-def _limit_this_thread() -> None:
+def _limit_this_thread(threads: int) -> None:
     torch.get_num_threads()  # PyTorch sets a new thread's number when it is first asked, which must not come later
     for setter in _setters().values():
-        setter(1)
+        setter(threads)
 
 
 @functools.cache

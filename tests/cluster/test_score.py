@@ -1,0 +1,307 @@
+"""Guards over folders, lists and tables by this process: the rows of ``guard check``, parts, resuming, and what is refused."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+
+import fsspec
+import numpy as np
+import pyarrow
+import pytest
+from PIL import Image
+from pyarrow import parquet
+from tests.helpers.cluster import rows_of, write_guard
+from tests.helpers.guards import NAMES, labelled, noise, write_folder
+from tests.helpers.program import outfield
+
+import outfield as of
+from outfield.cluster import scoring
+from outfield.cluster.score import score
+from outfield.errors import FileFormatError, InputError, StorageError
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cluster")
+    write_guard(folder)
+    write_folder(folder / "photos", labelled(20, 3))
+    Image.fromarray(noise(1)[0]).save(folder / "photos" / "down" / "noise.png")
+    (folder / "photos" / "left" / "broken.png").write_bytes(b"no picture")
+    return folder
+
+
+@pytest.fixture
+def here(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def plain(verdicts):
+    """Verdicts as rows of results."""
+    columns = verdicts.table()
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def encoded(image):
+    file = io.BytesIO()
+    Image.fromarray(image).save(file, "PNG")
+    return file.getvalue()
+
+
+def test_a_folder_gives_the_rows_of_a_check(here, tmp_path):
+    done = score("my.guard", "photos", str(tmp_path / "out"), device="cpu")
+    guard = of.Guard.load("my.guard", device="cpu")
+    expected = plain(guard("photos", on_error="skip"))
+    assert rows_of(tmp_path / "out") == expected
+    assert done == (22, sum(bool(row["is_ood"]) for row in expected), 1, 1, 1)
+    assert done.ood >= 1
+    broken = next(row for row in expected if row["error"])
+    assert broken["file"] == "photos/left/broken.png"
+    assert broken["score"] is None
+
+
+def test_parts_are_scored_each_for_itself(here, tmp_path):
+    done = score("my.guard", "photos", str(tmp_path / "out"), part_rows=5, device="cpu")
+    assert (done.rows, done.parts, done.made) == (22, 5, 5)
+    names = sorted(os.listdir(tmp_path / "out"))
+    assert names == ["_manifest.json", "_summary.json", *(f"part-{i:07d}.parquet" for i in range(5))]
+    guard = of.Guard.load("my.guard", device="cpu")
+    files = [row["file"] for row in plain(guard("photos", on_error="skip"))]
+    found = rows_of(tmp_path / "out")
+    assert [row["file"] for row in found] == files
+    for start in range(0, 22, 5):
+        assert found[start : start + 5] == plain(guard(files[start : start + 5], on_error="skip"))
+    assert json.loads((tmp_path / "out" / "_summary.json").read_text())["rows"] == 22
+
+
+def test_a_part_without_a_readable_image_has_the_same_columns(here, tmp_path):
+    (tmp_path / "photos").mkdir()
+    for i in range(2):
+        (tmp_path / "photos" / f"{i}.png").write_bytes(b"")
+    Image.fromarray(noise(1)[0]).save(tmp_path / "photos" / "z.png")
+    assert score("my.guard", str(tmp_path / "photos"), str(tmp_path / "out"), part_rows=2).failed == 2
+    schemas = [parquet.read_schema(tmp_path / "out" / f"part-000000{i}.parquet") for i in range(2)]
+    assert schemas[0] == schemas[1]
+    assert "p_value SSD" in schemas[0].names
+
+
+def test_only_missing_parts_are_done_again(here, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    score("my.guard", "photos", str(out), part_rows=5)
+    before = rows_of(out)
+    (out / "part-0000003.parquet").unlink()
+    stamps = {path.name: path.stat().st_mtime_ns for path in out.glob("part-*")}
+    made = []
+    real = scoring.Scorer.verdicts
+    monkeypatch.setattr(scoring.Scorer, "verdicts", lambda self, part: made.append(part.number) or real(self, part))
+    assert score("my.guard", "photos", str(out), part_rows=5).made == 1
+    assert made == [3]
+    assert rows_of(out) == before
+    assert all((out / name).stat().st_mtime_ns == stamp for name, stamp in stamps.items())
+    assert score("my.guard", "photos", str(out), part_rows=5).made == 0
+
+
+def test_an_error_keeps_what_is_done(here, tmp_path):
+    out = tmp_path / "out"
+    with pytest.raises(FileFormatError, match=r"photos/left/broken.png is truncated"):
+        score("my.guard", "photos", str(out), part_rows=4, on_error="fail")
+    parts = len([*out.glob("part-*")])
+    assert 0 < parts < 6
+    with pytest.raises(InputError, match="--on-error fail"):
+        score("my.guard", "photos", str(out), part_rows=4)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"part_rows": 6}, "another number of parts"),
+        ({"part_rows": 5, "threads": 2}, "1 threads a worker"),
+        ({"part_rows": 5, "source": "photos/down"}, "another source"),
+        ({"part_rows": 5, "guard": "other.guard"}, "another guard"),
+    ],
+)
+def test_results_of_something_else_are_refused(here, tmp_path, changed, said):
+    given = {"guard": "my.guard", "source": "photos", "part_rows": 5}
+    if not os.path.exists("other.guard"):
+        write_guard(here, "other.guard", "MSP")
+    score(out=str(tmp_path / "out"), **given)
+    with pytest.raises(InputError, match=said):
+        score(out=str(tmp_path / "out"), **{**given, **changed})
+
+
+def test_a_changed_file_is_another_source(here, tmp_path):
+    photos = write_folder(tmp_path / "photos", labelled(4, 3))
+    score("my.guard", str(photos), str(tmp_path / "out"))
+    Image.fromarray(noise(1)[0]).save(photos / NAMES[0] / "0000.png")
+    with pytest.raises(InputError, match="files of it that were changed"):
+        score("my.guard", str(photos), str(tmp_path / "out"))
+
+
+def test_rows_that_were_changed_are_found(here, tmp_path):
+    out = tmp_path / "out"
+    score("my.guard", "photos", str(out), part_rows=5)
+    table = parquet.read_table(out / "part-0000001.parquet")
+    for wrong in (table.slice(1), pyarrow.concat_tables([table, table.slice(0, 1)]), table.take([1, 0, 2, 3, 4])):
+        parquet.write_table(wrong, out / "part-0000001.parquet")
+        with pytest.raises(FileFormatError, match=r"part-0000001.parquet has \d rows that are not the 5 of its part"):
+            score("my.guard", "photos", str(out), part_rows=5)
+    (out / "part-0000001.parquet").write_bytes(b"PAR1")
+    with pytest.raises(FileFormatError, match=r"cannot be read as Parquet.*; remove it"):
+        score("my.guard", "photos", str(out), part_rows=5)
+    (out / "part-0000099.parquet").write_bytes(b"")
+    with pytest.raises(InputError, match=r"part-0000099.parquet, which is none of its 5 parts"):
+        score("my.guard", "photos", str(out), part_rows=5)
+    (out / "_manifest.json").write_text("{}")
+    with pytest.raises(FileFormatError, match="no manifest"):
+        score("my.guard", "photos", str(out), part_rows=5)
+
+
+def test_addresses_are_paths_of_any_file_system(here, tmp_path):
+    expected = rows_of_folder(here, tmp_path / "a", "photos")
+    found = rows_of_folder(here, tmp_path / "b", f"file://{here}/photos")
+    assert [{**row, "file": 0, "error": 0} for row in found] == [{**row, "file": 0, "error": 0} for row in expected]
+    assert found[0]["file"] == f"file://{here}/{expected[0]['file']}"
+    memory = fsspec.filesystem("memory")
+    memory.put("photos", "/bucket/photos", recursive=True)
+    score("my.guard", "memory://bucket/photos", "memory://bucket/results", part_rows=50)
+    with memory.open("/bucket/results/part-0000000.parquet") as file:
+        found = parquet.read_table(file).to_pylist()
+    assert [row["score"] for row in found] == [row["score"] for row in expected]
+    assert found[0]["file"] == "memory://bucket/photos/across/0000.png"
+    assert score("my.guard", "memory://bucket/photos", "memory://bucket/results", part_rows=50).made == 0
+    with pytest.raises(InputError, match="cannot be seen by workers"):
+        score("my.guard", "memory://bucket/photos", "memory://bucket/more", engine="ray")
+
+
+def rows_of_folder(here, out, source, **more):
+    score("my.guard", source, str(out), part_rows=50, **more)
+    return rows_of(out)
+
+
+def test_a_list_names_images_wherever_they_lie(here, tmp_path):
+    (here / "photos.txt").write_text(
+        f"photos/down/noise.png\n\n# more\nphotos/none.png\nfile://{here}/photos/down/noise.png\nphotos/down/noise.png\n"
+    )
+    rows = rows_of_folder(here, tmp_path / "out", "photos.txt")
+    assert [row["file"] for row in rows] == [
+        "photos/down/noise.png",
+        "photos/none.png",
+        f"file://{here}/photos/down/noise.png",
+        "photos/down/noise.png",
+    ]
+    assert rows[1]["error"] == "cannot read photos/none.png: there is no such file"
+    assert rows[0]["score"] == rows[2]["score"] == rows[3]["score"]
+    alone = rows_of_folder(here, tmp_path / "alone", "photos/down/noise.png")
+    assert [row["file"] for row in alone] == ["photos/down/noise.png"]
+
+
+def test_parquet_of_images(here, tmp_path):
+    images = noise(7)
+    cells = [encoded(image) for image in images]
+    guard = of.Guard.load("my.guard", device="cpu")
+    expected = [one.score for one in guard([*images])]
+    table = pyarrow.table({"image": [*cells[:6], None], "file": [f"n{i}" for i in range(7)]})
+    parquet.write_table(table, tmp_path / "a.parquet", row_group_size=2)
+    rows = rows_of_folder(here, tmp_path / "a", str(tmp_path / "a.parquet"))
+    assert [row["score"] for row in rows] == pytest.approx([*expected[:6], None])
+    assert [row["file"] for row in rows] == [f"n{i}" for i in range(7)]
+    assert rows[6]["error"] == "n6 is empty"
+    shape = pyarrow.struct([("bytes", pyarrow.binary()), ("path", pyarrow.string())])
+    as_struct = pyarrow.array([{"bytes": cell, "path": f"p{i}" if i else None} for i, cell in enumerate(cells)], shape)
+    (tmp_path / "tables").mkdir()
+    parquet.write_table(pyarrow.table({"image": as_struct}), tmp_path / "tables" / "b.parquet", row_group_size=3)
+    parquet.write_table(pyarrow.table({"bytes": cells[:2]}), tmp_path / "tables" / "c.parquet")
+    score("my.guard", str(tmp_path / "tables"), str(tmp_path / "b"), part_rows=4)
+    rows = rows_of(tmp_path / "b")
+    assert [row["score"] for row in rows] == pytest.approx([*expected, *expected[:2]])
+    b, c = f"{tmp_path}/tables/b.parquet", f"{tmp_path}/tables/c.parquet"
+    assert [row["file"] for row in rows] == [f"{b}#0", *(f"p{i}" for i in range(1, 7)), f"{c}#0", f"{c}#1"]
+    assert len([*(tmp_path / "b").glob("part-*")]) == 3
+    pattern = rows_of_folder(here, tmp_path / "c", f"{tmp_path}/tables/*.parquet")
+    assert [row["score"] for row in pattern] == pytest.approx([row["score"] for row in rows])
+
+
+def test_parquet_of_features(here, tmp_path):
+    guard = of.Guard.load("my.guard", device="cpu")
+    width = guard.widths["features"]
+    features = np.abs(np.random.default_rng(0).normal(size=(9, width))).astype(np.float32)
+    columns = {f"feature_{i}": features[:, i] for i in range(width)}
+    parquet.write_table(pyarrow.table({**columns, "label": np.zeros(9, int)}), tmp_path / "f.parquet", row_group_size=4)
+    score("my.guard", str(tmp_path / "f.parquet"), str(tmp_path / "out"), part_rows=5)
+    rows = rows_of(tmp_path / "out")
+    expected = [*guard.judge(of.FeatureSet(features[:5])), *guard.judge(of.FeatureSet(features[5:]))]
+    assert [row["score"] for row in rows] == [one.score for one in expected]
+    assert [row["class_index"] for row in rows] == [one.class_index for one in expected]
+    assert rows[8]["file"] == f"{tmp_path}/f.parquet#8"
+    columns["feature_0"] = np.full(9, np.nan)
+    parquet.write_table(pyarrow.table(columns), tmp_path / "g.parquet")
+    with pytest.raises(InputError, match=r"g.parquet, rows 0 to 9: .*"):
+        score("my.guard", str(tmp_path / "g.parquet"), str(tmp_path / "nan"))
+
+
+@pytest.mark.parametrize(
+    ("source", "error", "said"),
+    [
+        ("none", StorageError, "cannot read none: there is no such file or folder"),
+        ("my.guard", InputError, "nothing that can be scored"),
+        ("empty", InputError, "there is nothing in empty"),
+        ("both", InputError, "holds both images"),
+        ("nothing-*.parquet", InputError, "there is no Parquet file"),
+        ("empty.txt", InputError, "there is no image in the list"),
+        ("binary.txt", InputError, "not text"),
+        ("norows.parquet", InputError, "have no rows"),
+        ("damaged.parquet", FileFormatError, "damaged.parquet cannot be read as Parquet"),
+        ("nosuch://bucket", InputError, "no address that fsspec can open"),
+        ("", InputError, "address is ''"),
+    ],
+)
+def test_nothing_to_score(here, tmp_path, source, error, said):
+    (here / "empty").mkdir(exist_ok=True)
+    (here / "both").mkdir(exist_ok=True)
+    Image.fromarray(noise(1)[0]).save("both/a.png")
+    parquet.write_table(pyarrow.table({"bytes": pyarrow.array([], pyarrow.binary())}), "both/b.parquet")
+    parquet.write_table(pyarrow.table({"bytes": pyarrow.array([], pyarrow.binary())}), "norows.parquet")
+    (here / "damaged.parquet").write_bytes(b"PAR1 and nothing")
+    (here / "empty.txt").write_text("\n# only words\n")
+    (here / "binary.txt").write_bytes(b"\xff\xfe\xff")
+    with pytest.raises(error, match=said.replace("*", r"\*")):
+        score("my.guard", source, str(tmp_path / "out"))
+
+
+def test_settings_that_cannot_be(here, tmp_path):
+    out = str(tmp_path / "out")
+    for wrong, said in (
+        ({"engine": "spark"}, "engine is 'spark'"),
+        ({"workers": 2}, "workers is 2, but they are for the engine ray"),
+        ({"threads": 0}, "threads is 0"),
+        ({"part_rows": 0}, "part_rows is 0"),
+        ({"on_error": "maybe"}, "on_error is 'maybe'"),
+    ):
+        with pytest.raises(InputError, match=said):
+            score("my.guard", "photos", out, **wrong)
+    with pytest.raises(InputError, match="lies in photos, which is scored"):
+        score("my.guard", "photos", "photos/results")
+    with pytest.raises(InputError, match=r"holds my.guard and no results|holds .* and no results"):
+        score("my.guard", "photos", ".")
+    assert not os.path.exists(out)
+
+
+def test_the_command_line(here, tmp_path):
+    done = outfield("score", "my.guard", "photos", "--out", tmp_path / "out", "--part-rows", 8, "--device", "cpu")
+    assert done.returncode == 0, done.stderr
+    assert "22 rows, " in done.said
+    assert "in 3 parts, 3 of them made now" in done.said
+    assert "1 of 22 rows could not be read" in done.said
+    again = outfield("score", "my.guard", "photos", "--out", tmp_path / "out", "--part-rows", 8)
+    assert "3 of 3 parts are there already" in again.said
+    for arguments, said in (
+        (["my.guard", "photos"], "name that with --out"),
+        (["my.guard", "photos", "--out", "x", "--threshold", "t.safetensors"], "own threshold"),
+        (["ssd.safetensors", "f.npz", "--engine", "ray"], "are for guards"),
+        (["ssd.safetensors", "f.npz", "--part-rows", "4"], "are for guards"),
+    ):
+        refused = outfield("score", *arguments)
+        assert refused.returncode == 2
+        assert said in refused.said
