@@ -95,6 +95,7 @@ _HOMES = {
         "TooFewSamplesError",
         "UnknownNameError",
     ),
+    "features.clusters": ("clustered",),
     "features.set": ("FeatureSet",),
     "guard.guard": ("Guard",),
     "guard.verdict": ("Verdict", "Verdicts"),

@@ -76,6 +76,7 @@ from outfield.errors import (
     TooFewSamplesError,
     UnknownNameError,
 )
+from outfield.features.clusters import clustered
 from outfield.features.set import FeatureSet
 from outfield.features.stand_ins import feature_stand_ins
 from outfield.features.stream import FeatureStream, open_features
@@ -195,6 +196,7 @@ __all__ = [
     "classifier_for",
     "evaluate",
     "fDBD",
+    "clustered",
     "feature_stand_ins",
     "find",
     "fpr95",

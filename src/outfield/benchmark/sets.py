@@ -26,6 +26,7 @@ from outfield.config import to_plain
 from outfield.detectors.base import Detector
 from outfield.errors import FileFormatError, InputError, StorageError, UnknownNameError
 from outfield.features.about import checked_about
+from outfield.features.clusters import clustered
 from outfield.features.fields import FIELDS, made_by
 from outfield.features.set import FeatureSet
 from outfield.files import atomic, storage
@@ -110,7 +111,9 @@ class ExtractedSets(Sets):
             return Stage(what, {"backbone": self.name, "set": part}, depends)
 
         # The classes of OOD images are none of the backbone's.
-        self._kept = {part: {"features": stage("features", part, labels=part not in self.ood)} for part in images}
+        self.without_labels = bool(getattr(backbone, "projects", False))
+        labels = {part: part not in self.ood for part in images} | ({TRAIN: "clusters"} if self.without_labels else {})
+        self._kept = {part: {"features": stage("features", part, labels=labels[part])} for part in images}
         # Stages of their own, so that they come and go without the others; nothing is fitted on perturbed images.
         for part, kept in self._kept.items():
             if blocks:
@@ -161,10 +164,13 @@ class ExtractedSets(Sets):
         images = self.images[part]
         which = f" ({part.replace('_', ' ')})" if part in (TRAIN, TEST, HELD_OUT) else ""
         self.say(f"{self.name}: extracting features of {len(images):,} images of {images.name}{which}")
-        odin, labels = self.odin if "odin" in kinds else None, images.labels is not None and part not in self.ood
+        odin = self.odin if "odin" in kinds else None
+        labels = images.labels is not None and part not in self.ood and not self.without_labels
         asked: dict[str, Any] = {"stages": True} if "blocks" in kinds else {}
         asked |= {} if self.views is None else {"views": self.views}
-        return self.backbone.extract(images, odin=odin, labels=labels, **asked)
+        found = self.backbone.extract(images, odin=odin, labels=labels, **asked)
+        # A network that was trained without labels is judged without them: clusters take their place.
+        return clustered(found) if self.without_labels and part == TRAIN else found
 
     def _load(self, part: str, kind: str, path: Path) -> _Piece:
         header, tensors = storage.read(path, KINDS[kind])
