@@ -78,14 +78,19 @@ class Found:
         return self._table(part, columns, part.ranked[:10])
 
     def _table(self, part: Part, columns: Mapping[str, Sequence[str]], names: Sequence[str] | None = None) -> Table:
-        names = part.ranked if names is None else names
-        rows = []
-        for name in (AUTO, *names):
-            label = "**Auto (the default)**" if name == AUTO else name
-            spread = f" (± {part.spread(name):.1f})" if part.spread(name) else ""
-            rows.append([label, *(part.pair(name, sets) for sets in columns.values())])
-            rows[-1][-1] += spread if "average" in columns else ""
-        return Table("", ["detector", *columns], rows)
+        """Auto, then others; the best figures of each column in bold."""
+        shown = [AUTO, *(part.ranked if names is None else names)]
+        rows = [[name, *(part.pair(name, sets) for sets in columns.values())] for name in shown]
+        best = set()
+        for column in range(1, len(columns) + 1):
+            for place, choose in enumerate((min, max)):
+                values = [float(row[column].split(" / ")[place]) for row in rows]
+                best |= {(at, column, place) for at, value in enumerate(values) if value == choose(values)}
+        spreads = {name: part.spread(name) for name in shown}
+        labels = {name: f"{name} (± {spread:.1f})" for name, spread in spreads.items() if spread}
+        labelled = [[labels.get(row[0], row[0]), *row[1:]] for row in rows]
+        labelled[0][0] = f"{AUTO} (the default)"
+        return Table("", ["detector", *columns], labelled, best=frozenset(best))
 
     def summary(self) -> Table:
         """One row for each head and views: the default beside the best other, and how well stand-ins chose."""

