@@ -17,6 +17,7 @@ import copy
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ import outfield as of
 from filters_table import draw, markdown, merged, table
 from outfield.benchmark.protocol import PROTOCOLS, Protocol
 from outfield.benchmark.provenance import about_this_run
+from outfield.detectors.learned import LearnedEnergy
 from outfield.detectors.naming import names_of
 from outfield.errors import OutfieldError, StorageError, UnknownNameError
 from outfield.files.atomic import write_bytes
@@ -112,11 +114,20 @@ def detectors(
     if options.learned:
         named |= {f"EnergyCorrected T={t}": of.EnergyCorrected.paper(prior_temperature=t) for t in (500, 1000)}
         named["EBM"] = of.EBM.paper()
+        named |= {f"{name}, averaged": averaged(named[name]) for name in ("EnergyCorrected T=1000", "EBM")}
     for name, one in named.items():
         try:
             yield name, copy.deepcopy(one).to(options.device).fit(train)
         except OutfieldError as error:
             print(f"{name} is left out: {error}")
+
+
+def averaged(learned: of.Detector) -> of.Detector:
+    """The same with the mean of the weights at the ends of the last half of the epochs."""
+    one = copy.deepcopy(learned)
+    assert isinstance(one, LearnedEnergy)
+    one.training = replace(one.training, average=one.training.epochs // 2)
+    return one
 
 
 def run(options: argparse.Namespace) -> None:
