@@ -203,3 +203,12 @@ def test_places_that_mean_nothing_are_refused(scripts, page):
     page.write_text("<!-- summary -->\n")
     with pytest.raises(SystemExit, match="needs an <!-- end -->"):
         scripts.photos_page.fill(page)
+
+
+def test_the_published_page_has_the_tables_of_its_figures(scripts, tmp_path):
+    published = BENCHMARKS.parent / "docs" / "results" / "imagenette.md"
+    (tmp_path / "imagenette").symlink_to(published.with_suffix(""))
+    copied = tmp_path / "imagenette.md"
+    copied.write_text(published.read_text(encoding="utf-8"), encoding="utf-8")
+    scripts.photos_page.fill(copied)
+    assert copied.read_text(encoding="utf-8") == published.read_text(encoding="utf-8")
