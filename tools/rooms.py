@@ -25,7 +25,7 @@ ROOMS = {
     "pyarrow": ("features.columns",),
     "ray": ("cluster",),
     "fsspec": ("cluster",),
-    "faiss": ("detectors.knn", "detectors.neighbours"),
+    "faiss": ("detectors.approximate", "detectors.knn", "detectors.neighbours"),
     "triton": ("energy.engine",),
     "pandas": ("benchmark.records", "guard.verdict"),
     "sklearn": ("benchmark", "adapters"),

@@ -157,7 +157,8 @@ def test_candidates_that_lack_a_field_are_left_out_and_named():
     assert list(choice.skipped) == ["SSD(floor=1e-06, on='stage2', ridge=0.0)"]
     assert "needs stage2" in choice.skipped["SSD(floor=1e-06, on='stage2', ridge=0.0)"]
     choice = of.choose(TRAIN, HELD_OUT, STAND_INS, [of.KNN(k=5), of.KNN(k=301)])
-    assert choice.skipped == {"KNN(k=301, on='features')": "k is 301 but there are only 300 training samples; lower k"}
+    name = "KNN(k=301, on='features', index='exact', probes=0)"
+    assert choice.skipped == {name: "k is 301 but there are only 300 training samples; lower k"}
     with pytest.raises(of.InputError, match="no candidate could be fitted: SSD"):
         of.choose(TRAIN, HELD_OUT, STAND_INS, [of.SSD(on="stage2")])
 

@@ -133,6 +133,25 @@ def test_pieces_of_the_bank_do_not_show(n, m, d, k, seed, at_once, by, digits):
     torch.testing.assert_close(found, brute_force(z, bank, min(k, n)), rtol=EPS, atol=0)
 
 
+def test_faiss_takes_a_large_bank_in_pieces(monkeypatch):
+    pytest.importorskip("faiss")
+    for at_once, make in ((7, REGIMES["offset 1e4"]), (300, REGIMES["tight classes"])):
+        bank, z = make()
+        monkeypatch.setattr(neighbours, "BANK_ROWS", at_once)
+        for most in (bank.numel() - 1, bank.numel()):
+            monkeypatch.setattr(neighbours, "INDEX_NUMBERS", most)
+            close = Neighbours(bank, faiss=True)
+            torch.testing.assert_close(close.kth_distance(z, 20), brute_force(z, bank, 20), rtol=EPS, atol=0)
+            assert ("_index" in vars(close)) == (most == bank.numel())
+
+
+def test_wide_rows_are_looked_at_fewer_at_a_time(monkeypatch):
+    """A piece of the bank in float64 takes 256 MiB at most, however wide its rows are."""
+    assert [Neighbours(rows(2, d)).bank_rows for d in (1, 512, 513, 2048)] == [65536, 65536, 65408, 16384]
+    monkeypatch.setattr(neighbours, "BANK_NUMBERS", 3)
+    assert Neighbours(rows(2, 4)).bank_rows == 1
+
+
 def test_reduced_products_do_not_show(monkeypatch):
     for make in REGIMES.values():
         bank, z = make()

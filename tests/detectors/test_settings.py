@@ -146,7 +146,7 @@ def test_the_quick_correction_s_settings():
 
 def test_the_paper_s_defaults():
     """Section 4 and appendix A of the paper; T_prior is halved, as the docstring says."""
-    assert settings_of(of.KNN()) == {"k": 50, "on": "features"}
+    assert settings_of(of.KNN()) == {"k": 50, "on": "features", "index": "exact", "probes": 0}
     assert settings_of(of.ODIN()) == {"temperature": 1000.0}
     assert settings_of(of.EnergyLogits()) == {"temperature": 1.0}
     assert settings_of(of.MSP()) == {}

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from outfield.config import require_number
+from outfield.config import require_choice, require_number
+from outfield.detectors.approximate import INDEXES, ApproximateNeighbours
 from outfield.detectors.base import Batch, Detector
 from outfield.detectors.neighbours import Neighbours
 from outfield.detectors.registry import register
 from outfield.detectors.state import take
 from outfield.energy.projection import normalise
-from outfield.errors import FileFormatError, OutfieldWarning, TooFewSamplesError
+from outfield.errors import FileFormatError, InputError, OutfieldWarning, TooFewSamplesError
+from outfield.extras import check_installed
 from outfield.features.set import FeatureSource
+from outfield.modes import own_modes, products
 
 
 @register
@@ -24,12 +30,21 @@ class KNN(Detector):
     score = ‖z − z_(k)‖, Euclidean, both normalised.
 
     The distance is exact: what all differences in float64 would give, whatever offset the features share, so that a training
-    point scores 0 at k = 1 (:mod:`outfield.detectors.neighbours`). The search uses faiss where it is installed (CPU).
+    point scores 0 at k = 1 (:mod:`outfield.detectors.neighbours`). The search uses faiss where it is installed (CPU). Nothing of
+    the size of bank × rows is ever held.
+
+    With ``index="ivf"`` or ``"hnsw"`` only a part of the bank is looked at, by faiss, on the CPU: the distance is that to the
+    k-th nearest of the rows that were found (:mod:`outfield.detectors.approximate`), and :meth:`recall` says how many of the
+    nearest those are. The index is built when the first row is scored, also after loading.
 
     Args:
         k: which neighbour. The paper's 50 and 200 are for 5,000 and 500 samples a class; a k above the smallest class's
             size looks into other classes, and fit warns.
         on: The field that it works on: "features", or a stage of the network such as "stage2".
+        index: "exact", or how faiss finds most neighbours without looking at all rows: "ivf" (lists of near rows) or "hnsw" (a
+            graph of near rows).
+        probes: How many lists, or rows on the way through the graph, are looked at; 0 for a sixteenth of the lists, or twice
+            as many rows as are asked for. An exact search looks at all rows.
 
     Attributes:
         bank_: normalised training features (N, D), float32.
@@ -37,15 +52,27 @@ class KNN(Detector):
 
     fits_in_pieces = True
 
-    _neighbours: Neighbours | None = None
+    added_settings: ClassVar[Mapping[str, Any]] = MappingProxyType({"on": "features", "index": "exact", "probes": 0})
+
+    _neighbours: Neighbours | ApproximateNeighbours | None = None
     """Made when it is first needed, on the device."""
 
-    def __init__(self, k: int = 50, on: str = "features") -> None:
+    def __init__(self, k: int = 50, on: str = "features", index: str = "exact", probes: int = 0) -> None:
         self.k = k
         self.on = on
+        self.index = index
+        self.probes = probes
 
     def _check_settings(self) -> None:
         require_number("k", self.k, least=1, whole=True)
+        require_choice("index", self.index, ("exact", *INDEXES))
+        require_number("probes", self.probes, least=0, whole=True)
+        if self.index != "exact":
+            check_installed("faiss", "faiss")
+        elif self.probes:
+            raise InputError(
+                f"probes is {self.probes}, but index is 'exact', which looks at all rows; it must be 0 there"
+            )
 
     def _fit(self, train: FeatureSource) -> None:
         if self.k > len(train):
@@ -79,10 +106,35 @@ class KNN(Detector):
             self.bank_ = self.bank_.to(self.device)
 
     def _score(self, batch: Batch) -> Tensor:
+        return self._made().kth_distance(normalise(batch["features"]), int(self.k))
+
+    def _made(self) -> Neighbours | ApproximateNeighbours:
         found = self._neighbours
-        if found is None:
+        if found is None and self.index != "exact":
+            found = self._neighbours = ApproximateNeighbours(self.bank_, self.index, int(self.probes))
+        elif found is None:
             found = self._neighbours = Neighbours(self.bank_, faiss=self.bank_.device.type == "cpu" and _has_faiss())
-        return found.kth_distance(normalise(batch["features"]), int(self.k))
+        return found
+
+    def recall(self, test: FeatureSource) -> float:
+        """Share of the k nearest training rows that are found, over the rows of ``test``: 1 of an exact search.
+
+        Every row is also compared with the whole bank, which takes as long as an exact search does.
+
+        Raises:
+            NotFittedError: fit was not called.
+            InputError: features of another width than those it was fitted on.
+        """
+        self._check_to_score(test)
+        known, k, found = self._made(), int(self.k), 0
+        if isinstance(known, Neighbours):
+            return 1.0
+        with own_modes(known.all.rows.device), products(known.all.rows.device), torch.no_grad():
+            for batch in test.on(self.on).batches(self.rows_at_once, ("features",)):
+                z = normalise(batch["features"])
+                nearest = known.distances(z, k)[:, :k].float()
+                found += int((nearest <= known.all.kth_distance(z, k)[:, None]).sum())
+        return found / (k * len(test))
 
     def _state(self) -> dict[str, Tensor]:
         return {"bank": self.bank_}

@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,7 +24,11 @@ from outfield.modes import rounded_products
 TABLE_BYTES = {"cpu": 2**28, "cuda": 2**30}
 """Size of the largest table of closenesses held at once."""
 BANK_ROWS = 2**16
-"""Rows looked at together."""
+"""Rows looked at together, at most."""
+BANK_NUMBERS = 2**25
+"""Numbers of rows looked at together, at most: 256 MiB in float64."""
+INDEX_NUMBERS = 2**28
+"""Numbers of rows, at most, of which faiss keeps a copy of its own, 1 GiB; larger banks are given to it in pieces."""
 FAISS_POINTS = 4096
 """Points that faiss looks at together."""
 SPARE = 14
@@ -42,10 +47,11 @@ class Neighbours:
 
     def __init__(self, rows: Tensor, faiss: bool = False) -> None:
         self.rows, self.faiss = rows, faiss
-        pieces = rows.split(BANK_ROWS)
+        self.bank_rows = max(1, min(BANK_ROWS, BANK_NUMBERS // rows.shape[1]))
+        pieces = rows.split(self.bank_rows)
         total = torch.stack([piece.sum(0, dtype=torch.float64) for piece in pieces]).sum(0)
         self.centre = (total / len(rows)).float()
-        self.half_squares = torch.cat([self._centred(piece, torch.float64).square().sum(1) / 2 for piece in pieces])
+        self.half_squares = torch.cat([self.centred(piece, torch.float64).square().sum(1) / 2 for piece in pieces])
         self.radius = float((2 * self.half_squares.max()).sqrt())
 
     def kth_distance(self, z: Tensor, k: int) -> Tensor:
@@ -73,7 +79,7 @@ class Neighbours:
         """Points for which there is room in a table of closenesses, which faiss does not hold."""
         if self._by_faiss(dtype):
             return FAISS_POINTS
-        row = min(len(self.rows), BANK_ROWS) * dtype.itemsize
+        row = min(len(self.rows), self.bank_rows) * dtype.itemsize
         return max(1, TABLE_BYTES.get(self.rows.device.type, 2**28) // row)
 
     def _by_faiss(self, dtype: torch.dtype) -> bool:
@@ -94,16 +100,16 @@ class Neighbours:
 
     def _kth_square(self, z: Tensor, k: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """‖z − b_(k)‖² (N,), float64, by a product in ``dtype``, and whether it is certainly that (N,)."""
-        centred = self._centred(z, dtype)
+        centred = self.centred(z, dtype)
         count = min(k + SPARE, len(self.rows))
-        closest = self._closest_by_faiss if self._by_faiss(dtype) else self._closest
-        values, index = closest(centred, count)
+        indexed = self._by_faiss(dtype) and self.rows.numel() <= INDEX_NUMBERS
+        values, index = (self._closest_by_index if indexed else self._closest)(centred, count)
         error = self.error(centred, dtype)
         above = values.double() - values[:, k - 1 : k].double()
         near = above.abs() <= 2 * error
         squares = torch.full_like(above, torch.inf)
         points, places = near.nonzero(as_tuple=True)
-        squares[points, places] = self._squares(z, points, index[points, places])
+        squares[points, places] = self.squares(z, points, index[points, places])
         rank = k - 1 - (above > 2 * error).sum(1, keepdim=True)
         found = squares.sort(1).values.gather(1, rank)
         # Rows that were not looked at may be nearer, but by 8 E at most: nothing to a float32, or nothing at all.
@@ -114,19 +120,21 @@ class Neighbours:
         """The ``count`` largest closenesses of centred points z (N, D), descending, and their rows, both (N, count)."""
         best = z.new_empty(len(z), 0)
         found = torch.empty(len(z), 0, dtype=torch.int64, device=z.device)
-        for start in range(0, len(self.rows), BANK_ROWS):
-            piece = self._centred(self.rows[start : start + BANK_ROWS], z.dtype)
-            offsets = -self.half_squares[start : start + BANK_ROWS].to(z.dtype)
-            values, index = torch.addmm(offsets, z, piece.T).topk(min(count, len(piece)), dim=1, sorted=False)
+        for start in range(0, len(self.rows), self.bank_rows):
+            piece = self.centred(self.rows[start : start + self.bank_rows], z.dtype)
+            offsets = -self.half_squares[start : start + self.bank_rows].to(z.dtype)
+            if self._by_faiss(z.dtype):
+                values, index = _closest_by_faiss(z, piece, offsets, min(count, len(piece)))
+            else:
+                values, index = torch.addmm(offsets, z, piece.T).topk(min(count, len(piece)), dim=1, sorted=False)
             best, found = torch.cat([best, values], 1), torch.cat([found, index + start], 1)
             best, chosen = best.topk(min(count, best.shape[1]), dim=1)
             found = found.gather(1, chosen)
         return best, found
 
-    def _closest_by_faiss(self, z: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        """The same: a closeness is the inner product of (z', 1) and (b', −½ ‖b'‖²)."""
-        ones = torch.ones(len(z), 1, dtype=torch.float32)
-        values, index = self._index.search(torch.cat([z, ones], 1).numpy(), count)
+    def _closest_by_index(self, z: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """The same by an index that faiss keeps."""
+        values, index = self._index.search(_with_ones(z), count)
         return torch.from_numpy(values), torch.from_numpy(index)
 
     @functools.cached_property
@@ -134,27 +142,47 @@ class Neighbours:
         import faiss
 
         index = faiss.IndexFlatIP(self.rows.shape[1] + 1)
-        for piece, offsets in zip(self.rows.split(BANK_ROWS), self.half_squares.split(BANK_ROWS), strict=True):
-            index.add(torch.cat([self._centred(piece), -offsets[:, None].float()], 1).numpy())
+        for piece, halves in zip(self.rows.split(self.bank_rows), self.half_squares.split(self.bank_rows), strict=True):
+            index.add(_with_offsets(self.centred(piece), -halves.float()))
         return index
 
     def _by_differences(self, z: Tensor, k: int) -> Tensor:
         """‖z − b_(k)‖² (N,) from every difference: exact, and some hundred times as slow."""
         best = torch.empty(len(z), 0, dtype=torch.float64, device=z.device)
-        for piece in self.rows.split(BANK_ROWS):
+        for piece in self.rows.split(self.bank_rows):
             distances = torch.cdist(z.double(), piece.double(), compute_mode="donot_use_mm_for_euclid_dist")
             best = torch.cat([best, distances], 1)
             best = best.topk(min(k, best.shape[1]), dim=1, largest=False).values
         return best[:, -1].square()
 
-    def _squares(self, z: Tensor, points: Tensor, rows: Tensor) -> Tensor:
+    def squares(self, z: Tensor, points: Tensor, rows: Tensor) -> Tensor:
         """‖z_i − b_j‖² of pairs of indices i and j (P,), from the differences, float64."""
         at_once = max(1, NUMBERS_AT_ONCE // z.shape[1])
         pairs = zip(points.split(at_once), rows.split(at_once), strict=True)
         return torch.cat([(z[i].double() - self.rows[j].double()).square().sum(1) for i, j in pairs])
 
-    def _centred(self, rows: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    def centred(self, rows: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Rows (n, D) less the mean of all rows that are known."""
         return rows.to(dtype) - self.centre.to(dtype)
+
+
+def _closest_by_faiss(z: Tensor, rows: Tensor, offsets: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The ``count`` largest z·b + offset of points z (N, D) and rows b (M, D), and their rows, both (N, count)."""
+    import faiss
+
+    values, index = faiss.knn(_with_ones(z), _with_offsets(rows, offsets), count, faiss.METRIC_INNER_PRODUCT)
+    return torch.from_numpy(values), torch.from_numpy(index)
+
+
+def _with_ones(z: Tensor) -> np.ndarray:
+    """(z, 1): its inner product with (b, −½ ‖b‖²) is the closeness."""
+    extended: np.ndarray = torch.cat([z, z.new_ones(len(z), 1)], 1).numpy()
+    return extended
+
+
+def _with_offsets(rows: Tensor, offsets: Tensor) -> np.ndarray:
+    extended: np.ndarray = torch.cat([rows, offsets[:, None]], 1).numpy()
+    return extended
 
 
 def _parts(rows: Tensor, size: int) -> tuple[Tensor, ...]:

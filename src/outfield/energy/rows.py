@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from concurrent.futures import Future
 
 import torch
 from torch import Tensor
 
 from outfield.energy.copied import ROWS_AT_ONCE, copied
+from outfield.energy.priors.workers import one_core_worker
 from outfield.energy.projection import normalise, resolve
 from outfield.features.set import FeatureSet, FeatureSource
 from outfield.files import storage
@@ -29,8 +31,17 @@ class RowsOnDisk:
     def __getitem__(self, index: Tensor | slice) -> Tensor:
         if isinstance(index, slice):
             index = torch.arange(len(self), device="cpu")[index]
-        rows = self.source.rows(index.flatten().cpu(), ["features"])["features"]
-        return normalise(rows.to(self.device)).view(*index.shape, -1)
+        return self.given(self.read(index.cpu()))
+
+    def read(self, index: Tensor) -> Tensor:
+        """The features at an index (…) on the CPU as they are in the file (…, D), ready to be sent to the device."""
+        rows = self.source.rows(index.flatten(), ["features"])["features"].view(*index.shape, -1)
+        return rows.pin_memory() if self.device.type == "cuda" else rows
+
+    def given(self, rows: Tensor) -> Tensor:
+        """What :meth:`read` gave, normalised, on the device, which is not waited for."""
+        moved = rows.to(self.device, non_blocking=True)
+        return normalise(moved.flatten(0, -2)).view(rows.shape)
 
     def pieces(self) -> Iterator[Tensor]:
         """All rows, in order."""
@@ -39,6 +50,40 @@ class RowsOnDisk:
 
 
 Rows = Tensor | RowsOnDisk
+
+
+class Batches:
+    """Batches of rows in an order that is known before; of rows on disk the next is read while the device works on this one.
+
+    Args:
+        z: All rows (N, D).
+        size: Rows of a batch, B.
+    """
+
+    def __init__(self, z: Rows, size: int) -> None:
+        self.z, self.size = z, size
+        self.orders: Tensor | None = None
+        self.coming: tuple[int, Future[Tensor]] | None = None
+        self.reader = None if isinstance(z, Tensor) else one_core_worker("rows")
+
+    def take(self, orders: Tensor, number: int) -> Tensor:
+        """The rows (S, B, D) of the batch ``number``, counted from 0, in the orders (S, N) of S fits."""
+        if isinstance(self.z, Tensor):
+            return self.z[self._of(orders, number)]
+        if orders is not self.orders:
+            self.orders, self.there, self.coming = orders, orders.cpu(), None
+        expected = self.coming
+        found = expected[1] if expected is not None and expected[0] == number else self._begin(self.z, number)
+        last = (number + 2) * self.size > orders.shape[1]
+        self.coming = None if last else (number + 1, self._begin(self.z, number + 1))
+        return self.z.given(found.result())
+
+    def _of(self, orders: Tensor, number: int) -> Tensor:
+        return orders[:, number * self.size : (number + 1) * self.size]
+
+    def _begin(self, z: RowsOnDisk, number: int) -> Future[Tensor]:
+        assert self.reader is not None
+        return self.reader.submit(z.read, self._of(self.there, number))
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ from outfield.energy.engine import make_step
 from outfield.energy.history import History
 from outfield.energy.network import CorrectedEnergy
 from outfield.energy.projection import Projection
-from outfield.energy.rows import Rows, fingerprint
+from outfield.energy.rows import Batches, Rows, fingerprint
 from outfield.energy.settings import Training
 from outfield.energy.starts import make_start
 from outfield.errors import DivergenceError
@@ -45,6 +45,7 @@ class Run:
         self.generators = [torch.Generator(z.device).manual_seed(seed) for seed in seeds]
         self.batch_size = min(training.batch_size, len(z))
         self.batches = len(z) // self.batch_size
+        self.rows = Batches(z, self.batch_size)
         starts = [make_start(training.start, m.prior, training.replay_size, training.replay_fresh) for m in models]
         self.stepper = make_step(models, z[:1], self.batch_size, training, sampler, project, starts, self.generators)
         self.epoch = self.batch = 0
@@ -64,8 +65,7 @@ class Run:
         if self.batch == 0:  # a new tensor: the last one may be part of a checkpoint that is yet to be written
             orders = [torch.randperm(len(self.z), generator=g, device=self.z.device) for g in self.generators]
             self.orders = torch.stack(orders)
-        chosen = self.orders[:, self.batch * self.batch_size : (self.batch + 1) * self.batch_size]
-        result = self.stepper.run(self.z[chosen])
+        result = self.stepper.run(self.rows.take(self.orders, self.batch))
         self.sums += result[:, :3]
         self.largest = torch.maximum(self.largest, result[:, 3:].amax(1))
         self.batch += 1
