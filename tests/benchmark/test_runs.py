@@ -96,7 +96,8 @@ class TestFeatures:
 
     def test_the_provenance_is_json_and_says_what_was_done(self, run):
         about = json.loads(json.dumps(run.provenance, allow_nan=False))
-        assert about["detectors"]["KNN"] == {"settings": {"type": "KNN", "k": 5, "on": "features"}, "given": []}
+        settings = {"type": "KNN", "k": 5, "on": "features", "index": "exact", "probes": 0}
+        assert about["detectors"]["KNN"] == {"settings": settings, "given": []}
         assert about["seeds"] == [0, 1]
         assert about["data"]["a"]["test"]["samples"] == 60
         assert about["data"]["a"]["test"]["sha256"] != about["data"]["b"]["test"]["sha256"]

@@ -288,7 +288,9 @@ class TestMistakes:
     def test_candidates(self):
         with pytest.raises(of.InputError, match="candidates is"):
             of.choose(TRAIN, HELD_OUT, STAND_INS, [])
-        with pytest.raises(of.InputError, match=r"KNN\(k=0, on='features'\) cannot be fitted: k is 0"):
+        with pytest.raises(
+            of.InputError, match=r"KNN\(k=0, on='features', index='exact', probes=0\) cannot be fitted: k is 0"
+        ):
             of.choose(TRAIN, HELD_OUT, STAND_INS, [of.KNN(k=0)])
         for bad in (0, 2.5, None):
             with pytest.raises(of.InputError, match="most_members is"):
@@ -310,7 +312,9 @@ class TestMistakes:
             of.Fused.of_fitted([of.MSP().fit(TRAIN)], of.FeatureSet(HELD_OUT.features))
 
     def test_of_fitted(self):
-        with pytest.raises(of.NotFittedError, match=r"KNN\(k=50, on='features'\) is not fitted"):
+        with pytest.raises(
+            of.NotFittedError, match=r"KNN\(k=50, on='features', index='exact', probes=0\) is not fitted"
+        ):
             of.Fused.of_fitted([of.KNN()], HELD_OUT)
         with pytest.raises(of.TooFewSamplesError, match="39 rows"):
             of.Fused.of_fitted([of.KNN().fit(TRAIN)], HELD_OUT[:39])
