@@ -65,7 +65,7 @@ def child(path: Path, bare: bool, timeout: float, body: int, token: str | None) 
     service = Service([path], Settings(Limits(body=body, timeout=timeout), token, device="cpu", look_every=0.5))
     if bare:
         for model in service.models.values():
-            model.guard = cast("of.Guard", Bare(model.guard))
+            model.guard = cast("of.Guard", Bare(cast("of.Guard", model.guard)))
     make_server(service, port=0, ready=lambda address: print(address.split(":")[2].strip("/"), flush=True)).run()
 
 

@@ -98,6 +98,8 @@ _HOMES = {
     "features.clusters": ("clustered",),
     "features.set": ("FeatureSet",),
     "guard.guard": ("Guard",),
+    "guard.opening": ("open_guard",),
+    "guard.rows": ("RowGuard",),
     "guard.verdict": ("Verdict", "Verdicts"),
     "features.stand_ins": ("feature_stand_ins",),
     "features.stream": ("FeatureStream", "open_features"),

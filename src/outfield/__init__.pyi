@@ -82,6 +82,8 @@ from outfield.features.stand_ins import feature_stand_ins
 from outfield.features.stream import FeatureStream, open_features
 from outfield.features.table import TablePreprocessing
 from outfield.guard.guard import Guard
+from outfield.guard.opening import open_guard
+from outfield.guard.rows import RowGuard
 from outfield.guard.verdict import Verdict, Verdicts
 from outfield.images.files import open_images
 from outfield.images.finding import find
@@ -174,6 +176,7 @@ __all__ = [
     "Relation",
     "Residual",
     "Result",
+    "RowGuard",
     "Separation",
     "StorageError",
     "TablePreprocessing",
@@ -205,6 +208,7 @@ __all__ = [
     "load_classifier",
     "ood_accepted",
     "open_features",
+    "open_guard",
     "open_images",
     "paper_detectors",
     "run_benchmark",

@@ -16,7 +16,16 @@ from tests.helpers.samples import make_set
 import outfield as of
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-PAGES = ("drift", "adapters", "tutorials/compare", "tutorials/numbers", "tutorials/guard", "guard")
+PAGES = (
+    "drift",
+    "adapters",
+    "tutorials/tables",
+    "tutorials/text",
+    "tutorials/compare",
+    "tutorials/numbers",
+    "tutorials/guard",
+    "guard",
+)
 
 
 def features(folder):

@@ -63,6 +63,12 @@ def columns_of(frame: Any) -> dict[str, Any]:
     return found
 
 
+def rows_of(columns: Mapping[str, Any], index: np.ndarray) -> dict[str, np.ndarray]:
+    """Chosen rows (numbers, or a mask) of columns that :func:`columns_of` gave."""
+    arrays = {name: column.to_numpy() if hasattr(column, "to_numpy") else column for name, column in columns.items()}
+    return {name: np.asarray(array)[index] for name, array in arrays.items()}
+
+
 def cells_of(name: str, column: Any) -> Cells:
     """A column as numbers, truths or texts.
 

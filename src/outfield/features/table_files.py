@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,8 @@ from outfield.files.paths import PathLike, as_path
 
 ENDINGS = (".csv", ".parquet")
 """Of files that hold such tables."""
+INDEX = r"__index_level_\d+__"
+"""What pandas calls the index of a frame in a Parquet file; it is no column of the frame."""
 
 
 def read_table(path: PathLike, kinds: Mapping[str, str] | None = None) -> dict[str, np.ndarray]:
@@ -39,7 +42,7 @@ def read_table(path: PathLike, kinds: Mapping[str, str] | None = None) -> dict[s
         table = arrow().parquet.read_table(content) if file.suffix == ".parquet" else _read_csv(content, kinds or {})
         if not table.num_rows:
             raise InputError(f"{file} has no rows; at least one is needed")
-        names = table.column_names
+        names = [name for name in table.column_names if not re.fullmatch(INDEX, name)]
         if len(set(names)) < len(names):
             raise InputError(f"{file} has two columns of the same name; each name may stand once")
         return {name: _array(table.column(name)) for name in names}

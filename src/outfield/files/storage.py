@@ -30,6 +30,7 @@ __all__ = [
     "find",
     "fingerprint",
     "fingerprint_on_disk",
+    "kind_of",
     "read",
     "read_any",
     "read_tensors",
@@ -144,6 +145,18 @@ def find(path: PathLike, kind: str) -> tuple[Header | None, dict[str, ArrayOnDis
     found = find_tensors(as_path(path))
     header = _header_of(found, kind)
     return header, found.arrays if header is None else sealed(header, found.arrays)
+
+
+def kind_of(path: PathLike) -> str | None:
+    """What a file of ours holds; None where it is a safetensors file of somebody else.
+
+    Raises:
+        StorageError: there is no such file.
+        FileFormatError: it is no safetensors file, or its header was changed.
+    """
+    found = find_tensors(as_path(path))
+    text = found.metadata.get(headers.NAME)
+    return None if text is None else Header.parse(found.stamp.path, text).kind
 
 
 def _header_of(found: TensorFile, kind: str) -> Header | None:

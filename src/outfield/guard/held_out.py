@@ -28,7 +28,7 @@ def needed(keep: float, chooses: bool) -> int:
     return fewest(keep) + (TO_CHOOSE if chooses else 0)
 
 
-def split_off(labels: np.ndarray | None, total: int, least: int, seed: int) -> np.ndarray:
+def split_off(labels: np.ndarray | None, total: int, least: int, seed: int, what: str = "images") -> np.ndarray:
     """Which images are held out (total,): a fifth of each class, more where there are few; every class keeps one.
 
     Args:
@@ -36,6 +36,7 @@ def split_off(labels: np.ndarray | None, total: int, least: int, seed: int) -> n
         total: how many images there are.
         least: how many must be held out.
         seed: of the choice.
+        what: they are, for messages.
 
     Raises:
         TooFewSamplesError: they would be more than half of all.
@@ -44,8 +45,8 @@ def split_off(labels: np.ndarray | None, total: int, least: int, seed: int) -> n
     chosen = stratified(labels, total, count, seed)
     if 2 * count > total or int(chosen.sum()) < count:
         raise TooFewSamplesError(
-            f"there are {total} images, of which {count} would have to be held out to calibrate the guard; pass at least "
-            f"{2 * count} images, or held-out ones: --held-out, in Python held_out=FOLDER"
+            f"there are {total} {what}, of which {count} would have to be held out to calibrate the guard; pass at least "
+            f"{2 * count} {what}, or held-out ones: --held-out, in Python held_out=…"
         )
     return chosen
 

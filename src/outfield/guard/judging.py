@@ -34,20 +34,20 @@ class Judge:
         """A verdict on each row.
 
         Args:
-            features: what the detector needs to score, and logits (N, K).
-            files: where each image comes from (N,).
+            features: what the detector needs to score, and logits (N, K), without which verdicts name no class.
+            files: where each row comes from (N,).
         """
         scores, members, loudest = self._scored(features)
         p_values, is_ood = self.threshold.p_value(scores), self.threshold.is_ood(scores)
         columns = [p_values[:, None] if members is None else members, p_values, is_ood, scores.double()]
         logits = features.logits
-        classes = [] if logits is None else logits.argmax(1).tolist()
+        classes = [None] * len(features) if logits is None else logits.argmax(1).tolist()
         rows = zip(files, classes, loudest, *(column.tolist() for column in columns), strict=True)
         return [
             Verdict(
                 file,
                 index,
-                self.names[index] if self.names else None,
+                self.names[index] if self.names and index is not None else None,
                 score,
                 p_value,
                 ood,

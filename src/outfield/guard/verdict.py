@@ -44,8 +44,8 @@ class Verdict:
 
     @property
     def label(self) -> str:
-        """The name of the class, or its number where it has none."""
-        return self.class_name if self.class_name is not None else str(self.class_index)
+        """The name of the class, or its number where it has no name; nothing where no class is known."""
+        return self.class_name or ("" if self.class_index is None else str(self.class_index))
 
     @property
     def word(self) -> str:
@@ -71,7 +71,8 @@ class Verdict:
         if self.error is not None:
             return f"Verdict({where}{self.error})"
         rang = "" if self.rang is None else f", {self.rang} rang"
-        return f"Verdict({where}{self.word}, {self.label}, score {self.score:.4g}, p-value {self.p_value:.3g}{rang})"
+        label = f"{self.label}, " if self.label else ""
+        return f"Verdict({where}{self.word}, {label}score {self.score:.4g}, p-value {self.p_value:.3g}{rang})"
 
 
 COLUMNS = ("file", "class_index", "class_name", "score", "p_value", "is_ood", "rang", "error")
@@ -85,10 +86,11 @@ class Verdicts(Sequence[Verdict]):
 
     Args:
         verdicts: one of each image.
+        what: they are of, for people: "images" or "rows".
     """
 
-    def __init__(self, verdicts: Sequence[Verdict]) -> None:
-        self._verdicts = tuple(verdicts)
+    def __init__(self, verdicts: Sequence[Verdict], what: str = "images") -> None:
+        self._verdicts, self.what = tuple(verdicts), what
 
     def __len__(self) -> int:
         return len(self._verdicts)
@@ -100,7 +102,7 @@ class Verdicts(Sequence[Verdict]):
     def __getitem__(self, index: slice) -> Verdicts: ...
 
     def __getitem__(self, index: int | slice) -> Verdict | Verdicts:
-        return Verdicts(self._verdicts[index]) if isinstance(index, slice) else self._verdicts[index]
+        return Verdicts(self._verdicts[index], self.what) if isinstance(index, slice) else self._verdicts[index]
 
     def __iter__(self) -> Iterator[Verdict]:
         return iter(self._verdicts)
@@ -123,7 +125,7 @@ class Verdicts(Sequence[Verdict]):
     @property
     def failed(self) -> Verdicts:
         """Those of images that could not be read."""
-        return Verdicts([one for one in self if one.error is not None])
+        return Verdicts([one for one in self if one.error is not None], self.what)
 
     def _numbers(self, name: str) -> np.ndarray:
         return np.array([getattr(one, name) for one in self], dtype=np.float64)
@@ -149,6 +151,6 @@ class Verdicts(Sequence[Verdict]):
 
     def __repr__(self) -> str:
         failed = f", {len(self.failed):,} not readable" if len(self.failed) else ""
-        lines = [f"Verdicts({len(self):,} images, {int(self.is_ood.sum()):,} OOD{failed})"]
+        lines = [f"Verdicts({len(self):,} {self.what}, {int(self.is_ood.sum()):,} OOD{failed})"]
         lines += [f"  {one!r}" for one in self._verdicts[:SHOWN]]
         return "\n".join([*lines, "  …"] if len(self) > SHOWN else lines)

@@ -15,6 +15,7 @@ from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 
 from outfield.errors import OutfieldError
+from outfield.guard.rows import RowGuard
 from outfield.guard.verdict import Verdict
 from outfield.serve import describing, protocol
 from outfield.serve.door import Door
@@ -112,20 +113,23 @@ def _add_infer(app: FastAPI, service: Service) -> None:
         _check_version(version)
         model, deadline = service.model(name), _deadline(request, service)
         async with service.bodies.read(request, deadline) as body:
-            asked = await service.work.aside(protocol.parse, body, request.headers.get(protocol.HEADER_LENGTH))
-            images = _images(asked)
+            of_table = isinstance(model.guard, RowGuard) and model.guard.table is not None
+            length = request.headers.get(protocol.HEADER_LENGTH)
+            asked = await service.work.aside(protocol.parse, body, length, of_table)
+            images = None if of_table else _images(asked)
             if images is None:
-                rows = {key: value for key, value in asked.inputs.items() if isinstance(value, np.ndarray)}
-                verdicts = await service.work.rows(model, rows, deadline)
+                verdicts = await service.work.rows(model, asked.inputs, deadline)
             else:
                 found = await service.work.images(model, images, deadline)
                 _count(service, request, model.name, found)
                 verdicts = [_good(one) for one in found]
         _count(service, request, model.name, verdicts)
-        content, length = protocol.answer(asked, model.name, verdicts)
-        if length is None:
+        content, json_length = protocol.answer(asked, model.name, verdicts)
+        if json_length is None:
             return Response(content, media_type="application/json")
-        return Response(content, headers={protocol.HEADER_LENGTH: str(length)}, media_type="application/octet-stream")
+        return Response(
+            content, headers={protocol.HEADER_LENGTH: str(json_length)}, media_type="application/octet-stream"
+        )
 
 
 def _images(asked: protocol.Asked) -> list[bytes | np.ndarray] | None:

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from outfield.errors import OutfieldError
 from outfield.features.set import FeatureSet
-from outfield.guard.guard import Guard
+from outfield.guard.opening import AnyGuard
+from outfield.guard.rows import RowGuard
 from outfield.guard.verdict import Verdict
 
 
@@ -29,7 +30,7 @@ class Job:
         answer: The verdicts, once they are there.
     """
 
-    guard: Guard
+    guard: AnyGuard
     rows: Tensor | FeatureSet
     deadline: float
     answer: Future[list[Verdict]] = field(default_factory=Future)
@@ -48,7 +49,7 @@ class Batcher:
         done: Called in the thread with the verdicts of each batch, before anybody has the answer.
     """
 
-    def __init__(self, name: str, batch: int, wait: float, done: Callable[[Guard, Sequence[Verdict]], None]) -> None:
+    def __init__(self, name: str, batch: int, wait: float, done: Callable[[AnyGuard, Sequence[Verdict]], None]) -> None:
         self.batch, self.wait, self._done = batch, wait, done
         self._jobs: deque[Job] = deque()
         self._changed = threading.Condition()
@@ -134,7 +135,7 @@ class Batcher:
 
     def _verdicts(self, jobs: list[Job]) -> list[Verdict]:
         guard, rows = jobs[0].guard, [job.rows for job in jobs]
-        if isinstance(rows[0], FeatureSet):
-            return [*guard.judge(rows[0])]
+        if isinstance(rows[0], FeatureSet) or isinstance(guard, RowGuard):
+            return [verdict for one in rows if isinstance(one, FeatureSet) for verdict in guard.judge(one)]
         images = [one for one in rows if isinstance(one, Tensor)]
         return [*guard.judge_pixels(images[0] if len(images) == 1 else torch.cat(images))]

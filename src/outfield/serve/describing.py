@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 
 from outfield.features.fields import FIELDS
+from outfield.guard.rows import RowGuard
 from outfield.guard.verdict import Verdict
+from outfield.serve.columns import inputs_of
 from outfield.serve.models import Model
 from outfield.serve.protocol import OUTPUTS
 
@@ -36,12 +38,14 @@ CHECK: dict[str, Any] = {
 
 def metadata(model: Model) -> dict[str, Any]:
     """A guard's inputs and outputs, as the Open Inference Protocol asks for them: a request brings one kind of input."""
-    inputs = [
+    inputs: list[dict[str, Any]] = [
         {"name": "image", "datatype": "BYTES", "shape": [-1]},
         {"name": "pixels", "datatype": "UINT8", "shape": [-1, -1, -1, 3]},
     ]
     widths = model.guard.widths
-    if all(FIELDS[name].per_row and len(FIELDS[name].axes) == 2 for name in widths):
+    if isinstance(model.guard, RowGuard):
+        inputs = [*inputs_of(model.guard).values()]
+    elif all(FIELDS[name].per_row and len(FIELDS[name].axes) == 2 for name in widths):
         inputs += [{"name": name, "datatype": "FP32", "shape": [-1, width]} for name, width in widths.items()]
     outputs = [{"name": name, "datatype": datatype, "shape": [-1]} for name, datatype in OUTPUTS.items()]
     return {"name": model.name, "versions": ["1"], "platform": "outfield_guard", "inputs": inputs, "outputs": outputs}
@@ -55,7 +59,7 @@ def about(model: Model) -> dict[str, Any]:
     places = np.unique(np.linspace(0, len(scores) - 1, SCORES).round().astype(int))
     return {
         "name": model.name,
-        "network": guard.backbone.name,
+        "network": repr(guard) if isinstance(guard, RowGuard) else guard.backbone.name,
         "fingerprint": guard.fingerprint[:16],
         "classes": [*guard.names],
         "members": [*guard.members],

@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from outfield.errors import InputError, OutfieldError
-from outfield.guard.guard import Guard
+from outfield.guard.opening import AnyGuard, open_guard
+from outfield.guard.rows import RowGuard
 from outfield.guard.verdict import Verdict
 from outfield.scores.drift import Drift
 from outfield.scores.drift_state import same
@@ -46,7 +47,7 @@ class Model:
     """
 
     def __init__(
-        self, name: str, path: Path, guard: Guard, settings: Settings, counts: Counts, state: Path | None
+        self, name: str, path: Path, guard: AnyGuard, settings: Settings, counts: Counts, state: Path | None
     ) -> None:
         self.name, self.path, self.guard, self.settings, self.counts = name, path, guard, settings, counts
         self.state, self.drift = state, _restored(state, guard, name)
@@ -56,7 +57,7 @@ class Model:
         counts.add_guard(name, guard.threshold)
         self.batcher = Batcher(name, settings.limits.batch, settings.limits.wait, self._seen)
 
-    def _seen(self, guard: Guard, verdicts: Sequence[Verdict]) -> None:
+    def _seen(self, guard: AnyGuard, verdicts: Sequence[Verdict]) -> None:
         """Count the verdicts of a batch, in the thread that made them."""
         self.counts.see(self.name, verdicts)
         drift = self.drift
@@ -119,13 +120,17 @@ class Model:
         self.save()
 
 
-def ready_guard(path: Path, settings: Settings) -> Guard:
-    """The guard of a file, after it has judged an image alone and in a full batch.
+def ready_guard(path: Path, settings: Settings) -> AnyGuard:
+    """The guard of a file, after it has judged an image, or a row, alone and in a full batch.
 
     Raises:
         OutfieldError: The file is no guard, or it cannot judge.
     """
-    guard = Guard.load(path, settings.device)
+    guard = open_guard(path, settings.device)
+    if isinstance(guard, RowGuard):
+        for count in (1, settings.limits.batch):
+            guard.warm_up(count)
+        return guard
     pixels = guard.prepare(PICTURE)[None]
     for count in (1, settings.limits.batch):
         guard.judge_pixels(pixels.repeat(count, 1, 1, 1))
@@ -163,7 +168,7 @@ def _state_file(given: Path | None, name: str, several: bool) -> Path | None:
     return given.with_name(f"{given.stem}-{name}{given.suffix}") if given is not None and several else given
 
 
-def _restored(state: Path | None, guard: Guard, name: str) -> Drift:
+def _restored(state: Path | None, guard: AnyGuard, name: str) -> Drift:
     """What the file holds, or a new beginning; a file of another guard, or a broken one, is moved aside."""
     if state is None or not state.exists():
         return Drift(guard.threshold)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from outfield.guard.verdict import Verdict
-from outfield.serve import tensors
+from outfield.serve import columns, tensors
 from outfield.serve.refusals import Refused
 
 HEADER_LENGTH = "inference-header-content-length"
@@ -33,12 +33,13 @@ class Asked(NamedTuple):
     outputs: dict[str, bool]
 
 
-def parse(body: bytearray, header_length: str | None) -> Asked:
+def parse(body: bytearray, header_length: str | None, plain: bool = False) -> Asked:
     """Read a request.
 
     Args:
         body: JSON, and behind it the bytes of binary tensors, if any.
         header_length: How long the JSON is; None where there is nothing else.
+        plain: Whether inputs are columns of a table: more types of numbers, and texts as they are, not images in Base64.
 
     Raises:
         Refused: It is no request of the protocol.
@@ -63,7 +64,7 @@ def parse(body: bytearray, header_length: str | None) -> Asked:
     rest = memoryview(body)[length:]
     found: dict[str, list[bytes] | np.ndarray] = {}
     for one in inputs:
-        name, value, rest = _input(one, rest)
+        name, value, rest = _input(one, rest, plain)
         if name in found:
             raise Refused(400, f"input {name!r} is there twice")
         found[name] = value
@@ -72,16 +73,19 @@ def parse(body: bytearray, header_length: str | None) -> Asked:
     return Asked(number, found, _wanted(said))
 
 
-def _input(said: dict[str, Any], rest: memoryview) -> tuple[str, list[bytes] | np.ndarray, memoryview]:
+def _input(said: dict[str, Any], rest: memoryview, plain: bool) -> tuple[str, list[bytes] | np.ndarray, memoryview]:
     """One input: its name, what it holds, and the bytes behind it."""
     name, datatype = said.get("name"), said.get("datatype")
-    if not isinstance(name, str) or datatype not in INPUT_TYPES:
-        raise Refused(400, f"an input has a name and a datatype, one of {', '.join(INPUT_TYPES)}")
+    known = columns.TYPES if plain else INPUT_TYPES
+    if not isinstance(name, str) or not isinstance(datatype, str) or datatype not in known:
+        raise Refused(400, f"an input has a name and a datatype, one of {', '.join(known)}")
     shape = tensors.shape_of(said.get("shape"), name)
     size = _parameters(said).get("binary_data_size")
     if size is None:
         if "data" not in said:
             raise Refused(400, f"input {name!r} has no data")
+        if plain:
+            return name, columns.values_of(said["data"], shape, datatype, name), rest
         if datatype == "BYTES":
             return name, _counted(tensors.texts_of(said["data"], name), shape, name), rest
         return name, tensors.numbers_of(said["data"], shape, datatype, name), rest
@@ -118,16 +122,16 @@ def _wanted(said: dict[str, Any]) -> dict[str, bool]:
 
 def answer(asked: Asked, name: str, verdicts: Sequence[Verdict]) -> tuple[bytes, int | None]:
     """The body of an answer, and how long its JSON is where binary tensors follow, else None."""
-    columns = {
+    found = {
         "score": [one.score for one in verdicts],
         "p_value": [one.p_value for one in verdicts],
         "is_ood": [one.is_ood for one in verdicts],
-        "label": [one.class_index for one in verdicts],
+        "label": [-1 if one.class_index is None else one.class_index for one in verdicts],
     }
     outputs, parts = [], []
     for output, binary in asked.outputs.items():
         datatype = OUTPUTS[output]
-        array = np.array(columns[output], tensors.TYPES[datatype])
+        array = np.array(found[output], tensors.TYPES[datatype])
         told: dict[str, Any] = {"name": output, "datatype": datatype, "shape": [len(verdicts)]}
         if binary:
             parts.append(array.tobytes())

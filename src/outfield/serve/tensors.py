@@ -15,6 +15,8 @@ from outfield.serve.refusals import Refused
 TYPES: dict[str, np.dtype[Any]] = {
     "UINT8": np.dtype("u1"),
     "FP32": np.dtype("<f4"),
+    "FP64": np.dtype("<f8"),
+    "INT32": np.dtype("<i4"),
     "BOOL": np.dtype("?"),
     "INT64": np.dtype("<i8"),
 }

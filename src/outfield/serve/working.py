@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import io
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -17,9 +17,11 @@ from torch import Tensor
 from outfield.errors import InputError, OutfieldError
 from outfield.features.set import FeatureSet
 from outfield.guard.guard import Guard
+from outfield.guard.rows import RowGuard
 from outfield.guard.verdict import Verdict
 from outfield.images.decoding import size_of
 from outfield.serve.batching import Job
+from outfield.serve.columns import frame_of, inputs_of
 from outfield.serve.models import Model
 from outfield.serve.refusals import Refused, busy
 from outfield.serve.settings import Limits
@@ -59,8 +61,12 @@ class Work:
             Refused: There are too many, there is no room, or time has run out.
         """
         self._check_count(len(images))
+        guard = model.guard
+        if isinstance(guard, RowGuard):
+            raise Refused(
+                400, f"the guard {model.name} looks at rows, not at images; send {', '.join(inputs_of(guard)):.200}"
+            )
         with self._room(model, len(images)):
-            guard = model.guard
             model.batcher.announce(len(images))
             try:
                 loop = asyncio.get_running_loop()
@@ -76,18 +82,18 @@ class Work:
         verdicts = iter(found)
         return [next(verdicts) if isinstance(one, Tensor) else one for one in pixels]
 
-    async def rows(self, model: Model, fields: dict[str, np.ndarray], deadline: float) -> list[Verdict]:
-        """Verdicts on rows of the guard's network.
+    async def rows(
+        self, model: Model, fields: Mapping[str, np.ndarray | list[bytes]], deadline: float
+    ) -> list[Verdict]:
+        """Verdicts on rows of the guard's network, or of its table.
 
         Raises:
             Refused: They are not what the guard needs, there is no room, or time has run out.
         """
         guard = model.guard
-        if not set(guard.widths) - {"logits"} <= set(fields) <= {*guard.widths, "features"}:
-            raise Refused(400, f"inputs are {', '.join(fields)}; this guard scores {', '.join(guard.widths)}")
         try:
-            tensors = {name: torch.from_numpy(np.array(array, np.float32)) for name, array in fields.items()}
-            rows = FeatureSet(**{"features": next(iter(tensors.values())), **tensors})
+            table = guard.table if isinstance(guard, RowGuard) else None
+            rows = _features(guard.widths, fields) if table is None else table(frame_of(fields))
         except OutfieldError as error:
             raise Refused(400, str(error)) from error
         self._check_count(len(rows))
@@ -140,3 +146,11 @@ class Work:
             return guard.prepare(image)
         except OutfieldError as error:
             return type(error)(str(error).replace("the image", where))
+
+
+def _features(widths: Mapping[str, int], fields: Mapping[str, np.ndarray | list[bytes]]) -> FeatureSet:
+    """Rows whose fields were sent as they are."""
+    if not set(widths) - {"logits"} <= set(fields) <= {*widths, "features", "logits"}:
+        raise Refused(400, f"inputs are {', '.join(fields)}; this guard scores {', '.join(widths)}")
+    tensors = {name: torch.from_numpy(np.array(array, np.float32)) for name, array in fields.items()}
+    return FeatureSet(**{"features": next(iter(tensors.values())), **tensors})

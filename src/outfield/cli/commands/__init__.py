@@ -1,7 +1,7 @@
 """The commands, one file each, in the order of ``outfield --help``."""
 
 # isort: off
-from outfield.cli.commands import guard, serve, export
+from outfield.cli.commands import guard, guard_rows, serve, export
 from outfield.cli.commands import detectors, fit, choose, score, evaluate, drift
 from outfield.cli.commands import train, extract, stand_ins, benchmark, report
 from outfield.cli.commands import toy, demo
@@ -18,6 +18,7 @@ __all__ = [
     "extract",
     "fit",
     "guard",
+    "guard_rows",
     "report",
     "score",
     "serve",

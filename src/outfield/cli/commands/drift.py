@@ -86,9 +86,9 @@ def _watch(state: Path | None, threshold: Path | None, settings: dict[str, Any])
     from outfield.scores.threshold import Threshold
 
     if threshold is not None and threshold.suffix == ".guard":
-        from outfield.guard.guard import Guard
+        from outfield.guard.opening import open_guard
 
-        rule: Threshold | None = Guard.load(threshold, device="cpu").threshold
+        rule: Threshold | None = open_guard(threshold, device="cpu").threshold
     else:
         rule = None if threshold is None else Threshold.load(threshold)
     if state is not None and state.exists():

@@ -139,7 +139,10 @@ def guard_build(
 )
 def guard_check(
     guard: Annotated[Path, typer.Argument(help="A guard that outfield guard build wrote.")],
-    images: Annotated[list[str], typer.Argument(help="Image files, folders of them, or .npz.")],
+    images: Annotated[
+        list[str],
+        typer.Argument(help="Image files, folders of them, or .npz; of a guard of rows tables or files of features."),
+    ],
     json_out: Annotated[bool, typer.Option("--json", help="Print a JSON list instead of a table.")] = False,
     json_lines: Annotated[bool, typer.Option("--jsonl", help="Print a JSON object a line, as they are ready.")] = False,
     output: Annotated[
@@ -166,12 +169,13 @@ def guard_check(
     _check_images(images, on_error)
 
     from outfield.devices import resolve_device
-    from outfield.guard.guard import Guard
+    from outfield.guard.opening import open_guard
+    from outfield.guard.rows import RowGuard
     from outfield.guard.tables import as_json, as_json_lines, write_verdicts
     from outfield.guard.verdict import Verdicts
 
     resolve_device(device)
-    model = Guard.load(guard, device)
+    model = open_guard(guard, device)
     found, lost = [], None
     with bar("checking images", unit="images") as advance:
         for verdict in model.stream(images, on_error=on_error, workers=workers):
@@ -179,7 +183,7 @@ def guard_check(
             advance(len(found))
             if json_lines and lost is None:
                 lost = _told(as_json_lines([verdict]), end=output is None)
-    verdicts = Verdicts(found)
+    verdicts = Verdicts(found, "rows" if isinstance(model, RowGuard) else "images")
     if output is not None:
         write_verdicts(output, verdicts)
     if json_out:
@@ -199,7 +203,10 @@ def guard_check(
 @command("outfield guard show my.guard", of=guards, name="show")
 def guard_show(guard: Annotated[Path, typer.Argument(help="A guard that outfield guard build wrote.")]) -> None:
     """Tell what is in a guard, without building its network."""
-    from outfield.guard.showing import describe
+    from outfield.files.storage import kind_of
+    from outfield.guard import row_files, showing
+
+    describe = row_files.describe if kind_of(guard) == row_files.KIND else showing.describe
 
     print_groups(f"{guard}", {"A guard": list(describe(guard).items())})
 
@@ -258,7 +265,8 @@ def _print(verdicts: Verdicts) -> None:
 def _sum_up(verdicts: Verdicts, output: Path | None) -> None:
     failed = len(verdicts.failed)
     if failed:
-        log.warning("%s of %s images could not be read", f"{failed:,}", f"{len(verdicts):,}")
+        log.warning("%s of %s %s could not be read", f"{failed:,}", f"{len(verdicts):,}", verdicts.what)
     where = "" if output is None else f" → {output}"
     if len(verdicts) > 1 or output is not None:
-        log.info("%s images, %s OOD%s", f"{len(verdicts) - failed:,}", f"{int(verdicts.is_ood.sum()):,}", where)
+        checked, ood = f"{len(verdicts) - failed:,}", f"{int(verdicts.is_ood.sum()):,}"
+        log.info("%s %s, %s OOD%s", checked, verdicts.what, ood, where)

@@ -1,0 +1,205 @@
+"""RowGuard: from the row of a table, or of any features, to a verdict; no network and no image takes part."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from outfield.config import require_choice, require_number
+from outfield.detectors.base import Detector
+from outfield.errors import InputError, OutfieldError
+from outfield.features.set import FeatureSet, FeatureSource
+from outfield.features.table import TablePreprocessing
+from outfield.files.paths import PathLike
+from outfield.guard import row_files
+from outfield.guard.judging import Judge
+from outfield.guard.verdict import Verdict, Verdicts
+from outfield.scores.threshold import Threshold, check_keep
+
+ON_ERROR = ("skip", "fail")
+
+
+class RowGuard:
+    """A fitted detector with its threshold and, for tables, what was learned of the columns: call it with rows.
+
+    Made by :meth:`build` or :meth:`load`.
+
+    Args:
+        detector: Fitted on such rows.
+        threshold: Chosen on scores of that detector.
+        table: How a table becomes features; None where the rows are features.
+        names: Of the classes that logits count, or none.
+        provenance: How it came about, ready for JSON.
+
+    Attributes:
+        widths: What :meth:`judge` needs of each row, and how many numbers that are.
+
+    Raises:
+        InputError: The detector is not fitted, or the threshold was chosen for another.
+    """
+
+    def __init__(
+        self,
+        detector: Detector,
+        threshold: Threshold,
+        *,
+        table: TablePreprocessing | None = None,
+        names: Sequence[str] = (),
+        provenance: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.detector, self.threshold, self.table = detector, threshold, table
+        self.names, self.provenance = tuple(names), dict(provenance or {})
+        self.fingerprint = detector.fingerprint()
+        if threshold.source not in (None, self.fingerprint):
+            raise InputError(f"the threshold was chosen for {threshold.source}, but the detector is {self.fingerprint}")
+        self._judge = Judge(detector, threshold, self.names)
+        self.widths: dict[str, int] = {name: int(width) for name, width in self.provenance.get("widths", {}).items()}
+
+    @classmethod
+    def build(
+        cls,
+        rows: Any,
+        held_out: Any = None,
+        *,
+        label: str | None = None,
+        columns: Sequence[str] | None = None,
+        missing: str = "refuse",
+        detector: Detector | str | None = None,
+        keep: float = 0.95,
+        names: Sequence[str] = (),
+        seed: int = 0,
+        device: str | torch.device = "auto",
+    ) -> Self:
+        """A guard of ID rows.
+
+        Of the held-out rows, half calibrate the members of the detector where it has members, and the others, which nothing
+        else has seen, choose the threshold: p-values of new ID rows are therefore valid.
+
+        Args:
+            rows: ID rows: a table (a DataFrame, columns by name, the path of a CSV or Parquet file), or features.
+            held_out: More of them, of the same kind, that nothing was trained on. A fifth of ``rows`` if None.
+            label: Of a table, the column that holds the class of each row.
+            columns: Of a table, the columns to take; all but the label if None.
+            missing: Of a table, what missing cells are: see :meth:`outfield.TablePreprocessing.fit`.
+            detector: A detector that is not fitted, or the name of one; :class:`outfield.Auto` if None.
+            keep: Share of ID rows that the guard accepts.
+            names: Of the classes that the logits of features count.
+            seed: Of the choice of held-out rows, and of the detector where it has one.
+            device: Where the detector runs.
+
+        Raises:
+            InputError: A setting that cannot be, or rows that cannot be used.
+            TooFewSamplesError: Too few rows to calibrate.
+        """
+        check_keep(keep)
+        require_number("seed", seed, least=0, whole=True)
+        from outfield.guard import row_building  # who only checks rows needs nothing of it
+
+        settings = {"label": label, "columns": columns, "missing": missing}
+        content = row_building.build(rows, held_out, settings, detector, keep, tuple(names), int(seed), device)
+        return cls._of(content)
+
+    @classmethod
+    def _of(cls, content: row_files.Content) -> Self:
+        detector, threshold, table, names, provenance = content
+        return cls(detector, threshold, table=table, names=names, provenance=provenance)
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """Names of the detector's members; its own name where it has none."""
+        return self._judge.members
+
+    def __call__(self, x: Any) -> Verdicts:
+        """Verdicts on rows.
+
+        Args:
+            x: What the guard was built of: a table (a DataFrame, columns by name, the path of a CSV or Parquet file), or
+                features (a FeatureSet, an array (N, D), the path of a file of features).
+
+        Raises:
+            InputError: It is something else, or its columns are not those of the training rows.
+        """
+        features = self.features(x)
+        return self.judge(features, features.names)
+
+    def features(self, x: Any) -> FeatureSet:
+        """Rows as the detector takes them; see :meth:`__call__`."""
+        if isinstance(x, FeatureSource):
+            return x.in_memory()
+        if self.table is not None:
+            return self.table(x)
+        if isinstance(x, str | os.PathLike):
+            return FeatureSet.load(x)
+        if isinstance(x, np.ndarray | Tensor | list):
+            return FeatureSet(x)
+        raise InputError(
+            f"this guard looks at features, not at a {type(x).__name__}; pass a FeatureSet, an array (N, D) or the path of a file"
+        )
+
+    def judge(self, features: FeatureSet, files: Sequence[str | None] | None = None) -> Verdicts:
+        """Verdicts on rows as :meth:`features` gives them.
+
+        Raises:
+            InputError: They are rows of another table or network, or lack a field.
+        """
+        return Verdicts(self._judge(features, [None] * len(features) if files is None else files), "rows")
+
+    def stream(
+        self, paths: Sequence[PathLike], *, on_error: str = "fail", workers: int | None = None
+    ) -> Iterator[Verdict]:
+        """Verdicts on the rows of several files; each says its file and its row, counted from 1.
+
+        Args:
+            paths: Tables or files of features.
+            on_error: "fail" makes a file that cannot be read an error; "skip" gives one verdict that tells it.
+            workers: Not used: rows need no decoding.
+        """
+        require_choice("on_error", on_error, ON_ERROR)
+        for path in paths:
+            try:
+                features = self.features(path)
+                verdicts = self.judge(features, features.names or [f"{path} row {i + 1}" for i in range(len(features))])
+            except OutfieldError as error:
+                if on_error == "fail":
+                    raise
+                verdicts = Verdicts([Verdict.failed(str(path), str(error))])
+            yield from verdicts
+
+    def warm_up(self, rows: int) -> float:
+        """Judge so many rows of zeros, so that what is loaded at its first use is there; how many seconds that took."""
+        began = time.monotonic()
+        zeros = {name: torch.zeros(rows, width) for name, width in self.widths.items()}
+        self.judge(FeatureSet(**{"features": next(iter(zeros.values())), **zeros}))
+        return time.monotonic() - began
+
+    def save(self, path: PathLike) -> None:
+        """Write all of it to one file (``.guard``), atomically: nothing in it is executable.
+
+        Raises:
+            InputError: The name of the file ends otherwise.
+            StorageError: It could not be written; what was there stays.
+        """
+        row_files.save(path, row_files.Content(self.detector, self.threshold, self.table, self.names, self.provenance))
+
+    @classmethod
+    def load(cls, path: PathLike, device: str | torch.device = "auto") -> Self:
+        """Read a guard that :meth:`save` wrote: equal verdicts to the bit, nothing refitted, nothing unpickled.
+
+        Raises:
+            StorageError: There is no such file.
+            FileFormatError: It is truncated, changed, no guard of rows, or of a later version.
+        """
+        return cls._of(row_files.load(path, device))
+
+    def __repr__(self) -> str:
+        what = "features" if self.table is None else f"a table of {len(self.table.columns)} columns"
+        return (
+            f"RowGuard({what}: {' + '.join(self.members)}; keeps {self.threshold.keep:.4g} of ID, chosen on "
+            f"{len(self.threshold.reference):,} held-out rows)"
+        )

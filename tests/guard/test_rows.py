@@ -1,0 +1,161 @@
+"""Guards of rows: of tables and of features, without a network."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from tests.helpers.program import outfield
+from tests.helpers.samples import make_set
+
+import outfield as of
+from outfield.files.storage import kind_of
+from outfield.guard.row_files import VERSION, describe
+
+
+def people(rows: int, seed: int) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    town = rng.choice(["Bonn", "Kiel", "Ulm"], rows)
+    size = rng.standard_normal(rows) + (town == "Ulm")
+    return pd.DataFrame(
+        {"size": size, "weight": 2 * size + rng.normal(0, 0.3, rows), "town": town, "group": rng.integers(1, 3, rows)}
+    )
+
+
+def odd(rows: int) -> pd.DataFrame:
+    """Sizes and weights as usual, but not together."""
+    frame = people(rows, 9)
+    return frame.assign(weight=-frame["weight"] - 4)
+
+
+@pytest.fixture(scope="module")
+def guard() -> of.RowGuard:
+    return of.RowGuard.build(people(400, 0), label="group")
+
+
+def test_rows_of_a_table_are_told_from_others(guard):
+    good, bad = guard(people(500, 1)), guard(odd(100))
+    assert good.is_ood.mean() < 0.12
+    assert bad.is_ood.mean() > 0.8
+    assert guard.members == ("KNN", "SSD")
+    assert good[0].class_index is None
+    assert good[0].class_name is None
+    assert good[0].label == ""
+    assert repr(good[0]).startswith("Verdict(ok, score")
+    assert repr(good).startswith("Verdicts(500 rows, ")
+    assert repr(good[:2]).startswith("Verdicts(2 rows, ")
+    assert bad[0].rang in guard.members
+    assert repr(guard).startswith("RowGuard(a table of 3 columns: KNN + SSD; keeps 0.95 of ID")
+
+
+def test_held_out_rows_take_no_part_in_what_is_learned():
+    frame = people(400, 0)
+    made = of.RowGuard.build(frame, label="group", detector="SSD")
+    notes = made.provenance
+    assert (notes["train"], notes["choose"], notes["calibrate"]) == (267, 0, 133)  # a third: a fifth would be few
+    assert notes["split_off"] is True
+    given = of.RowGuard.build(frame[:280], frame[280:], label="group", detector=of.SSD())
+    assert given.provenance["split_off"] is False
+    assert given.table == of.TablePreprocessing.fit(frame[:280], label="group")
+    scores = given.detector.score(given.table(frame[280:]))
+    assert given.threshold.value == of.Threshold.fit(scores).value
+
+
+def test_p_values_are_valid(guard):
+    p_values = guard(people(2000, 3)).p_values
+    for level in (0.05, 0.2, 0.5):
+        assert (p_values <= level).mean() < level + 0.1
+
+
+def test_a_file_holds_all_of_it(guard, tmp_path):
+    guard.save(tmp_path / "people.guard")
+    again = of.RowGuard.load(tmp_path / "people.guard")
+    assert again(odd(20)).to_list() == guard(odd(20)).to_list()
+    assert again.table == guard.table
+    assert again.widths == guard.widths == {"features": 6}
+    assert isinstance(of.open_guard(tmp_path / "people.guard"), of.RowGuard)
+    assert kind_of(tmp_path / "people.guard") == "guard of rows"
+    with pytest.raises(of.FileFormatError, match="holds a guard of rows, not a guard"):
+        of.Guard.load(tmp_path / "people.guard")
+    with pytest.raises(of.InputError, match=r"\.guard"):
+        guard.save(tmp_path / "people.txt")
+    told = describe(tmp_path / "people.guard")
+    assert told["columns"] == "size (number), weight (number), town (text)"
+    assert told["detector"] == "Auto of KNN + SSD"
+
+
+def test_changed_files_are_refused(guard, tmp_path, monkeypatch):
+    monkeypatch.setattr("outfield.guard.row_files.VERSION", VERSION + 1)
+    guard.save(tmp_path / "later.guard")
+    monkeypatch.undo()
+    with pytest.raises(of.FileFormatError, match=r"version 2.*install a newer one"):
+        of.RowGuard.load(tmp_path / "later.guard")
+    content = bytearray((tmp_path / "later.guard").read_bytes())
+    content[-5] ^= 1
+    (tmp_path / "broken.guard").write_bytes(content)
+    with pytest.raises(of.FileFormatError):
+        of.RowGuard.load(tmp_path / "broken.guard")
+
+
+def test_features_alone_will_do(tmp_path):
+    train, new = make_set(n=300), make_set(n=50, seed=1)
+    plain = of.RowGuard.build(train.features.numpy(), detector="KNN", keep=0.9)
+    assert plain.table is None
+    assert plain.widths == {"features": train.features.shape[1]}
+    rows = new.features
+    assert plain(rows.numpy()).to_list() == plain(of.FeatureSet(rows)).to_list() == plain(rows).to_list()
+    with pytest.raises(of.InputError, match="looks at features, not at a DataFrame"):
+        plain(people(5, 0))
+    named = of.RowGuard.build(train, names=["a", "b", "c", "d"])
+    verdict = named(new)[0]
+    assert verdict.class_index == int(new.logits[0].argmax())
+    assert verdict.class_name == "abcd"[verdict.class_index]
+    assert set(named.widths) == {"logits", "features"}
+    named.save(tmp_path / "named.guard")
+    assert of.RowGuard.load(tmp_path / "named.guard").names == ("a", "b", "c", "d")
+
+
+def test_rows_without_labels_are_one_class():
+    train = make_set(n=300).features
+    made = of.RowGuard.build(train)
+    assert made.members == ("KNN", "SSD")
+    assert made.detector.members_[1].mixture_.state()["means"].shape[0] == 1
+
+
+def test_what_cannot_be_is_told():
+    frame = people(400, 0)
+    with pytest.raises(of.TooFewSamplesError, match="there are 60 rows, of which 59 would have to be held out"):
+        of.RowGuard.build(frame[:60], label="group")
+    with pytest.raises(of.TooFewSamplesError, match="there are 10 held-out rows; at least 59"):
+        of.RowGuard.build(frame[:100], frame[100:110], label="group")
+    with pytest.raises(of.InputError, match="held_out must be features, too"):
+        of.RowGuard.build(make_set(n=300), frame)
+    with pytest.raises(of.InputError, match="label are of tables"):
+        of.RowGuard.build(make_set(n=300), label="group")
+    with pytest.raises(of.InputError, match="keep"):
+        of.RowGuard.build(frame, keep=2)
+    ssd, knn = (of.RowGuard.build(frame, label="group", detector=name) for name in ("SSD", "KNN"))
+    with pytest.raises(of.InputError, match="threshold was chosen for"):
+        of.RowGuard(ssd.detector, knn.threshold)
+
+
+def test_the_command_line_builds_checks_and_shows(tmp_path):
+    people(400, 0).to_csv(tmp_path / "train.csv", index=False)
+    pd.concat([people(5, 1), odd(5)]).drop(columns="group").to_parquet(tmp_path / "new.parquet")
+    made = outfield("guard", "rows", tmp_path / "train.csv", "--label", "group", "-o", tmp_path / "my.guard")
+    assert made.returncode == 0, made.stderr
+    found = outfield("guard", "check", tmp_path / "my.guard", tmp_path / "new.parquet", tmp_path / "none.csv", "--json")
+    verdicts = json.loads(found.stdout)
+    assert [one["file"] for one in verdicts[:2]] == [f"{tmp_path / 'new.parquet'} row {i}" for i in (1, 2)]
+    assert sum(one["is_ood"] for one in verdicts[5:10]) >= 4
+    assert "none.csv" in verdicts[10]["error"]
+    assert "10 rows" in found.stderr
+    shown = outfield("guard", "show", tmp_path / "my.guard")
+    assert "a table of 3 columns" in shown.stdout
+
+
+def test_devices_are_where_they_are_asked_for(guard):
+    assert guard.detector.device == torch.device("cuda" if torch.cuda.is_available() else "cpu")
