@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import subprocess
@@ -11,17 +12,28 @@ import tempfile
 import threading
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import psutil
+import pyarrow
 import pytest
 import ray
+import ray.data
+import torch
+from pyarrow import parquet
 from tests.helpers.cluster import is_scoring, rows_of, scoring_processes, wait_for, write_guard, write_slow_images
 from tests.helpers.guards import labelled, write_folder
 from tests.helpers.program import outfield
+from tests.helpers.samples import make_set
 
-from outfield.cluster import engines
-from outfield.cluster.engines import ScoringActor, raised
+import outfield as of
+from outfield.cluster import bank
+from outfield.cluster.bank import Shard, ShardedBank
+from outfield.cluster.engines import ScoringActor
 from outfield.cluster.listing import listing
+from outfield.cluster.mixture import Gatherer, fit_mixture, merged, of_bytes
+from outfield.cluster.pool import raised
 from outfield.cluster.score import score
 from outfield.cluster.tries import Tries
 from outfield.errors import FileFormatError, InputError, StorageError
@@ -103,7 +115,7 @@ def test_errors_of_workers_are_ours(here, tmp_path, monkeypatch):
     told = worker({"part": [part.to_text() for part in listing("photos").parts(8)]})["error"]
     assert [bool(text) for text in told] == [False, False, False, True, False, False]
     with monkeypatch.context() as patch:
-        patch.setattr(engines, "_rows", lambda ray, work: [{"error": text} for text in told])
+        patch.setattr(ray.data.Dataset, "iter_rows", lambda self: ({"error": text} for text in told))
         with pytest.raises(FileFormatError, match=r"photos/left/broken.png is truncated"):
             score("my.guard", "photos", str(tmp_path / "out"), engine="ray", workers=1, on_error="fail")
     with pytest.raises(InputError, match=r"workers is 4, of 1 threads each, but the cluster has 3 cores; take 3"):
@@ -183,3 +195,136 @@ def test_there_is_no_cluster_at_an_address(here, tmp_path, monkeypatch):
         score("my.guard", "photos", str(tmp_path / "out"), engine="ray")
     with pytest.raises(InputError, match="address is ''"):
         score("my.guard", "photos", str(tmp_path / "out"), engine="ray", address="")
+
+
+def write_features(folder, rows=700, width=12, seed=0):
+    """Parquet files of features and labels, in rows of which some are equal."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 4, rows)
+    features = (rng.normal(size=(rows, width)).round(1) + 2 * labels[:, None]).astype(np.float32)
+    features[rows // 2 :][: rows // 4] = features[: rows // 4]
+    folder.mkdir()
+    for number, (some, classes) in enumerate(zip(np.array_split(features, 3), np.array_split(labels, 3), strict=True)):
+        table = pyarrow.table({"features": [*some], "label": classes})
+        parquet.write_table(table, folder / f"{number}.parquet", row_group_size=100)
+    return of.FeatureSet(features, labels=labels)
+
+
+def test_the_mixture_is_that_of_one_machine(tmp_path):
+    train = write_features(tmp_path / "train")
+    line = ["fit", "ssd", tmp_path / "train", "--engine", "ray", "--workers", 2, "-o", tmp_path / "ssd.safetensors"]
+    done = outfield(*line)
+    assert done.returncode == 0, done.stderr
+    assert "fitted SSD on 700 samples" in done.said
+    ours, whole = of.load(tmp_path / "ssd.safetensors"), of.SSD().fit(train)
+    for name in ("mean", "means", "eigenvalues", "log_weights"):
+        a, b = (getattr(one.mixture_.parameters_, name) for one in (ours, whole))
+        assert float((a - b).abs().max()) <= 1e-10 * float(b.abs().max())
+    a, b = (one.mixture_.parameters_ for one in (ours, whole))
+    a, b = (one.eigenvectors @ one.eigenvalues.diag() @ one.eigenvectors.T for one in (a, b))
+    assert float((a - b).abs().max()) <= 1e-10 * float(b.abs().max())
+    torch.testing.assert_close(ours.score(train), whole.score(train), rtol=1e-5, atol=1e-6)
+
+
+def test_shares_are_merged_in_their_order(tmp_path):
+    train = write_features(tmp_path / "train")
+    parts = listing(str(tmp_path / "train")).parts(50)
+    gather = Gatherer(of.SSD())
+    texts = ["\n".join(part.to_text() for part in parts[i : i + 4]) for i in range(0, len(parts), 4)]
+    found = gather({"number": np.arange(len(texts)), "parts": np.array(texts)})
+    assert found["number"] == [0, 1, 2, 3]
+    assert found["error"] == [""] * 4
+    statistics = merged([of_bytes(content) for content in found["statistics"]])
+    whole = of.SSD().statistics([train])
+    for name in ("classes", "counts", "means", "scatter"):
+        torch.testing.assert_close(getattr(statistics, name), getattr(whole, name), rtol=1e-11, atol=1e-9)
+    with pytest.raises(of.InputError, match="KNN is not a mixture"):
+        fit_mixture(of.KNN(), str(tmp_path / "train"))
+    with pytest.raises(of.InputError, match="floor"):
+        fit_mixture(of.SSD(floor=-1.0), str(tmp_path / "train"))
+    (tmp_path / "a.txt").write_text("a.png\n")
+    with pytest.raises(of.InputError, match=r"a.txt must be Parquet of features and labels"):
+        fit_mixture(of.SSD(), str(tmp_path / "a.txt"))
+    parquet.write_table(pyarrow.table({"features": [[0.0, 1.0]]}), tmp_path / "b.parquet")
+    (part,) = listing(str(tmp_path / "b.parquet")).parts()
+    (told,) = gather({"number": np.arange(1), "parts": np.array([part.to_text()])})["error"]
+    assert told.startswith("MissingFieldError: SSD.statistics needs labels")
+
+
+def test_a_bank_in_shares_scores_as_one_bank_to_the_bit(tmp_path):
+    train, test = write_features(tmp_path / "train"), write_features(tmp_path / "test", rows=120, seed=1)
+    knn = of.KNN(k=40).fit(train)
+    shared = ShardedBank.of_detector(ray, knn, 2)
+    assert torch.equal(shared.score(test), knn.score(test))
+    assert (shared.rows, shared.width, shared.k) == (700, 12, 40)
+    first = ray.get(shared.shards[0].__ray_call__.remote(lambda self: os.getpid()))
+    os.kill(first, signal.SIGKILL)
+    assert torch.equal(shared.score(test), knn.score(test))  # it was started again, with the rows that it had
+
+
+class Here:
+    """Shards in this process, which are asked as those of workers are."""
+
+    def __init__(self, *given):
+        self.shard = Shard(*map(self.had, given))
+
+    @staticmethod
+    def had(value):
+        return ray.get(value) if isinstance(value, ray.ObjectRef) else value
+
+    def __getattr__(self, name):
+        method = getattr(self.shard, name)
+        return SimpleNamespace(remote=lambda *given: method(*map(self.had, given)))
+
+
+@pytest.fixture
+def shards_here(monkeypatch):
+    monkeypatch.setattr(bank, "_worker", lambda ray: SimpleNamespace(remote=Here))
+    monkeypatch.setattr(ShardedBank, "_answers", lambda self, waiting: waiting)
+
+
+def test_a_bank_is_read_in_shares_and_a_detector_is_shared_out(shards_here, tmp_path, monkeypatch):
+    train, test = write_features(tmp_path / "train"), write_features(tmp_path / "test", rows=120, seed=1)
+    knn = of.KNN(k=40).fit(train)
+    monkeypatch.setattr(bank, "ROWS", 17)  # more questions than are asked at a time
+    for workers in (1, 2, 3, None):
+        read = ShardedBank.of_source(ray, str(tmp_path / "train"), 40, workers=workers)
+        assert len(read.shards) == (workers or 3)
+        assert torch.equal(read.score(test), knn.score(test))
+    knn.save(tmp_path / "knn.safetensors")
+    line = ["score", tmp_path / "knn.safetensors", tmp_path / "test" / "0.parquet", "--out", tmp_path / "scores.npz"]
+    done = outfield(*line, "--engine", "ray")
+    assert done.returncode == 0, done.stderr
+    assert np.array_equal(np.load(tmp_path / "scores.npz")["score"], knn.score(test).numpy()[:40])
+
+
+def test_banks_that_cannot_be(shards_here, tmp_path):
+    train = of.FeatureSet(write_features(tmp_path / "train", rows=20).features)
+    assert torch.equal(
+        ShardedBank.of_source(ray, str(tmp_path / "train"), 20).score(train), of.KNN(k=20).fit(train).score(train)
+    )
+    with pytest.raises(of.TooFewSamplesError, match="k is 21 but there are only 20"):
+        ShardedBank.of_source(ray, str(tmp_path / "train"), 21)
+    with pytest.raises(of.InputError, match="k is 0"):
+        ShardedBank.of_source(ray, str(tmp_path / "train"), 0)
+    with pytest.raises(of.InputError, match="detector"):
+        ShardedBank.of_detector(ray, of.SSD())
+    with pytest.raises(of.InputError, match='index="exact"'):
+        ShardedBank.of_detector(ray, of.KNN(k=2, index="ivf").fit(train))
+    with pytest.raises(of.NotFittedError):
+        ShardedBank.of_detector(ray, of.KNN())
+    with pytest.raises(of.InputError, match="rows have 2 columns, but those of the bank 12"):
+        ShardedBank.of_source(ray, str(tmp_path / "train"), 1).score(of.FeatureSet(np.ones((3, 2))))
+    parquet.write_table(pyarrow.table({"features": [[0.0, 1.0]]}), tmp_path / "train" / "z.parquet")
+    with pytest.raises(of.InputError, match="rows of 2 and of 12 numbers"):
+        ShardedBank.of_source(ray, str(tmp_path / "train"), 1, workers=3)
+    parquet.write_table(pyarrow.table({"features": [[0.0, math.nan]]}), tmp_path / "train" / "z.parquet")
+    with pytest.raises(of.InputError, match=r"z.parquet, rows 0 to 1: "):
+        ShardedBank.of_source(ray, str(tmp_path / "train" / "z.parquet"), 1)
+    (tmp_path / "a.txt").write_text("a.png\n")
+    with pytest.raises(of.InputError, match=r"a.txt must be Parquet of features"):
+        ShardedBank.of_source(ray, str(tmp_path / "a.txt"), 1)
+    of.SSD().fit(make_set()).save(tmp_path / "ssd.safetensors")
+    done = outfield("score", tmp_path / "ssd.safetensors", tmp_path / "train" / "0.parquet", "--engine", "ray")
+    assert done.returncode == 2
+    assert "SSD is scored by this process" in done.said

@@ -99,3 +99,53 @@ class TestPartialFit:
         of.DETECTORS[name]().fit(make_set()).save(tmp_path / "d.safetensors")
         with pytest.raises(of.InputError, match="holds no statistics"):
             of.load(tmp_path / "d.safetensors").partial_fit(make_set())
+
+
+@pytest.mark.parametrize("name", ["SSD", "GaussianMixture"])
+class TestStatistics:
+    def test_shares_are_the_whole_to_1e_10(self, name):
+        train, test = uneven(by=3.0), uneven(by=3.0, seed=1)
+        shares = [train[:100], train[100:430], train[430:]]  # the last has rows of two classes only
+        ours = of.DETECTORS[name]()
+        found = [ours.statistics([shares[0]]), ours.statistics(iter(shares[1:]))]
+        assert not ours._fitted
+        ours.fit_statistics(found[1].merge(found[0]))
+        whole = of.DETECTORS[name]().fit(train)
+        for field in ("mean", "means", "log_weights", "eigenvalues"):
+            a, b = getattr(ours.mixture_.parameters_, field), getattr(whole.mixture_.parameters_, field)
+            torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(ours.score(test), whole.score(test), rtol=1e-5, atol=1e-6)
+
+    def test_settings_count(self, name):
+        train = of.FeatureSet(uneven().features, labels=uneven().labels, stage2=uneven(d=4).features)
+        for settings in ({"on": "stage2"}, {"ridge": 0.5}, {"floor": 0.5}):
+            cls = of.DETECTORS[name]
+            ours, whole = cls(**settings), cls(**settings).fit(train)
+            assert torch.allclose(
+                ours.fit_statistics(ours.statistics([train])).score(train), whole.score(train), rtol=1e-5
+            )
+
+    def test_it_is_saved_and_goes_on(self, name, tmp_path):
+        train, test = uneven(), uneven(seed=1)
+        ours = of.DETECTORS[name]()
+        before = ours.fit(test).fingerprint()
+        ours.fit_statistics(ours.statistics([train]))
+        assert ours.fingerprint() != before
+        ours.save(tmp_path / "d.safetensors")
+        assert torch.equal(of.load(tmp_path / "d.safetensors").score(test), ours.score(test))
+        both = of.DETECTORS[name]().fit(of.FeatureSet.join([train, test]))
+        torch.testing.assert_close(ours.partial_fit(test).score(test), both.score(test), rtol=1e-4, atol=1e-5)
+
+    def test_what_cannot_be_is_refused(self, name):
+        ours = of.DETECTORS[name]()
+        with pytest.raises(of.MissingFieldError, match="statistics needs labels"):
+            ours.statistics([of.FeatureSet(uneven().features)])
+        with pytest.raises(of.InputError, match=r"statistics takes an outfield.FeatureSet"):
+            ours.statistics([uneven().features])
+        with pytest.raises(of.InputError, match="no pieces"):
+            ours.statistics([])
+        with pytest.raises(of.InputError, match=r"statistics .*must be an outfield.ClassStatistics"):
+            ours.fit_statistics(uneven())
+        for call in (lambda d: d.statistics([uneven()]), lambda d: d.fit_statistics(ours.statistics([uneven()]))):
+            with pytest.raises(of.InputError, match="floor"):
+                call(of.DETECTORS[name](floor=-1.0))

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import logging
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from outfield import errors
 from outfield.cluster.connection import connected, workers_of
 from outfield.cluster.parts import Part
 from outfield.cluster.places import Place
+from outfield.cluster.pool import mapped, told
 from outfield.cluster.scoring import Scorer
 from outfield.cluster.tries import MOST, Tries
 from outfield.energy.priors.workers import limited_worker
 from outfield.errors import InputError, OutfieldError, StorageError
 from outfield.extras import library
 from outfield.guard.guard import Guard
-
-BLOCKS = 4096
-"""Ray Data hands parts out in at most so many pieces."""
 
 Done = Callable[[int], None]
 """Called with the number of parts that are done."""
@@ -41,7 +36,7 @@ def score_here(guard: Guard, parts: Sequence[Part], out: Place, threads: int, on
 
 
 class ScoringActor:
-    """What a worker of Ray Data holds: the guard, read from its bytes once.
+    """What a worker holds: the guard, read from its bytes once.
 
     Args:
         content: a reference to the guard's file in the cluster's memory.
@@ -62,15 +57,15 @@ class ScoringActor:
         self.ray, self.tries, self.out = ray, tries, Place.of(out)
 
     def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, list[str]]:
-        """Write the results of parts; an error that is meant for people comes back as text."""
-        told = []
+        """Write the results of parts."""
+        errors = []
         for text in batch["part"]:
             try:
                 self._write(Part.of_text(str(text)))
-                told.append("")
+                errors.append("")
             except OutfieldError as error:
-                told.append(f"{type(error).__name__}: {error}")
-        return {"error": told}
+                errors.append(told(error))
+        return {"error": errors}
 
     def _write(self, part: Part) -> None:
         if self.ray.get(self.tries.begin.remote(part.number)) > MOST:
@@ -94,50 +89,19 @@ def score_on_ray(
     address: str,
     done: Done,
 ) -> None:
-    """Score parts with Ray Data, on workers that hold the guard.
-
-    A worker that dies is started again by Ray, as often as it takes, and so is its part, :data:`MOST` times.
+    """Score parts on workers that hold the guard. A part whose workers die is begun :data:`MOST` times.
 
     Raises:
         OutfieldError: what a worker raised; or workers died at the same part again and again.
     """
     with connected(address, None if workers is None else workers * threads, len(content)) as ray:
-        count = workers_of(ray, workers, threads)
-        gpus = _gpus(ray, device)
-        data = library("ray.data", extra="ray")
+        count, gpus = workers_of(ray, workers, threads), _gpus(ray, device)
         tries = ray.remote(num_cpus=0)(Tries).remote()
-        with _quiet(data):
-            work = data.from_items(
-                [{"part": one.to_text()} for one in parts], override_num_blocks=min(len(parts), BLOCKS)
-            )
-            work = work.map_batches(
-                ScoringActor,
-                batch_size=1,
-                compute=data.ActorPoolStrategy(size=count, max_tasks_in_flight_per_actor=1),
-                fn_constructor_args=(
-                    ray.put(content),
-                    tries,
-                    out.address,
-                    threads,
-                    on_error,
-                    "cuda" if gpus else "cpu",
-                ),
-                num_cpus=threads,
-                num_gpus=gpus,
-            )
-            for number, row in enumerate(_rows(ray, work)):
-                if row["error"]:
-                    raise raised(row["error"])
-                done(number + 1)
-
-
-def _rows(ray: Any, work: Any) -> Iterator[Any]:
-    try:
-        yield from work.iter_rows()
-    except ray.exceptions.RayError as error:
-        raise StorageError(
-            f"workers died or failed: {error!s:.500}; what they wrote is kept: run the same command again to go on"
-        ) from error
+        given = (ray.put(content), tries, out.address, threads, on_error, "cuda" if gpus else "cpu")
+        items = [{"part": part.to_text()} for part in parts]
+        rows = mapped(ray, ScoringActor, given, items, workers=count, cpus=threads, gpus=gpus)
+        for number, _ in enumerate(rows):
+            done(number + 1)
 
 
 def _gpus(ray: Any, device: str) -> int:
@@ -148,32 +112,6 @@ def _gpus(ray: Any, device: str) -> int:
     if device == "cuda" and not there:
         raise InputError("device is 'cuda', but the cluster has no GPU; use cpu or auto")
     return int(there and device != "cpu")
-
-
-@contextmanager
-def _quiet(data: Any) -> Iterator[None]:
-    """Ray Data without its own lines of progress; ours tells how far the work is."""
-    context = data.DataContext.get_current()
-    names = ("enable_progress_bars", "enable_auto_log_stats")
-    before = {name: getattr(context, name) for name in names}
-    logger = logging.getLogger("ray.data")
-    level = logger.level
-    for name in names:
-        setattr(context, name, False)
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
-        for name, value in before.items():
-            setattr(context, name, value)
-
-
-def raised(text: str) -> OutfieldError:
-    """The error that a worker told as ``KIND: message``."""
-    kind, _, message = text.partition(": ")
-    found = getattr(errors, kind, StorageError)
-    return found(message) if issubclass(found, OutfieldError) else StorageError(message)
 
 
 def counted(parts: Sequence[Part], check: Callable[[Part], Any]) -> Iterator[Any]:

@@ -141,8 +141,8 @@ def feature_rows(place: Place, start: int, stop: int, fields: Sequence[str] | No
                 del found[name]
         return [column for columns in found.values() for column in columns]
 
-    table = _table(place, start, stop, chosen).combine_chunks()
+    (rows,) = _table(place, start, stop, chosen).combine_chunks().to_batches()
     try:
-        return FeatureSet(**values_of(path, table, found))
+        return FeatureSet(**values_of(path, rows, found))
     except OutfieldError as error:
         raise type(error)(f"{place.shown}, rows {start:,} to {stop:,}: {error}") from error

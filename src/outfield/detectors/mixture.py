@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
@@ -11,12 +11,14 @@ import torch
 from torch import Tensor
 
 from outfield.detectors.base import Batch, Detector
+from outfield.detectors.data import accept
 from outfield.detectors.registry import register
 from outfield.detectors.state import take
 from outfield.energy.priors.mixture import MixturePrior
 from outfield.energy.priors.moments import ClassStatistics, piece_rows, workers_for
 from outfield.energy.projection import normalise
 from outfield.features.set import FeatureSource
+from outfield.modes import own_modes, products
 from outfield.progress import Advance, bar
 
 
@@ -54,6 +56,44 @@ class MixtureDetector(Detector):
             self._check_about(batch)
             self.mixture_ = copy.copy(self.mixture_) if self._fitted else MixturePrior(self.floor, self.ridge)
             self._learn(data)
+        return self
+
+    def statistics(self, parts: Iterable[FeatureSource]) -> ClassStatistics:
+        """What a fit needs to know of data, in one pass over parts of it; nothing is learned yet.
+
+        Statistics of different parts merge (:meth:`outfield.ClassStatistics.merge`), wherever they were gathered, and
+        :meth:`fit_statistics` learns from them what ``fit`` would learn from all of the data, up to rounding.
+
+        Args:
+            parts: at least one, each read once and then let go.
+
+        Raises:
+            InputError: there is no part, or a setting or row that cannot be.
+            MissingFieldError: a part lacks labels, or the field that ``on`` names.
+        """
+        self.check_settings()
+
+        def pieces() -> Iterator[tuple[Tensor, Tensor]]:
+            for part in parts:
+                accept(type(self).__name__, part, (self.on, *self.needs_to_fit), "statistics")
+                data = part.on(self.on)
+                size = piece_rows(data.shapes["features"][1], self.device)
+                for piece in data.batches(size, ("features", "labels")):
+                    yield piece["features"], piece["labels"]
+
+        with own_modes(self.device), products(self.device):
+            return ClassStatistics.over(pieces(), prepare=lambda z: normalise(z.to(self.device)))
+
+    def fit_statistics(self, statistics: ClassStatistics) -> Self:
+        """Learn from what :meth:`statistics` gathered; returns self.
+
+        Raises:
+            InputError: they are something else, or a setting that cannot be.
+        """
+        self.check_settings()
+        self.mixture_ = MixturePrior(self.floor, self.ridge).merge(statistics)
+        self._width, self._about = statistics.means.shape[1], {}
+        self._fitted, self._fingerprint = True, None
         return self
 
     def _fit(self, train: FeatureSource) -> None:

@@ -75,6 +75,41 @@ class Neighbours:
             squares[some] = self._by_differences(z[some], k)
         return squares.sqrt().float()
 
+    def smallest_squares(self, z: Tensor, k: int) -> Tensor:
+        """The k smallest ‖z − b‖² of each point z (N, D), or as many as there are rows → (N, min(k, M)), ascending, float64.
+
+        Each is taken from its difference: where rows are shared out, the k smallest of all shares' are those of all rows.
+
+        Args:
+            z: points, float32, on the device of the rows.
+            k: at least 1.
+        """
+        k = min(k, len(self.rows))
+        rounded = rounded_products(z.device) and not self.faiss  # then E says nothing of float32
+        squares = torch.empty(len(z), k, dtype=torch.float64, device=z.device)
+        left = torch.arange(len(z), device=z.device)
+        for dtype in [torch.float64] if rounded else [torch.float32, torch.float64]:
+            unsure = [left[:0]]
+            for some in _parts(left, self._at_once(dtype)):
+                squares[some], sure = self._smallest(z[some], k, dtype)
+                unsure.append(some[~sure])
+            left = torch.cat(unsure)
+        for some in _parts(left, 1):
+            every = self.squares(z[some], some.new_zeros(len(self.rows)), torch.arange(len(self.rows), device=z.device))
+            squares[some] = every.sort().values[None, :k]
+        return squares
+
+    def _smallest(self, z: Tensor, k: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """The k smallest squares (N, k), of rows found by a product in ``dtype``, and whether they certainly are (N,)."""
+        centred = self.centred(z, dtype)
+        count = min(k + SPARE, len(self.rows))
+        values, index = self._candidates(centred, count)
+        points = torch.arange(len(z), device=z.device).repeat_interleave(count)
+        squares = self.squares(z, points, index.reshape(-1)).reshape(len(z), count)
+        below = values[:, -1].double() - values[:, k - 1].double()
+        sure = (below < -2 * self.error(centred, dtype)[:, 0]) | (count == len(self.rows))
+        return squares.sort(1).values[:, :k], sure
+
     def _at_once(self, dtype: torch.dtype) -> int:
         """Points for which there is room in a table of closenesses, which faiss does not hold."""
         if self._by_faiss(dtype):
@@ -102,8 +137,7 @@ class Neighbours:
         """‖z − b_(k)‖² (N,), float64, by a product in ``dtype``, and whether it is certainly that (N,)."""
         centred = self.centred(z, dtype)
         count = min(k + SPARE, len(self.rows))
-        indexed = self._by_faiss(dtype) and self.rows.numel() <= INDEX_NUMBERS
-        values, index = (self._closest_by_index if indexed else self._closest)(centred, count)
+        values, index = self._candidates(centred, count)
         error = self.error(centred, dtype)
         above = values.double() - values[:, k - 1 : k].double()
         near = above.abs() <= 2 * error
@@ -116,8 +150,13 @@ class Neighbours:
         all_seen = count == len(self.rows) or above[:, -1:] < -2 * error
         return found[:, 0], (all_seen | (found == 0) | (8 * error <= 2**-26 * found))[:, 0]
 
-    def _closest(self, z: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    def _candidates(self, z: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """The ``count`` largest closenesses of centred points z (N, D), descending, and their rows, both (N, count)."""
+        indexed = self._by_faiss(z.dtype) and self.rows.numel() <= INDEX_NUMBERS
+        return (self._closest_by_index if indexed else self._closest)(z, count)
+
+    def _closest(self, z: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """The same by products with some rows at a time."""
         best = z.new_empty(len(z), 0)
         found = torch.empty(len(z), 0, dtype=torch.int64, device=z.device)
         for start in range(0, len(self.rows), self.bank_rows):
@@ -133,7 +172,7 @@ class Neighbours:
         return best, found
 
     def _closest_by_index(self, z: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        """The same by an index that faiss keeps."""
+        """The same by an index of all rows that faiss keeps."""
         values, index = self._index.search(_with_ones(z), count)
         return torch.from_numpy(values), torch.from_numpy(index)
 

@@ -12,6 +12,7 @@ import typer
 
 from outfield.cli.app import Device, command
 from outfield.cli.choosing import Far, Near, named_sets, opened, set_files
+from outfield.cli.engines import LOCAL, Address, Engine, Workers, on_ray
 from outfield.cli.interrupts import going_on_from
 from outfield.cli.messages import log
 from outfield.cli.places import Input, Output, check_places, for_seed
@@ -37,6 +38,7 @@ CALIBRATED = (AUTO, "Fused")
     "outfield fit EnergyCorrected train.safetensors -o ours.safetensors --seed 1 --set training.epochs=10 --checkpoint "
     "fit.safetensors --held-out val.npz --threshold-out threshold.safetensors",
     "outfield fit EnergyCorrected train.npz -o 'ours-{seed}.safetensors' --seeds 4",
+    "outfield fit SSD s3://bucket/train --engine ray --address auto --out ssd.safetensors",
 )
 def fit(
     detector: Annotated[
@@ -70,14 +72,17 @@ def fit(
     far: Far = None,
     keep: Annotated[float, typer.Option(help="Share of ID samples that the threshold keeps.")] = 0.95,
     threshold_out: Annotated[Path | None, typer.Option(help="Where the threshold goes (.safetensors).")] = None,
+    engine: Engine = LOCAL,
+    workers: Workers = None,
+    address: Address = LOCAL,
     device: Device = "auto",
 ) -> None:
-    """Fit a detector on ID training data and save it."""
+    """Fit a detector on ID training data and save it. With --engine ray, SSD and GaussianMixture learn from Parquet in shares."""
     from outfield.detectors.summed import Summed
     from outfield.features.stream import open_or_read
     from outfield.scores.threshold import Threshold, check_keep
 
-    detector = AUTO if detector == AUTO.lower() else detector
+    detector = _spelled(detector)
     if detector not in CALIBRATED and (held_out is None) != (threshold_out is None):
         raise InputError("--held-out and --threshold-out go together: one names the data, the other the file to write")
     check_keep(keep)
@@ -92,18 +97,22 @@ def fit(
     numbers = None if seeds is None else range(getattr(model, "seed", 0), getattr(model, "seed", 0) + seeds)
     others = [place for option, sets in stand_ins.items() for place in set_files(option, sets)]
     _check_places(train, held_out, others, output, threshold_out, checkpoint, numbers)
-    data = open_or_read(train)
+    shared = on_ray(engine, workers)
+    data = None if shared else open_or_read(train)
     held_out_data = None if held_out is None else open_or_read(held_out)
     fitted: list[Detector]
-    if detector == AUTO:
+    if data is None:
+        fitted, rows = [model], _in_shares(model, train, workers, address)
+    elif detector == AUTO:
         fitted = [_chosen(model.to(device), data, held_out_data, stand_ins)]  # type: ignore[arg-type]  # an Auto
     else:
         fitted = _fitted(model.to(device), data, held_out_data, numbers, checkpoint)
+    rows = rows if data is None else len(data)
     for one in fitted:
         number = getattr(one, "seed", 0)
         place = for_seed(output, number)
         one.save(place)
-        log.info("fitted %s on %s samples → %s", detector, f"{len(data):,}", place)
+        log.info("fitted %s on %s samples → %s", detector, f"{rows:,}", place)
         if threshold_out is not None:
             if isinstance(one, Summed):
                 threshold = one.threshold(keep)
@@ -112,6 +121,20 @@ def fit(
             threshold_place = for_seed(threshold_out, number)
             threshold.save(threshold_place)
             log.info("%s → %s", threshold, threshold_place)
+
+
+def _spelled(name: str) -> str:
+    """The name of a detector, however its letters are written."""
+    from outfield.detectors import DETECTORS
+
+    return name if name in DETECTORS else next((one for one in DETECTORS if one.lower() == name.lower()), name)
+
+
+def _in_shares(model: Detector, train: str, workers: int | None, address: str) -> int:
+    """Fit with the workers of a Ray cluster; how many rows there were."""
+    from outfield.cluster.mixture import fit_mixture
+
+    return fit_mixture(model, train, workers=workers, address=address)  # type: ignore[arg-type]  # it looks
 
 
 def _refuse_with_auto(options: dict[str, object]) -> None:

@@ -4,29 +4,25 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from outfield.cli.app import Device, command
+from outfield.cli.engines import LOCAL, Address, Engine, Workers, on_ray
 from outfield.cli.messages import log
 from outfield.cli.places import Input, Output, check_places
 from outfield.cli.sources import FEATURES, feature_file
 from outfield.errors import InputError
 from outfield.extras import check_installed
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from outfield.detectors import Detector
+    from outfield.features.set import FeatureSource
+
 GUARD = ".guard"
-LOCAL, RAY = "local", "ray"
-Engine = Annotated[
-    str, typer.Option(help="local: this process. ray: the workers of a Ray cluster.", metavar="local|ray")
-]
-Workers = Annotated[int | None, typer.Option(min=1, help="Workers on Ray; as many as there are cores for, if absent.")]
-Address = Annotated[
-    str,
-    typer.Option(
-        help="The Ray cluster: local starts one here, auto finds one that runs.", metavar="auto|local|HOST:PORT"
-    ),
-]
 
 
 @command(
@@ -74,11 +70,16 @@ def score(
             raise InputError("a guard has its own threshold, and its verdicts go to a folder: name that with --out")
         _with_guard(detector, data, output, engine, workers, address, threads, part_rows, on_error, device)
         return
-    if engine != LOCAL or workers is not None or part_rows is not None:
-        raise InputError(
-            f"--engine, --workers and --part-rows are for guards ({GUARD}); {detector} is scored by this process"
-        )
-    _with_detector(detector, data, None if output is None else Path(output), threshold, device)
+    if part_rows is not None:
+        raise InputError(f"--part-rows is for guards ({GUARD}); the scores of a detector are one file")
+    _with_detector(
+        detector,
+        data,
+        None if output is None else Path(output),
+        threshold,
+        device,
+        (workers, address) if on_ray(engine, workers) else None,
+    )
 
 
 def _with_guard(
@@ -93,7 +94,8 @@ def _with_guard(
     on_error: str,
     device: str,
 ) -> None:
-    check_installed("ray", "fsspec", "pyarrow", *(["ray"] if engine == RAY else []))
+    on_ray(engine, workers)
+    check_installed("ray", "fsspec", "pyarrow")
     from outfield.cluster.score import score as scored
 
     done = scored(
@@ -114,7 +116,14 @@ def _with_guard(
     log.info("%s → %s", counts, output)
 
 
-def _with_detector(detector: Path, data: str, output: Path | None, threshold: Path | None, device: str) -> None:
+def _with_detector(
+    detector: Path,
+    data: str,
+    output: Path | None,
+    threshold: Path | None,
+    device: str,
+    cluster: tuple[int | None, str] | None,
+) -> None:
     inputs = [Input("the detector", detector), *feature_file("the data", data)]
     if threshold is not None:
         inputs.append(Input("the threshold", threshold))
@@ -133,7 +142,7 @@ def _with_detector(detector: Path, data: str, output: Path | None, threshold: Pa
     if rule is not None and rule.source not in (None, model.fingerprint()):
         raise InputError(f"{threshold} was chosen for {rule.source}, but {detector} is {model.fingerprint()}")
     rows = open_or_read(data)
-    scores = model.score(rows)
+    scores = model.score(rows) if cluster is None else _in_shares(model, rows, *cluster)
     columns = {**named_columns(rows.names), "score": scores.numpy()}
     if rule is not None:
         columns |= {"is_ood": rule.is_ood(scores).numpy(), "p_value": rule.p_value(scores).numpy()}
@@ -143,3 +152,14 @@ def _with_detector(detector: Path, data: str, output: Path | None, threshold: Pa
     write_columns(output, columns)
     refused = f", {int(columns['is_ood'].sum()):,} of them OOD" if "is_ood" in columns else ""
     log.info("scored %s samples%s → %s", f"{len(scores):,}", refused, output)
+
+
+def _in_shares(model: Detector, rows: FeatureSource, workers: int | None, address: str) -> Tensor:
+    from outfield.cluster.bank import ShardedBank
+    from outfield.cluster.connection import connected
+    from outfield.detectors.knn import KNN
+
+    if not isinstance(model, KNN):
+        raise InputError(f"--engine ray shares out the bank of KNN; {type(model).__name__} is scored by this process")
+    with connected(address, workers) as ray:
+        return ShardedBank.of_detector(ray, model, workers).score(rows)
