@@ -391,16 +391,8 @@ class TestOnnx:
         assert "--mean, --std" in refused.said
 
 
-@pytest.mark.parametrize("ending", [".pt2", ".ep"])
-def test_exported_programs_would_have_to_be_unpickled(tmp_path, ending):
-    path = tmp_path / f"net{ending}"
-    torch.export.save(torch.export.export(seeded(Plain).eval(), (torch.rand(2, 3, 16, 16),)), path)
-    with pytest.raises(of.FileFormatError, match=r"would have to be unpickled, as torch\.export\.load does"):
-        of.Backbone.open(str(path))
-
-
 def test_unknown_words_are_told_what_is_known():
-    with pytest.raises(of.UnknownNameError, match=r"hf:FOLDER, or FILE\.onnx"):
+    with pytest.raises(of.UnknownNameError, match=r"hf:FOLDER, FILE\.onnx or FILE\.pt2"):
         of.Backbone.open("something")
 
 

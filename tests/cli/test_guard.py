@@ -164,7 +164,7 @@ def test_lines_that_nobody_reads_end_it_where_no_file_is_to_be_written(folder):
 
 def test_the_help_of_build_names_every_kind_of_network():
     said = " ".join(outfield("guard", "build", "--help").stdout.replace("│", " ").split())
-    for kind in ("outfield train", "timm:NAME", "torchvision:NAME", "hf:FOLDER", "FILE.onnx"):
+    for kind in ("outfield train", "timm:NAME", "torchvision:NAME", "hf:FOLDER", "FILE.onnx", "FILE.pt2"):
         assert kind in said
 
 

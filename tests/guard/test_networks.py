@@ -1,4 +1,4 @@
-"""Guards of networks that are no modules of ours: a folder of transformers, an ONNX file; saved, loaded, the same verdicts."""
+"""Guards of networks that are no modules of ours, of transformers, ONNX and torch.export: saved, loaded, the same verdicts."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 import transformers
 from tests.helpers.guards import labelled
 from tests.helpers.networks import Plain, seeded
+from torch import nn
 
 import outfield as of
 
@@ -37,7 +38,17 @@ def in_a_file(place):
     return of.Backbone.open(f"{place}.onnx", device="cpu", mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
 
 
-@pytest.mark.parametrize("make", [in_a_folder, in_a_file])
+def in_an_exported_program(place):
+    free = ({0: torch.export.Dim("N", min=1, max=2**30)},)
+    body = (nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    network = nn.Sequential(*body, nn.Linear(8, 4))
+    torch.export.save(
+        torch.export.export(network.eval(), (torch.rand(2, 3, 16, 16),), dynamic_shapes=free), f"{place}.pt2"
+    )
+    return of.Backbone.open(f"{place}.pt2", device="cpu", mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
+
+
+@pytest.mark.parametrize("make", [in_a_folder, in_a_file, in_an_exported_program])
 def test_saved_and_loaded(make, tmp_path):
     torch.manual_seed(0)
     backbone = make(tmp_path / "net")
@@ -49,3 +60,19 @@ def test_saved_and_loaded(make, tmp_path):
     assert np.array_equal(one.is_ood, other.is_ood)
     assert np.allclose([v.score for v in one], [v.score for v in other])
     assert again.backbone.preprocessing == backbone.preprocessing
+
+
+def test_a_guard_of_an_exported_program_is_exported_itself(tmp_path):
+    """Its steps can be traced again, unlike those of an ONNX file."""
+    from outfield.adapters.onnx import to_onnx
+    from outfield.adapters.pt2 import to_pt2
+
+    torch.manual_seed(0)
+    backbone = in_an_exported_program(tmp_path / "net")
+    guard = of.Guard.build(backbone, labelled(160, 0), labelled(120, 1), detector="SSD", device="cpu", half=True)
+    guard.save(tmp_path / "my.guard")
+    again = of.Guard.load(tmp_path / "my.guard", device="cpu")
+    assert to_pt2(again, tmp_path / "guard.pt2").apart <= 1e-4
+    assert to_onnx(again, tmp_path / "guard.onnx").apart <= 1e-4
+    with pytest.raises(of.InputError, match="gives 4 outputs"):
+        of.Backbone.open(str(tmp_path / "guard.pt2"), device="cpu", mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))

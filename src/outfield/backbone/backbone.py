@@ -34,11 +34,12 @@ from outfield.backbone.weights import (
     from_library,
     from_onnx,
     from_our_file,
+    from_pt2,
     from_weights,
 )
 from outfield.config import require, require_choice, require_number
 from outfield.devices import resolve_device
-from outfield.errors import FileFormatError, InputError, MissingFieldError, OutfieldWarning, UnknownNameError
+from outfield.errors import InputError, MissingFieldError, OutfieldWarning, UnknownNameError
 from outfield.features.about import NETWORK, network_text
 from outfield.features.set import FeatureSet
 from outfield.files import atomic, storage
@@ -49,7 +50,7 @@ from outfield.progress import bar
 __all__ = ["Backbone", "Odin", "accuracy"]
 
 EXPORTED = (".pt2", ".ep")
-"""Endings of files of torch.export: example inputs and some weights are pickles, which torch reads with all their code."""
+"""Endings of files of torch.export."""
 OUTPUTS = ("logits", "odin_logits")
 """Fields that are what the last layer gives."""
 ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
@@ -199,9 +200,10 @@ class Backbone:
         Args:
             spec: ``FILE.safetensors`` that ``outfield train`` wrote; ``timm:NAME`` or ``torchvision:NAME`` with the library's
                 weights; ``timm:NAME@FILE.safetensors`` or ``torchvision:NAME@FILE.safetensors`` with others; ``hf:FOLDER`` for an
-                image classifier that transformers wrote (extra ``hf``); ``FILE.onnx`` (extra ``onnx``; without gradients).
+                image classifier that transformers wrote (extra ``hf``); ``FILE.onnx`` (extra ``onnx``; without gradients);
+                ``FILE.pt2``, which ``torch.export.save`` wrote.
             device: where to run; "auto" for a GPU where there is one. ONNX runs on the CPU.
-            settings: others of :meth:`named`; of ``hf:`` and ``.onnx`` the preprocessing and the head.
+            settings: others of :meth:`named`; of ``hf:``, ``.onnx`` and ``.pt2`` the preprocessing and the head.
 
         Raises:
             UnknownNameError: it is none of these.
@@ -211,13 +213,9 @@ class Backbone:
         if spec.startswith("hf:"):
             return cls._adapted(from_hugging_face(spec.removeprefix("hf:")), device, settings)
         if spec.lower().endswith(".onnx"):
-            return cls._of_onnx(spec, device, settings)
+            return cls._of_graph(spec, from_onnx(spec), device, settings)
         if spec.lower().endswith(EXPORTED):
-            raise FileFormatError(
-                f"{spec} would have to be unpickled, as torch.export.load does, which can run any code; export it to ONNX "
-                "(torch.onnx.export) and open that, or load it where you trust it and give the module in Python: "
-                "Backbone(torch.export.load(...).module(), head=..., preprocessing=...)"
-            )
+            return cls._of_graph(spec, from_pt2(spec), device, settings)
         if spec.partition(":")[0] in LIBRARIES:
             architecture, at, path = spec.partition("@")
             if at and not path:
@@ -227,7 +225,7 @@ class Backbone:
         if not spec.endswith((".safetensors", *PICKLES)) and not os.path.isfile(spec):
             raise UnknownNameError(
                 f"{spec!r} is no backbone; write FILE.safetensors, timm:NAME, timm:NAME@FILE.safetensors, the same with "
-                "torchvision:, hf:FOLDER, or FILE.onnx"
+                "torchvision:, hf:FOLDER, FILE.onnx or FILE.pt2"
             )
         if settings:
             raise InputError(f"{spec} carries its settings with it; {', '.join(settings)} cannot be given")
@@ -244,8 +242,15 @@ class Backbone:
         return cls._of(trained._replace(expects=expects), resolve_device(device), head=head)
 
     @classmethod
-    def _of_onnx(cls, spec: str, device: str | torch.device, settings: dict[str, Any]) -> Self:
-        trained, size, channels = from_onnx(spec)
+    def _of_graph(
+        cls,
+        spec: str,
+        found: tuple[Trained, tuple[int, int] | None, int],
+        device: str | torch.device,
+        settings: dict[str, Any],
+    ) -> Self:
+        """A network of a file that holds its graph, the size and the channels of its images."""
+        trained, size, channels = found
         if size is not None and not any(settings.get(name) for name in ("size", "crop", "preprocessing")):
             settings = {**settings, "size": size}
         made = cls._adapted(trained, device, settings)

@@ -123,9 +123,22 @@ def _from_onnx(settings: Mapping[str, Any], state: Mapping[str, Tensor], source:
     return onnx_network.build(settings, state, source)
 
 
+def _from_pt2(settings: Mapping[str, Any], state: Mapping[str, Tensor], source: str) -> nn.Module:
+    from outfield.backbone import pt2_network
+
+    return pt2_network.build(settings, state, source)
+
+
+def _pt2_state(network: nn.Module) -> State:
+    from outfield.backbone import pt2_network
+
+    return pt2_network.kept(state_of(network))
+
+
 KINDS: dict[str, Kind] = {
     "library": Kind(_from_library, state_of),
     "hf": Kind(_from_hugging_face, state_of),
     "onnx": Kind(_from_onnx, lambda network: {"model": state_of(network)["model"]}),
+    "pt2": Kind(_from_pt2, _pt2_state),
 }
 """Every kind of network that can be built again, by name."""

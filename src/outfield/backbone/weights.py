@@ -142,6 +142,17 @@ def from_onnx(file: str) -> tuple[Trained, tuple[int, int] | None, int]:
     return Trained(network, None, path.stem, origin=Origin("onnx"), head=head), network.size, network.channels
 
 
+def from_pt2(file: str) -> tuple[Trained, tuple[int, int] | None, int]:
+    """A classifier in a file of ``torch.export``, and the size (None where it is free) and channels of its images."""
+    from outfield.backbone.onnx_network import Given
+    from outfield.backbone.pt2_network import read_network
+
+    path = as_path(file, "the network")
+    network = read_network(path).eval()
+    head = "head" if isinstance(network.head, Given) else None
+    return Trained(network, None, path.stem, origin=Origin("pt2"), head=head), network.size, network.channels
+
+
 def library_preprocessing(architecture: str, network: nn.Module) -> Preprocessing:
     """How the library prepares images for a network of its own."""
     owner, name = split_name(architecture)

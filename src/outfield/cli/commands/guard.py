@@ -52,7 +52,8 @@ def guard_build(
     network: Annotated[
         str,
         typer.Argument(
-            help=r"A file of outfield train, timm:NAME\[@WEIGHTS.safetensors], torchvision:NAME\[@…], hf:FOLDER or FILE.onnx."
+            help=r"A file of outfield train, timm:NAME\[@WEIGHTS.safetensors], torchvision:NAME\[@…], hf:FOLDER, FILE.onnx or "
+            "FILE.pt2."
         ),
     ],
     images: Annotated[str, typer.Option("--images", help="ID images, a folder (sub-folders are classes) or .npz.")],
