@@ -64,6 +64,15 @@ def test_held_out_rows_take_no_part_in_what_is_learned():
     assert given.threshold.value == of.Threshold.fit(scores).value
 
 
+def test_a_held_out_file_is_read_as_the_training_rows_were(tmp_path):
+    frame = people(300, 0).assign(code=["07", "x"] * 150)
+    frame[1::2].to_csv(tmp_path / "train.csv", index=False)
+    frame.assign(code="07")[::2].to_csv(tmp_path / "held.csv", index=False)  # all of which look like numbers
+    with pytest.warns(of.OutfieldWarning, match="150 cells that no training row had"):
+        made = of.RowGuard.build(tmp_path / "train.csv", tmp_path / "held.csv", label="group", detector="SSD")
+    assert made.provenance["calibrate"] == 150
+
+
 def test_p_values_are_valid(guard):
     p_values = guard(people(2000, 3)).p_values
     for level in (0.05, 0.2, 0.5):
@@ -123,6 +132,14 @@ def test_rows_without_labels_are_one_class():
     made = of.RowGuard.build(train)
     assert made.members == ("KNN", "SSD")
     assert made.detector.members_[1].mixture_.state()["means"].shape[0] == 1
+
+
+def test_as_many_rows_are_fitted_on_as_are_wanted():
+    few = of.RowGuard.build(people(400, 0), label="group", detector="KNN", most=150)
+    assert few.provenance["train"] == len(few.detector.bank_) == 150
+    assert of.RowGuard.build(people(400, 0), label="group", detector="KNN", most=None).provenance["train"] == 267
+    with pytest.raises(of.InputError, match="most is 0"):
+        of.RowGuard.build(people(400, 0), most=0)
 
 
 def test_what_cannot_be_is_told():

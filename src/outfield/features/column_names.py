@@ -58,7 +58,10 @@ def _meant(path: Path, column: str) -> tuple[Field, int | None]:
         if stem == field.column and len(field.axes) == 2 and re.fullmatch(r"0|[1-9][0-9]{0,8}", number):
             return field, int(number)
     shown = repr(column if len(column) <= SHOWN else column[:SHOWN] + "…")
-    raise FileFormatError(f"{path} has a column {shown}; expected {_expected()}")
+    raise FileFormatError(
+        f"{path} has a column {shown}; expected {_expected()}. A table whose columns have names of their own becomes features by "
+        "FeatureSet.from_frame, and a guard by outfield guard rows"
+    )
 
 
 def _has_columns(field: Field) -> bool:

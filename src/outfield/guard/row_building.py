@@ -38,6 +38,7 @@ def build(
     keep: float,
     names: tuple[str, ...],
     seed: int,
+    most: int | None,
     device: str | torch.device,
 ) -> Content:
     """What a guard of rows is made of; see :meth:`outfield.RowGuard.build`."""
@@ -55,6 +56,9 @@ def build(
             f"there are {len(held)} held-out rows; at least {least} are needed for a guard that keeps {keep:.4g} of ID rows"
         )
     train = _labelled(train)
+    if most is not None and len(train) > most:
+        log.info("the detector is fitted on %s of %s rows", f"{most:,}", f"{len(train):,}")
+        train = train[stratified(train.tensors()["labels"].numpy(), len(train), most, seed + 2)]
     choose = None
     if isinstance(model, Summed):
         first = stratified(None, len(held), TO_CHOOSE + (len(held) - least) // 2, seed + 1)
@@ -82,7 +86,7 @@ def _of_table(
     found = _columns(rows)
     if held_out is not None:
         table = TablePreprocessing.fit(found, **settings)
-        return table, table(found), table(_columns(held_out)), False
+        return table, table(found), table(held_out), False
     total, label = len(next(iter(found.values()))), settings["label"]
     classes = None if label not in found else np.unique(np.asarray(found[label]).astype(str), return_inverse=True)[1]
     out = split_off(classes, total, least, seed, "rows")

@@ -74,6 +74,7 @@ class RowGuard:
         keep: float = 0.95,
         names: Sequence[str] = (),
         seed: int = 0,
+        most: int | None = 10_000,
         device: str | torch.device = "auto",
     ) -> Self:
         """A guard of ID rows.
@@ -91,6 +92,8 @@ class RowGuard:
             keep: Share of ID rows that the guard accepts.
             names: Of the classes that the logits of features count.
             seed: Of the choice of held-out rows, and of the detector where it has one.
+            most: Rows that the detector is fitted on, at most, of each class in proportion: detectors that keep their training
+                rows make files, and verdicts, that grow with them. All if None. What is learned of columns is learned on all.
             device: Where the detector runs.
 
         Raises:
@@ -99,10 +102,12 @@ class RowGuard:
         """
         check_keep(keep)
         require_number("seed", seed, least=0, whole=True)
+        if most is not None:
+            require_number("most", most, least=1, whole=True)
         from outfield.guard import row_building  # who only checks rows needs nothing of it
 
         settings = {"label": label, "columns": columns, "missing": missing}
-        content = row_building.build(rows, held_out, settings, detector, keep, tuple(names), int(seed), device)
+        content = row_building.build(rows, held_out, settings, detector, keep, tuple(names), int(seed), most, device)
         return cls._of(content)
 
     @classmethod

@@ -41,6 +41,7 @@ def guard_rows(
     ] = "refuse",
     keep: Annotated[float, typer.Option(help="Share of ID rows that the guard accepts.")] = 0.95,
     detector: Annotated[str | None, typer.Option(help="Name of a detector; Auto if not given.")] = None,
+    most: Annotated[int, typer.Option(min=1, help="Rows that the detector is fitted on, at most.")] = 10_000,
     seed: Annotated[int, typer.Option(min=0, help="Of the choice of held-out rows.")] = 0,
     device: Device = "auto",
 ) -> None:
@@ -61,6 +62,7 @@ def guard_rows(
             detector=None if detector in (None, "auto") else detector,
             keep=keep,
             seed=seed,
+            most=most,
             device=device,
         )
         made.save(output)
