@@ -120,12 +120,23 @@ def run_chains(
         return follow(energy, start.clone() if start.is_inference() else start, sampler, project, generator)
 
 
-def follow(energy: Energy, start: Tensor, sampler: Sampler, project: Projection, generator: torch.Generator) -> Chains:
-    """:func:`run_chains` without a look at the start's values, which on a GPU would wait for them."""
+def follow(
+    energy: Energy,
+    start: Tensor,
+    sampler: Sampler,
+    project: Projection,
+    generator: torch.Generator,
+    random: Random | None = None,
+) -> Chains:
+    """:func:`run_chains` without a look at the start's values, which on a GPU would wait for them.
+
+    Random numbers come from ``random`` where it is given, else from the generator.
+    """
     z = project(start.detach())
     if z.shape != start.shape:
         raise InputError(f"project gave shape {tuple(z.shape)} for points {tuple(start.shape)}; it must keep the shape")
-    random, accepted = Random(generator, sampler.steps), []
+    accepted = []
+    random = Random(generator, sampler.steps) if random is None else random
     state = sampler.begin(energy, z)
     for t in range(sampler.steps):
         state, taken = sampler.move(energy, state, t, project, random)

@@ -13,9 +13,10 @@ from outfield.energy.checkpoints import Checkpoint, Keeper
 from outfield.energy.history import History
 from outfield.energy.network import CorrectedEnergy
 from outfield.energy.projection import Projection
-from outfield.energy.rows import Rows
+from outfield.energy.rows import Rows, fingerprint
 from outfield.energy.run import Run
 from outfield.energy.settings import Training
+from outfield.energy.shares import current
 from outfield.errors import InputError
 from outfield.modes import own_modes
 
@@ -78,6 +79,11 @@ def _trained(
     checkpoint: Checkpoint | None,
     progress: Progress | None,
 ) -> list[History]:
+    share = current()
+    if share is not None:
+        if checkpoint is not None:
+            raise InputError("a fit that several processes share keeps no checkpoint; leave checkpoint out")
+        share.check_equal(fingerprint(z), "the training rows")
     run = Run(models, z, training, sampler, project, seeds)
     keeper = None if checkpoint is None else Keeper(checkpoint, run, run.identity(checkpoint))
     if keeper is not None:

@@ -16,6 +16,7 @@ from outfield.cli.engines import LOCAL, Address, Engine, Workers, on_ray
 from outfield.cli.interrupts import going_on_from
 from outfield.cli.messages import log
 from outfield.cli.places import Input, Output, check_places, for_seed
+from outfield.cli.processes import started, together
 from outfield.cli.sources import FEATURES, feature_file, setting_texts
 from outfield.errors import InputError
 from outfield.progress import bar
@@ -38,6 +39,7 @@ CALIBRATED = (AUTO, "Fused")
     "outfield fit EnergyCorrected train.safetensors -o ours.safetensors --seed 1 --set training.epochs=10 --checkpoint "
     "fit.safetensors --held-out val.npz --threshold-out threshold.safetensors",
     "outfield fit EnergyCorrected train.npz -o 'ours-{seed}.safetensors' --seeds 4",
+    "torchrun --nproc-per-node 2 -m outfield fit EBM train.npz -o ebm.safetensors",
     "outfield fit SSD s3://bucket/train --engine ray --address auto --out ssd.safetensors",
 )
 def fit(
@@ -101,14 +103,15 @@ def fit(
     data = None if shared else open_or_read(train)
     held_out_data = None if held_out is None else open_or_read(held_out)
     fitted: list[Detector]
-    if data is None:
-        fitted, rows = [model], _in_shares(model, train, workers, address)
-    elif detector == AUTO:
-        fitted = [_chosen(model.to(device), data, held_out_data, stand_ins)]  # type: ignore[arg-type]  # an Auto
-    else:
-        fitted = _fitted(model.to(device), data, held_out_data, numbers, checkpoint)
+    with together(device) as (writes, own):
+        if data is None:
+            fitted, rows = [model], _in_shares(model, train, workers, address)
+        elif detector == AUTO:
+            fitted = [_chosen(model.to(own), data, held_out_data, stand_ins)]  # type: ignore[arg-type]  # an Auto
+        else:
+            fitted = _fitted(model.to(own), data, held_out_data, numbers, checkpoint)
     rows = rows if data is None else len(data)
-    for one in fitted:
+    for one in fitted if writes else ():
         number = getattr(one, "seed", 0)
         place = for_seed(output, number)
         one.save(place)
@@ -172,6 +175,8 @@ def _unfitted(
     if (checkpoint is not None or seeds is not None) and not issubclass(cls, LearnedEnergy):
         option = "--checkpoint" if checkpoint is not None else "--seeds"
         raise InputError(f"{option} is for detectors that are trained; {name} is fitted at once")
+    if started() > 1 and not issubclass(cls, LearnedEnergy):
+        raise InputError(f"{name} is fitted at once, by one process; torchrun is for detectors that are trained")
     settings = setting_texts(setting)
     if seed is not None:
         settings["seed"] = str(seed)

@@ -34,6 +34,8 @@ from outfield.energy.priors.mixture import MixturePrior
 from outfield.energy.projection import Projection
 from outfield.energy.samplers import Langevin
 from outfield.energy.settings import Training
+from outfield.energy.shared_step import SharedStep
+from outfield.energy.shares import current
 from outfield.energy.starts import Start
 from outfield.errors import InputError
 
@@ -55,12 +57,21 @@ def make_step(
     Raises:
         InputError: the engine or the precision that was asked for cannot be had.
     """
+    share = current()
     reason = obstacle(models[0], sampler, project, z)
+    if share is not None:
+        reason = "several processes share the fit"
+        if batch_size < share.count:
+            raise InputError(
+                f"a batch of {batch_size} rows cannot be shared by {share.count} processes; use fewer of them"
+            )
     if training.engine == "fused" and reason is not None:
         raise InputError(f"engine is 'fused', but {reason}; it must be auto or eager here")
     fused = training.engine != "eager" and reason is None
     training = replace(training, precision=_precision(training.precision, z.device, fused))
     rows = list(zip(models, starts, generators, strict=True))
+    if share is not None:
+        return InTurn([SharedStep(m, training, sampler, project, start, g, share) for m, start, g in rows])
     if not fused:
         return InTurn([EagerStep(m, training, sampler, project, start, g) for m, start, g in rows])
     if has_triton(z.device):
