@@ -1,4 +1,4 @@
-"""A whole guard as ONNX, by torch.export, as a model of Triton: the same verdicts, and what they say."""
+"""A whole guard as ONNX, by torch.export, as a model and an ensemble of Triton: the same verdicts, and what they say."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from outfield.adapters.graph import traced
 from outfield.adapters.onnx import to_onnx
 from outfield.adapters.pt2 import to_pt2
 from outfield.adapters.triton import to_triton
+from outfield.adapters.triton_ensemble import to_triton_ensemble
 
 
 @pytest.fixture(scope="module")
@@ -210,6 +211,75 @@ def test_a_model_of_triton(guard, tmp_path):
         to_triton(guard, tmp_path / "models", "my")
     with pytest.raises(of.InputError, match="name is 'a/b'"):
         to_triton(guard, tmp_path / "models", "a/b")
+
+
+@pytest.fixture(scope="module")
+def models(guard, folder):
+    """The folders of a repository by name."""
+    home = folder / "repository"
+    (home / "other").mkdir(parents=True)
+    done = outfield("export", "my.guard", "--format", "triton-ensemble", "-o", "repository", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert {one.name for one in home.iterdir()} == {"my", "my_network", "my_detector", "other"}
+    return {one.name: one for one in home.iterdir() if one.name != "other"}
+
+
+class TestEnsemble:
+    def run(self, models, config, pixels):
+        """As Triton runs an ensemble: a step whose inputs are there, after the other, by the maps alone."""
+        known, left = {config.input[0].name: pixels}, list(config.ensemble_scheduling.step)
+        while left:
+            step = next(one for one in left if set(one.input_map.values()) <= set(known))
+            session = onnxruntime.InferenceSession(str(models[step.model_name] / "1" / "model.onnx"))
+            wanted = list(step.output_map)
+            given = {name: known[value] for name, value in step.input_map.items()}
+            known |= dict(zip((step.output_map[name] for name in wanted), session.run(wanted, given), strict=True))
+            left.remove(step)
+        return [known[one.name] for one in config.output]
+
+    def test_its_steps_in_order_give_the_guards_verdicts(self, guard, models):
+        config, message = triton_config((models["my"] / "config.pbtxt").read_text())
+        assert (config.name, config.platform, config.max_batch_size) == ("my", "ensemble", 64)
+        assert not config.HasField("dynamic_batching")
+        assert not any(one.HasField("reshape") for one in config.output)
+        assert (models["my"] / "1").is_dir()
+        assert not list((models["my"] / "1").iterdir())
+        assert [one.name for one in config.output] == ["score", "p_value", "is_ood", "label"]
+        assert config.output[3].data_type == message.TYPE_INT64
+        for n in (1, 7):
+            pixels = np.concatenate([labelled(n, 5).images, noise(n)])
+            agree(guard, pixels, self.run(models, config, pixels))
+
+    def test_types_and_sizes_of_what_is_handed_on_agree(self, models):
+        configs = {name: triton_config((folder / "config.pbtxt").read_text())[0] for name, folder in models.items()}
+        whole = configs["my"]
+        kinds = {one.name: (one.data_type, list(one.dims)) for one in whole.input}
+        for step in whole.ensemble_scheduling.step:
+            config = configs[step.model_name]
+            assert config.name == step.model_name
+            assert config.backend == "onnxruntime"
+            assert step.model_version == -1
+            assert set(step.input_map) == {one.name for one in config.input}
+            for one in config.input:
+                assert kinds[step.input_map[one.name]] == (one.data_type, list(one.dims))
+            kinds |= {step.output_map[one.name]: (one.data_type, list(one.dims)) for one in config.output}
+        assert all(kinds[one.name] == (one.data_type, list(one.dims)) for one in whole.output)
+        assert json.loads(whole.parameters["outfield.class_names"].string_value) == list(NAMES)
+
+    def test_what_cannot_be(self, guard, folder, tmp_path):
+        with pytest.raises(of.InputError, match="an ensemble takes images"):
+            to_triton_ensemble(guard, tmp_path, "my", takes="features")
+        (tmp_path / "my_network").mkdir()
+        with pytest.raises(of.InputError, match="my_network is there already"):
+            to_triton_ensemble(guard, tmp_path, "my")
+        assert [one.name for one in tmp_path.iterdir()] == ["my_network"]
+        with pytest.raises(of.InputError, match="name is 'a b'"):
+            to_triton_ensemble(guard, tmp_path, "a b")
+        done = outfield(
+            "export", "my.guard", "--format", "triton-ensemble", "--features-only", "-o", tmp_path, cwd=folder
+        )
+        assert done.returncode == 2
+        assert "--format triton" in done.said
 
 
 def test_guards_that_cannot_be_exported(guard, tmp_path):

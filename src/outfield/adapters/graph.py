@@ -91,6 +91,26 @@ class ImagesGraph(nn.Module):
         return *self.rest(*(fields[name] for name in self.rest.names)), fields["logits"].argmax(1)
 
 
+class NetworkGraph(nn.Module):
+    """From images to what the detector scores, (N, D) each, and the class: what stands before a :class:`FieldsGraph`.
+
+    Args:
+        guard: on the CPU.
+    """
+
+    def __init__(self, guard: Guard) -> None:
+        super().__init__()
+        self.network = guard.backbone.network
+        self.names = guard.detector.needs_to_score
+        self.outputs = (*self.names, "label")
+        self._fields = guard.extraction.fields
+
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+        """The fields, and the number of the class (N,), of bytes (N, h, w, C) or floats (N, C, h, w)."""
+        fields = self._fields(images)
+        return *(fields[name].clone() for name in self.names), fields["logits"].argmax(1)
+
+
 @dataclass(frozen=True)
 class Traced:
     """A guard that was traced.
@@ -110,12 +130,13 @@ class Traced:
     expected: tuple[Tensor, ...]
 
 
-def traced(guard: Guard, takes: str = "pixels") -> Traced:
+def traced(guard: Guard, takes: str = "pixels", gives: str = "verdicts") -> Traced:
     """Trace a guard.
 
     Args:
         guard: on the CPU, of a network that runs in float32.
         takes: one of :data:`INPUTS`.
+        gives: "verdicts", or "features" for what the detector scores and the class: the network without the detector.
 
     Raises:
         InputError: it is on another device or of another precision, or its detector or network cannot be traced.
@@ -124,11 +145,12 @@ def traced(guard: Guard, takes: str = "pixels") -> Traced:
     pixels = _noise(guard)
     with torch.no_grad(), undisturbed(guard.backbone.network):
         if takes == "features":
-            graph: FieldsGraph | ImagesGraph = FieldsGraph(guard)
+            graph: FieldsGraph | ImagesGraph | NetworkGraph = FieldsGraph(guard)
             known, inputs = guard.extraction.fields(pixels), guard.detector.needs_to_score
             examples = tuple(known[name].contiguous() for name in inputs)
         else:
-            graph, inputs = ImagesGraph(guard), ("pixels" if takes == "pixels" else "images",)
+            graph = NetworkGraph(guard) if gives == "features" else ImagesGraph(guard)
+            inputs = ("pixels" if takes == "pixels" else "images",)
             examples = (pixels if takes == "pixels" else _normalised(guard, pixels),)
         # Once before it is traced: what a detector makes when it is first asked, and keeps, must not be made of stand-ins.
         expected = graph.eval()(*examples)

@@ -29,7 +29,7 @@ TOLERANCE = 1e-3
 """How far a score in ONNX Runtime may be from PyTorch's where it is tried, relative to the larger of it and one."""
 
 
-def to_onnx(guard: Guard, path: PathLike, *, takes: str = "pixels") -> Written:
+def to_onnx(guard: Guard, path: PathLike, *, takes: str = "pixels", gives: str = "verdicts") -> Written:
     """Write a guard as an ONNX file, atomically, once ONNX Runtime has given the scores that PyTorch gives.
 
     Args:
@@ -37,6 +37,8 @@ def to_onnx(guard: Guard, path: PathLike, *, takes: str = "pixels") -> Written:
         path: ``.onnx``; numbers of more than 2 GB go to a second file, ``.onnx.data``.
         takes: "pixels" for bytes (N, h, w, C) of the network's size, "normalised" for floats (N, C, h, w), or "features" for the
             fields that the detector scores, without the network.
+        gives: "verdicts" for score, p-value, verdict and class, or "features" for the fields that the detector scores and the
+            class: the network without the detector.
 
     Raises:
         InputError: the guard cannot be exported, or the path has another ending.
@@ -45,7 +47,7 @@ def to_onnx(guard: Guard, path: PathLike, *, takes: str = "pixels") -> Written:
     """
     check_installed("onnx", "onnx", "onnxscript", "onnxruntime")
     checked = check_output(path, ENDINGS)
-    found = traced(guard, takes)
+    found = traced(guard, takes, gives)
     model = converted(found)
     for name, text in about(guard, takes).items():
         entry = model.metadata_props.add()
@@ -85,7 +87,7 @@ def converted(found: Traced) -> Any:
 
 
 def compared(model: bytes | str, found: Traced) -> float:
-    """How far ONNX Runtime's scores are from PyTorch's, each relative to the larger of it and one.
+    """How far ONNX Runtime's scores, or features, are from PyTorch's, each relative to the larger of it and one.
 
     Raises:
         InputError: too far, or it cannot run the model.
@@ -96,7 +98,7 @@ def compared(model: bytes | str, found: Traced) -> float:
     try:
         session = runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         given = {name: value.numpy() for name, value in zip(found.inputs, found.examples, strict=True)}
-        scores = session.run(["score"], given)[0]
+        scores = session.run([found.outputs[0]], given)[0]
     except Exception as error:  # of ONNX Runtime
         raise InputError(f"ONNX Runtime cannot run what was exported: {str(error).splitlines()[0]:.300}") from error
     wanted = found.expected[0].double().numpy()

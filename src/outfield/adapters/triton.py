@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping, Sequence
 
 from outfield.adapters.onnx import to_onnx
 from outfield.adapters.told import about
@@ -21,6 +22,7 @@ MOST_ROWS = 64
 """Images that the server may put together."""
 DELAY = 1000
 """Microseconds that it waits for more."""
+BATCHES = (f"dynamic_batching {{\n  max_queue_delay_microseconds: {DELAY}\n}}",)
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
@@ -37,39 +39,56 @@ def to_triton(guard: Guard, repository: PathLike, name: str = "guard", *, takes:
         InputError: the guard cannot be exported, the name cannot be, or such a model is there already.
         StorageError: the folder could not be written.
     """
-    if not NAME.fullmatch(name):
-        raise InputError(f"name is {name!r}; a model's name has letters, digits and _ . - only")
+    check_name(name)
     with new_folder(as_path(repository) / name) as folder:
         (folder / "1").mkdir()
         found = to_onnx(guard, folder / "1" / "model.onnx", takes=takes)
-        text = configuration(name, found, about(guard, takes))
+        text = configuration(name, found, about(guard, takes), ('backend: "onnxruntime"', *BATCHES))
         (folder / "config.pbtxt").write_text(text, encoding="utf-8")
         size = size_of(folder)
     return found._replace(size=size)
 
 
-def configuration(name: str, found: Written, said: dict[str, str]) -> str:
-    """The text of ``config.pbtxt``."""
-    inputs, outputs = (
-        ",\n".join(_tensor(*one.split(" ", 2)) for one in values) for values in (found.inputs, found.outputs)
-    )
+def check_name(name: str) -> None:
+    """Whether a model can have a name.
+
+    Raises:
+        InputError: it cannot.
+    """
+    if not NAME.fullmatch(name):
+        raise InputError(f"name is {name!r}; a model's name has letters, digits and _ . - only")
+
+
+def configuration(name: str, found: Written, said: Mapping[str, str], how: Sequence[str]) -> str:
+    """The text of ``config.pbtxt``.
+
+    Args:
+        name: of the model.
+        found: what goes in and what comes out.
+        said: parameters.
+        how: it is run, as lines.
+    """
+    alone = not any("ensemble" in line for line in how)  # an ensemble hands on what its steps give
+    inputs, outputs = (",\n".join(_tensor(one, alone) for one in values) for values in (found.inputs, found.outputs))
     lines = [
         f'name: "{name}"',
-        'backend: "onnxruntime"',
         f"max_batch_size: {MOST_ROWS}",
         f"input [\n{inputs}\n]",
         f"output [\n{outputs}\n]",
-        f"dynamic_batching {{\n  max_queue_delay_microseconds: {DELAY}\n}}",
+        *how,
     ]
     for key, text in said.items():
         lines.append(f'parameters {{\n  key: "{key}"\n  value {{ string_value: {_quoted(text)} }}\n}}')
     return "\n".join([*lines, ""])
 
 
-def _tensor(name: str, kind: str, shape: str) -> str:
+def _tensor(shown: str, reshape: bool) -> str:
     """One input or output, without the number of rows; one number a row is a shape of its own to Triton."""
-    sides = shape.strip("[]").split(", ")[1:]
-    dims = f"dims: [ {', '.join(sides)} ]" if sides else "dims: [ 1 ]\n    reshape { shape: [ ] }"
+    name, kind, shape = shown.split(" ", 2)
+    sides = shape.strip("[]").split(", ")[1:] or ["1"]
+    dims = f"dims: [ {', '.join(sides)} ]"
+    if reshape and ", " not in shape:
+        dims += "\n    reshape { shape: [ ] }"
     return f'  {{\n    name: "{name}"\n    data_type: TYPE_{TYPES[kind]}\n    {dims}\n  }}'
 
 

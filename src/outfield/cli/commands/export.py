@@ -16,20 +16,23 @@ from outfield.extras import check_installed
 from outfield.progress import bar
 
 BY_ENDING = {".onnx": "onnx", ".pt2": "pt2"}
-FORMATS = ("onnx", "pt2", "triton", "mlflow")
+FORMATS = ("onnx", "pt2", "triton", "triton-ensemble", "mlflow")
 
 
 @command(
     "outfield export my.guard -o guard.onnx",
     "outfield export my.guard -o detector.onnx --features-only",
     "outfield export my.guard --format triton -o models",
+    "outfield export my.guard --format triton-ensemble -o models",
 )
 def export(
     guard: Annotated[Path, typer.Argument(help="A guard that outfield guard build wrote, with its network.")],
     output: Annotated[Path, typer.Option("--out", "-o", help="A file (.onnx, .pt2), or a folder (triton, mlflow).")],
     kind: Annotated[
         str | None,
-        typer.Option("--format", help="onnx, pt2 (torch.export), triton or mlflow; as --out ends if not given."),
+        typer.Option(
+            "--format", help="onnx, pt2 (torch.export), triton, triton-ensemble or mlflow; as --out ends if not given."
+        ),
     ] = None,
     features_only: Annotated[
         bool, typer.Option("--features-only", help="The detector alone: what the network gives goes in.")
@@ -45,6 +48,10 @@ def export(
         raise InputError(f"{told}; end --out in .onnx or .pt2, or give --format {', '.join(FORMATS)}")
     if features_only and float_input:
         raise InputError("--features-only takes no images, so --float-input says nothing; give one of them")
+    if chosen == "triton-ensemble" and features_only:
+        raise InputError(
+            "an ensemble is the network and then the detector; with --features-only there is one step: --format triton"
+        )
     if chosen == "mlflow" and (features_only or float_input):
         raise InputError("an MLflow model takes images as they are; leave out --features-only and --float-input")
     if chosen in BY_ENDING.values():
@@ -71,6 +78,10 @@ def _write(guard: Path, output: Path, kind: str, takes: str) -> object:
         from outfield.adapters.triton import to_triton
 
         return to_triton(made, output, guard.stem, takes=takes)
+    if kind == "triton-ensemble":
+        from outfield.adapters.triton_ensemble import to_triton_ensemble
+
+        return to_triton_ensemble(made, output, guard.stem, takes=takes)
     if kind == "pt2":
         from outfield.adapters.pt2 import to_pt2
 
