@@ -7,13 +7,15 @@
     python benchmarks/thousand.py table ssd.json corrected.json
 
 ``--rows``, ``--width``, ``--classes`` and ``--queries`` of ``make`` give a smaller set (:mod:`thousand_data` says what is in it).
-Every detector is fitted on all training rows. SSD, ViM and EnergyCorrected then score the training rows, KNN and Fused the
-test rows, from disk each.
+Every detector is fitted on all training rows. SSD, ViM and EnergyCorrected then score the training rows, KNN and Fused the test
+rows, from disk each; ivf and hnsw are KNN with faiss's indexes, whose share is of the exact search's product.
 
 "products" is the time that the matrix products inside take alone, on resident operands of the shapes in which they occur, on all
 threads, measured before and after: share = products / time. Fitting SSD is the float64 product of the scatter matrix, 2 N D²
-operations, though only half of that symmetric matrix is computed. "reading" is the time of plain reads of the same file, which
-a GPU waits for. Memory is what was allocated at most above what there was before and what the fitted detector keeps.
+operations, though only half of that symmetric matrix is computed. What comes once after it, however many rows there are, is told
+apart ("then"): the decomposition of the covariance, the digest of what was learned, faiss's index. "reading" is the time of plain
+reads of the same file, which a GPU waits for. Memory is what was allocated at most above what there was before and what the
+fitted detector keeps.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ import torch
 
 import outfield as of
 from measure import machine
+from outfield.detectors.approximate import INDEXES
 from outfield.detectors.residual import principal_dimension
 from outfield.energy.run import Run
 from thousand_data import CLASSES, QUERIES, ROWS, WIDTH, Size, forget, make, opened, size_of
@@ -87,6 +90,8 @@ def score_products(name: str, size: Size) -> list[Product]:
         "ssd": mixture,
         "vim": [Product(n, d, d - principal_dimension(d), torch.float64), Product(n, d, k, torch.float64)],
         "knn": [nearest],
+        "ivf": [nearest],
+        "hnsw": [nearest],
         "fused": [*(replace(one, rows=size.queries) for one in mixture), nearest],
         "corrected": [*mixture, Product(n, d, HIDDEN, single), Product(n, HIDDEN, DEPTH * HIDDEN, single)],
     }[name]
@@ -143,18 +148,29 @@ def reading(folder: Path, name: str) -> float:
     return (time.perf_counter() - begin) * path.stat().st_size / done
 
 
-def measured(work: Callable[[], object], products: Sequence[Product], device: torch.device) -> dict[str, float]:
-    """What ``work`` takes, and what its products take alone, before and after it."""
-    watch = Watch(device)
+def measured(
+    work: Callable[[], object], products: Sequence[Product], device: torch.device, repeats: int
+) -> dict[str, float]:
+    """What ``work`` takes and what its products take alone, in turns; of several turns the one with the median share."""
+    turns = []
     before = sum(product.seconds(device) for product in products)
-    watch.run(work)
-    alone = (before + sum(product.seconds(device) for product in products)) / 2
-    return {"seconds": watch.seconds, "products": alone, "resident": watch.resident, "on_gpu": watch.on_gpu}
+    for _ in range(repeats):
+        watch = Watch(device)
+        watch.run(work)
+        after = sum(product.seconds(device) for product in products)
+        alone, before = (before + after) / 2, after
+        turns.append({"seconds": watch.seconds, "products": alone, "resident": watch.resident, "on_gpu": watch.on_gpu})
+    memory = {name: max(turn[name] for turn in turns) for name in ("resident", "on_gpu")}
+    turns.sort(key=lambda turn: turn["products"] / turn["seconds"])
+    shares = [turn["products"] / turn["seconds"] for turn in turns]
+    return turns[len(turns) // 2] | memory | {"lowest": shares[0], "highest": shares[-1], "turns": len(turns)}
 
 
 def detector_for(name: str, epochs: int) -> of.Detector:
     if name == "corrected":
         return of.EnergyCorrected(training=of.Training(epochs=epochs))
+    if name in INDEXES:
+        return of.KNN(index=name)
     made: of.Detector = {"ssd": of.SSD, "vim": of.ViM, "knn": of.KNN, "fused": of.Fused}[name]()
     return made
 
@@ -191,11 +207,19 @@ def run(name: str, options: argparse.Namespace) -> dict[str, Any]:
     found: dict[str, Any] = {"name": name, "machine": described(device), "size": asdict(size)}
     if options.cold:
         forget(folder)
-    found["fit"] = measured(lambda: detector.fit(train), fit_products(name, size), device)
+    found["fit"] = measured(lambda: detector.fit(train), fit_products(name, size), device, options.repeats)
+    begin = time.perf_counter()
+    detector.fingerprint()
+    if isinstance(detector, of.KNN):
+        detector._made()
+    wait(device)
+    found["fit"]["once"] = time.perf_counter() - begin
     if steps is not None:
         found["fit"] |= steps.report() | {"epochs": options.epochs}
-    found["score"] = measured(lambda: detector.score(test), score_products(name, size), device)
+    found["score"] = measured(lambda: detector.score(test), score_products(name, size), device, options.repeats)
     found["score"]["rows"] = len(test)
+    if isinstance(detector, of.KNN) and detector.index != "exact":
+        found["score"]["recall"] = detector.recall(test)
     found["model"] = sum(value.numel() * value.element_size() for value in detector._state().values()) / 1e6
     found["fit"]["reading"], found["score"]["reading"] = reading(folder, "train"), reading(folder, scored)
     return found
@@ -212,13 +236,17 @@ def row(found: dict[str, Any], step: str) -> str:
     part, size = found[step], found["size"]
     rows = size["rows"] if step == "fit" else part["rows"]
     share = f"{part['products'] / part['seconds']:.2f}" if part["products"] else "–"
+    if part["products"] and part["turns"] > 1:
+        share += f" ({part['lowest']:.2f} to {part['highest']:.2f})"
     here, there = part["resident"], part["on_gpu"]
     if step == "fit":  # the detector is where it was fitted
         here, there = (here, there - found["model"]) if there else (here - found["model"], there)
     memory = f"{max(0.0, here):,.0f} MB" + (f", on the GPU {max(0.0, there):,.0f} MB" if part["on_gpu"] else "")
-    note = ""
+    note = f", then {part['once']:.1f} s" if part.get("once", 0) >= 0.1 else ""
+    if "recall" in part:
+        note += f", recall {part['recall']:.3f}"
     if "steps" in part:
-        note = f", {part['epochs']} × {part['steps'] // part['epochs']:,} steps of {1e3 * part['step_seconds']:.2f} ms"
+        note += f", {part['epochs']} × {part['steps'] // part['epochs']:,} steps of {1e3 * part['step_seconds']:.2f} ms"
     return (
         f"| {found['name']} {step}{note} | {rows:,} | {part['seconds']:.1f} s | {part['products']:.1f} s | {share} "
         f"| {part['reading']:.1f} s | {found['model']:,.0f} MB | {memory} |"
@@ -244,7 +272,9 @@ def heading(line: dict[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="+", help="make, table FILES, or any of ssd, vim, knn, fused, corrected")
+    parser.add_argument(
+        "what", nargs="+", help="make, table FILES, or any of ssd, vim, knn, ivf, hnsw, fused, corrected"
+    )
     parser.add_argument("--folder", type=Path, default=Path("thousand"), help="where the rows are, or go")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--rows", type=int, default=ROWS)
@@ -253,6 +283,7 @@ def main() -> None:
     parser.add_argument("--queries", type=int, default=QUERIES)
     parser.add_argument("--epochs", type=int, default=20, help="of the correction")
     parser.add_argument("--steps", type=int, default=0, help="end each epoch of the correction after so many steps")
+    parser.add_argument("--repeats", type=int, default=1, help="turns of the work and its products")
     parser.add_argument("--cold", action="store_true", help="ask the system to forget the file before the fit")
     parser.add_argument("--out", type=Path, help="where the figures go, as JSON")
     options = parser.parse_args()

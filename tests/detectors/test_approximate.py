@@ -41,6 +41,23 @@ def test_distances_are_those_of_rows_and_most_are_the_nearest(kind, by):
     torch.testing.assert_close(known.kth_distance(z, 10), found[:, -1].float(), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("spread", [1e-3, 1e-6])
+def test_rounding_does_not_choose_the_row(spread):
+    """Among rows that all but coincide float32 cannot say which is the k-th; the differences in float64 can."""
+    centre = normalise(torch.randn(1, 24, generator=torch.Generator().manual_seed(3)))
+    bank, z = (centre + spread * torch.randn(n, 24, generator=torch.Generator().manual_seed(n)) for n in (400, 60))
+    z = torch.cat([z, z + 5])
+    known = ApproximateNeighbours(bank, "ivf", probes=20)
+    squares = (z[:, None].double() - bank.double()).square().sum(2).sort(1).values
+    for k in (1, 7):
+        torch.testing.assert_close(known.kth_distance(z, k), squares[:, k - 1].sqrt().float(), rtol=2e-7, atol=0)
+
+
+def test_the_error_is_that_of_float32():
+    known = ApproximateNeighbours(torch.tensor([[3.0, 0.0], [-3.0, 0.0]]), "hnsw")
+    assert float(known.error(torch.tensor([[0.0, 4.0]]))) == pytest.approx(10 * 2**-24 * (4 + 3) ** 2, rel=1e-6)
+
+
 @pytest.mark.parametrize(("kind", "all_of_them"), [("ivf", 44), ("hnsw", 2000)])
 @pytest.mark.parametrize("by", [0.0, 1e4])
 def test_looking_at_everything_is_exact(kind, all_of_them, by):

