@@ -131,6 +131,26 @@ def test_results_of_something_else_are_refused(here, tmp_path, changed, said):
         score(out=str(tmp_path / "out"), **{**given, **changed})
 
 
+def test_links_are_followed_but_not_round_in_circles(here, tmp_path):
+    photos = write_folder(tmp_path / "photos", labelled(4, 3))
+    (photos / "again").symlink_to(photos)
+    (photos / NAMES[0] / "link.png").symlink_to(photos / NAMES[1] / "0001.png")
+    (photos / NAMES[0] / "gone.png").symlink_to(photos / "nowhere.png")
+    (photos / NAMES[0] / ".hidden.png").write_bytes(b"")
+    rows = rows_of_folder(here, tmp_path / "out", str(photos))
+    names = [row["file"].removeprefix(f"{photos}/") for row in rows]
+    assert names == [
+        "across/0000.png",
+        "across/gone.png",
+        "across/link.png",
+        "down/0001.png",
+        "left/0002.png",
+        "right/0003.png",
+    ]
+    assert rows[1]["error"] is not None
+    assert rows[2]["score"] == pytest.approx(rows[3]["score"])
+
+
 def test_a_changed_file_is_another_source(here, tmp_path):
     photos = write_folder(tmp_path / "photos", labelled(4, 3))
     score("my.guard", str(photos), str(tmp_path / "out"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from outfield.errors import InputError, OutfieldError, StorageError
 from outfield.images.folders import ENDINGS, image_names
 from outfield.images.skipped import Skipped
 
+TABLES = ".parquet"
 LISTS = (".txt", ".lst")
 """Endings of lists of images, an address or a path in each line."""
 AT_ONCE = 16
@@ -88,12 +90,12 @@ def listing(source: str) -> Listing:
     place = Place.of(source)
     if "*" in source:
         found = place.matches()
-        return _tables([one for one in found if one.suffix == ".parquet"], source)
+        return _tables([one for one in found if one.suffix == TABLES], source)
     if place.is_folder():
         return _folder(place)
     if not place.exists():
         raise StorageError(f"cannot read {source}: there is no such file or folder")
-    if place.suffix == ".parquet":
+    if place.suffix == TABLES:
         return _tables([place], source)
     if place.suffix in LISTS:
         return _list(place)
@@ -106,9 +108,10 @@ def listing(source: str) -> Listing:
 
 def _folder(place: Place) -> Listing:
     """Image files or Parquet files, at any depth, hidden ones left out."""
-    stamps = {name: stamp(told) for name, told in place.files().items() if not _hidden(name)}
-    tables = sorted(name for name in stamps if name.lower().endswith(".parquet"))
-    images = _images_of_this_machine(place) if place.local else [n for n in stamps if n.lower().endswith(ENDINGS)]
+    stamps = _files_of_this_machine(place) if place.local else {n: stamp(told) for n, told in place.files().items()}
+    names = sorted((name for name in stamps if not _hidden(name)), key=lambda name: name.split("/"))
+    tables = [name for name in names if name.lower().endswith(TABLES)]
+    images = [name for name in names if name.lower().endswith(ENDINGS)]
     if tables and images:
         raise InputError(
             f"{place.shown} holds both images, such as {images[0]}, and {tables[0]}; name one kind of them"
@@ -117,17 +120,30 @@ def _folder(place: Place) -> Listing:
         return _tables([place.under(name) for name in tables], place.shown)
     if not images:
         raise InputError(f"there is nothing in {place.shown} that can be scored; pass {KNOWN}")
-    images.sort(key=lambda name: name.split("/"))
     prefix = f"{place.shown.rstrip('/')}/"
-    told = [text for name in images for text in (name, stamps.get(name, ""))]
+    told = [text for name in images for text in (name, stamps[name])]
     return Listing((Stretch(place.address, prefix, tuple(images), len(images)),), digest(prefix, *told), False)
 
 
-def _images_of_this_machine(place: Place) -> list[str]:
-    """Through links, too; what is named like an image and cannot be opened is told when it is read."""
+def _files_of_this_machine(place: Place) -> dict[str, str]:
+    """Images, through links too but never round in circles, and Parquet files; each with what tells that it was changed.
+
+    What is named like an image and cannot be opened is told when it is read.
+    """
     refused: list[Skipped] = []
-    found = [*image_names(place.path, refused)]
-    return [*found, *(one.name for one in refused if one.name.lower().endswith(ENDINGS))]
+    found = [*image_names(place.path, refused), *(one.name for one in refused if one.name.lower().endswith(ENDINGS))]
+    for folder, _, names in os.walk(place.path):
+        inner = os.path.relpath(folder, place.path)
+        found += [os.path.normpath(f"{inner}/{name}") for name in names if name.lower().endswith(TABLES)]
+    return {name: _stamp_here(f"{place.path}/{name}") for name in found}
+
+
+def _stamp_here(path: str) -> str:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return ""
+    return stamp({"size": status.st_size, "mtime": status.st_mtime_ns})
 
 
 def _hidden(name: str) -> bool:
