@@ -79,7 +79,7 @@ def fit_products(name: str, size: Size) -> list[Product]:
     if name == "fused":
         held_out = replace(size, queries=round(0.1 * n), rows=n - round(0.1 * n))
         return [replace(scatter, rows=held_out.rows), *score_products(name, held_out)]
-    return [scatter] if name in ("ssd", "corrected") else []
+    return [scatter] if name == "ssd" else []
 
 
 def score_products(name: str, size: Size) -> list[Product]:
@@ -235,7 +235,9 @@ def row(found: dict[str, Any], step: str) -> str:
     """A line of the table in Markdown."""
     part, size = found[step], found["size"]
     rows = size["rows"] if step == "fit" else part["rows"]
-    share = f"{part['products'] / part['seconds']:.2f}" if part["products"] else "–"
+    alone, share = "–", "–"
+    if part["products"] and "steps" not in part:
+        alone, share = f"{part['products']:.1f} s", f"{part['products'] / part['seconds']:.2f}"
     if part["products"] and part["turns"] > 1:
         share += f" ({part['lowest']:.2f} to {part['highest']:.2f})"
     here, there = part["resident"], part["on_gpu"]
@@ -248,7 +250,7 @@ def row(found: dict[str, Any], step: str) -> str:
     if "steps" in part:
         note += f", {part['epochs']} × {part['steps'] // part['epochs']:,} steps of {1e3 * part['step_seconds']:.2f} ms"
     return (
-        f"| {found['name']} {step}{note} | {rows:,} | {part['seconds']:.1f} s | {part['products']:.1f} s | {share} "
+        f"| {found['name']} {step}{note} | {rows:,} | {part['seconds']:.1f} s | {alone} | {share} "
         f"| {part['reading']:.1f} s | {found['model']:,.0f} MB | {memory} |"
     )
 

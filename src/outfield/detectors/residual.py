@@ -8,6 +8,7 @@ from torch import Tensor
 from outfield.config import require_number
 from outfield.detectors.headed import HeadDetector, lengths
 from outfield.detectors.registry import register
+from outfield.energy.priors.workers import on_one_core
 from outfield.errors import InputError, TooFewSamplesError
 from outfield.features.set import FeatureSource
 
@@ -74,12 +75,14 @@ class PrincipalSpace(HeadDetector):
                 f"{type(self).__name__} needs more training samples than dimensions of the principal space, "
                 f"{width - outside}; there are {len(train)}; lower dimension"
             )
-        self.origin_ = -torch.linalg.pinv(self.weight_) @ self.bias_
+        # LAPACK gains little from more cores, and waits long for them on a busy machine.
+        self.origin_ = -on_one_core(lambda: torch.linalg.pinv(self.weight_)) @ self.bias_
         products = torch.zeros(width, width, dtype=torch.float64, device=self.device)
         for features in self._pieces(train):
             away = features - self.origin_
             products += away.T @ away
-        self.basis_ = torch.linalg.eigh(products).eigenvectors[:, :outside].contiguous()
+        vectors = on_one_core(lambda: torch.linalg.eigh(products).eigenvectors)
+        self.basis_ = vectors[:, :outside].contiguous()
 
     def _residual(self, features: Tensor) -> Tensor:
         """‖P⊥ (f − u)‖ (n,)."""
