@@ -4,6 +4,8 @@
         --out filters-cifar10.json
     python benchmarks/filters.py --show filters-cifar10.json filters-cifar100.json --picture docs/images/filters.png
 
+    python benchmarks/filters.py --scores cifar10-0-one.npz cifar10-1-one.npz --out filters-cifar10.json
+
 ``--data`` has the ID set and the OOD sets as one filter shrank them, ``--other`` OOD sets of the same names as another did;
 ``--names`` says which filters these are. Compared are the protocol's OOD sets that are in both folders and are not the same to
 the bit. Detectors are fitted on all training images and judged on the ID test images but for the 1,000 on which ``Fused`` is
@@ -15,6 +17,7 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -35,8 +38,9 @@ from outfield.images.finding import find
 from outfield.images.part import part_of
 from outfield.images.source import ImageSource
 from outfield.report.drawing import save
-from scores import ALONE, HELD_OUT
+from scores import ALONE, HELD_OUT, held_out_index
 
+METRICS = {"fpr95": of.fpr95, "auroc": of.auroc}
 Pair = tuple[ImageSource, ImageSource]
 """An OOD set as the first filter shrank it, and as the second did."""
 
@@ -130,6 +134,43 @@ def averaged(learned: of.Detector) -> of.Detector:
     return one
 
 
+def from_scores(path: Path, names: Sequence[str]) -> tuple[str, dict[str, int], str, dict[str, Any]]:
+    """What a file of scores.py says: the protocol, images of each set, the backbone, and figures as :func:`judge` gives them."""
+    with np.load(path) as file:
+        about = json.loads(str(file["about"]))
+        scores = {key: file[key] for key in file.files if "|" in key}
+    total = len(scores["0|test"])
+    rest = np.setdiff1d(np.arange(total), held_out_index(total, 0))
+    sets = {key.split("other ")[1]: len(value) for key, value in scores.items() if key.startswith("0|other ")}
+    found = {}
+    for number, name in enumerate(about["names"]):
+        needed = [f"{number}|test", *(f"{number}|{kind} {key}" for kind in ("real", "other") for key in sets)]
+        # Not the quick corrections among the candidates of choose.
+        if not all(key in scores for key in needed) or "hidden=128" in name:
+            continue
+        name = re.sub(r" prior_temperature=(\d+) .*", r" T=\1", name)
+        ids = scores[f"{number}|test"][rest]
+        found[name.removesuffix(" ridge=0.0")] = {
+            filter_name: {
+                key: {m: float(metric(ids, scores[f"{number}|{kind} {key}"])) for m, metric in METRICS.items()}
+                for key in sets
+            }
+            for filter_name, kind in zip(names, ("real", "other"), strict=True)
+        }
+    return about["protocol"], sets, about["net"], found
+
+
+def collect(options: argparse.Namespace) -> None:
+    """Files of scores.py for one protocol, written as if they had been measured here."""
+    names = tuple(options.names)
+    parts = [from_scores(path, names) for path in options.scores]
+    if len({(protocol, *sorted(sets)) for protocol, sets, _, _ in parts}) > 1:
+        raise SystemExit("these files are of several protocols or sets; give those of one")
+    whole = {"protocol": parts[0][0], "filters": names, "sets": parts[0][1]}
+    whole["backbones"] = {net: found for _, _, net, found in parts}
+    write_bytes(options.out, (json.dumps({**whole, "table": table(whole)}, indent=1) + "\n").encode())
+
+
 def run(options: argparse.Namespace) -> None:
     """Every backbone, each written when it is done."""
     names = tuple(options.names)
@@ -165,10 +206,16 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--rows", type=int, help="use only this many images of each set")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--out", type=Path, help="where the figures go (.json)")
+    parser.add_argument("--scores", type=Path, nargs="+", help="take the scores that scores.py --other wrote")
     parser.add_argument("--show", type=Path, nargs="+", help="only print the tables of these files")
     parser.add_argument("--picture", type=Path, help="where a picture goes (.png)")
     options = parser.parse_args(given)
     files = options.show
+    if options.scores:
+        if options.out is None:
+            parser.error("--scores needs --out")
+        collect(options)
+        files = [options.out]
     if not files:
         needed = (options.protocol, options.data, options.other, options.out)
         if None in needed or not options.backbone:

@@ -56,7 +56,7 @@ def figures(run: BenchmarkRun) -> Result:
 def best_of(result: Result, column: str = "average") -> str:
     """The detector besides the default and sums of several with the lowest FPR95."""
     rows = {name: cells for name, cells in result["detectors"].items() if name not in (DEFAULT, *PARTS)}
-    return min(rows, key=lambda name: float(rows[name][column]["fpr95"]))
+    return str(min(rows, key=lambda name: float(rows[name][column]["fpr95"])))
 
 
 def overview(results: Mapping[str, Result]) -> Table:
