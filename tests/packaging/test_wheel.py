@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+import outfield
+
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "outfield"
 CORE = {"torch", "numpy", "safetensors", "typer", "rich"}
@@ -20,7 +22,7 @@ CORE = {"torch", "numpy", "safetensors", "typer", "rich"}
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
     folder = tmp_path_factory.mktemp("wheel")  # building leaves folders beside the sources
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "PYPI.md", "LICENSE"):
         shutil.copy(ROOT / name, folder)
     shutil.copytree(PACKAGE, folder / "src" / "outfield", ignore=shutil.ignore_patterns("__pycache__"))
     code = "from setuptools.build_meta import build_wheel; build_wheel('.')"
@@ -48,6 +50,23 @@ def test_the_core_needs_five_libraries(wheel):
     assert {name for name, rest in needs if "extra ==" not in rest} == CORE
 
 
+def test_what_a_package_index_shows_leads_nowhere_wrong(wheel):
+    """A page of an index has no files beside it: no picture, and no link that is relative; and its names exist."""
+    with zipfile.ZipFile(wheel) as archive:
+        (metadata,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        text = archive.read(metadata).decode().partition("\n\n")[2]
+    assert "## Guard a model, in three commands" in text
+    links = re.findall(r"!?\[[^\]]*\]\(([^)]*)\)", text)
+    assert all(link.startswith("https://") for link in links)
+    help_of = subprocess.run(
+        [sys.executable, "-m", "outfield", "--help"], capture_output=True, text=True, timeout=120
+    ).stdout
+    for command in re.findall(r"^    outfield (\w+)", text, re.M):
+        assert command in help_of
+    for name in re.findall(r"\bof\.(\w+)", text):
+        assert name in outfield.__all__
+
+
 def test_all_is_every_extra_that_a_user_may_want():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     (everything,) = extras["all"]
@@ -59,6 +78,7 @@ def test_all_is_every_extra_that_a_user_may_want():
         "pyod",  # whoever wants these adapters has their libraries, of which pyod brings numba
         "pytorch-ood",
         "mlflow",
+        "ray",  # for a cluster: a hundred megabytes that one machine does not need
     }
 
 
@@ -66,7 +86,7 @@ def test_every_library_that_is_imported_belongs_to_an_extra():
     """The names that the rooms ask for are those that pyproject.toml installs."""
     installed_by = {"timm": "images", "huggingface_hub": "images", "torchvision": "images", "PIL": "images", "scipy": "images",
                     "transformers": "hf", "onnx": "onnx", "onnxruntime": "onnx", "mlflow": "mlflow",
-                    "lmdb": "lsun", "pyarrow": "tables", "pandas": "tables", "faiss": "faiss",
+                    "lmdb": "lsun", "pyarrow": "tables", "pandas": "tables", "faiss": "faiss", "ray": "ray", "fsspec": "ray",
                     "threadpoolctl": "report", "matplotlib": "report", "jinja2": "report"}  # fmt: skip
     asked = {}
     for file in PACKAGE.rglob("*.py"):
