@@ -91,6 +91,20 @@ def test_a_recipe_is_judged_on_held_out_training_images_and_not_on_the_test_set(
     assert notes["curve"]["test_accuracy"] == [None] * 4
 
 
+def test_losses_and_augmentations_have_names_and_one_needs_no_labels(data, tmp_path):
+    first, second = tmp_path / "logitnorm.safetensors", tmp_path / "simclr.safetensors"
+    small = ("--set", "epochs=1", "--architecture", "test_resnet", "--set", "batch_size=16", "--device", "cpu")
+    named = ("--loss", "logitnorm", "--augment", "shift", "--set", "loss.temperature=0.1")
+    outfield("train", "cifar10", "--data", data, "-o", first, *named, *small)
+    recipe = of.load_classifier(first)[2]["recipe"]
+    assert recipe["loss"] == {"type": "LogitNorm", "temperature": 0.1}
+    assert recipe["augmentation"]["type"] == "PadAndShift"
+    done = outfield("train", data / "lsun.npz", "-o", second, "--loss", "simclr", *small)
+    assert "without labels" in done.stderr
+    outfield("extract", second, data / "svhn.npz", "-o", tmp_path / "f.npz", "--device", "cpu")
+    assert "logits" not in of.FeatureSet.load(tmp_path / "f.npz").shapes
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="signals differ")
 def test_an_interrupted_training_goes_on_where_it_stopped(data, tmp_path):
     command = [
@@ -242,6 +256,10 @@ def test_a_kept_run_comes_back_whole(data, networks, tmp_path):
         (["train", "cifar10", "--data", "{data}", "-o", "n.safetensors", "--hold-out", "1"], 2, "hold_out is 1"),
         (["train", "cifar10", "--data", "{data}", "-o", "n.safetensors", "--hold-out", "0"], 2, "hold_out is 0"),
         (["train", "cifar10", "--data", "{data}", "-o", "n.safetensors", "--hold-out", "0.99"], 2, "none would be left"),
+        (["train", "cifar10", "--data", "{data}", "-o", "n.safetensors", "--loss", "hinge"], 2,
+         "--loss hinge: there is cross-entropy, smoothing, logitnorm, simclr"),
+        (["train", "cifar10", "--data", "{data}", "-o", "n.safetensors", "--augment", "mixup"], 2,
+         "--augment mixup: there is crops, shift, recoloured"),
         (["train", "svhn", "--data", "{data}", "-o", "n.safetensors"], 3, "svhn_train.npz"),
         (["train", "{data}/lsun.npz", "-o", "n.safetensors"], 2, "no labels"),
         (["train", "{data}/cifar10_train.npz", "-o", "n.safetensors", "--architecture", "resnet0", "-s", "batch_size=9"], 2,
