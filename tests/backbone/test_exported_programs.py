@@ -24,6 +24,7 @@ from outfield.backbone.pt2_steps import KNOWN
 
 SAMPLES = "data/sample_inputs/model.pt"
 MODEL = "models/model.json"
+WEIGHTS = "data/weights/model_weights_config.json"
 
 
 class Net(nn.Module):
@@ -65,6 +66,11 @@ def changed(path, to, members=(), leave_out=(), compression=zipfile.ZIP_STORED, 
 def program_of(path):
     with zipfile.ZipFile(path) as members:
         return json.loads(members.read(next(name for name in members.namelist() if name.endswith(MODEL))))
+
+
+def config_of(path):
+    with zipfile.ZipFile(path) as members:
+        return json.loads(members.read(next(name for name in members.namelist() if name.endswith(WEIGHTS))))
 
 
 def with_program(path, to, change):
@@ -247,7 +253,273 @@ class TestNothingIsRun:
                 assert "Generator" not in schema
 
 
+def value(kind, name, content):
+    return {"name": name, "arg": {kind: content}, "kind": 1}
+
+
+def made(name):
+    return [{"as_tensor": {"name": name}}]
+
+
+def taken(name, content):
+    return value("as_tensor", name, {"name": content})
+
+
+def step(target, inputs, outputs):
+    return {
+        "target": target if target.startswith("_operator.") else f"torch.ops.aten.{target}",
+        "inputs": inputs,
+        "outputs": outputs,
+    }
+
+
+def number(name):
+    return [{"as_sym_int": {"as_name": name}}]
+
+
+def full(*sizes):
+    return step(
+        "full.default", [value("as_ints", "size", list(sizes)), value("as_float", "fill_value", 1.0)], made("big")
+    )
+
+
+def squares(count):
+    """Steps that square the number of images again and again."""
+    steps = [step("sym_size.int", [taken("self", "images"), value("as_int", "dim", 0)], number("n0"))]
+    for one in range(count):
+        both = [value("as_sym_int", name, {"as_name": f"n{one}"}) for name in "ab"]
+        steps.append(step("_operator.mul", both, number(f"n{one + 1}")))
+    return steps
+
+
+TOO_MUCH = {
+    "a value of 1,000,000,000,000 numbers, where 268,435,456": [full(10**12)],
+    "a value of 8,589,934,592 numbers": [
+        full(1),
+        step("expand.default", [taken("self", "big"), value("as_ints", "size", [2**33])], made("wide")),
+        step("sum.default", [taken("self", "wide")], made("total")),
+    ],
+    "a value of 268,435,457 numbers": [step("arange.default", [value("as_int", "end", 2**28 + 1)], made("a"))],
+    "bytes of memory at a time": [
+        step("zeros.default", [value("as_ints", "size", [2**28])], made(f"z{one}")) for one in range(9)
+    ] + [step("cat.default", [value("as_tensors", "tensors", [{"name": f"z{one}"} for one in range(9)])], made("z"))],
+    "24,577,.* operations, where 20,000,000,000,000": [
+        full(16000, 16000),
+        *(step("mm.default", [taken("self", "big"), taken("mat2", "big")], made(f"m{one}")) for one in range(3)),
+    ],
+    "80,.* operations, where": [
+        full(1, 1, 4000, 4000),
+        step(
+            "avg_pool2d.default",
+            [taken("self", "big"), value("as_ints", "kernel_size", [2000, 2000]), value("as_ints", "stride", [1, 1])],
+            made("pooled"),
+        ),
+    ],
+    "splits 134,217,728 numbers": [
+        full(2**27),
+        step("unbind.int", [taken("self", "big")], [{"as_tensors": [{"name": "part"}]}]),
+    ],
+    "has 10,00[0-9] steps": [
+        step("relu.default", [taken("self", "images")], made(f"r{one}")) for one in range(10_000)
+    ],
+    "no size before it is run": [
+        step("gt.Scalar", [taken("self", "images"), value("as_float", "other", 0.5)], made("mask")),
+        step("index.Tensor", [taken("self", "images"), value("as_tensors", "indices", [{"name": "mask"}])], made("i")),
+    ],
+}  # fmt: skip
+
+
+class TestWhatCostsTooMuchIsNotRun:
+    """Every file here would take minutes or all memory if a step of it were run."""
+
+    @pytest.mark.parametrize("said", TOO_MUCH)
+    def test_too_much(self, path, said, tmp_path):
+        def change(module):
+            module["graph"]["nodes"][:0] = TOO_MUCH[said]
+
+        with pytest.raises(of.InputError, match=said):
+            opened(with_program(path, tmp_path / "net.pt2", change))
+
+    def test_what_grows_faster_than_the_images(self, path, images, tmp_path):
+        """With two images it is 2¹⁶ numbers, with five it would be 1.5 · 10¹¹."""
+
+        def change(module):
+            end = value("as_sym_int", "end", {"as_name": "n4"})
+            module["graph"]["nodes"][:0] = [*squares(4), step("arange.default", [end], made("a"))]
+
+        whole = opened(with_program(path, tmp_path / "net.pt2", change))
+        whole.network(torch.rand(2, 3, 16, 16))
+        with pytest.raises(of.OutfieldError, match="a value of 152,587,890,625 numbers, where"):
+            whole.extract(images)
+
+    @pytest.mark.parametrize(
+        "inputs",
+        [
+            [value("as_string", "a", "long"), value("as_int", "b", 10**10)],
+            [value("as_int", "a", 2**62), value("as_sym_int", "b", {"as_int": 2**63})],
+            [value("as_ints", "a", [1]), value("as_int", "b", 10**10)],
+        ],
+    )
+    def test_numbers_without_end(self, path, inputs, tmp_path):
+        with pytest.raises(of.FileFormatError, match=r"2\*\*63|is no int"):
+            opened(
+                with_program(
+                    path,
+                    tmp_path / "net.pt2",
+                    lambda module: module["graph"]["nodes"].insert(0, step("_operator.mul", inputs, number("q"))),
+                )
+            )
+        with pytest.raises(of.FileFormatError, match=r"mul takes numbers below 2\*\*63"):
+            opened(
+                with_program(
+                    path,
+                    tmp_path / "net.pt2",
+                    lambda module: module["graph"]["nodes"].__setitem__(slice(0, 0), squares(60)),
+                )
+            )
+
+    @pytest.mark.parametrize("at", [-1, 1])
+    def test_programs_that_run_in_circles(self, path, at, tmp_path):
+        def change(module):
+            nodes = module["graph"]["nodes"]
+            name = nodes[at]["outputs"][0]["as_tensor"]["name"]
+            nodes.insert(len(nodes), step("clone.default", [taken("self", name)], made(name)))
+
+        with pytest.raises(of.FileFormatError, match=r"clone\.default makes .* once more"):
+            opened(with_program(path, tmp_path / "net.pt2", change))
+        with pytest.raises(of.FileFormatError, match="takes 'later', which is not made yet"):
+            opened(
+                with_program(
+                    path,
+                    tmp_path / "net.pt2",
+                    lambda module: module["graph"]["nodes"].insert(
+                        0, step("relu.default", [taken("self", "later")], made("x"))
+                    ),
+                )
+            )
+
+    @pytest.mark.parametrize(
+        "sizes",
+        [(2, 3, 10**6, 10**6), (-1, 3, 16, 16), (0, 3, 16, 16), (2, 3, "16", 16), (True, 3, 16, 16), (2, 3, 10**30, 4)],
+    )
+    def test_sizes_of_images(self, path, sizes, tmp_path):
+        def change(module):
+            module["graph"]["tensor_values"]["images"]["sizes"] = [{"as_int": one} for one in sizes]
+
+        with pytest.raises(of.InputError, match=r"takes an input of shape|a value of 6,000,000,000,000"):
+            opened(with_program(path, tmp_path / "net.pt2", change))
+
+    def test_a_last_layer_without_what_it_needs(self, path, tmp_path):
+        for target, count in (("detach.default", 0), ("linear.default", 1), ("mm.default", 3), ("mm.default", 1)):
+
+            def change(module, target=target, count=count):
+                last = module["graph"]["nodes"][-1]
+                last["target"], last["inputs"] = f"torch.ops.aten.{target}", last["inputs"][:count]
+
+            with pytest.raises(of.OutfieldError, match=r"does not end with a linear layer|is broken"):
+                opened(with_program(path, tmp_path / "net.pt2", change))
+
+    def test_plans_in_files_of_guards(self, path):
+        whole = opened(path)
+        state = whole.origin.state(whole.network)
+        plan = json.loads(bytes(state["plan"].tolist()))
+        for broken in (
+            {"shape": [2, 3]},
+            {"shape": [2, 3, -1, 4]},
+            {"image": 5},
+            {"features": []},
+            {"tensors": []},
+            {"nodes": [5]},
+            {"nodes": [{**plan["nodes"][0], "inputs": [{"name": "self", "arg": {"as_ints": [[[1]]]}}]}]},
+        ):
+            content = torch.tensor(list(json.dumps({**plan, **broken}).encode()), dtype=torch.uint8)
+            with pytest.raises(of.FileFormatError, match="a file"):
+                Origin("pt2").build({**state, "plan": content}, "a file")
+
+
 class TestRefusals:
+    @pytest.mark.parametrize(
+        "about",
+        [
+            {"tensor_meta": 5},
+            {"tensor_meta": []},
+            {"dtype": []},
+            {"sizes": None},
+            {"sizes": [0, 2**39, 2**39], "strides": [1, 1, 1]},
+            {"sizes": [1] * 65, "strides": [1] * 65},
+            {"sizes": [-1], "strides": [1]},
+            {"sizes": [1], "strides": [-1]},
+            {"storage_offset": {"as_int": -1}},
+            {"path_name": "../../../../../../etc/passwd"},
+        ],
+    )
+    def test_tensors_that_are_none(self, path, about, tmp_path):
+        def counted(found):
+            return [{"as_int": one} for one in found] if isinstance(found, list) else found
+
+        first = config_of(path)
+        entry = next(iter(first["config"].values()))
+        for name, found in about.items():
+            if name in entry:
+                entry[name] = found
+            else:
+                entry["tensor_meta"][name] = counted(found) if name in ("sizes", "strides") else found
+        with pytest.raises(of.FileFormatError):
+            opened(changed(path, tmp_path / "net.pt2", {WEIGHTS: json.dumps(first)}))
+
+    def test_many_names_for_the_same_bytes(self, path, tmp_path):
+        """Names that share a tensor share its memory; what they take together is not more than the file."""
+        found = config_of(path)
+        entry = found["config"]["conv.weight"]
+        same = {f"same{one}": entry for one in range(1000)}
+        opened(changed(path, tmp_path / "net.pt2", {WEIGHTS: json.dumps({"config": {**found["config"], **same}})}))
+        large = {"path_name": "large", "use_pickle": False, "tensor_meta": {**entry["tensor_meta"], "dtype": 1}}
+        other = {
+            f"other{one}": {
+                **large,
+                "tensor_meta": {**large["tensor_meta"], "sizes": [{"as_int": one}], "strides": [{"as_int": 1}]},
+            }
+            for one in range(1, 100)
+        }
+        text = json.dumps({"config": {**found["config"], **other}})
+        with pytest.raises(of.FileFormatError, match="lie over each other"):
+            opened(changed(path, tmp_path / "net.pt2", {WEIGHTS: text, "data/weights/large": b"\0" * 10**5}))
+
+    def test_two_files_of_the_same_name(self, path, tmp_path):
+        with (
+            zipfile.ZipFile(changed(path, tmp_path / "net.pt2"), "a") as members,
+            pytest.warns(UserWarning, match="Duplicate name"),
+        ):
+            members.writestr(next(name for name in members.namelist() if name.endswith(MODEL)), "{}")
+        with pytest.raises(of.FileFormatError, match="two files of the same name"):
+            opened(tmp_path / "net.pt2")
+
+    def test_weights_and_images_that_are_written_to_by_another_name(self, path, tmp_path):
+        for name in ("p_conv_weight", "images"):
+
+            def change(module, name=name):
+                module["graph"]["nodes"][:0] = [
+                    step("detach.default", [taken("self", name)], made("view")),
+                    step("fill_.Scalar", [taken("self", "view"), value("as_float", "value", 0.5)], made("other")),
+                ]
+
+            with pytest.raises(of.InputError, match="changes its own weights or its images"):
+                opened(with_program(path, tmp_path / "net.pt2", change))
+        places = [
+            taken("self", "images"),
+            value("as_int", "dim", 0),
+            taken("max", "p_fc_bias"),
+            taken("max_values", "p_fc_bias"),
+        ]
+        with pytest.raises(of.InputError, match=r"has a step 'torch\.ops\.aten\.max\.dim_max'"):
+            opened(
+                with_program(
+                    path,
+                    tmp_path / "net.pt2",
+                    lambda module: module["graph"]["nodes"].insert(0, step("max.dim_max", places, [])),
+                )
+            )
+
     @pytest.mark.parametrize("kind", ["weights", "constants"])
     def test_weights_that_are_pickles(self, path, kind, tmp_path):
         listed = f"data/{kind}/model_{kind}_config.json"

@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from outfield.errors import FileFormatError, InputError, OutfieldError
+from outfield.errors import FileFormatError, InputError, OutfieldError, StorageError
 from outfield.files.opened import open_to_read
 
 LARGEST = 2**34
 """Bytes of a file with all that is in it."""
-LARGEST_TEXT = 2**28
+LARGEST_TEXT = 2**25
 """Bytes of one JSON file in it."""
 FORMAT = "archive_format"
 WEIGHTS, CONSTANTS = "weights", "constants"
@@ -41,6 +41,8 @@ TYPES = {
     13: torch.bfloat16,
 }
 """Numbers of types in such files."""
+DIMENSIONS = 64
+"""Of a tensor of PyTorch, at most."""
 ADVICE = (
     "write it anew with torch.export.save of a newer PyTorch, or export it to ONNX (torch.onnx.export) and open that"
 )
@@ -74,7 +76,9 @@ def read_archive(path: Path) -> Archive:
                 return _read(members, path)
         except OutfieldError:
             raise
-        except (zipfile.BadZipFile, EOFError, ValueError, KeyError, NotImplementedError, RecursionError) as error:
+        except OSError as error:
+            raise StorageError(f"cannot read {path}: {error}") from error
+        except Exception as error:  # of zipfile, json and PyTorch, by a file that is anybody's
             raise FileFormatError(f"{path} is no whole file of torch.export: {str(error)[:200]}") from error
 
 
@@ -85,6 +89,8 @@ def _read(members: zipfile.ZipFile, path: Path) -> Archive:
     if any(info.compress_type != zipfile.ZIP_STORED for info in infos):
         raise FileFormatError(f"{path} is compressed, as torch.export.save does not write files")
     names = {info.filename for info in infos}
+    if len(names) < len(infos):
+        raise FileFormatError(f"{path} holds two files of the same name")
     root = next((name.removesuffix(FORMAT) for name in sorted(names) if name.split("/")[1:] == [FORMAT]), None)
     if root is None:
         if any(name.rpartition("/")[2] in OLD for name in names):
@@ -96,6 +102,7 @@ def _read(members: zipfile.ZipFile, path: Path) -> Archive:
     name = models[0].removeprefix(f"{root}models/").removesuffix(".json")
     tensors: dict[str, Tensor] = {}
     pickled: set[str] = set()
+    reader = Reader(members, path)
     for kind in (WEIGHTS, CONSTANTS):
         folder = f"{root}data/{kind}/"
         listed = f"{folder}{name}_{kind}_config.json"
@@ -107,7 +114,7 @@ def _read(members: zipfile.ZipFile, path: Path) -> Archive:
             if about.get("use_pickle") or about.get("tensor_meta") is None:
                 pickled.add(key)
             else:
-                tensors[key] = _tensor(members, folder, about, f"{key} of {path}")
+                tensors[key] = reader.tensor(folder, about, f"{key} of {path}")
     return Archive(_json(members, models[0]), tensors, frozenset(pickled))
 
 
@@ -127,31 +134,55 @@ def _mapping(found: Mapping[str, Any], name: str) -> dict[str, dict[str, Any]]:
     return inner
 
 
-def _tensor(members: zipfile.ZipFile, folder: str, about: Mapping[str, Any], what: str) -> Tensor:
-    """The numbers of one tensor, as its sizes and strides say.
+class Reader:
+    """The tensors of one archive: what several names share is read once, and all together are not larger than the file.
 
-    Raises:
-        FileFormatError: They do not agree with its bytes, or some of them are not numbers.
+    Args:
+        members: The archive.
+        path: What it is called.
     """
-    meta, content = about["tensor_meta"], bytearray(members.read(f"{folder}{about['path_name']}"))
-    kind = TYPES.get(meta["dtype"])
-    sizes, strides = ([_whole(one) for one in meta[name]] for name in ("sizes", "strides"))
-    start = _whole(meta["storage_offset"])
-    if kind is None or len(sizes) != len(strides) or meta.get("layout") != 7:
-        raise FileFormatError(f"{what} is no dense tensor of a type that is known")
-    if 0 in sizes:
-        return torch.empty(sizes, dtype=kind)
-    last = start + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
-    if len(content) % kind.itemsize or last >= len(content) // kind.itemsize or math.prod(sizes) > len(content):
-        raise FileFormatError(f"{what} has {len(content)} bytes, too few for its sizes {sizes}")
-    found = (
-        torch.frombuffer(content, dtype=kind)
-        .as_strided(sizes, strides, start)
-        .clone(memory_format=torch.contiguous_format)
-    )
-    if found.is_floating_point() and bool(found.isnan().any()):
-        raise FileFormatError(f"{what} holds numbers that are not finite")
-    return found
+
+    def __init__(self, members: zipfile.ZipFile, path: Path) -> None:
+        self.members, self.path = members, path
+        self._read: dict[str, Tensor] = {}
+        self._left = sum(info.file_size for info in members.infolist())
+
+    def tensor(self, folder: str, about: Mapping[str, Any], what: str) -> Tensor:
+        """The numbers of one tensor, as its sizes and strides say.
+
+        Raises:
+            FileFormatError: They do not agree with its bytes, or some of them are not numbers.
+        """
+        meta, name = about["tensor_meta"], f"{folder}{about['path_name']}"
+        kind = TYPES.get(meta["dtype"])
+        sizes, strides = ([_whole(one) for one in meta[key]] for key in ("sizes", "strides"))
+        start = _whole(meta["storage_offset"])
+        if kind is None or len(sizes) != len(strides) or len(sizes) > DIMENSIONS or meta.get("layout") != 7:
+            raise FileFormatError(f"{what} is no dense tensor of a type that is known")
+        shared = json.dumps([name, str(kind), sizes, strides, start])
+        if shared not in self._read:
+            self._read[shared] = self._new(name, kind, sizes, strides, start, what)
+        return self._read[shared]
+
+    def _new(self, name: str, kind: torch.dtype, sizes: list[int], strides: list[int], start: int, what: str) -> Tensor:
+        if 0 in sizes:
+            return torch.empty(sizes, dtype=kind)
+        length = self.members.getinfo(name).file_size
+        last = start + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
+        if length % kind.itemsize or last >= length // kind.itemsize or math.prod(sizes) > length // kind.itemsize:
+            raise FileFormatError(f"{what} has {length} bytes, too few for its sizes {sizes}")
+        self._left -= length
+        if self._left < 0:
+            raise FileFormatError(f"the tensors of {self.path} lie over each other")
+        content = bytearray(self.members.read(name))
+        found = (
+            torch.frombuffer(content, dtype=kind)
+            .as_strided(sizes, strides, start)
+            .clone(memory_format=torch.contiguous_format)
+        )
+        if found.is_floating_point() and bool(found.isnan().any()):
+            raise FileFormatError(f"{what} holds numbers that are not finite")
+        return found
 
 
 def _whole(one: Any) -> int:

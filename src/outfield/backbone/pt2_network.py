@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from outfield.backbone.onnx_graph import FEATURES, LOGITS
 from outfield.backbone.onnx_network import TOLERANCE, Given
 from outfield.backbone.pt2_archive import TYPES, read_archive
+from outfield.backbone.pt2_cost import LIMIT, META, Cost, cost_of, grown
 from outfield.backbone.pt2_plan import Plan, last_layer, map_before, plan_of
-from outfield.backbone.pt2_steps import Step, steps_of, writes_to
+from outfield.backbone.pt2_steps import Step, check_order, steps_of, writes_to
 from outfield.errors import FileFormatError, InputError, OutfieldError
 
 PLAN = "plan"
@@ -46,8 +47,11 @@ class Pt2Network(nn.Module):
         for name, key in self._stored.items():
             self.register_buffer(key, tensors[name])
         steps = steps_of(plan.nodes, source)
-        if any(writes_to(step, set(plan.tensors)) for step in steps):
-            raise InputError(f"{source} changes its own weights while it runs; call eval() before torch.export.export")
+        check_order(steps, {plan.image, *plan.tensors}, source)
+        if any(writes_to(step, {plan.image, *plan.tensors}) for step in steps):
+            raise InputError(
+                f"{source} changes its own weights or its images while it runs; call eval() before torch.export.export"
+            )
         self.head: nn.Module = Given()
         self._features, self._logits = plan.features, plan.logits
         if plan.features is None:
@@ -67,6 +71,7 @@ class Pt2Network(nn.Module):
         wanted = (self._features, self._logits if isinstance(self.head, Given) else None, self._map)
         self._wanted = [name for name in wanted if name is not None]
         self._ends = _last_uses(self._steps, set(self._wanted))
+        self._costs: dict[tuple[int, ...], Cost] = {}
         self._check(source)
 
     @property
@@ -95,8 +100,25 @@ class Pt2Network(nn.Module):
 
     def _piece(self, images: Tensor) -> list[Tensor]:
         """What is wanted of some images: features, logits where the last layer is not ours, and the map, if there is one."""
+        self._count(images.shape)
         known = self._run(images, self._steps, self._ends)
         return [known[name] for name in self._wanted]
+
+    def _count(
+        self, shape: tuple[int, ...], steps: list[Step] | None = None, source: str = "an exported network"
+    ) -> None:
+        """Refuse images of a shape for which the program asks for too much, before it is run on them."""
+        if torch.compiler.is_compiling() or shape in self._costs:  # a tracer asks about sizes that have no numbers yet
+            return
+        two = (self.asked.shape[0] or 2, *shape[1:])
+        limit = LIMIT
+        if shape != two:
+            self._count(two)
+            limit = grown(self._costs[two], shape[0])
+        known = {name: getattr(self, key) for name, key in self._stored.items()}
+        known[self.asked.image] = torch.empty(shape, device=META)
+        steps = self._steps if steps is None else steps
+        self._costs[shape] = cost_of(steps, _last_uses(steps, set()), known, limit, source)
 
     def _filled(self, images: Tensor, rows: int) -> list[Tensor]:
         """Likewise of a network for a fixed number of images, to which too few are filled up."""
@@ -113,28 +135,43 @@ class Pt2Network(nn.Module):
                 known.pop(name, None)  # so that memory is free again
         return known
 
+    def _changes(self, images: Tensor) -> list[int]:
+        """How often weights and images have been written to, also through views of them, as far as PyTorch counts it."""
+        held = [images, *(getattr(self, key) for key in self._stored.values())]
+        return [0 if one.is_inference() else one._version for one in held]
+
     def _check(self, source: str) -> None:
         """Run it once, and compare our last layer with the file's."""
-        height, width = self.size or (224, 224)
         rows = self.asked.shape[0] or 2
-        images = torch.rand(rows, self.channels, height, width, generator=torch.Generator().manual_seed(0))
+        shape = (rows, self.channels, *(self.size or (224, 224)))
+        self._count(shape, self._all, source)
+        images = torch.rand(shape, generator=torch.Generator().manual_seed(0))
+        ends = _last_uses(self._all, {str(self._features), self._logits})
+        before = self._changes(images)
         try:
             with torch.no_grad():
-                known = self._run(images, self._all, {})
+                known = self._run(images, self._all, ends)
                 features, logits = known[str(self._features)], known[self._logits]
-                ours = self.head(features, logits) if isinstance(self.head, Given) else self.head(features)
+                good = all(_is_of_rows(one, rows) for one in (features, logits))
+                ours = (
+                    self.head(*((features, logits) if isinstance(self.head, Given) else (features,))) if good else None
+                )
+                most = TOLERANCE * max(1.0, float(logits.abs().max())) if good else 0.0
         except OutfieldError:
             raise
         except Exception as error:  # of PyTorch, by a program that is anybody's
             said = (str(error).splitlines() or [""])[0][:300]
             raise FileFormatError(f"{source} cannot be run: {type(error).__name__}: {said}") from error
-        good = all(isinstance(one, Tensor) and one.dim() == 2 and len(one) == rows for one in (features, logits))
-        if not good:
+        if ours is None:
             raise InputError(
-                f"{source} gives no features and logits with a row for each image; export a module that returns "
-                f'{{"{FEATURES}": …, "{LOGITS}": …}}'
+                f"{source} gives no features and logits with a row of floating numbers for each image; export a module that "
+                f'returns {{"{FEATURES}": …, "{LOGITS}": …}}'
             )
-        if not torch.allclose(ours, logits, rtol=0, atol=TOLERANCE * max(1.0, float(logits.abs().max()))):
+        if before != self._changes(images):
+            raise InputError(
+                f"{source} changes its own weights or its images while it runs; call eval() before torch.export.export"
+            )
+        if not torch.allclose(ours, logits.to(ours.dtype), rtol=0, atol=most):
             raise InputError(f"the last layer of {source} does not give its logits; export a module that returns both")
 
 
@@ -175,6 +212,17 @@ def build(settings: Mapping[str, Any], state: Mapping[str, Tensor], source: str)
 def kept(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """What :func:`build` needs of a state dict: not the last layer, which is among the tensors already."""
     return {name: value for name, value in state.items() if not name.startswith("head.")}
+
+
+def _is_of_rows(value: Any, rows: int) -> bool:
+    """Whether a value is a table of floating numbers with a row for each image."""
+    return (
+        isinstance(value, Tensor)
+        and value.is_floating_point()
+        and value.dim() == 2
+        and len(value) == rows
+        and value.numel() > 0
+    )
 
 
 def _until(steps: list[Step], name: str | None) -> list[Step]:

@@ -71,7 +71,14 @@ class Plan:
         """
         if not isinstance(plain, dict) or set(plain) != set(KEYS) or not isinstance(plain["nodes"], list):
             raise ValueError("the plan of a network is broken")
-        return cls(**{**plain, "shape": tuple(plain["shape"])})
+        tables, names = (plain["tensors"], plain["types"]), (plain["image"], plain["logits"])
+        good = all(isinstance(one, dict) for one in tables) and all(isinstance(one, str) for one in names)
+        if not good or not isinstance(plain["features"], str | None):
+            raise ValueError("the plan of a network is broken")
+        shape = tuple(plain["shape"])
+        if not is_of_images(shape):
+            raise ValueError(f"the plan of a network is for an input of shape {str(shape)[:80]}")
+        return cls(**{**plain, "shape": shape})
 
 
 class Layer(NamedTuple):
@@ -81,6 +88,12 @@ class Layer(NamedTuple):
     logits: str
     weight: Tensor
     bias: Tensor | None
+
+
+def is_of_images(shape: tuple[Any, ...]) -> bool:
+    """Whether a shape is (N, C, H, W) with 3 channels or 1; None stands for a size that is free."""
+    sizes = all(one is None or (type(one) is int and 0 < one < 2**31) for one in shape)
+    return len(shape) == 4 and sizes and shape[1] in (1, 3)
 
 
 def plan_of(archive: Archive, source: str) -> Plan:
@@ -100,13 +113,13 @@ def plan_of(archive: Archive, source: str) -> Plan:
         shape = tuple(one.get("as_int") for one in about["sizes"])
     except OutfieldError:
         raise
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+    except (LookupError, TypeError, AttributeError, ValueError, RecursionError) as error:
         raise FileFormatError(
             f"the program in {source} is broken: {type(error).__name__}: {str(error)[:100]}"
         ) from error
-    if len(shape) != 4 or shape[1] not in (1, 3) or about["dtype"] != 7:
+    if not is_of_images(shape) or about.get("dtype") != 7:
         raise InputError(
-            f"{source} takes an input of shape {shape}; images are float32 of shape (N, C, H, W) with 3 channels or 1"
+            f"{source} takes an input of shape {str(shape)[:80]}; images are float32 of shape (N, C, H, W) with 3 channels or 1"
         )
     types = {name: str(archive.tensors[key].dtype) for name, key in tensors.items()}
     return Plan(image, shape, tensors, types, nodes, logits, features)
@@ -119,9 +132,9 @@ def _inputs(archive: Archive, signature: Mapping[str, Any], source: str) -> tupl
     for spec in signature["input_specs"]:
         ((kind, about),) = spec.items()
         if kind == "user_input" and "as_tensor" in about["arg"]:
-            images.append(about["arg"]["as_tensor"]["name"])
+            images.append(str(about["arg"]["as_tensor"]["name"]))
         elif kind in STORED and about[f"{kind}_name"] in archive.tensors:
-            tensors[about["arg"]["name"]] = about[f"{kind}_name"]
+            tensors[str(about["arg"]["name"])] = about[f"{kind}_name"]
         elif kind in STORED and about[f"{kind}_name"] in archive.pickled:
             raise FileFormatError(f"{about[f'{kind}_name']} of {source} is a pickle, which can run any code; {ADVICE}")
         else:
@@ -142,7 +155,7 @@ def _outputs(module: Mapping[str, Any], signature: Mapping[str, Any], source: st
             raise InputError(
                 f"{source} changes its own state while it runs ({kind[:40]}); call eval() before torch.export.export"
             )
-        found.append(about["arg"]["as_tensor"]["name"])
+        found.append(str(about["arg"]["as_tensor"]["name"]))
     if len(found) == 1:
         return found[0], None
     spec = json.loads(module["module_call_graph"][0]["signature"]["out_spec"])[1]
@@ -163,7 +176,7 @@ def last_layer(steps: Sequence[Step], logits: str, tensors: Mapping[str, Tensor]
     """
     makers = {name: step for step in steps for name in step.outputs}
     step = makers.get(logits)
-    while step is not None and _base(step) in PASSED and isinstance(step.args[0], Named):
+    while step is not None and step.base in PASSED and step.args and isinstance(step.args[0], Named):
         logits = step.args[0].name
         step = makers.get(logits)
     found = None if step is None else _linear(step, makers, tensors)
@@ -180,24 +193,19 @@ def _linear(
 ) -> tuple[str, Tensor, Tensor | None] | None:
     """Features, weight (K, D) and bias of a step that is a linear layer."""
     given = [one.name if isinstance(one, Named) else None for one in step.args]
-    if _base(step) == "linear":
+    if step.base == "linear" and 2 <= len(given) <= 3:
         rows, weight, bias = (*given, None)[:3]
         turned = False
-    elif _base(step) == "addmm" and len(given) == 3 and not step.kwargs:
+    elif step.base == "addmm" and len(given) == 3 and not step.kwargs:
         bias, rows, weight = given
         turned = True
-    elif _base(step) == "mm":
+    elif step.base == "mm" and len(given) == 2:
         rows, weight, bias = (*given, None)
         turned = True
     else:
         return None
     maker = makers.get(weight or "")
-    if (
-        turned
-        and maker is not None
-        and _base(maker) in ("t", "numpy_T", "permute", "transpose")
-        and isinstance(maker.args[0], Named)
-    ):
+    if turned and maker is not None and maker.base in TURNED and maker.args and isinstance(maker.args[0], Named):
         weight, turned = maker.args[0].name, False
     if rows is None or weight not in tensors or (bias is not None and bias not in tensors):
         return None
@@ -212,12 +220,7 @@ def map_before(steps: Sequence[Step], features: str) -> str | None:
     makers = {name: step for step in steps for name in step.outputs}
     step = makers.get(features)
     while step is not None and step.args and isinstance(step.args[0], Named):
-        if _base(step) in POOLED:
+        if step.base in POOLED:
             return step.args[0].name
-        step = makers.get(step.args[0].name) if _base(step) in RESHAPED else None
+        step = makers.get(step.args[0].name) if step.base in RESHAPED else None
     return None
-
-
-def _base(step: Step) -> str:
-    """The name of the operator, without its overload."""
-    return step.name.split(".")[3] if step.name.startswith("torch.ops.") else step.name

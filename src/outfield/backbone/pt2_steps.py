@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 
 from outfield.backbone.pt2_archive import TYPES
+from outfield.backbone.pt2_numbers import ON_NUMBERS, PLAIN, plain
 from outfield.errors import FileFormatError, InputError, OutfieldError
 
 OPERATORS = """
@@ -32,25 +32,6 @@ zeros_like
 """
 KNOWN = frozenset(OPERATORS.split())
 """PyTorch's own operators that networks are made of: none reads or writes a file, draws random numbers, or keeps anything."""
-ON_NUMBERS: Mapping[str, Callable[..., Any]] = {
-    f"_operator.{name}": getattr(operator, name)
-    for name in (
-        "add",
-        "sub",
-        "mul",
-        "floordiv",
-        "mod",
-        "neg",
-        "truediv",
-        "eq",
-        "ne",
-        "ge",
-        "gt",
-        "le",
-        "lt",
-        "getitem",
-    )
-}
 LEFT_OUT = (
     "torch.ops.aten._assert_tensor_metadata.",
     "torch.ops.aten._assert_scalar.",
@@ -60,19 +41,6 @@ LEFT_OUT = (
 VIEWS = ("torch.ops.aten.view.default", "torch.ops.aten._unsafe_view.default")
 """Steps that fail where another layout in memory, such as channels-last, needs a copy; ``reshape`` makes it."""
 FORMATS = {1: torch.contiguous_format, 2: torch.channels_last, 3: torch.channels_last_3d, 4: torch.preserve_format}
-PLAIN = (
-    "as_int",
-    "as_ints",
-    "as_float",
-    "as_floats",
-    "as_bool",
-    "as_bools",
-    "as_string",
-    "as_int_lists",
-    "as_float_lists",
-)
-NUMBERS = {"Infinity": float("inf"), "-Infinity": float("-inf"), "NaN": float("nan")}
-"""How such files write numbers that JSON lacks."""
 
 
 class Place(Enum):
@@ -108,6 +76,15 @@ class Step:
         for name, value in zip(self.outputs, found if self.listed else (found,), strict=False):
             known[name] = value
 
+    @property
+    def base(self) -> str:
+        """The name of the operator, without its overload."""
+        return self.name.split(".")[3] if self.name.startswith("torch.ops.") else self.name
+
+    def given(self) -> dict[str, Any]:
+        """What it takes, by the names that the operator has for it."""
+        return dict(zip(_positional(self.function), self.args, strict=False)) | dict(self.kwargs)
+
     def uses(self) -> set[str]:
         """Names of the values that it takes."""
         return set().union(*(_names(one) for one in (*self.args, *self.kwargs.values())))
@@ -128,7 +105,7 @@ def steps_of(nodes: Sequence[Any], source: str) -> list[Step]:
         return [_step(node, source) for node in nodes if not str(node["target"]).startswith(LEFT_OUT)]
     except OutfieldError:
         raise
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+    except (LookupError, TypeError, AttributeError, ValueError, RecursionError) as error:
         raise FileFormatError(f"a step in {source} is broken: {type(error).__name__}: {str(error)[:100]}") from error
 
 
@@ -139,7 +116,7 @@ def _step(node: Mapping[str, Any], source: str) -> Step:
     if target in ON_NUMBERS:
         return Step(target, ON_NUMBERS[target], tuple(value for _, value in given), {}, names, listed)
     function = _operator(target, source)
-    order = [one.name for one in function._schema.arguments if not one.kwarg_only]
+    order = _positional(function)
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
     for name, value in given:
@@ -149,9 +126,19 @@ def _step(node: Mapping[str, Any], source: str) -> Step:
             kwargs[name] = value
     if target in VIEWS and not kwargs:
         function = torch.ops.aten.reshape.default
+    if kwargs.get("device") is None and "device" in {one.name for one in function._schema.arguments} - set(
+        order[: len(args)]
+    ):
+        kwargs["device"] = Place.IMAGES
     step = Step(target, function, tuple(args), kwargs, names, listed)
-    _check_mode(step, dict(zip(order, args, strict=False)) | kwargs, source)
+    _check_mode(step, step.given(), source)
     return step
+
+
+def _positional(function: Any) -> list[str]:
+    """Names of what an operator takes by position."""
+    schema = getattr(function, "_schema", None)
+    return [] if schema is None else [one.name for one in schema.arguments if not one.kwarg_only]
 
 
 def _operator(target: str, source: str) -> Any:
@@ -164,9 +151,10 @@ def _operator(target: str, source: str) -> Any:
             "network to ONNX (torch.onnx.export) and open that"
         )
     packet = getattr(torch.ops.aten, parts[3], None)
-    if packet is None or parts[4] not in packet.overloads() or "out" in parts[4].split("_"):
+    function = getattr(packet, parts[4]) if packet is not None and parts[4] in packet.overloads() else None
+    if function is None or any(one.is_out for one in function._schema.arguments):
         raise InputError(f"{source} has a step {target[:80]!r}, which PyTorch {torch.__version__} does not know")
-    return getattr(packet, parts[4])
+    return function
 
 
 def _check_mode(step: Step, given: Mapping[str, Any], source: str) -> None:
@@ -186,7 +174,7 @@ def _argument(arg: Mapping[str, Any], source: str) -> Any:
     if kind == "as_none":
         return None
     if kind in PLAIN:
-        return NUMBERS.get(value, value) if kind == "as_float" and isinstance(value, str) else value
+        return plain(kind, value)
     if kind in ("as_tensor", "as_optional_tensor"):
         return None if "as_none" in value else Named(str(value.get("as_tensor", value)["name"]))
     if kind in ("as_tensors", "as_optional_tensors"):
@@ -210,7 +198,7 @@ def _argument(arg: Mapping[str, Any], source: str) -> Any:
 
 def _symbol(value: Mapping[str, Any]) -> Any:
     ((kind, inner),) = value.items()
-    return Named(str(inner)) if kind == "as_name" else inner
+    return Named(str(inner)) if kind == "as_name" else plain(kind, inner)
 
 
 def _outputs(outputs: Sequence[Any], source: str) -> tuple[tuple[str, ...], bool]:
@@ -239,5 +227,25 @@ def _names(value: Any) -> set[str]:
 def writes_to(step: Step, names: Mapping[str, Tensor] | set[str]) -> bool:
     """Whether a step changes one of these values in its place."""
     first = step.args[0] if step.args else None
-    in_place = step.name.startswith("torch.ops.") and step.name.split(".")[3].endswith("_")
-    return in_place and isinstance(first, Named) and first.name in names
+    return step.base.endswith("_") and isinstance(first, Named) and first.name in names
+
+
+def check_order(steps: Sequence[Step], known: set[str], source: str) -> None:
+    """Refuse a program that makes a value twice, or takes one that is not made yet: it could run in circles.
+
+    Raises:
+        FileFormatError: it does.
+    """
+    made = set(known)
+    for step in steps:
+        missing, twice = step.uses() - made, made & (set(step.outputs) - {""})
+        if missing or twice:
+            raise FileFormatError(
+                f"the program in {source} is broken: {step.name[:80]} "
+                + (
+                    f"takes {min(missing)[:40]!r}, which is not made yet"
+                    if missing
+                    else f"makes {min(twice)[:40]!r} once more"
+                )
+            )
+        made |= set(step.outputs)
