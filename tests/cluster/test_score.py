@@ -217,6 +217,38 @@ def test_a_list_names_images_wherever_they_lie(here, tmp_path):
     assert [row["file"] for row in alone] == ["photos/down/noise.png"]
 
 
+def test_an_address_that_leads_nowhere_is_the_error_of_its_own_row(here, tmp_path):
+    (here / "odd.txt").write_text("photos/down/noise.png\nfoo://bucket/a.png\nmemory://none/b.png\nphotos/down\n")
+    rows = rows_of_folder(here, tmp_path / "out", "odd.txt")
+    assert rows[0]["score"] is not None
+    assert "Protocol not known: foo" in rows[1]["error"]
+    assert rows[2]["error"] == "cannot read memory://none/b.png: there is no such file"
+    assert rows[3]["error"] == "cannot read photos/down: it is a folder"
+
+
+@pytest.mark.parametrize("memory", [False, True])
+def test_names_that_look_like_patterns_and_pipes(here, tmp_path, memory):
+    """A pattern would lead to other files, and a pipe would be waited for without end."""
+    names = ["a*.png", "a?.png", "ab.png", "[ab].png", "b.png"]
+    images = noise(len(names), 5)
+    files = fsspec.filesystem("memory")
+    source = "memory://odd" if memory else str(tmp_path / "odd")
+    (tmp_path / "odd").mkdir()
+    for name, image in zip(names, images, strict=True):
+        if memory:
+            files.pipe_file(f"/odd/{name}", encoded(image))
+        else:
+            (tmp_path / "odd" / name).write_bytes(encoded(image))
+    if not memory:
+        os.mkfifo(tmp_path / "odd" / "pipe.png")
+    rows = {row["file"].rpartition("/")[2]: row for row in rows_of_folder(here, tmp_path / "out", source)}
+    expected = of.Guard.load("my.guard", device="cpu")(images)
+    for name, score_of in zip(names, expected.score, strict=True):
+        assert rows[name]["score"] == pytest.approx(float(score_of), rel=1e-4)
+    if not memory:
+        assert "it is not an ordinary file" in rows["pipe.png"]["error"]
+
+
 def test_parquet_of_images(here, tmp_path):
     images = noise(7)
     cells = [encoded(image) for image in images]
@@ -316,6 +348,8 @@ def test_the_command_line(here, tmp_path):
     assert "1 of 22 rows could not be read" in done.said
     again = outfield("score", "my.guard", "photos", "--out", tmp_path / "out", "--part-rows", 8)
     assert "3 of 3 parts are there already" in again.said
+    (tmp_path / "none.txt").write_text("none.png\n")
+    assert outfield("score", "my.guard", tmp_path / "none.txt", "--out", tmp_path / "none").returncode == 11
     for arguments, said in (
         (["my.guard", "photos"], "name that with --out"),
         (["my.guard", "photos", "--out", "x", "--threshold", "t.safetensors"], "own threshold"),

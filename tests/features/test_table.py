@@ -94,6 +94,8 @@ def test_whole_numbers_as_labels_count_in_their_order():
     found = of.TablePreprocessing.fit(frame, label="target")
     assert found.classes == ("-1", "9", "10")
     assert found(frame).labels.tolist() == [2, 1, 1, 0]
+    for texts in (["²", "1"], ["--1", "1"]):
+        assert set(of.TablePreprocessing.fit(frame.assign(target=texts * 2), label="target").classes) == set(texts)
     with pytest.raises(of.InputError, match="not whole"):
         of.TablePreprocessing.fit(frame.assign(target=0.5), label="target")
     with pytest.raises(of.InputError, match="missing cells"):
@@ -188,6 +190,7 @@ def test_another_table_is_refused(table, change, message):
         ({"label": "class"}, "no column 'class'"),
         ({"columns": ["age", "height"]}, "no column 'height'"),
         ({"columns": "age"}, "list of names"),
+        ({"columns": 5}, "list of names"),
         ({"columns": []}, "at least one"),
         ({"columns": ["age", "age"]}, "each once"),
         ({"columns": ["age", "target"], "label": "target"}, "not the label"),
@@ -265,3 +268,7 @@ def test_cells_of_odd_columns():
     assert cells_of("a", pd.array([1, None], dtype="Int64")).missing.tolist() == [False, True]
     with pytest.raises(of.InputError, match="one value for each row"):
         cells_of("a", np.eye(2))
+    with pytest.raises(of.InputError, match="column 'a' holds a number that is too large"):
+        cells_of("a", [10**400])
+    with pytest.raises(of.InputError, match=r"column 'b' is 1\.5; a column is a list"):
+        columns_of({"a": [1], "b": 1.5})

@@ -23,7 +23,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Tell a classifier when an input is none of its business. Scores: higher = more out-of-distribution.",
     epilog="Exit codes: 0 done, 2 wrong usage or invalid data, 3 unreadable or unwritable file, 4 training diverged, 10 "
-    "something was found (--fail-on-…), 130 interrupted.",
+    "something was found (--fail-on-…), 11 images could not be read, 130 interrupted.",
 )
 
 Device = Annotated[str, typer.Option(help="auto (a GPU where there is one), cpu or cuda.")]

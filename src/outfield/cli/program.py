@@ -1,8 +1,8 @@
 """The program: runs a command; errors of ours become one line and an exit code.
 
 Exit codes: 0 done; 1 a failure we did not foresee, with its traceback; 2 wrong usage or invalid data; 3 a file that cannot be
-read or written, standard output among them; 4 training diverged; 10 what an option --fail-on-… asks for was found; 130
-interrupted; 141 nobody reads the output any more.
+read or written, standard output among them; 4 training diverged; 10 what an option --fail-on-… asks for was found; 11
+what was to be checked could not be read; 130 interrupted; 141 nobody reads the output any more.
 """
 
 from __future__ import annotations

@@ -57,6 +57,11 @@ def columns_of(frame: Any) -> dict[str, Any]:
     if twice:
         raise InputError(f"the table has several columns called {twice[0]!r}; each name may stand once")
     found = {name: frame[name] for name in listed}
+    single = [name for name, column in found.items() if not hasattr(column, "__len__")]
+    if single:
+        raise InputError(
+            f"column {single[0]!r} is {found[single[0]]!r:.60}; a column is a list with a value for each row, also of one row"
+        )
     lengths = {name: len(column) for name, column in found.items()}
     if len(set(lengths.values())) > 1 or 0 in lengths.values():
         raise InputError(f"the columns of a table are equally long and have rows; these have {lengths!r:.200}")
@@ -92,7 +97,10 @@ def _of_objects(name: str, array: np.ndarray) -> Cells:
         return Cells(TEXT, np.array(values, dtype=object))
     truths = all(isinstance(value, bool | np.bool_) for value in present)
     if truths or all(_is_number(value) for value in present):
-        numbers = np.array([np.nan if value is None else float(value) for value in values])
+        try:
+            numbers = np.array([np.nan if value is None else float(value) for value in values])
+        except OverflowError as error:
+            raise InputError(f"column {name!r} holds a number that is too large; the largest is 1.8e308") from error
         return _finite(name, Cells(TRUTH if truths and present else NUMBER, numbers))
     kinds = sorted({type(value).__name__ for value in present})
     raise InputError(

@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -201,8 +201,8 @@ def _read(frame: Any, kinds: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _named(found: Mapping[str, Any], columns: Sequence[str] | None, label: str | None) -> list[str]:
-    if isinstance(columns, str):
-        raise InputError(f"columns is {columns!r}; it must be a list of names, or None for all")
+    if columns is not None and (isinstance(columns, str) or not isinstance(columns, Iterable)):
+        raise InputError(f"columns is {columns!r:.200}; it must be a list of names, or None for all")
     taken = [name for name in found if name != label] if columns is None else [*columns]
     lacking = [name for name in (*taken, *([] if label is None else [label])) if name not in found]
     if lacking:
@@ -225,7 +225,7 @@ def _classes(label: str, column: Any) -> tuple[str, ...]:
     if any(text is None for text in texts):
         raise InputError(f"the label {label!r} has missing cells; every training row has a class")
     known = {str(text) for text in texts}
-    numbers = all(text.lstrip("-").isdigit() for text in known)
+    numbers = all(text.removeprefix("-").isdecimal() for text in known)
     return tuple(sorted(known, key=(lambda text: (int(text), text)) if numbers else None))
 
 

@@ -34,7 +34,10 @@ if TYPE_CHECKING:
 FOUND, UNREAD = 10, 11
 """Exit codes where --fail-on-ood was given: an image is OOD; one could not be read (also without it, where none could)."""
 OUTPUTS = (".csv", ".parquet", ".json", ".jsonl")
-guards = group("guard", "A verdict on an image: build a guard of a network and a folder of images, and check others.")
+guards = group(
+    "guard",
+    "A verdict on an image, or on a row of a table: build a guard of what is usual, and check what comes later.",
+)
 
 OnError = Annotated[
     str, typer.Option("--on-error", help="What an image that cannot be read does: skip tells it in its row, fail ends.")

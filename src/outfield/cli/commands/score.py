@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from outfield.features.set import FeatureSource
 
 GUARD = ".guard"
+UNREAD = 11
+"""The exit code where no row could be read, as of outfield guard check."""
 
 
 @command(
@@ -114,6 +116,8 @@ def _with_guard(
         log.warning("%s of %s rows could not be read", f"{done.failed:,}", f"{done.rows:,}")
     counts = f"{done.rows:,} rows, {done.ood:,} OOD, in {done.parts:,} parts, {done.made:,} of them made now"
     log.info("%s → %s", counts, output)
+    if done.failed == done.rows:
+        raise typer.Exit(UNREAD)
 
 
 def _with_detector(
