@@ -243,7 +243,7 @@ def test_names_that_look_like_patterns_and_pipes(here, tmp_path, memory):
         os.mkfifo(tmp_path / "odd" / "pipe.png")
     rows = {row["file"].rpartition("/")[2]: row for row in rows_of_folder(here, tmp_path / "out", source)}
     expected = of.Guard.load("my.guard", device="cpu")(images)
-    for name, score_of in zip(names, expected.score, strict=True):
+    for name, score_of in zip(names, expected.table()["score"], strict=True):
         assert rows[name]["score"] == pytest.approx(float(score_of), rel=1e-4)
     if not memory:
         assert "it is not an ordinary file" in rows["pipe.png"]["error"]
