@@ -11,6 +11,9 @@ from torch.nn import functional
 
 import outfield as of
 from outfield.backbone.architectures import Classifier
+from outfield.backbone.backbone import Backbone
+from outfield.benchmark.protocol import Protocol
+from outfield.benchmark.runs import run_benchmark
 from outfield.classifier.augment import Augmentation
 from outfield.classifier.colours import Recoloured
 from outfield.classifier.losses import AUGMENTATIONS, LOSSES, CrossEntropy, LogitNorm, SimCLR
@@ -213,6 +216,31 @@ def test_without_labels_there_are_features_and_no_logits(tmp_path):
     assert "stage1" in features.shapes
     assert backbone.extract(pictures, labels=True).labels is not None
     of.KNN(k=3).fit(features).score(features)
+
+
+def test_what_needs_logits_is_refused_before_any_work(tmp_path, monkeypatch):
+    network = Backbone(
+        Classifier("test_resnet", 8, size=(16, 16), projects=True).build(),
+        size=16,
+        mean=(0.5, 0.5, 0.5),
+        std=(0.5, 0.5, 0.5),
+        name="net",
+    )
+    network.projects = True
+
+    def never(*_, **__):
+        raise AssertionError("images were looked at")
+
+    monkeypatch.setattr(Backbone, "extract", never)
+    with pytest.raises(InputError, match=r"net was trained without labels: .*outfield guard rows"):
+        of.Guard.build(network, make_pictures(200))
+    sets = {"train": make_pictures(48), "test": make_pictures(40, seed=1), "noise": make_pictures(30, seed=2)}
+    protocol = Protocol("mine", (), (), ("noise",))
+    detectors = {"KNN": of.KNN(k=3), "MSP": of.MSP(), "ODIN": of.ODIN(), "ViM": of.ViM()}
+    with pytest.raises(of.MissingFieldError, match=r"net was trained without labels: .* which MSP, ODIN, ViM need"):
+        run_benchmark(protocol, sets, [network], tmp_path, detectors=detectors, view=False, device="cpu")
+    with pytest.raises(AssertionError, match="images were looked at"):
+        run_benchmark(protocol, sets, [network], tmp_path, view=False, detectors={"KNN": of.KNN(k=3)}, device="cpu")
 
 
 def test_a_loss_without_labels_needs_a_network_that_projects():

@@ -20,6 +20,7 @@ from outfield.benchmark.sets import (
     ExtractedSets,
     Extractor,
     check_images,
+    check_logits,
     fields_needed,
     find_images,
     notes_of,
@@ -174,6 +175,7 @@ def run_benchmark(
         check_can_choose(chosen.values(), count)
     images, levels = split_images(images, TEST, count, chosen.values())
     opened = open_backbones(backbones, device)
+    check_logits(opened, chosen)
     stages = Stages(as_path(out, "out") / CACHE, machine(device)["device"])
     run = _begin(protocol, chosen, numbers, {}, device, view, shares)
     say(f"reading {len(images)} sets of images")

@@ -24,7 +24,7 @@ from outfield.benchmark.provenance import without_paths
 from outfield.benchmark.stages import Stage, Stages
 from outfield.config import to_plain
 from outfield.detectors.base import Detector
-from outfield.errors import FileFormatError, InputError, StorageError, UnknownNameError
+from outfield.errors import FileFormatError, InputError, MissingFieldError, StorageError, UnknownNameError
 from outfield.features.about import checked_about
 from outfield.features.clusters import clustered
 from outfield.features.fields import FIELDS, made_by
@@ -35,6 +35,9 @@ from outfield.images.source import ImageSource
 
 KINDS = {"features": "FeatureSet", "blocks": "stages of a network", "odin": "odin logits"}
 """Of the files that extraction leaves, by kind of stage: all but the first are asked for by few detectors."""
+
+OF_LOGITS = ("logits", "odin_logits", "head")
+"""What detectors ask for that only a network with classes has."""
 
 
 class Extractor(Interface):
@@ -256,6 +259,25 @@ def open_backbones(backbones: Sequence[str | Extractor], device: str) -> dict[st
         if twin != name:
             raise InputError(f"{twin} and {name} are the same backbone; a spread over backbones needs different ones")
     return opened
+
+
+def check_logits(backbones: Mapping[str, Extractor], detectors: Mapping[str, Detector]) -> None:
+    """Refuse, before any work, detectors of logits on a network that was trained without labels.
+
+    Raises:
+        MissingFieldError: such a network gives features alone.
+    """
+    needing = [
+        name
+        for name, detector in detectors.items()
+        if not {*detector.needs_to_fit, *detector.needs_to_score}.isdisjoint(OF_LOGITS)
+    ]
+    for name, backbone in backbones.items():
+        if needing and getattr(backbone, "projects", False):
+            raise MissingFieldError(
+                f"{name} was trained without labels: it gives features and no logits, which {', '.join(needing)} need; name "
+                "detectors of features alone, such as --detector KNN --detector SSD"
+            )
 
 
 def backbone_names(backbones: Sequence[str | Extractor]) -> list[str]:

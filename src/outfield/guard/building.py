@@ -206,6 +206,11 @@ def _opened(backbone: Backbone | str, device: str | torch.device, half: bool) ->
             f"backbone is a {type(backbone).__name__}; wrap a network, outfield.Backbone(network, size=…, mean=…, std=…), or "
             "name one, such as 'timm:resnet18'"
         )
+    if network.projects:
+        raise InputError(
+            f"{network.name} was trained without labels: it gives features and no logits, so that a guard could not name the "
+            "class of an image; extract its features (outfield extract) and build a guard of these rows (outfield guard rows)"
+        )
     saving.check_origin(network)
     if half:
         network.network = copy.deepcopy(network.network)
