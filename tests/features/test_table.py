@@ -246,6 +246,11 @@ def test_it_is_kept_in_a_file(table, tmp_path):
     for name, value in (
         ("columns", [{}]),
         ("missing", "mean"),
+        ("columns", []),
+        ("columns", table.to_json()["columns"][:1] * 2),
+        ("label", 5),
+        ("classes", [1]),
+        ("others", "yes"),
         ("columns", [{**table.to_json()["columns"][0], "scale": 0.0}]),
     ):
         with pytest.raises(of.FileFormatError, match="no preprocessing of a table"):

@@ -12,7 +12,9 @@ from tests.helpers.program import outfield
 from tests.helpers.samples import make_set
 
 import outfield as of
+from outfield.files import storage
 from outfield.files.storage import kind_of
+from outfield.guard import row_files
 from outfield.guard.row_files import VERSION, describe
 
 
@@ -107,6 +109,28 @@ def test_changed_files_are_refused(guard, tmp_path, monkeypatch):
     (tmp_path / "broken.guard").write_bytes(content)
     with pytest.raises(of.FileFormatError):
         of.RowGuard.load(tmp_path / "broken.guard")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("names", [1]),
+        ("names", None),
+        ("provenance", {"widths": 5}),
+        ("provenance", {"widths": {"features": "x"}}),
+        ("provenance", {"widths": {"features": -1}}),
+        ("provenance", {"train": "x"}),
+        ("table", 5),
+    ],
+)
+def test_crafted_files_are_refused(guard, tmp_path, name, value):
+    """Whole, with checksums that are right, and nonsense."""
+    guard.save(tmp_path / "my.guard")
+    header, tensors = storage.read(tmp_path / "my.guard", row_files.KIND, {"version": int})
+    storage.write(tmp_path / "evil.guard", row_files.KIND, {**header, name: value}, tensors, (".guard",))
+    for read in (of.RowGuard.load, of.open_guard, row_files.describe):
+        with pytest.raises(of.FileFormatError, match=name):
+            read(tmp_path / "evil.guard")
 
 
 def test_features_alone_will_do(tmp_path):

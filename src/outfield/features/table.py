@@ -171,6 +171,12 @@ class TablePreprocessing:
             columns = tuple(Column(**{**own, "levels": tuple(own["levels"])}).valid() for own in said["columns"])
             made = cls(columns, said["label"], tuple(said["classes"]), said["others"], said["missing"])
             require_choice("missing", made.missing, cls.POLICIES)
+            names = {column.name for column in columns}
+            require(len(names) == len(columns) > 0, "columns", [*names], "columns of different names, at least one")
+            require(isinstance(made.label, str | None), "label", made.label, "a name or None")
+            texts = all(isinstance(one, str) for one in made.classes)
+            require(texts, "classes", made.classes, "texts")
+            require(isinstance(made.others, bool), "others", made.others, "True or False")
         except (KeyError, TypeError, AttributeError, InputError) as error:
             raise FileFormatError(f"this is no preprocessing of a table: {error!r:.200}") from error
         return made

@@ -31,6 +31,9 @@ ENTRIES: dict[str, type | tuple[type, ...]] = {
 }
 """What the header holds, beside ``table``, which is None where the rows are features."""
 
+COUNTS = ("train", "choose", "calibrate")
+"""Of the provenance: how many rows were for what."""
+
 
 class Content(NamedTuple):
     """What a guard of rows is made of, and its file holds."""
@@ -97,6 +100,13 @@ def _check_version(path: PathLike, header: Mapping[str, Any]) -> None:
     for name, kind in ENTRIES.items():
         if not isinstance(header.get(name), kind):
             raise FileFormatError(f"{path} is not a complete guard: {name} is {header.get(name)!r:.100}")
+    known = header["provenance"]
+    widths = known.get("widths", {})
+    counts = [*(widths.values() if isinstance(widths, dict) else [None]), *(known.get(name, 0) for name in COUNTS)]
+    if not all(type(one) is int and 0 <= one < 2**31 for one in counts):
+        raise FileFormatError(f"{path} is not a complete guard: provenance is {known!r:.200}")
+    if not all(isinstance(name, str) for name in header["names"]):
+        raise FileFormatError(f"{path} is not a complete guard: names is {header['names']!r:.100}")
 
 
 def describe(path: PathLike) -> dict[str, str]:
