@@ -177,6 +177,19 @@ class TestNumbers:
             with pytest.raises(of.FileFormatError, match=r"holds no program of torch\.export"):
                 Origin("pt2").build(broken, "a file")
 
+    def test_fewer_bits(self, network, path, images):
+        expected = backbone(network).extract(images, precision="bfloat16").features
+        found = opened(path)
+        torch.testing.assert_close(found.extract(images, precision="bfloat16").features, expected, rtol=0.02, atol=0.02)
+        narrow = copy.deepcopy(found.network).to(torch.bfloat16)
+        assert narrow(torch.rand(3, 3, 16, 16).bfloat16()).dtype == torch.bfloat16
+        default = torch.get_default_dtype()
+        try:
+            torch.set_default_dtype(torch.float64)
+            assert opened(path).network(torch.rand(3, 3, 16, 16, dtype=torch.float32)).dtype == torch.float32
+        finally:
+            torch.set_default_dtype(default)
+
 
 class TestNothingIsRun:
     def test_nothing_is_unpickled(self, path, images, tmp_path, monkeypatch):
@@ -466,6 +479,13 @@ class TestRefusals:
                 entry["tensor_meta"][name] = counted(found) if name in ("sizes", "strides") else found
         with pytest.raises(of.FileFormatError):
             opened(changed(path, tmp_path / "net.pt2", {WEIGHTS: json.dumps(first)}))
+
+    @pytest.mark.parametrize("rows", [0, 1, 3])
+    def test_a_last_layer_whose_bias_is_another_ones(self, path, rows, tmp_path):
+        found = config_of(path)
+        found["config"]["fc.weight"]["tensor_meta"]["sizes"][0] = {"as_int": rows}
+        with pytest.raises(of.InputError, match="does not end with a linear layer"):
+            opened(changed(path, tmp_path / "net.pt2", {WEIGHTS: json.dumps(found)}))
 
     def test_many_names_for_the_same_bytes(self, path, tmp_path):
         """Names that share a tensor share its memory; what they take together is not more than the file."""

@@ -58,7 +58,7 @@ class Pt2Network(nn.Module):
             layer = last_layer(steps, plan.logits, tensors, source)
             self._features, self._logits = layer.features, layer.logits
             rows, columns = layer.weight.shape
-            self.head = nn.Linear(columns, rows, bias=layer.bias is not None)
+            self.head = nn.Linear(columns, rows, bias=layer.bias is not None, dtype=torch.float32)
             with torch.no_grad():
                 self.head.weight.copy_(layer.weight)
                 if layer.bias is not None:
@@ -71,7 +71,7 @@ class Pt2Network(nn.Module):
         wanted = (self._features, self._logits if isinstance(self.head, Given) else None, self._map)
         self._wanted = [name for name in wanted if name is not None]
         self._ends = _last_uses(self._steps, set(self._wanted))
-        self._costs: dict[tuple[int, ...], Cost] = {}
+        self._costs: dict[tuple[tuple[int, ...], torch.dtype], Cost] = {}
         self._check(source)
 
     @property
@@ -100,25 +100,31 @@ class Pt2Network(nn.Module):
 
     def _piece(self, images: Tensor) -> list[Tensor]:
         """What is wanted of some images: features, logits where the last layer is not ours, and the map, if there is one."""
-        self._count(images.shape)
+        self._count(images.shape, images.dtype)
         known = self._run(images, self._steps, self._ends)
         return [known[name] for name in self._wanted]
 
     def _count(
-        self, shape: tuple[int, ...], steps: list[Step] | None = None, source: str = "an exported network"
+        self,
+        shape: tuple[int, ...],
+        kind: torch.dtype = torch.float32,
+        steps: list[Step] | None = None,
+        source: str = "an exported network",
     ) -> None:
         """Refuse images of a shape for which the program asks for too much, before it is run on them."""
-        if torch.compiler.is_compiling() or shape in self._costs:  # a tracer asks about sizes that have no numbers yet
+        if (
+            torch.compiler.is_compiling() or (shape, kind) in self._costs
+        ):  # a tracer asks about sizes that have no numbers yet
             return
         two = (self.asked.shape[0] or 2, *shape[1:])
         limit = LIMIT
         if shape != two:
-            self._count(two)
-            limit = grown(self._costs[two], shape[0])
+            self._count(two, kind)
+            limit = grown(self._costs[two, kind], shape[0])
         known = {name: getattr(self, key) for name, key in self._stored.items()}
-        known[self.asked.image] = torch.empty(shape, device=META)
+        known[self.asked.image] = torch.empty(shape, dtype=kind, device=META)
         steps = self._steps if steps is None else steps
-        self._costs[shape] = cost_of(steps, _last_uses(steps, set()), known, limit, source)
+        self._costs[shape, kind] = cost_of(steps, _last_uses(steps, set()), known, limit, source)
 
     def _filled(self, images: Tensor, rows: int) -> list[Tensor]:
         """Likewise of a network for a fixed number of images, to which too few are filled up."""
@@ -144,8 +150,8 @@ class Pt2Network(nn.Module):
         """Run it once, and compare our last layer with the file's."""
         rows = self.asked.shape[0] or 2
         shape = (rows, self.channels, *(self.size or (224, 224)))
-        self._count(shape, self._all, source)
-        images = torch.rand(shape, generator=torch.Generator().manual_seed(0))
+        self._count(shape, steps=self._all, source=source)
+        images = torch.rand(shape, dtype=torch.float32, generator=torch.Generator().manual_seed(0))
         ends = _last_uses(self._all, {str(self._features), self._logits})
         before = self._changes(images)
         try:

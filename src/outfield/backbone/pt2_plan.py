@@ -209,10 +209,10 @@ def _linear(
         weight, turned = maker.args[0].name, False
     if rows is None or weight not in tensors or (bias is not None and bias not in tensors):
         return None
-    found = tensors[str(weight)]
-    if found.dim() != 2 or (bias is not None and tensors[bias].dim() != 1):
+    found = tensors[str(weight)].T if turned and tensors[str(weight)].dim() == 2 else tensors[str(weight)]
+    if found.dim() != 2 or 0 in found.shape or (bias is not None and tensors[bias].shape != found.shape[:1]):
         return None
-    return rows, (found.T if turned else found).float(), None if bias is None else tensors[bias].float()
+    return rows, found.float(), None if bias is None else tensors[bias].float()
 
 
 def map_before(steps: Sequence[Step], features: str) -> str | None:
