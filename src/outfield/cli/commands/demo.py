@@ -18,7 +18,7 @@ from outfield.cli.tables import say
 def demo(
     output: Annotated[Path, typer.Option("--out", "-o", help="Folder for what the demo makes.")] = Path("demo"),
     live: Annotated[
-        bool, typer.Option("--live", help="Fit EBM and EnergyCorrected too: about 40 minutes on two cores.")
+        bool, typer.Option("--live", help="Fit EBM and EnergyCorrected too: about 25 minutes on two cores.")
     ] = False,
     device: Device = "auto",
 ) -> None:
@@ -32,7 +32,11 @@ def demo(
     given = [name for name in made.detectors if name not in made.live]
     note = f"Fitted live: {', '.join(made.live)}."
     if given:
-        note += f" Fitted beforehand on the same rows with the paper's settings, on a GPU: {', '.join(given)}."
+        note += f" Fitted beforehand on the same rows with the paper's settings: {', '.join(given)}."
+    if made.left_out:
+        note += (
+            f" Not shown, because it does not come fitted: {', '.join(made.left_out)}; outfield demo --live fits it."
+        )
     write_results(made.run, output, intro=made.about, notes=(note,), claims=False)
     write_overview(made.run, output / "demo.png")
     for name, model in made.detectors.items():
