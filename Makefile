@@ -9,7 +9,7 @@ demo: $(VENV)/.ready-all
 	$(BIN)/outfield demo --out demo
 
 test: $(VENV)/.ready-dev
-	$(BIN)/pytest -n auto --dist loadfile
+	$(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder
 
 lint: $(VENV)/.ready-dev
 	$(BIN)/ruff check .

@@ -14,6 +14,29 @@ import outfield as of
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # the GPU's kernels then run on the CPU, for small tests
 
+LONG = (
+    "cluster/test_on_ray",
+    "serve/test_program",
+    "adapters/",
+    "studies/",
+    "cli/",
+    "docs/",
+    "packaging/",
+    "energy/",
+    "serve/",
+)
+"""Files that take long, the longest first: begun early, they leave no process alone with them at the end."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long files first; within them, and among the others, the order stays."""
+
+    def place(item: pytest.Item) -> int:
+        return next((number for number, name in enumerate(LONG) if f"tests/{name}" in item.nodeid), len(LONG))
+
+    items.sort(key=place)
+
+
 # A busy machine must not fail a property, and CI must fail on the same examples twice.
 settings.register_profile("outfield", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("outfield")

@@ -97,7 +97,8 @@ class TestCode:
         knn = sources.modules_behind(["detectors.knn"])
         ssd = sources.modules_behind(["detectors.mixture"])
         ebm = sources.modules_behind(["detectors.ebm"])
-        assert knn == {"detectors.knn", "detectors.neighbours", "energy.projection", "modes"}
+        own = {"detectors.knn", "detectors.neighbours", "detectors.approximate"}
+        assert knn == {*own, "energy.projection", "modes"}
         assert {"energy.priors.mixture", "energy.priors.moments", "energy.projection"} < ssd
         assert {"energy.loop", "energy.engine.kernels", "energy.chains", "detectors.learned"} < ebm
         assert not {"detectors.knn", "detectors.logits", "detectors.corrected"} & (ssd | ebm)
@@ -105,7 +106,17 @@ class TestCode:
 
     def test_what_only_checks_stores_or_tells_is_behind_nothing(self):
         every = sources.modules_behind(f"detectors.{name}" for name in ("fused", "ebm", "corrected", "knn", "residual"))
-        inert = ["errors", "version", "config", "devices", "progress", "files", "features.set", "features.fields"]
+        inert = [
+            "errors",
+            "version",
+            "config",
+            "devices",
+            "extras",
+            "progress",
+            "files",
+            "features.set",
+            "features.fields",
+        ]
         inert += [f"detectors.{name}" for name in ("base", "data", "registry", "saved", "state")]
         for name in inert:
             assert not any(found == name or found.startswith(f"{name}.") for found in every)

@@ -32,6 +32,7 @@ INERT = (
     "version",
     "config",
     "devices",
+    "extras",
     "progress",
     "files",
     "features",
