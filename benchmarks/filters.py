@@ -113,7 +113,9 @@ def detectors(
 ) -> Iterator[tuple[str, of.Detector]]:
     """Fitted detectors, one at a time; what cannot be fitted on these rows is told and left out."""
     yield "Fused", of.Fused().to(options.device).fit(train, held_out)
-    alone = [of.ODIN(), *(one for one in ALONE if one.on in train.shapes)]
+    alone: list[of.Detector] = [of.ODIN()]
+    if options.learned != "only":
+        alone += [one for one in ALONE if one.on in train.shapes]
     named = {name.removesuffix(" ridge=0.0"): one for name, one in zip(names_of(alone), alone, strict=True)}
     if options.learned:
         named |= {f"EnergyCorrected T={t}": of.EnergyCorrected.paper(prior_temperature=t) for t in (500, 1000)}
@@ -202,7 +204,13 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--other", type=Path, help="folder with the OOD sets of the second filter")
     parser.add_argument("--names", nargs=2, default=["bilinear", "bicubic"], metavar=("FIRST", "SECOND"))
     parser.add_argument("--backbone", nargs="+", default=[], help="files that outfield train wrote")
-    parser.add_argument("--learned", action="store_true", help="with EnergyCorrected and EBM, at the paper's settings")
+    parser.add_argument(
+        "--learned",
+        nargs="?",
+        const="too",
+        choices=["too", "only"],
+        help="with EnergyCorrected and EBM, at the paper's settings; only: those, Fused and ODIN",
+    )
     parser.add_argument("--rows", type=int, help="use only this many images of each set")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--out", type=Path, help="where the figures go (.json)")
