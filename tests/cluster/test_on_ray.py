@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
-from collections import Counter
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -22,7 +21,7 @@ import ray
 import ray.data
 import torch
 from pyarrow import parquet
-from tests.helpers.cluster import is_scoring, rows_of, scoring_processes, wait_for, write_guard, write_slow_images
+from tests.helpers.cluster import rows_of, scoring_processes, wait_for, write_guard, write_slow_images
 from tests.helpers.guards import labelled, write_folder
 from tests.helpers.program import outfield
 from tests.helpers.samples import make_set
@@ -30,6 +29,7 @@ from tests.helpers.samples import make_set
 import outfield as of
 from outfield.cluster import bank
 from outfield.cluster.bank import Shard, ShardedBank
+from outfield.cluster.connection import connected
 from outfield.cluster.engines import ScoringActor
 from outfield.cluster.listing import listing
 from outfield.cluster.mixture import Gatherer, fit_mixture, merged, of_bytes
@@ -38,18 +38,19 @@ from outfield.cluster.score import score
 from outfield.cluster.tries import Tries
 from outfield.errors import FileFormatError, InputError, StorageError
 
-SLOW = 24
+SLOW = 19
+ROWS = SLOW + 1
+PARTS = ROWS // 2
+BEGUN = 2
 
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster():
-    """One for all tests of this file."""
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    with tempfile.TemporaryDirectory(prefix="r", dir="/tmp") as folder:
-        settings = {"include_dashboard": False, "_temp_dir": folder, "object_store_memory": 100 * 2**20}
-        ray.init(address="local", num_cpus=3, log_to_driver=False, logging_level="error", **settings)
-        yield
-        ray.shutdown()
+    """One for all tests of this file, started as the library starts it."""
+    with tempfile.TemporaryDirectory(prefix="r", dir="/tmp") as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_TMPDIR", folder)
+        with connected("local", 3):
+            yield
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +58,9 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("on_ray")
     write_guard(folder)
     write_folder(folder / "photos", labelled(40, 3))
-    (folder / "photos" / "left" / "broken.png").write_bytes(b"no picture")
     write_slow_images(folder / "slow", SLOW)
+    for name in ("photos/left", "slow"):
+        (folder / name / "broken.png").write_bytes(b"no picture")
     return folder
 
 
@@ -69,49 +71,104 @@ def here(folder, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def slow_rows(folder):
-    """Of the slow images, by this process."""
-    score(folder / "my.guard", str(folder / "slow"), str(folder / "slow_rows"), part_rows=2, device="cpu")
-    return rows_of(folder / "slow_rows")
+def alone(folder):
+    """Results of the slow images by this process."""
+    with contextlib.chdir(folder):
+        score("my.guard", "slow", "alone", part_rows=2, device="cpu")
+    return folder / "alone"
+
+
+LINE = ["score", "my.guard", "slow", "--part-rows", "2", "--device", "cpu"]
 
 
 def written(out):
     return len([*out.glob("part-*.parquet")])
 
 
-def check_complete(rows, expected):
-    """Every row once, by its file, and equal to the bit."""
-    assert Counter(row["file"] for row in rows) == Counter(row["file"] for row in expected)
-    assert rows == expected
+def check_complete(out, alone):
+    """Every row once, by its file, and all files equal to the byte."""
+    files = [row["file"] for row in rows_of(out)]
+    assert files == [*(f"slow/{i:04d}.png" for i in range(SLOW)), "slow/broken.png"]
+    assert sorted(path.name for path in out.iterdir()) == sorted(path.name for path in alone.iterdir())
+    for path in alone.glob("part-*"):
+        assert path.read_bytes() == (out / path.name).read_bytes()
 
 
-def test_results_are_those_of_one_machine_to_the_bit(here, tmp_path):
-    score("my.guard", "photos", str(tmp_path / "local"), part_rows=8, device="cpu")
-    line = [
-        "score",
-        "my.guard",
-        "photos",
-        "--engine",
-        "ray",
-        "--workers",
-        2,
-        "--part-rows",
-        8,
-        "--out",
-        tmp_path / "ray",
-    ]
-    done = outfield(*line)
+def test_results_are_those_of_one_machine_though_a_worker_is_killed(here, alone, tmp_path):
+    """Begun by one process, gone on with by two workers; one dies: no row is lost, none doubled, each equal to the bit."""
+    out, killed = tmp_path / "out", []
+    shutil.copytree(alone, out)
+    for path in [out / "_summary.json", *sorted(out.glob("part-*"))[BEGUN:]]:
+        path.unlink()
+
+    def kill():
+        wait_for(lambda: written(out) >= BEGUN + 2)
+        victim = scoring_processes()[0]
+        os.kill(victim.pid, signal.SIGKILL)
+        killed.append((victim.pid, written(out)))
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    done = outfield(*LINE, "--engine", "ray", "--workers", 2, "--out", out)
+    killer.join()
+    ((pid, parts),) = killed
+    assert not psutil.pid_exists(pid)
+    assert parts < PARTS
     assert done.returncode == 0, done.stderr
-    assert "41 rows, " in done.said
-    assert "1 of 41 rows could not be read" in done.said
-    check_complete(rows_of(tmp_path / "ray"), rows_of(tmp_path / "local"))
-    for path in sorted((tmp_path / "local").glob("part-*")):
-        assert path.read_bytes() == (tmp_path / "ray" / path.name).read_bytes()
+    assert f"{BEGUN} of {PARTS} parts are there already" in done.said
+    assert f"{ROWS} rows, " in done.said
+    assert f"{PARTS - BEGUN} of them made now" in done.said
+    assert f"1 of {ROWS} rows could not be read" in done.said
+    check_complete(out, alone)
+
+
+def test_a_killed_driver_is_gone_on_with(here, alone, tmp_path):
+    """Begun by a worker whose driver dies, gone on with by one process."""
+    out, before = tmp_path / "out", {one.pid for one in scoring_processes()}
+    address = ray.get_runtime_context().gcs_address
+    driver = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "outfield",
+            *LINE,
+            "--out",
+            str(out),
+            "--engine",
+            "ray",
+            "--workers",
+            "1",
+            "--address",
+            address,
+        ],
+        stderr=subprocess.DEVNULL,
+    )
+    wait_for(lambda: driver.poll() is not None or (out.exists() and written(out) >= 3))
+    scoring = [one for one in scoring_processes() if one.pid not in before]
+    driver.send_signal(signal.SIGKILL)
+    driver.wait()
+    assert len(scoring) == 1
+    assert psutil.wait_procs(scoring, timeout=30)[1] == []  # nobody goes on without it
+    parts = written(out)
+    assert 3 <= parts < PARTS
+    done = outfield(*LINE, "--out", out)
+    assert done.returncode == 0, done.stderr
+    assert f"{parts} of {PARTS} parts are there already" in done.said
+    assert f"{PARTS - parts} of them made now" in done.said
+    check_complete(out, alone)
+
+
+class TriesHere:
+    """Counts that are asked for as those of a worker are."""
+
+    def __init__(self):
+        counts = Tries()
+        self.begin = SimpleNamespace(remote=lambda number: ray.put(counts.begin(number)))
 
 
 def test_errors_of_workers_are_ours(here, tmp_path, monkeypatch):
-    content, tries = ray.put((here / "my.guard").read_bytes()), ray.remote(num_cpus=0)(Tries).remote()
-    worker = ScoringActor(content, tries, str(tmp_path), 1, "fail", "cpu")
+    content = ray.put((here / "my.guard").read_bytes())
+    worker = ScoringActor(content, TriesHere(), str(tmp_path), 1, "fail", "cpu")
     told = worker({"part": [part.to_text() for part in listing("photos").parts(8)]})["error"]
     assert [bool(text) for text in told] == [False, False, False, True, False, False]
     with monkeypatch.context() as patch:
@@ -124,57 +181,8 @@ def test_errors_of_workers_are_ours(here, tmp_path, monkeypatch):
         score("my.guard", "photos", str(tmp_path / "gpu"), engine="ray", device="cuda")
 
 
-def test_a_killed_worker_loses_no_row(here, slow_rows, tmp_path):
-    out, killed = tmp_path / "out", []
-
-    def kill():
-        wait_for(lambda: written(out) >= 3 if out.exists() else False)
-        victim = scoring_processes()[0]
-        os.kill(victim.pid, signal.SIGKILL)
-        killed.append((victim.pid, written(out)))
-
-    killer = threading.Thread(target=kill)
-    killer.start()
-    done = score("my.guard", str(here / "slow"), str(out), part_rows=2, engine="ray", workers=2)
-    killer.join()
-    (pid, parts) = killed[0]
-    assert not psutil.pid_exists(pid)
-    assert parts < done.parts == SLOW // 2
-    check_complete(rows_of(out), slow_rows)
-
-
-def test_a_killed_driver_is_gone_on_with(here, slow_rows, tmp_path):
-    out = tmp_path / "out"
-    line = ["score", "my.guard", str(here / "slow"), "--engine", "ray", "--workers", "2", "--part-rows", "2"]
-    with tempfile.TemporaryDirectory(prefix="r", dir="/tmp") as temporary:
-        driver = subprocess.Popen(
-            [sys.executable, "-m", "outfield", *line, "--out", str(out)],
-            env={**os.environ, "RAY_TMPDIR": temporary},
-            stderr=subprocess.DEVNULL,
-        )
-        wait_for(lambda: out.exists() and (written(out) >= 3 or driver.poll() is not None))
-        started = psutil.Process(driver.pid).children(recursive=True)
-        scoring = [one for one in started if is_scoring(one)]
-        driver.send_signal(signal.SIGKILL)
-        driver.wait()
-        assert len(scoring) == 2
-        assert psutil.wait_procs(scoring, timeout=30)[1] == []  # nobody goes on without it
-        for left in started:  # what watches the cluster ends some time later
-            with contextlib.suppress(psutil.NoSuchProcess):
-                left.kill()
-    parts = written(out)
-    assert 3 <= parts < SLOW // 2
-    line[line.index("--workers") + 1] = "1"  # as many as there are now
-    done = outfield(*line, "--out", out)
-    assert done.returncode == 0, done.stderr
-    assert f"{parts} of 12 parts are there already" in done.said
-    assert f"{12 - parts} of them made now" in done.said
-    check_complete(rows_of(out), slow_rows)
-    assert [path for path in Path(out).iterdir() if path.name.startswith(".")] == []
-
-
 def test_a_part_that_kills_workers_is_given_up(here, tmp_path):
-    tries = ray.remote(num_cpus=0)(Tries).remote()
+    tries = TriesHere()
     part = listing("photos").parts(4)[2]
     ray.get([tries.begin.remote(2) for _ in range(4)])
     content = ray.put((here / "my.guard").read_bytes())

@@ -46,13 +46,12 @@ def write_slow_images(folder: Path, n: int) -> Path:
 
 
 def scoring_processes() -> list[psutil.Process]:
-    """The workers of Ray Data that run here and belong to this process or one that it started."""
+    """The workers of Ray Data that score, of the cluster that this process started."""
     found = psutil.Process().children(recursive=True)
-    return [one for one in found if is_scoring(one)]
+    return [one for one in found if _is_scoring(one)]
 
 
-def is_scoring(process: psutil.Process) -> bool:
-    """Whether a process is a worker of Ray Data that scores."""
+def _is_scoring(process: psutil.Process) -> bool:
     try:
         return "ScoringActor" in " ".join(process.cmdline())
     except psutil.Error:

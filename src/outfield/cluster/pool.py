@@ -13,6 +13,11 @@ from outfield.extras import library
 
 BLOCKS = 4096
 """Ray Data hands items out in at most so many pieces."""
+AHEAD = 2
+"""Items that a worker has at a time where there are many: Ray Data looks for finished ones ten times a second only, and meanwhile
+a worker goes on with its second."""
+MANY = 4
+"""From so many items a worker on there are many. Where there are fewer, the second is left to a worker that starts later."""
 
 
 def mapped(
@@ -27,7 +32,8 @@ def mapped(
 ) -> Iterator[dict[str, Any]]:
     """What workers say of items, as it comes.
 
-    A worker that dies is started again by Ray, as often as it takes, and the items that it had are done again.
+    A worker that dies is started again by Ray, as often as it takes, and the items that it had are done again, the one that
+    waited included.
 
     Args:
         ray: the library, connected.
@@ -44,11 +50,12 @@ def mapped(
         StorageError: the cluster failed.
     """
     data = library("ray.data", extra="ray")
+    count = min(workers, len(items))
     with _quiet(data), _as_ours(ray):
         work = data.from_items([*items], override_num_blocks=min(len(items), BLOCKS)).map_batches(
             worker,
             batch_size=1,
-            compute=data.ActorPoolStrategy(size=min(workers, len(items)), max_tasks_in_flight_per_actor=1),
+            compute=data.ActorPoolStrategy(size=count, max_tasks_in_flight_per_actor=at_a_time(len(items), count)),
             fn_constructor_args=tuple(arguments),
             num_cpus=cpus,
             num_gpus=gpus,
@@ -57,6 +64,15 @@ def mapped(
             if row["error"]:
                 raise raised(row["error"])
             yield row
+
+
+def at_a_time(items: int, workers: int) -> int:
+    """How many items a worker is given at a time.
+
+    >>> at_a_time(items=16, workers=2), at_a_time(items=7, workers=2)
+    (2, 1)
+    """
+    return AHEAD if items >= MANY * workers else 1
 
 
 def told(error: OutfieldError) -> str:
