@@ -115,7 +115,7 @@ def test_an_interrupted_training_goes_on_where_it_stopped(data, tmp_path):
         "-o",
         str(tmp_path / "n.safetensors"),
         "--set",
-        "epochs=40",
+        "epochs=12",
         *TINY,
     ]
     running = subprocess.Popen([sys.executable, "-m", "outfield", *command], stderr=subprocess.PIPE, text=True)
@@ -129,11 +129,11 @@ def test_an_interrupted_training_goes_on_where_it_stopped(data, tmp_path):
     assert "the same command goes on" in rest
     kept = tmp_path / "n.checkpoint.safetensors"
     done = len(read(kept, "classifier training")[0]["curve"]["loss"])
-    assert 3 <= done < 40
+    assert 3 <= done < 12
     again = outfield(*command)
     assert "going on from" in again.stderr
-    assert f"epoch {done + 1} of 40" in again.stderr
-    assert f"epoch {done} of 40" not in again.stderr
+    assert f"epoch {done + 1} of 12" in again.stderr
+    assert f"epoch {done} of 12" not in again.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["n.safetensors"]
 
 
@@ -187,7 +187,10 @@ def test_from_images_to_the_report(data, networks, tmp_path, monkeypatch):
         "cpu",
     ]
     command += [word for path in networks for word in ("--backbone", str(path))]
+    outfield(*command, "--no-report")
+    kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "out" / "cache").iterdir()}
     outfield(*command)
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out" / "cache").iterdir()} == kept
     written = {str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*") if path.is_file()}
     assert {"report.html", "tables.md", "tables.tex", "results.csv", "results.json", "run.safetensors"} <= written
     assert {f"figures/{name}.png" for name in ("sets", "roc", "histograms", "features", "training")} <= written
@@ -200,11 +203,7 @@ def test_from_images_to_the_report(data, networks, tmp_path, monkeypatch):
     assert "CIFAR-10" in page
     assert "net-0" in page
 
-    kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "out" / "cache").iterdir()}
-    outfield(*command, "--no-report")
-    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out" / "cache").iterdir()} == kept
-    assert load_run(tmp_path / "out" / "run.safetensors").records == run.records
-
+    monkeypatch.setattr("outfield.report.write.write_figures", lambda *_, **__: [])  # they were just drawn
     outfield("report", tmp_path / "out" / "run.safetensors", "--out", tmp_path / "again")
     assert (tmp_path / "again" / "results.csv").read_bytes() == (tmp_path / "out" / "results.csv").read_bytes()
 

@@ -79,7 +79,7 @@ def test_an_ascii_terminal_loses_nothing(files, tmp_path):
 
 
 def test_help_on_an_ascii_terminal(tmp_path):
-    for command in ("", "fit", "extract", "train"):
+    for command in ("", "train"):
         done = shell(f"outfield {command} --help", tmp_path, PYTHONIOENCODING="ascii", PYTHONUTF8="0", LC_ALL="C")
         assert done.returncode == 0, done.stderr
         assert done.stdout.isascii()
@@ -188,7 +188,7 @@ import outfield.detectors.mixture as module
 from outfield.cli import main
 score = module.SSD.score
 def slow(self, data):
-    time.sleep(4)
+    time.sleep({seconds})
     return score(self, data)
 module.SSD.score = slow
 sys.argv = ["outfield", "score", "ssd.safetensors", "train.npz", *{more!r}]
@@ -200,15 +200,15 @@ def test_a_command_is_never_silent_on_a_terminal_and_its_output_is_whole(files, 
     monkeypatch.chdir(files)
     target = tmp_path / "scores.csv"
     with target.open("wb") as file:
-        session = on_terminal([sys.executable, "-c", SLOW.format(more=[])], stdout=file.fileno())
+        session = on_terminal([sys.executable, "-c", SLOW.format(seconds=3, more=[])], stdout=file.fileno())
     assert session.code == 0
     times = [when for when, piece in session.pieces]
-    assert times[-1] - times[0] > 3
+    assert times[-1] - times[0] > 2
     assert max(b - a for a, b in itertools.pairwise(times)) < 2
     assert "outfield score" in session.text
     assert session.left() == []
     assert len(target.read_text().splitlines()) == 81
-    again = on_terminal([sys.executable, "-c", SLOW.format(more=["--no-progress"])])
+    again = on_terminal([sys.executable, "-c", SLOW.format(seconds=0, more=["--no-progress"])])
     assert again.left()[0] == "score"
     assert "outfield score" not in again.text
 

@@ -112,7 +112,8 @@ class TestDetectors:
 
     def test_the_same_twice(self, network, tmp_path):
         for name in ("one", "other"):
-            small_guard(network, seed=3).save(tmp_path / f"{name}.guard")
+            made = of.Guard.build(str(network), labelled(80, 1), labelled(80, 2), seed=3, device="cpu")
+            made.save(tmp_path / f"{name}.guard")
         assert (tmp_path / "one.guard").read_bytes() == (tmp_path / "other.guard").read_bytes()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -16,16 +17,24 @@ from outfield.guard.guard import Guard
 NAMES = ("across", "down", "left", "right")
 
 
-@functools.cache
 def trained(path: Path) -> Path:
     """A file of ``outfield train``: a tiny ResNet of four classes of 16 × 16 pictures."""
+    path.write_bytes(_trained())
+    return path
+
+
+@functools.cache
+def _trained() -> bytes:
+    """That file's content: trained once by a process, however many tests want it."""
     pictures = make_pictures(320, seed=11)
     images = of.ImageArray(pictures.images, pictures.labels, "pictures", NAMES)
     classifier, pixels = of.classifier_for(images, "test_resnet")
     recipe = of.Recipe(epochs=6, batch_size=32, augmentation=Augmentation(scale=(0.6, 1.0)), compile=False)
     found = of.train_classifier(pixels, None, classifier, recipe, device="cpu")
-    of.save_classifier(path, classifier, found.network.state_dict())
-    return path
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "net.safetensors"
+        of.save_classifier(path, classifier, found.network.state_dict())
+        return path.read_bytes()
 
 
 def labelled(n: int, seed: int, classes: int = 4) -> of.ImageArray:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import json
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -24,11 +26,22 @@ from outfield.serve.settings import Settings
 
 def guard_files(folder: Path) -> dict[str, Path]:
     """Two guards of one small network, ``fused.guard`` and ``ssd.guard``."""
-    network = trained(folder / "net.safetensors")
-    paths = {"fused": folder / "fused.guard", "ssd": folder / "ssd.guard"}
-    small_guard(network).save(paths["fused"])
-    small_guard(network, detector="SSD").save(paths["ssd"])
+    trained(folder / "net.safetensors")
+    paths = {name: folder / f"{name}.guard" for name in ("fused", "ssd")}
+    for path, content in zip(paths.values(), _guards(), strict=True):
+        path.write_bytes(content)
     return paths
+
+
+@functools.cache
+def _guards() -> tuple[bytes, bytes]:
+    """The content of both files: built once by a process, however many tests serve them."""
+    with tempfile.TemporaryDirectory() as folder:
+        network, path = trained(Path(folder) / "net.safetensors"), Path(folder) / "made.guard"
+        small_guard(network).save(path)
+        fused = path.read_bytes()
+        small_guard(network, detector="SSD").save(path)
+        return fused, path.read_bytes()
 
 
 def png(image: np.ndarray, kind: str = "PNG") -> bytes:

@@ -8,7 +8,8 @@ import time
 
 import pytest
 import torch
-from tests.helpers.guards import labelled, small_guard, trained
+from tests.helpers.guards import labelled
+from tests.helpers.service import guard_files
 
 import outfield as of
 from outfield.serve.batching import Batcher, Job
@@ -130,7 +131,7 @@ def test_stopping_finishes_what_was_accepted():
 
 
 def test_rows_of_the_network_are_judged_too(tmp_path):
-    guard = small_guard(trained(tmp_path / "net.safetensors"), detector="SSD")
+    guard = of.Guard.load(guard_files(tmp_path)["ssd"], device="cpu")
     images = labelled(5, 3)
     rows = guard.backbone.extract(images, workers=0)
     batcher = Batcher("test", 4, 0.1, lambda *_: None)

@@ -11,15 +11,15 @@ import subprocess
 from pathlib import Path
 
 import httpx
-from tests.helpers.guards import labelled, noise, small_guard, trained
-from tests.helpers.service import Program, png
+from tests.helpers.guards import labelled, noise
+from tests.helpers.service import Program, guard_files, png
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "serve.md").read_text(encoding="utf-8")
 
 
 def test_commands_and_code_of_the_page(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    small_guard(trained(tmp_path / "net.safetensors")).save("my.guard")
+    guard_files(tmp_path)["fused"].rename("my.guard")
     Path("photo.png").write_bytes(png(labelled(1, 5).images[0]))
     Path("other.png").write_bytes(png(noise(1)[0]))
     serve, *curls = re.findall(r"^\$ (.*)$", PAGE, re.MULTILINE)

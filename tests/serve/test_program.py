@@ -83,26 +83,44 @@ def test_after_kill_9_the_state_is_whole_and_goes_on(files, image, tmp_path):
         assert seen > before
 
 
-def test_a_state_of_another_guard_is_moved_aside(files, image, tmp_path):
+def test_a_state_of_another_guard_is_moved_aside_and_ctrl_c_stops(files, tmp_path):
     state = tmp_path / "drift.safetensors"
     of.Drift(of.Guard.load(files["fused"], device="cpu").threshold).save(state)
     with Program(tmp_path, files["ssd"], "--drift-state", state) as program:
         assert "another threshold" in program.wait_for("drift begins anew")["error"]
         assert (tmp_path / "drift.before.safetensors").exists()
+        os.kill(program.process.pid, signal.SIGINT)
+        assert program.process.wait(30) == 0
 
 
-def test_logs_hold_no_token_and_sighup_reads_guards_again(files, image, tmp_path):
+@pytest.fixture
+def certificate(tmp_path):
+    """A folder with a certificate of this machine and its key."""
+    made = subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=localhost", "-addext",
+         "subjectAltName=IP:127.0.0.1", "-keyout", tmp_path / "key.pem", "-out", tmp_path / "cert.pem"],
+        capture_output=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert made.returncode == 0, made.stderr
+    return tmp_path
+
+
+def test_over_tls_logs_hold_no_token_and_sighup_reads_guards_again(files, image, certificate, tmp_path):
     (tmp_path / "token").write_text("a-secret-token\n")
-    with Program(tmp_path, files["ssd"], "--token-file", tmp_path / "token") as program:
+    tls = ("--tls-cert", certificate / "cert.pem", "--tls-key", certificate / "key.pem")
+    trusted = ssl.create_default_context(cafile=certificate / "cert.pem")
+    with Program(tmp_path, files["ssd"], "--token-file", tmp_path / "token", *tls) as program:
+        assert program.address.startswith("https://")
         headers = {"Authorization": "Bearer a-secret-token"}
-        with httpx.Client(base_url=program.address, headers=headers, trust_env=False) as client:
+        with httpx.Client(base_url=program.address, verify=trusted, headers=headers, trust_env=False) as client:
             assert ask(client, image).status_code == 200
             assert client.get("v2?token=a-secret-token").status_code == 200
             assert client.get("a-secret-token/v2").status_code == 404
             assert client.post("v2/models/a-secret-token/infer").status_code == 404
             assert client.get("v2%2Fa-secret-token").status_code == 404
-        assert httpx.get(program.address + "v2", headers={"Authorization": "Bearer other-token"}).status_code == 401
-        assert httpx.get(program.address + "other-token").status_code == 401
+        with httpx.Client(base_url=program.address, verify=trusted, trust_env=False) as client:
+            assert client.get("v2", headers={"Authorization": "Bearer other-token"}).status_code == 401
+            assert client.get("other-token").status_code == 401
         program.process.send_signal(signal.SIGHUP)
         program.wait_for("reloaded")
         text = program.log.read_text()
@@ -111,30 +129,6 @@ def test_logs_hold_no_token_and_sighup_reads_guards_again(files, image, tmp_path
         line = next(line for line in program.lines() if line.get("path") == "/v1/check")
         assert (line["status"], line["guard"], line["images"]) == (200, "ssd", 1)
         assert "/v2/models/…/infer" in [line.get("path") for line in program.lines()]
-
-
-def test_tls(files, image, tmp_path):
-    made = subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=localhost", "-addext",
-         "subjectAltName=IP:127.0.0.1", "-keyout", tmp_path / "key.pem", "-out", tmp_path / "cert.pem"],
-        capture_output=True, check=False, timeout=60,
-    )  # fmt: skip
-    assert made.returncode == 0, made.stderr
-    with Program(
-        tmp_path,
-        files["ssd"],
-        "--tls-cert",
-        tmp_path / "cert.pem",
-        "--tls-key",
-        tmp_path / "key.pem",
-        OUTFIELD_TOKEN="t",
-    ) as program:
-        assert program.address.startswith("https://")
-        trusted = ssl.create_default_context(cafile=tmp_path / "cert.pem")
-        with httpx.Client(
-            base_url=program.address, verify=trusted, headers={"Authorization": "Bearer t"}, trust_env=False
-        ) as client:
-            assert ask(client, image).status_code == 200
 
 
 class TestUsage:
@@ -199,11 +193,14 @@ class TestUsage:
 
 class TestDemo:
     def test_it_is_served_at_once_and_knows_its_classes(self, tmp_path, image):
-        with Program(tmp_path, "--demo") as program:
-            (told,) = httpx.get(f"{program.address}v1/guards").json()
-            assert told["name"] == "cifar10"
-            assert told["classes"][:3] == ["airplane", "automobile", "bird"]
-            with httpx.Client(base_url=program.address, trust_env=False) as client:
+        with Program(tmp_path, "--demo", OUTFIELD_TOKEN="t") as program:
+            assert httpx.get(f"{program.address}v1/guards", trust_env=False).status_code == 401
+            with httpx.Client(
+                base_url=program.address, headers={"Authorization": "Bearer t"}, trust_env=False
+            ) as client:
+                (told,) = client.get("v1/guards").json()
+                assert told["name"] == "cifar10"
+                assert told["classes"][:3] == ["airplane", "automobile", "bird"]
                 assert ask(client, image).json()[0]["is_ood"] is True
 
     def test_its_file_is_small_and_holds_no_image(self):
@@ -217,9 +214,3 @@ class TestDemo:
         done = outfield("serve", "--demo")
         assert done.returncode == 2
         assert "pip install outfield-demo" in done.said
-
-
-def test_ctrl_c_stops_it(files, tmp_path):
-    with Program(tmp_path, files["ssd"]) as program:
-        os.kill(program.process.pid, signal.SIGINT)
-        assert program.process.wait(30) == 0

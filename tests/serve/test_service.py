@@ -12,7 +12,7 @@ import time
 import httpx
 import numpy as np
 import pytest
-from tests.helpers.guards import labelled, noise, small_guard, trained
+from tests.helpers.guards import labelled, noise, small_guard
 from tests.helpers.service import guard_files, png, running
 
 import outfield as of
@@ -463,7 +463,7 @@ def test_infinite_scores_are_null_in_json(files, images):
 
 
 def test_guards_of_a_network_given_in_python_say_what_is_missing(files, tmp_path):
-    network = of.load_classifier(trained(files["ssd"].parent / "net.safetensors"))[0]
+    network = of.load_classifier(files["ssd"].parent / "net.safetensors")[0]
     backbone = of.Backbone(network, size=16, mean=(0.5,) * 3, std=(0.5,) * 3)
     small_guard(backbone, detector="SSD").save(tmp_path / "own.guard")
     with pytest.raises(of.InputError, match="pass it"), running(tmp_path / "own.guard"):

@@ -110,10 +110,16 @@ def _inert(name: str) -> bool:
     return name not in DECIDING and any(name == inert or name.startswith(f"{inert}.") for inert in INERT)
 
 
-def _imports(file: Path) -> set[str]:
+def _imports(file: Path) -> frozenset[str]:
     """Modules of this package that a file imports anywhere, without the package's own name."""
-    found = set()
-    for node in ast.walk(ast.parse(file.read_bytes())):
+    return _imported(file.read_bytes(), PACKAGE)
+
+
+@functools.lru_cache(maxsize=1024)
+def _imported(source: bytes, package: Path) -> frozenset[str]:
+    """The same of a file's content, parsed once: every detector is asked for, and most use the same files."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -122,7 +128,7 @@ def _imports(file: Path) -> set[str]:
         else:
             continue
         found |= {name.removeprefix("outfield.") for name in names if name.startswith("outfield.")}
-    return found
+    return frozenset(found)
 
 
 def _is_module(name: str) -> bool:
