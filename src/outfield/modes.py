@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -20,13 +20,23 @@ from outfield.config import require
 Product = Callable[[Tensor, Tensor], Tensor]
 
 
-@contextlib.contextmanager
-def own_modes(device: torch.device) -> Iterator[None]:
+def own_modes(device: torch.device) -> contextlib.AbstractContextManager[None]:
     """No autocast, no inference mode, and the CPU as the default device, while the block runs; ``device`` is where it works."""
+    kinds = ("cpu",) if device.type == "cpu" else ("cpu", device.type)
+    autocast = any(torch.is_autocast_enabled(kind) for kind in kinds)
+    # A default device is a mode of functions, and it takes longer to ask for it than for such modes.
+    if not (autocast or torch.is_inference_mode_enabled() or torch._C._len_torch_function_stack()):
+        return contextlib.nullcontext()
+    return _own_modes(kinds)
+
+
+@contextlib.contextmanager
+def _own_modes(kinds: Sequence[str]) -> Iterator[None]:
+    """The same, with modes on these kinds of devices that may have to be set aside."""
     with contextlib.ExitStack() as stack:
         if torch.is_inference_mode_enabled():
             stack.enter_context(torch.inference_mode(False))
-        for kind in sorted({"cpu", device.type}):
+        for kind in kinds:
             if torch.is_autocast_enabled(kind):
                 stack.enter_context(torch.autocast(kind, enabled=False))
         if torch.get_default_device().type != "cpu":

@@ -14,6 +14,7 @@ from tests.helpers.pictures import make_pictures
 from torch import nn
 
 import outfield as of
+from outfield.backbone.extraction import Extraction
 from outfield.features.head import head_of
 
 
@@ -350,3 +351,41 @@ class TestLastLayer:
         with torch.no_grad():
             network.fc.weight.zero_()
         assert torch.equal(found.head_weight, before)
+
+
+def test_a_pass_gives_only_what_is_wanted():
+    given = backbone(seeded(Blocks))
+    way = Extraction(given.network, given.device, given.input, stages=True)
+    pixels = torch.randint(0, 256, (4, 16, 16, 3), dtype=torch.uint8)
+    way.only(["stage1"])  # before the first pass nobody knows where to look
+    (_, every), (_, again) = (next(iter(way.run([pixels], 4))) for _ in range(2))
+    assert {*every} == {*again} == {"features", "logits", "spread", "stage1", "stage2", "stage3"}
+    for wanted in (["stage3", "stage1", "spread"], ["stage3"], ["features"]):
+        way.only(wanted)
+        _, found = next(iter(way.run([pixels], 4)))
+        assert {*found} == {"features", "logits", *wanted}
+        assert all(torch.equal(found[name], again[name]) for name in found)
+    assert {*way.about()} >= {"stage1", "stage2", "stage3"}
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in given.network.modules())
+
+
+def test_modes_and_gradients_of_all_modules_are_put_back():
+    network = seeded(Blocks)
+    network.again = network.stem  # the same module, and the same parameters, twice
+    network.register_module("none", None)
+    network.fc.register_parameter("none", None)
+    network.train()
+    network.stem.eval()
+    network.fc.bias.requires_grad_(False)
+    modes = {name: module.training for name, module in network.named_modules()}
+    grads = {name: parameter.requires_grad for name, parameter in network.named_parameters()}
+    seen = []
+    network.body[-1][0].register_forward_hook(
+        lambda *_: seen.append(
+            [any(m.training for m in network.modules()), any(p.requires_grad for p in network.parameters())]
+        )
+    )
+    backbone(network).extract(make_pictures(3))
+    assert seen == [[False, False]] * len(seen) != []
+    assert {name: module.training for name, module in network.named_modules()} == modes
+    assert {name: parameter.requires_grad for name, parameter in network.named_parameters()} == grads

@@ -6,7 +6,7 @@ import contextlib
 import math
 import warnings
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Collection, Generator, Iterable, Iterator
 from typing import NamedTuple
 
 import torch
@@ -21,6 +21,7 @@ from outfield.backbone.undisturbed import arithmetic, undisturbed
 from outfield.backbone.views import Views
 from outfield.config import require
 from outfield.errors import InputError, OutfieldError, OutfieldWarning
+from outfield.features.fields import MOST_STAGES
 
 Fields = dict[str, Tensor]
 PRECISIONS = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -117,6 +118,10 @@ class Extraction:
         found = {"head_weight": weight, "head_bias": bias}
         return {name: value for name, value in found.items() if value is not None}
 
+    def only(self, names: Collection[str]) -> None:
+        """Once the network has run: give of the spread and the stages those of these names alone."""
+        self._observe.only("spread" in names, {i for i in range(1, MOST_STAGES + 1) if f"stage{i}" in names})
+
     def about(self) -> dict[str, str]:
         """What is known of the fields once the network has run: the views, the perturbation, the module behind each stage."""
         stages = {f"stage{i}": name for i, name in enumerate(self._observe.stage_names, 1)}
@@ -145,7 +150,7 @@ class Extraction:
                 fields = self.fields(pixels)
             if self._random is not None and not self._random.drew:
                 self._random = None  # a network that draws does so in its first pass
-            finite = torch.stack([value.isfinite().all() for value in fields.values()]).all()
+            finite = torch.cat([value.flatten() for value in fields.values()]).isfinite().all()
             if self.device.type != "cuda":
                 return _Flight(start, pixels, {name: value.cpu() for name, value in fields.items()}, finite, None)
             here = {name: _copied_back(value) for name, value in fields.items()}
@@ -202,7 +207,7 @@ class Extraction:
         fields = {"features": seen.features, "logits": seen.logits.detach().float()}
         if seen.spread is not None:
             fields["spread"] = seen.spread
-        fields |= {f"stage{i}": stage for i, stage in enumerate(seen.stages, 1)}
+        fields |= {f"stage{i}": stage for i, stage in seen.stages.items()}
         if self.odin is not None:
             fields["odin_logits"] = logits_of(self.network(perturbed.detach()), len(images)).float()
         return fields

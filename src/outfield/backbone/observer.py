@@ -7,7 +7,8 @@ watched; later batches are watched at those places only.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -21,12 +22,12 @@ from outfield.errors import InputError, OutfieldWarning
 
 
 class Seen(NamedTuple):
-    """What one forward pass showed: features (N, D), spread (N, D) and stages in float32, the logits (N, K) as they came."""
+    """What one forward pass showed: features (N, D), spread (N, D), stages by number in float32, logits (N, K) as they came."""
 
     features: Tensor
     spread: Tensor | None
     logits: Tensor
-    stages: tuple[Tensor, ...] = ()
+    stages: Mapping[int, Tensor] = MappingProxyType({})
 
 
 def logits_of(output: Any, rows: int) -> Tensor:
@@ -77,6 +78,7 @@ class Observer:
         self.network, self.stages = network, stages
         self._given = None if head is None else _named_module(network, head)
         self._taps: Taps | None = None
+        self._numbers: tuple[int, ...] = ()
         self.stage_names: tuple[str, ...] = ()
         self.last_layer: tuple[Tensor, Tensor | None] | None = None
 
@@ -93,8 +95,17 @@ class Observer:
             logits = logits_of(self.network(images), images.shape[0])  # which, unlike len, may stay open in an export
         if caught.features is None or not self._taps.is_complete(caught):
             raise self._other_way()
-        stages = tuple(caught.stages[place.module] for place in self._taps.stages)
-        return Seen(caught.features, caught.spread, logits, stages)
+        stages = (caught.stages[place.module] for place in self._taps.stages)
+        return Seen(caught.features, caught.spread, logits, dict(zip(self._numbers, stages, strict=True)))
+
+    def only(self, spread: bool, stages: Collection[int]) -> None:
+        """After the first pass: from now on show no spread, unless it is wanted, and of the stages those of these numbers."""
+        if self._taps is None:
+            return
+        kept = [pair for pair in zip(self._numbers, self._taps.stages, strict=True) if pair[0] in stages]
+        self._numbers = tuple(number for number, _ in kept)
+        places = tuple(place for _, place in kept)
+        self._taps = self._taps._replace(map=self._taps.map if spread else None, stages=places)
 
     def features_of(self, images: Tensor) -> Tensor | None:
         """The features (N, D) alone, in float32 and with the graph that leads to them, in a forward pass.
@@ -150,8 +161,11 @@ class Observer:
             self._check_stages(blocks)
         self._taps = Taps(call.module, found[0] if found else None, tuple(block.place for block in blocks))
         self.stage_names = tuple(block.name for block in blocks)
+        self._numbers = tuple(range(1, len(blocks) + 1))
         self.last_layer = _layer(call.module, features, logits)
-        return Seen(features, spread, logits, tuple(block.pooled.to(features.device) for block in blocks))
+        return Seen(
+            features, spread, logits, {i: block.pooled.to(features.device) for i, block in enumerate(blocks, 1)}
+        )
 
     def _check_stages(self, blocks: list[Block]) -> None:
         if not blocks:

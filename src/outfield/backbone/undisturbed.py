@@ -27,8 +27,9 @@ def undisturbed(network: nn.Module) -> Iterator[None]:
     with FIND_LOCK:
         lock = IN_USE.setdefault(network, threading.RLock())
     with lock, torch.inference_mode(False), torch.no_grad():
-        modes = [module for module in network.modules() if module.training]
-        learned = [parameter for parameter in network.parameters() if parameter.requires_grad and parameter.is_leaf]
+        modules = _modules(network)
+        modes = [module for module in modules if module.training]
+        learned = [p for module in modules for p in _parameters(module) if p.requires_grad and p.is_leaf]
         try:
             for module in modes:
                 module.training = False
@@ -40,6 +41,23 @@ def undisturbed(network: nn.Module) -> Iterator[None]:
                 module.training = True
             for parameter in learned:
                 parameter.requires_grad_(True)
+
+
+def _modules(network: nn.Module) -> list[nn.Module]:
+    """All modules of a network, each once; ``network.modules()`` would take a tenth of the time of one small image."""
+    found = {network: None}
+    left = [network]
+    while left:
+        for child in left.pop()._modules.values():
+            if child is not None and child not in found:
+                found[child] = None
+                left.append(child)
+    return [*found]
+
+
+def _parameters(module: nn.Module) -> list[nn.Parameter]:
+    """A module's own parameters, without those of its parts."""
+    return [parameter for parameter in module._parameters.values() if parameter is not None]
 
 
 @contextlib.contextmanager

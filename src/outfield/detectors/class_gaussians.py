@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from outfield.detectors.base import Batch, Detector
+from outfield.detectors.once import once, wide
 from outfield.detectors.registry import register
 from outfield.detectors.state import take
 from outfield.energy.projection import normalise
@@ -73,7 +74,7 @@ class PerClassGaussian(Detector):
             self.constants_ = self.constants_.to(self.device)
 
     def _score(self, batch: Batch) -> Tensor:
-        z = normalise(batch["features"]).double()
+        z = once(wide, once(normalise, batch["features"]))
         squares = [
             ((z - mean) @ whitening.double().T).square().sum(1)
             for mean, whitening in zip(self.means_, self.whitening_, strict=True)

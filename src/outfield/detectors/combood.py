@@ -11,6 +11,7 @@ from outfield.config import require_number
 from outfield.detectors.bank import fill
 from outfield.detectors.base import Batch, Detector
 from outfield.detectors.neighbours import Neighbours
+from outfield.detectors.once import once
 from outfield.detectors.power import best_powers, powered
 from outfield.detectors.registry import register
 from outfield.detectors.state import take
@@ -92,7 +93,7 @@ class CombOOD(Detector):
         found = self._neighbours
         if found is None:
             found = self._neighbours = Neighbours(self.bank_)
-        z = normalise(batch["features"])
+        z = once(normalise, batch["features"])
         squares = found.kth_distance(z, int(self.k)).double().square()
         x = self._transformed((z.double() - self.centre_) / self.scale_) - self.mean_
         mahalanobis_sq = (x @ self.whitening_.T).square().sum(1)

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from outfield.config import require_number
 from outfield.detectors.base import Batch, Detector
+from outfield.detectors.once import once, wide
 from outfield.detectors.registry import register
 from outfield.detectors.softmax import log_shares
 from outfield.features.set import FeatureSource
@@ -25,7 +26,7 @@ class MaxLogit(Detector):
         pass
 
     def _score(self, batch: Batch) -> Tensor:
-        return -batch["logits"].double().amax(1)
+        return -once(wide, batch["logits"]).amax(1)
 
 
 @register

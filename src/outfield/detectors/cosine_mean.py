@@ -8,6 +8,7 @@ from torch import Tensor
 from outfield.detectors.bank import directions
 from outfield.detectors.base import Batch, Detector
 from outfield.detectors.class_means import ClassSums
+from outfield.detectors.once import once
 from outfield.detectors.registry import register
 from outfield.detectors.state import take
 from outfield.energy.projection import normalise
@@ -43,7 +44,7 @@ class CosineMean(Detector):
         self.directions_ = directions(sums.means().means)
 
     def _score(self, batch: Batch) -> Tensor:
-        z = directions(normalise(batch["features"]))
+        z = once(directions, once(normalise, batch["features"]))
         return 1 - (z @ self.directions_.to(self.device).T).amax(1)
 
     def _state(self) -> dict[str, Tensor]:

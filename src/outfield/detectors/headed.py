@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from outfield.detectors.base import LARGEST, Batch, Detector
+from outfield.detectors.once import once
 from outfield.detectors.state import take
 from outfield.features.head import HEAD, head_of
 from outfield.features.set import FeatureSource
@@ -72,7 +73,7 @@ class HeadDetector(Detector):
         return features @ self.weight_.T + self.bias_
 
     def _score(self, batch: Batch) -> Tensor:
-        return self._score_features(within_range(batch["features"]))
+        return self._score_features(once(within_range, batch["features"]))
 
     @abstractmethod
     def _score_features(self, features: Tensor) -> Tensor:

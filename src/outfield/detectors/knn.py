@@ -14,6 +14,7 @@ from outfield.config import require_choice, require_number
 from outfield.detectors.approximate import INDEXES, ApproximateNeighbours
 from outfield.detectors.base import Batch, Detector
 from outfield.detectors.neighbours import Neighbours
+from outfield.detectors.once import once
 from outfield.detectors.registry import register
 from outfield.detectors.state import take
 from outfield.energy.projection import normalise
@@ -106,7 +107,7 @@ class KNN(Detector):
             self.bank_ = self.bank_.to(self.device)
 
     def _score(self, batch: Batch) -> Tensor:
-        return self._made().kth_distance(normalise(batch["features"]), int(self.k))
+        return self._made().kth_distance(once(normalise, batch["features"]), int(self.k))
 
     def _made(self) -> Neighbours | ApproximateNeighbours:
         found = self._neighbours

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from outfield.config import require, require_choice, require_number, shown, to_plain
 from outfield.detectors.base import Batch, Detector
+from outfield.detectors.once import once
 from outfield.detectors.state import take
 from outfield.energy.chains import Sampler
 from outfield.energy.checkpoints import Checkpoint
@@ -159,7 +160,7 @@ class LearnedEnergy(Detector):
         """A fresh model."""
 
     def _score(self, batch: Batch) -> Tensor:
-        energy: Tensor = self.model_(normalise(batch["features"]))
+        energy: Tensor = self.model_(once(normalise, batch["features"]))
         return energy
 
     def _finish(self, model: CorrectedEnergy) -> CorrectedEnergy:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from outfield.config import require_number
 from outfield.detectors.base import Batch, Detector
+from outfield.detectors.once import log_total, once, wide
 from outfield.detectors.registry import register
 from outfield.features.set import FeatureSource
 
@@ -26,7 +27,7 @@ class MSP(Detector):
         pass
 
     def _score(self, batch: Batch) -> Tensor:
-        logits = batch["logits"].double()
+        logits = once(wide, batch["logits"])
         top, index = logits.max(dim=1, keepdim=True)
         rest = (logits - top).exp().scatter(1, index, 0.0).sum(1)
         return rest / (1 + rest)
@@ -87,5 +88,7 @@ class EnergyLogits(Detector):
         pass
 
     def _score(self, batch: Batch) -> Tensor:
-        temperature = float(self.temperature)
-        return -temperature * torch.logsumexp(batch["logits"].double() / temperature, dim=1)
+        temperature, logits = float(self.temperature), batch["logits"]
+        if temperature == 1:
+            return -once(log_total, logits)
+        return -temperature * torch.logsumexp(once(wide, logits) / temperature, dim=1)

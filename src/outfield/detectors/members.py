@@ -10,6 +10,7 @@ from torch import Tensor
 
 from outfield.config import arguments, construct, require
 from outfield.detectors.base import LARGEST, Batch, Detector
+from outfield.detectors.once import shared
 from outfield.errors import FileFormatError, InputError, OutfieldError
 from outfield.features.set import FeatureSource
 
@@ -67,16 +68,16 @@ class OfMembers(Detector):
         return self.needs_to_score
 
     def _member_scores(self, batch: Batch) -> Tensor:
-        """(n, M), float64; each member takes as many rows at once as it would alone."""
-        columns = [torch.cat([*self._pieces_of(member, batch)]) for member in self.members_]
-        return torch.stack(columns, dim=1)
-
-    def _pieces_of(self, member: Detector, batch: Batch) -> Iterator[Tensor]:
-        wanted = {"features" if name == member.on else name: batch[name] for name in member.needs_to_score}
-        rows = len(next(iter(wanted.values())))
-        for start in range(0, rows, member._rows()):
-            piece = {name: value[start : start + member._rows()] for name, value in wanted.items()}
-            yield member._score(piece).clamp(-LARGEST, LARGEST).float().double()
+        """(n, M), float64; each member takes as many rows at once as it would alone, what several make of them is made once."""
+        sizes = [member._rows() for member in self.members_]
+        columns: list[list[Tensor]] = [[] for _ in sizes]
+        for size in dict.fromkeys(sizes):
+            for piece in _pieces(batch, size):
+                for column, member, own in zip(columns, self.members_, sizes, strict=True):
+                    if own == size:
+                        column.append(member._score(_wanted(member, piece)))
+        scores = torch.stack([column[0] if len(column) == 1 else torch.cat(column) for column in columns], dim=1)
+        return scores.clamp(-LARGEST, LARGEST).float().double()
 
     def _check_width(self, data: FeatureSource) -> None:
         for member in self.members_:
@@ -118,3 +119,15 @@ def check_same(number: int, member: Detector, said: Detector) -> None:
     """
     if repr(member) != repr(said):
         raise FileFormatError(f"member {number} is {member!r:.100}, but the settings say {said!r:.100}")
+
+
+def _pieces(batch: Batch, size: int) -> Iterator[Batch]:
+    """The fields of a batch in pieces of so many rows, which keep what members make of them."""
+    rows = len(next(iter(batch.values())))
+    for start in range(0, rows, size):
+        yield {name: shared(value, start, start + size) for name, value in batch.items()}
+
+
+def _wanted(member: Detector, piece: Batch) -> Batch:
+    """The fields that a member scores, by the names that it knows them by."""
+    return {"features" if name == member.on else name: piece[name] for name in member.needs_to_score}

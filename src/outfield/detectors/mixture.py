@@ -12,6 +12,7 @@ from torch import Tensor
 
 from outfield.detectors.base import Batch, Detector
 from outfield.detectors.data import accept
+from outfield.detectors.once import once
 from outfield.detectors.registry import register
 from outfield.detectors.state import take
 from outfield.energy.priors.mixture import MixturePrior
@@ -129,7 +130,8 @@ class SSD(MixtureDetector):
     """
 
     def _score(self, batch: Batch) -> Tensor:
-        return self.mixture_.mahalanobis_sq(normalise(batch["features"])).amin(1)
+        z = once(normalise, batch["features"])
+        return self.mixture_.prepared(z).mahalanobis_sq(z).amin(1)
 
 
 @register
@@ -140,4 +142,4 @@ class GaussianMixture(MixtureDetector):
     """
 
     def _score(self, batch: Batch) -> Tensor:
-        return self.mixture_.energy(normalise(batch["features"]))
+        return self.mixture_.energy(once(normalise, batch["features"]))

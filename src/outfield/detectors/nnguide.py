@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from outfield.config import require_number
-from outfield.detectors.bank import cosines, fill
+from outfield.detectors.bank import fill, largest_weighted
 from outfield.detectors.base import Batch, Detector
+from outfield.detectors.once import log_total, once
 from outfield.detectors.registry import register
 from outfield.detectors.state import take
 from outfield.energy.projection import normalise
@@ -54,7 +55,7 @@ class NNGuide(Detector):
         bank = torch.empty(train.shapes["features"], dtype=torch.float32, device=self.device)
         energies = torch.empty(len(train), dtype=torch.float64, device=self.device)
         self.bank_ = fill(bank, train, "features", self.rows_at_once, normalise)
-        self.energies_ = fill(energies, train, "logits", self.rows_at_once, _energies)
+        self.energies_ = fill(energies, train, "logits", self.rows_at_once, log_total)
         self.classes_ = train.shapes["logits"][1]
 
     def _moved(self) -> None:
@@ -66,11 +67,8 @@ class NNGuide(Detector):
         self._check_columns(data, "logits", self.classes_)
 
     def _score(self, batch: Batch) -> Tensor:
-        best = torch.empty(len(batch["features"]), 0, dtype=torch.float64, device=self.device)
-        for part, table in cosines(batch["features"], self.bank_):
-            best = torch.cat([best, table * self.energies_[part]], 1)
-            best = best.topk(min(int(self.k), best.shape[1]), dim=1).values
-        return -_energies(batch["logits"]) * best.mean(1)
+        best = largest_weighted(batch["features"], self.bank_, self.energies_, int(self.k))
+        return -once(log_total, batch["logits"]) * best.mean(1)
 
     def _state(self) -> dict[str, Tensor]:
         classes = torch.tensor([self.classes_], dtype=torch.int64, device="cpu")
@@ -85,8 +83,3 @@ class NNGuide(Detector):
         if self.classes_ < 1:
             raise FileFormatError(f"classes is {self.classes_}; it must be at least 1")
         self._moved()
-
-
-def _energies(logits: Tensor) -> Tensor:
-    """log Σ_c exp(l_c) of each row (N, K) → (N,), float64."""
-    return logits.double().logsumexp(1)

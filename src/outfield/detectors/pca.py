@@ -9,6 +9,7 @@ from torch import Tensor
 
 from outfield.config import require_number
 from outfield.detectors.base import Batch, Detector
+from outfield.detectors.once import once, wide
 from outfield.detectors.registry import register
 from outfield.detectors.state import take
 from outfield.energy.priors.moments import ClassStatistics, piece_rows, workers_for
@@ -66,7 +67,7 @@ class PCA(Detector):
         return min(int((held < float(self.share) * held[-1]).sum()) + 1, len(values) - 1)
 
     def _score(self, batch: Batch) -> Tensor:
-        z = normalise(batch["features"]).double() - self.mean_.to(self.device)
+        z = once(wide, once(normalise, batch["features"])) - self.mean_.to(self.device)
         left: Tensor = torch.linalg.vector_norm(z @ self.outside_.to(self.device).T, dim=1)
         return left
 

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from outfield.detectors.base import Batch
 from outfield.detectors.mixture import MixtureDetector
+from outfield.detectors.once import once, wide
 from outfield.detectors.registry import register
 from outfield.energy.priors.mixture import MixturePrior
 from outfield.energy.priors.moments import ClassStatistics
@@ -40,8 +41,9 @@ class RMDS(MixtureDetector):
         whole = self._whole
         if whole is None:
             whole = self._whole = self._one_gaussian()
-        z = normalise(batch["features"]).double()  # two large distances may differ by little
-        return self.mixture_.mahalanobis_sq(z).amin(1) - whole.mahalanobis_sq(z)[:, 0]
+        z = once(wide, once(normalise, batch["features"]))  # two large distances may differ by little
+        near, far = self.mixture_.prepared(z), whole.prepared(z)
+        return near.mahalanobis_sq(z).amin(1) - far.mahalanobis_sq(z)[:, 0]
 
     def _one_gaussian(self) -> MixturePrior:
         """The Gaussian that has the mixture's mean and covariance."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from outfield.detectors.once import once, wide
+
 LOWEST = torch.finfo(torch.float64).min
 
 
@@ -31,6 +33,6 @@ def log_shares(logits: Tensor, scale: float = 1.0) -> tuple[Tensor, Tensor]:
 
 def below_top(logits: Tensor, scale: float = 1.0) -> Tensor:
     """scale · (l_c − max l) (N, K), float64: 0 at the largest logit, finite everywhere."""
-    wide = logits.double()
-    below = (wide - wide.amax(dim=1, keepdim=True)).clamp_min(LOWEST)
+    double = once(wide, logits)
+    below = (double - double.amax(dim=1, keepdim=True)).clamp_min(LOWEST)
     return (below * scale).clamp_min(LOWEST)

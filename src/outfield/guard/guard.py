@@ -77,6 +77,7 @@ class Guard:
         self._judge = Judge(detector, threshold, backbone.names)
         fields = self._runner.probe()
         self.widths = {name: fields[name].shape[-1] for name in dict.fromkeys((*needs, "logits"))}
+        self._runner.extraction.only(self._fields)
         self._last_layer = self._runner.extraction.last_layer()
         self.judge(FeatureSet(**{name: fields[name] for name in self._fields}, about=self._runner.about))
 

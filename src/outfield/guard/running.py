@@ -77,7 +77,9 @@ class Runner:
             names: of the fields.
         """
         for _, fields in self.extraction.run(batches, self.rows):
-            yield FeatureSet(**{name: fields[name] for name in names}, about=self.about)
+            yield FeatureSet._of(
+                {name: fields[name] for name in names}, self.about
+            )  # which are finite, as they must be
 
 
 def look_into(backbone: Backbone, stages: bool) -> tuple[bool, int]:

@@ -104,19 +104,17 @@ class MixturePrior(Prior):
             raise InputError(
                 f"z has shape {tuple(z.shape)}; this mixture takes rows of {len(known.mean)} numbers, (N, D)"
             )
-        return torch.addmm(known.shift, z - known.mean, known.whitening)
+        return known.whiten(z)
 
     @in_full
     def mahalanobis_sq(self, z: Tensor) -> Tensor:
         """d_c²(z) for every class (N, K)."""
-        known = self.prepared(z)
-        return known.distances(self.whiten(z), known.centres)
+        return self.prepared(z).distances_sq(self.whiten(z))
 
     @in_full
     def energy_whitened(self, w: Tensor) -> Tensor:
         """The energy at whitened points w (N, D) → (N,)."""
-        known = self.prepared(w)
-        return -torch.logsumexp(known.log_weights - 0.5 * known.distances(w, known.centres), dim=1)
+        return self.prepared(w).energy(w)
 
     def energy(self, z: Tensor) -> Tensor:
         """E(z) = −log Σ_c π_c exp(−½ d_c²(z)) (N,)."""
@@ -130,7 +128,7 @@ class MixturePrior(Prior):
         if self.well_scaled(z):
             posterior = torch.addmm(known.offsets, w, known.centres.T).softmax(1)
         else:
-            posterior = (known.log_weights - 0.5 * known.distances(w, known.centres)).softmax(1)
+            posterior = (known.log_weights - 0.5 * known.distances_sq(w)).softmax(1)
         return torch.addmm(w, posterior, known.centres, alpha=-1) @ known.whitening.T
 
     def well_scaled(self, like: Tensor) -> bool:

@@ -15,22 +15,23 @@ TOLERANCE = 1e-2
 """Rounding of a squared distance above which the slower, refined formula is taken; real features stay far below it."""
 
 
-def mahalanobis_sq(w: Tensor, centres: Tensor) -> Tensor:
+def mahalanobis_sq(w: Tensor, centres: Tensor, squares: Tensor | None = None) -> Tensor:
     """Squared distances ‖w_i − m_c‖² (N, K) of whitened rows w (N, D) to whitened class means m_c (K, D).
 
-    Expanded into ‖w‖² − 2 w·m + ‖m‖², so that the work is one matrix product; rounding below 0 is cut off.
+    Expanded into ‖w‖² − 2 w·m + ‖m‖², so that the work is one matrix product; rounding below 0 is cut off. ``squares`` are ‖m‖²
+    (K,), where they are known.
     """
-    cross = torch.addmm(centres.square().sum(1), w, centres.T, alpha=-2)
+    cross = torch.addmm(centres.square().sum(1) if squares is None else squares, w, centres.T, alpha=-2)
     return (cross + w.square().sum(1, keepdim=True)).clamp_min(0)
 
 
-def mahalanobis_sq_refined(w: Tensor, centres: Tensor) -> Tensor:
+def mahalanobis_sq_refined(w: Tensor, centres: Tensor, squares: Tensor | None = None) -> Tensor:
     """The same where ‖m‖² is so large that the expansion's rounding would drown small distances.
 
     With the nearest class a found by the expansion and u = w − m_a, ‖w − m_c‖² = ‖u‖² − 2 u·(m_c − m_a) + ‖m_c − m_a‖², whose
     terms are small for the classes near w.
     """
-    nearest = mahalanobis_sq(w.detach(), centres).argmin(1)
+    nearest = mahalanobis_sq(w.detach(), centres, squares).argmin(1)
     u = w - centres[nearest]
     along = u @ centres.T
     apart = torch.cdist(centres, centres, compute_mode="donot_use_mm_for_euclid_dist").square()
@@ -131,6 +132,23 @@ class Prepared:
         self.whitening = whitening.to(like)
         self.centres = ((p.means - p.mean) @ whitening).to(like)
         self.colouring = colouring.to(like)
-        self.offsets = self.log_weights - 0.5 * self.centres.square().sum(1)
-        rounding = torch.finfo(like.dtype).eps * float(self.centres.square().sum(1).max())
+        self.squares = self.centres.square().sum(1)
+        self.offsets = self.log_weights - 0.5 * self.squares
+        rounding = torch.finfo(like.dtype).eps * float(self.squares.max())
         self.distances = mahalanobis_sq_refined if rounding > TOLERANCE else mahalanobis_sq
+
+    def whiten(self, z: Tensor) -> Tensor:
+        """w = (z − m) V diag(λ)^(−1/2) of rows z (N, D)."""
+        return torch.addmm(self.shift, z - self.mean, self.whitening)
+
+    def distances_sq(self, w: Tensor) -> Tensor:
+        """‖w − m_c‖² of whitened rows w (N, D) to every class (N, K)."""
+        return self.distances(w, self.centres, self.squares)
+
+    def mahalanobis_sq(self, z: Tensor) -> Tensor:
+        """d_c²(z) of rows z (N, D) for every class (N, K)."""
+        return self.distances_sq(self.whiten(z))
+
+    def energy(self, w: Tensor) -> Tensor:
+        """−log Σ_c π_c exp(−½ ‖w − m_c‖²) of whitened rows w (N, D) → (N,)."""
+        return -torch.logsumexp(self.log_weights - 0.5 * self.distances_sq(w), dim=1)
