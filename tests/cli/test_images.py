@@ -95,12 +95,17 @@ def test_losses_and_augmentations_have_names_and_one_needs_no_labels(data, tmp_p
     first, second = tmp_path / "logitnorm.safetensors", tmp_path / "simclr.safetensors"
     small = ("--set", "epochs=1", "--architecture", "test_resnet", "--set", "batch_size=16", "--device", "cpu")
     named = ("--loss", "logitnorm", "--augment", "shift", "--set", "loss.temperature=0.1")
-    outfield("train", "cifar10", "--data", data, "-o", first, *named, *small)
+    told = outfield("train", "cifar10", "--data", data, "-o", first, *named, *small)
+    assert "training accuracy" in told.stdout
+    assert "training accuracy" in told.stderr
     recipe = of.load_classifier(first)[2]["recipe"]
     assert recipe["loss"] == {"type": "LogitNorm", "temperature": 0.1}
     assert recipe["augmentation"]["type"] == "PadAndShift"
     done = outfield("train", data / "lsun.npz", "-o", second, "--loss", "simclr", *small)
     assert "without labels" in done.stderr
+    for said in (done.stdout, done.stderr):
+        assert "pairs found" in said
+        assert "accuracy" not in said
     outfield("extract", second, data / "svhn.npz", "-o", tmp_path / "f.npz", "--device", "cpu")
     assert "logits" not in of.FeatureSet.load(tmp_path / "f.npz").shapes
 

@@ -11,6 +11,8 @@ from outfield.percent import percent
 class Curve:
     """What each epoch gave: mean loss and accuracy on the augmented training images, accuracy on the test images, seconds.
 
+    Of a training without labels ``train_accuracy`` is the share of copies whose nearest in the batch is the other copy of their
+    image (:class:`~outfield.classifier.losses.SimCLR`), which says nothing about classes.
     The test accuracy is None in epochs after which it was not looked at.
     """
 
@@ -31,10 +33,14 @@ class Curve:
             if not all(isinstance(x, float | int) or (x is None and name == "test_accuracy") for x in value):
                 raise ValueError(f"its {name} holds something else than numbers")
 
-    def last(self) -> str:
-        """The last epoch in words."""
+    def last(self, counts: str = "training accuracy") -> str:
+        """The last epoch in words.
+
+        Args:
+            counts: What the share of the training images is called; a loss says it of itself.
+        """
         if not len(self):
             return "no epoch yet"
         tested = self.test_accuracy[-1]
-        said = f"loss {self.loss[-1]:.4f}, training accuracy {percent(self.train_accuracy[-1], 2)}"
+        said = f"loss {self.loss[-1]:.4f}, {counts} {percent(self.train_accuracy[-1], 2)}"
         return said if tested is None else f"{said}, test accuracy {percent(tested, 2)}"

@@ -30,6 +30,7 @@ class CrossEntropy:
 
     views: ClassVar[int] = 1
     supervised: ClassVar[bool] = True
+    counts: ClassVar[str] = "training accuracy"
     smoothing: float = 0.0
 
     def __post_init__(self) -> None:
@@ -54,6 +55,7 @@ class LogitNorm:
 
     views: ClassVar[int] = 1
     supervised: ClassVar[bool] = True
+    counts: ClassVar[str] = "training accuracy"
     temperature: float = 0.04
 
     def __post_init__(self) -> None:
@@ -80,6 +82,7 @@ class SimCLR:
 
     views: ClassVar[int] = 2
     supervised: ClassVar[bool] = False
+    counts: ClassVar[str] = "pairs found"
     temperature: float = 0.5
     width: int = 128
 

@@ -148,7 +148,7 @@ def train(
         if checkpoint is None:
             mine.unlink(missing_ok=True)
         judged = "" if trained.held_out is None else f", {trained.held_out}"
-        say(f"{target}: {trained.curve.last()}{judged}, {sum(trained.curve.seconds):.0f} s")
+        say(f"{target}: {trained.curve.last(recipe.loss.counts)}{judged}, {sum(trained.curve.seconds):.0f} s")
 
 
 def _named(option: str, name: str, known: Mapping[str, dict[str, str]]) -> dict[str, str]:
@@ -162,9 +162,9 @@ def _telling(recipe: Recipe, advance: Advance, check: Callable[[], None]) -> Cal
     """What is done after an epoch: say how far it is, and stop if that was asked for."""
 
     def tell(curve: Curve) -> None:
-        advance(len(curve), note=curve.last())
+        advance(len(curve), note=curve.last(recipe.loss.counts))
         if not is_shown():
-            log.info("epoch %d of %d: %s", len(curve), recipe.epochs, curve.last())
+            log.info("epoch %d of %d: %s", len(curve), recipe.epochs, curve.last(recipe.loss.counts))
         check()
 
     return tell
