@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 
 import numpy as np
@@ -196,6 +198,24 @@ def test_the_command_line_builds_checks_and_shows(tmp_path):
     assert "10 rows" in found.stderr
     shown = outfield("guard", "show", tmp_path / "my.guard")
     assert "a table of 3 columns" in shown.stdout
+    scored = outfield("score", tmp_path / "my.guard", tmp_path / "new.parquet", "--device", "cpu")
+    assert [float(one["score"]) for one in csv.DictReader(io.StringIO(scored.stdout))] == [
+        one["score"] for one in verdicts[:10]
+    ]
+    into = outfield("score", tmp_path / "my.guard", tmp_path / "new.parquet", "-o", tmp_path / "v.csv")
+    assert "10 rows" in into.stderr
+    assert (tmp_path / "v.csv").read_text() == scored.stdout
+    for given, code, said in (
+        (("score", tmp_path / "my.guard", tmp_path / "none.csv"), 11, "none.csv"),
+        (("score", tmp_path / "my.guard", tmp_path / "new.parquet", "-o", tmp_path / "folder"), 2, ".csv, .parquet"),
+        (("score", tmp_path / "my.guard", tmp_path / "new.parquet", "--engine", "ray"), 2, "works in this process"),
+        (("score", tmp_path / "my.guard", tmp_path / "new.parquet", "--part-rows", "9"), 2, "one file"),
+        (("export", tmp_path / "my.guard", "-o", tmp_path / "x.onnx"), 2, "POST /v2/models/my/infer"),
+        (("export", tmp_path / "my.guard", "-o", tmp_path / "x", "--format", "mlflow"), 2, "is a guard of rows"),
+    ):
+        done = outfield(*given)
+        assert done.returncode == code, done.stderr
+        assert said in done.said
 
 
 def test_devices_are_where_they_are_asked_for(guard):

@@ -7,8 +7,11 @@ import re
 from importlib import resources
 
 import numpy as np
+import pandas as pd
 import pytest
+from tests.guard.test_rows import odd, people
 from tests.helpers.guards import labelled, noise
+from tests.helpers.samples import make_set
 from tests.helpers.service import guard_files, png, running
 
 import outfield as of
@@ -30,7 +33,7 @@ def service(files):
 
 
 def test_nothing_comes_from_elsewhere_and_no_script_is_in_the_page():
-    texts = {name: (PAGE / name).read_text("utf-8") for name in ("page.html", "page.css", "page.js")}
+    texts = {name: (PAGE / name).read_text("utf-8") for name in ("page.html", "page.css", "page.js", "rows.js")}
     for name, text in texts.items():
         addresses = set(re.findall(r"(?:https?:)?//[\w.]+\.\w+", text)) - {"http://www.w3.org"}
         assert not addresses, name
@@ -47,6 +50,8 @@ def test_every_part_is_served_with_its_type(service):
         assert answer.headers["content-type"].startswith(kind)
         assert answer.content
         assert service.client.head(path).status_code == 200
+    assert 'from "./rows.js"' in service.client.get("/page.js").text
+    assert service.client.get("/rows.js").headers["content-type"].startswith("text/javascript")
     used = re.findall(r'(?:src|href)="([\w./]+)"', service.client.get("/").text)
     assert {f"/{one}" for one in used} <= {*kinds, "/openapi.json", "/metrics"}
 
@@ -209,3 +214,54 @@ def test_a_token_is_asked_for(browser, files):
         page.locator("#guard option").first.wait_for(state="attached")
         assert not page.locator("#door").is_visible()
         page.close()
+
+
+def test_a_guard_of_rows_is_asked_for_rows(browser, files, tmp_path):
+    table = people(300, 0)
+    of.RowGuard.build(table, label="group", missing="median").save(tmp_path / "people.guard")
+    of.RowGuard.build(make_set(n=300), detector="SSD").save(tmp_path / "plain.guard")
+    frame = pd.concat([people(9, 1), odd(2)], ignore_index=True)
+    frame.loc[0, "town"] = frame.loc[1, "town"]
+    expected = of.RowGuard.load(tmp_path / "people.guard")(frame)
+    with running(tmp_path / "people.guard", files["ssd"], tmp_path / "plain.guard") as service:
+        found, wrong = browser.new_page(), []
+        found.on("pageerror", lambda error: wrong.append(str(error)))
+        found.goto(service.address)
+        found.get_by_text("This guard looks at rows, not at images").wait_for()
+        assert found.locator("#place").inner_text() == "POST /v2/models/people/infer"
+        for hidden in ("#drop", "#camera", "#choose", "#viewfinder"):
+            assert not found.locator(hidden).is_visible()
+        assert (
+            "A table of 3 columns. Detector: KNN + SSD. Keeps 95 % of ID rows" in found.locator("#about").inner_text()
+        )
+        assert found.locator("#rows").input_value() == "size,weight,town\n"
+        found.fill("#rows", "size,town\n1,x")
+        found.click("#check-rows")
+        found.get_by_text("there is no weight").wait_for()
+        found.fill("#rows", 'size,weight,town\n1,heavy,"a, b"')
+        found.click("#check-rows")
+        found.get_by_text('Row 1: weight is "heavy", which is no number').wait_for()
+        found.fill("#rows", frame[["town", "size", "weight", "group"]].to_csv(index=False))
+        found.click("#check-rows")
+        found.get_by_text(f"11 rows checked, {int(expected.is_ood.sum())} OOD").wait_for()
+        words = found.locator("#images .word").all_inner_texts()
+        assert words == ["OOD" if one.is_ood else "ID" for one in expected]
+        assert "of held-out ID rows lie" in found.locator("#scores-say").inner_text()
+        found.select_option("#guard", "ssd")
+        found.locator("#choose").wait_for()
+        assert not found.locator("#table").is_visible()
+        assert found.locator("#images > li").count() == 0
+        found.select_option("#guard", "plain")
+        rows = make_set(n=2, seed=3).features
+        found.fill("#rows", "\n".join(",".join(map(str, row)) for row in rows.tolist()))
+        found.click("#check-rows")
+        found.get_by_text("2 rows checked").wait_for()
+        score = float(of.RowGuard.load(tmp_path / "plain.guard")(rows).scores[0])
+        assert (
+            f"score {np.format_float_positional(score, 4, fractional=False)}" in found.locator("#images").inner_text()
+        )
+        found.fill("#rows", "1,2")
+        found.click("#check-rows")
+        found.get_by_text("Row 1 has 2 numbers; this guard takes").wait_for()
+        found.close()
+    assert wrong == []

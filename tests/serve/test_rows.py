@@ -122,7 +122,13 @@ def test_features_are_served_as_they_are(served, folder):
 def test_images_are_refused_and_others_told(served):
     answer = served.check(b"not an image")
     assert answer.status_code == 400
-    assert "looks at rows, not at images; send size, weight, town" in answer.json()["error"]
+    told = "looks at rows, not at images; POST them to /v2/models/people/infer, whose inputs are size, weight, town"
+    assert told in answer.json()["error"]
+    many = asked(served, "people", inputs(people(65, 1)))
+    assert many.status_code == 413
+    assert "there are 65 rows in the request" in many.json()["error"]
     about = served.client.get("/v1/guards").json()
+    assert [one["name"] for one in about[0]["inputs"]] == ["size", "weight", "town"]
+    assert about[1]["inputs"] == served.client.get("/v2/models/plain").json()["inputs"]
     assert about[0]["network"].startswith("RowGuard(a table of 3 columns")
     assert served.client.post("/v1/reload").json() == {"reloaded": {"people": True, "plain": True}}

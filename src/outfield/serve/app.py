@@ -28,6 +28,7 @@ PAGE = {
     "/": ("page.html", "text/html"),
     "/page.css": ("page.css", "text/css"),
     "/page.js": ("page.js", "text/javascript"),
+    "/rows.js": ("rows.js", "text/javascript"),
 }
 PAGE |= {"/icon.svg": ("icon.svg", "image/svg+xml")}
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"

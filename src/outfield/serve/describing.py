@@ -60,6 +60,7 @@ def about(model: Model) -> dict[str, Any]:
     return {
         "name": model.name,
         "network": repr(guard) if isinstance(guard, RowGuard) else guard.backbone.name,
+        "inputs": [*inputs_of(guard).values()] if isinstance(guard, RowGuard) else None,
         "fingerprint": guard.fingerprint[:16],
         "classes": [*guard.names],
         "members": [*guard.members],

@@ -29,7 +29,7 @@ HEADERS = {
     "Cache-Control": "no-store",
 }
 """Of every answer: nothing is loaded from elsewhere, and no script is run but ours."""
-OPEN = ("/", "/page.css", "/page.js", "/icon.svg", "/v2/health/live", "/v2/health/ready")
+OPEN = ("/", "/page.css", "/page.js", "/rows.js", "/icon.svg", "/v2/health/live", "/v2/health/ready")
 """What is shown without a token: the page itself, and whether the service runs."""
 WORDS = {
     *(
@@ -48,7 +48,7 @@ WORDS = {
         "1",
         "infer",
     ),
-    *("metrics", "openapi.json", "page.css", "page.js", "icon.svg"),
+    *("metrics", "openapi.json", "page.css", "page.js", "rows.js", "icon.svg"),
 }
 """Parts of our own addresses. Others come from clients, may be secrets that were put in the wrong place, and are not logged."""
 KNOWN_HEADERS = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]

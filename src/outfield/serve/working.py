@@ -60,12 +60,14 @@ class Work:
         Raises:
             Refused: There are too many, there is no room, or time has run out.
         """
-        self._check_count(len(images))
         guard = model.guard
         if isinstance(guard, RowGuard):
             raise Refused(
-                400, f"the guard {model.name} looks at rows, not at images; send {', '.join(inputs_of(guard)):.200}"
+                400,
+                f"the guard {model.name} looks at rows, not at images; POST them to /v2/models/{model.name}/infer, whose inputs "
+                f"are {', '.join(inputs_of(guard)):.200}",
             )
+        self._check_count(len(images), "images")
         with self._room(model, len(images)):
             model.batcher.announce(len(images))
             try:
@@ -96,7 +98,7 @@ class Work:
             rows = _features(guard.widths, fields) if table is None else table(frame_of(fields))
         except OutfieldError as error:
             raise Refused(400, str(error)) from error
-        self._check_count(len(rows))
+        self._check_count(len(rows), "rows")
         with self._room(model, len(rows)):
             answer = model.batcher.submit(Job(guard, rows, deadline))
             try:
@@ -104,14 +106,15 @@ class Work:
             except InputError as error:
                 raise Refused(400, str(error)) from error
 
-    def _check_count(self, count: int) -> None:
+    def _check_count(self, count: int, what: str) -> None:
         if count > self.limits.images:
-            raise Refused(413, f"there are {count} images in the request; send at most {self.limits.images} at once")
+            raise Refused(413, f"there are {count} {what} in the request; send at most {self.limits.images} at once")
 
     @contextlib.contextmanager
     def _room(self, model: Model, count: int) -> Iterator[None]:
         if model.accepted + count > self.limits.queue:
-            raise busy(f"{model.accepted} images are waiting for {model.name}")
+            what = "rows" if isinstance(model.guard, RowGuard) else "images"
+            raise busy(f"{model.accepted} {what} are waiting for {model.name}")
         model.accepted += count
         try:
             yield

@@ -64,6 +64,14 @@ def export(
 
 
 def _write(guard: Path, output: Path, kind: str, takes: str) -> object:
+    from outfield.files.storage import kind_of
+    from outfield.guard.row_files import KIND
+
+    if kind_of(guard) == KIND:
+        raise InputError(
+            f"{guard} is a guard of rows, which has no network and no graph to export; other programs ask it by outfield serve "
+            f"{guard} (POST /v2/models/{guard.stem}/infer), and Python reads it by outfield.RowGuard.load"
+        )
     if kind == "mlflow":
         from outfield.adapters.mlflow import to_mlflow
 

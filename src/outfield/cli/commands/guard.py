@@ -180,14 +180,14 @@ def guard_check(
 
     resolve_device(device)
     model = open_guard(guard, device)
-    found, lost = [], None
-    with bar("checking images", unit="images") as advance:
+    found, lost, what = [], None, "rows" if isinstance(model, RowGuard) else "images"
+    with bar(f"checking {what}", unit=what) as advance:
         for verdict in model.stream(images, on_error=on_error, workers=workers):
             found.append(verdict)
             advance(len(found))
             if json_lines and lost is None:
                 lost = _told(as_json_lines([verdict]), end=output is None)
-    verdicts = Verdicts(found, "rows" if isinstance(model, RowGuard) else "images")
+    verdicts = Verdicts(found, what)
     if output is not None:
         write_verdicts(output, verdicts)
     if json_out:

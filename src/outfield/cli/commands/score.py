@@ -31,6 +31,7 @@ UNREAD = 11
     "outfield score ssd.safetensors new.npz",
     "outfield score ssd.safetensors new.csv --threshold threshold.safetensors --out scores.parquet",
     "outfield score my.guard photos/ --out results/",
+    "outfield score customers.guard new.csv --out verdicts.csv",
     "outfield score my.guard s3://bucket/photos --engine ray --address auto --out s3://bucket/results",
 )
 def score(
@@ -39,7 +40,7 @@ def score(
         str,
         typer.Argument(
             help=f"What to score, {FEATURES}. With a guard: a folder of images, a list of them (.txt), Parquet of images or "
-            "features; also at addresses such as s3://…"
+            "features; also at addresses such as s3://…; with a guard of rows a table or features."
         ),
     ],
     output: Annotated[
@@ -47,7 +48,8 @@ def score(
         typer.Option(
             "--out",
             "-o",
-            help=".csv, .parquet or .npz; standard output if absent. With a guard: a folder or an address.",
+            help=".csv, .parquet or .npz; standard output if absent. With a guard: a folder or an address; "
+            "with a guard of rows .csv, .parquet, .json or .jsonl.",
         ),
     ] = None,
     threshold: Annotated[Path | None, typer.Option(help="Add columns is_ood and p_value.")] = None,
@@ -65,8 +67,17 @@ def score(
 ) -> None:
     """Score samples: one row each, in the order of the input; with a column file where the features know their images'.
 
-    With a guard, verdicts are written as Parquet files into a folder; run again, the command does what is missing there.
+    With a guard, verdicts are written as Parquet files into a folder; run again, the command does what is missing there. Of a
+    guard of rows they are one file, or printed as CSV.
     """
+    if detector.suffix == GUARD and _looks_at_rows(detector):
+        if threshold is not None or part_rows is not None or on_ray(engine, workers):
+            raise InputError(
+                f"{detector} is a guard of rows: it has its own threshold, works in this process and gives one file; leave out "
+                "--threshold, --part-rows, --engine and --workers"
+            )
+        _with_row_guard(detector, data, output, on_error, device)
+        return
     if detector.suffix == GUARD:
         if output is None or threshold is not None:
             raise InputError("a guard has its own threshold, and its verdicts go to a folder: name that with --out")
@@ -82,6 +93,36 @@ def score(
         device,
         (workers, address) if on_ray(engine, workers) else None,
     )
+
+
+def _looks_at_rows(guard: Path) -> bool:
+    from outfield.files.storage import kind_of
+    from outfield.guard.row_files import KIND
+
+    return kind_of(guard) == KIND
+
+
+def _with_row_guard(guard: Path, data: str, output: str | None, on_error: str, device: str) -> None:
+    """Verdicts on a table, or on a file of features, as ``outfield guard check`` gives them."""
+    from outfield.guard.rows import RowGuard
+    from outfield.guard.tables import ENDINGS, as_csv, write_verdicts
+    from outfield.guard.verdict import Verdicts
+
+    target = None if output is None else Path(output)
+    if target is not None:
+        places = [Input("the guard", guard), Input("the data", Path(data))]
+        check_places(places, [Output("--out", target, ENDINGS, "verdicts on rows")])
+        if target.suffix == ".parquet":
+            check_installed("tables", "pyarrow")
+    verdicts = Verdicts([*RowGuard.load(guard, device).stream([data], on_error=on_error)], "rows")
+    if target is None:
+        sys.stdout.write(as_csv(verdicts))
+    else:
+        write_verdicts(target, verdicts)
+        log.info("%s rows, %s OOD → %s", f"{len(verdicts):,}", f"{int(verdicts.is_ood.sum()):,}", target)
+    if verdicts.failed:
+        log.warning("%s", verdicts[0].error)
+        raise typer.Exit(UNREAD)
 
 
 def _with_guard(

@@ -1,4 +1,6 @@
 // The page of the service. Everything comes from this server; nothing is kept but a token, for as long as the tab is open.
+import * as rows from "./rows.js";
+
 const $ = (id) => document.getElementById(id);
 const POLL = 2000; // milliseconds between two looks at the traffic
 const SEVERAL = 8; // images of one request
@@ -42,16 +44,36 @@ async function begin() {
 }
 
 async function choose(name) {
+  const before = state.guard;
   state.guard = state.guards.find((one) => one.name === name);
   const guard = state.guard;
+  if (before && (before.inputs || guard.inputs)) clear(); // rows of one guard are nothing to another
+  takes(guard);
   state.cut = guard.threshold;
   const classes = guard.classes.length ? `: ${guard.classes.slice(0, 12).join(", ")}${guard.classes.length > 12 ? ", …" : ""}` : "";
-  $("about").textContent = `${guard.network}${classes}. Detector: ${guard.members.join(" + ")}. Keeps ${percent(guard.keep, 0)} of ID images, chosen on ${guard.calibration.toLocaleString("en")} held-out ones.`;
+  $("about").textContent = `${guard.inputs ? rows.kind(guard.inputs) : guard.network}${classes}. Detector: ${guard.members.join(" + ")}. Keeps ${percent(guard.keep, 0)} of ID ${what()}, chosen on ${guard.calibration.toLocaleString("en")} held-out ones.`;
   drawScores();
   drawImages();
   traffic();
   const files = state.images.map((one) => one.file);
   if (files.length) { clear(); await check(files); }
+}
+
+// Images for a guard of images, CSV for a guard of rows.
+const what = () => (state.guard?.inputs ? "rows" : "images");
+function takes(guard) {
+  const { inputs } = guard;
+  if (inputs && $("video").srcObject) closeCamera();
+  $("drop").hidden = Boolean(inputs);
+  $("table").hidden = !inputs;
+  $("h-images").textContent = inputs ? "Rows" : "Images";
+  document.querySelectorAll(".what").forEach((one) => { one.textContent = what(); });
+  if (!inputs) return;
+  const named = rows.isTable(inputs);
+  const width = inputs.map((one) => `${one.shape[1]} ${one.name}`).join(", then ");
+  $("rows-say").textContent = named ? "Rows as CSV; the first line names the columns, in any order:" : `Rows as CSV, without names; in each ${width}:`;
+  $("rows").value = named ? `${inputs.map((one) => one.name).join(",")}\n` : "";
+  $("place").textContent = `POST ${new URL(`v2/models/${encodeURIComponent(guard.name)}/infer`, location.href).pathname}`;
 }
 
 function range() {
@@ -94,15 +116,15 @@ function drawScores() {
   $("most").textContent = number(high);
   const slider = $("threshold");
   slider.value = Math.round(at);
-  slider.setAttribute("aria-valuetext", `${number(state.cut, 4)}, keeps ${percent(kept(state.cut))} of ID images`);
+  slider.setAttribute("aria-valuetext", `${number(state.cut, 4)}, keeps ${percent(kept(state.cut))} of ID ${what()}`);
   $("threshold-says").textContent = number(state.cut, 4);
   const moved = state.cut !== state.guard.threshold;
   $("reset").disabled = !moved;
   const flips = state.images.filter(flipped).length;
   const judged = state.images.filter((one) => one.verdict && !one.verdict.error);
   const ood = judged.filter((one) => isOod(one.verdict, state.cut)).length;
-  const shown = judged.length ? ` Of the ${judged.length} images shown, ${ood} ${ood === 1 ? "is" : "are"} OOD${moved ? `; ${flips} would change` : ""}.` : "";
-  $("scores-say").textContent = `${percent(kept(state.cut))} of held-out ID images lie at or below it.${shown}`;
+  const shown = judged.length ? ` Of the ${judged.length} ${what()} shown, ${ood} ${ood === 1 ? "is" : "are"} OOD${moved ? `; ${flips} would change` : ""}.` : "";
+  $("scores-say").textContent = `${percent(kept(state.cut))} of held-out ID ${what()} lie at or below it.${shown}`;
 }
 
 const flipped = (one) => one.verdict && !one.verdict.error && isOod(one.verdict, state.cut) !== one.verdict.is_ood;
@@ -121,6 +143,7 @@ $("guard").addEventListener("change", (event) => choose(event.target.value));
 
 async function check(files) {
   if (!state.guard) { say("The service has not answered yet; try again in a moment."); return; }
+  if (state.guard.inputs) { say("This guard looks at rows, not at images: write them as CSV."); return; }
   const images = [...files].filter((file) => file.type.startsWith("image/"));
   if (!images.length) { say("There is no image among these."); return; }
   const guard = state.guard.name;
@@ -145,12 +168,44 @@ async function check(files) {
   traffic();
 }
 
+async function checkRows(text) {
+  const { name, inputs, classes } = state.guard;
+  let added;
+  try {
+    added = rows.read(inputs, text).map((row, i) => ({ row, file: { name: `row ${i + 1}` }, verdict: null }));
+  } catch (error) { say(error.message); return; }
+  state.images = added;
+  for (let start = 0; start < added.length; start += rows.SEVERAL) {
+    const part = added.slice(start, start + rows.SEVERAL);
+    const body = JSON.stringify(rows.request(inputs, part.map((one) => one.row)));
+    say(`Checking ${added.length} ${added.length === 1 ? "row" : "rows"} …`);
+    try {
+      const answer = await patiently(`v2/models/${encodeURIComponent(name)}/infer`, { method: "POST", body, headers: { "Content-Type": "application/json" } });
+      const found = rows.verdicts(answer, classes);
+      part.forEach((one, i) => { one.verdict = found[i]; });
+    } catch (error) {
+      part.forEach((one) => { one.verdict = { error: error.message }; });
+    }
+    if (name !== state.guard.name || state.images !== added) return;
+    drawImages();
+    drawScores();
+  }
+  const ood = added.filter((one) => one.verdict.is_ood).length;
+  say(`${added.length} ${added.length === 1 ? "row" : "rows"} checked, ${ood} OOD.`);
+  traffic();
+}
+
 async function judged(part, guard) {
   const form = new FormData();
   part.forEach((one) => form.append("file", one.file, one.file.name));
+  return patiently(`v1/check?guard=${encodeURIComponent(guard)}`, { method: "POST", body: form });
+}
+
+// Asks again where the service is busy.
+async function patiently(path, options) {
   for (let tries = 0; ; tries += 1) {
     try {
-      return await ask(`v1/check?guard=${encodeURIComponent(guard)}`, { method: "POST", body: form });
+      return await ask(path, options);
     } catch (error) {
       if (error.status !== 429 || tries === 5) throw error;
       const seconds = Number(error.answer.headers.get("Retry-After")) || 1;
@@ -160,7 +215,7 @@ async function judged(part, guard) {
 }
 
 function drawImages() {
-  $("clear").hidden = !state.images.length;
+  $("clear").hidden = $("clear-rows").hidden = !state.images.length;
   const items = state.images.map(item);
   const shown = $("images").children;
   // Put in anew only when there are others: what is on the screen keeps its place and its focus while the slider moves.
@@ -168,7 +223,7 @@ function drawImages() {
 }
 
 function item(one) {
-  one.item ??= element("li", {}, picture(one), element("div", {}, "…"));
+  one.item ??= element("li", {}, one.row ? element("span", { class: "cells" }, one.row.text) : picture(one), element("div", {}, "…"));
   const { verdict } = one;
   const text = one.item.lastChild;
   if (!verdict) return one.item;
@@ -179,7 +234,7 @@ function item(one) {
   const ood = isOod(verdict, state.cut);
   one.item.className = `${ood ? "ood" : "ok"}${flipped(one) ? " flipped" : ""}`;
   one.members ??= members(verdict);
-  const label = verdict.class_name ?? `class ${verdict.class_index}`;
+  const label = verdict.class_name ?? (one.row ? one.file.name : `class ${verdict.class_index}`);
   text.replaceChildren(
     element("span", { class: "verdict" }, element("span", {}, label), element("span", { class: "word" }, ood ? "OOD" : "ID")),
     element("span", {}, `p = ${verdict.p_value.toFixed(4)}`, element("br")),
@@ -203,7 +258,7 @@ function picture(one) {
 }
 
 function clear() {
-  state.images.forEach((one) => URL.revokeObjectURL(one.url));
+  state.images.forEach((one) => { if (one.url) URL.revokeObjectURL(one.url); });
   state.images = [];
   say("");
   drawImages();
@@ -212,6 +267,8 @@ function clear() {
 
 $("choose").addEventListener("click", () => $("files").click());
 $("files").addEventListener("change", (event) => { check(event.target.files); });
+$("table").addEventListener("submit", (event) => { event.preventDefault(); checkRows($("rows").value); });
+$("clear-rows").addEventListener("click", () => { clear(); $("rows").focus(); });
 $("clear").addEventListener("click", () => { clear(); $("choose").focus(); });
 document.addEventListener("paste", (event) => { if (event.clipboardData?.files.length) check(event.clipboardData.files); });
 document.addEventListener("dragover", (event) => { event.preventDefault(); $("drop").classList.add("over"); });
@@ -328,9 +385,9 @@ async function traffic() {
 function drawTraffic(told) {
   const entry = (name, value, more) => element("div", {}, element("dt", {}, name), element("dd", {}, value, element("small", {}, more)));
   $("alarm").className = told.alarm ? "rings" : "";
-  $("alarm").textContent = told.alarm ? `⚠ Drift, found after ${told.alarm_at.toLocaleString("en")} images` : told.samples ? "No drift found" : "Nothing was checked yet";
+  $("alarm").textContent = told.alarm ? `⚠ Drift, found after ${told.alarm_at.toLocaleString("en")} ${what()}` : told.samples ? "No drift found" : "Nothing was checked yet";
   $("numbers").replaceChildren(
-    entry("images", told.samples.toLocaleString("en"), `${told.ood.toLocaleString("en")} OOD`),
+    entry(what(), told.samples.toLocaleString("en"), `${told.ood.toLocaleString("en")} OOD`),
     entry("share OOD", percent(told.share_ood), told.samples ? `${percent(told.share_low)} to ${percent(told.share_high)}` : ""),
     entry("recent share", percent(told.recent_share), `${percent(told.expected)} expected of ID`));
   const tallest = Math.max(...told.histogram, 1);
@@ -344,7 +401,7 @@ function drawTraffic(told) {
   const line = told.samples ? [element("line", { class: "even", x1: 0, x2: 1000, y1: even, y2: even })] : [];
   $("p-values").replaceChildren(...bars, ...line);
   const evidence = `Evidence e^${told.largest_log_wealth.toFixed(1)}; the alarm rings at e^${told.limit.toFixed(1)}, falsely with probability ${told.alpha} at most, ever.`;
-  $("p-says").textContent = `P-values of ID images are uniform: the dashed line. ${told.samples ? evidence : ""}`;
+  $("p-says").textContent = `P-values of ID ${what()} are uniform: the dashed line. ${told.samples ? evidence : ""}`;
 }
 
 setInterval(traffic, POLL);
