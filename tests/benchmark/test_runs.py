@@ -36,11 +36,56 @@ from outfield.benchmark.sets import backbone_names, notes_of
 from outfield.benchmark.view import choose, lay_out
 from outfield.config import CONFIGURABLE
 from outfield.files import storage
+from outfield.report.benchmark_tables import notes_on_sets
 
 
 @pytest.fixture(scope="module")
 def run():
     return run_features()
+
+
+class Fussy(of.SSD):
+    """Refuses the features of which it is told so."""
+
+    refuses = staticmethod(lambda train: False)
+
+    def _fit(self, train):
+        if self.refuses(train.in_memory()):
+            raise of.InputError("these features are not to my taste")
+        super()._fit(train)
+
+
+class TestLeftOut:
+    """A detector that cannot be fitted costs its own row only."""
+
+    def refused(self, monkeypatch, refuse):
+        monkeypatch.setattr(Fussy, "refuses", staticmethod(refuse))
+        sets = {name: feature_sets(seed) for name, seed in (("a", 1), ("b", 2))}
+        chosen = {"Fussy": Fussy(), "MSP": of.MSP()}
+        return benchmark_features(PROTOCOL, sets, detectors=chosen, seeds=1, view=False)
+
+    def test_on_one_backbone(self, monkeypatch):
+        second = feature_sets(2)["train"].features
+        with pytest.warns(of.OutfieldWarning, match="Fussy is left out, b: these features are not to my taste"):
+            run = self.refused(monkeypatch, lambda train: torch.equal(train.features, second))
+        assert {record.detector for record in run.records} == {key.detector for key in run.scores} == {"MSP"}
+        assert {record.backbone for record in run.records} == {"a", "b"}
+        assert run.provenance["left_out"] == {"Fussy": "b: these features are not to my taste"}
+        assert "Fussy is left out, b: these features are not to my taste." in notes_on_sets(run)
+
+    def test_on_the_first_it_is_not_tried_on_the_next(self, monkeypatch):
+        tried = []
+        with pytest.warns(of.OutfieldWarning, match="Fussy is left out, a:"):
+            self.refused(monkeypatch, lambda train: tried.append(1) or True)
+        assert len(tried) == 1
+
+    def test_where_nothing_is_left_the_error_is_told(self, monkeypatch):
+        monkeypatch.setattr(Fussy, "refuses", staticmethod(lambda train: True))
+        with pytest.raises(of.InputError, match="not to my taste"):
+            benchmark_features(PROTOCOL, {"a": feature_sets(1)}, detectors={"Fussy": Fussy()}, seeds=1, view=False)
+
+    def test_a_run_without_it_does_not_speak_of_it(self, run):
+        assert "left_out" not in run.provenance
 
 
 class TestFeatures:

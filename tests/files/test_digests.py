@@ -12,7 +12,7 @@ from tests.helpers.old_files import write_old, write_old_npz
 from tests.helpers.samples import make_set
 
 import outfield as of
-from outfield.files import storage, stored
+from outfield.files import digests, storage, stored
 from outfield.files.npy import find_npy
 from outfield.files.npz import open_archive
 
@@ -204,3 +204,28 @@ def test_a_single_number_out_of_a_longer_row():
     assert storage.fingerprint({"a": torch.arange(6.0).reshape(3, 2)[:, 1]}) == storage.fingerprint(
         {"a": torch.tensor([1.0, 3.0, 5.0])}
     )
+
+
+@pytest.mark.parametrize("piece", [1, 7, 64, 2**26])
+def test_a_fingerprint_does_not_depend_on_the_pieces_it_is_computed_in(monkeypatch, piece):
+    tensors = {
+        "rows": torch.arange(35, dtype=torch.float64).view(5, 7).T,
+        "one": torch.tensor(3.5),
+        "none": torch.empty(0, 4),
+        "narrow": torch.empty(4, 0),
+        "ints": torch.arange(9),
+    }
+    whole = hashlib.sha256()
+    for name in sorted(tensors):
+        value = tensors[name].contiguous()
+        whole.update(f"{name}|{value.dtype}|{tuple(value.shape)}|".encode() + value.numpy().tobytes())
+    monkeypatch.setattr(digests, "PIECE", piece)
+    assert digests.fingerprint(tensors) == whole.hexdigest()
+
+
+def test_no_more_than_a_piece_of_a_tensor_is_copied_at_once(monkeypatch):
+    monkeypatch.setattr(digests, "PIECE", 64)
+    rows, seen = torch.zeros(10, 8), []
+    monkeypatch.setattr(digests.Fingerprint, "update", lambda self, content: seen.append(len(content)))
+    digests.fingerprint({"rows": rows})
+    assert seen == [2, 2, 2, 2, 2]

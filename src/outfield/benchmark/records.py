@@ -102,6 +102,13 @@ class BenchmarkRun:
         records = f"{len(self.records):,} record{'s' * (len(self.records) != 1)}"
         return f"BenchmarkRun({self.protocol.id}: {' × '.join(counts)}, {records})"
 
+    def drop(self, detector: str) -> None:
+        """Take back all results of a detector, as if it had not been run."""
+        self.records = [record for record in self.records if record.detector != detector]
+        self.scores = {key: found for key, found in self.scores.items() if key.detector != detector}
+        self.histories = {key: found for key, found in self.histories.items() if key.detector != detector}
+        self.provenance.get("chosen", {}).pop(detector, None)
+
     def table(self) -> Any:
         """The records as a ``pandas.DataFrame``, one row for each backbone, detector, seed and OOD set; fractions.
 

