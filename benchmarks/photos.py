@@ -2,6 +2,7 @@
 
     python benchmarks/photos.py run features --out docs/results/imagenette/results.json       # a GPU: minutes
     python benchmarks/photos.py run features --views one --heads ten --no-learned --out try.json
+    python benchmarks/photos.py join results.json learned.json --out docs/results/imagenette/results.json
     python benchmarks/photos.py page docs/results/imagenette.md
 
 Features are those of benchmarks/photos_extract.py. Each detector of the library is fitted with its own settings on the training
@@ -62,6 +63,9 @@ def main() -> None:
     run.add_argument("--no-learned", action="store_true", help="without those that train a network")
     run.add_argument("--seeds", type=int, default=3, help="of those that train a network")
     run.add_argument("--device", default="auto")
+    join = commands.add_parser("join", help="put rows of a second run of the same parts beside those of the first")
+    join.add_argument("runs", type=Path, nargs=2)
+    join.add_argument("--out", type=Path, required=True)
     page = commands.add_parser("page", help="fill the tables of a page from the figures in the folder beside it")
     page.add_argument("pages", type=Path, nargs="+")
     options = parser.parse_args()
@@ -71,11 +75,28 @@ def main() -> None:
         for one in options.pages:
             fill(one)
         return
+    if options.command == "join":
+        first, second = (json.loads(path.read_text()) for path in options.runs)
+        write_bytes(options.out, (json.dumps(joined(first, second), indent=1) + "\n").encode())
+        return
     found: dict[str, Any] = {"protocol": PROTOCOL.plain(), "run": about_this_run(options.device), "parts": {}}
     for head in options.heads:
         for views in options.views:
             found["parts"][f"{head} {views}"] = studied(options, head, views)
             write_bytes(options.out, (json.dumps(found, indent=1) + "\n").encode())
+
+
+def joined(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
+    """The first run with the second's rows added, which must be of the same images: Auto's rows tell."""
+    for name, part in second["parts"].items():
+        into = first["parts"].get(name)
+        if into is None or any(into[what] != part[what] for what in ("images", "members")):
+            raise SystemExit(f"the second run's part {name!r} is of other images, or chose other members")
+        if into["rows"]["Auto"] != part["rows"]["Auto"]:
+            raise SystemExit(f"the two runs' rows of Auto differ in part {name!r}")
+        into["rows"] |= part["rows"]
+        into["left_out"] |= part["left_out"]
+    return first | {"run_added": second["run"]}
 
 
 def load_sets(folder: Path, head: str, views: str) -> dict[str, of.FeatureSet]:

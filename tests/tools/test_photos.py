@@ -212,3 +212,18 @@ def test_the_published_page_has_the_tables_of_its_figures(scripts, tmp_path):
     copied.write_text(published.read_text(encoding="utf-8"), encoding="utf-8")
     scripts.photos_page.fill(copied)
     assert copied.read_text(encoding="utf-8") == published.read_text(encoding="utf-8")
+
+
+def test_a_second_run_adds_its_rows(scripts):
+    def part(rows, members=("KNN",)):
+        return {"images": {"train": 9}, "members": members, "rows": {"Auto": [1], **rows}, "left_out": {}}
+
+    first = {"run": "a", "parts": {"ten one": part({"MSP": [2]}), "ten six": part({})}}
+    second = {"run": "b", "parts": {"ten one": part({"EBM": [3, 4]})}}
+    found = scripts.photos.joined(first, second)
+    assert found["parts"]["ten one"]["rows"] == {"Auto": [1], "MSP": [2], "EBM": [3, 4]}
+    assert (found["run"], found["run_added"]) == ("a", "b")
+    with pytest.raises(SystemExit, match="other images, or chose other members"):
+        scripts.photos.joined(first, {"run": "b", "parts": {"ten one": part({}, ("SSD",))}})
+    with pytest.raises(SystemExit, match="rows of Auto differ in part 'ten one'"):
+        scripts.photos.joined(first, {"run": "b", "parts": {"ten one": part({"Auto": [5]})}})
