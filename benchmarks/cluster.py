@@ -1,10 +1,13 @@
 """Cost of a row by this process and on Ray, two workers against one, and what 10⁹ rows cost by that.
 
 python benchmarks/cluster.py --rows 512 --pairs 3
+python benchmarks/cluster.py --rows 512 --pairs 3 --architecture resnet18 --size 224
 
 Runs with one and with two workers take turns, so that whatever else the machine does hits both. The time of a run is measured
 twice: all of it on a cluster that is there already, and between its first and its last part of results, which is what counts
-where there are many. The CPU time of a row is told, too, which other work on the machine changes less.
+where there are many. The CPU time of a row is told, too, which other work on the machine changes less, and who used the cores
+between the first and the last part: the workers, this process (the driver), the rest of Ray, or nobody; what is missing to the
+number of cores went to programs of others.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import psutil
@@ -34,65 +37,105 @@ from outfield.cluster.connection import connected
 from outfield.cluster.score import score
 
 PART = 32
+SMALL = 64
+"""Up to so many pixels, networks have a stem for small images, and images are noise in PNG."""
 
 
-def make(folder: Path, architecture: str, rows: int, seed: int = 0) -> None:
-    """A guard of an untrained network, a folder of images of 32 × 32, and Parquet of features."""
+def picture(rng: np.random.Generator, size: int) -> Image.Image:
+    """Noise; of larger images, noise of 32 × 32 pixels made larger, which JPEG shrinks about as it does photographs."""
+    image = Image.fromarray(rng.integers(0, 256, (min(size, 32), min(size, 32), 3), dtype=np.uint8))
+    return image.resize((size, size), Image.Resampling.BICUBIC)
+
+
+def make(folder: Path, architecture: str, rows: int, size: int = 32, seed: int = 0) -> None:
+    """A guard of an untrained network, a folder of images of ``size`` × ``size``, and Parquet of features."""
     rng = np.random.default_rng(seed)
-    classifier = Classifier(architecture, 10)
+    classifier = Classifier(architecture, 10, small_images=size <= SMALL, size=(size, size))
     of.save_classifier(folder / "net.safetensors", classifier, classifier.build(0).state_dict())
-    images = of.ImageArray(rng.integers(0, 256, (400, 32, 32, 3), dtype=np.uint8), rng.integers(0, 10, 400))
+    pixels = np.stack([np.asarray(picture(rng, size)) for _ in range(400)])
+    images = of.ImageArray(pixels, rng.integers(0, 10, 400))
     guard = of.Guard.build(str(folder / "net.safetensors"), images, detector="SSD", device="cpu", workers=0)
     guard.save(folder / "my.guard")
     (folder / "photos").mkdir()
     for i in range(rows):
-        Image.fromarray(rng.integers(0, 256, (32, 32, 3), dtype=np.uint8)).save(folder / "photos" / f"{i:06d}.png")
+        picture(rng, size).save(folder / "photos" / f"{i:06d}.{'png' if size <= SMALL else 'jpg'}")
     features = rng.random((40_000, guard.widths["features"]), dtype=np.float32)
     parquet.write_table(pyarrow.table({"features": [*features]}), folder / "features.parquet")
 
 
+class Look(NamedTuple):
+    """What there is at a moment: parts of results, and seconds of CPU so far, by who used them."""
+
+    time: float
+    parts: int
+    workers: dict[int, float]
+    others: dict[str, float]
+
+
 class Watch:
-    """Looks at the workers of Ray while they run: their CPU time, and how many parts there are by then."""
+    """Looks at this process and those of Ray while they run."""
 
     def __init__(self, out: Path) -> None:
         self.out, self.over = out, threading.Event()
-        self.seen: list[tuple[int, dict[int, float]]] = []
-        self.thread = threading.Thread(target=self._look)
+        self.seen: list[Look] = []
+        self.thread = threading.Thread(target=self._watch)
         self.thread.start()
 
-    def _look(self) -> None:
-        while not self.over.wait(0.2):
-            times = {}
-            for one in psutil.Process().children(recursive=True):
-                with contextlib.suppress(psutil.Error):
-                    if "ScoringActor" in " ".join(one.cmdline()):
-                        used = one.cpu_times()
-                        times[one.pid] = used.user + used.system
-            self.seen.append((len([*self.out.glob("part-*")]), times))
+    def _watch(self) -> None:
+        while not self.over.wait(0.5):
+            self.seen.append(self._look())
 
-    def cpu_of_a_part(self, workers: int) -> float:
-        """Seconds of CPU for each part behind the first ones, during which workers start."""
+    def _look(self) -> Look:
+        workers, others = {}, {"driver": time.process_time(), "rest of Ray": 0.0, "nobody": psutil.cpu_times().idle}
+        for one in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                used = one.cpu_times()
+                if "ScoringActor" in " ".join(one.cmdline()):
+                    workers[one.pid] = used.user + used.system
+                else:
+                    others["rest of Ray"] += used.user + used.system
+        return Look(time.monotonic(), len([*self.out.glob("part-*")]), workers, others)
+
+    def ended(self, workers: int, size: float) -> dict[str, Any]:
+        """Seconds of CPU of a row, and cores by who used them, while all workers were at work."""
         self.over.set()
         self.thread.join()
-        there = [(parts, times) for parts, times in self.seen if parts >= 2 * workers and len(times) == workers]
-        if len(there) < 2 or there[-1][0] == there[0][0]:
-            return float("nan")
-        (first, before), (last, after) = there[0], there[-1]
-        return sum(after[pid] - before.get(pid, 0.0) for pid in after) / (last - first)
+        there = [look for look in self.seen if look.parts >= 2 * workers and len(look.workers) == workers]
+        if len(there) < 2 or there[-1].parts == there[0].parts:
+            return {}
+        first, last = there[0], there[-1]
+        wall, used = (
+            last.time - first.time,
+            sum(last.workers[pid] - first.workers.get(pid, 0.0) for pid in last.workers),
+        )
+        cores = {name: (last.others[name] - first.others[name]) / wall for name in first.others}
+        rows = (last.parts - first.parts) * size
+        return {"cpu of a row on Ray": used / rows, "cores": {"workers": used / wall, **cores}}
 
 
-def timed(folder: Path, source: str, out: str, **settings: Any) -> dict[str, float]:
+def timed(folder: Path, source: str, out: str, **settings: Any) -> dict[str, Any]:
     """Seconds of a run, seconds of CPU of this process, and rows a second between its first and last part."""
     watch = Watch(folder / out)
     began, cpu = time.monotonic(), time.process_time()
     done = score(folder / "my.guard", str(folder / source), str(folder / out), device="cpu", **settings)
-    found = {"seconds": time.monotonic() - began, "cpu": time.process_time() - cpu, "rows": done.rows}
+    found: dict[str, Any] = {"seconds": time.monotonic() - began, "cpu": time.process_time() - cpu, "rows": done.rows}
     times = sorted(path.stat().st_mtime for path in (folder / out).glob("part-*"))
     workers = settings.get("workers", 1)
     # The first part of each worker ends when its start-up does; from then on all of them are at work.
     size, steady = done.rows / done.parts, times[-1] - times[workers - 1]
-    found["cpu of a row on Ray"] = watch.cpu_of_a_part(workers) / size
+    found |= watch.ended(workers, size)
     return {**found, "rate": (done.parts - workers) * size / steady if steady else float("nan")}
+
+
+def column(runs: dict[int, list[dict[str, Any]]], name: str) -> dict[int, list[Any]]:
+    """A number of all runs, by how many workers they had."""
+    return {workers: [run.get(name) for run in some] for workers, some in runs.items()}
+
+
+def ratios(name: str, found: dict[int, list[float]], *, faster: bool) -> dict[str, Any]:
+    """How many times as fast two workers are as one, pair by pair: by rates, or by seconds."""
+    pairs = [b / a if faster else a / b for a, b in zip(found[1], found[2], strict=True)]
+    return {f"ratio of {name}": pairs, f"median ratio of {name}": statistics.median(pairs)}
 
 
 def main() -> None:
@@ -101,17 +144,18 @@ def main() -> None:
     options.add_argument("--rows", type=int, default=512)
     options.add_argument("--pairs", type=int, default=3)
     options.add_argument("--architecture", default="resnet34")
+    options.add_argument("--size", type=int, default=32, help="height and width of the images")
     given = options.parse_args()
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="r", dir="/tmp") as name:
         folder = Path(name)
-        make(folder, given.architecture, given.rows)
+        make(folder, given.architecture, given.rows, given.size)
         local = timed(folder, "photos", "local", part_rows=PART)
         tables = timed(folder, "features.parquet", "tables", part_rows=4096)
         began = time.monotonic()
         with connected("local", 2):
             start = time.monotonic() - began
-            runs: dict[int, list[dict[str, float]]] = {1: [], 2: []}
+            runs: dict[int, list[dict[str, Any]]] = {1: [], 2: []}
             for i in range(given.pairs):
                 for workers in (1, 2):
                     settings = {"engine": "ray", "workers": workers, "part_rows": PART}
@@ -127,17 +171,19 @@ def main() -> None:
             "load before": load,
             "load after": os.getloadavg()[0],
             "network": given.architecture,
+            "pixels": given.size,
             "rows": given.rows,
             "local": local,
             "tables": tables,
             "tables on ray": on_ray,
             "start of a cluster": start,
             "eight images": {"local": tiny_local["seconds"], "ray": tiny["seconds"]},
-            "rates": {workers: [run["rate"] for run in some] for workers, some in runs.items()},
-            "seconds": {workers: [run["seconds"] for run in some] for workers, some in runs.items()},
-            "cpu of a row": {workers: [run["cpu of a row on Ray"] for run in some] for workers, some in runs.items()},
-            "ratio of rates": [b["rate"] / a["rate"] for a, b in zip(runs[1], runs[2], strict=True)],
-            "median ratio": statistics.median(b["rate"] / a["rate"] for a, b in zip(runs[1], runs[2], strict=True)),
+            "rates": column(runs, "rate"),
+            "seconds": column(runs, "seconds"),
+            "cpu of a row": column(runs, "cpu of a row on Ray"),
+            "cores": column(runs, "cores"),
+            **ratios("rates", column(runs, "rate"), faster=True),
+            **ratios("whole runs", column(runs, "seconds"), faster=False),
             "ray": ray.__version__,
         }
     print(json.dumps(found, indent=1))

@@ -14,8 +14,8 @@ from outfield.extras import library
 BLOCKS = 4096
 """Ray Data hands items out in at most so many pieces."""
 AHEAD = 2
-"""Items that a worker has at a time where there are many: Ray Data looks for finished ones ten times a second only, and meanwhile
-a worker goes on with its second."""
+"""Items that a worker has at a time where there are many: Ray Data waits a tenth of a second for all that are under way before it
+hands out more, and meanwhile a worker goes on with its second."""
 MANY = 4
 """From so many items a worker on there are many. Where there are fewer, the second is left to a worker that starts later."""
 
