@@ -9,7 +9,8 @@
 ``--data`` has the ID set and the OOD sets as one filter shrank them, ``--other`` OOD sets of the same names as another did;
 ``--names`` says which filters these are. Compared are the protocol's OOD sets that are in both folders and are not the same to
 the bit. Detectors are fitted on all training images and judged on the ID test images but for the 1,000 on which ``Fused`` is
-calibrated. A backbone that is in the file already is not done again. ``--show`` prints the table, the mean over backbones.
+calibrated. A backbone that is in the file already is not done again. ``--show`` prints the table, the mean over backbones, and
+with ``--out`` puts several files of one protocol into one.
 """
 
 from __future__ import annotations
@@ -231,6 +232,11 @@ def main(given: Sequence[str] | None = None) -> None:
         run(options)
         files = [options.out]
     found = merged([json.loads(path.read_text()) for path in files])
+    if options.show and options.out:
+        if len(found) > 1:
+            parser.error("--show with --out takes files of one protocol")
+        whole = {**found[0], "table": table(found[0])}
+        write_bytes(options.out, (json.dumps(whole, indent=1) + "\n").encode())
     for one in found:
         print(f"\n{markdown(one)}")
     if options.picture:

@@ -104,3 +104,21 @@ def test_what_a_filter_does_is_read_from_scores(script, tmp_path, capsys):
     assert found["SSD"]["bicubic"]["lsun"]["fpr95"] == pytest.approx(of.fpr95(test[rest], other))
     assert found["SSD"]["bilinear"]["lsun"]["auroc"] == pytest.approx(of.auroc(test[rest], real))
     assert "| SSD |" in capsys.readouterr().out
+
+
+def test_files_of_one_protocol_become_one(script, tmp_path):
+    filters = script("filters")
+    cells = {"lsun": {"fpr95": 0.5, "auroc": 0.75}}
+    whole = {"protocol": "cifar10", "filters": ["bilinear", "bicubic"], "sets": {"lsun": 9}}
+    files = []
+    for name in ("a", "b"):
+        detectors = {"SSD": {"bilinear": cells, "bicubic": {"lsun": {"fpr95": 0.5 + 0.1 * len(files), "auroc": 0.5}}}}
+        files.append(tmp_path / f"{name}.json")
+        files[-1].write_text(json.dumps({**whole, "backbones": {name: detectors}}))
+    filters.main(["--show", *map(str, files), "--out", str(tmp_path / "both.json")])
+    both = json.loads((tmp_path / "both.json").read_text())
+    assert [*both["backbones"]] == ["a", "b"]
+    assert both["table"][0]["mean"]["fpr95"] == pytest.approx([0.5, 0.55, -0.05])
+    files[1].write_text(json.dumps({**whole, "protocol": "cifar100", "backbones": {}}))
+    with pytest.raises(SystemExit):
+        filters.main(["--show", *map(str, files), "--out", str(tmp_path / "both.json")])
