@@ -5,7 +5,7 @@ It gives no gradients. It runs on the CPU wherever the images are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from outfield.backbone.onnx_graph import Graph, examined
+from outfield.backbone.onnx_limits import check_model, check_shapes, tensors_of, try_once
 from outfield.errors import FileFormatError, InputError, OutfieldError, StorageError
 from outfield.extras import library
 from outfield.files.opened import open_to_read
@@ -42,7 +43,7 @@ class OnnxNetwork(nn.Module):
 
     Raises:
         FileFormatError: It is broken, or its graph cannot be run.
-        InputError: It is no image classifier whose features can be found.
+        InputError: It is no image classifier whose features can be found, or it asks for too much memory or time.
         MissingExtraError: onnx or ONNX Runtime are not installed.
     """
 
@@ -52,6 +53,7 @@ class OnnxNetwork(nn.Module):
         super().__init__()
         self.register_buffer(MODEL, torch.from_numpy(np.frombuffer(content, np.uint8).copy()))
         model = _parsed(content, source)
+        check_model(model, source)
         self.graph: Graph = examined(model, source)
         self.head: nn.Module = Given()
         layer = self.graph.layer
@@ -62,7 +64,10 @@ class OnnxNetwork(nn.Module):
                 if layer.bias is not None:
                     self.head.bias.copy_(torch.from_numpy(layer.bias))
             self.head.requires_grad_(False)
-        self._session = _session(model, self.graph, source)
+        check_shapes(model, self.graph.image, self._shape, source)
+        images, rerouted = self._images(), _with_outputs(model, self.graph)
+        try_once(rerouted, (self.graph.features, self.graph.logits), {self.graph.image: images}, source)
+        self._session = _session(rerouted, source)
         self._check(source)
 
     @property
@@ -98,10 +103,21 @@ class OnnxNetwork(nn.Module):
             pixels = np.concatenate([pixels, np.zeros((rows - count, *pixels.shape[1:]), pixels.dtype)])
         return [array[:count] for array in self._session.run(wanted, {self.graph.image: pixels})]
 
+    @property
+    def _shape(self) -> tuple[int, int, int, int]:
+        """Of two images, or of as many as it takes at a time."""
+        height, width = self.size or (224, 224)
+        return self.graph.shape[0] or 2, self.channels, height, width
+
+    def _images(self) -> np.ndarray:
+        """So many of noise."""
+        images = torch.rand(*self._shape, generator=torch.Generator().manual_seed(0))
+        pixels: np.ndarray = images.numpy().astype(self.graph.kind, copy=False)
+        return pixels
+
     def _check(self, source: str) -> None:
         """Run it once, and compare our last layer with the file's."""
-        height, width = self.size or (224, 224)
-        images = torch.rand(2, self.channels, height, width, generator=torch.Generator().manual_seed(0))
+        images = torch.from_numpy(self._images()[:2]).float()
         try:
             features, logits = self._run(images, [self.graph.features, self.graph.logits])
         except Exception as error:  # of ONNX Runtime
@@ -145,8 +161,10 @@ def read_model(path: Path) -> bytes:
         raise InputError(f"{path} is too large: a model may have {LARGEST:,} bytes")
     model = _parsed(content, str(path))
     helper = library("onnx.external_data_helper", extra="onnx")
-    if not any(helper.uses_external_data(tensor) for tensor in model.graph.initializer):
+    outside = [tensor for tensor in tensors_of(model) if helper.uses_external_data(tensor)]
+    if not outside:
         return content
+    _check_beside(path, outside)
     try:
         helper.load_external_data_for_model(model, str(path.parent))
         return bytes(model.SerializeToString())
@@ -180,18 +198,36 @@ def _parsed(content: bytes, source: str) -> Any:
     return model
 
 
-def _session(model: Any, graph: Graph, source: str) -> Any:
-    """A session that gives features and logits, whatever the model's outputs were."""
-    onnx, runtime = library("onnx", extra="onnx"), library("onnxruntime", extra="onnx")
+def _check_beside(path: Path, tensors: Iterable[Any]) -> None:
+    """Refuse files of weights that are larger than a model may be: they would be read whole.
+
+    Raises:
+        InputError: They are.
+    """
+    names = {entry.value for tensor in tensors for entry in tensor.external_data if entry.key == "location"}
+    places = [path.parent / name for name in names]
+    total = sum(place.stat().st_size for place in places if place.is_file())
+    if total > LARGEST:
+        raise InputError(f"the weights of {path} are too large: {total:,} bytes; a model may have {LARGEST:,}")
+
+
+def _with_outputs(model: Any, graph: Graph) -> bytes:
+    """The model that gives features and logits, whatever its outputs were."""
+    onnx = library("onnx", extra="onnx")
     changed = onnx.ModelProto()
     changed.CopyFrom(model)
     del changed.graph.output[:]
     for name in dict.fromkeys((graph.features, graph.logits)):
         changed.graph.output.append(onnx.helper.make_empty_tensor_value_info(name))
+    return bytes(changed.SerializeToString())
+
+
+def _session(content: bytes, source: str) -> Any:
+    runtime = library("onnxruntime", extra="onnx")
     options = runtime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     options.log_severity_level = 3
     try:
-        return runtime.InferenceSession(changed.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        return runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # of ONNX Runtime
         raise FileFormatError(f"{source} cannot be run: {str(error).splitlines()[0][:300]}") from error
