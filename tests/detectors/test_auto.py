@@ -83,7 +83,7 @@ def test_without_held_out_rows_a_share_of_the_training_rows_is_kept(train):
         (("labels", "logits"), ("EnergyLogits", "KNN", "SSD")),
         (("labels",), ("KNN", "SSD")),
         (("logits",), ("EnergyLogits", "KNN")),
-        ((), ("KNN",)),
+        ((), ("KNN", "SSD")),
     ],
 )
 def test_without_stand_ins_nothing_is_chosen(train, held_out, fields, members):

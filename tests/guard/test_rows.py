@@ -153,11 +153,12 @@ def test_features_alone_will_do(tmp_path):
     assert of.RowGuard.load(tmp_path / "named.guard").names == ("a", "b", "c", "d")
 
 
-def test_rows_without_labels_are_one_class():
-    train = make_set(n=300).features
-    made = of.RowGuard.build(train)
+def test_rows_without_labels_are_clustered():
+    made = of.RowGuard.build(make_set(n=300).features)
     assert made.members == ("KNN", "SSD")
-    assert made.detector.members_[1].mixture_.state()["means"].shape[0] == 1
+    assert made.detector.members_[1].mixture_.state()["means"].shape[0] > 1
+    plain = torch.randn(300, 8, generator=torch.Generator().manual_seed(0))
+    assert of.RowGuard.build(plain + 20).detector.members_[1].mixture_.state()["means"].shape[0] == 1
 
 
 def test_as_many_rows_are_fitted_on_as_are_wanted():

@@ -11,6 +11,7 @@ from outfield.detectors.candidates import default_members
 from outfield.detectors.choosing import Choice, choose
 from outfield.detectors.held_out import split_off
 from outfield.detectors.members import fresh
+from outfield.detectors.modes import is_one_class, with_clusters
 from outfield.detectors.registry import DETECTORS, register
 from outfield.detectors.summed import LEAST, Summed, check_weights
 from outfield.errors import FileFormatError, InputError
@@ -27,7 +28,9 @@ class Auto(Summed):
     score = Σ_m w_m t_m(s_m(x)) as in :class:`outfield.Fused`; members and weights are picked by :func:`outfield.choose` when it
     is fitted. Without stand-ins, which are made of images, there is nothing to choose by: it adds up the energy of the logits,
     the distance to the fifth neighbour, SSD, and SSD on the network's second stage, as far as the training data has what they
-    need. What it needs to score depends on its members, and so on the fields that the training data has.
+    need. Rows that nothing divides into classes, neither labels nor logits, are clustered for SSD, into as many clusters as make
+    rows that were left out most likely. What it needs to score depends on its members, and so on the fields that the training
+    data has.
 
     Args:
         most_members: how many detectors each of the sums that are compared may have.
@@ -106,7 +109,11 @@ class Auto(Summed):
         self.choice_ = None if stand_ins is None else self._choose(train, held_out, stand_ins)
         self.weights_ = None
         if self.choice_ is None:
-            self.members_ = tuple(fresh(member, self._device).fit(train) for member in default_members(train))
+            known = with_clusters(train, int(self.seed)) if is_one_class(train) else train
+            self.members_ = tuple(
+                fresh(member, self._device).fit(known if "labels" in member.needs_to_fit else train)
+                for member in default_members(train, known)
+            )
             self._calibrate(held_out)
         else:
             chosen = self.choice_.detector

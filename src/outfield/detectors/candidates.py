@@ -60,11 +60,16 @@ def default_candidates(train: FeatureSource) -> list[Detector]:
     return [one for one in found if _can_be_fitted(one, train, most)]
 
 
-def default_members(train: FeatureSource) -> list[Detector]:
-    """What is added up where nothing can choose: one detector each of logits, neighbours, the mixture and an earlier stage."""
-    most = _smallest_class(train)
+def default_members(train: FeatureSource, labelled: FeatureSource | None = None) -> list[Detector]:
+    """What is added up where nothing can choose: one detector each of logits, neighbours, the mixture and an earlier stage.
+
+    Args:
+        train: ID training rows.
+        labelled: such rows with classes, for those that learn from classes; ``train`` if None.
+    """
+    most, known = _smallest_class(train), train if labelled is None else labelled
     wanted = (EnergyLogits(), KNN(k=5), SSD(), SSD(on="stage2"))
-    return [one for one in wanted if _can_be_fitted(one, train, most)] or [KNN(k=1)]
+    return [one for one in wanted if _can_be_fitted(one, known, most)] or [KNN(k=1)]
 
 
 def _smallest_class(train: FeatureSource) -> int:
