@@ -15,6 +15,7 @@ from torch import nn
 
 import outfield as of
 from outfield.backbone.extraction import Extraction
+from outfield.backbone.feature_maps import FeatureMap
 from outfield.features.head import head_of
 
 
@@ -389,3 +390,13 @@ def test_modes_and_gradients_of_all_modules_are_put_back():
     assert seen == [[False, False]] * len(seen) != []
     assert {name: module.training for name, module in network.named_modules()} == modes
     assert {name: parameter.requires_grad for name, parameter in network.named_parameters()} == grads
+
+
+def test_the_spread_is_the_standard_deviation_as_float64_gives_it():
+    given = torch.rand(3, 5, 4, 7) + torch.tensor([0.0, 1.0, 1e3, 1e6, -1e6])[:, None, None]
+    given[1, 2] = 0.1  # the same everywhere
+    place = FeatureMap(nn.Identity(), True, (5, 4, 7), 1)
+    found = place.spread(given)
+    assert found.dtype == torch.float32
+    assert float(found[1, 2]) == 0
+    torch.testing.assert_close(found, given.double().std((2, 3), correction=0).float(), rtol=2e-7, atol=0)

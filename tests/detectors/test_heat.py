@@ -104,7 +104,7 @@ def test_members_take_their_own_pieces(monkeypatch):
         of.SSD, "_score", lambda self, batch: sizes.append(len(batch["features"])) or batch["features"][:, 0]
     )
     detector.score(TEST)
-    assert sizes == ([7] * 7 + [1]) * 2
+    assert sizes == [7, 7] * 7 + [1, 1]
 
 
 def test_only_what_members_need_is_read(tmp_path, monkeypatch):

@@ -10,7 +10,9 @@ import torch
 from tests.helpers.samples import make_set
 
 import outfield as of
+from outfield.detectors import members
 from outfield.detectors.once import log_total, once, shared, wide
+from outfield.energy.priors.workers import can_limit
 
 CALLS = []
 
@@ -98,3 +100,75 @@ def test_scores_beyond_float32_are_cut_off():
     fused = of.Fused([of.MaxLogit(), of.MSP()]).fit(make_set(300, classes=2), make_set(101, seed=2, classes=2))
     largest = torch.finfo(torch.float32).max
     assert fused._member_scores(huge.tensors())[:, 0].tolist() == [-largest, 0.0, largest]
+
+
+class TestWhatIsAskedOnce:
+    """Members are asked about rows of one kind once, and again where anything may have changed."""
+
+    def fitted(self):
+        return of.Fused([of.SSD(), of.NNGuide(k=3)]).fit(make_set(300, seed=1), make_set(101, seed=2))
+
+    def test_rows_like_those_before_are_taken(self, monkeypatch):
+        fused, asked, check = self.fitted(), [], of.SSD._check_width
+        monkeypatch.setattr(of.SSD, "_check_width", lambda self, data: asked.append(len(data)) or check(self, data))
+        for rows in (5, 1, 60):
+            fused.score(make_set(60, seed=3)[:rows])
+            fused.explain(make_set(60, seed=3)[:rows])
+        assert asked == [5]
+
+    @pytest.mark.parametrize(
+        ("changed", "error", "said"),
+        [
+            ({"features": torch.rand(4, 7)}, of.InputError, "features has 7 columns but this SSD was fitted on 6"),
+            ({"logits": torch.rand(4, 5)}, of.InputError, "logits has 5 columns but this NNGuide was fitted on 3"),
+            ({"logits": None}, of.MissingFieldError, "needs logits"),
+            ({"about": {"views": "flip"}}, of.InputError, "views is 'flip' here"),
+        ],
+    )
+    def test_others_are_refused(self, changed, error, said):
+        def rows(**more):
+            plain = {"features": torch.rand(4, 6), "logits": torch.rand(4, 3), "about": {"views": "one"}}
+            return of.FeatureSet(**{**plain, **more})
+
+        train, held = (of.FeatureSet(**make_set(n, seed=n).tensors(), about={"views": "one"}) for n in (300, 101))
+        fused = of.Fused([of.SSD(), of.NNGuide(k=3)]).fit(train, held)
+        for _ in range(2):
+            fused.score(rows())
+            for scored in (fused.score, fused.explain):
+                with pytest.raises(error, match=said):
+                    scored(rows(**changed))
+
+    def test_a_member_that_was_fitted_again_is_asked_again(self):
+        fused, test = self.fitted(), make_set(5, seed=3)
+        fused.score(test)
+        fused.members_[0].fit(make_set(300, width=7))
+        with pytest.raises(of.InputError, match="features has 6 columns but this SSD was fitted on 7"):
+            fused.score(test)
+        fused.fit(make_set(300, width=7), make_set(101, width=7, seed=2))
+        assert len(fused.score(make_set(5, width=7))) == 5
+        with pytest.raises(of.NotFittedError):
+            of.Fused([of.SSD()]).score(test)
+
+
+def test_few_rows_are_scored_on_one_core(monkeypatch):
+    fused = of.Fused([of.EnergyLogits(), of.CosineMean()]).fit(make_set(300, seed=1), make_set(101, seed=2))
+    assert members.LITTLE == 2**25
+    seen, score = [], of.CosineMean._score
+    monkeypatch.setattr(
+        of.CosineMean, "_score", lambda self, batch: seen.append(torch.get_num_threads()) or score(self, batch)
+    )
+    numbers, before = 3 * 6, torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        for rows in (10, 11):
+            monkeypatch.setattr(members, "LITTLE", 10 * numbers)
+            fused.score(make_set(20)[:rows])
+        few = 1 if can_limit() else 2
+        assert seen == [few, 2]
+        assert torch.get_num_threads() == 2
+        fused.fit(make_set(300, classes=6, seed=1), make_set(101, classes=6, seed=2))
+        seen.clear()
+        fused.score(make_set(10, classes=6))
+        assert seen == [2]
+    finally:
+        torch.set_num_threads(before)

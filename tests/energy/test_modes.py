@@ -15,7 +15,7 @@ import outfield as of
 from outfield import modes
 from outfield.energy.engine import packing
 from outfield.energy.network import SineMLP
-from outfield.energy.priors.workers import on_one_core
+from outfield.energy.priors.workers import on_one_core, one_core
 
 CPU = torch.device("cpu")
 
@@ -257,6 +257,18 @@ class TestThreads:
         assert torch.get_num_threads() == 2
         with ThreadPoolExecutor(1) as pool:
             assert pool.submit(torch.get_num_threads).result() == 2
+
+    def test_a_block_on_one_core_is_this_threads_alone(self):
+        with one_core(), ThreadPoolExecutor(1) as pool:
+            assert torch.get_num_threads() == 1
+            assert pool.submit(torch.get_num_threads).result() == 2
+            with one_core():
+                assert torch.get_num_threads() == 1
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 2
+        with pytest.raises(ZeroDivisionError), one_core():
+            1 / 0
+        assert torch.get_num_threads() == 2
 
     def test_three_fits_in_threads_leave_new_threads_their_cores(self):
         data = make_set(n=3000, width=600)

@@ -19,7 +19,7 @@ KEPT = 2**23
 """Numbers of a bank, at most, whose directions are kept: for a single image they would cost more than all else."""
 TABLE = 2**24
 """Numbers of a float32 table of cosines that are held at once, where a bank has more than BANK_ROWS rows."""
-SPARE = 14
+SPARE = 10
 """How many rows more than k are looked at closely: as many may lie within rounding of the k-th."""
 NUMBERS = 2**22
 """Numbers of rows that are looked at closely at once."""
@@ -65,9 +65,9 @@ def _directions_of(bank: Tensor) -> Iterable[Tensor]:
 def largest_weighted(features: Tensor, bank: Tensor, weights: Tensor, k: int) -> Tensor:
     """The k largest w_i cos(z, b_i) of each row z of features (n, D) over a bank (M, D) → (n, k), float64, descending.
 
-    On a CPU a product in float32 finds k + 14 rows of the bank, and float64 decides between those. Rounding moves a product of
-    two rows, and their lengths, by (D + 8) u at most each, u the unit roundoff: where the last of the rows that were found is not
-    farther than that below the k-th, others might be as large, and all are looked at in float64.
+    On a CPU a product in float32 finds k + 10 rows of the bank, and float64 decides between those. Rounding moves a product of
+    two rows by (D + 8) u at most, u the unit roundoff, and each of their lengths by half of that: where the last of the rows that
+    were found is not farther than twice that below the k-th, others might be as large, and all are looked at in float64.
 
     Args:
         features: in any length.
@@ -81,7 +81,7 @@ def largest_weighted(features: Tensor, bank: Tensor, weights: Tensor, k: int) ->
     z = once(normalise, features)
     values, index = _largest_in_float32(z, bank, weights.float(), count)
     found = _looked_at_closely(once(directions, z), bank, weights, index).topk(k, dim=1).values
-    error = 4 * (bank.shape[1] + 8) * (torch.finfo(torch.float32).eps / 2) * weights.abs().amax()
+    error = 2 * (bank.shape[1] + 8) * (torch.finfo(torch.float32).eps / 2) * weights.abs().amax()
     unsure = ~(
         values[:, k - 1].double() - values[:, -1].double() > 2 * error
     )  # also where a weight is too large for float32

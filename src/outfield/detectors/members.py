@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import operator
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 
@@ -11,8 +13,13 @@ from torch import Tensor
 from outfield.config import arguments, construct, require
 from outfield.detectors.base import LARGEST, Batch, Detector
 from outfield.detectors.once import shared
+from outfield.energy.priors.workers import one_core
 from outfield.errors import FileFormatError, InputError, OutfieldError
-from outfield.features.set import FeatureSource
+from outfield.features.set import FeatureSet, FeatureSource
+
+LITTLE = 2**25
+"""Products of a row with what was learned, over all rows, that one core alone has done in a few milliseconds."""
+Names = tuple[tuple[str, str], ...]
 
 
 def fresh(detector: Detector, device: str) -> Detector:
@@ -53,6 +60,13 @@ class OfMembers(Detector):
 
     members_: tuple[Detector, ...]
 
+    _known: tuple[tuple[Detector, ...] | None, tuple[Names, ...]] = (None, ())
+    """The fitted members, and what each reads: asking all of them would take longer than some of them take to score a row."""
+    _weight: tuple[tuple[Detector, ...] | None, int] = (None, 0)
+    """The fitted members, and how many numbers they have learned."""
+    _accepted: tuple[object, ...] = ()
+    """What the rows were like that were looked at last and can be scored, and who looked."""
+
     @abstractmethod
     def _all(self) -> Sequence[Detector]:
         """The members, fitted where this detector is."""
@@ -67,17 +81,48 @@ class OfMembers(Detector):
     def _read_to_score(self) -> tuple[str, ...]:
         return self.needs_to_score
 
+    def _check_to_score(self, test: FeatureSource) -> None:
+        """Refuse what a member refuses; members are not asked about rows like the last, in widths and where they come from."""
+        if not self._fitted or not isinstance(test, FeatureSet):
+            super()._check_to_score(test)
+            return
+        # Whoever is fitted again has another _about, which is kept here, so that no other can take its place.
+        found = (*self.members_, *(member._about for member in self.members_))
+        like = ({name: shape[1:] for name, shape in test.shapes.items()}, test.about)
+        same = len(found) + 1 == len(self._accepted) and all(map(operator.is_, found, self._accepted))
+        if not (same and self._accepted[-1] == like):
+            super()._check_to_score(test)
+            self._accepted = (*found, like)
+
     def _member_scores(self, batch: Batch) -> Tensor:
         """(n, M), float64; each member takes as many rows at once as it would alone, what several make of them is made once."""
+        rows = len(next(iter(batch.values())))
+        with one_core() if self._is_little(rows) else contextlib.nullcontext():
+            return self._scores_of(batch)
+
+    def _is_little(self, rows: int) -> bool:
+        """Whether so many rows are compared with what was learned sooner than several cores begin and end their shares of it."""
+        if self._weight[0] is not self.members_:
+            numbers = sum(value.numel() for member in self.members_ for value in member._state().values())
+            self._weight = self.members_, numbers
+        return self.device.type == "cpu" and rows * self._weight[1] <= LITTLE
+
+    def _scores_of(self, batch: Batch) -> Tensor:
         sizes = [member._rows() for member in self.members_]
         columns: list[list[Tensor]] = [[] for _ in sizes]
         for size in dict.fromkeys(sizes):
             for piece in _pieces(batch, size):
-                for column, member, own in zip(columns, self.members_, sizes, strict=True):
+                for column, member, own, names in zip(columns, self.members_, sizes, self._names(), strict=True):
                     if own == size:
-                        column.append(member._score(_wanted(member, piece)))
+                        column.append(member._score({name: piece[field] for name, field in names}))
         scores = torch.stack([column[0] if len(column) == 1 else torch.cat(column) for column in columns], dim=1)
         return scores.clamp(-LARGEST, LARGEST).float().double()
+
+    def _names(self) -> tuple[Names, ...]:
+        """For each fitted member the fields that it scores, after the names that it knows them by."""
+        if self._known[0] is not self.members_:
+            self._known = self.members_, tuple(_names_of(member) for member in self.members_)
+        return self._known[1]
 
     def _check_width(self, data: FeatureSource) -> None:
         for member in self.members_:
@@ -128,6 +173,5 @@ def _pieces(batch: Batch, size: int) -> Iterator[Batch]:
         yield {name: shared(value, start, start + size) for name, value in batch.items()}
 
 
-def _wanted(member: Detector, piece: Batch) -> Batch:
-    """The fields that a member scores, by the names that it knows them by."""
-    return {"features" if name == member.on else name: piece[name] for name in member.needs_to_score}
+def _names_of(member: Detector) -> Names:
+    return tuple(("features" if name == member.on else name, name) for name in member.needs_to_score)

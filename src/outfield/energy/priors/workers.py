@@ -6,9 +6,10 @@ for each thread that calls them, and are asked for that directly.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -36,6 +37,27 @@ def on_one_core(work: Callable[[], T]) -> T:
         return work()
     with one_core_worker("one-core") as pool:
         return pool.submit(work).result()
+
+
+@contextlib.contextmanager
+def one_core() -> Iterator[None]:
+    """This thread's operations run on one core in the block, afterwards on as many as before; other threads see nothing of it.
+
+    For work that is done before another core has woken up, or has finished what others gave it.
+    """
+    before = torch.get_num_threads()
+    if before == 1 or not can_limit():
+        yield
+        return
+    found = _setters()
+    of_mkl = found.get("MKL_Set_Num_Threads_Local", lambda threads: 0)
+    mkl_before = of_mkl(1)
+    found["omp_set_num_threads"](1)
+    try:
+        yield
+    finally:
+        found["omp_set_num_threads"](before)
+        of_mkl(mkl_before)
 
 
 def can_limit() -> bool:
