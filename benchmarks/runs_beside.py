@@ -67,7 +67,7 @@ def overview(results: Mapping[str, Result]) -> Table:
         ours, theirs = (result["detectors"][name]["average"] for name in (DEFAULT, best))
         right = ", ".join(f"{value:.1f}" for value in result["accuracies"].values()) or "no classes"
         difference = ours["fpr95"] - theirs["fpr95"]
-        rows.append([title, right, shown(ours), f"{best} {shown(theirs)}", f"{difference:+.1f}"])
+        rows.append([title, right, shown(ours), f"{best} {shown(theirs)}", f"{difference:+.1f}".replace("-", "−")])
     header = ["network", "accuracy, %", "Auto (the default)", "best single detector", "FPR95, Auto − best"]
     return Table("The default beside the best of all others, FPR95 ↓ / AUROC ↑ in percent", header, rows, left=1)
 

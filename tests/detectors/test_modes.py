@@ -93,3 +93,17 @@ def test_auto_without_classes_is_a_sum_over_clusters():
     assert torch.equal(one.score(held), expected.score(held))
     middle = of.FeatureSet(train.features.mean(0, keepdim=True), about=train.about)
     assert auto.score(middle)[0] > auto.score(held).max()
+
+
+def test_rows_on_disk_are_not_all_loaded(tmp_path, monkeypatch):
+    rows = make_set(n=200)
+    few = of.FeatureSet(rows.features, stage2=rows.features * 2, about={"network": "n"})
+    few.save(tmp_path / "rows.safetensors")
+    stream = of.open_features(tmp_path / "rows.safetensors")
+    whole = with_clusters(few, 0)
+    monkeypatch.setattr(type(stream), "in_memory", lambda self: pytest.fail("all rows were loaded"))
+    found = with_clusters(stream, 0)
+    assert torch.equal(found.labels, whole.labels)
+    assert torch.equal(found.tensors()["stage2"], few.tensors()["stage2"])
+    monkeypatch.setattr(modes, "MOST", 50)
+    assert len(with_clusters(stream, 0)) == 50

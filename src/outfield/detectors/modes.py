@@ -7,6 +7,7 @@ import torch
 from outfield.energy.priors.mixture import MixturePrior
 from outfield.energy.projection import normalise
 from outfield.features.clusters import clustered
+from outfield.features.part import Part
 from outfield.features.set import FeatureSet, FeatureSource
 
 COUNTS = (1, 2, 5, 10, 20)
@@ -43,8 +44,11 @@ def with_clusters(train: FeatureSource, seed: int) -> FeatureSet:
     of equal ones the smallest.
     """
     generator = torch.Generator().manual_seed(seed)
-    order = torch.randperm(len(train), generator=generator)[:MOST]
-    rows = train.in_memory()[order.sort().values]
+    chosen = torch.zeros(len(train), dtype=torch.bool)
+    chosen[torch.randperm(len(train), generator=generator)[:MOST]] = True
+    names = [name for name in train.row_fields if name != "labels"]
+    pieces = [*Part(train, chosen).batches(ROWS_AT_ONCE, names)]  # other rows are read, and not kept
+    rows = FeatureSet(**{name: torch.cat([piece[name] for piece in pieces]) for name in names}, about=train.about)
     return clustered(rows, _count(rows, generator, seed), seed=seed)
 
 
