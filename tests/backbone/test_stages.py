@@ -370,7 +370,8 @@ def test_a_pass_gives_only_what_is_wanted():
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in given.network.modules())
 
 
-def test_modes_and_gradients_of_all_modules_are_put_back():
+@pytest.mark.parametrize("odin", [None, of.Odin()])
+def test_modes_and_gradients_of_all_modules_are_put_back(odin):
     network = seeded(Blocks)
     network.again = network.stem  # the same module, and the same parameters, twice
     network.register_module("none", None)
@@ -382,12 +383,16 @@ def test_modes_and_gradients_of_all_modules_are_put_back():
     grads = {name: parameter.requires_grad for name, parameter in network.named_parameters()}
     seen = []
     network.body[-1][0].register_forward_hook(
-        lambda *_: seen.append(
-            [any(m.training for m in network.modules()), any(p.requires_grad for p in network.parameters())]
+        lambda _, args, output: seen.append(
+            (
+                any(module.training for module in network.modules()),
+                odin is not None and any(parameter.requires_grad for parameter in network.parameters()),
+                output.requires_grad and not args[0].requires_grad,
+            )
         )
     )
-    backbone(network).extract(make_pictures(3))
-    assert seen == [[False, False]] * len(seen) != []
+    backbone(network).extract(make_pictures(3), odin=odin)
+    assert {*seen} == {(False, False, False)}
     assert {name: module.training for name, module in network.named_modules()} == modes
     assert {name: parameter.requires_grad for name, parameter in network.named_parameters()} == grads
 

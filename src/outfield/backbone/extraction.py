@@ -102,7 +102,8 @@ class Extraction:
         self._rows = rows
         flights: deque[_Flight] = deque()
         start = 0
-        with undisturbed(self.network), self._on_device():
+        gradients = self.odin is not None or self.perturb is not None
+        with undisturbed(self.network, gradients), self._on_device():
             for pixels in batches:
                 for flight in self._launch(start, pixels, self._half):
                     flights.append(flight)
@@ -150,7 +151,8 @@ class Extraction:
                 fields = self.fields(pixels)
             if self._random is not None and not self._random.drew:
                 self._random = None  # a network that draws does so in its first pass
-            finite = torch.cat([value.flatten() for value in fields.values()]).isfinite().all()
+            # What is not finite is not 0 after this; isfinite takes three times as long.
+            finite = torch.cat([value.flatten() for value in fields.values()]).mul(0).sum() == 0
             if self.device.type != "cuda":
                 return _Flight(start, pixels, {name: value.cpu() for name, value in fields.items()}, finite, None)
             here = {name: _copied_back(value) for name, value in fields.items()}

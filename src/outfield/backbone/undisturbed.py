@@ -18,18 +18,25 @@ FIND_LOCK = threading.Lock()
 
 
 @contextlib.contextmanager
-def undisturbed(network: nn.Module) -> Iterator[None]:
+def undisturbed(network: nn.Module, gradients: bool = True) -> Iterator[None]:
     """Evaluation mode without gradients, by one thread at a time; afterwards every module and parameter is as before.
 
     Modes are set one by one, because ``network.eval()`` may be overridden to do more. Parameters need no gradients here, and
     without them the backward pass of ODIN keeps fewer activations.
+
+    Args:
+        network: any.
+        gradients: whether any are taken in the block, of the images; else parameters stay as they are, whatever they say.
     """
     with FIND_LOCK:
         lock = IN_USE.setdefault(network, threading.RLock())
     with lock, torch.inference_mode(False), torch.no_grad():
         modules = _modules(network)
         modes = [module for module in modules if module.training]
-        learned = [p for module in modules for p in _parameters(module) if p.requires_grad and p.is_leaf]
+        own = [parameter for module in modules for parameter in module._parameters.values()] if gradients else []
+        learned = [
+            parameter for parameter in own if parameter is not None and parameter.requires_grad and parameter.is_leaf
+        ]
         try:
             for module in modes:
                 module.training = False
@@ -53,11 +60,6 @@ def _modules(network: nn.Module) -> list[nn.Module]:
                 found[child] = None
                 left.append(child)
     return [*found]
-
-
-def _parameters(module: nn.Module) -> list[nn.Parameter]:
-    """A module's own parameters, without those of its parts."""
-    return [parameter for parameter in module._parameters.values() if parameter is not None]
 
 
 @contextlib.contextmanager

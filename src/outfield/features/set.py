@@ -105,10 +105,11 @@ class FeatureSource(ABC):
             raise InputError(
                 f"names is {names!r:.100}; it must be a list of fields, any of {', '.join(self.row_fields)}, or None for all"
             )
+        present = self.row_fields
         for name in chosen:
-            if not isinstance(name, str) or name not in self.row_fields:
+            if not isinstance(name, str) or name not in present:
                 raise MissingFieldError(
-                    f"there is no field {name!r:.100} with a row for each sample here; there are {', '.join(self.row_fields)}"
+                    f"there is no field {name!r:.100} with a row for each sample here; there are {', '.join(present)}"
                 )
         return chosen
 
