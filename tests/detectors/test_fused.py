@@ -72,6 +72,18 @@ def test_several_calibrations_are_each_of_them():
         torch.testing.assert_close(getattr(together, name)(scores), torch.stack(expected, 1), rtol=1e-14, atol=0)
 
 
+def test_surprise_of_several_is_to_the_bit_that_of_each():
+    generator = torch.Generator().manual_seed(1)
+    members = [
+        Calibration.of(torch.randn(30, generator=generator).round(decimals=1) * 10**power) for power in range(-3, 4)
+    ]
+    held_out = torch.stack([one.scores for one in members], 1)
+    scores = torch.cat([held_out, 1.01 * held_out, held_out[:1] - 1, 5 * held_out[-1:], 0 * held_out[:1] + 3e38])
+    found = Calibrations(members).surprise(scores)
+    for one, own, column in zip(members, found.unbind(1), scores.unbind(1), strict=True):
+        assert torch.equal(own, one.surprise(column))
+
+
 @pytest.mark.parametrize("rule", ["fisher", "z"])
 def test_the_score_is_the_sum_of_its_members(rule):
     fused = of.Fused(MEMBERS, rule=rule, seed=4).fit(TRAIN, HELD_OUT)
@@ -97,6 +109,10 @@ def test_weights_multiply_the_terms(tmp_path):
     terms = plain.explain(TEST).terms * torch.tensor([1, 0.5, 2.0, 0.25], dtype=torch.float64)
     torch.testing.assert_close(fused.explain(TEST).terms, terms)
     torch.testing.assert_close(fused.score(TEST).as_subclass(torch.Tensor), terms.sum(1).float())
+    other = of.Fused(MEMBERS, weights=[1, 0.5, 2.0, 0.25]).fit(TRAIN, HELD_OUT)
+    other.score(TEST)
+    other.weights[0] = 3
+    torch.testing.assert_close(other.explain(TEST).terms[:, 0], 3 * terms[:, 0])
     sums = (plain.explain(HELD_OUT).terms * torch.tensor([1, 0.5, 2.0, 0.25], dtype=torch.float64)).sum(1)
     assert {*fused.sum_.scores.float().tolist()} <= {*sums.float().tolist()}
     fused.save(tmp_path / "fused.safetensors")

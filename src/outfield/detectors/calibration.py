@@ -70,9 +70,15 @@ class Calibrations:
     """
 
     def __init__(self, members: Sequence[Calibration]) -> None:
-        self._scores = torch.stack([one.scores for one in members])
+        h = self._scores = torch.stack([one.scores for one in members])
         self._means = torch.stack([one.scores.mean() for one in members])
-        self._spreads = torch.tensor([one.spread for one in members], dtype=torch.float64, device=self._scores.device)
+        self._spreads = torch.tensor([one.spread for one in members], dtype=torch.float64, device=h.device)
+        # By how many held-out scores lie at or below a score: the last of them, and how far it is to the next. Below the first
+        # and from the last on nothing is interpolated: any difference divided by infinity is 0.
+        none = torch.zeros_like(h[:, :1])
+        self._low = torch.cat([none, h[:, :-1], none], 1)
+        self._gap = torch.cat([none + torch.inf, h.diff(dim=1), none + torch.inf], 1)
+        self._last, self._widths = h[:, -1:].contiguous(), self._spreads[:, None]
 
     def p_values(self, scores: Tensor) -> Tensor:
         """:meth:`Calibration.p_values` of each column (N, M)."""
@@ -82,13 +88,11 @@ class Calibrations:
 
     def surprise(self, scores: Tensor) -> Tensor:
         """:meth:`Calibration.surprise` of each column (N, M)."""
-        s, h, n = self._columns(scores), self._scores, self._scores.shape[1]
-        above = torch.searchsorted(h, s, right=True)
-        low, high = h.gather(1, (above - 1).clamp_min(0)), h.gather(1, above.clamp_max(n - 1))
-        inside = (above > 0) & (above < n)
-        between = torch.where(inside, (s - low) / torch.where(inside, high - low, 1.0), 0.0)
-        excess = (s - h[:, -1:]).clamp_min(0.0) / self._spreads[:, None]
-        return (-torch.log1p(-(above + between) / (n + 1)) + excess).T
+        s, n = self._columns(scores), self._scores.shape[1]
+        above = torch.searchsorted(self._scores, s, right=True)
+        between = (s - self._low.gather(1, above)) / self._gap.gather(1, above)
+        excess = (s - self._last).clamp_min(0.0) / self._widths
+        return (excess - torch.log1p(-(above + between) / (n + 1))).T
 
     def standard(self, scores: Tensor) -> Tensor:
         """:meth:`Calibration.standard` of each column (N, M)."""

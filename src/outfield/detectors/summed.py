@@ -85,6 +85,8 @@ class Summed(OfMembers):
 
     _joined: tuple[tuple[Calibration, ...] | None, Calibrations | None] = (None, None)
     """The members' calibrations, and all of them as one."""
+    _weighed: tuple[tuple[float, ...], Tensor] = ((), torch.empty(0))
+    """The members' weights, and the same as a tensor."""
     _named: tuple[tuple[Detector, ...] | None, tuple[str, ...]] = (None, ())
     """The fitted members and their names, which take longer to make than a row to score."""
 
@@ -126,7 +128,11 @@ class Summed(OfMembers):
         together = self._together()
         found = together.standard(scores) if self.rule == "z" else together.surprise(scores)
         weights = self._weights()
-        return found if weights is None else found * torch.tensor(weights, dtype=found.dtype, device=found.device)
+        if weights is None:
+            return found
+        if self._weighed[0] != (*weights,) or self._weighed[1].device != found.device:
+            self._weighed = (*weights,), torch.tensor(weights, dtype=torch.float64, device=found.device)
+        return found * self._weighed[1]
 
     def _together(self) -> Calibrations:
         """The members' calibrations as one, made once for each fit."""
