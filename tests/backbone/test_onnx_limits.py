@@ -185,3 +185,84 @@ def test_numbers_in_other_files(tmp_path):
     (tmp_path / "net.data").write_bytes(WEIGHT.tobytes())
     with pytest.raises(of.FileFormatError, match="cannot be read"):
         read_model(tmp_path / "in" / "net.onnx")
+
+
+BRIGHT = [helper.make_node("Greater", ["x", "two"], ["seen"]), helper.make_node("NonZero", ["seen"], ["places"])]
+TWO = {"two": np.array(2.0, np.float32)}
+BY_CONTENT = {
+    "NonZero": [*BRIGHT, helper.make_node("Cast", ["places"], ["c"], to=TensorProto.FLOAT), LARGEST],
+    "Shape of it": [*BRIGHT, helper.make_node("Shape", ["places"], ["s"]),
+                    helper.make_node("ConstantOfShape", ["s"], ["c"]), LARGEST],
+    "Reshape": [helper.make_node("Cast", ["f"], ["i"], to=TensorProto.INT64),
+                helper.make_node("Reshape", ["f", "i"], ["c"]), LARGEST],
+    "TopK": [helper.make_node("Cast", ["f"], ["i"], to=TensorProto.INT64),
+             helper.make_node("TopK", ["f", "i"], ["c", "which"]), LARGEST],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BY_CONTENT)
+def test_places_and_counts_that_depend_on_an_image_decide_no_size(name):
+    with pytest.raises(of.InputError, match="what is in an image decides how large a value is"):
+        opened(BY_CONTENT[name], TWO)
+
+
+def test_values_grow_no_faster_than_the_number_of_images():
+    square = [helper.make_node("Transpose", ["f"], ["t"]), helper.make_node("MatMul", ["f", "t"], ["c"]), LARGEST]
+    with pytest.raises(of.InputError, match=r"the value 'c' .* grows .*: 4 numbers for 2, 1,024 for 32"):
+        opened(square, {})
+    line = [helper.make_node("MatMul", ["f", "v"], ["c"]), LARGEST]
+    assert opened(line, {"v": np.ones((3, 7), np.float32)}).channels == 3
+
+
+def test_one_step_that_takes_too_long_is_refused_before_it_runs(monkeypatch):
+    monkeypatch.setattr(onnx_network, "try_once", lambda *_: pytest.fail("it was run"))
+    nodes = [helper.make_node("ConstantOfShape", ["s"], ["a"]),
+             helper.make_node("MaxPool", ["a"], ["c"], kernel_shape=[900, 900]), LARGEST]  # fmt: skip
+    with pytest.raises(of.InputError, match=r"takes 8\.\de\+13 operations for 2 images; it may take 2e\+13"):
+        opened(nodes, {"s": shape(1, 1, 1900, 1900)})
+
+
+def test_products_and_convolutions_are_counted(monkeypatch):
+    nodes = [helper.make_node("Conv", ["x", "v"], ["a"]), helper.make_node("GlobalAveragePool", ["a"], ["c"]), LARGEST]
+    kernel = {"v": np.ones((5, 3, 3, 3), np.float32)}
+    work = 2 * (2 * 5 * 6 * 6) * 27
+    monkeypatch.setattr(onnx_limits, "MOST_WORK", work)
+    with pytest.raises(of.InputError, match="operations for 2 images"):
+        opened(nodes, kernel)
+    monkeypatch.setattr(onnx_limits, "MOST_WORK", work + 1000)
+    assert opened(nodes, kernel).channels == 3
+
+
+class TestBroken:
+    """Files that no program wrote so end in one kind of error."""
+
+    def refused(self, model, match):
+        began = time.monotonic()
+        with pytest.raises(of.FileFormatError, match=match):
+            OnnxNetwork(model.SerializeToString(), "net.onnx")
+        assert time.monotonic() - began < 5
+
+    def test_a_circle(self):
+        nodes = [helper.make_node("Identity", ["q"], ["y"]), helper.make_node("Identity", ["y"], ["q"])]
+        self.refused(by_hand(nodes, {}), "goes in a circle: 'y' is made of itself")
+
+    def test_transposed_without_end(self):
+        turned = [helper.make_node("Transpose", [f"w{i}"], [f"w{i + 1}"]) for i in range(3000)]
+        model = by_hand([*turned, helper.make_node("MatMul", ["f", "w3000"], ["y"])], {"w0": WEIGHT})
+        assert OnnxNetwork(model.SerializeToString(), "net.onnx").graph.layer is None
+
+    @pytest.mark.parametrize("dims", [[5, 4], [-3, -4], [2**62] * 300])
+    def test_tensors_of_another_size(self, dims):
+        model = by_hand([helper.make_node("MatMul", ["f", "w"], ["y"])], {"w": WEIGHT})
+        del model.graph.initializer[0].dims[:]
+        model.graph.initializer[0].dims.extend(dims)
+        self.refused(model, "is broken: ValueError|has a negative size|has 300 axes")
+
+    def test_types_that_are_none(self):
+        model = by_hand([helper.make_node("MatMul", ["f", "w"], ["y"])], {"w": WEIGHT})
+        model.graph.initializer[0].data_type = 99
+        self.refused(model, "net.onnx is broken: KeyError")
+
+    @pytest.mark.parametrize("inputs", [[], ["f"]])
+    def test_nodes_without_inputs(self, inputs):
+        self.refused(by_hand([helper.make_node("MatMul", inputs, ["y"])], {}), "net.onnx is broken: IndexError")

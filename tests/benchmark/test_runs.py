@@ -32,6 +32,7 @@ from outfield.backbone.backbone import Backbone
 from outfield.benchmark import Key, benchmark_features, detectors_from_text, paper_detectors, provenance, run_benchmark
 from outfield.benchmark.paper import ROWS
 from outfield.benchmark.protocol import PROTOCOLS
+from outfield.benchmark.records import BenchmarkRun, LowData
 from outfield.benchmark.sets import backbone_names, notes_of
 from outfield.benchmark.view import choose, lay_out
 from outfield.config import CONFIGURABLE
@@ -78,6 +79,18 @@ class TestLeftOut:
         with pytest.warns(of.OutfieldWarning, match="Fussy is left out, a:"):
             self.refused(monkeypatch, lambda train: tried.append(1) or True)
         assert len(tried) == 1
+
+    def test_neither_are_fractions_of_it(self, monkeypatch):
+        monkeypatch.setattr(Fussy, "refuses", staticmethod(lambda train: len(train) == 90))
+        sets, chosen = {"a": feature_sets(1), "b": feature_sets(2)}, {"Fussy": Fussy(), "MSP": of.MSP()}
+        with pytest.warns(of.OutfieldWarning, match="Fussy is left out"):
+            run = benchmark_features(PROTOCOL, sets, detectors=chosen, seeds=1, view=False, fractions=(0.5, 1))
+        assert {found.detector for found in run.low_data} == {"MSP"}
+
+    def test_its_fractions_are_taken_back(self, run):
+        whole = BenchmarkRun(PROTOCOL, low_data=[LowData(0.5, "a", name, None) for name in ("MSP", "SSD")])
+        whole.drop("SSD")
+        assert [found.detector for found in whole.low_data] == ["MSP"]
 
     def test_where_nothing_is_left_the_error_is_told(self, monkeypatch):
         monkeypatch.setattr(Fussy, "refuses", staticmethod(lambda train: True))

@@ -107,3 +107,21 @@ def test_rows_on_disk_are_not_all_loaded(tmp_path, monkeypatch):
     assert torch.equal(found.tensors()["stage2"], few.tensors()["stage2"])
     monkeypatch.setattr(modes, "MOST", 50)
     assert len(with_clusters(stream, 0)) == 50
+
+
+def test_wide_rows_are_projected_for_the_comparison(monkeypatch):
+    widths = []
+
+    class Spy(modes.MixturePrior):
+        def fit(self, z, labels):
+            widths.append(z.shape[1])
+            return super().fit(z, labels)
+
+    monkeypatch.setattr(modes, "MixturePrior", Spy)
+    rows = blobs(5, width=12)
+    monkeypatch.setattr(modes, "WIDEST", 12)
+    exact = with_clusters(rows, 0)
+    monkeypatch.setattr(modes, "WIDEST", 8)
+    assert torch.equal(with_clusters(rows, 0).labels, exact.labels)
+    assert set(widths) == {12, 8}
+    assert len(exact.labels.unique()) == 5

@@ -82,8 +82,12 @@ def _last_layer(logits: str, makers: Any, constants: Any, source: str) -> tuple[
     """Names of features and logits, and the layer between them."""
     place, bias = logits, None
     node = makers.get(place)
+    passed = {place}
     while node is not None and node.op_type in PASSED:
         place = node.input[0]
+        if place in passed:
+            raise FileFormatError(f"{source} goes in a circle: {place!r:.100} is made of itself")
+        passed.add(place)
         node = makers.get(place)
     logits = place
     if node is not None and node.op_type == "Add":
@@ -120,8 +124,8 @@ def _layer(node: Any, bias: np.ndarray | None, makers: Any, constants: Any) -> L
     return Layer(rows.astype(np.float32), None if bias is None else bias.astype(np.float32))
 
 
-def _constant(name: str, makers: Any, constants: Any) -> np.ndarray | None:
-    """The numbers of a tensor that does not depend on the input: an initializer or constant, perhaps transposed."""
+def _constant(name: str, makers: Any, constants: Any, turns: int = 8) -> np.ndarray | None:
+    """The numbers of a tensor that does not depend on the input: an initializer or constant, perhaps transposed a few times."""
     helper = library("onnx.numpy_helper", extra="onnx")
     node = makers.get(name)
     if name in constants:
@@ -131,7 +135,8 @@ def _constant(name: str, makers: Any, constants: Any) -> np.ndarray | None:
     elif (
         node is not None
         and node.op_type == "Transpose"
-        and (inner := _constant(node.input[0], makers, constants)) is not None
+        and turns > 0
+        and (inner := _constant(node.input[0], makers, constants, turns - 1)) is not None
     ):
         found = inner.T
         if node.attribute and list(node.attribute[0].ints) != list(range(inner.ndim))[::-1]:

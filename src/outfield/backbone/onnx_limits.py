@@ -43,6 +43,9 @@ FUSED = (
     ),
 )
 """Of the domain com.microsoft: what ONNX Runtime's own optimiser and quantiser write; outputs are as large as inputs are."""
+MOST_WORK = 2e13
+"""Operations for the first images, as of programs of torch.export."""
+POOLS = ("MaxPool", "AveragePool", "LpPool")
 LOOPS = ("Loop", "Scan", "SequenceMap")
 _SHAPES = 1024
 """Numbers of a tensor that may be a shape; of larger ones only the size is looked at."""
@@ -69,20 +72,31 @@ def check_shapes(model: Any, image: str, shape: Sequence[int], source: str) -> N
     Raises:
         InputError: One has more than ``MOST_NUMBERS`` numbers, or what is in an image decides a size.
     """
-    onnx = library("onnx", extra="onnx")
     _check_size(shape, f"the input {image!r:.100}", source)
-    light = _without_weights(model, image, shape)
-    if light.functions:
-        light = library("onnx.inliner", extra="onnx").inline_local_functions(light)
+    light = _with_sizes(model, image, shape)
     check_sizes(light.graph, image, source)
-    try:
-        found = onnx.shape_inference.infer_shapes(light, data_prop=True)
-    except Exception:  # of its checks; what cannot be told is bounded when it runs
-        return
-    for graph in _graphs(found.graph):
-        for value in (*graph.value_info, *graph.output):
-            dims = [one.dim_value for one in value.type.tensor_type.shape.dim]
-            _check_size([one for one in dims if one > 0], f"the value {value.name!r:.100}", source)
+    sizes = _values(light)
+    for name, dims in sizes.items():
+        _check_size(dims, f"the value {name!r:.100}", source)
+    work = sum(_work(node, sizes) for graph in _graphs(light.graph) for node in graph.node)
+    if work > MOST_WORK:
+        raise InputError(f"{source} takes {work:.1e} operations for {shape[0]} images; it may take {MOST_WORK:.0e}")
+
+
+def check_growth(model: Any, image: str, few: Sequence[int], many: Sequence[int], source: str) -> None:
+    """Refuse a model in which a value grows faster than the number of images.
+
+    Raises:
+        InputError: One does.
+    """
+    small, large = (_values(_with_sizes(model, image, shape)) for shape in (few, many))
+    for name in small.keys() & large.keys():
+        told = len(small[name]) == len(large[name])
+        if told and few[0] * math.prod(large[name]) > many[0] * math.prod(small[name]):
+            raise InputError(
+                f"the value {name!r:.100} of {source} grows faster than the number of images: {math.prod(small[name]):,} numbers "
+                f"for {few[0]}, {math.prod(large[name]):,} for {many[0]}"
+            )
 
 
 def try_once(content: bytes, wanted: Sequence[str], given: Mapping[str, np.ndarray], source: str) -> None:
@@ -218,8 +232,48 @@ def _sizes(model: Any) -> Iterator[tuple[Sequence[int], str]]:
 
 
 def _check_size(dims: Sequence[int], what: str, source: str) -> None:
-    if math.prod(dims) > MOST_NUMBERS:
+    if min(dims, default=0) < 0:
+        raise FileFormatError(f"{what} of {source} has a negative size")
+    if len(dims) > 64 or math.prod(dims) > MOST_NUMBERS:
+        if len(dims) > 64:
+            raise FileFormatError(f"{what} of {source} has {len(dims)} axes")
         raise InputError(f"{what} of {source} has {math.prod(dims):,} numbers; it may have {MOST_NUMBERS:,}")
+
+
+def _with_sizes(model: Any, image: str, shape: Sequence[int]) -> Any:
+    """The model without its large tensors, functions where they are used, and sizes as far as they can be told."""
+    light = _without_weights(model, image, shape)
+    if light.functions:
+        light = library("onnx.inliner", extra="onnx").inline_local_functions(light)
+    try:
+        return library("onnx", extra="onnx").shape_inference.infer_shapes(light, data_prop=True)
+    except Exception:  # of its checks; what cannot be told is bounded when it runs
+        return light
+
+
+def _values(light: Any) -> dict[str, list[int]]:
+    """The sizes of values by name, without those that are not known."""
+    found = {}
+    for graph in _graphs(light.graph):
+        for value in (*graph.value_info, *graph.input, *graph.output):
+            found[value.name] = [one.dim_value for one in value.type.tensor_type.shape.dim if one.dim_value > 0]
+        found |= {one.name: [*one.dims] for one in graph.initializer}
+    return found
+
+
+def _work(node: Any, sizes: Mapping[str, Sequence[int]]) -> float:
+    """Operations of products, convolutions and pools, as far as sizes are known; those of a pool count a hundredfold, as slow."""
+    out = math.prod(sizes[node.output[0]]) if node.output and node.output[0] in sizes else 0
+    if node.op_type in POOLS:
+        kernel = [int(size) for one in node.attribute if one.name == "kernel_shape" for size in one.ints]
+        return 100.0 * out * math.prod(kernel)
+    second = sizes.get(node.input[1], ()) if len(node.input) > 1 else ()
+    if node.op_type in ("Conv", "ConvTranspose"):
+        return 2.0 * out * math.prod(second[1:])
+    if node.op_type in ("MatMul", "Gemm"):
+        inner = sizes.get(node.input[0], ())
+        return 2.0 * out * (max(inner[-2:]) if node.op_type == "Gemm" else inner[-1]) if inner else float(out)
+    return float(out)
 
 
 def _without_weights(model: Any, image: str, shape: Sequence[int]) -> Any:

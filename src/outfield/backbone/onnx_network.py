@@ -14,12 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from outfield.backbone.onnx_graph import Graph, examined
-from outfield.backbone.onnx_limits import check_model, check_shapes, tensors_of, try_once
+from outfield.backbone.onnx_limits import check_growth, check_model, check_shapes, tensors_of, try_once
 from outfield.errors import FileFormatError, InputError, OutfieldError, StorageError
 from outfield.extras import library
 from outfield.files.opened import open_to_read
 
 MODEL = "model"
+MANY = 32
+"""Images for which sizes are compared with those for two."""
 LARGEST = 2**31 - 1
 """Bytes of a model with its weights: what a message of ONNX can hold."""
 TOLERANCE = 1e-3
@@ -53,8 +55,7 @@ class OnnxNetwork(nn.Module):
         super().__init__()
         self.register_buffer(MODEL, torch.from_numpy(np.frombuffer(content, np.uint8).copy()))
         model = _parsed(content, source)
-        check_model(model, source)
-        self.graph: Graph = examined(model, source)
+        self.graph: Graph = _looked_through(model, source)
         self.head: nn.Module = Given()
         layer = self.graph.layer
         if layer is not None:
@@ -64,7 +65,6 @@ class OnnxNetwork(nn.Module):
                 if layer.bias is not None:
                     self.head.bias.copy_(torch.from_numpy(layer.bias))
             self.head.requires_grad_(False)
-        check_shapes(model, self.graph.image, self._shape, source)
         images, rerouted = self._images(), _with_outputs(model, self.graph)
         try_once(rerouted, (self.graph.features, self.graph.logits), {self.graph.image: images}, source)
         self._session = _session(rerouted, source)
@@ -103,15 +103,9 @@ class OnnxNetwork(nn.Module):
             pixels = np.concatenate([pixels, np.zeros((rows - count, *pixels.shape[1:]), pixels.dtype)])
         return [array[:count] for array in self._session.run(wanted, {self.graph.image: pixels})]
 
-    @property
-    def _shape(self) -> tuple[int, int, int, int]:
-        """Of two images, or of as many as it takes at a time."""
-        height, width = self.size or (224, 224)
-        return self.graph.shape[0] or 2, self.channels, height, width
-
     def _images(self) -> np.ndarray:
-        """So many of noise."""
-        images = torch.rand(*self._shape, generator=torch.Generator().manual_seed(0))
+        """Two of noise, or as many as it takes at a time."""
+        images = torch.rand(*_shape(self.graph), generator=torch.Generator().manual_seed(0))
         pixels: np.ndarray = images.numpy().astype(self.graph.kind, copy=False)
         return pixels
 
@@ -139,6 +133,34 @@ class OnnxNetwork(nn.Module):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return OnnxNetwork, (content_of(self), "a copy")
+
+
+def _shape(graph: Graph, images: int = 2) -> tuple[int, int, int, int]:
+    """Of so many images, or of as many as it takes at a time."""
+    count, channels, height, width = graph.shape
+    fixed = (224, 224) if height is None or width is None else (height, width)
+    return count or images, channels or 3, *fixed
+
+
+def _looked_through(model: Any, source: str) -> Graph:
+    """What is to be known of a model that may be run.
+
+    Raises:
+        FileFormatError: It is broken.
+        InputError: It is no image classifier whose features can be found, or it asks for too much.
+    """
+    try:
+        check_model(model, source)
+        graph = examined(model, source)
+        few, many = _shape(graph), _shape(graph, MANY)
+        check_shapes(model, graph.image, few, source)
+        if many != few:
+            check_growth(model, graph.image, few, many, source)
+    except OutfieldError:
+        raise
+    except Exception as error:  # of numpy and of onnx, about tensors and nodes that are not what they should be
+        raise FileFormatError(f"{source} is broken: {type(error).__name__}: {str(error)[:200]}") from error
+    return graph
 
 
 def content_of(network: nn.Module) -> bytes:

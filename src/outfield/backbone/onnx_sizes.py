@@ -7,9 +7,11 @@ from typing import Any
 from outfield.errors import InputError
 
 DECIDING = {
-    "AffineGrid": (1,), "BlackmanWindow": (0,), "CenterCropPad": (1,), "Col2Im": (1, 2), "ConstantOfShape": (0,), "DFT": (1,),
-    "Expand": (1,), "HammingWindow": (0,), "HannWindow": (0,), "If": (0,), "MaxUnpool": (2,), "MelWeightMatrix": (0, 1),
-    "OneHot": (1,), "Pad": (1,), "Range": (0, 1, 2), "Resize": (1, 2, 3), "STFT": (1, 3), "Tile": (1,), "Upsample": (1,),
+    "AffineGrid": (1,), "BlackmanWindow": (0,), "CenterCropPad": (1,), "Col2Im": (1, 2), "Compress": (1,),
+    "ConstantOfShape": (0,), "DFT": (1,), "Expand": (1,), "HammingWindow": (0,), "HannWindow": (0,), "If": (0,),
+    "MaxUnpool": (2,), "MelWeightMatrix": (0, 1), "NonMaxSuppression": (0, 1, 2, 3, 4), "NonZero": (0,), "OneHot": (1,),
+    "Pad": (1,), "Range": (0, 1, 2), "Reshape": (1,), "Resize": (1, 2, 3), "STFT": (1, 3), "SequenceAt": (1,),
+    "Slice": (1, 2, 3, 4), "Split": (1,), "SplitToSequence": (1,), "Tile": (1,), "TopK": (1,), "Unique": (0,), "Upsample": (1,),
 }  # fmt: skip
 """Inputs of operators that decide how large the output is, or what is done. Other outputs are as large as inputs are."""
 BLIND = ("Shape", "Size")

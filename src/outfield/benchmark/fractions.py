@@ -96,6 +96,8 @@ def add_fractions(
     for fraction in fractions:
         sets = FractionOfSets(one.sets, fraction)
         for name, detector in detectors.items():
+            if name in one.run.provenance.get("left_out", {}):
+                continue
             if fraction == 1:
                 mine = [r for r in one.run.records if (r.backbone, r.detector) == (one.name, name)]
                 one.run.low_data += _means(mine, fraction)

@@ -105,6 +105,7 @@ class BenchmarkRun:
     def drop(self, detector: str) -> None:
         """Take back all results of a detector, as if it had not been run."""
         self.records = [record for record in self.records if record.detector != detector]
+        self.low_data = [found for found in self.low_data if found.detector != detector]
         self.scores = {key: found for key, found in self.scores.items() if key.detector != detector}
         self.histories = {key: found for key, found in self.histories.items() if key.detector != detector}
         self.provenance.get("chosen", {}).pop(detector, None)

@@ -18,6 +18,8 @@ MOST = 50_000
 """Rows that are clustered, drawn from more: a covariance hardly becomes better by others."""
 UNSEEN = 5
 """One row in so many tells how likely the others make it."""
+WIDEST = 2048
+"""Columns of the rows whose likelihoods are compared; wider rows are projected on so many random directions."""
 ROWS_AT_ONCE = 8192
 
 
@@ -56,6 +58,8 @@ def _count(rows: FeatureSet, generator: torch.Generator, seed: int) -> int:
     order = torch.randperm(len(rows), generator=generator)
     left_out, own = order[: len(rows) // UNSEEN], order[len(rows) // UNSEEN :]
     z, part = normalise(rows.features.double()), FeatureSet(rows.features[own])
+    if z.shape[1] > WIDEST:
+        z = z @ torch.randn(z.shape[1], WIDEST, generator=generator, dtype=z.dtype) / WIDEST**0.5
     best, likeliest = COUNTS[0], -float("inf")
     for count in COUNTS:
         if count > 1 and len(own) < FEWEST * count:
