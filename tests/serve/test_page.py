@@ -241,6 +241,14 @@ def test_a_guard_of_rows_is_asked_for_rows(browser, files, tmp_path):
         found.fill("#rows", 'size,weight,town\n1,heavy,"a, b"')
         found.click("#check-rows")
         found.get_by_text('Row 1: weight is "heavy", which is no number').wait_for()
+        for text, said in (
+            ("size,weight,town\n1,0x10,x", 'Row 1: weight is "0x10", which is no number'),
+            ("size,size,weight,town\n1,2,3,x", "The first line names size twice"),
+            ('size,weight,town\n1,2,"x', "A quotation mark is not closed"),
+        ):
+            found.fill("#rows", text)
+            found.click("#check-rows")
+            found.get_by_text(said).wait_for()
         found.fill("#rows", frame[["town", "size", "weight", "group"]].to_csv(index=False))
         found.click("#check-rows")
         found.get_by_text(f"11 rows checked, {int(expected.is_ood.sum())} OOD").wait_for()

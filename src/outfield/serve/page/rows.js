@@ -19,6 +19,7 @@ function records(text) {
     else if (c === "\n") { found.push([...line, cell]); line = []; cell = ""; }
     else if (c !== "\r") cell += c;
   }
+  if (quoted) throw new Error("A quotation mark is not closed.");
   found.push([...line, cell]);
   return found.filter((one) => one.length > 1 || one[0].trim());
 }
@@ -32,7 +33,7 @@ function value(text, datatype, where) {
     throw new Error(`${where} is "${text}"; it must be true or false.`);
   }
   if (!plain) return null;
-  if (!Number.isFinite(Number(plain))) throw new Error(`${where} is "${text}", which is no number.`);
+  if (!/^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i.test(plain) || !Number.isFinite(Number(plain))) throw new Error(`${where} is "${text}", which is no number.`);
   return Number(plain);
 }
 
@@ -40,6 +41,8 @@ function table(inputs, [head, ...lines]) {
   const names = head.map((one) => one.trim());
   const missing = inputs.filter((one) => !names.includes(one.name)).map((one) => one.name);
   if (missing.length) throw new Error(`The first line must name the columns; there is no ${missing.join(", ")}.`);
+  const twice = inputs.filter((one) => names.indexOf(one.name) !== names.lastIndexOf(one.name)).map((one) => one.name);
+  if (twice.length) throw new Error(`The first line names ${twice.join(", ")} twice.`);
   return lines.map((cells, i) => {
     if (cells.length !== names.length) throw new Error(`Row ${i + 1} has ${cells.length} cells, but there are ${names.length} columns.`);
     const given = inputs.map((one) => value(cells[names.indexOf(one.name)], one.datatype, `Row ${i + 1}: ${one.name}`));
