@@ -166,6 +166,8 @@ def test_an_unseen_level_is_told_and_has_no_entry(table):
     ("change", "message"),
     [
         (lambda f: f.drop(columns=["age", "town"]), "lacks columns 'age', 'town'; it has columns 'income'"),
+        (lambda f: {"age;income;town": ["1;2;x"]}, r"it has column 'age;income;town'; cells must be parted by commas$"),
+        (lambda f: {"age": [1.0]}, r"it has column 'age'$"),
         (lambda f: f.assign(more=1), "has column 'more', which the training rows did not have"),
         (lambda f: f.assign(age="old"), "'age' holds texts, but numbers in the training rows"),
         (lambda f: f.assign(town=1), "'town' holds numbers, but texts"),

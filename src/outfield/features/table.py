@@ -121,12 +121,14 @@ class TablePreprocessing:
         wanted = [column.name for column in self.columns]
         lacking = [name for name in wanted if name not in found]
         if lacking:
-            raise InputError(f"the table lacks {_listed(lacking)}; it has {_listed([*found])}")
+            only = next(iter(found)) if len(found) == 1 else ""
+            hint = "; cells must be parted by commas" if any(mark in only for mark in ";\t|") else ""
+            raise InputError(f"the table lacks {_listed(lacking)}; it has {_listed([*found])}{hint}")
         unknown = [name for name in found if name not in (*wanted, self.label)]
         if unknown and not self.others:
             raise InputError(
                 f"the table has {_listed(unknown)}, which the training rows did not have; drop them, or name the columns to "
-                "take when it is fitted: columns=[…]"
+                "take when it is fitted: columns=[…], --columns on the command line"
             )
 
     def _tell_unseen(self, cells: Mapping[str, Cells]) -> None:
@@ -223,7 +225,9 @@ def _refuse_missing(cells: Mapping[str, Cells], missing: str) -> None:
     holes = [f"{name!r} ({count:,} of {len(cells[name].values):,})" for name, count in counts.items() if count]
     if holes:
         shown = ", ".join(holes[:SHOWN]) + ", …" * (len(holes) > SHOWN)
-        raise InputError(f"cells are missing in column {shown}; fill them, or fit with missing='median'")
+        raise InputError(
+            f"cells are missing in column {shown}; fill them, or fit with missing='median' (--missing median on the command line)"
+        )
 
 
 def _classes(label: str, column: Any) -> tuple[str, ...]:
