@@ -97,7 +97,7 @@ class TestCode:
         knn = sources.modules_behind(["detectors.knn"])
         ssd = sources.modules_behind(["detectors.mixture"])
         ebm = sources.modules_behind(["detectors.ebm"])
-        own = {"detectors.knn", "detectors.neighbours", "detectors.approximate"}
+        own = {"detectors.knn", "detectors.neighbours", "detectors.approximate", "detectors.once"}
         assert knn == {*own, "energy.projection", "modes"}
         assert {"energy.priors.mixture", "energy.priors.moments", "energy.projection"} < ssd
         assert {"energy.loop", "energy.engine.kernels", "energy.chains", "detectors.learned"} < ebm
