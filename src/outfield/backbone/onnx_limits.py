@@ -18,8 +18,11 @@ from outfield.backbone.onnx_sizes import check_sizes
 from outfield.errors import FileFormatError, InputError
 from outfield.extras import library
 
+Sizes = dict[str, list[int]]
+"""Sizes of values by name, without axes that are not known."""
 MOST_NUMBERS = 2**28
 """In one value, as of programs of torch.export."""
+MOST_AXES = 64
 MOST_BYTES = 2**33
 """That ONNX Runtime may take for two images, weights among them."""
 MOST_SECONDS = 300.0
@@ -66,8 +69,8 @@ def check_model(model: Any, source: str) -> None:
         _check_size(dims, what, source)
 
 
-def check_shapes(model: Any, image: str, shape: Sequence[int], source: str) -> None:
-    """Refuse a model whose values, as far as their sizes can be told from that of its images, are too large.
+def check_shapes(model: Any, image: str, shape: Sequence[int], source: str) -> Sizes:
+    """The sizes of a model's values, as far as they can be told from that of its images, none of them too large.
 
     Raises:
         InputError: One has more than ``MOST_NUMBERS`` numbers, or what is in an image decides a size.
@@ -81,15 +84,23 @@ def check_shapes(model: Any, image: str, shape: Sequence[int], source: str) -> N
     work = sum(_work(node, sizes) for graph in _graphs(light.graph) for node in graph.node)
     if work > MOST_WORK:
         raise InputError(f"{source} takes {work:.1e} operations for {shape[0]} images; it may take {MOST_WORK:.0e}")
+    return sizes
 
 
-def check_growth(model: Any, image: str, few: Sequence[int], many: Sequence[int], source: str) -> None:
+def check_growth(model: Any, image: str, small: Sizes, many: Sequence[int], source: str) -> None:
     """Refuse a model in which a value grows faster than the number of images.
+
+    Args:
+        model: an ``onnx.ModelProto``.
+        image: name of its input.
+        small: what :func:`check_shapes` gave for fewer images.
+        many: the size of more images.
+        source: for errors.
 
     Raises:
         InputError: One does.
     """
-    small, large = (_values(_with_sizes(model, image, shape)) for shape in (few, many))
+    few, large = small[image], _values(_with_sizes(model, image, many))
     for name in small.keys() & large.keys():
         told = len(small[name]) == len(large[name])
         if told and few[0] * math.prod(large[name]) > many[0] * math.prod(small[name]):
@@ -234,9 +245,9 @@ def _sizes(model: Any) -> Iterator[tuple[Sequence[int], str]]:
 def _check_size(dims: Sequence[int], what: str, source: str) -> None:
     if min(dims, default=0) < 0:
         raise FileFormatError(f"{what} of {source} has a negative size")
-    if len(dims) > 64 or math.prod(dims) > MOST_NUMBERS:
-        if len(dims) > 64:
-            raise FileFormatError(f"{what} of {source} has {len(dims)} axes")
+    if len(dims) > MOST_AXES:
+        raise FileFormatError(f"{what} of {source} has {len(dims)} axes")
+    if math.prod(dims) > MOST_NUMBERS:
         raise InputError(f"{what} of {source} has {math.prod(dims):,} numbers; it may have {MOST_NUMBERS:,}")
 
 
@@ -251,9 +262,9 @@ def _with_sizes(model: Any, image: str, shape: Sequence[int]) -> Any:
         return light
 
 
-def _values(light: Any) -> dict[str, list[int]]:
+def _values(light: Any) -> Sizes:
     """The sizes of values by name, without those that are not known."""
-    found = {}
+    found: Sizes = {}
     for graph in _graphs(light.graph):
         for value in (*graph.value_info, *graph.input, *graph.output):
             found[value.name] = [one.dim_value for one in value.type.tensor_type.shape.dim if one.dim_value > 0]
@@ -261,7 +272,7 @@ def _values(light: Any) -> dict[str, list[int]]:
     return found
 
 
-def _work(node: Any, sizes: Mapping[str, Sequence[int]]) -> float:
+def _work(node: Any, sizes: Sizes) -> float:
     """Operations of products, convolutions and pools, as far as sizes are known; those of a pool count a hundredfold, as slow."""
     out = math.prod(sizes[node.output[0]]) if node.output and node.output[0] in sizes else 0
     if node.op_type in POOLS:

@@ -153,9 +153,9 @@ def _looked_through(model: Any, source: str) -> Graph:
         check_model(model, source)
         graph = examined(model, source)
         few, many = _shape(graph), _shape(graph, MANY)
-        check_shapes(model, graph.image, few, source)
+        sizes = check_shapes(model, graph.image, few, source)
         if many != few:
-            check_growth(model, graph.image, few, many, source)
+            check_growth(model, graph.image, sizes, many, source)
     except OutfieldError:
         raise
     except Exception as error:  # of numpy and of onnx, about tensors and nodes that are not what they should be

@@ -11,9 +11,9 @@ from outfield.detectors.candidates import default_members
 from outfield.detectors.choosing import Choice, choose
 from outfield.detectors.held_out import split_off
 from outfield.detectors.members import fresh
-from outfield.detectors.modes import is_one_class, with_clusters
 from outfield.detectors.registry import DETECTORS, register
 from outfield.detectors.summed import LEAST, Summed, check_weights
+from outfield.detectors.unlabelled import is_one_class, with_clusters
 from outfield.errors import FileFormatError, InputError
 from outfield.features.fields import spaces
 from outfield.features.head import HEAD_FIELDS

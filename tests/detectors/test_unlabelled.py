@@ -7,8 +7,8 @@ import torch
 from tests.helpers.samples import make_set
 
 import outfield as of
-from outfield.detectors import modes
-from outfield.detectors.modes import is_one_class, with_clusters
+from outfield.detectors import unlabelled
+from outfield.detectors.unlabelled import is_one_class, with_clusters
 
 
 def blobs(count, rows=300, seed=0, width=6, spread=0.05):
@@ -36,7 +36,7 @@ def test_as_many_clusters_as_there_are(count):
 def test_the_likelihood_of_rows_that_were_left_out_decides(monkeypatch):
     seen = {}
 
-    class Spy(modes.MixturePrior):
+    class Spy(unlabelled.MixturePrior):
         def fit(self, z, labels):
             self.count, self.rows = len(labels.unique()), len(z)
             return super().fit(z, labels)
@@ -45,7 +45,7 @@ def test_the_likelihood_of_rows_that_were_left_out_decides(monkeypatch):
             seen[self.count] = (self.rows, len(z))
             return torch.full((len(z),), {1: 0.0, 2: 3.0, 5: 3.0, 10: 2.0, 20: -1.0}[self.count])
 
-    monkeypatch.setattr(modes, "MixturePrior", Spy)
+    monkeypatch.setattr(unlabelled, "MixturePrior", Spy)
     assert len(with_clusters(blobs(3), 0).labels.unique()) == 2  # of equal ones the smallest
     assert seen == dict.fromkeys((1, 2, 5, 10, 20), (240, 60))
 
@@ -64,7 +64,7 @@ def test_equal_rows():
 
 
 def test_many_rows_are_drawn_from(monkeypatch):
-    monkeypatch.setattr(modes, "MOST", 100)
+    monkeypatch.setattr(unlabelled, "MOST", 100)
     rows = blobs(2)
     found = with_clusters(rows, 0)
     assert len(found) == 100
@@ -105,23 +105,23 @@ def test_rows_on_disk_are_not_all_loaded(tmp_path, monkeypatch):
     found = with_clusters(stream, 0)
     assert torch.equal(found.labels, whole.labels)
     assert torch.equal(found.tensors()["stage2"], few.tensors()["stage2"])
-    monkeypatch.setattr(modes, "MOST", 50)
+    monkeypatch.setattr(unlabelled, "MOST", 50)
     assert len(with_clusters(stream, 0)) == 50
 
 
 def test_wide_rows_are_projected_for_the_comparison(monkeypatch):
     widths = []
 
-    class Spy(modes.MixturePrior):
+    class Spy(unlabelled.MixturePrior):
         def fit(self, z, labels):
             widths.append(z.shape[1])
             return super().fit(z, labels)
 
-    monkeypatch.setattr(modes, "MixturePrior", Spy)
+    monkeypatch.setattr(unlabelled, "MixturePrior", Spy)
     rows = blobs(5, width=12)
-    monkeypatch.setattr(modes, "WIDEST", 12)
+    monkeypatch.setattr(unlabelled, "WIDEST", 12)
     exact = with_clusters(rows, 0)
-    monkeypatch.setattr(modes, "WIDEST", 8)
+    monkeypatch.setattr(unlabelled, "WIDEST", 8)
     assert torch.equal(with_clusters(rows, 0).labels, exact.labels)
     assert set(widths) == {12, 8}
     assert len(exact.labels.unique()) == 5
