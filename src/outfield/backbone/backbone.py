@@ -3,58 +3,38 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import os
-import re
-import warnings
 from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from outfield.backbone.architectures import LIBRARIES
-from outfield.backbone.extraction import Extraction
-from outfield.backbone.given import NAMES, adapted, plain
+from outfield.backbone import identity, opening
+from outfield.backbone.asked import Asked
+from outfield.backbone.gathering import Gathered
+from outfield.backbone.given import whole_or_adapted, whole_or_plain
 from outfield.backbone.input import Input, as_tuple, check_names, shown_numbers
+from outfield.backbone.labels import accuracy, check_range, fitting_or_none
 from outfield.backbone.labels import check_names as refuse_other_names
-from outfield.backbone.labels import fitting
 from outfield.backbone.loader import read
 from outfield.backbone.odin import Odin
 from outfield.backbone.origin import Origin
 from outfield.backbone.perturb import Perturb
-from outfield.backbone.preprocessing import TENSOR, Preprocessing
+from outfield.backbone.preprocessing import TENSOR
 from outfield.backbone.views import Views
-from outfield.backbone.weights import (
-    PICKLES,
-    Trained,
-    Weights,
-    from_hugging_face,
-    from_library,
-    from_onnx,
-    from_our_file,
-    from_pt2,
-    from_weights,
-)
-from outfield.config import require, require_choice, require_number
+from outfield.backbone.weights import Trained, Weights, from_our_file
+from outfield.config import require, require_number
 from outfield.devices import resolve_device
-from outfield.errors import InputError, MissingFieldError, OutfieldWarning, UnknownNameError
+from outfield.errors import InputError
 from outfield.features.about import NETWORK, network_text
 from outfield.features.set import FeatureSet
-from outfield.files import atomic, storage
-from outfield.images.skipped import ON_ERROR, Skipped, summary
+from outfield.files import atomic
+from outfield.images.skipped import Skipped
 from outfield.images.source import ImageSource
 from outfield.progress import bar
 
 __all__ = ["Backbone", "Odin", "accuracy"]
-
-EXPORTED = (".pt2", ".ep")
-"""Endings of files of torch.export."""
-OUTPUTS = ("logits", "odin_logits")
-"""Fields that are what the last layer gives."""
-ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
-"""Where in memory a thing lies, as ``repr`` of a function has it: another place in each process."""
 
 
 class Backbone:
@@ -110,9 +90,9 @@ class Backbone:
             )
         require(head is None or (isinstance(head, str) and bool(head)), "head", head, "the name of a layer, or None")
         require(isinstance(name, str), "name", name, "a text")
-        self.network, self.head, self.name, self.names = _inside(network), head, name, as_tuple(names)
+        self.network, self.head, self.name, self.names = identity.unwrapped(network), head, name, as_tuple(names)
         check_names(self.names)
-        self.preprocessing = _preprocessing(size, mean, std, preprocessing)
+        self.preprocessing = whole_or_plain(preprocessing, size, mean, std)
         self._classes = len(self.names) or None if classes is None else classes
         if self._classes is not None:
             require_number("classes", self._classes, least=1, whole=True)
@@ -172,26 +152,10 @@ class Backbone:
             StorageError: a file cannot be read, or weights not downloaded.
         """
         target = resolve_device(device)
-        if weights is None and pretrained:
-            if classes is not None or small_images:
-                raise InputError("pretrained weights come with their own classes and stem; give neither")
-            trained = from_library(architecture)
-        elif weights is not None and not pretrained:
-            trained = from_weights(architecture, weights, classes, small_images)
-        else:
-            raise InputError("give either weights or pretrained=True: a network needs one set of trained weights")
-        given = {"size": size, "crop": crop, "mean": mean, "std": std, "interpolation": interpolation}
-        return cls._of(trained._replace(expects=_given(trained.expects, preprocessing, given)), target, head=head)
-
-    @classmethod
-    def _of(cls, trained: Trained, device: torch.device, **changes: Any) -> Self:
-        network = trained.network.to(device)
-        if device.type == "cuda":
-            network = network.to(memory_format=torch.channels_last)
-        about: dict[str, Any] = {"name": trained.name, "classes": trained.classes, "names": trained.names}
-        made = cls(network, preprocessing=trained.expects, **about, **changes)
-        made.origin, made.projects = trained.origin, trained.projects
-        return made
+        trained = opening.by_name(architecture, weights, pretrained, classes, small_images)
+        parts = {"size": size, "crop": crop, "mean": mean, "std": std, "interpolation": interpolation}
+        expects = whole_or_adapted(trained.expects, preprocessing, parts)
+        return cls._of(trained._replace(expects=expects, head=head), target)
 
     @classmethod
     def open(cls, spec: str, device: str | torch.device = "auto", **settings: Any) -> Self:
@@ -210,57 +174,26 @@ class Backbone:
             OutfieldError: the network cannot be read or built.
         """
         require(isinstance(spec, str), "spec", spec, "a text such as FILE.safetensors or timm:NAME")
-        if spec.startswith("hf:"):
-            return cls._adapted(from_hugging_face(spec.removeprefix("hf:")), device, settings)
-        if spec.lower().endswith(".onnx"):
-            return cls._of_graph(spec, from_onnx(spec), device, settings)
-        if spec.lower().endswith(EXPORTED):
-            return cls._of_graph(spec, from_pt2(spec), device, settings)
-        if spec.partition(":")[0] in LIBRARIES:
-            architecture, at, path = spec.partition("@")
-            if at and not path:
-                raise InputError(f"{spec!r} names no file after the @")
-            given: dict[str, Any] = {"weights": path} if at else {"pretrained": True}
-            return cls.named(architecture, device=device, **given, **settings)
-        if not spec.endswith((".safetensors", *PICKLES)) and not os.path.isfile(spec):
-            raise UnknownNameError(
-                f"{spec!r} is no backbone; write FILE.safetensors, timm:NAME, timm:NAME@FILE.safetensors, the same with "
-                "torchvision:, hf:FOLDER, FILE.onnx or FILE.pt2"
-            )
-        if settings:
-            raise InputError(f"{spec} carries its settings with it; {', '.join(settings)} cannot be given")
+        whole = opening.whole_network(spec, settings)
+        if whole is not None:
+            made = cls._of(whole, resolve_device(device))
+            opening.check_images(spec, whole, made.preprocessing)
+            return made
+        named = opening.of_a_library(spec)
+        if named is not None:
+            architecture, weights = named
+            return cls.named(architecture, device=device, **weights, **settings)
+        opening.check_file(spec, settings)
         return cls.load(spec, device)
 
     @classmethod
-    def _adapted(cls, trained: Trained, device: str | torch.device, settings: dict[str, Any]) -> Self:
-        """A network of a file or folder, with the preprocessing and head that are given."""
-        given = {name: settings.pop(name, None) for name in NAMES}
-        whole, head = settings.pop("preprocessing", None), settings.pop("head", trained.head)
-        if settings:
-            raise InputError(f"{trained.name} has no setting {', '.join(settings)}; give {', '.join(NAMES)} or head")
-        expects = _given(trained.expects, whole, given)
-        return cls._of(trained._replace(expects=expects), resolve_device(device), head=head)
-
-    @classmethod
-    def _of_graph(
-        cls,
-        spec: str,
-        found: tuple[Trained, tuple[int, int] | None, int],
-        device: str | torch.device,
-        settings: dict[str, Any],
-    ) -> Self:
-        """A network of a file that holds its graph, the size and the channels of its images."""
-        trained, size, channels = found
-        if size is not None and not any(settings.get(name) for name in ("size", "crop", "preprocessing")):
-            settings = {**settings, "size": size}
-        made = cls._adapted(trained, device, settings)
-        way = made.preprocessing
-        if way.channels != channels or (size is not None and way.size != size):
-            height, width = size or way.size
-            raise InputError(
-                f"{spec} takes images of {height} × {width} with {channels} channels, but its preprocessing gives "
-                f"{way.size[0]} × {way.size[1]} with {way.channels}"
-            )
+    def _of(cls, trained: Trained, device: torch.device) -> Self:
+        network = trained.network.to(device)
+        if device.type == "cuda":
+            network = network.to(memory_format=torch.channels_last)
+        about: dict[str, Any] = {"name": trained.name, "classes": trained.classes, "names": trained.names}
+        made = cls(network, preprocessing=trained.expects, head=trained.head, **about)
+        made.origin, made.projects = trained.origin, trained.projects
         return made
 
     @property
@@ -279,11 +212,7 @@ class Backbone:
         Raises:
             InputError: on several devices, or nowhere.
         """
-        places = {tensor.device for tensor in (*self.network.parameters(), *self.network.buffers())}
-        if len(places) > 1 or torch.device("meta") in places:
-            shown = ", ".join(sorted(str(place) for place in places))
-            raise InputError(f"the network of {self.name} is on {shown}; put it on one device: network.to('cpu')")
-        return places.pop() if places else torch.device("cpu")
+        return identity.device_of(self.network, self.name)
 
     @property
     def classes(self) -> int | None:
@@ -303,16 +232,7 @@ class Backbone:
 
         Settings are those that ``repr(network)`` shows, such as strides.
         """
-        kinds = [(name, type(module).__name__) for name, module in self.network.named_modules()]
-        layers = ADDRESS.sub("", repr(self.network))
-        state = {name: value for name, value in self.network.state_dict().items() if isinstance(value, Tensor)}
-        numbers = [float(value) for value in (*self.input.size, *self.input.mean, *self.input.std)]
-        settings = f"{kinds}|{layers}|{numbers}|{self.head}|"
-        if (
-            self.preprocessing.interpolation != TENSOR
-        ):  # else size, mean and std say it all, and older fingerprints stay
-            settings += f"{self.preprocessing!r}|"
-        return hashlib.sha256((settings + storage.fingerprint(state)).encode()).hexdigest()
+        return identity.fingerprint(self.network, self.preprocessing, self.head)
 
     def extract(
         self,
@@ -364,147 +284,40 @@ class Backbone:
             InputError: no images, labels beyond the network's classes or of other ones, a network that cannot be looked into,
                 outputs that are not finite, stages of a network that has none, or too little memory for one image.
         """
-        if not isinstance(images, ImageSource):
-            raise InputError(
-                f"images is a {type(images).__name__}; wrap an array, outfield.ImageArray(array), or open a folder or file, "
-                "outfield.open_images(path)"
-            )
-        if not len(images):
-            raise InputError(f"there is no image in {images.name}")
-        require_number("batch_size", batch_size, least=1, whole=True)
-        require(odin is None or isinstance(odin, Odin), "odin", odin, "an outfield.Odin, or None")
-        require(perturb is None or isinstance(perturb, Perturb), "perturb", perturb, "an outfield.Perturb, or None")
-        if odin is not None and perturb is not None:
-            raise InputError(
-                "odin and perturb both move the images, each in its own way; extract twice, with one of them each"
-            )
-        if (odin is not None or perturb is not None) and not getattr(self.network, "gives_gradients", True):
-            asked = "odin" if odin is not None else "perturb"
-            raise InputError(
-                f"{asked} needs gradients, which {self.name} does not give: ONNX Runtime only runs forward; choose "
-                "detectors that need none, or give the network as a module"
-            )
-        require(labels is None or isinstance(labels, bool | np.bool_), "labels", labels, "True, False or None")
-        require(isinstance(stages, bool | np.bool_), "stages", stages, "True or False")
-        require_choice("on_error", on_error, ON_ERROR)
+        asked = Asked(stages, views, odin, perturb, labels, batch_size, precision, on_error)
+        asked.check(images, self.network, self.name)
         if labels and images.labels is not None:
             refuse_other_names(images, self.name, self.names)
         device = self.device
-        extraction = Extraction(
-            self.network, device, self.input, self.head, odin, precision, bool(stages), Views.of(views), perturb
-        )
-        rows = extraction.at_once(batch_size)
-        missing: dict[int, str] = {}
-        given = images.labels if labels else None
-        kept = missing if on_error == "skip" else None
-        batches = read(images, self.preprocessing, rows, workers, device.type == "cuda", kept)
-        done = 0
-        fields: dict[str, Tensor] = {}
+        extraction = asked.extraction(self.network, device, self.input, self.head)
+        at_once = extraction.at_once(batch_size)
+        gathered, given = Gathered(images), None
+        missing = gathered.missing if on_error == "skip" else None
+        batches = read(images, self.preprocessing, at_once, workers, device.type == "cuda", missing)
         with (
             bar(f"features of {images.name}", len(images), "images") as advance,
             contextlib.closing(batches),
-            contextlib.closing(extraction.run(batches, rows)) as pieces,
+            contextlib.closing(extraction.run(batches, at_once)) as pieces,
         ):
             for start, piece in pieces:
-                if not fields:
-                    if labels is None and not self.projects:
-                        given = self._fitting_labels(images, piece["logits"].shape[1])
-                    self._check_classes(images.name, piece["logits"].shape[1], None if self.projects else given)
-                    fields = {name: value.new_empty(len(images), value.shape[1]) for name, value in piece.items()}
-                for name, value in piece.items():
-                    fields[name][start : start + len(value)] = value
-                done = start + len(piece["features"])
-                advance(done + len(missing))
-        left_out = self._left_out(images, missing, done)
+                if not gathered.fields:
+                    given = self._labels(images, labels, piece["logits"].shape[1])
+                advance(gathered.add(start, piece))
+        left_out = gathered.left_out()
         if skipped is not None:
             skipped += left_out
-        rest = np.delete(np.arange(len(images)), list(missing)) if missing else None
-        fields = {name: value[:done] for name, value in fields.items()}
-        given = given if given is None or rest is None else given[rest]
-        names = images.names if images.names is None or rest is None else [images.names[i] for i in rest]
         about = {**extraction.about(), NETWORK: network_text(self.name, self.fingerprint())}
-        layer = extraction.last_layer()
-        if self.projects:
-            fields, layer = {name: value for name, value in fields.items() if name not in OUTPUTS}, {}
-        return FeatureSet(**fields, **layer, labels=given, about=about, names=names)
+        fields = gathered.rows(outputs=not self.projects) | ({} if self.projects else extraction.last_layer())
+        return FeatureSet(**fields, labels=gathered.labels(given), about=about, names=gathered.names())
 
-    def _left_out(self, images: ImageSource, missing: dict[int, str], done: int) -> list[Skipped]:
-        """What could not be read, with a warning."""
-        names = images.names or [f"image {index}" for index in range(len(images))]
-        found = [Skipped(names[index], reason) for index, reason in sorted(missing.items())]
-        found += getattr(images, "refused", ())
-        told = summary(found, len(images) + len(found) - len(missing), images.name) if found else ""
-        if not done:
-            raise InputError(told)
-        if found:
-            warnings.warn(told, OutfieldWarning, stacklevel=3)
-        return found
-
-    def _fitting_labels(self, images: ImageSource, classes: int) -> np.ndarray | None:
-        """The labels that mean the network's classes; of others None, with a warning."""
-        found, why = fitting(images, self.names, classes)
-        if why:
-            warnings.warn(
-                f"the labels of {images.name} are left out: {why}; that is right for OOD images (labels=False says so)",
-                OutfieldWarning,
-                stacklevel=3,
-            )
-        return found
-
-    def _check_classes(self, name: str, found: int, labels: np.ndarray | None) -> None:
+    def _labels(self, images: ImageSource, asked: bool | None, found: int) -> np.ndarray | None:
+        """The labels that rows keep, checked, now that the network has given so many logits."""
+        given = images.labels if asked else None
+        if asked is None and not self.projects:
+            given = fitting_or_none(images, self.names, found, stacklevel=3)  # whoever called extract
         if self._classes is None:
             self._classes = found
         if found != self._classes:
             raise InputError(f"the network of {self.name} gives {found} logits, but classes is {self._classes}")
-        if labels is not None and int(labels.max()) >= found:
-            raise InputError(
-                f"{name} has a label {int(labels.max())}, but the network of {self.name} knows {found} classes, from 0; for "
-                "images of other classes, such as OOD sets, extract with --no-labels, in Python labels=False"
-            )
-
-
-def accuracy(features: FeatureSet) -> float:
-    """The share of samples whose largest logit is that of their label.
-
-    Raises:
-        MissingFieldError: there are no logits or no labels.
-
-    >>> accuracy(FeatureSet([[0.0], [0.0]], logits=[[1.0, 2.0], [3.0, 1.0]], labels=[1, 1]))
-    0.5
-    """
-    if features.logits is None or features.labels is None:
-        raise MissingFieldError(f"accuracy needs logits and labels; there are {', '.join(features.shapes)}")
-    return float((features.logits.argmax(1) == features.labels).double().mean())
-
-
-def _preprocessing(size: Any, mean: Any, std: Any, given: Any) -> Preprocessing:
-    """The one that is given, or that of a size and a normalisation."""
-    said = [name for name, value in (("size", size), ("mean", mean), ("std", std)) if value is not None]
-    if given is not None and said:
-        raise InputError(f"give either preprocessing or {', '.join(said)}")
-    if given is not None:
-        return Preprocessing.of(given)
-    if len(said) < 3:
-        raise InputError("a backbone needs size, mean and std, or preprocessing: how the network takes images")
-    return plain(size, mean, std)
-
-
-def _given(own: Preprocessing | None, whole: Any, parts: dict[str, Any]) -> Preprocessing:
-    """A network's own preprocessing, the one that is given, or its own with parts that are given."""
-    if whole is None:
-        return adapted(own, **parts)
-    said = [name for name, value in parts.items() if value is not None]
-    if said:
-        raise InputError(f"give either preprocessing or {', '.join(said)}")
-    return Preprocessing.of(whole)
-
-
-def _inside(network: nn.Module) -> nn.Module:
-    """The network itself, out of what compiles or parallelises it: neither calls its layers' hooks."""
-    while True:
-        if isinstance(network, nn.DataParallel | nn.parallel.DistributedDataParallel):
-            network = network.module
-        elif isinstance(getattr(network, "_orig_mod", None), nn.Module):
-            network = network._orig_mod  # type: ignore[assignment]
-        else:
-            return network
+        check_range(None if self.projects else given, images.name, self.name, found)
+        return given

@@ -1,4 +1,4 @@
-"""A network's preprocessing with parts of it given by hand."""
+"""A network's preprocessing given by hand: the whole, or parts of it."""
 
 from __future__ import annotations
 
@@ -66,6 +66,51 @@ def adapted(
         settings.setdefault("interpolation", own.interpolation)
     resize = own.resize if size is None else as_tuple(size)
     return Preprocessing(resize, _pair(crop), **settings)
+
+
+def whole_or_plain(whole: Any, size: Any, mean: Any, std: Any) -> Preprocessing:
+    """The preprocessing that is given, or that of a size and a normalisation.
+
+    Args:
+        whole: what :meth:`outfield.Preprocessing.of` takes, or None.
+        size: see :func:`plain`, like the others; None, all of them, where ``whole`` is given.
+        mean: a number for each channel.
+        std: a number for each channel.
+
+    Raises:
+        InputError: both are given, or neither.
+    """
+    said = _said({"size": size, "mean": mean, "std": std})
+    if whole is not None and said:
+        raise InputError(f"give either preprocessing or {', '.join(said)}")
+    if whole is not None:
+        return Preprocessing.of(whole)
+    if len(said) < 3:
+        raise InputError("a backbone needs size, mean and std, or preprocessing: how the network takes images")
+    return plain(size, mean, std)
+
+
+def whole_or_adapted(own: Preprocessing | None, whole: Any, parts: dict[str, Any]) -> Preprocessing:
+    """The preprocessing that is given, or the network's own with the parts that are given; see :func:`adapted`.
+
+    Args:
+        own: that of the network, or None.
+        whole: what :meth:`outfield.Preprocessing.of` takes, or None.
+        parts: by name (:data:`NAMES`), None where they are not given.
+
+    Raises:
+        InputError: both are given, something is missing, or cannot be.
+    """
+    if whole is None:
+        return adapted(own, **parts)
+    said = _said(parts)
+    if said:
+        raise InputError(f"give either preprocessing or {', '.join(said)}")
+    return Preprocessing.of(whole)
+
+
+def _said(parts: dict[str, Any]) -> list[str]:
+    return [name for name, value in parts.items() if value is not None]
 
 
 def _pair(given: Any) -> Any:

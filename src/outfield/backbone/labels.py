@@ -1,12 +1,14 @@
-"""Which labels of images a network's rows keep: those that mean the network's own classes."""
+"""Labels of images beside a network's classes: which of them its rows keep, and how often it is right."""
 
 from __future__ import annotations
 
+import warnings
 from itertools import zip_longest
 
 import numpy as np
 
-from outfield.errors import InputError
+from outfield.errors import InputError, MissingFieldError, OutfieldWarning
+from outfield.features.set import FeatureSet
 from outfield.images.source import ImageSource
 
 
@@ -51,6 +53,58 @@ def fitting(images: ImageSource, names: tuple[str, ...], classes: int) -> tuple[
     if strange:
         return None, f"the network has no class {strange[0]!r:.100}"
     return np.array([number[one] for one in images.classes], np.int64)[images.labels], ""
+
+
+def fitting_or_none(images: ImageSource, names: tuple[str, ...], classes: int, stacklevel: int) -> np.ndarray | None:
+    """The labels that mean the network's classes; of others None, with a warning.
+
+    Args:
+        images: see :func:`fitting`, like the next two.
+        names: of the network's classes, or none.
+        classes: how many the network has.
+        stacklevel: of the warning, seen from whoever calls this.
+    """
+    found, why = fitting(images, names, classes)
+    if why:
+        warnings.warn(
+            f"the labels of {images.name} are left out: {why}; that is right for OOD images (labels=False says so)",
+            OutfieldWarning,
+            stacklevel=stacklevel + 1,
+        )
+    return found
+
+
+def check_range(labels: np.ndarray | None, source: str, name: str, classes: int) -> None:
+    """Refuse labels beyond a network's classes.
+
+    Args:
+        labels: of the images, or None.
+        source: what the images are called.
+        name: of the network.
+        classes: how many it has.
+
+    Raises:
+        InputError: there are such.
+    """
+    if labels is not None and int(labels.max()) >= classes:
+        raise InputError(
+            f"{source} has a label {int(labels.max())}, but the network of {name} knows {classes} classes, from 0; for "
+            "images of other classes, such as OOD sets, extract with --no-labels, in Python labels=False"
+        )
+
+
+def accuracy(features: FeatureSet) -> float:
+    """The share of samples whose largest logit is that of their label.
+
+    Raises:
+        MissingFieldError: there are no logits or no labels.
+
+    >>> accuracy(FeatureSet([[0.0], [0.0]], logits=[[1.0, 2.0], [3.0, 1.0]], labels=[1, 1]))
+    0.5
+    """
+    if features.logits is None or features.labels is None:
+        raise MissingFieldError(f"accuracy needs logits and labels; there are {', '.join(features.shapes)}")
+    return float((features.logits.argmax(1) == features.labels).double().mean())
 
 
 def _shown(name: str | None) -> str:

@@ -35,6 +35,13 @@ PICKLES = (".pt", ".pth", ".bin", ".ckpt", ".pkl")
 Weights = atomic.PathLike | Mapping[str, Tensor]
 
 
+class Takes(NamedTuple):
+    """Height and width of the images that a file's network takes, None where they are free, and their channels."""
+
+    size: tuple[int, int] | None
+    channels: int
+
+
 class Trained(NamedTuple):
     """A network on the CPU, how it takes images, what to call it and its classes, and how it is built again."""
 
@@ -46,6 +53,7 @@ class Trained(NamedTuple):
     origin: Origin | None = None
     head: str | None = None
     projects: bool = False
+    takes: Takes | None = None
 
 
 def from_our_file(path: atomic.PathLike, **asked: Any) -> Trained:
@@ -132,25 +140,27 @@ def from_hugging_face(folder: str) -> Trained:
     return Trained(network, expects, path.resolve().name, len(names) or None, names, origin)
 
 
-def from_onnx(file: str) -> tuple[Trained, tuple[int, int] | None, int]:
-    """A classifier in an ONNX file, and the height and width (None where they are free) and channels of its images."""
+def from_onnx(file: str) -> Trained:
+    """A classifier in an ONNX file."""
     from outfield.backbone.onnx_network import Given, OnnxNetwork, read_model
 
     path = as_path(file, "the network")
     network = OnnxNetwork(read_model(path), str(path)).eval()
     head = "head" if isinstance(network.head, Given) else None
-    return Trained(network, None, path.stem, origin=Origin("onnx"), head=head), network.size, network.channels
+    takes = Takes(network.size, network.channels)
+    return Trained(network, None, path.stem, origin=Origin("onnx"), head=head, takes=takes)
 
 
-def from_pt2(file: str) -> tuple[Trained, tuple[int, int] | None, int]:
-    """A classifier in a file of ``torch.export``, and the size (None where it is free) and channels of its images."""
+def from_pt2(file: str) -> Trained:
+    """A classifier in a file of ``torch.export``."""
     from outfield.backbone.onnx_network import Given
     from outfield.backbone.pt2_network import read_network
 
     path = as_path(file, "the network")
     network = read_network(path).eval()
     head = "head" if isinstance(network.head, Given) else None
-    return Trained(network, None, path.stem, origin=Origin("pt2"), head=head), network.size, network.channels
+    takes = Takes(network.size, network.channels)
+    return Trained(network, None, path.stem, origin=Origin("pt2"), head=head, takes=takes)
 
 
 def library_preprocessing(architecture: str, network: nn.Module) -> Preprocessing:
