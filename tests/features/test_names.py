@@ -62,6 +62,7 @@ class TestNames:
             (7, "names is 7"),
             ([], "names is"),
             ([1, 2, 3, 4, 5], "names is 1"),
+            (["a", None, "b", "c", "d"], "names is None"),
             (["a"] * 4, "4 names for 5 rows"),
             (["a"] * 6, "6 names for 5 rows"),
             (["a"] * 4 + ["x" * (LONGEST + 1)], "names is 'xxx"),

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
+from datetime import date
+from decimal import Decimal
+
 import numpy as np
 import pandas as pd
 import pyarrow
@@ -279,3 +283,91 @@ def test_cells_of_odd_columns():
         cells_of("a", [10**400])
     with pytest.raises(of.InputError, match=r"column 'b' is 1\.5; a column is a list"):
         columns_of({"a": [1], "b": 1.5})
+
+
+def test_categories_are_levels_also_where_they_are_numbers(tmp_path):
+    lines = pd.DataFrame({"line": pd.Categorical([7, 61, 7, None]), "x": np.arange(4.0)})
+    table = of.TablePreprocessing.fit(lines, missing="median")
+    assert table.names == ("line = 61", "line = 7", "x", "constant")
+    expected = [[0, 1], [1, 0], [0, 1], [0, 0]]
+    lines.to_parquet(tmp_path / "lines.parquet")
+    for frame in (lines, pyarrow.Table.from_pandas(lines), tmp_path / "lines.parquet"):
+        assert table(frame).features[:, :2].tolist() == expected
+    counted = of.TablePreprocessing.fit(lines[:3], label="line")
+    assert counted.classes == ("7", "61")
+    with pytest.raises(of.InputError, match="holds numbers, but texts in the training rows"):
+        table(lines.assign(line=7))
+
+
+def test_the_index_of_a_frame_is_no_column(tmp_path):
+    frame = pd.DataFrame({"x": np.arange(4.0), "y": [1.0, 3.0, 2.0, 5.0]}, index=[10, 20, 30, 41])
+    table = of.TablePreprocessing.fit(frame)
+    frame.to_csv(tmp_path / "indexed.csv")
+    for indexed in (tmp_path / "indexed.csv", pd.read_csv(tmp_path / "indexed.csv")):
+        for act in (of.TablePreprocessing.fit, table):
+            with pytest.raises(of.InputError, match=r"a column has no name.*index=False.*--columns"):
+                act(indexed)
+        assert of.TablePreprocessing.fit(indexed, columns=["x", "y"])(indexed).features.equal(table(frame).features)
+    for name in (None, "customer"):
+        frame.rename_axis(name).to_parquet(tmp_path / "indexed.parquet")
+        assert of.TablePreprocessing.fit(tmp_path / "indexed.parquet").names == ("x", "y", "constant")
+
+
+def test_decimals_are_numbers():
+    cells = cells_of("price", np.array([Decimal("1.25"), None, Decimal("NaN"), 2], dtype=object))
+    assert cells.kind == "number"
+    np.testing.assert_array_equal(cells.values, [1.25, np.nan, np.nan, 2.0])
+
+
+def test_numbers_at_the_end_of_float64_are_standardised():
+    largest = np.finfo(float).max
+    frame = pd.DataFrame({"a": [largest, -largest, largest, -largest]})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        table = of.TablePreprocessing.fit(frame)
+        assert table.columns[0].median == 0
+        assert table(frame).features[:, 0].tolist() == pytest.approx([1, -1, 1, -1])
+        same = of.TablePreprocessing.fit(pd.DataFrame({"a": [largest, largest]}))
+        assert same.columns[0].median == largest
+        shifted = of.TablePreprocessing.fit(pd.DataFrame({"a": [-largest, -largest / 2]}))
+        assert shifted(pd.DataFrame({"a": [largest]})).features[0, 0].item() == pytest.approx(7)
+
+
+def test_numbers_with_a_text_among_them_are_told():
+    numbers = [str(i / 10) for i in range(20)]
+    with pytest.warns(of.OutfieldWarning, match="'age' is taken as texts with 21 levels.*such as 'unknown'"):
+        of.TablePreprocessing.fit({"age": [*numbers, "unknown"]})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for quiet in ([*numbers[1:], "unknown"], [*numbers, "2.0"], numbers[:11] + list("abcdefghijk")):
+            of.TablePreprocessing.fit({"age": quiet})
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (lambda: pd.DataFrame(np.eye(3)), r"texts as names; these are \[0, 1, 2\].*frame.columns = "),
+        (lambda: pd.DataFrame(index=[0, 1]), "the table has no columns"),
+        (lambda: {"a": np.array([b"x", b"y"], dtype=object)}, "holds bytes.*UTF-8"),
+        (lambda: {"a": [date(2024, 1, 1)]}, "holds date.*leave it out"),
+    ],
+)
+def test_tables_that_cannot_be_say_what_would_be_right(made, words):
+    with pytest.raises(of.InputError, match=words):
+        of.FeatureSet.from_frame(made())
+
+
+def test_a_label_is_one_name():
+    with pytest.raises(of.InputError, match=r"label is \['target'\]; it must be the name of a column"):
+        of.FeatureSet.from_frame(people(), label=["target"])
+
+
+def test_a_file_without_commas_says_so(tmp_path):
+    for mark, decimal in ((";", ","), ("\t", "."), ("|", ".")):
+        people().to_csv(tmp_path / "other.csv", index=False, sep=mark, decimal=decimal)
+        with pytest.raises(of.InputError, match=r"begins with 'age.*parted by commas"):
+            of.FeatureSet.from_frame(tmp_path / "other.csv")
+    (tmp_path / "one.csv").write_text("a\n1\n2\n")
+    assert of.TablePreprocessing.fit(tmp_path / "one.csv").names == ("a", "constant")
+    pd.DataFrame({"a;b": [1, 2], "c": [3, 4]}).to_csv(tmp_path / "two.csv", index=False)
+    assert of.TablePreprocessing.fit(tmp_path / "two.csv").names == ("a;b", "c", "constant")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -51,12 +53,17 @@ def columns_of(frame: Any) -> dict[str, Any]:
             f"the table is a {type(frame).__name__}; pass a DataFrame, or columns by name such as {{'age': [31, 45]}}"
         )
     listed = [*names]
-    if not listed or not all(isinstance(name, str) for name in listed):
-        raise InputError(f"the columns of a table have texts as names; these are {listed[:SHOWN]!r:.200}")
-    twice = sorted({name for name in listed if listed.count(name) > 1})
+    if not listed:
+        raise InputError("the table has no columns; at least one is needed")
+    if not all(isinstance(name, str) for name in listed):
+        raise InputError(
+            f"the columns of a table have texts as names; these are {listed[:SHOWN]!r:.200}: give them names, such as "
+            "frame.columns = [f'x{i}' for i in range(frame.shape[1])]"
+        )
+    twice = [name for name, count in Counter(listed).items() if count > 1]
     if twice:
         raise InputError(f"the table has several columns called {twice[0]!r}; each name may stand once")
-    found = {name: frame[name] for name in listed}
+    found = {name: levels_as_texts(frame[name]) for name in listed}
     single = [name for name, column in found.items() if not hasattr(column, "__len__")]
     if single:
         raise InputError(
@@ -66,6 +73,18 @@ def columns_of(frame: Any) -> dict[str, Any]:
     if len(set(lengths.values())) > 1 or 0 in lengths.values():
         raise InputError(f"the columns of a table are equally long and have rows; these have {lengths!r:.200}")
     return found
+
+
+def levels_as_texts(column: Any) -> Any:
+    """A column that its owner declared to be a category, of pandas or pyarrow, as texts; any other column as it is.
+
+    Its levels may be numbers, such as those of bus lines, of which mean and standard deviation tell nothing.
+    """
+    kind = column.dtype if hasattr(column, "dtype") else getattr(column, "type", None)
+    if str(kind).partition("<")[0] not in ("category", "dictionary"):
+        return column
+    values = column.to_pylist() if hasattr(column, "to_pylist") else [*column]
+    return np.array([None if _is_missing(value) else str(value) for value in values], dtype=object)
 
 
 def rows_of(columns: Mapping[str, Any], index: np.ndarray) -> dict[str, np.ndarray]:
@@ -103,17 +122,22 @@ def _of_objects(name: str, array: np.ndarray) -> Cells:
             raise InputError(f"column {name!r} holds a number that is too large; the largest is 1.8e308") from error
         return _finite(name, Cells(TRUTH if truths and present else NUMBER, numbers))
     kinds = sorted({type(value).__name__ for value in present})
+    advice = (
+        "decode them, or write the file in UTF-8"
+        if kinds == ["bytes"]
+        else "turn it into one of these, or leave it out"
+    )
     raise InputError(
-        f"column {name!r} holds {' and '.join(kinds[:SHOWN])}; a column holds numbers, truths or texts alone"
+        f"column {name!r} holds {' and '.join(kinds[:SHOWN])}; a column holds numbers, truths or texts alone: {advice}"
     )
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    return isinstance(value, int | float | np.integer | np.floating | Decimal) and not isinstance(value, bool)
 
 
 def _is_missing(value: Any) -> bool:
-    return value is None or type(value).__name__ in MISSING or (isinstance(value, float) and value != value)
+    return value is None or type(value).__name__ in MISSING or (isinstance(value, float | Decimal) and value != value)
 
 
 def _finite(name: str, cells: Cells) -> Cells:

@@ -36,9 +36,9 @@ def checked_names(given: Any, rows: int) -> tuple[str, ...] | None:
         return None
     found = given.tolist() if isinstance(given, np.ndarray) else given
     names = tuple(found) if isinstance(found, Iterable) and not isinstance(found, str | bytes | Mapping) else ()
-    wrong = next((name for name in names if not isinstance(name, str) or len(name) > LONGEST), None)
-    if not names or wrong is not None:
-        shown = given if wrong is None else wrong
+    wrong = [name for name in names if not isinstance(name, str) or len(name) > LONGEST]
+    if not names or wrong:
+        shown = wrong[0] if wrong else given
         raise InputError(
             f"names is {shown!r:.100}; it must be a text of at most {LONGEST:,} letters for each row, or None"
         )

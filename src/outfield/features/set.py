@@ -217,7 +217,8 @@ class FeatureSet(FeatureSource):
         parts = [f"{len(self):,} samples"]
         for name, tensor in self._tensors.items():
             if FIELDS[name].counts is not None:
-                parts.append(f"{name} of {len(tensor.unique())} classes")
+                classes = len(tensor.unique())
+                parts.append(f"{name} of {classes} class{'es' * (classes != 1)}")
             else:
                 parts.append(f"features {tensor.shape[1]}-d" if name == "features" else name)
         return f"FeatureSet({', '.join(parts)})"

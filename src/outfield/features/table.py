@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ ENDINGS = (".safetensors",)
 REFUSE, MEDIAN = "refuse", "median"
 LENGTH = 3.0
 """The constant entry of a row, as a multiple of the root of its width, which is the usual length of a standardised row."""
+NAMELESS = r"\s*|Unnamed: \d+"
+"""Names of columns that have none: in a CSV, and as pandas reads it."""
 LARGEST = 1e30
 """Entries are cut off here, so that the widest outlier is a float32."""
 
@@ -81,6 +84,7 @@ class TablePreprocessing:
             InputError: A column that is not there, cannot be used, or has missing cells.
         """
         require(isinstance(standardise, bool), "standardise", standardise, "True or False")
+        require(isinstance(label, str | None), "label", label, "the name of a column, or None where there is none")
         require_choice("missing", missing, cls.POLICIES)
         found = _read(frame, {})
         taken = _named(found, columns, label)
@@ -126,6 +130,7 @@ class TablePreprocessing:
             raise InputError(f"the table lacks {_listed(lacking)}; it has {_listed([*found])}{hint}")
         unknown = [name for name in found if name not in (*wanted, self.label)]
         if unknown and not self.others:
+            _refuse_nameless(unknown)
             raise InputError(
                 f"the table has {_listed(unknown)}, which the training rows did not have; drop them, or name the columns to "
                 "take when it is fitted: columns=[…], --columns on the command line"
@@ -212,12 +217,25 @@ def _named(found: Mapping[str, Any], columns: Sequence[str] | None, label: str |
     if columns is not None and (isinstance(columns, str) or not isinstance(columns, Iterable)):
         raise InputError(f"columns is {columns!r:.200}; it must be a list of names, or None for all")
     taken = [name for name in found if name != label] if columns is None else [*columns]
+    if columns is None:
+        _refuse_nameless(taken)
     lacking = [name for name in (*taken, *([] if label is None else [label])) if name not in found]
     if lacking:
         raise InputError(f"the table has no {_listed(lacking)}; it has {_listed([*found])}")
     if not taken or len(set(taken)) < len(taken) or label in taken:
         raise InputError(f"columns is {taken!r:.200}; name at least one, each once, and not the label")
     return taken
+
+
+def _refuse_nameless(names: Sequence[str]) -> None:
+    """Refuse the numbers of rows, which pandas writes as a column without a name."""
+    for name in names:
+        if re.fullmatch(NAMELESS, name):
+            raise InputError(
+                f"a column has no name{f', so that it is called {name!r}' if name else ''}: is it the index of a frame? Leave it "
+                "out (frame.to_csv(path, index=False)), name it, or name the columns to take: columns=[…], --columns on the "
+                "command line"
+            )
 
 
 def _refuse_missing(cells: Mapping[str, Cells], missing: str) -> None:

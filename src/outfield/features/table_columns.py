@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
 
 from outfield.config import require_number
-from outfield.errors import InputError
+from outfield.errors import InputError, OutfieldWarning
 from outfield.features.cells import NUMBER, TEXT, TRUTH, Cells
 
 MOST_LEVELS = 200
 """A column with more texts than these names its rows rather than telling of them."""
+MANY_LEVELS = 20
+"""With more levels than these, of which most are numbers, a column is likely one of numbers with some other mark in it."""
 
 
 @dataclass(frozen=True)
@@ -82,8 +86,11 @@ class Column:
                     found[row, place[text]] = 1.0
             return found
         filled = np.where(cells.missing, self.median, cells.values)
-        rows: np.ndarray = ((filled - self.mean) / self.scale)[:, None]
-        return rows
+        with np.errstate(over="ignore", divide="ignore"):
+            rows = (filled - self.mean) / self.scale
+            wide = np.isinf(filled - self.mean)  # beyond the largest float64, of which halves are not
+            rows[wide] = (filled[wide] / 2 - self.mean / 2) / (self.scale / 2)
+        return rows[:, None]
 
 
 def learned(name: str, cells: Cells, standardise: bool) -> Column:
@@ -97,19 +104,41 @@ def learned(name: str, cells: Cells, standardise: bool) -> Column:
         raise InputError(f"column {name!r} has no cell that is there; leave it out")
     if cells.kind == TEXT:
         levels = tuple(sorted(set(present.tolist())))
+        _tell_numbers(name, levels)
         if len(levels) > MOST_LEVELS:
             raise InputError(
                 f"column {name!r} holds {len(levels):,} different texts; at most {MOST_LEVELS} levels are taken: leave it out, "
                 "or group them"
             )
         return Column(name, TEXT, levels, 0.0, 1.0, 0.0)
-    median = float(np.median(present))
+    # Halves, since the sum or difference of two numbers may be beyond the largest float64.
+    median = float(np.median(present / 2)) * 2
     if cells.kind == TRUTH or not standardise:
         return Column(name, cells.kind, (), 0.0, 1.0, median)
     filled = np.where(cells.missing, median, cells.values)
     largest = float(np.abs(filled).max()) or 1.0
     mean = float((filled / largest).mean()) * largest
-    spread = float(((filled - mean) / largest).std()) * largest
+    spread = float(((filled / 2 - mean / 2) / largest).std()) * 2 * largest
     # The rounding of a constant column's mean is no spread.
     scale = spread if spread > 1e-12 * largest else 1.0
     return Column(name, NUMBER, (), mean, scale, median)
+
+
+def _tell_numbers(name: str, levels: Sequence[str]) -> None:
+    """Warn of a column of numbers that a text in it, such as "unknown", made one of texts."""
+    others = [level for level in levels if not _is_number(level)]
+    if len(levels) > MANY_LEVELS and 0 < len(others) < len(levels) / 2:
+        warnings.warn(
+            f"column {name!r} is taken as texts with {len(levels)} levels, most of which are numbers; for a column of numbers, "
+            f"empty the cells that are not, such as {others[0]!r:.60}",
+            OutfieldWarning,
+            stacklevel=4,
+        )
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from outfield.errors import InputError
-from outfield.features.cells import NUMBER, TEXT
+from outfield.features.cells import NUMBER, TEXT, levels_as_texts
 from outfield.features.columns import arrow, opened
 from outfield.files.opened import Stamp
 from outfield.files.paths import PathLike, as_path
@@ -39,24 +40,41 @@ def read_table(path: PathLike, kinds: Mapping[str, str] | None = None) -> dict[s
         raise InputError(f"{file}: tables are read from {' or '.join(ENDINGS)}, not {had}")
     stamp = Stamp.of(file)
     with opened(stamp) as content:
-        table = arrow().parquet.read_table(content) if file.suffix == ".parquet" else _read_csv(content, kinds or {})
+        table = (
+            arrow().parquet.read_table(content) if file.suffix == ".parquet" else _read_csv(file, content, kinds or {})
+        )
         if not table.num_rows:
             raise InputError(f"{file} has no rows; at least one is needed")
-        names = [name for name in table.column_names if not re.fullmatch(INDEX, name)]
+        names = _columns(table)
         if len(set(names)) < len(names):
             raise InputError(f"{file} has two columns of the same name; each name may stand once")
-        return {name: _array(table.column(name)) for name in names}
+        declared = {one["name"] for one in _said(table).get("columns", []) if one["pandas_type"] == "categorical"}
+        return {name: _array(table.column(name), name in declared) for name in names}
 
 
-def _read_csv(content: Any, kinds: Mapping[str, str]) -> Any:
+def _columns(table: Any) -> list[str]:
+    """The names of columns that are not the index of a frame."""
+    index = _said(table).get("index_columns", [])
+    return [name for name in table.column_names if name not in index and not re.fullmatch(INDEX, name)]
+
+
+def _said(table: Any) -> dict[str, Any]:
+    """What pandas wrote beside the columns of a Parquet file."""
+    return table.schema.pandas_metadata or {}
+
+
+def _read_csv(file: Path, content: Any, kinds: Mapping[str, str]) -> Any:
+    header = content.peek(1).partition(b"\n")[0].decode(errors="replace")
+    if "," not in header and re.search(r"[;\t|]", header):
+        raise InputError(f"{file} begins with {header.strip()!r:.100}; the cells of a table must be parted by commas")
     types = {TEXT: arrow().string(), NUMBER: arrow().float64()}
     known = {name: types[kind] for name, kind in kinds.items() if kind in types}
     convert = arrow().csv.ConvertOptions(column_types=known, strings_can_be_null=True)
     return arrow().csv.read_csv(content, convert_options=convert)
 
 
-def _array(column: Any) -> np.ndarray:
-    if arrow().types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    found: np.ndarray = column.to_numpy()
+def _array(column: Any, category: bool) -> np.ndarray:
+    """A column; of one that was a category its texts, although Parquet keeps numbers that are levels as numbers."""
+    plain = levels_as_texts(column.dictionary_encode() if category else column)
+    found: np.ndarray = plain if isinstance(plain, np.ndarray) else plain.to_numpy()
     return found
