@@ -245,6 +245,7 @@ def test_a_classifier_is_made_for_its_images():
     assert (classifier.mean, classifier.std) == pixels.statistics()
     assert classifier_for(pictures, "test_vit", size=160)[0].small_images is False
     assert classifier_for(pictures, "test_convnext")[0].small_images is True
+    assert classifier_for(pictures, "convnext_atto_ols")[0].small_images is False  # strides that no setting changes
     assert classifier_for(pictures, "test_efficientnet")[0].small_images is False  # has no such stem
 
 

@@ -35,7 +35,7 @@ class Classifier:
         architecture: a model's name in timm, or "torchvision:NAME".
         classes: how many.
         small_images: for images of about 32 × 32 pixels: the stem of a ResNet becomes a 3 × 3 convolution of stride 1 without
-            max-pooling; a vision transformer of timm takes patches of 4 × 4, a ConvNeXt of timm of 2 × 2.
+            max-pooling; a vision transformer of timm takes patches of 4 × 4, a ConvNeXt of timm every pixel.
         size: height and width of the input; images of another size are resized to it.
         mean: of each channel, in [0, 1], subtracted from the images.
         std: of each channel, by which they are then divided.
@@ -65,24 +65,34 @@ class Classifier:
         check_names(self.names)
         require(len(self.names) in (0, self.classes), "names", self.names, f"{self.classes} names or none")
 
-    def build(self, seed: int = 0) -> nn.Module:
+    def build(self, seed: int = 0, weights: Mapping[str, Tensor] | None = None) -> nn.Module:
         """A fresh network; its first weights come from ``seed``, and the global random state is not touched.
+
+        Args:
+            seed: of the first weights.
+            weights: that the network will be given later; its shape is then theirs, see :func:`patch_settings`.
 
         Raises:
             UnknownNameError: the library has no model of that name.
             InputError: ``small_images`` with a network that has no such stem, or a seed that is none.
         """
         with building(seed):
-            return create(self.architecture, self.classes, self.size if self.small_images else None)
+            return create(self.architecture, self.classes, self.size if self.small_images else None, weights)
 
 
-def create(architecture: str, classes: int | None = None, small: Sequence[int] | None = None) -> nn.Module:
+def create(
+    architecture: str,
+    classes: int | None = None,
+    small: Sequence[int] | None = None,
+    weights: Mapping[str, Tensor] | None = None,
+) -> nn.Module:
     """A fresh network of timm ("resnet34", "timm:resnet34") or torchvision ("torchvision:resnet18").
 
     Args:
         architecture: its name.
         classes: outputs of its last layer; the library's own number (usually ImageNet's 1000) if None.
         small: height and width of small images that it is made for, see :class:`Classifier`; None for the library's own.
+        weights: that it will be given, see :func:`patch_settings`.
 
     Raises:
         UnknownNameError: the library has no classifier of that name.
@@ -90,7 +100,7 @@ def create(architecture: str, classes: int | None = None, small: Sequence[int] |
     """
     owner, name = split_name(architecture)
     known: dict[str, Any] = {} if classes is None else {"num_classes": classes}
-    patches = {} if small is None else patch_settings(architecture, small)
+    patches = {} if small is None else patch_settings(architecture, small, weights)
     try:
         network: nn.Module
         if owner == "timm":
@@ -106,12 +116,18 @@ def create(architecture: str, classes: int | None = None, small: Sequence[int] |
     return network
 
 
-def patch_settings(architecture: str, small: Sequence[int]) -> dict[str, Any]:
+def patch_settings(
+    architecture: str, small: Sequence[int], weights: Mapping[str, Tensor] | None = None
+) -> dict[str, Any]:
     """What timm is told so that a network which cuts images into patches suits small ones; nothing for other networks.
+
+    A ConvNeXt has a patch for every pixel, so that 32 × 32 pixels are 4 × 4 places behind its last stage. Patches of 2 × 2, which
+    earlier versions took, leave a single place: timm halves the height and width once more where patches are 2 × 2.
 
     Args:
         architecture: its name.
         small: height and width of the images.
+        weights: of a network that was trained, which tell the size of a ConvNeXt's patches; None for a fresh network.
     """
     owner, name = split_name(architecture)
     if owner != "timm":
@@ -119,7 +135,12 @@ def patch_settings(architecture: str, small: Sequence[int]) -> dict[str, Any]:
     home = library("timm", extra="images").model_entrypoint(name).__module__
     if home == "timm.models.vision_transformer":
         return {"img_size": tuple(small), "patch_size": 4}
-    return {"patch_size": 2} if home == "timm.models.convnext" else {}
+    if home != "timm.models.convnext":
+        return {}
+    if weights is None:
+        return {} if name.endswith("_ols") else {"patch_size": 1}  # "ols": two convolutions of fixed stride, no patches
+    stem = weights.get("stem.0.weight")
+    return {"patch_size": stem.shape[-1] if stem is not None and stem.dim() == 4 else 1}
 
 
 def split_name(architecture: str) -> tuple[str, str]:
@@ -209,7 +230,7 @@ def load_classifier(path: atomic.PathLike) -> tuple[nn.Module, Classifier, dict[
         classifier: Classifier = from_plain(plain)
         if not any(weight.dim() and len(weight) == classifier.classes for weight in weights.values()):
             raise InputError(f"it says that there are {classifier.classes} classes, but no weight has so many rows")
-        network = classifier.build()
+        network = classifier.build(weights=weights)
     except InputError as error:
         raise FileFormatError(f"{path} holds a classifier that cannot be built here: {error}") from error
     load_weights(network, weights, str(path))

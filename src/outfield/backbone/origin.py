@@ -106,7 +106,7 @@ def _from_library(settings: Mapping[str, Any], state: Mapping[str, Tensor], sour
     size = tuple(size) if isinstance(size, list) else size
     check_size(size)
     with building():
-        network = create(str(architecture), classes, size if settings.get("small_images") else None)
+        network = create(str(architecture), classes, size if settings.get("small_images") else None, state)
     load_weights(network, state, source)
     return network
 
