@@ -122,40 +122,81 @@ def test_results_are_those_of_one_machine_though_a_worker_is_killed(here, alone,
     check_complete(out, alone)
 
 
-def test_a_killed_driver_is_gone_on_with(here, alone, tmp_path):
-    """Begun by a worker whose driver dies, gone on with by one process."""
-    out, before = tmp_path / "out", {one.pid for one in scoring_processes()}
-    address = ray.get_runtime_context().gcs_address
-    driver = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "outfield",
-            *LINE,
-            "--out",
-            str(out),
-            "--engine",
-            "ray",
-            "--workers",
-            "1",
-            "--address",
-            address,
-        ],
-        stderr=subprocess.DEVNULL,
+def test_results_are_those_of_one_machine_where_nothing_dies(here, tmp_path):
+    score("my.guard", "photos", str(tmp_path / "local"), part_rows=8, device="cpu")
+    line = ["score", "my.guard", "photos", "--part-rows", 8, "--device", "cpu", "--engine", "ray", "--workers", 2]
+    done = outfield(*line, "--out", tmp_path / "ray")
+    assert done.returncode == 0, done.stderr
+    assert "41 rows, " in done.said
+    assert "in 6 parts, 6 of them made now" in done.said
+    assert "1 of 41 rows could not be read" in done.said
+    local, on_ray = (
+        {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in ("local", "ray")
     )
+    assert len(local) == 8
+    assert on_ray == local
+
+
+def names_of(process):
+    """What a process is called, unless it has ended."""
+    with contextlib.suppress(psutil.Error):
+        if process.status() != psutil.STATUS_ZOMBIE:
+            return [process.cmdline()[0].strip()]
+    return []
+
+
+def killed_driver(out, *more, workers, **settings):
+    """What a driver had started that was killed after three parts, once its workers are gone."""
+    before = {one.pid for one in scoring_processes()}
+    line = [*LINE, "--out", out, "--engine", "ray", "--workers", workers, *more]
+    arguments = [sys.executable, "-m", "outfield", *map(str, line)]
+    driver = subprocess.Popen(arguments, stderr=subprocess.DEVNULL, **settings)
     wait_for(lambda: driver.poll() is not None or (out.exists() and written(out) >= 3))
     scoring = [one for one in scoring_processes() if one.pid not in before]
+    started = psutil.Process(driver.pid).children(recursive=True)
     driver.send_signal(signal.SIGKILL)
     driver.wait()
-    assert len(scoring) == 1
-    assert psutil.wait_procs(scoring, timeout=30)[1] == []  # nobody goes on without it
+    assert len(scoring) == workers
+    wait_for(lambda: not any(map(names_of, scoring)), 30)  # nobody goes on without it
+    assert 3 <= written(out) < PARTS
+    assert not (out / "_summary.json").exists()
+    return started
+
+
+def check_gone_on_with(out, alone, *more):
     parts = written(out)
-    assert 3 <= parts < PARTS
-    done = outfield(*LINE, "--out", out)
+    done = outfield(*LINE, "--out", out, *more)
     assert done.returncode == 0, done.stderr
     assert f"{parts} of {PARTS} parts are there already" in done.said
     assert f"{PARTS - parts} of them made now" in done.said
     check_complete(out, alone)
+
+
+def test_a_killed_driver_is_gone_on_with(here, alone, tmp_path):
+    """Begun by a worker whose driver dies, gone on with by one process, and by workers of another driver."""
+    out = tmp_path / "out"
+    killed_driver(out, "--address", ray.get_runtime_context().gcs_address, workers=1)
+    shutil.copytree(out, tmp_path / "copy")
+    check_gone_on_with(tmp_path / "copy", alone)
+    kept = {path.name: path.stat().st_mtime_ns for path in out.glob("part-*")}
+    check_gone_on_with(out, alone, "--engine", "ray", "--workers", 2)
+    assert all((out / name).stat().st_mtime_ns == stamp for name, stamp in kept.items())
+
+
+def test_a_cluster_ends_with_the_driver_that_started_it(here, alone, tmp_path):
+    """A driver is killed whose cluster is its own: nothing of that works on, or holds the folder, which can be gone on with."""
+    out = tmp_path / "out"
+    with tempfile.TemporaryDirectory(prefix="r", dir="/tmp", ignore_cleanup_errors=True) as temporary:
+        started = killed_driver(out, workers=1, env={**os.environ, "RAY_TMPDIR": temporary})
+        assert len(started) >= 5
+        try:  # Ray's agents wait a minute for a cluster that is gone
+            agents = {"ray::DashboardAgent", "ray::RuntimeEnvAgent"}
+            wait_for(lambda: {name for one in started for name in names_of(one)} <= agents, 30)
+        finally:
+            for one in started:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    one.kill()
+    check_gone_on_with(out, alone)
 
 
 class TriesHere:
