@@ -245,8 +245,20 @@ def test_a_classifier_is_made_for_its_images():
     assert (classifier.mean, classifier.std) == pixels.statistics()
     assert classifier_for(pictures, "test_vit", size=160)[0].small_images is False
     assert classifier_for(pictures, "test_convnext")[0].small_images is True
-    assert classifier_for(pictures, "convnext_atto_ols")[0].small_images is False  # strides that no setting changes
-    assert classifier_for(pictures, "test_efficientnet")[0].small_images is False  # has no such stem
+
+
+@pytest.mark.parametrize("architecture", ["convnext_atto_ols", "test_efficientnet"])
+def test_a_network_without_a_form_for_small_images_is_told_of(architecture, recwarn):
+    said = f"{architecture} divides height and width by 32, so that of 63 × 63 pixels one place"
+    with pytest.warns(OutfieldWarning, match=said):
+        classifier = classifier_for(make_pictures(24, size=20), architecture, size=63)[0]
+    assert classifier.small_images is False
+    for size, small in ((64, None), (20, False)):
+        assert classifier_for(make_pictures(24, size=20), architecture, size, small)[0].small_images is False
+    assert (
+        classifier_for(make_pictures(24, size=20), "torchvision:squeezenet1_1")[0].small_images is False
+    )  # tells nothing
+    assert not recwarn.list
 
 
 class Recording:

@@ -7,6 +7,7 @@ with the draws it would have made.
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -31,7 +32,7 @@ from outfield.classifier.pixels import Pixels, check_source
 from outfield.classifier.recipe import Recipe
 from outfield.config import require, require_number, to_plain
 from outfield.devices import resolve_device
-from outfield.errors import DivergenceError, FileFormatError, InputError
+from outfield.errors import DivergenceError, FileFormatError, InputError, OutfieldWarning
 from outfield.files import atomic, storage
 from outfield.files.paths import as_path, check_output
 from outfield.images.source import ImageSource
@@ -212,6 +213,9 @@ def classifier_for(
 
     Raises:
         InputError: the images have no labels, or differ in size and ``size`` is None.
+
+    Warns:
+        OutfieldWarning: the network has no form for small images, and divides their height and width until one place is left.
     """
     check_source(images)
     split_name(architecture)
@@ -233,13 +237,30 @@ def classifier_for(
         names=(images.classes or ()) if outputs is None else (),
         projects=outputs is not None,
     )
-    if (
-        small_images is None
-        and min(shape) < 64
-        and (patch_settings(architecture, SMALL) or has_small_stem(made.build()))
-    ):
-        made = replace(made, small_images=True)
+    if small_images is None and min(shape) < 64:
+        made = _for_small_images(made)
     return made, pixels
+
+
+def _for_small_images(classifier: Classifier) -> Classifier:
+    """The form for small images where the network has one; where not, a warning if next to nothing is left of them."""
+    if patch_settings(classifier.architecture, SMALL):
+        return replace(classifier, small_images=True)
+    network = classifier.build()
+    if has_small_stem(network):
+        return replace(classifier, small_images=True)
+    stages = getattr(network, "feature_info", None)  # of timm's networks
+    reduction = stages[-1].get("reduction", 1) if isinstance(stages, list) and stages else 1
+    if min(classifier.size) < 2 * reduction:
+        height, width = classifier.size
+        warnings.warn(
+            f"{classifier.architecture} divides height and width by {reduction}, so that of {height} × {width} pixels one place "
+            f"is left behind its last stage, and it will classify badly; give it larger images (--size {4 * reduction}), or take "
+            "a ResNet, or a vision transformer or ConvNeXt of timm, which have a form for small images",
+            OutfieldWarning,
+            stacklevel=3,
+        )
+    return classifier
 
 
 def _identity(train: Pixels, test: Pixels | None, classifier: Classifier, recipe: Recipe, seed: int) -> dict[str, Any]:
