@@ -138,7 +138,7 @@ class TestStatistics:
 
     def test_what_cannot_be_is_refused(self, name):
         ours = of.DETECTORS[name]()
-        with pytest.raises(of.MissingFieldError, match="statistics needs labels"):
+        with pytest.raises(of.MissingFieldError, match=r"statistics needs labels.*of.clustered\(rows, 10\)"):
             ours.statistics([of.FeatureSet(uneven().features)])
         with pytest.raises(of.InputError, match=r"statistics takes an outfield.FeatureSet"):
             ours.statistics([uneven().features])

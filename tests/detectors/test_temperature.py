@@ -62,6 +62,7 @@ def test_it_is_kept_in_bounds():
     assert of.TempScale().fit(all_wrong).temperature_ == pytest.approx(unit(all_wrong) * 50)
 
 
+@pytest.mark.filterwarnings("ignore:TempScale.fit. logits has one column")
 @pytest.mark.parametrize("logits", [np.full((4, 3), 7.0), np.arange(4.0)[:, None], 1e-305 * np.eye(4)])
 def test_logits_that_do_not_differ_keep_temperature_one(logits):
     data = of.FeatureSet(np.ones((4, 1)), logits=logits, labels=[0, 0, 0, 0])

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pyarrow
 import pytest
+from pyarrow import parquet
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 import outfield as of
@@ -371,3 +372,19 @@ def test_a_file_without_commas_says_so(tmp_path):
     assert of.TablePreprocessing.fit(tmp_path / "one.csv").names == ("a", "constant")
     pd.DataFrame({"a;b": [1, 2], "c": [3, 4]}).to_csv(tmp_path / "two.csv", index=False)
     assert of.TablePreprocessing.fit(tmp_path / "two.csv").names == ("a;b", "c", "constant")
+
+
+def test_a_damaged_parquet_file_is_found(tmp_path):
+    path = tmp_path / "people.parquet"
+    parquet.write_table(
+        pyarrow.table({"income": np.full(50, 1.5)}),
+        path,
+        compression="none",
+        use_dictionary=False,
+        write_page_checksum=True,
+    )
+    assert of.TablePreprocessing.fit(path).columns[0].mean == 1.5
+    one = np.float64(1.5).tobytes()
+    path.write_bytes(path.read_bytes().replace(3 * one, one + np.float64(2.5).tobytes() + one, 1))
+    with pytest.raises(of.FileFormatError, match="cannot be read as parquet"):
+        of.TablePreprocessing.fit(path)

@@ -9,6 +9,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+import scipy.sparse
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -305,3 +306,21 @@ def test_odd_tensors_are_called_by_their_names():
     ):
         with pytest.raises(of.InputError, match=said):
             checks.as_tensor("features", tensor)
+
+
+def test_what_numbers_would_be_right():
+    with pytest.raises(of.InputError, match=r"features is a sparse csr_matrix; pass features.toarray\(\)"):
+        of.FeatureSet(scipy.sparse.csr_matrix(np.eye(3)))
+    for texts in (["cat", "dog"], np.array(["cat", "dog"], dtype=object)):
+        with pytest.raises(
+            of.InputError, match=r"labels must be .* texts; np.unique\(labels, return_inverse=True\)\[1\]"
+        ):
+            of.FeatureSet(np.eye(2), labels=texts)
+    with pytest.raises(of.InputError, match=r"features must be an array of numbers; got list that holds texts$"):
+        of.FeatureSet(["a text", "another"])
+    with pytest.raises(of.InputError, match=r"holds Python objects$"):
+        of.FeatureSet(np.eye(2), labels=[None, "dog"])
+    with pytest.raises(of.InputError, match=r"logits must have two dimensions .*the logits 0 and s"):
+        of.FeatureSet(np.eye(2), logits=[1.0, 2.0])
+    with pytest.raises(of.InputError, match=r"features must have two dimensions \(N, D\); got shape \(2,\)$"):
+        of.FeatureSet([1.0, 2.0])

@@ -144,13 +144,30 @@ def test_features_alone_will_do(tmp_path):
     assert plain(rows.numpy()).to_list() == plain(of.FeatureSet(rows)).to_list() == plain(rows).to_list()
     with pytest.raises(of.InputError, match="looks at features, not at a DataFrame"):
         plain(people(5, 0))
-    named = of.RowGuard.build(train, names=["a", "b", "c", "d"])
+    named = of.RowGuard.build(train, names=["a", "b", "c"])
     verdict = named(new)[0]
     assert verdict.class_index == int(new.logits[0].argmax())
-    assert verdict.class_name == "abcd"[verdict.class_index]
+    assert verdict.class_name == "abc"[verdict.class_index]
     assert set(named.widths) == {"logits", "features"}
     named.save(tmp_path / "named.guard")
-    assert of.RowGuard.load(tmp_path / "named.guard").names == ("a", "b", "c", "d")
+    assert of.RowGuard.load(tmp_path / "named.guard").names == ("a", "b", "c")
+    other = of.FeatureSet(new.features, logits=np.eye(5)[:, :4].repeat(10, 0))
+    of_features = of.RowGuard.build(train, names=["a", "b", "c"], detector="KNN")
+    with pytest.raises(of.InputError, match="names of 3 classes, but the logits have 4"):
+        of_features(other)
+
+
+def test_names_of_classes_are_those_of_the_logits():
+    train = make_set(n=300)
+    for wrong, words in (
+        (["a"], "names of 1 classes, but the logits have 3"),
+        ("abc", "names is 'abc'; it must be a text for each class"),
+        ([1, 2, 3], "names is .1, 2, 3.; it must be a text for each class"),
+    ):
+        with pytest.raises(of.InputError, match=words):
+            of.RowGuard.build(train, names=wrong)
+    with pytest.raises(of.InputError, match="the rows have no logits"):
+        of.RowGuard.build(train.features, names=["a", "b", "c"])
 
 
 def test_rows_without_labels_are_clustered():
@@ -221,3 +238,12 @@ def test_the_command_line_builds_checks_and_shows(tmp_path):
 
 def test_devices_are_where_they_are_asked_for(guard):
     assert guard.detector.device == torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def test_one_column_of_features_is_told():
+    one = np.random.default_rng(0).normal(size=(300, 1))
+    with pytest.warns(of.OutfieldWarning, match="features has one column.*the sign alone"):
+        of.RowGuard.build(one, detector=of.KNN(k=5))
+    of.RowGuard.build(of.FeatureSet(one, logits=np.hstack([one, -one])), detector="MSP")
+    as_table = of.RowGuard.build({"x": one[:, 0]}, detector="SSD")
+    assert as_table({"x": [0.1, 50.0]}).is_ood.tolist() == [False, True]

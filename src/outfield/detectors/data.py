@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 from typing import Any
 
-from outfield.errors import InputError, MissingFieldError
-from outfield.features.fields import FIELDS
+from outfield.errors import InputError, MissingFieldError, OutfieldWarning
+from outfield.features.fields import FIELDS, TWO_CLASSES
 from outfield.features.head import HEAD, has_head
 from outfield.features.set import FeatureSet, FeatureSource
 
 
 def accept(detector: str, data: Any, needs: tuple[str, ...], what: str) -> None:
-    """Refuse data that the method ``what`` of a detector cannot use.
+    """Refuse data that the method ``what`` of a detector cannot use, and warn of logits of a single class.
 
     Raises:
         InputError: it is no source of features.
@@ -31,6 +32,10 @@ def accept(detector: str, data: Any, needs: tuple[str, ...], what: str) -> None:
             f"give it where the features come from: FeatureSet(features, {missing[0]}=...) or "
             f"open_features(path, {missing[0]}='{missing[0]}.npy'){_from_images(missing[0])}"
         )
+    for name in ("logits", "odin_logits"):
+        if name in needs and data.shapes[name][1] == 1:
+            told = f"{detector}.{what}: {name} has one column, and a single class tells nothing of a row{TWO_CLASSES}"
+            warnings.warn(told, OutfieldWarning, stacklevel=4)
 
 
 def lacking(data: FeatureSource, needs: Iterable[str]) -> list[str]:
@@ -50,4 +55,6 @@ def _from_images(name: str) -> str:
     if name == "head_weight":
         return "; or give logits, from which the classifier's last layer is recovered"
     field = FIELDS.get(name)
+    if name == "labels":
+        return "; from images, outfield extract --labels; without classes, of.clustered(rows, 10), or the detector Auto"
     return "" if field is None or field.option is None else f"; from images, outfield extract {field.option}"

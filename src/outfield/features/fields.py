@@ -16,6 +16,11 @@ from outfield.errors import InputError
 from outfield.files import checks
 
 Shapes = Mapping[str, tuple[int, ...]]
+TWO_CLASSES = (
+    "; a classifier of two classes that gives one number s for each row has the logits 0 and s: "
+    "np.stack([np.zeros_like(s), s], axis=1)"
+)
+"""What is said of logits that are one number for each row."""
 MOST_STAGES = 8
 """How many blocks of a network a set can hold."""
 
@@ -58,9 +63,10 @@ class Field:
         Raises:
             InputError: The shape is not that of the field.
         """
+        advice = TWO_CLASSES if self.axes == ("N", "K") else ""
         if len(shape) != len(self.axes):
             rank = {1: "one dimension", 2: "two dimensions"}.get(len(self.axes), f"{len(self.axes)} dimensions")
-            raise InputError(f"{self.name} must have {rank} ({', '.join(self.axes)}); got shape {shape}")
+            raise InputError(f"{self.name} must have {rank} ({', '.join(self.axes)}); got shape {shape}{advice}")
         if 0 in shape and self.counts is None:
             raise InputError(f"{self.name} is empty: shape {shape}; at least one row and one column are needed")
 

@@ -40,9 +40,7 @@ def read_table(path: PathLike, kinds: Mapping[str, str] | None = None) -> dict[s
         raise InputError(f"{file}: tables are read from {' or '.join(ENDINGS)}, not {had}")
     stamp = Stamp.of(file)
     with opened(stamp) as content:
-        table = (
-            arrow().parquet.read_table(content) if file.suffix == ".parquet" else _read_csv(file, content, kinds or {})
-        )
+        table = _read_parquet(content) if file.suffix == ".parquet" else _read_csv(file, content, kinds or {})
         if not table.num_rows:
             raise InputError(f"{file} has no rows; at least one is needed")
         names = _columns(table)
@@ -61,6 +59,12 @@ def _columns(table: Any) -> list[str]:
 def _said(table: Any) -> dict[str, Any]:
     """What pandas wrote beside the columns of a Parquet file."""
     return table.schema.pandas_metadata or {}
+
+
+def _read_parquet(content: Any) -> Any:
+    # Nothing is read ahead: a thread of pyarrow that still holds the file when the program ends would abort it.
+    with arrow().parquet.ParquetFile(content, pre_buffer=False, page_checksum_verification=True) as parquet:
+        return parquet.read()
 
 
 def _read_csv(file: Path, content: Any, kinds: Mapping[str, str]) -> Any:

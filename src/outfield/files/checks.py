@@ -82,8 +82,7 @@ def _numbers(name: str, value: Any) -> Tensor:
     except Exception as error:  # objects of others may raise anything when they are asked for an array
         raise _no_array(name, value, error) from error
     if array.dtype.kind not in "fiubc":
-        what = "Python objects" if array.dtype.kind == "O" else str(array.dtype)
-        raise InputError(f"{name} must be an array of numbers; got {type(value).__name__} that holds {what}")
+        raise _no_numbers(name, value, array)
     _refuse_rounded(name, value, array)
     _refuse_repeated(name, array.shape, array.strides)
     size = array.dtype.itemsize
@@ -96,6 +95,15 @@ def _numbers(name: str, value: Any) -> Tensor:
         return torch.from_numpy(array)
     except (TypeError, ValueError) as error:  # long doubles, and what else torch has not
         raise _no_array(name, value, error) from error
+
+
+def _no_numbers(name: str, value: Any, array: np.ndarray) -> InputError:
+    if array.ndim == 0 and hasattr(value, "toarray"):  # of scipy, which numpy takes for one object
+        return InputError(f"{name} is a sparse {type(value).__name__}; pass {name}.toarray()")
+    texts = array.dtype.kind in "UT" or (array.dtype.kind == "O" and all(isinstance(one, str) for one in array.flat))
+    what = "texts" if texts else "Python objects" if array.dtype.kind == "O" else str(array.dtype)
+    advice = f"; np.unique({name}, return_inverse=True)[1] counts classes" if texts and name == "labels" else ""
+    return InputError(f"{name} must be an array of numbers; got {type(value).__name__} that holds {what}{advice}")
 
 
 class _Writable:

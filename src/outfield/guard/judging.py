@@ -9,9 +9,22 @@ from torch import Tensor
 from outfield.detectors.base import Detector
 from outfield.detectors.naming import names_of
 from outfield.detectors.summed import Summed
+from outfield.errors import InputError
 from outfield.features.set import FeatureSet
 from outfield.guard.verdict import Verdict
 from outfield.scores.threshold import Threshold
+
+
+def check_class_names(names: Sequence[str], features: FeatureSet) -> None:
+    """Refuse names of classes for logits of another number of classes.
+
+    Raises:
+        InputError: They differ.
+    """
+    if names and features.logits is not None and features.logits.shape[1] != len(names):
+        raise InputError(
+            f"there are names of {len(names)} classes, but the logits have {features.logits.shape[1]}; each class has one name"
+        )
 
 
 class Judge:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,13 +18,14 @@ from outfield.detectors.fused import Fused
 from outfield.detectors.members import fresh
 from outfield.detectors.registry import DETECTORS
 from outfield.detectors.summed import Summed
-from outfield.errors import FileFormatError, InputError, TooFewSamplesError
+from outfield.errors import FileFormatError, InputError, OutfieldWarning, TooFewSamplesError
 from outfield.features.cells import columns_of, rows_of
 from outfield.features.column_names import columns_by_field
 from outfield.features.set import FeatureSet, FeatureSource
 from outfield.features.table import TablePreprocessing
 from outfield.features.table_files import ENDINGS, read_table
 from outfield.guard.held_out import TO_CHOOSE, needed, split_off, stratified
+from outfield.guard.judging import check_class_names
 from outfield.guard.row_files import Content
 from outfield.scores.threshold import Threshold
 
@@ -50,11 +52,17 @@ def build(
         table, train, held, split = _of_table(rows, held_out, settings, least, seed)
     else:
         _refuse_settings(settings)
+        _tell_one_column(features, model)
         train, held, split = _of_features(features, held_out, least, seed)
     if len(held) < least:
         raise TooFewSamplesError(
             f"there are {len(held)} held-out rows; at least {least} are needed for a guard that keeps {keep:.4g} of ID rows"
         )
+    if names and train.logits is None:
+        raise InputError(
+            f"names is {names!r:.100}, the classes that logits count, but the rows have no logits; leave it out, or give logits"
+        )
+    check_class_names(names, train)
     train = _labelled(train)
     if most is not None and len(train) > most:
         log.info("the detector is fitted on %s of %s rows", f"{most:,}", f"{len(train):,}")
@@ -138,6 +146,17 @@ def _refuse_settings(settings: Mapping[str, Any]) -> None:
     given = [name for name in ("label", "columns") if settings[name] is not None]
     if given:
         raise InputError(f"{' and '.join(given)} are of tables, but the rows are features, which carry their labels")
+
+
+def _tell_one_column(rows: FeatureSet, model: Detector) -> None:
+    """Warn of rows that have no direction to speak of."""
+    if model.on in model.needs_to_score and rows.shapes.get(model.on, (0, 0))[1] == 1:
+        warnings.warn(
+            f"{model.on} has one column, of which detectors that look at the direction of a row see the sign alone; as a table, "
+            "{'x': column}, it is standardised and its size counts",
+            OutfieldWarning,
+            stacklevel=4,
+        )
 
 
 def _labelled(rows: FeatureSet) -> FeatureSet:

@@ -11,14 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from outfield.config import require_choice, require_number
+from outfield.config import require, require_choice, require_number
 from outfield.detectors.base import Detector
 from outfield.errors import InputError, OutfieldError
 from outfield.features.set import FeatureSet, FeatureSource
 from outfield.features.table import TablePreprocessing
 from outfield.files.paths import PathLike
 from outfield.guard import row_files
-from outfield.guard.judging import Judge
+from outfield.guard.judging import Judge, check_class_names
 from outfield.guard.verdict import Verdict, Verdicts
 from outfield.scores.threshold import Threshold, check_keep
 
@@ -104,10 +104,13 @@ class RowGuard:
         require_number("seed", seed, least=0, whole=True)
         if most is not None:
             require_number("most", most, least=1, whole=True)
+        given = () if isinstance(names, str) else tuple(names)
+        good = all(isinstance(name, str) for name in given) and not isinstance(names, str)
+        require(good, "names", names, "a text for each class")
         from outfield.guard import row_building  # who only checks rows needs nothing of it
 
         settings = {"label": label, "columns": columns, "missing": missing}
-        content = row_building.build(rows, held_out, settings, detector, keep, tuple(names), int(seed), most, device)
+        content = row_building.build(rows, held_out, settings, detector, keep, given, int(seed), most, device)
         return cls._of(content)
 
     @classmethod
@@ -153,6 +156,7 @@ class RowGuard:
         Raises:
             InputError: They are rows of another table or network, or lack a field.
         """
+        check_class_names(self.names, features)
         return Verdicts(self._judge(features, [None] * len(features) if files is None else files), "rows")
 
     def stream(
