@@ -7,6 +7,7 @@ import math
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -209,7 +210,7 @@ class TriesHere:
 
 def test_errors_of_workers_are_ours(here, tmp_path, monkeypatch):
     content = ray.put((here / "my.guard").read_bytes())
-    worker = ScoringActor(content, TriesHere(), str(tmp_path), 1, "fail", "cpu")
+    worker = ScoringActor(content, TriesHere(), str(tmp_path), 1, "fail", "mark", "cpu")
     told = worker({"part": [part.to_text() for part in listing("photos").parts(8)]})["error"]
     assert [bool(text) for text in told] == [False, False, False, True, False, False]
     with monkeypatch.context() as patch:
@@ -227,7 +228,7 @@ def test_a_part_that_kills_workers_is_given_up(here, tmp_path):
     part = listing("photos").parts(4)[2]
     ray.get([tries.begin.remote(2) for _ in range(4)])
     content = ray.put((here / "my.guard").read_bytes())
-    worker = ScoringActor(content, tries, str(tmp_path), 1, "skip", "cpu")
+    worker = ScoringActor(content, tries, str(tmp_path), 1, "skip", "mark", "cpu")
     assert worker({"part": [part.to_text()]}) == {"error": [""]}
     (told,) = worker({"part": [part.to_text()]})["error"]
     with pytest.raises(StorageError, match=r"workers died 5 times at the 4 rows from photos/across/0032.png on"):
@@ -238,8 +239,20 @@ def test_a_part_that_kills_workers_is_given_up(here, tmp_path):
 def test_there_is_no_cluster_at_an_address(here, tmp_path, monkeypatch):
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", lambda **_: (_ for _ in ()).throw(ConnectionError("nobody answers")))
-    with pytest.raises(StorageError, match=r"no Ray cluster at 127.0.0.1:9: nobody answers"):
-        score("my.guard", "photos", str(tmp_path / "out"), engine="ray", address="127.0.0.1:9")
+    with pytest.raises(StorageError, match=r"no Ray cluster at auto: nobody answers"):
+        score("my.guard", "photos", str(tmp_path / "out"), engine="ray", address="auto")
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        free = f"127.0.0.1:{listener.getsockname()[1]}"
+        for address in (free, f"ray://{free}"):  # Ray would ask for minutes
+            with pytest.raises(StorageError, match=rf"no Ray cluster at {address}: Connection refused"):
+                score("my.guard", "photos", str(tmp_path / "out"), engine="ray", address=address)
+        listener.listen()
+        with pytest.raises(StorageError, match=rf"no Ray cluster at {free}: nobody answers"):
+            score("my.guard", "photos", str(tmp_path / "out"), engine="ray", address=free)
+    for wrong in ("host:", ":6379", "host:port", "host:0", "host:65536"):
+        with pytest.raises(InputError, match=f"address is '{wrong}'; it must be .* such as host:6379"):
+            score("my.guard", "photos", str(tmp_path / "out"), engine="ray", address=wrong)
     with pytest.raises(StorageError, match="could be started here: nobody answers"):
         score("my.guard", "photos", str(tmp_path / "out"), engine="ray")
     with pytest.raises(InputError, match="address is ''"):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import json
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import fsspec
 import numpy as np
@@ -18,7 +21,8 @@ from tests.helpers.program import outfield
 
 import outfield as of
 from outfield.cluster import scoring
-from outfield.cluster.score import score
+from outfield.cluster.places import Place
+from outfield.cluster.score import Scored, score
 from outfield.errors import FileFormatError, InputError, StorageError
 
 
@@ -168,7 +172,14 @@ def test_rows_that_were_changed_are_found(here, tmp_path):
         with pytest.raises(FileFormatError, match=r"part-0000001.parquet has \d rows that are not the 5 of its part"):
             score("my.guard", "photos", str(out), part_rows=5)
     (out / "part-0000001.parquet").write_bytes(b"PAR1")
-    with pytest.raises(FileFormatError, match=r"cannot be read as Parquet.*; remove it"):
+    with pytest.raises(
+        FileFormatError, match=r"part-0000001.parquet cannot be read as Parquet.*; remove it and run again"
+    ):
+        score("my.guard", "photos", str(out), part_rows=5)
+    os.truncate(out / "part-0000003.parquet", 1000)
+    with pytest.raises(
+        FileFormatError, match=r"2 such files: remove part-0000001.parquet, part-0000003.parquet and run"
+    ):
         score("my.guard", "photos", str(out), part_rows=5)
     (out / "part-0000099.parquet").write_bytes(b"")
     with pytest.raises(InputError, match=r"part-0000099.parquet, which is none of its 5 parts"):
@@ -176,6 +187,166 @@ def test_rows_that_were_changed_are_found(here, tmp_path):
     (out / "_manifest.json").write_text("{}")
     with pytest.raises(FileFormatError, match="no manifest"):
         score("my.guard", "photos", str(out), part_rows=5)
+
+
+def test_two_that_begin_at_the_same_moment_do_not_mix(here, tmp_path, monkeypatch):
+    """Both find an empty folder; the guard of one of them is refused, whether the folder is of this machine or not."""
+    write_guard(here, "other.guard", "MSP")
+    for out in (str(tmp_path / "out"), "memory://moment/out"):
+        both, make = threading.Barrier(2), Place.make_folder
+        monkeypatch.setattr(Place, "make_folder", lambda self, both=both, make=make: (both.wait(60), make(self)))
+
+        def told(guard, out=out):
+            try:
+                return score(guard, "photos", out, part_rows=11, device="cpu")
+            except InputError as error:
+                return str(error)
+
+        with ThreadPoolExecutor(2) as pool:
+            said = [*pool.map(told, ("my.guard", "other.guard"))]
+        monkeypatch.setattr(Place, "make_folder", make)
+        assert sorted(type(one) for one in said if not isinstance(one, str)) == [Scored]
+        (refused,) = (one for one in said if isinstance(one, str))
+        assert "holds results of another guard" in refused
+
+
+def test_two_of_the_same_share_a_folder(here, tmp_path):
+    with ThreadPoolExecutor(2) as pool:
+        jobs = [pool.submit(score, "my.guard", "photos", str(tmp_path / "out"), part_rows=2) for _ in range(2)]
+        done = [job.result() for job in jobs]
+    assert [one.rows for one in done] == [22, 22]
+    assert [row["file"] for row in rows_of(tmp_path / "out")] == [row["file"] for row in rows_alone(here, tmp_path)]
+    assert len(os.listdir(tmp_path / "out")) == 11 + 2
+
+
+def rows_alone(here, tmp_path):
+    return rows_of_folder(here, tmp_path / "alone", "photos")
+
+
+def test_a_part_of_other_results_is_found(here, tmp_path):
+    """An object store that cannot create files only where none are may let two begin; the marks of parts tell."""
+    score("my.guard", "photos", str(tmp_path / "out"), part_rows=11)
+    score("my.guard", "photos", str(tmp_path / "other"), part_rows=11, on_error="skip", threads=2)
+    part = tmp_path / "out" / "part-0000001.parquet"
+    (tmp_path / "other" / "part-0000001.parquet").replace(part)
+    with pytest.raises(
+        FileFormatError, match=r"part-0000001.parquet holds results of another guard, source or setting; rem"
+    ):
+        score("my.guard", "photos", str(tmp_path / "out"), part_rows=11)
+    parquet.write_table(parquet.read_table(part).replace_schema_metadata(None), part)  # as earlier versions wrote it
+    assert score("my.guard", "photos", str(tmp_path / "out"), part_rows=11).rows == 22
+
+
+class OnlyOver(fsspec.AbstractFileSystem):
+    """A file system that cannot create a file only where none is."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = []
+
+    def pipe_file(self, path, value, mode="overwrite"):
+        self.calls.append(mode)
+        if mode == "create":
+            raise NotImplementedError
+
+
+def test_a_file_system_that_only_writes_over(tmp_path):
+    system = OnlyOver()
+    Place(system, "a", "a").write_first(b"content")
+    assert system.calls == ["create", "overwrite"]
+
+
+def test_what_a_killed_writer_left_is_no_foreign_file(here, tmp_path):
+    (tmp_path / ".outfield-0123456789ab-0123456789abcdef.tmp").write_bytes(b"half")
+    assert score("my.guard", "photos/down", str(tmp_path)).rows == 6
+    with pytest.raises(InputError, match="is a file; results are a folder"):
+        score("my.guard", "photos", str(here / "my.guard"))
+
+
+@pytest.mark.parametrize("event", ["gone", "cut", "swapped"])
+def test_a_parquet_file_that_changes_in_the_midst(here, tmp_path, monkeypatch, event):
+    width = of.Guard.load("my.guard", device="cpu").widths["features"]
+    for name, value in (("f", 1.0), ("g", 2.0)):
+        parquet.write_table(
+            pyarrow.table({"features": np.full((9, width), value).tolist()}), tmp_path / f"{name}.parquet"
+        )
+    path, real = tmp_path / "f.parquet", scoring.Scorer.verdicts
+    change = {
+        "gone": path.unlink,
+        "cut": lambda: os.truncate(path, 900),
+        "swapped": lambda: os.replace(tmp_path / "g.parquet", path),
+    }[event]
+    said = {
+        "gone": (StorageError, "cannot read f.parquet: there is no such file"),
+        "cut": (FileFormatError, "^f.parquet cannot be read as Parquet"),
+        "swapped": (FileFormatError, "^f.parquet was changed while it was scored"),
+    }
+    monkeypatch.setattr(
+        scoring.Scorer, "verdicts", lambda self, part: (part.number == 1 and change(), real(self, part))[1]
+    )
+    monkeypatch.chdir(tmp_path)
+    kind, message = said[event]
+    with pytest.raises(kind, match=message):
+        score(here / "my.guard", "f.parquet", "out", part_rows=4)
+    assert sorted(os.listdir("out")) == ["_manifest.json", "part-0000000.parquet"]
+
+
+def test_parquet_that_is_not_of_the_guard(here, tmp_path, monkeypatch):
+    """Files are named as the user wrote them; columns are looked at before anything is written."""
+    monkeypatch.chdir(tmp_path)
+    width = of.Guard.load(here / "my.guard", device="cpu").widths["features"]
+    rows = np.ones((3, width)).tolist()
+    for columns, said in (
+        ({"features": rows, "split": [1, 2, 3]}, r"^t/a.parquet: a.parquet has a column 'split'; expected feature_0"),
+        ({"split": [1, 2, 3]}, r"^t/a.parquet: a.parquet has a column 'split'"),
+        ({"label": [1, 2, 3]}, r"^t/a.parquet: a.parquet has no columns feature_0"),
+        (
+            {"feature_0": [1.0], "feature_2": [1.0]},
+            r"^t/a.parquet: a.parquet: the columns of features must be numbered",
+        ),
+    ):
+        os.makedirs("t", exist_ok=True)
+        parquet.write_table(pyarrow.table(columns), "t/a.parquet")
+        with pytest.raises(FileFormatError, match=said):
+            score(here / "my.guard", "t/a.parquet", "out")
+        assert not os.path.exists("out")
+    for number, (cells, said) in enumerate(
+        (
+            ([*rows[:2], None], "column 'features' has 1 empty cells"),
+            ([row[:5] for row in rows], rf"features has 5 columns; this guard's network gives {width}"),
+        )
+    ):
+        parquet.write_table(pyarrow.table({"features": cells}), "t/a.parquet")
+        for source in ("t/a.parquet", f"file://{tmp_path}/t/a.parquet"):
+            with pytest.raises(InputError, match=rf"^{source}, rows 0 to 3: .*{said}"):
+                score(here / "my.guard", source, f"out{number}{source[:1]}")
+
+
+def test_ctrl_c_says_how_to_go_on(here, tmp_path, monkeypatch):
+    def interrupt(self, part):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(scoring.Scorer, "verdicts", interrupt)
+        done = outfield("score", "my.guard", "photos", "--out", tmp_path / "out", "--device", "cpu")
+    assert done.returncode == 130
+    assert f"the same command goes on from {tmp_path}/out" in done.said
+    assert outfield("score", "my.guard", "photos", "--out", tmp_path / "out", "--device", "cpu").returncode == 0
+
+
+def test_a_folder_that_cannot_be_written(here, tmp_path):
+    done = outfield("score", "my.guard", "photos", "--out", "/proc/results")
+    assert done.returncode == 3
+    assert "cannot make the folder /proc/results" in done.said
+
+
+def test_without_ray(here, tmp_path, monkeypatch):
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == "ray" else real(name, *more))
+    done = outfield("score", "my.guard", "photos", "--out", tmp_path / "out", "--engine", "ray")
+    assert done.returncode == 2
+    assert "this needs ray, which is not installed: pip install 'outfield[ray]'" in done.said
+    assert not (tmp_path / "out").exists()
 
 
 def test_addresses_are_paths_of_any_file_system(here, tmp_path):

@@ -8,6 +8,7 @@ import platform
 import random
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -212,3 +213,34 @@ def test_permissions_are_those_of_any_new_file(tmp_path, way):
     finally:
         os.umask(mask)
     assert (tmp_path / "file").stat().st_mode & 0o777 == 0o640
+
+
+@pytest.mark.parametrize("way", ["nameless", "named"])
+def test_of_several_that_write_a_new_file_one_succeeds(tmp_path, way, monkeypatch):
+    """The old file stays, byte for byte, and nothing else is left."""
+    if way == "named":
+        monkeypatch.delattr(os, "O_TMPFILE")
+    path = tmp_path / "file"
+    with ThreadPoolExecutor(8) as pool:
+        done = [*pool.map(lambda number: atomic.write_new(path, bytes([number]) * 100_000), range(8))]
+    assert sum(done) == 1
+    assert path.read_bytes() == bytes([done.index(True)]) * 100_000
+    assert not atomic.write_new(path, b"new")
+    assert path.read_bytes() == bytes([done.index(True)]) * 100_000
+    assert names(tmp_path) == ["file"]
+
+
+def test_a_new_file_that_cannot_be_written(tmp_path):
+    with pytest.raises(
+        of.StorageError, match=r"cannot write .*none/file: No such file or directory; nothing was changed"
+    ):
+        atomic.write_new(tmp_path / "none" / "file", b"")
+
+
+def test_a_new_file_on_a_system_without_links(tmp_path, monkeypatch):
+    monkeypatch.delattr(os, "O_TMPFILE")
+    monkeypatch.setattr(os, "link", lambda *_, **__: (_ for _ in ()).throw(OSError("no links here")))
+    assert atomic.write_new(tmp_path / "file", b"old")
+    assert not atomic.write_new(tmp_path / "file", b"new")
+    assert (tmp_path / "file").read_bytes() == b"old"
+    assert names(tmp_path) == ["file"]

@@ -369,5 +369,8 @@ def test_rows_without_logits_get_them_from_the_last_layer(network):
     assert guard.widths == {"features": rows.features.shape[1], "logits": 4}
     expected, found = guard.judge(rows), guard.judge(of.FeatureSet(rows.features))
     assert [one.to_dict() for one in found] == [one.to_dict() for one in expected]
-    with pytest.raises(of.InputError, match="pass logits"):
+    with pytest.raises(of.InputError, match="features has 95 columns; this guard's network gives 96"):
         guard.judge(of.FeatureSet(rows.features[:, 1:]))
+    guard._last_layer.clear()  # a network whose last layer is something else
+    with pytest.raises(of.InputError, match="pass logits"):
+        guard.judge(of.FeatureSet(rows.features))

@@ -57,7 +57,7 @@ class Shard:
     def _read(self, parts: Sequence[str], on: str) -> Tensor:
         pieces = []
         for part in map(Part.of_text, parts):
-            found = feature_rows(Place.of(part.root), part.start, part.stop, (on,))
+            found = feature_rows(part.place(), part.start, part.stop, (on,))
             pieces.append(normalise(found.on(on).in_memory().features))
         return torch.cat(pieces)
 

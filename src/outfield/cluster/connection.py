@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,8 +12,11 @@ from typing import Any
 from outfield.config import require_number
 from outfield.errors import InputError, StorageError
 from outfield.extras import library
+from outfield.files.paths import reason
 
 LOCAL = "local"
+ANSWER = 10.0
+"""Seconds that a cluster may take to answer at its address."""
 STORE = 256 * 2**20
 """Bytes of shared memory of a new cluster, besides what has to lie there: work and results go through files."""
 
@@ -38,6 +42,8 @@ def connected(address: str = LOCAL, cpus: int | None = None, content: int = 0) -
         raise InputError(
             f"address is {address!r}; it must be local, auto, or where a cluster listens, such as host:6379"
         )
+    if ":" in address:
+        _answers(address)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     settings: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
@@ -53,6 +59,24 @@ def connected(address: str = LOCAL, cpus: int | None = None, content: int = 0) -
         yield ray
     finally:
         ray.shutdown()
+
+
+def _answers(address: str) -> None:
+    """Find out whether somebody listens at ``HOST:PORT``; Ray would go on asking for minutes.
+
+    Raises:
+        InputError: it is no such address.
+        StorageError: nobody does.
+    """
+    host, _, port = address.rpartition("//")[2].rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
+        raise InputError(
+            f"address is {address!r}; it must be local, auto, or where a cluster listens, such as host:6379"
+        )
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), ANSWER).close()
+    except OSError as error:
+        raise StorageError(f"there is no Ray cluster at {address}: {reason(error)}") from error
 
 
 def workers_of(ray: Any, workers: int | None, threads: int) -> int:

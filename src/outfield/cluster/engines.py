@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,20 +15,21 @@ from outfield.cluster.connection import connected, workers_of
 from outfield.cluster.parts import Part
 from outfield.cluster.places import Place
 from outfield.cluster.pool import mapped, told
-from outfield.cluster.scoring import Scorer
+from outfield.cluster.scoring import Counts, Scorer, checked
 from outfield.cluster.tries import MOST, Tries
 from outfield.energy.priors.workers import limited_worker
-from outfield.errors import InputError, OutfieldError, StorageError
+from outfield.errors import FileFormatError, InputError, OutfieldError, StorageError
 from outfield.extras import library
 from outfield.guard.guard import Guard
 
 Done = Callable[[int], None]
 """Called with the number of parts that are done."""
+NAMED = 20
+"""Damaged files that an error names, at most."""
 
 
-def score_here(guard: Guard, parts: Sequence[Part], out: Place, threads: int, on_error: str, done: Done) -> None:
+def score_here(scorer: Scorer, parts: Sequence[Part], out: Place, threads: int, done: Done) -> None:
     """Score parts one after the other in a thread of this process that uses so many cores."""
-    scorer = Scorer(guard, on_error)
     with limited_worker("scoring", threads) as pool:
         for number, part in enumerate(parts):
             pool.submit(scorer.write, part, out).result()
@@ -44,16 +45,17 @@ class ScoringActor:
         out: address of the folder of results.
         threads: on which the network runs.
         on_error: see :class:`Scorer`.
+        mark: see :class:`Scorer`.
         device: where the network runs.
     """
 
-    def __init__(self, content: Any, tries: Any, out: str, threads: int, on_error: str, device: str) -> None:
+    def __init__(self, content: Any, tries: Any, out: str, threads: int, on_error: str, mark: str, device: str) -> None:
         torch.set_num_threads(threads)  # the process is the worker's own
         ray = library("ray", extra="ray")
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "worker.guard"
             path.write_bytes(ray.get(content))
-            self.scorer = Scorer(Guard.load(path, device), on_error)
+            self.scorer = Scorer(Guard.load(path, device), on_error, mark)
         self.ray, self.tries, self.out = ray, tries, Place.of(out)
 
     def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, list[str]]:
@@ -85,6 +87,7 @@ def score_on_ray(
     workers: int | None,
     threads: int,
     on_error: str,
+    mark: str,
     device: str,
     address: str,
     done: Done,
@@ -97,7 +100,7 @@ def score_on_ray(
     with connected(address, None if workers is None else workers * threads, len(content)) as ray:
         count, gpus = workers_of(ray, workers, threads), _gpus(ray, device)
         tries = ray.remote(num_cpus=0)(Tries).remote()
-        given = (ray.put(content), tries, out.address, threads, on_error, "cuda" if gpus else "cpu")
+        given = (ray.put(content), tries, out.address, threads, on_error, mark, "cuda" if gpus else "cpu")
         items = [{"part": part.to_text()} for part in parts]
         rows = mapped(ray, ScoringActor, given, items, workers=count, cpus=threads, gpus=gpus)
         for number, _ in enumerate(rows):
@@ -114,7 +117,18 @@ def _gpus(ray: Any, device: str) -> int:
     return int(there and device != "cpu")
 
 
-def counted(parts: Sequence[Part], check: Callable[[Part], Any]) -> Iterator[Any]:
-    """What ``check`` says of each part, several at a time: it waits for files most of the time."""
+def counted(parts: Sequence[Part], out: Place, mark: str) -> Counts:
+    """The rows of all parts, read back several files at a time: that is waiting for files most of the time.
+
+    Raises:
+        FileFormatError: files of results are damaged or not what they should be; it names some, and says how many there are.
+    """
     with ThreadPoolExecutor(8) as pool:
-        yield from pool.map(check, parts)
+        found = [*pool.map(lambda part: checked(part, out, mark), parts)]
+    wrong = [(part.file, one) for part, one in zip(parts, found, strict=True) if isinstance(one, FileFormatError)]
+    if len(wrong) == 1:
+        raise FileFormatError(f"{wrong[0][1]}; remove it and run again")
+    if wrong:
+        names = ", ".join(name for name, _ in wrong[:NAMED]) + ", …" * (len(wrong) > NAMED)
+        raise FileFormatError(f"{wrong[0][1]}; there are {len(wrong):,} such files: remove {names} and run again")
+    return Counts(*(sum(column) for column in zip(*(one for one in found if isinstance(one, Counts)), strict=True)))

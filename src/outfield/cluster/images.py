@@ -39,7 +39,7 @@ class PartImages(ImageSource):
         self._first = 0
         self._window: list[Any] = []
         if not part.names:
-            self._window = [*encoded_images(Place.of(part.root), part.start, part.stop)]
+            self._window = [*encoded_images(part.place(), part.start, part.stop)]
 
     def __len__(self) -> int:
         return self.part.rows

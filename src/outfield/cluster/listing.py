@@ -36,12 +36,14 @@ class Stretch:
         prefix: see :class:`Part`.
         names: of image files; None of a Parquet file.
         rows: how many.
+        stamp: see :class:`Part`.
     """
 
     root: str
     prefix: str
     names: tuple[str, ...] | None
     rows: int
+    stamp: str = ""
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ class Listing:
             for start in range(0, one.rows, size):
                 stop = min(start + size, one.rows)
                 names = () if one.names is None else one.names[start:stop]
-                yield Part(next(number), stop - start, one.root, one.prefix, names, start)
+                yield Part(next(number), stop - start, one.root, one.prefix, names, start, one.stamp)
 
 
 def listing(source: str) -> Listing:
@@ -179,7 +181,7 @@ def _tables(places: Sequence[Place], shown: str) -> Listing:
         if isinstance(seen, OutfieldError):
             raise seen
         told += [place.shown, seen[1]]
-        stretches += [Stretch(place.address, place.shown, None, seen[0])] if seen[0] else []
+        stretches += [Stretch(place.address, place.shown, None, *seen)] if seen[0] else []
     if not stretches:
         raise InputError(f"the Parquet files at {shown} have no rows; at least one is needed")
     return Listing(tuple(stretches), digest(*told), True)

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 
 from outfield.cluster.parts import Part
-from outfield.cluster.places import Place
+from outfield.cluster.places import Place, digest
 from outfield.errors import FileFormatError, InputError
+from outfield.files.scratch import NAME as UNFINISHED
 from outfield.version import __version__
 
 MANIFEST, SUMMARY = "_manifest.json", "_summary.json"
@@ -47,6 +48,11 @@ class Manifest:
         head = {"format": FORMAT, "version": VERSION, "outfield": __version__, "torch": str(torch.__version__)}
         return json.dumps({**head, **asdict(self)}, indent=1)
 
+    @property
+    def mark(self) -> str:
+        """What each of its parts is marked with: a digest of all of it."""
+        return digest(*(f"{name}={value}" for name, value in asdict(self).items()))
+
 
 SAYS = {
     "guard": "another guard",
@@ -60,21 +66,23 @@ SAYS = {
 
 
 def begun(out: Place, manifest: Manifest) -> None:
-    """Begin a folder of results, or find that it was begun for the same ones.
+    """Begin a folder of results, or find that it was begun for the same ones, perhaps by somebody else at this moment.
 
     Raises:
         InputError: it holds results of something else, or other files.
         FileFormatError: its manifest is damaged.
     """
-    names = out.names() if out.exists() else []
+    there = out.exists()
+    if there and not out.is_folder():
+        raise InputError(f"--out {out.shown} is a file; results are a folder: name one that is new or empty")
+    names = [name for name in out.names() if not UNFINISHED.fullmatch(name)] if there else []
     if MANIFEST not in names:
         if names:
             raise InputError(
                 f"--out {out.shown} holds {names[0]} and no results of outfield score; name a folder of its own"
             )
         out.make_folder()
-        out.under(MANIFEST).write(manifest.to_text().encode())
-        return
+        out.under(MANIFEST).write_first(manifest.to_text().encode())
     found = _read(out.under(MANIFEST))
     for name, value in asdict(manifest).items():
         if found.get(name) != value:

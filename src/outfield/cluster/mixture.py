@@ -103,7 +103,7 @@ class Gatherer:
     def _rows(self, texts: str) -> Iterator[Any]:
         for text in texts.splitlines():
             part = Part.of_text(text)
-            yield feature_rows(Place.of(part.root), part.start, part.stop, (self.detector.on, "labels"))
+            yield feature_rows(part.place(), part.start, part.stop, (self.detector.on, "labels"))
 
 
 def _gathered(

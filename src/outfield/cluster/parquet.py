@@ -38,9 +38,36 @@ def opened(place: Place) -> Iterator[Any]:
 
 
 def count(place: Place) -> int:
-    """How many rows a file has, as its last bytes say."""
+    """How many rows a file has, as its last bytes say.
+
+    Raises:
+        FileFormatError: it is no Parquet file, or its columns are neither encoded images nor features.
+    """
     with opened(place) as file:
+        schema = file.schema_arrow
+        if _column(schema.names, IMAGES) is None:
+            _fields(place, schema)
         return int(file.metadata.num_rows)
+
+
+def _fields(place: Place, schema: Any) -> dict[str, list[str]]:
+    """Which columns make up each field of features."""
+    with _named(place.shown):
+        return columns_by_field(_path(place), [name for name in schema.names if name not in NAMES])
+
+
+def _path(place: Place) -> Path:
+    """Its name alone, since an address is no path."""
+    return Path(place.path.rpartition("/")[2])
+
+
+@contextmanager
+def _named(where: str) -> Iterator[None]:
+    """Errors that say where the rows lie."""
+    try:
+        yield
+    except OutfieldError as error:
+        raise type(error)(f"{where}: {error}") from error
 
 
 def _column(names: Sequence[str], wanted: Sequence[str]) -> str | None:
@@ -77,7 +104,7 @@ def holds_images(place: Place) -> bool:
         return _column(file.schema_arrow.names, IMAGES) is not None
 
 
-def named_rows(place: Place, shown: str, start: int, stop: int) -> list[str]:
+def named_rows(place: Place, start: int, stop: int) -> list[str]:
     """What rows are called: what a column of :data:`NAMES`, or the path within an image's structure, says, else ``FILE#ROW``."""
 
     def chosen(schema: Any) -> list[str]:
@@ -88,10 +115,10 @@ def named_rows(place: Place, shown: str, start: int, stop: int) -> list[str]:
 
     with opened(place) as file:
         if not chosen(file.schema_arrow):
-            return [f"{shown}#{row}" for row in range(start, stop)]
+            return [f"{place.shown}#{row}" for row in range(start, stop)]
     column = _table(place, start, stop, chosen).column(0).to_pylist()
     column = [cell["path"] if isinstance(cell, dict) else cell for cell in column]
-    return [f"{shown}#{start + i}" if cell is None else readable(str(cell)) for i, cell in enumerate(column)]
+    return [f"{place.shown}#{start + i}" if cell is None else readable(str(cell)) for i, cell in enumerate(column)]
 
 
 def _has_path(kind: Any) -> bool:
@@ -132,17 +159,15 @@ def feature_rows(place: Place, start: int, stop: int, fields: Sequence[str] | No
         FileFormatError: the columns are not those of a set of features.
         InputError: a cell is empty, or holds something else than finite numbers.
     """
-    path, found = Path(place.shown), {}
+    found: dict[str, list[str]] = {}
 
     def chosen(schema: Any) -> list[str]:
-        found.update(columns_by_field(path, [name for name in schema.names if name not in NAMES]))
+        found.update(_fields(place, schema))
         for name in [*found]:
             if fields is not None and name not in ("features", *fields):
                 del found[name]
         return [column for columns in found.values() for column in columns]
 
     (rows,) = _table(place, start, stop, chosen).combine_chunks().to_batches()
-    try:
-        return FeatureSet(**values_of(path, rows, found))
-    except OutfieldError as error:
-        raise type(error)(f"{place.shown}, rows {start:,} to {stop:,}: {error}") from error
+    with _named(f"{place.shown}, rows {start:,} to {stop:,}"):
+        return FeatureSet(**values_of(_path(place), rows, found))

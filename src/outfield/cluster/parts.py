@@ -7,7 +7,7 @@ whichever engine runs it, which is what makes results equal to the bit.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from outfield.cluster.parquet import named_rows
@@ -29,6 +29,7 @@ class Part:
         prefix: what stands before a name in results.
         names: of image files; none of a Parquet file.
         start: the first row in a Parquet file.
+        stamp: what tells that the Parquet file was changed.
     """
 
     number: int
@@ -37,6 +38,7 @@ class Part:
     prefix: str
     names: tuple[str, ...] = field(default=())
     start: int = 0
+    stamp: str = ""
 
     @property
     def file(self) -> str:
@@ -48,6 +50,10 @@ class Part:
         """The first row behind it, in a Parquet file."""
         return self.start + self.rows
 
+    def place(self) -> Place:
+        """The Parquet file, shown as the user wrote it."""
+        return replace(Place.of(self.root), shown=self.prefix)
+
     def addresses(self) -> list[str]:
         """Of its image files."""
         return [joined(self.root, name) for name in self.names]
@@ -56,7 +62,7 @@ class Part:
         """What its rows are called in results: names of files, of a Parquet file what its rows are called there."""
         if self.names:
             return [readable(self.prefix + name) for name in self.names]
-        return named_rows(Place.of(self.root), self.prefix, self.start, self.stop)
+        return named_rows(self.place(), self.start, self.stop)
 
     def to_text(self) -> str:
         """As JSON, in letters that every column of text can hold."""

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 from outfield.errors import InputError, MissingExtraError, OutfieldError, StorageError
 from outfield.extras import library
-from outfield.files.atomic import write_bytes
+from outfield.files.atomic import write_bytes, write_new
 from outfield.files.paths import reason
 
 STAMPS = ("ETag", "etag", "md5Hash", "generation", "mtime", "LastModified", "last_modified", "created")
@@ -127,6 +127,19 @@ class Place:
             if self.local:
                 write_bytes(Path(self.path), content)
             else:
+                self.system.pipe_file(self.path, content)
+
+    def write_first(self, content: bytes) -> None:
+        """Put a file there unless there is one: of several that try at once, one succeeds wherever the file system can tell."""
+        with self._told("write"):
+            if self.local:
+                write_new(Path(self.path), content)
+                return
+            try:
+                self.system.pipe_file(self.path, content, mode="create")
+            except FileExistsError:
+                return
+            except (TypeError, ValueError, NotImplementedError):  # it can only write over what is there
                 self.system.pipe_file(self.path, content)
 
     def make_folder(self) -> None:

@@ -12,7 +12,7 @@ from outfield.cluster.listing import listing
 from outfield.cluster.manifest import SUMMARY, Manifest, begun, missing
 from outfield.cluster.parts import rows_of_a_part
 from outfield.cluster.places import Place
-from outfield.cluster.scoring import checked
+from outfield.cluster.scoring import Scorer
 from outfield.config import require_choice, require_number
 from outfield.errors import InputError
 from outfield.files.paths import PathLike, as_path
@@ -99,13 +99,14 @@ def score(
         )
     size = rows_of_a_part(len(found)) if part_rows is None else int(part_rows)
     sha = hashlib.sha256(content).hexdigest()
-    begun(target, Manifest(sha, found.digest, len(found), len(parts), size, threads, on_error))
+    manifest = Manifest(sha, found.digest, len(found), len(parts), size, threads, on_error)
+    begun(target, manifest)
     todo = missing(parts, target)
     if len(todo) < len(parts):
         log.info("%s of %s parts are there already", f"{len(parts) - len(todo):,}", f"{len(parts):,}")
     with bar("scoring", len(todo), "parts") as advance:
         if todo and engine == "local":
-            score_here(model, todo, target, threads, on_error, advance)
+            score_here(Scorer(model, on_error, manifest.mark), todo, target, threads, advance)
         elif todo:
             score_on_ray(
                 content,
@@ -114,12 +115,13 @@ def score(
                 workers=workers,
                 threads=threads,
                 on_error=on_error,
+                mark=manifest.mark,
                 device=device,
                 address=address,
                 done=advance,
             )
     with bar("counting results", len(parts), "parts"):
-        sums = [sum(column) for column in zip(*counted(parts, lambda part: checked(part, target)), strict=True)]
-    scored = Scored(sums[0], sums[1], sums[2], len(parts), len(todo))
+        counts = counted(parts, target, manifest.mark)
+    scored = Scored(*counts, len(parts), len(todo))
     target.under(SUMMARY).write(json.dumps(scored._asdict()).encode())
     return scored

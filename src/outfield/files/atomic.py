@@ -19,6 +19,7 @@ __all__ = [
     "make_folder",
     "write_atomically",
     "write_bytes",
+    "write_new",
     "write_npz",
 ]
 
@@ -51,6 +52,29 @@ def write_bytes(path: PathLike, content: bytes) -> None:
         file.write(content)
 
     write_atomically(path, put)
+
+
+def write_new(path: PathLike, content: bytes) -> bool:
+    """Write ``content`` to ``path`` where nothing is yet, atomically: of several that try at once, one succeeds
+    (where the file system has links; where it has none, the later one may win).
+
+    Returns:
+        whether the file was written; what was there before stays as it is.
+
+    Raises:
+        StorageError: the folder does not exist, is not writable, or the disk is full.
+    """
+    target = as_path(path)
+    try:
+        remove_leftovers(target.parent)
+        with new_file(target.parent) as new:
+            new.file.write(content)
+            new.move_to_new(target)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        raise StorageError(f"cannot write {target}: {reason(error)}; nothing was changed") from error
+    return True
 
 
 def write_npz(path: PathLike, arrays: Mapping[str, np.ndarray]) -> None:

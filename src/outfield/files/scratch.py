@@ -7,6 +7,7 @@ locked as long as its writer lives; the next write to the folder removes those t
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import hashlib
 import os
@@ -63,6 +64,27 @@ class Scratch:
             path: Where it belongs.
             to_disk: Wait until the disk has it, so that it also survives a failure of the machine.
         """
+        self._finish(to_disk)
+        os.replace(str(self.name), path)
+
+    def move_to_new(self, path: Path) -> None:
+        """Put the file, written and flushed, at ``path`` where nothing is yet; where there are links, of several one succeeds.
+
+        Raises:
+            FileExistsError: something is there, which stays.
+        """
+        self._finish(to_disk=True)
+        try:
+            os.link(str(self.name), path)
+        except FileExistsError:
+            raise
+        except OSError:  # a file system without links
+            if path.exists():
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from None
+            os.replace(str(self.name), path)
+
+    def _finish(self, to_disk: bool) -> None:
+        """See to it that all is written, and that the file has a name."""
         self.file.flush()
         if to_disk:
             os.fsync(self.file.fileno())
@@ -71,7 +93,6 @@ class Scratch:
                 self._link()
             except OSError:  # a system that makes files without a name, but gives them none
                 self._copy()
-        os.replace(str(self.name), path)
 
     def _link(self) -> None:
         """Give the file a name."""

@@ -260,6 +260,8 @@ class Guard:
 
     def _with_logits(self, features: FeatureSet) -> FeatureSet:
         rows, weight, bias = features.features, *(self._last_layer.get(name) for name in ("head_weight", "head_bias"))
+        if (width := self.widths.get("features")) not in (None, rows.shape[1]):
+            raise InputError(f"features has {rows.shape[1]} columns; this guard's network gives {width}")
         if weight is None or bias is None or rows.shape[1] != weight.shape[1]:
             raise InputError("a verdict names the class; pass logits beside the features")
         logits = rows.float() @ weight.T.to(rows.device).float() + bias.to(rows.device).float()

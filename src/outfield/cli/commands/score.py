@@ -10,6 +10,7 @@ import typer
 
 from outfield.cli.app import Device, command
 from outfield.cli.engines import LOCAL, Address, Engine, Workers, on_ray
+from outfield.cli.interrupts import going_on_from
 from outfield.cli.messages import log
 from outfield.cli.places import Input, Output, check_places
 from outfield.cli.sources import FEATURES, feature_file
@@ -141,18 +142,19 @@ def _with_guard(
     check_installed("ray", "fsspec", "pyarrow")
     from outfield.cluster.score import score as scored
 
-    done = scored(
-        guard,
-        source,
-        output,
-        engine=engine,
-        workers=workers,
-        threads=threads,
-        part_rows=part_rows,
-        address=address,
-        device=device,
-        on_error=on_error,
-    )
+    with going_on_from(output):
+        done = scored(
+            guard,
+            source,
+            output,
+            engine=engine,
+            workers=workers,
+            threads=threads,
+            part_rows=part_rows,
+            address=address,
+            device=device,
+            on_error=on_error,
+        )
     if done.failed:
         log.warning("%s of %s rows could not be read", f"{done.failed:,}", f"{done.rows:,}")
     counts = f"{done.rows:,} rows, {done.ood:,} OOD, in {done.parts:,} parts, {done.made:,} of them made now"
