@@ -72,9 +72,9 @@ def test_every_level_and_a_set_that_is_found_by_name(place, tmp_path):
 
 def test_files_of_features(place, tmp_path):
     command = ("benchmark", "rows", *ROWS, "--near", "a=a.safetensors", "--far", "b=b.safetensors", *QUICK)
-    done = outfield(*command, "--no-report", "--out", tmp_path, cwd=place)
+    done = outfield(*command, "--no-report", "--out", tmp_path / "not/there", cwd=place)
     assert done.returncode == 0, done.stderr
-    run = load_run(tmp_path / "run.safetensors")
+    run = load_run(tmp_path / "not/there/run.safetensors")
     train, test, a, _ = (of.FeatureSet.load(place / f"{name}.safetensors") for name in ("train", "test", "a", "b"))
     ssd = of.SSD().fit(train)
     (record,) = [r for r in run.records if (r.detector, r.ood) == ("SSD", "a")]
@@ -149,7 +149,7 @@ NEAR = ("--near", "others=others")
         (("cifar10", "--backbone", "net.safetensors"), "--data is missing: the folder in which cifar10, cifar100"),
         (("cifar10", "--data", "data"), "--backbone is missing"),
         (("rows", *ROWS, "--near", "a=a.safetensors", "--backbone", "net.safetensors"), "leave out --backbone"),
-        (("rows", *ROWS, "--near", "a", "--data", "data"), "--near a: write NAME=FOLDER, such as cats=photos/cats"),
+        (("rows", *ROWS, "--near", "a", "--data", "data"), "--near a: write NAME=FILE, such as cats=cats.npz"),
         (("photos", *IMAGES, "--near", "x=train"), "x and the train set of"),
         (
             ("photos", *IMAGES, *NEAR, "--fraction", "0.1,x"),

@@ -136,7 +136,8 @@ def _check_fields(
             lacks = lacking(data, needs)
             if lacks:
                 raise MissingFieldError(
-                    f"{name} needs {' and '.join(lacks)}, which {part} of {backbone} lacks; give them, or leave {name} out"
+                    f"{name} needs {' and '.join(lacks)}, which {part} of {backbone} lacks; give them, or name other "
+                    "detectors (detectors=…, --detector on the command line)"
                 )
 
 

@@ -95,13 +95,16 @@ class OwnSets:
     def _named(self, level: str, item: str) -> tuple[str, str]:
         name, equals, source = item.partition("=")
         if not name or (equals and not source):
-            raise InputError(f"--{level} {item}: write NAME=FOLDER, such as cats=photos/cats")
+            raise InputError(f"--{level} {item}: write {self._example()}")
         if not equals and (self.data is None or self.features):
             hint = "" if self.features else ", or give --data for a set that is known by name"
-            raise InputError(f"--{level} {item}: write NAME=FOLDER, such as cats=photos/cats{hint}")
+            raise InputError(f"--{level} {item}: write {self._example()}{hint}")
         if name in TAKEN:
             raise InputError(f"--{level} {item}: {name} is a column of the tables; call the set something else")
         return name, source
+
+    def _example(self) -> str:
+        return "NAME=FILE, such as cats=cats.npz" if self.features else "NAME=FOLDER, such as cats=photos/cats"
 
 
 def own_sets(

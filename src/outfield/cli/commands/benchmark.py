@@ -14,12 +14,15 @@ from outfield.cli.protocols import own_sets, published_protocol
 from outfield.cli.results import RUN, check_folder, write_results
 from outfield.cli.sources import DATA_FOLDER, Download, backbone_file
 from outfield.errors import InputError
+from outfield.files.paths import make_folder
 
 OWN = "Sets of your own"
 """Where help lists the options that make a protocol of one's own."""
 Ood = Annotated[
     list[str] | None,
-    typer.Option(help="NAME=FOLDER, an OOD set at this distance; any number of times.", rich_help_panel=OWN),
+    typer.Option(
+        help="NAME=FOLDER (--features: =FILE), an OOD set at this distance; any number of times.", rich_help_panel=OWN
+    ),
 ]
 
 
@@ -115,6 +118,7 @@ def benchmark(
     check_places(inputs, [Output("--out", folder / RUN, (".safetensors",), "runs", makes_folder=True)])
     with going_on_from(folder):
         if own is not None and features:
+            make_folder(folder)  # which the stages of a run from images do
             rows = {"features": own.rows()}
             run = benchmark_features(
                 plan, rows, detectors=chosen, seeds=seeds, device=device, fractions=fractions, held_out=held_out
