@@ -189,7 +189,8 @@ class Observer:
             raise InputError(
                 f"the head of {type(self.network).__name__} was not found: no linear layer turns pooled features into the "
                 "network's output; name the layer whose input are the features, in Python head='fc' "
-                f"({_linear_names(self.network)}), and leave out a softmax at the end"
+                f"({_linear_names(self.network)}), and leave out a softmax at the end; "
+                "a network without a head gives features itself: FeatureSet(network(images))"
             )
         return found[-1]
 
