@@ -19,7 +19,7 @@ import outfield as of
 from outfield.features import columns as columns_file
 from outfield.features import csv_files as csv_file
 from outfield.features.columns import write_columns
-from outfield.features.csv_files import _no_number
+from outfield.features.csv_files import no_number
 
 EXACT = 2**53
 
@@ -116,8 +116,8 @@ def test_good_csv_files(tmp_path, content, features, labels):
 def test_a_column_that_pyarrow_numbers_in_another_way_is_not_named():
     for number, said in ((1, "column 'b' holds"), (2, "a column holds")):
         message = f"In CSV column #{number}: CSV conversion error to double: invalid value 'x'"
-        assert said in str(_no_number("t.csv", ["a", "b"], message))
-    bare = _no_number("t.csv", ["a"], "In CSV column #0: CSV conversion error to int64")
+        assert said in str(no_number("t.csv", ["a", "b"], message))
+    bare = no_number("t.csv", ["a"], "In CSV column #0: CSV conversion error to int64")
     assert str(bare) == "t.csv: column 'a' holds cells that are not whole numbers"
 
 

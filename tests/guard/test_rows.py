@@ -236,6 +236,60 @@ def test_the_command_line_builds_checks_and_shows(tmp_path):
         assert said in done.said
 
 
+def test_a_row_that_cannot_be_used_is_told_and_the_others_are_judged(guard, tmp_path):
+    frame = people(6, 1).drop(columns="group")
+    wanted = guard(frame)
+    holes = frame.astype({"size": object}).copy()
+    holes.at[2, "size"], holes.at[5, "town"] = None, None
+    with pytest.raises(of.InputError, match="cells are missing"):
+        guard(holes)
+    with pytest.raises(of.InputError, match="on_error"):
+        guard(holes, on_error="stop")
+    found = guard(holes, on_error="skip")
+    assert [one.error for one in found if one.error] == [
+        "its cell in column 'size' is missing",
+        "its cell in column 'town' is missing",
+    ]
+    assert [i for i, one in enumerate(found) if one.error] == [2, 5]
+    assert [found[i].score for i in (0, 1, 3, 4)] == pytest.approx([wanted[i].score for i in (0, 1, 3, 4)], rel=1e-5)
+    assert repr(found).startswith("Verdicts(6 rows, ")
+    assert len(found.failed) == 2
+    assert [one.error for one in guard(holes.iloc[[2]], on_error="skip")] == ["its cell in column 'size' is missing"]
+    assert [*guard(frame, on_error="skip")] == [*wanted]
+    rows = guard.features(frame)
+    assert [*guard(rows, on_error="skip")] == [*wanted]
+    holes.to_csv(tmp_path / "new.csv", index=False)
+    streamed = [*guard.stream([tmp_path / "new.csv", tmp_path / "none.csv"], on_error="skip")]
+    assert [one.file for one in streamed] == [
+        *(f"{tmp_path / 'new.csv'} row {i}" for i in range(1, 7)),
+        str(tmp_path / "none.csv"),
+    ]
+    assert [bool(one.error) for one in streamed] == [False, False, True, False, False, True, True]
+    with pytest.raises(of.InputError, match="cells are missing"):
+        [*guard.stream([tmp_path / "new.csv"], on_error="fail")]
+
+
+def test_the_command_line_leaves_out_rows_one_by_one(guard, tmp_path):
+    guard.save(tmp_path / "my.guard")
+    frame = people(4, 1).drop(columns="group").astype({"size": object})
+    frame.at[1, "size"] = "tall"
+    frame.to_csv(tmp_path / "new.csv", index=False)
+    frame.iloc[[1]].to_csv(tmp_path / "bad.csv", index=False)
+    checked = outfield("guard", "check", tmp_path / "my.guard", tmp_path / "new.csv", "--json")
+    assert checked.returncode == 0, checked.stderr
+    said = "column 'size' holds 'tall' here, which is no number"
+    assert [one["error"] for one in json.loads(checked.stdout)] == [None, said, None, None]
+    scored = outfield("score", tmp_path / "my.guard", tmp_path / "new.csv")
+    assert scored.returncode == 0
+    assert f"1 of 4 rows could not be read; {tmp_path / 'new.csv'} row 2: {said}" in scored.said
+    assert [one["error"] for one in csv.DictReader(io.StringIO(scored.stdout))] == ["", said, "", ""]
+    for given, code in (("bad.csv", 11), ("new.csv", 2)):
+        done = outfield(
+            "score", tmp_path / "my.guard", tmp_path / given, *(("--on-error", "fail") if code == 2 else ())
+        )
+        assert done.returncode == code, done.stderr
+
+
 def test_devices_are_where_they_are_asked_for(guard):
     assert guard.detector.device == torch.device("cuda" if torch.cuda.is_available() else "cpu")
 

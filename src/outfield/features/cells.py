@@ -84,7 +84,7 @@ def levels_as_texts(column: Any) -> Any:
     if str(kind).partition("<")[0] not in ("category", "dictionary"):
         return column
     values = column.to_pylist() if hasattr(column, "to_pylist") else [*column]
-    return np.array([None if _is_missing(value) else str(value) for value in values], dtype=object)
+    return np.array([None if is_missing(value) else str(value) for value in values], dtype=object)
 
 
 def rows_of(columns: Mapping[str, Any], index: np.ndarray) -> dict[str, np.ndarray]:
@@ -110,12 +110,12 @@ def cells_of(name: str, column: Any) -> Cells:
 
 
 def _of_objects(name: str, array: np.ndarray) -> Cells:
-    values = [None if _is_missing(value) else value for value in array]
+    values = [None if is_missing(value) else value for value in array]
     present = [value for value in values if value is not None]
     if present and all(isinstance(value, str) for value in present):
         return Cells(TEXT, np.array(values, dtype=object))
     truths = all(isinstance(value, bool | np.bool_) for value in present)
-    if truths or all(_is_number(value) for value in present):
+    if truths or all(is_number(value) for value in present):
         try:
             numbers = np.array([np.nan if value is None else float(value) for value in values])
         except OverflowError as error:
@@ -132,11 +132,13 @@ def _of_objects(name: str, array: np.ndarray) -> Cells:
     )
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Whether a cell holds a number, which truths are not."""
     return isinstance(value, int | float | np.integer | np.floating | Decimal) and not isinstance(value, bool)
 
 
-def _is_missing(value: Any) -> bool:
+def is_missing(value: Any) -> bool:
+    """Whether a cell holds nothing, in any way of writing that."""
     return value is None or type(value).__name__ in MISSING or (isinstance(value, float | Decimal) and value != value)
 
 

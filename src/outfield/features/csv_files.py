@@ -75,14 +75,14 @@ def _read(path: Path, file: BinaryIO, types: Mapping[str, Any], names: Sequence[
             return module.read_csv(file, options, parse, convert)
         except arrow().ArrowInvalid as error:
             if "conversion error" in str(error):
-                raise _no_number(path, list(types), str(error)) from error
+                raise no_number(path, list(types), str(error)) from error
             if block >= min(size, LARGEST_BLOCK):
                 raise
         block = min(16 * block, LARGEST_BLOCK)
 
 
-def _no_number(path: Path, names: Sequence[str], message: str) -> InputError:
-    """What pyarrow says of a cell, with the name of its column."""
+def no_number(path: Path, names: Sequence[str], message: str) -> InputError:
+    """What pyarrow says of a cell that it cannot convert, with the name of its column."""
     column = re.search(r"column #(\d+)", message)
     where = f"column {names[int(column[1])]!r}" if column and int(column[1]) < len(names) else "a column"
     cell = re.search(r"invalid value '(.*)'", message, re.DOTALL)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,12 +17,13 @@ import torch
 from torch import Tensor
 
 from outfield.config import require, require_choice
-from outfield.errors import FileFormatError, InputError, OutfieldWarning
+from outfield.errors import FileFormatError, InputError, OutfieldError, OutfieldWarning
 from outfield.features.about import NETWORK, network_text
 from outfield.features.cells import SHOWN, TEXT, Cells, cells_of, columns_of
 from outfield.features.set import FeatureSet
 from outfield.features.table_columns import Column, learned
 from outfield.features.table_files import read_table
+from outfield.features.table_rows import sort_out
 from outfield.files import storage
 from outfield.files.paths import PathLike
 
@@ -109,17 +111,45 @@ class TablePreprocessing:
         Raises:
             InputError: Columns are missing or unknown, hold something else than in training, or have missing cells.
         """
-        found = _read(frame, {column.name: column.kind for column in self.columns})
+        found = _read(frame, self._kinds())
         self._check_names(found)
         cells = {column.name: column.checked(cells_of(column.name, found[column.name])) for column in self.columns}
         _refuse_missing(cells, self.missing)
+        return self._features(cells, self._labels(found))
+
+    def usable(self, frame: Any) -> tuple[FeatureSet | None, dict[int, str]]:
+        """As a call, but a row with a cell that cannot be used does not end all: the others are given, without labels.
+
+        Returns:
+            The other rows in their order, None if there are none; and for each row that is left out, by its number counted
+            from 0, why: a cell that is missing where none may be, infinite, or no number in a column of numbers.
+
+        Raises:
+            InputError: Columns are missing or unknown.
+        """
+        try:
+            return self(frame), {}
+        except OutfieldError:
+            pass  # whatever concerns all rows is found again
+        is_csv = str(frame).endswith(".csv") if isinstance(frame, str | os.PathLike) else False
+        found = _read(frame, self._kinds(), texts=is_csv)
+        self._check_names(found)
+        cells, errors = sort_out(self.columns, found, missing=self.missing == MEDIAN, texts=is_csv)
+        if len(next(iter(cells.values())).values) == 0:
+            return None, errors
+        return self._features(cells, None), errors
+
+    def _kinds(self) -> dict[str, str]:
+        return {column.name: column.kind for column in self.columns}
+
+    def _features(self, cells: Mapping[str, Cells], labels: Tensor | None) -> FeatureSet:
         self._tell_unseen(cells)
         parts = [column.entries_of(cells[column.name]) for column in self.columns]
         rows = np.concatenate(parts, axis=1)
         constant = np.full((len(rows), 1), LENGTH * math.sqrt(rows.shape[1]))
         features = np.concatenate([rows, constant], axis=1).clip(-LARGEST, LARGEST).astype(np.float32)
         about = {NETWORK: network_text(f"table of {len(self.columns)} columns", self.fingerprint())}
-        return FeatureSet(features, labels=self._labels(found), about=about)
+        return FeatureSet(features, labels=labels, about=about)
 
     def _check_names(self, found: Mapping[str, Any]) -> None:
         wanted = [column.name for column in self.columns]
@@ -144,7 +174,7 @@ class TablePreprocessing:
                     f"column {column.name!r} has {len(unseen)} cells that no training row had, such as {unseen[0]!r:.60}; "
                     "they have no level",
                     OutfieldWarning,
-                    stacklevel=3,
+                    stacklevel=4,
                 )
 
     def _labels(self, found: Mapping[str, Any]) -> Tensor | None:
@@ -209,8 +239,9 @@ class TablePreprocessing:
         return cls.of_json(header["table"])
 
 
-def _read(frame: Any, kinds: Mapping[str, str]) -> dict[str, Any]:
-    return columns_of(read_table(frame, kinds) if isinstance(frame, str) or hasattr(frame, "__fspath__") else frame)
+def _read(frame: Any, kinds: Mapping[str, str], *, texts: bool = False) -> dict[str, Any]:
+    is_path = isinstance(frame, str | os.PathLike)
+    return columns_of(read_table(frame, kinds, texts=texts) if is_path else frame)
 
 
 def _named(found: Mapping[str, Any], columns: Sequence[str] | None, label: str | None) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 from outfield.errors import InputError
 from outfield.features.cells import NUMBER, TEXT, levels_as_texts
 from outfield.features.columns import arrow, opened
+from outfield.features.csv_files import no_number
 from outfield.files.opened import Stamp
 from outfield.files.paths import PathLike, as_path
 
@@ -21,17 +23,18 @@ INDEX = r"__index_level_\d+__"
 """What pandas calls the index of a frame in a Parquet file; it is no column of the frame."""
 
 
-def read_table(path: PathLike, kinds: Mapping[str, str] | None = None) -> dict[str, np.ndarray]:
+def read_table(path: PathLike, kinds: Mapping[str, str] | None = None, *, texts: bool = False) -> dict[str, np.ndarray]:
     """The columns of a CSV or Parquet file by name, in the types that the file or its cells have.
 
     Args:
         path: The file. In a CSV, empty cells and those that say NA, NaN or null are missing.
         kinds: What columns of a CSV are known to hold, so that texts that look like numbers stay texts.
+        texts: Of a CSV, give all of these columns as texts, so that no cell of them is refused.
 
     Raises:
         StorageError: There is no such file.
         FileFormatError: It cannot be read.
-        InputError: It has another ending, or no row.
+        InputError: It has another ending, or no row, or a cell that is not what its column is known to hold.
         MissingExtraError: pyarrow is not installed.
     """
     file = as_path(path)
@@ -40,7 +43,8 @@ def read_table(path: PathLike, kinds: Mapping[str, str] | None = None) -> dict[s
         raise InputError(f"{file}: tables are read from {' or '.join(ENDINGS)}, not {had}")
     stamp = Stamp.of(file)
     with opened(stamp) as content:
-        table = _read_parquet(content) if file.suffix == ".parquet" else _read_csv(file, content, kinds or {})
+        known = dict.fromkeys(kinds or {}, TEXT) if texts else kinds or {}
+        table = _read_parquet(content) if file.suffix == ".parquet" else _read_csv(file, content, known)
         if not table.num_rows:
             raise InputError(f"{file} has no rows; at least one is needed")
         names = _columns(table)
@@ -74,7 +78,12 @@ def _read_csv(file: Path, content: Any, kinds: Mapping[str, str]) -> Any:
     types = {TEXT: arrow().string(), NUMBER: arrow().float64()}
     known = {name: types[kind] for name, kind in kinds.items() if kind in types}
     convert = arrow().csv.ConvertOptions(column_types=known, strings_can_be_null=True)
-    return arrow().csv.read_csv(content, convert_options=convert)
+    try:
+        return arrow().csv.read_csv(content, convert_options=convert)
+    except arrow().ArrowInvalid as error:
+        if "conversion error" not in str(error):
+            raise
+        raise no_number(file, next(csv.reader([header]), []), str(error)) from error
 
 
 def _array(column: Any, category: bool) -> np.ndarray:

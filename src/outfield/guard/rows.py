@@ -123,18 +123,43 @@ class RowGuard:
         """Names of the detector's members; its own name where it has none."""
         return self._judge.members
 
-    def __call__(self, x: Any) -> Verdicts:
+    def __call__(self, x: Any, *, on_error: str = "fail") -> Verdicts:
         """Verdicts on rows.
 
         Args:
             x: What the guard was built of: a table (a DataFrame, columns by name, the path of a CSV or Parquet file), or
                 features (a FeatureSet, an array (N, D), the path of a file of features).
+            on_error: "fail" raises an error where a row of a table has a cell that cannot be used; "skip" gives a verdict that
+                tells it, and judges the others.
 
         Raises:
-            InputError: It is something else, or its columns are not those of the training rows.
+            InputError: It is something else, its columns are not those of the training rows, or a row cannot be used and
+                ``on_error`` is "fail".
         """
-        features = self.features(x)
-        return self.judge(features, features.names)
+        require_choice("on_error", on_error, ON_ERROR)
+        features, errors = self._usable(x, on_error)
+        names = None if features is None else features.names
+        return self._in_order(features, errors, names or [None] * _count(features, errors))
+
+    def _usable(self, x: Any, on_error: str) -> tuple[FeatureSet | None, dict[int, str]]:
+        """The rows that can be judged, and why each of the others cannot, where that is not to be an error."""
+        if on_error == "fail" or self.table is None or isinstance(x, FeatureSource):
+            return self.features(x), {}
+        return self.table.usable(x)
+
+    def _in_order(
+        self, features: FeatureSet | None, errors: Mapping[int, str], names: Sequence[str | None]
+    ) -> Verdicts:
+        """A verdict on each row, whether it could be judged or not; ``names`` has one for each of them."""
+        kept = [name for number, name in enumerate(names) if number not in errors]
+        judged = iter(() if features is None else self.judge(features, kept))
+        return Verdicts(
+            [
+                Verdict.failed(name, errors[number]) if number in errors else next(judged)
+                for number, name in enumerate(names)
+            ],
+            "rows",
+        )
 
     def features(self, x: Any) -> FeatureSet:
         """Rows as the detector takes them; see :meth:`__call__`."""
@@ -166,14 +191,16 @@ class RowGuard:
 
         Args:
             paths: Tables or files of features.
-            on_error: "fail" makes a file that cannot be read an error; "skip" gives one verdict that tells it.
+            on_error: "fail" makes a file or a row of a table that cannot be used an error; "skip" gives a verdict that tells it.
             workers: Not used: rows need no decoding.
         """
         require_choice("on_error", on_error, ON_ERROR)
         for path in paths:
             try:
-                features = self.features(path)
-                verdicts = self.judge(features, features.names or [f"{path} row {i + 1}" for i in range(len(features))])
+                features, errors = self._usable(path, on_error)
+                names = None if features is None else features.names
+                numbered = [f"{path} row {i + 1}" for i in range(_count(features, errors))]
+                verdicts = self._in_order(features, errors, names or numbered)
             except OutfieldError as error:
                 if on_error == "fail":
                     raise
@@ -212,3 +239,8 @@ class RowGuard:
             f"RowGuard({what}: {' + '.join(self.members)}; keeps {self.threshold.keep:.4g} of ID, chosen on "
             f"{len(self.threshold.reference):,} held-out rows)"
         )
+
+
+def _count(features: FeatureSet | None, errors: Mapping[int, str]) -> int:
+    """Rows that can be judged, and others."""
+    return len(errors) + (0 if features is None else len(features))

@@ -121,8 +121,12 @@ def _with_row_guard(guard: Path, data: str, output: str | None, on_error: str, d
     else:
         write_verdicts(target, verdicts)
         log.info("%s rows, %s OOD → %s", f"{len(verdicts):,}", f"{int(verdicts.is_ood.sum()):,}", target)
-    if verdicts.failed:
-        log.warning("%s", verdicts[0].error)
+    failed = [verdict for verdict in verdicts if verdict.error is not None]
+    if failed:
+        log.warning(
+            "%s of %s rows could not be read; %s: %s", len(failed), len(verdicts), failed[0].file, failed[0].error
+        )
+    if len(failed) == len(verdicts):
         raise typer.Exit(UNREAD)
 
 
