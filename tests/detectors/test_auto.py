@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 from tests.helpers.samples import make_set
@@ -99,11 +98,13 @@ def test_without_stand_ins_nothing_is_chosen(train, held_out, fields, members):
     assert auto.choice_ is None
 
 
-def test_of_tiny_classes_the_nearest_neighbour_is_left():
-    few = of.FeatureSet(make_set(n=60).features, labels=np.arange(60) // 4)
-    assert [repr(one) for one in default_members(few)] == [repr(of.SSD())]
-    alone = of.FeatureSet(make_set(n=4).features)
-    assert [repr(one) for one in default_members(alone)] == [repr(of.KNN(k=1))]
+def test_a_rare_class_costs_neighbours_and_no_member():
+    features = make_set(n=60).features
+    for rare, k in ((1, 1), (4, 4), (5, 5), (6, 5)):
+        few = of.FeatureSet(features, labels=[1] * rare + [0] * (60 - rare))
+        assert [repr(one) for one in default_members(few)] == [repr(of.KNN(k=k)), repr(of.SSD())]
+    alone = of.FeatureSet(features[:4])
+    assert [repr(one) for one in default_members(alone)] == [repr(of.KNN(k=4))]
 
 
 def test_the_fewest_rows_that_are_split_off(train):

@@ -225,6 +225,7 @@ def test_the_command_line_builds_checks_and_shows(tmp_path):
     assert (tmp_path / "v.csv").read_text() == scored.stdout
     for given, code, said in (
         (("score", tmp_path / "my.guard", tmp_path / "none.csv"), 11, "none.csv"),
+        (("score", tmp_path / "my.guard", tmp_path / "none.csv", "-o", tmp_path / "v.csv"), 11, "0 rows, 0 OOD"),
         (("score", tmp_path / "my.guard", tmp_path / "new.parquet", "-o", tmp_path / "folder"), 2, ".csv, .parquet"),
         (("score", tmp_path / "my.guard", tmp_path / "new.parquet", "--engine", "ray"), 2, "works in this process"),
         (("score", tmp_path / "my.guard", tmp_path / "new.parquet", "--part-rows", "9"), 2, "one file"),

@@ -27,10 +27,10 @@ class Auto(Summed):
 
     score = Σ_m w_m t_m(s_m(x)) as in :class:`outfield.Fused`; members and weights are picked by :func:`outfield.choose` when it
     is fitted. Without stand-ins, which are made of images, there is nothing to choose by: it adds up the energy of the logits,
-    the distance to the fifth neighbour, SSD, and SSD on the network's second stage, as far as the training data has what they
-    need. Rows that nothing divides into classes, neither labels nor logits, are clustered for SSD, into as many clusters as make
-    rows that were left out most likely. What it needs to score depends on its members, and so on the fields that the training
-    data has.
+    the distance to the fifth neighbour (an earlier one, where a class has fewer than five rows), SSD, and SSD on the network's
+    second stage, as far as the training data has what they need. Rows that nothing divides into classes, neither labels nor
+    logits, are clustered for SSD, into as many clusters as make rows that were left out most likely. What it needs to score
+    depends on its members, and so on the fields that the training data has.
 
     Args:
         most_members: how many detectors each of the sums that are compared may have.

@@ -68,8 +68,13 @@ def default_members(train: FeatureSource, labelled: FeatureSource | None = None)
         labelled: such rows with classes, for those that learn from classes; ``train`` if None.
     """
     most, known = _smallest_class(train), train if labelled is None else labelled
-    wanted = (EnergyLogits(), KNN(k=5), SSD(), SSD(on="stage2"))
-    return [one for one in wanted if _can_be_fitted(one, known, most)] or [KNN(k=1)]
+    wanted = (
+        EnergyLogits(),
+        KNN(k=min(5, most)),
+        SSD(),
+        SSD(on="stage2"),
+    )  # a rare class costs neighbours, not the member
+    return [one for one in wanted if _can_be_fitted(one, known, most)]
 
 
 def _smallest_class(train: FeatureSource) -> int:

@@ -120,7 +120,8 @@ def _with_row_guard(guard: Path, data: str, output: str | None, on_error: str, d
         sys.stdout.write(as_csv(verdicts))
     else:
         write_verdicts(target, verdicts)
-        log.info("%s rows, %s OOD → %s", f"{len(verdicts):,}", f"{int(verdicts.is_ood.sum()):,}", target)
+        judged = len(verdicts) - len(verdicts.failed)
+        log.info("%s rows, %s OOD → %s", f"{judged:,}", f"{int(verdicts.is_ood.sum()):,}", target)
     failed = [verdict for verdict in verdicts if verdict.error is not None]
     if failed:
         log.warning(
