@@ -1,15 +1,19 @@
-# Five commands, the same for people and for CI. Each sets up .venv first where that is needed.
+# Six commands, the same for people and for CI. Each sets up .venv first where that is needed.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint bench docs fuzz mutants clean
+.PHONY: demo test test-gpu lint bench docs fuzz mutants clean
 
 demo: $(VENV)/.ready-all
 	$(BIN)/outfield demo --out demo
 
 test: $(VENV)/.ready-dev
 	$(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder
+
+# On a machine with a GPU: only what needs one. From "make test" GPUs are hidden.
+test-gpu: $(VENV)/.ready-dev
+	OUTFIELD_TEST_GPU=1 $(BIN)/pytest -m gpu
 
 lint: $(VENV)/.ready-dev
 	$(BIN)/ruff check .

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import os
 
+if os.environ.get("OUTFIELD_TEST_GPU") != "1":
+    # "auto" is then the CPU on every machine, and results are equal to the bit. Before torch looks for a GPU.
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
 import pytest
 import torch
 from hypothesis import settings
@@ -29,7 +33,11 @@ LONG = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long files first; within them, and among the others, the order stays."""
+    """Long files first; within them, and among the others, the order stays. Without a GPU, what needs one is skipped."""
+    if not torch.cuda.is_available():
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(pytest.mark.skip(reason="needs a GPU: make test-gpu"))
 
     def place(item: pytest.Item) -> int:
         return next((number for number, name in enumerate(LONG) if f"tests/{name}" in item.nodeid), len(LONG))

@@ -26,8 +26,6 @@ from outfield.backbone.preprocessing import Preprocessing
 from outfield.backbone.switches import WITHOUT_TF32
 from outfield.images.source import ImageArray
 
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
-
 
 def state_of(network):
     """Everything that must not change."""
@@ -410,7 +408,7 @@ class TestReadingAll:
         assert np.array_equal(found.permute(0, 2, 3, 1), images.images)
 
 
-@needs_gpu
+@pytest.mark.gpu
 class TestGPU:
     def small_resnet(self, device):
         made = Classifier("torchvision:resnet34", 10)

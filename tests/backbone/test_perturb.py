@@ -7,6 +7,7 @@ import inspect
 import numpy as np
 import pytest
 import torch
+from tests.helpers.gpu import DEVICES
 from tests.helpers.networks import CLASSES, Plain, backbone, close, normalised, seeded
 from tests.helpers.pictures import make_pictures
 from torch import nn
@@ -14,7 +15,6 @@ from torch import nn
 import outfield as of
 
 IMAGES = make_pictures(n=40, classes=CLASSES)
-DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
 
 
 def pooled(network, x):

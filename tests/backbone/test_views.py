@@ -143,7 +143,7 @@ class TestExtraction:
         unknown = of.FeatureSet(one.features)  # of features from elsewhere nothing is known
         assert detector.score(unknown).shape == (30,)
 
-    @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+    @pytest.mark.gpu
     def test_on_a_gpu(self):
         images, network = make_pictures(n=9), seeded(Two)
         here = backbone(network).extract(images, views=8, stages=True)

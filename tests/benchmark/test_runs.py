@@ -291,6 +291,10 @@ class TestSettings:
         assert (chosen["EBM"].training.epochs, chosen["KNN"].k) == (3, 200)
         chosen = detectors_from_text(PROTOCOLS["cifar100"], None, {"KNN": {"k": "20"}})
         assert (list(chosen), chosen["KNN"].k) == (["Auto", *ROWS], 20)
+        every = detectors_from_text(PROTOCOLS["cifar100"], ["ViM", "all"], {"GEN": {"gamma": "0.3"}})
+        assert [*every][: 2 + len(ROWS)] == ["ViM", "Auto", *ROWS]
+        assert sorted(every) == sorted(of.DETECTORS)
+        assert (every["GEN"].gamma, every["KNN"].k) == (0.3, 200)
 
     def test_wrong_ones_given_in_python_are_found_before_any_work(self, count):
         for wrong, said in (

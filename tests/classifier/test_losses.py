@@ -209,6 +209,7 @@ def test_without_labels_there_are_features_and_no_logits(tmp_path):
     trained.save(tmp_path / "net.safetensors", bare)
     backbone = of.Backbone.open(str(tmp_path / "net.safetensors"), "cpu")
     assert backbone.projects
+    assert repr(backbone).endswith(", without classes)")
     features = backbone.extract(pictures, stages=True)
     assert features.logits is None
     assert features.labels is None

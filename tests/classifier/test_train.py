@@ -372,7 +372,7 @@ def test_files_hold_the_classifier_and_refuse_others(trained, tmp_path):
         load_classifier(path)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 class TestGPU:
     def test_the_recorded_step_follows_the_plain_one(self, train):
         recipe = Recipe(epochs=2, batch_size=24, small_batch=8, precision="float32", compile=False, augmentation=GENTLE)

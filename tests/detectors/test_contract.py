@@ -9,13 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
+from tests.helpers.gpu import DEVICES
 from tests.helpers.samples import fields_of, make_set, ood_for, quick
 
 import outfield as of
 
 NAMES = list(of.DETECTORS)
 every = pytest.mark.parametrize("name", NAMES)
-DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
 
 
 def changed(data: of.FeatureSet, **fields: object) -> of.FeatureSet:

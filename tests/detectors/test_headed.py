@@ -178,7 +178,7 @@ def test_everything_moves_to_another_device(cls, train_set, monkeypatch):
     assert {value.device.type for value in kept} == {"meta"}
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.gpu
 @pytest.mark.parametrize("cls", [*CLASSES, of.ViM, of.ReAct])
 def test_a_loaded_detector_moves(cls, train_set, test_set, tmp_path):
     fitted = cls().to("cpu").fit(train_set)

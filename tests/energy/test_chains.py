@@ -237,7 +237,7 @@ class TestWhatChainsCannotStartFrom:
         with pytest.raises(of.InputError, match=name):
             of.run_chains(**given | arguments)
 
-    @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
+    @pytest.mark.gpu
     def test_a_generator_elsewhere(self):
         with pytest.raises(of.InputError, match="generator is on cuda"):
             of.run_chains(quadratic, self.good, of.Langevin(), generator=torch.Generator("cuda"))

@@ -25,7 +25,6 @@ from outfield.energy.network import SineMLP, layers_of
 from outfield.energy.projection import PROJECTIONS
 
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="there is no Triton here")
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
 SAMPLER = of.Langevin(steps=3, step_size=(1e-2, 1e-3), noise_std=(1e-2, 1e-3))
 TRAINING = of.Training(epochs=1, batch_size=32, learning_rate=1e-3, l2=0.5, precision="float32")
 
@@ -315,7 +314,7 @@ def cut_off(detector, data, folder, monkeypatch, stop):
     return folder / "fit.safetensors"
 
 
-@needs_gpu
+@pytest.mark.gpu
 class TestGPU:
     """On a GPU: recorded graphs, bfloat16, the paper's sizes."""
 

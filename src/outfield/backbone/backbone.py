@@ -222,6 +222,7 @@ class Backbone:
     def __repr__(self) -> str:
         height, width = self.input.size
         classes = "" if self.classes is None else f", {self.classes} classes"
+        classes = ", without classes" if self.projects else classes
         normalised = f"mean {shown_numbers(self.input.mean)}, std {shown_numbers(self.input.std)}"
         plain = f"images of {height} × {width}, {normalised}"
         expects = plain if self.preprocessing.interpolation == TENSOR else str(self.preprocessing)

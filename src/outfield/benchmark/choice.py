@@ -15,6 +15,9 @@ from outfield.detectors.knn import KNN
 from outfield.detectors.logits import ODIN
 from outfield.errors import InputError
 
+ALL = "all"
+"""In the place of a detector's name: every detector."""
+
 
 def default_detectors(protocol: Protocol) -> dict[str, Detector]:
     """What a benchmark runs unless told otherwise: the detector to use, then those of the paper's tables."""
@@ -33,14 +36,18 @@ def detectors_from_text(
 
     Args:
         protocol: the ID set and its OOD sets.
-        names: which detectors; those of :func:`default_detectors` if None or empty.
+        names: which detectors; those of :func:`default_detectors` if None or empty; "all" among them stands for every one,
+            those of :func:`default_detectors` first.
         settings: by detector, then by name, such as ``{"KNN": {"k": "20"}, "EBM": {"training.epochs": "5"}}``.
 
     Raises:
         UnknownNameError: there is no such detector.
         InputError: a setting that the detector does not have or does not take, or one of a detector that was not chosen.
     """
-    chosen = list(dict.fromkeys(names or ("Auto", *ROWS)))
+    default = ("Auto", *ROWS)
+    listed = list(names or default)
+    everyone = (*default, *DETECTORS) if ALL in listed else ()
+    chosen = list(dict.fromkeys((*(name for name in listed if name != ALL), *everyone)))
     classes = {name: DETECTORS[name] for name in (*chosen, *settings)}
     idle = [name for name in settings if name not in chosen]
     if idle:

@@ -104,7 +104,9 @@ def checked(part: Part, out: Place, mark: str) -> Counts | FileFormatError:
     with place.opened() as file:
         try:
             columns = ["file", "is_ood", "error"]
-            table: Any = arrow().parquet.read_table(file, columns=columns, page_checksum_verification=True)
+            # Nothing is read ahead: a thread of pyarrow that still holds the file when the program ends would abort it.
+            with arrow().parquet.ParquetFile(file, pre_buffer=False, page_checksum_verification=True) as parquet:
+                table: Any = parquet.read(columns=columns)
         except Exception as error:  # a damaged file leads to errors of many kinds
             return FileFormatError(f"{place.shown} cannot be read as Parquet: {error!s:.300}")
     found = table.column("file").to_pylist()

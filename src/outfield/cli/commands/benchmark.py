@@ -48,7 +48,9 @@ def benchmark(
     seeds: Annotated[int, typer.Option(min=1, help="Seeds of the detectors that are trained.")] = 3,
     detector: Annotated[
         list[str] | None,
-        typer.Option(help="Only these detectors, any number of times; without it, Auto and those of the paper."),
+        typer.Option(
+            help="Only these detectors, any number of times, or all; without it, Auto and those of the paper."
+        ),
     ] = None,
     setting: Annotated[
         list[str] | None,
