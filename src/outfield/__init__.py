@@ -101,6 +101,7 @@ _HOMES = {
     "guard.opening": ("open_guard",),
     "guard.rows": ("RowGuard",),
     "guard.verdict": ("Verdict", "Verdicts"),
+    "guard.why": ("ColumnWhy", "RowWhy"),
     "features.stand_ins": ("feature_stand_ins",),
     "features.stream": ("FeatureStream", "open_features"),
     "features.table": ("TablePreprocessing",),

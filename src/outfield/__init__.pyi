@@ -85,6 +85,7 @@ from outfield.guard.guard import Guard
 from outfield.guard.opening import open_guard
 from outfield.guard.rows import RowGuard
 from outfield.guard.verdict import Verdict, Verdicts
+from outfield.guard.why import ColumnWhy, RowWhy
 from outfield.images.files import open_images
 from outfield.images.finding import find
 from outfield.images.source import ImageArray, ImageSource
@@ -131,6 +132,7 @@ __all__ = [
     "Choice",
     "ClassStatistics",
     "Classifier",
+    "ColumnWhy",
     "CombOOD",
     "CorrectedEnergy",
     "CosineMean",
@@ -177,6 +179,7 @@ __all__ = [
     "Residual",
     "Result",
     "RowGuard",
+    "RowWhy",
     "Separation",
     "StorageError",
     "TablePreprocessing",

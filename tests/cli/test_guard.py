@@ -130,6 +130,7 @@ def test_show_tells_what_is_inside(folder):
         (["build", "net.safetensors", "--images", "train", "-o", "x.guard", "--views", "9"], 2, "1 to 8, auto"),
         (["check", "net.safetensors", "noise.png"], 3, "holds a classifier, not a guard"),
         (["check", "none.guard", "noise.png"], 3, "no such file"),
+        (["check", "my.guard", "noise.png", "--why"], 2, "my.guard looks at images; leave it out"),
     ],
 )  # fmt: skip
 def test_wrong_usage_is_told(folder, command, code, said):

@@ -111,11 +111,24 @@ class TablePreprocessing:
         Raises:
             InputError: Columns are missing or unknown, hold something else than in training, or have missing cells.
         """
+        found, cells = self._found(frame)
+        return self._features(cells, self._labels(found))
+
+    def cells(self, frame: Any) -> dict[str, Cells]:
+        """The cells of a frame by column, as they are before they become features; :meth:`features_of` does that.
+
+        Raises:
+            InputError: As for a call.
+        """
+        return self._found(frame)[1]
+
+    def _found(self, frame: Any) -> tuple[dict[str, Any], dict[str, Cells]]:
+        """All columns of a frame, and the cells of those that are taken."""
         found = _read(frame, self._kinds())
         self._check_names(found)
         cells = {column.name: column.checked(cells_of(column.name, found[column.name])) for column in self.columns}
         _refuse_missing(cells, self.missing)
-        return self._features(cells, self._labels(found))
+        return found, cells
 
     def usable(self, frame: Any) -> tuple[FeatureSet | None, dict[int, str]]:
         """As a call, but a row with a cell that cannot be used does not end all: the others are given, without labels.
@@ -131,13 +144,25 @@ class TablePreprocessing:
             return self(frame), {}
         except OutfieldError:
             pass  # whatever concerns all rows is found again
+        cells, errors = self._sorted_out(frame)
+        return self.features_of(cells), errors
+
+    def usable_cells(self, frame: Any) -> tuple[dict[str, Cells], dict[int, str]]:
+        """As :meth:`cells`, but without the rows that cannot be used; and why each of those cannot, as :meth:`usable` says."""
+        try:
+            return self.cells(frame), {}
+        except OutfieldError:
+            return self._sorted_out(frame)
+
+    def _sorted_out(self, frame: Any) -> tuple[dict[str, Cells], dict[int, str]]:
         is_csv = str(frame).endswith(".csv") if isinstance(frame, str | os.PathLike) else False
         found = _read(frame, self._kinds(), texts=is_csv)
         self._check_names(found)
-        cells, errors = sort_out(self.columns, found, missing=self.missing == MEDIAN, texts=is_csv)
-        if len(next(iter(cells.values())).values) == 0:
-            return None, errors
-        return self._features(cells, None), errors
+        return sort_out(self.columns, found, missing=self.missing == MEDIAN, texts=is_csv)
+
+    def features_of(self, cells: Mapping[str, Cells]) -> FeatureSet | None:
+        """Cells that :meth:`cells` or :meth:`usable_cells` gave as features, without labels; None where there is no row."""
+        return self._features(cells, None) if len(next(iter(cells.values())).values) else None
 
     def _kinds(self) -> dict[str, str]:
         return {column.name: column.kind for column in self.columns}
@@ -147,7 +172,7 @@ class TablePreprocessing:
         parts = [column.entries_of(cells[column.name]) for column in self.columns]
         rows = np.concatenate(parts, axis=1)
         constant = np.full((len(rows), 1), LENGTH * math.sqrt(rows.shape[1]))
-        features = np.concatenate([rows, constant], axis=1).clip(-LARGEST, LARGEST).astype(np.float32)
+        features = within_float32(np.concatenate([rows, constant], axis=1))
         about = {NETWORK: network_text(f"table of {len(self.columns)} columns", self.fingerprint())}
         return FeatureSet(features, labels=labels, about=about)
 
@@ -237,6 +262,12 @@ class TablePreprocessing:
         """
         header, _ = storage.read(path, "table", {"table": dict})
         return cls.of_json(header["table"])
+
+
+def within_float32(entries: np.ndarray) -> np.ndarray:
+    """Entries of rows as features hold them, float32 and cut off at :data:`LARGEST`."""
+    cut: np.ndarray = entries.clip(-LARGEST, LARGEST).astype(np.float32)
+    return cut
 
 
 def _read(frame: Any, kinds: Mapping[str, str], *, texts: bool = False) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -43,6 +44,22 @@ class Column:
     def entries(self) -> tuple[str, ...]:
         """What each of its entries in a row is."""
         return tuple(f"{self.name} = {level}" for level in self.levels) if self.kind == TEXT else (self.name,)
+
+    @property
+    def spread(self) -> float | None:
+        """The standard deviation of training rows; None of truths and texts, of a constant, and where it was not learned.
+
+        A constant has scale 1 beside a mean that is its median, numbers that are not standardised have scale 1 and mean 0.
+        """
+        same = math.isclose(self.mean, self.median, rel_tol=1e-12)
+        unknown = self.scale == 1.0 and (self.mean == 0.0 or same)
+        return None if self.kind != NUMBER or unknown else self.scale
+
+    @property
+    def usual(self) -> np.ndarray:
+        """Entries of cells that hold what is usual (U, E), float64: the median, or of texts each level in its row."""
+        values = self.levels if self.kind == TEXT else [self.median]
+        return self.entries_of(Cells(self.kind, np.array(values, dtype=object if self.kind == TEXT else np.float64)))
 
     def valid(self) -> Self:
         """This column, if it can have been learned.

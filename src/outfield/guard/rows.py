@@ -18,8 +18,11 @@ from outfield.features.set import FeatureSet, FeatureSource
 from outfield.features.table import TablePreprocessing
 from outfield.files.paths import PathLike
 from outfield.guard import row_files
+from outfield.guard.explaining import explained, read_rows, row_numbers, with_reasons
 from outfield.guard.judging import Judge, check_class_names
+from outfield.guard.replacing import Replacing
 from outfield.guard.verdict import Verdict, Verdicts
+from outfield.guard.why import ExplainedVerdict, RowWhy
 from outfield.scores.threshold import Threshold, check_keep
 
 ON_ERROR = ("skip", "fail")
@@ -184,8 +187,55 @@ class RowGuard:
         check_class_names(self.names, features)
         return Verdicts(self._judge(features, [None] * len(features) if files is None else files), "rows")
 
+    def why(self, frame: Any, rows: Any = None, *, most: int | None = None, on_error: str = "fail") -> list[RowWhy]:
+        """Which columns make rows of a table OOD: each is put to what is usual, and the row is scored again.
+
+        In the place of a number or truth comes the median of training rows; in the place of a text that level of them which gives
+        the lowest score. Where no column alone makes an OOD row ID, two are changed together, then three; where these do not
+        either, that is what is told. A row costs as many scores as there are columns, of texts as many as there are levels.
+
+        Args:
+            frame: A table, as for :meth:`__call__`.
+            rows: Numbers of the rows to look at, counted from 0, or a truth for each row of the table; the OOD ones if None.
+            most: Columns to tell of each row, at most, those that count most first; all if None.
+            on_error: "fail" makes a row that cannot be used an error; "skip" leaves it out, and tells the error where it was
+                asked for by its number.
+
+        Returns:
+            One for each row in the order in which they were asked for; scores are those that a call with this table gives.
+
+        Raises:
+            InputError: This guard looks at features, the table cannot be used, or there are no such rows.
+        """
+        require_choice("on_error", on_error, ON_ERROR)
+        if most is not None:
+            require_number("most", most, least=1, whole=True)
+        replacing = self._replacing()
+        found = read_rows(replacing.table, frame, skip=on_error == "skip")
+        verdicts = self._in_order(found.features, found.errors, [None] * _count(found.features, found.errors))
+        asked = np.flatnonzero(verdicts.is_ood).tolist() if rows is None else row_numbers(rows, len(verdicts))
+        return [*explained(replacing, found, verdicts, asked, most)]
+
+    def _replacing(self) -> Replacing:
+        """What scores rows with a column changed.
+
+        Raises:
+            InputError: This guard looks at features.
+        """
+        if self.table is None:
+            raise InputError(
+                "columns are told by guards of tables, but this one looks at features, whose columns mean nothing by themselves; "
+                "build it of a table: RowGuard.build(frame), outfield guard rows TABLE on the command line"
+            )
+        return Replacing(self.table, self.detector, self.threshold)
+
     def stream(
-        self, paths: Sequence[PathLike], *, on_error: str = "fail", workers: int | None = None
+        self,
+        paths: Sequence[PathLike],
+        *,
+        on_error: str = "fail",
+        workers: int | None = None,
+        why: bool = False,
     ) -> Iterator[Verdict]:
         """Verdicts on the rows of several files; each says its file and its row, counted from 1.
 
@@ -193,19 +243,35 @@ class RowGuard:
             paths: Tables or files of features.
             on_error: "fail" makes a file or a row of a table that cannot be used an error; "skip" gives a verdict that tells it.
             workers: Not used: rows need no decoding.
+            why: Tell of each OOD row of a table the columns that count most, as :meth:`why` does: verdicts have a ``why``.
+
+        Raises:
+            InputError: ``why``, and this guard looks at features; or what cannot be used where ``on_error`` is "fail".
         """
         require_choice("on_error", on_error, ON_ERROR)
+        replacing = self._replacing() if why else None
         for path in paths:
             try:
-                features, errors = self._usable(path, on_error)
-                names = None if features is None else features.names
-                numbered = [f"{path} row {i + 1}" for i in range(_count(features, errors))]
-                verdicts = self._in_order(features, errors, names or numbered)
+                verdicts = self._of_file(path, on_error, replacing)
             except OutfieldError as error:
                 if on_error == "fail":
                     raise
-                verdicts = Verdicts([Verdict.failed(str(path), str(error))])
+                kind = ExplainedVerdict if why else Verdict
+                verdicts = [kind.failed(str(path), str(error))]
             yield from verdicts
+
+    def _of_file(self, path: PathLike, on_error: str, replacing: Replacing | None) -> Sequence[Verdict]:
+        """Verdicts on the rows of one file, with reasons where something can tell them."""
+        if replacing is None:
+            return self._numbered(path, *self._usable(path, on_error))
+        found = read_rows(replacing.table, path, skip=on_error == "skip")
+        return with_reasons(replacing, found, self._numbered(path, found.features, found.errors))
+
+    def _numbered(self, path: PathLike, features: FeatureSet | None, errors: Mapping[int, str]) -> Verdicts:
+        """Verdicts on rows of one file, each called by its own name or by its number."""
+        names = None if features is None else features.names
+        numbered = [f"{path} row {i + 1}" for i in range(_count(features, errors))]
+        return self._in_order(features, errors, names or numbered)
 
     def warm_up(self, rows: int) -> float:
         """Judge so many rows of zeros, so that what is loaded at its first use is there; how many seconds that took."""

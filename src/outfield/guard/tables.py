@@ -61,7 +61,7 @@ def _json(verdict: Verdict) -> str:
 
 
 def _write_parquet(path: Path, table: Mapping[str, list[Any]]) -> None:
-    texts = {"file", "class_name", "rang", "error"}
+    texts = {"file", "class_name", "rang", "error", "why"}
     pyarrow = arrow()
     kinds = {name: pyarrow.string() if name in texts else pyarrow.float64() for name in table}
     kinds |= {"class_index": pyarrow.int64(), "is_ood": pyarrow.bool_()}

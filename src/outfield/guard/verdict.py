@@ -52,6 +52,11 @@ class Verdict:
         """ "OOD", "ok" or "error"."""
         return "error" if self.error is not None else "OOD" if self.is_ood else "ok"
 
+    @property
+    def more(self) -> dict[str, Any]:
+        """What a table of verdicts has of this one beside :data:`COLUMNS` and its members, by the name of the column."""
+        return {}
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data, ready for JSON."""
         return {
@@ -76,7 +81,7 @@ class Verdict:
 
 
 COLUMNS = ("file", "class_index", "class_name", "score", "p_value", "is_ood", "rang", "error")
-"""Of a table of verdicts; beside them one for each member, ``p_value NAME``."""
+"""Of a table of verdicts; beside them one for each member, ``p_value NAME``, and ``why`` where columns were asked for."""
 SHOWN = 10
 """Lines of a ``repr``."""
 
@@ -135,6 +140,8 @@ class Verdicts(Sequence[Verdict]):
         columns: dict[str, list[Any]] = {name: [getattr(one, name) for one in self] for name in COLUMNS}
         for member in dict.fromkeys(name for one in self for name in one.members):
             columns[f"p_value {member}"] = [one.members.get(member) for one in self]
+        for name in dict.fromkeys(name for one in self for name in one.more):
+            columns[name] = [one.more.get(name) for one in self]
         return columns
 
     def to_frame(self) -> Any:

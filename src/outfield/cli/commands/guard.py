@@ -29,6 +29,8 @@ from outfield.extras import check_installed
 from outfield.progress import bar
 
 if TYPE_CHECKING:
+    from outfield.guard.guard import Guard
+    from outfield.guard.rows import RowGuard
     from outfield.guard.verdict import Verdicts
 
 FOUND, UNREAD = 10, 11
@@ -138,6 +140,7 @@ def guard_build(
 @command(
     "outfield guard check my.guard photo.jpg",
     "outfield guard check my.guard photos/ more/*.png --out verdicts.csv --fail-on-ood",
+    "outfield guard check customers.guard new.csv --why",
     of=guards,
     name="check",
 )
@@ -157,6 +160,10 @@ def guard_check(
         typer.Option(
             "--fail-on-ood", help=f"Exit with {FOUND} where an image is OOD, {UNREAD} where one could not be read."
         ),
+    ] = False,
+    why: Annotated[
+        bool,
+        typer.Option("--why", help="Of a guard of a table: tell of each OOD row the columns that count most."),
     ] = False,
     on_error: OnError = "skip",
     workers: Workers = None,
@@ -181,8 +188,9 @@ def guard_check(
     resolve_device(device)
     model = open_guard(guard, device)
     found, lost, what = [], None, "rows" if isinstance(model, RowGuard) else "images"
+    stream = model.stream(images, on_error=on_error, workers=workers, **_asked_why(guard, model, why))
     with bar(f"checking {what}", unit=what) as advance:
-        for verdict in model.stream(images, on_error=on_error, workers=workers):
+        for verdict in stream:
             found.append(verdict)
             advance(len(found))
             if json_lines and lost is None:
@@ -231,6 +239,25 @@ def _check_images(images: list[str], on_error: str) -> None:
             raise StorageError(f"cannot read {image}: there is no such file or folder")
 
 
+def _asked_why(guard: Path, model: Guard | RowGuard, why: bool) -> dict[str, bool]:
+    """What the stream of a guard is asked for beside verdicts.
+
+    Raises:
+        InputError: Reasons, of a guard that has none to give.
+    """
+    from outfield.guard.rows import RowGuard
+
+    if not why:
+        return {}
+    if isinstance(model, RowGuard) and model.table is not None:
+        return {"why": True}
+    what = "features, whose columns mean nothing by themselves" if isinstance(model, RowGuard) else "images"
+    raise InputError(
+        f"--why tells the columns of a table, but {guard} looks at {what}; leave it out (rang says which member of the detector "
+        "rang), or give a guard of a table: outfield guard rows TABLE -o my.guard"
+    )
+
+
 def _told(text: str, *, end: bool) -> SystemExit | StorageError | None:
     """Print a line at once; where nobody reads any more, end, or give what ends it once a file is written."""
     try:
@@ -249,7 +276,9 @@ def _print(verdicts: Verdicts) -> None:
     from rich.text import Text  # as it is: brackets in a name are no markup
 
     shown = Table(header_style="bold", box=None, pad_edge=False)
-    for name, right in (("file", 0), ("class", 0), ("score", 1), ("p-value", 1), ("verdict", 0), ("rang", 0)):
+    names = [("file", 0), ("class", 0), ("score", 1), ("p-value", 1), ("verdict", 0), ("rang", 0)]
+    more = [*dict.fromkeys(name for one in verdicts for name in one.more)]
+    for name, right in (*names, *((name, 0) for name in more)):
         shown.add_column(name, justify="right" if right else "left", no_wrap=True, overflow="ignore")
     for one in verdicts:
         where = Text(one.file or "")
@@ -258,7 +287,8 @@ def _print(verdicts: Verdicts) -> None:
             continue
         colour = "bold red" if one.is_ood else "green"
         numbers = (f"{one.score:.4g}", f"{one.p_value:.4f}")
-        shown.add_row(where, Text(one.label), *numbers, Text(one.word, colour), Text(one.rang or ""))
+        said = [Text(text or "") for text in (one.rang, *(one.more.get(name) for name in more))]
+        shown.add_row(where, Text(one.label), *numbers, Text(one.word, colour), *said)
     natural = Console(width=10_000).measure(shown).maximum
     console = Console(highlight=False, width=natural)
     with console.capture() as text:
