@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from outfield.cluster.images import PartImages
 from outfield.cluster.parquet import feature_rows, holds_images
 from outfield.cluster.parts import Part
 from outfield.cluster.places import Place
 from outfield.errors import FileFormatError, OutfieldError
-from outfield.features.columns import arrow
+from outfield.features.columns import arrow, whole_parquet
 from outfield.guard.guard import Guard
 from outfield.guard.verdict import COLUMNS, Verdict
 
@@ -103,10 +103,7 @@ def checked(part: Part, out: Place, mark: str) -> Counts | FileFormatError:
     place, expected = out.under(part.file), part.files()
     with place.opened() as file:
         try:
-            columns = ["file", "is_ood", "error"]
-            # Nothing is read ahead: a thread of pyarrow that still holds the file when the program ends would abort it.
-            with arrow().parquet.ParquetFile(file, pre_buffer=False, page_checksum_verification=True) as parquet:
-                table: Any = parquet.read(columns=columns)
+            table = whole_parquet(file, ["file", "is_ood", "error"])
         except Exception as error:  # a damaged file leads to errors of many kinds
             return FileFormatError(f"{place.shown} cannot be read as Parquet: {error!s:.300}")
     found = table.column("file").to_pylist()

@@ -89,8 +89,12 @@ def levels_as_texts(column: Any) -> Any:
 
 def rows_of(columns: Mapping[str, Any], index: np.ndarray) -> dict[str, np.ndarray]:
     """Chosen rows (numbers, or a mask) of columns that :func:`columns_of` gave."""
-    arrays = {name: column.to_numpy() if hasattr(column, "to_numpy") else column for name, column in columns.items()}
-    return {name: np.asarray(array)[index] for name, array in arrays.items()}
+    return {name: array_of(column)[index] for name, column in columns.items()}
+
+
+def array_of(column: Any) -> np.ndarray:
+    """A column of any frame as an array."""
+    return np.asarray(column.to_numpy() if hasattr(column, "to_numpy") else column)
 
 
 def cells_of(name: str, column: Any) -> Cells:
@@ -99,7 +103,7 @@ def cells_of(name: str, column: Any) -> Cells:
     Raises:
         InputError: It holds something else, such as dates, lists, or texts among numbers, or infinite numbers.
     """
-    array = column.to_numpy() if hasattr(column, "to_numpy") else np.asarray(column)
+    array = array_of(column)
     if array.ndim != 1:
         raise InputError(f"column {name!r} has shape {array.shape}; a column has one value for each row")
     if array.dtype.kind in "OUT":

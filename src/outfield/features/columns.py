@@ -54,6 +54,13 @@ def opened(stamp: Stamp) -> Iterator[BinaryIO]:
             raise FileFormatError(f"{stamp.path} cannot be read as {kind}: {reason:.300}") from error
 
 
+def whole_parquet(file: Any, columns: Sequence[str] | None = None) -> Any:
+    """A Parquet file as a table of pyarrow, of some columns or of all."""
+    # Nothing is read ahead: a thread of pyarrow that still holds the file when the program ends would abort it.
+    with arrow().parquet.ParquetFile(file, pre_buffer=False, page_checksum_verification=True) as parquet:
+        return parquet.read(columns=columns)
+
+
 class ParquetColumns:
     """The fields in a Parquet file, read some thousand rows at a time.
 

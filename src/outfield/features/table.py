@@ -140,11 +140,7 @@ class TablePreprocessing:
         Raises:
             InputError: Columns are missing or unknown.
         """
-        try:
-            return self(frame), {}
-        except OutfieldError:
-            pass  # whatever concerns all rows is found again
-        cells, errors = self._sorted_out(frame)
+        cells, errors = self.usable_cells(frame)
         return self.features_of(cells), errors
 
     def usable_cells(self, frame: Any) -> tuple[dict[str, Cells], dict[int, str]]:
@@ -152,9 +148,7 @@ class TablePreprocessing:
         try:
             return self.cells(frame), {}
         except OutfieldError:
-            return self._sorted_out(frame)
-
-    def _sorted_out(self, frame: Any) -> tuple[dict[str, Cells], dict[int, str]]:
+            pass  # whatever concerns all rows is found again
         is_csv = str(frame).endswith(".csv") if isinstance(frame, str | os.PathLike) else False
         found = _read(frame, self._kinds(), texts=is_csv)
         self._check_names(found)

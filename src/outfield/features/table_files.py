@@ -12,7 +12,7 @@ import numpy as np
 
 from outfield.errors import InputError
 from outfield.features.cells import NUMBER, TEXT, levels_as_texts
-from outfield.features.columns import arrow, opened
+from outfield.features.columns import arrow, opened, whole_parquet
 from outfield.features.csv_files import no_number
 from outfield.files.opened import Stamp
 from outfield.files.paths import PathLike, as_path
@@ -44,7 +44,7 @@ def read_table(path: PathLike, kinds: Mapping[str, str] | None = None, *, texts:
     stamp = Stamp.of(file)
     with opened(stamp) as content:
         known = dict.fromkeys(kinds or {}, TEXT) if texts else kinds or {}
-        table = _read_parquet(content) if file.suffix == ".parquet" else _read_csv(file, content, known)
+        table = whole_parquet(content) if file.suffix == ".parquet" else _read_csv(file, content, known)
         if not table.num_rows:
             raise InputError(f"{file} has no rows; at least one is needed")
         names = _columns(table)
@@ -63,12 +63,6 @@ def _columns(table: Any) -> list[str]:
 def _said(table: Any) -> dict[str, Any]:
     """What pandas wrote beside the columns of a Parquet file."""
     return table.schema.pandas_metadata or {}
-
-
-def _read_parquet(content: Any) -> Any:
-    # Nothing is read ahead: a thread of pyarrow that still holds the file when the program ends would abort it.
-    with arrow().parquet.ParquetFile(content, pre_buffer=False, page_checksum_verification=True) as parquet:
-        return parquet.read()
 
 
 def _read_csv(file: Path, content: Any, kinds: Mapping[str, str]) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from outfield.errors import InputError
-from outfield.features.cells import TEXT, TRUTH, Cells, is_missing, is_number
+from outfield.features.cells import TEXT, TRUTH, Cells, array_of, is_missing, is_number
 from outfield.features.table_columns import Column
 
 DIGITS = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*", re.ASCII)
@@ -34,7 +34,7 @@ def sort_out(
     errors: dict[int, str] = {}
     for column in columns:
         rows[column.name] = []
-        for number, value in enumerate(_values(found[column.name])):
+        for number, value in enumerate(array_of(found[column.name])):
             try:
                 cell = _cell(column, value, missing, texts)
             except InputError as error:
@@ -50,11 +50,6 @@ def sort_out(
         for column in columns
     }
     return cells, errors
-
-
-def _values(column: Any) -> Sequence[Any]:
-    array = column.to_numpy() if hasattr(column, "to_numpy") else np.asarray(column)
-    return [*array]
 
 
 def _cell(column: Column, value: Any, missing: bool, texts: bool) -> Any:

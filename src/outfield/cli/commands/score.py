@@ -116,13 +116,13 @@ def _with_row_guard(guard: Path, data: str, output: str | None, on_error: str, d
         if target.suffix == ".parquet":
             check_installed("tables", "pyarrow")
     verdicts = Verdicts([*RowGuard.load(guard, device).stream([data], on_error=on_error)], "rows")
+    failed = verdicts.failed
     if target is None:
         sys.stdout.write(as_csv(verdicts))
     else:
         write_verdicts(target, verdicts)
-        judged = len(verdicts) - len(verdicts.failed)
+        judged = len(verdicts) - len(failed)
         log.info("%s rows, %s OOD → %s", f"{judged:,}", f"{int(verdicts.is_ood.sum()):,}", target)
-    failed = [verdict for verdict in verdicts if verdict.error is not None]
     if failed:
         log.warning(
             "%s of %s rows could not be read; %s: %s", len(failed), len(verdicts), failed[0].file, failed[0].error
