@@ -15,11 +15,8 @@ import torch
 
 import outfield as of
 from measure import D, features
-from outfield.energy.loop import train
-from outfield.energy.network import CorrectedEnergy
-from outfield.energy.priors.mixture import MixturePrior
+from outfield.energy import CorrectedEnergy, Langevin, MixturePrior, train
 from outfield.energy.projection import relu_sphere
-from outfield.energy.samplers import Langevin
 
 ROWS, LOOKS = 10_000, (1, 6, 21, 39)
 

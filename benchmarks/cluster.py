@@ -32,9 +32,9 @@ from PIL import Image
 from pyarrow import parquet
 
 import outfield as of
-from outfield.backbone.architectures import Classifier
-from outfield.cluster.connection import connected
-from outfield.cluster.score import score
+from outfield.backbone import Classifier
+from outfield.cluster import connected
+from outfield.cluster import score_files as score
 
 PART = 32
 SMALL = 64

@@ -22,7 +22,7 @@ import onnxruntime
 import torch
 
 import outfield as of
-from outfield.adapters.onnx import to_onnx
+from outfield.adapters import to_onnx
 
 SIZE = 32
 MEMBERS = (of.EnergyLogits(), of.KNN(k=5), of.SSD())

@@ -29,16 +29,13 @@ import numpy as np
 
 import outfield as of
 from filters_table import draw, markdown, merged, table
-from outfield.benchmark.protocol import PROTOCOLS, Protocol
+from outfield.benchmark import PROTOCOLS, Protocol
 from outfield.benchmark.provenance import about_this_run
-from outfield.detectors.learned import LearnedEnergy
-from outfield.detectors.naming import names_of
+from outfield.detectors import LearnedEnergy, names_of
 from outfield.errors import OutfieldError, StorageError, UnknownNameError
-from outfield.files.atomic import write_bytes
-from outfield.images.finding import find
-from outfield.images.part import part_of
-from outfield.images.source import ImageSource
-from outfield.report.drawing import save
+from outfield.files import write_bytes
+from outfield.images import ImageSource, find, part_of
+from outfield.report import save_figure as save
 from scores import ALONE, HELD_OUT, held_out_index
 
 METRICS = {"fpr95": of.fpr95, "auroc": of.auroc}
@@ -113,7 +110,7 @@ def detectors(
     options: argparse.Namespace, train: of.FeatureSet, held_out: of.FeatureSet
 ) -> Iterator[tuple[str, of.Detector]]:
     """Fitted detectors, one at a time; what cannot be fitted on these rows is told and left out."""
-    yield "Fused", of.Fused().to(options.device).fit(train, held_out)
+    yield "Fused", of.Fused().to(options.device).fit(train, held_out=held_out)
     alone: list[of.Detector] = [of.ODIN()]
     if options.learned != "only":
         alone += [one for one in ALONE if one.on in train.shapes]

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from outfield.benchmark.protocol import PROTOCOLS
-from outfield.images.catalogue import title
-from outfield.report.drawing import FAINT, FAR, ID, INK, MUTED, SIZE, Line2D, MaxNLocator, new_figure, subplots
+from outfield.benchmark import PROTOCOLS
+from outfield.images import title
+from outfield.report import Table
+from outfield.report.canvas import FAINT, FAR, ID, INK, MUTED, SIZE, Line2D, MaxNLocator, new_figure, subplots
 from outfield.report.figures.chart import short
-from outfield.report.table import Table
 
 Result = Mapping[str, Any]
 METRICS = ("fpr95", "auroc")

@@ -19,12 +19,9 @@ import torch
 
 import outfield as of
 from measure import D, Line, Results, TorchMixture, features, step_flops
+from outfield.energy import CorrectedEnergy, Langevin, MixturePrior, train_seeds
 from outfield.energy.engine.triton_operations import TritonOperations
-from outfield.energy.loop import train_seeds
-from outfield.energy.network import CorrectedEnergy
-from outfield.energy.priors.mixture import MixturePrior
 from outfield.energy.projection import relu_sphere
-from outfield.energy.samplers import Langevin
 
 N, EPOCHS = 50_000, 20
 CORRECTION, ALONE = of.EnergyCorrected(), of.EBM()

@@ -18,8 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from outfield.report.benchmark_files import read_run
-from outfield.report.drawing import FAINT, FAR, ID, INK, MUTED, SIZE, Line2D, new_figure, save, subplots
+from outfield.report import read_run
+from outfield.report import save_figure as save
+from outfield.report.canvas import FAINT, FAR, ID, INK, MUTED, SIZE, Line2D, new_figure, subplots
 from runs_beside import DEFAULT, PARTS, figures
 
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"

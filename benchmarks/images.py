@@ -17,13 +17,11 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from outfield.backbone.architectures import Classifier
-from outfield.backbone.backbone import Backbone, Odin
-from outfield.benchmark import benchmark_features
-from outfield.benchmark.protocol import PROTOCOLS
+from outfield.backbone import Backbone, Classifier, Odin
+from outfield.benchmark import PROTOCOLS, benchmark_features
 from outfield.devices import resolve_device
-from outfield.features.set import FeatureSet
-from outfield.images.source import ImageArray
+from outfield.features import FeatureSet
+from outfield.images import ImageArray
 from outfield.percent import percent
 
 PROTOCOL = PROTOCOLS["cifar10"]
@@ -60,7 +58,7 @@ def main() -> None:
     test = FeatureSet(**other.tensors(), labels=train.labels[: len(few)] if train.labels is not None else None)
     sets = {"train": features, "test": test} | dict.fromkeys(PROTOCOL.ood, other)
     began = time.perf_counter()
-    benchmark_features(PROTOCOL, {"random": sets}, seeds=1, device=options.device, view=False)
+    benchmark_features(PROTOCOL, {"random": sets}, seeds=1, device=options.device, layout=False)
     print(f"all detectors, one seed, {len(features):,} training rows, seven sets of {len(few):,}: "
           f"{time.perf_counter() - began:.1f} s")  # fmt: skip
 

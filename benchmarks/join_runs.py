@@ -13,8 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from outfield.benchmark.records import BenchmarkRun, Key
-from outfield.benchmark.saved import load_run, save_run
+from outfield.benchmark import BenchmarkRun, Key, load_run, save_run
 
 LEAST = 0.999
 

@@ -17,11 +17,10 @@ from typing import Any
 import numpy as np
 
 import outfield as of
-from outfield.benchmark.protocol import LEVELS, PROTOCOLS, Protocol
+from outfield.benchmark import LEVELS, PROTOCOLS, Protocol
 from outfield.benchmark.provenance import about_this_run
-from outfield.files.atomic import write_bytes
-from outfield.images.finding import find
-from outfield.images.part import part_of
+from outfield.files import write_bytes
+from outfield.images import find, part_of
 from scores import HELD_OUT
 
 EPSILONS = (0.0, 0.0005, 0.001, 0.0014, 0.002, 0.005, 0.01)

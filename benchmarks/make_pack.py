@@ -16,15 +16,12 @@ from pathlib import Path
 
 import numpy as np
 
-from outfield.backbone.backbone import Backbone, accuracy
-from outfield.backbone.odin import Odin
-from outfield.benchmark import paper_detectors
-from outfield.benchmark.protocol import PROTOCOLS
+from outfield.backbone import Backbone, Odin, accuracy
+from outfield.benchmark import PROTOCOLS, paper_detectors
 from outfield.benchmark.provenance import about_this_run
-from outfield.features.set import FeatureSet
-from outfield.files.atomic import make_folder, write_atomically, write_bytes
-from outfield.images.finding import find
-from outfield.images.source import ImageArray, ImageSource
+from outfield.features import FeatureSet
+from outfield.files import make_folder, write_atomically, write_bytes
+from outfield.images import ImageArray, ImageSource, find
 
 PROTOCOL = PROTOCOLS["cifar10"]
 IDS = ("train", "held_out", "test")
@@ -55,7 +52,7 @@ def main() -> None:
     path = options.out / "cifar10_resnet34.npz"
     write_atomically(path, lambda file: np.savez_compressed(file, **arrays))  # type: ignore[arg-type]
     detector = paper_detectors(PROTOCOL)[FITTED].to(options.device).fit(sets["train"])
-    detector.save(options.out / f"{FITTED}.safetensors", half=True)
+    detector.save(options.out / f"{FITTED}.safetensors", float16=True)
     about = {
         "rows": {name: len(data) for name, data in sets.items()},
         "accuracy": accuracy(sets["test"]),

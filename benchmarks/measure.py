@@ -14,8 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from outfield.energy.priors.mixture import MixturePrior
-from outfield.energy.priors.prior import Prior
+from outfield.energy import MixturePrior, Prior
 from outfield.energy.projection import relu_sphere
 from outfield.percent import percent
 

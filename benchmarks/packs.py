@@ -22,7 +22,7 @@ import numpy as np
 
 import outfield as of
 from outfield.benchmark.paper import ROWS
-from outfield.report.table import Table
+from outfield.report import Table
 from outfield.report.toys import mean_std
 
 LEARNED: dict[str, type[of.EBM] | type[of.EnergyCorrected]] = {"EBM": of.EBM, "EnergyCorrected": of.EnergyCorrected}

@@ -24,14 +24,13 @@ import numpy as np
 import torch
 
 import outfield as of
-from outfield.backbone.backbone import accuracy
-from outfield.benchmark.held_out import STAND_IN
+from outfield.backbone import accuracy
 from outfield.benchmark.provenance import about_this_run
-from outfield.detectors.learned import LearnedEnergy
+from outfield.benchmark.sets import STAND_IN
+from outfield.detectors import LearnedEnergy
 from outfield.errors import OutfieldError
-from outfield.files import storage
-from outfield.files.atomic import write_bytes
-from outfield.images.stand_in_kinds import KINDS
+from outfield.files import read_record, write_bytes
+from outfield.images.stand_in_sets import KINDS
 from outfield.stand_in import StandIns
 from photos_extract import TEN, VIEWS
 
@@ -101,7 +100,7 @@ def joined(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
 
 def load_sets(folder: Path, head: str, views: str) -> dict[str, of.FeatureSet]:
     """Every set with the logits of a head; labels count its classes."""
-    _, layer = storage.read(folder / "head.safetensors", "head")
+    _, layer = read_record(folder / "head.safetensors", "head")
     weight, bias = layer["weight"].float(), layer["bias"].float()
     ten = torch.tensor(TEN)
     if head == "ten":
@@ -196,13 +195,13 @@ def _figures(scores: Mapping[str, np.ndarray]) -> dict[str, list[float]]:
 
 
 def regret(choice: of.Choice) -> dict[str, Any]:
-    """Mean FPR95 on real sets, told from the held-out rows: of what was chosen, and of the sum that does best there."""
+    """Mean FPR95 on real sets, told from held-out rows: of what was chosen, and of the sum or candidate that does best there."""
 
     def mean(trial: Any) -> float:
         return float(np.mean([*trial.real.values()]))
 
-    best = min(choice.trials, key=mean)
-    return {"chosen": mean(choice.chosen), "best": mean(best), "members": best.members, "sums": len(choice.trials)}
+    best = min((*choice.trials, *choice.singles), key=mean)
+    return {"chosen": mean(choice.chosen), "best": mean(best), "members": best.members}
 
 
 if __name__ == "__main__":

@@ -23,11 +23,12 @@ import torch
 from torch import nn
 
 import outfield as of
-from outfield.benchmark.held_out import held_out_count, split_images
-from outfield.detectors.summed import LEAST
-from outfield.features.fields import FIELDS
-from outfield.files import storage
-from outfield.images.part import part_of
+from outfield.benchmark.plan import held_out_count
+from outfield.benchmark.sets import split_images
+from outfield.detectors import LEAST
+from outfield.features import FIELDS
+from outfield.files import Record, write_record
+from outfield.images import part_of
 from photos_layout import ID_CLASSES, PACKS
 
 OOD = ("caltech101", "flowers", *PACKS)
@@ -120,7 +121,7 @@ def image_sets(photos: Path, limits: Mapping[str, int | None]) -> dict[str, of.I
     auto, total = [of.Auto()], len(found["test"])
     # Held-out images and stand-ins are those that `outfield benchmark` makes for Auto.
     count = held_out_count(None, auto, total) or FEWEST
-    return split_images(found, "test", count, auto)[0]
+    return split_images(found, count, auto)[0]
 
 
 def spread_over(images: of.ImageSource, most: int | None) -> of.ImageSource:
@@ -145,7 +146,7 @@ def extract(
     head = out / "head.safetensors"
     if not head.exists():
         layer = {"weight": found.head_weight, "bias": found.head_bias}
-        storage.write(head, "head", {"about": found.about}, layer)  # type: ignore[arg-type]
+        write_record(head, "head", Record({"about": found.about}, layer))  # type: ignore[arg-type]
     kept = {
         field: value.half() if value.is_floating_point() else value
         for field, value in found.tensors().items()

@@ -28,7 +28,7 @@ from pathlib import Path
 
 import numpy as np
 
-from outfield.images.folders import ENDINGS
+from outfield.images import IMAGE_ENDINGS as ENDINGS
 
 ID_CLASSES = {
     "n01440764": ("tench", 0),

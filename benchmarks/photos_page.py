@@ -10,12 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from choice import spearman
-from outfield.benchmark.held_out import STAND_IN
-from outfield.benchmark.protocol import LEVELS, Protocol
-from outfield.files.atomic import write_bytes
-from outfield.images.catalogue import title
-from outfield.report.table import Table
+from outfield.benchmark import LEVELS, Protocol
+from outfield.benchmark.sets import STAND_IN
+from outfield.files import write_bytes
+from outfield.images import title
+from outfield.report import Table
 
 AUTO = "Auto"
 RESULTS = "results.json"
@@ -162,3 +161,9 @@ def fill(page: Path) -> None:
         raise SystemExit(f"{page}: every <!-- NAME --> needs an <!-- end --> before the next")
     write_bytes(page, done.encode())
     print(page)
+
+
+def spearman(a: Sequence[float], b: Sequence[float]) -> float:
+    """Correlation of the ranks."""
+    first, second = (np.argsort(np.argsort(values, kind="stable"), kind="stable") for values in (a, b))
+    return float(np.corrcoef(first, second)[0, 1])

@@ -24,11 +24,11 @@ from typing import Any
 
 import outfield as of
 from outfield.benchmark.provenance import about_this_run
-from outfield.classifier.recipe import Recipe
+from outfield.classifier import Recipe
 from outfield.config import construct_from_text, to_plain
 from outfield.errors import InputError
-from outfield.files.atomic import write_bytes
-from outfield.images.finding import find
+from outfield.files import write_bytes
+from outfield.images import find
 
 Trial = dict[str, Any]
 """One training: recipe (its name), settings, seed, held_out (share, images, accuracy), train_accuracy, seconds."""

@@ -32,12 +32,10 @@ from torch import Tensor
 
 import outfield as of
 from outfield.devices import resolve_device
-from outfield.energy.loop import History, train
-from outfield.energy.network import CorrectedEnergy, build_network
-from outfield.energy.projection import PROJECTIONS, normalise, resolve
-from outfield.energy.settings import Training
-from outfield.report.table import Table
-from outfield.scores.metrics import auroc, fpr95
+from outfield.energy import PROJECTIONS, CorrectedEnergy, History, Training, build_network, normalise, train
+from outfield.energy.projection import resolve
+from outfield.report import Table
+from outfield.scores import auroc, fpr95
 
 TEMPERATURES = (250, 500, 1000, 2000, 4000, 8000)
 REAL_LEVELS = {

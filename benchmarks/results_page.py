@@ -13,8 +13,8 @@ import argparse
 import re
 from pathlib import Path
 
-from outfield.files.atomic import write_bytes
-from outfield.report.benchmark_files import read_run
+from outfield.files import write_bytes
+from outfield.report import read_run
 from outfield.report.benchmark_tables import all_tables
 
 

@@ -13,13 +13,11 @@ import html
 import re
 from pathlib import Path
 
-from outfield.benchmark.claims import check_claims
-from outfield.benchmark.paper import remarks
-from outfield.report.benchmark_files import read_run
+from outfield.benchmark import check_claims, published_beside
+from outfield.report import read_run
 from outfield.report.benchmark_tables import all_tables
 from outfield.report.page import write_page
 from outfield.report.page.charts import SHAPES, Drawing, Drawings, Entry, draw
-from outfield.report.write import published
 
 
 def main() -> None:
@@ -33,14 +31,14 @@ def main() -> None:
 def remake(folder: Path) -> None:
     """Write the report of a folder again."""
     run, path = read_run(folder), folder / "report.html"
-    printed = published(run)
-    drawn = figures_of(path.read_text()) | {name: charts for name, charts in draw(run, printed).items() if charts}
+    theirs = published_beside(run.protocol, {record.detector for record in run.records})
+    drawn = figures_of(path.read_text()) | {name: charts for name, charts in draw(run, theirs.rows).items() if charts}
     write_page(
         run,
         list(all_tables(run).values()),
         path,
-        paper=printed,
-        notes=remarks(run.protocol.key, {record.detector for record in run.records}),
+        paper=theirs.rows,
+        notes=theirs.notes,
         claims=check_claims(run.records, run.protocol),
         drawn=drawn,
     )

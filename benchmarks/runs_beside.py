@@ -16,11 +16,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from outfield.benchmark.records import BenchmarkRun
-from outfield.benchmark.saved import load_run
-from outfield.benchmark.summary import level_columns, summarise
-from outfield.files.atomic import write_bytes
-from outfield.report.table import Table
+from outfield.benchmark import BenchmarkRun, level_columns, load_run, summarise
+from outfield.files import write_bytes
+from outfield.report import Table
 
 DEFAULT = "Auto"
 PARTS = ("Fused",)

@@ -21,15 +21,13 @@ from typing import Any
 import numpy as np
 
 import outfield as of
-from outfield.benchmark.protocol import PROTOCOLS
+from outfield.benchmark import PROTOCOLS
 from outfield.benchmark.provenance import about_this_run
-from outfield.detectors.candidates import default_candidates
-from outfield.detectors.naming import names_of
+from outfield.detectors import names_of
+from outfield.detectors.selection.candidates import default_candidates
 from outfield.errors import OutfieldError
-from outfield.files.atomic import write_bytes
-from outfield.images.finding import find
-from outfield.images.part import part_of
-from outfield.images.source import ImageSource
+from outfield.files import write_bytes
+from outfield.images import ImageSource, find, part_of
 
 HELD_OUT = 1000
 ALONE: tuple[of.Detector, ...] = (

@@ -44,7 +44,7 @@ class Bare:
 
     def __init__(self, guard: of.Guard) -> None:
         self.prepare, self.threshold, self._network = guard.prepare, None, guard.backbone.network
-        self._rows = guard._runner.rows  # smaller pieces are faster on a CPU, and the guard has them too
+        self._rows = guard.image_reader.rows  # smaller pieces are faster on a CPU, and the guard has them too
         self._normalise = guard.backbone.input.preparation(guard.device, torch.float32, torch.contiguous_format)
 
     def judge_pixels(self, pixels: torch.Tensor) -> list[of.Verdict]:
@@ -56,16 +56,14 @@ class Bare:
 
 def child(path: Path, bare: bool, timeout: float, body: int, token: str | None) -> None:
     """The process that serves; it prints its port."""
+    from outfield.serve import Limits, Service, Settings, make_server
     from outfield.serve.logs import log
-    from outfield.serve.running import make_server
-    from outfield.serve.service import Service
-    from outfield.serve.settings import Limits, Settings
 
     log.setLevel("WARNING")
     service = Service([path], Settings(Limits(body=body, timeout=timeout), token, device="cpu", look_every=0.5))
     if bare:
         for model in service.models.values():
-            model.guard = cast("of.Guard", Bare(cast("of.Guard", model.guard)))
+            model.guard = cast("of.Guard", Bare(model.guard))
     make_server(service, port=0, ready=lambda address: print(address.split(":")[2].strip("/"), flush=True)).run()
 
 

@@ -25,11 +25,9 @@ from torchmetrics.functional.classification import binary_auroc
 
 import outfield as of
 from measure import DEPTH, HIDDEN, D, Line, Results, TorchMixture, features, in_turns, machine, peak_memory, step_flops
+from outfield.energy import CorrectedEnergy, MixturePrior, train
 from outfield.energy.engine import has_bfloat16
-from outfield.energy.engine.packing import pack
-from outfield.energy.loop import train
-from outfield.energy.network import CorrectedEnergy
-from outfield.energy.priors.mixture import MixturePrior
+from outfield.energy.engine.torch_operations import pack
 from outfield.energy.projection import relu_sphere
 
 N = 50_000

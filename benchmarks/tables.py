@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 import outfield as of
-from outfield.files.atomic import write_bytes
+from outfield.files import write_bytes
 
 MOST_NORMAL, MOST_ANOMALIES = 10_000, 2_000
 FEWEST = 80

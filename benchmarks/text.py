@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 import outfield as of
-from outfield.files.atomic import write_bytes
+from outfield.files import write_bytes
 
 PROTOCOLS = {"clinc150": (), "eight-domains": ("banking", "credit_cards")}
 """By name the domains that are no ID data, but the OOD set ``bank``: a bank's, and nothing that the other eight are about."""
@@ -169,10 +169,7 @@ def run(folder: Path, minutes: float) -> None:
 def measured(detector: of.Detector, sets: Mapping[str, of.FeatureSet]) -> dict[str, Any]:
     """FPR95 and AUROC on each OOD set, or why there are none."""
     try:
-        if isinstance(detector, of.Auto):
-            detector.fit(sets["train"], sets["val"])
-        else:
-            detector.fit(sets["train"])
+        detector.fit(sets["train"], held_out=sets["val"] if isinstance(detector, of.Auto) else None)
         inside = detector.score(sets["test"])
         scores = {part: detector.score(rows) for part, rows in sets.items() if part in LEVELS}
     except of.OutfieldError as error:

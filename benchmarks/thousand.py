@@ -34,9 +34,9 @@ import torch
 
 import outfield as of
 from measure import machine
-from outfield.detectors.approximate import INDEXES
-from outfield.detectors.residual import principal_dimension
-from outfield.energy.run import Run
+from outfield.detectors.distance.neighbours import INDEXES
+from outfield.detectors.head.vim import principal_dimension
+from outfield.energy.training.loop import Run
 from thousand_data import CLASSES, QUERIES, ROWS, WIDTH, Size, forget, make, opened, size_of
 
 TIMED_ROWS = {"cpu": 4096, "cuda": 8192}
@@ -211,7 +211,7 @@ def run(name: str, options: argparse.Namespace) -> dict[str, Any]:
     begin = time.perf_counter()
     detector.fingerprint()
     if isinstance(detector, of.KNN):
-        detector._made()
+        _ = detector._neighbours
     wait(device)
     found["fit"]["once"] = time.perf_counter() - begin
     if steps is not None:

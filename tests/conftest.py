@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
+from collections import Counter
+from pathlib import Path
 
 if os.environ.get("OUTFIELD_TEST_GPU") != "1":
     # "auto" is then the CPU on every machine, and results are equal to the bit. Before torch looks for a GPU.
@@ -18,6 +21,7 @@ import outfield as of
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # the GPU's kernels then run on the CPU, for small tests
 
+QUICK = os.environ.get("OUTFIELD_TEST_QUICK") == "1"
 LONG = (
     "cluster/test_on_ray",
     "serve/test_program",
@@ -32,8 +36,24 @@ LONG = (
 """Files that take long, the longest first: begun early, they leave no process alone with them at the end."""
 
 
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """With a GPU, files without a test for it: they may need libraries that such a machine lacks."""
+    asked = os.environ.get("OUTFIELD_TEST_GPU") == "1" and collection_path.suffix == ".py"
+    return True if asked and not re.search(r"mark\.gpu|import DEVICES", collection_path.read_text()) else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long files first; within them, and among the others, the order stays. Without a GPU, what needs one is skipped."""
+    """Long files first; within them, and among the others, the order stays. Without a GPU, what needs one is skipped.
+
+    For ``make quick``, two cases of each test.
+    """
+    if QUICK:
+        seen: Counter[str] = Counter()
+        for item in list(items):
+            test = item.nodeid.partition("[")[0]
+            seen[test] += 1
+            if seen[test] > 2:
+                items.remove(item)
     if not torch.cuda.is_available():
         for item in items:
             if item.get_closest_marker("gpu"):
@@ -46,7 +66,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 # A busy machine must not fail a property, and CI must fail on the same examples twice.
-settings.register_profile("outfield", deadline=None, derandomize="CI" in os.environ)
+examples = {"max_examples": 5} if QUICK else {}
+settings.register_profile("outfield", deadline=None, derandomize="CI" in os.environ, **examples)
 settings.load_profile("outfield")
 
 

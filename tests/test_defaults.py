@@ -9,12 +9,11 @@ import subprocess
 import pytest
 
 import outfield as of
-from outfield.benchmark import provenance
-from outfield.benchmark.provenance import commit_in_words, versions
-from outfield.benchmark.sets import find_images
-from outfield.benchmark.stages import Stage
-from outfield.energy.checkpoints import differences
-from outfield.energy.network import SineMLP
+from outfield.benchmark import commit_in_words, provenance
+from outfield.benchmark.cache import Entry
+from outfield.benchmark.plan import find_images
+from outfield.benchmark.provenance import versions
+from outfield.energy import SineMLP
 
 DEFAULTS = {
     of.Checkpoint: {"seconds": 30.0},
@@ -49,7 +48,7 @@ DEFAULTS = {
         "held_out": None,
         "stand_ins": None,
         "candidates": None,
-        "most_members": 4,
+        "most_members": 8,
         "real": None,
         "seed": 0,
         "device": "auto",
@@ -57,9 +56,9 @@ DEFAULTS = {
     of.feature_stand_ins: {"kinds": None, "seed": 0},
     of.stand_ins: {"kinds": None, "seed": 0, "count": None},
     of.Protocol: {"neighbours": 50},
-    of.benchmark_features: {"seeds": 3, "device": "auto", "allow_missing": False, "view": True, "classes": ()},
+    of.benchmark_features: {"seeds": 3, "device": "auto", "allow_missing": False, "layout": True, "classes": ()},
     find_images: {"download": False},
-    of.run_benchmark: {"seeds": 3, "device": "auto", "allow_missing": False, "view": True, "download": False},
+    of.run_benchmark: {"seeds": 3, "device": "auto", "allow_missing": False, "layout": True, "download": False},
 }
 
 
@@ -69,29 +68,18 @@ def test_defaults(what):
     assert {name: parameters[name].default for name in DEFAULTS[what]} == DEFAULTS[what]
 
 
-def test_a_stage_s_digest_does_not_hang_on_the_order_of_what_it_depends_on():
+def test_a_cache_entry_s_digest_does_not_hang_on_the_order_of_what_it_depends_on():
     one, other = (
-        Stage("scores", {}, {"a": 1, "b": {"c": 2, "d": 3}}),
-        Stage("scores", {}, {"b": {"d": 3, "c": 2}, "a": 1}),
+        Entry("scores", {}, {"a": 1, "b": {"c": 2, "d": 3}}),
+        Entry("scores", {}, {"b": {"d": 3, "c": 2}, "a": 1}),
     )
-    assert one.digest == other.digest != Stage("scores", {}, {"a": 1, "b": {"c": 2, "d": 4}}).digest
+    assert one.digest == other.digest != Entry("scores", {}, {"a": 1, "b": {"c": 2, "d": 4}}).digest
 
 
 def test_a_machine_tells_what_is_installed():
     found = versions()
     for name in ("torch", "torchvision", "timm", "numpy", "scipy", "scikit-learn"):
         assert found[name] == importlib.metadata.version(name)
-
-
-def test_differences_in_words():
-    there = {"training": {"epochs": 3, "l2": 1}, "prior": {"floor": 1}, "seeds": 1}
-    here = {"training": {"epochs": 4, "l2": 1}, "prior": None, "seeds": {"a": 1}}
-    assert list(differences(there, here)) == [
-        "training.epochs is 3 there and 4 here",
-        "prior is {'floor': 1} there and None here",
-        "seeds is 1 there and {'a': 1} here",
-    ]
-    assert list(differences({"a": None}, {"a": {"b": None}})) == ["a is None there and {'b': None} here"]
 
 
 def test_the_commit_of_a_checkout(tmp_path, monkeypatch):

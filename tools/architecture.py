@@ -9,7 +9,8 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from outfield.report.drawing import FAINT, ID, INK, MID, MUTED, NEAR, RULE, new_figure, save
+from outfield.report import save_figure as save
+from outfield.report.canvas import FAINT, ID, INK, MID, MUTED, NEAR, RULE, new_figure
 
 
 @dataclass(frozen=True)

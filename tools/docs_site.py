@@ -7,8 +7,12 @@ names, so that none can be missing. On GitHub the same files are read as they ar
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from typing import Any
+
+sys.path.append(str(Path(__file__).parent))
+from stubs import PACKAGE, names_of  # mkdocs looks for hooks by their file alone
 
 ROOT = Path(__file__).resolve().parents[1]
 MOVED = {"README.md": "index.md", "CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
@@ -87,23 +91,17 @@ def relinked(markdown: str, place: str) -> str:
 
 def reference() -> dict[str, str]:
     """The pages of the reference, by name: each public name with its docstring."""
-    import outfield
     from outfield.detectors.registry import homes
 
-    pages = {}
+    places, pages = _places(), {}
     for page, (title, words, rooms) in PAGES.items():
-        names = {
-            name: f"outfield.{home}.{name}"
-            for home, found in outfield._HOMES.items()  # type: ignore[attr-defined]
-            if home.partition(".")[0] in rooms
-            for name in found
-        }
+        names = {name: place for name, (home, place) in places.items() if home in rooms}
         if page == "detectors":
             names = {name: place for name, place in names.items() if name not in ("DETECTORS", "load", *homes())}
             names |= {
                 name: f"{home}.{name}" for name, home in sorted(homes().items(), key=lambda item: item[0].casefold())
             }
-            names |= {"load": "outfield.detectors.saved.load"}
+            names |= {"load": "outfield.detectors.base.load"}
         blocks = [_block(place, short=page == "detectors" and name in homes()) for name, place in names.items()]
         pages[page] = (
             "\n\n".join([f"# {title}", f"{words} All names are those of `import outfield as of`.", *blocks]) + "\n"
@@ -114,6 +112,18 @@ def reference() -> dict[str, str]:
         "\n\n".join(["# Adapters", "How they are used: [in other libraries](../adapters.md).", *adapters]) + "\n"
     )
     return pages
+
+
+def _places() -> dict[str, tuple[str, str]]:
+    """The room of each public name, and where the name is defined, as the doors have it."""
+    found = {}
+    for home, names in names_of(PACKAGE / "__init__.py").items():
+        door = PACKAGE / home / "__init__.py"
+        inner = {name: module for module, own in names_of(door).items() for name in own} if door.exists() else {}
+        for name in names:
+            place = f"{home}.{inner[name]}" if name in inner else home
+            found[name] = (home, f"outfield.{place}.{name}")
+    return found
 
 
 def _block(place: str, short: bool = False, level: int = 2) -> str:

@@ -22,12 +22,12 @@ ROOMS = {
     "PIL": ("images", "backbone", "classifier"),
     "scipy": ("images",),
     "lmdb": ("images",),
-    "pyarrow": ("features.columns",),
+    "pyarrow": ("features.tables.reader",),
     "ray": ("cluster",),
     "fsspec": ("cluster",),
-    "faiss": ("detectors.approximate", "detectors.knn", "detectors.neighbours"),
+    "faiss": ("detectors.distance.knn", "detectors.distance.neighbours"),
     "triton": ("energy.engine",),
-    "pandas": ("benchmark.records", "guard.verdict"),
+    "pandas": ("benchmark.result", "guard.verdict"),
     "sklearn": ("benchmark", "adapters"),
     "threadpoolctl": ("benchmark",),
     "pyod": ("adapters",),
@@ -40,10 +40,22 @@ ROOMS = {
     "starlette": ("serve",),
     "uvicorn": ("serve",),
     "python_multipart": ("serve",),
+    "prometheus_client": ("serve",),
     "typer": ("cli",),
-    "rich": ("cli",),
+    "rich": ("cli", "progress"),
 }
-AT_THE_TOP = {"typer", "rich", "matplotlib", "jinja2", "triton", "fastapi", "starlette", "uvicorn", "python_multipart"}
+AT_THE_TOP = {
+    "typer",
+    "rich",
+    "matplotlib",
+    "jinja2",
+    "triton",
+    "fastapi",
+    "starlette",
+    "uvicorn",
+    "python_multipart",
+    "prometheus_client",
+}
 """Libraries whose rooms nobody enters without them."""
 
 

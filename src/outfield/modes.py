@@ -1,13 +1,17 @@
-"""What a caller may have chosen for PyTorch code of its own and must not change ours, set aside for this thread alone.
+"""How PyTorch computes and draws while our code, or a network of somebody else's, runs.
 
-Nothing process-wide is changed: autocast, inference mode, the default device and the way products are taken (a dispatch
-mode) belong to a thread. The default type cannot be set for a thread, so that our code names its types.
+* A caller's modes (autocast, inference mode, default device) are set aside, and products of float32 are taken in full. These
+  belong to a thread; nothing process-wide is changed. The default type cannot be set for a thread, so our code names its types.
+* Foreign networks draw from a generator of our own. PyTorch's global one belongs to the whole process: to set it to a seed and
+  put it back would disturb other threads, and be disturbed by them.
+* TF32 inside of convolutions, and cuDNN's choice of algorithms, can only be set for the process: see :class:`Switch`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -15,9 +19,12 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from outfield.config import require
+from outfield.config import require, require_number
 
 Product = Callable[[Tensor, Tensor], Tensor]
+Undo = Callable[[], None]
+# What makes a new tensor of the default type where none is asked for
+FLOATING = ("empty", "eye", "linspace", "logspace", "ones", "rand", "randn", "zeros")
 
 
 def own_modes(device: torch.device) -> contextlib.AbstractContextManager[None]:
@@ -120,3 +127,156 @@ def _leading_bits(x: Tensor, round_off: bool = False) -> Tensor:
     """x (float32) with the last 13 bits of its fraction cut, or rounded, off."""
     bits = x.contiguous().view(torch.int32)
     return ((bits + 4096 if round_off else bits) & -8192).view(torch.float32)
+
+
+class Seeded(TorchDispatchMode):
+    """While the block runs, random numbers of this thread come from generators of their own, one for each device.
+
+    Every operation that draws is handed such a generator; with equal seeds it gives what the global one would.
+
+    Args:
+        seed: Of the generators, from 0.
+
+    Attributes:
+        drew: Whether anything has been drawn.
+
+    >>> with Seeded(3):
+    ...     drawn = torch.rand(2)
+    >>> bool((drawn == torch.rand(2, generator=torch.Generator().manual_seed(3))).all())
+    True
+    """
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__()
+        require_number("seed", seed, least=0, most=2**63 - 1, whole=True)
+        self.seed, self.drew = int(seed), False
+        self._generators: dict[torch.device, torch.Generator] = {}
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # to keep compilers out of this mode PyTorch would import its own, which takes seconds
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Leave what a network has compiled as it is."""
+        return True
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if torch.Tag.nondeterministic_seeded in func.tags and kwargs.get("generator") is None:
+            taking, device = _with_generator(func), _device(args, kwargs)
+            if taking is not None and device.type != "meta":  # where there are no numbers to be drawn
+                self.drew = True
+                kwargs["generator"] = self._generator(device)
+                return taking(*args, **kwargs)
+        return func(*args, **kwargs)
+
+    def _generator(self, device: torch.device) -> torch.Generator:
+        if device not in self._generators:
+            self._generators[device] = torch.Generator(device).manual_seed(self.seed)
+        return self._generators[device]
+
+
+def _device(args: Any, kwargs: Any) -> torch.device:
+    """Where an operation makes its result."""
+    first = next((value for value in args if isinstance(value, Tensor)), None)
+    return torch.device(kwargs.get("device") or "cpu") if first is None else first.device
+
+
+def _with_generator(func: Any) -> Any:
+    """An operation that draws, in the form that takes a generator; None if there is none (it can draw, but need not)."""
+    if any(argument.name == "generator" for argument in func._schema.arguments):
+        return func
+    name = func._overloadname
+    return getattr(func.overloadpacket, "generator" if name == "default" else f"{name}_generator", None)
+
+
+class _Building(Seeded):
+    """New tensors are float32 besides, whatever the default type, which belongs to the whole process too."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if func.overloadpacket.__name__ in FLOATING and kwargs.get("dtype") is None:
+            kwargs["dtype"] = torch.float32
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+
+@contextlib.contextmanager
+def building(seed: int = 0) -> Iterator[None]:
+    """What a network needs while it is built: a seed, float32, the CPU as the default device, and no inference mode."""
+    with _Building(seed), torch.device("cpu"), torch.inference_mode(False):
+        yield
+
+
+class Switch:
+    """A process-wide setting of a GPU's libraries that several threads may need at the same time.
+
+    It is counted: the first that needs it makes the setting, the last one puts back what was there.
+
+    Args:
+        change: Makes the setting and returns what puts back the old one.
+    """
+
+    def __init__(self, change: Callable[[], Undo]) -> None:
+        self._change = change
+        self._lock = threading.Lock()
+        self._holders = 0
+        self._undo: Undo | None = None
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """The setting, while the block runs."""
+        with self._lock:
+            if not self._holders:
+                self._undo = self._change()
+            self._holders += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._holders -= 1
+                if not self._holders and self._undo is not None:
+                    self._undo()
+
+
+def _turn_off_tf32() -> Undo:
+    """Convolutions and matrix products in full float32 on a GPU."""
+    backends: Any = torch.backends
+    if not hasattr(backends, "fp32_precision"):  # before torch 2.9
+        convolutions, products = backends.cudnn.allow_tf32, torch.get_float32_matmul_precision()
+        backends.cudnn.allow_tf32 = False
+        torch.set_float32_matmul_precision("highest")
+
+        def undo() -> None:
+            backends.cudnn.allow_tf32 = convolutions
+            torch.set_float32_matmul_precision(products)
+
+        return undo
+    cudnn, before = backends.cudnn, []
+    # From the general to the special: what is not set reads as what is above it, so only what was set is written to.
+    for place in (backends, cudnn, cudnn.conv, cudnn.rnn, backends.cuda.matmul):
+        if place.fp32_precision != "ieee":
+            before.append((place, place.fp32_precision))
+            place.fp32_precision = "ieee"
+
+    def put_back() -> None:
+        for place, precision in reversed(before):
+            place.fp32_precision = precision
+
+    return put_back
+
+
+def _try_algorithms() -> Undo:
+    """Let cuDNN try its algorithms for a convolution and choose the fastest."""
+    cudnn: Any = torch.backends.cudnn
+    before = cudnn.benchmark
+    cudnn.benchmark = True
+
+    def put_back() -> None:
+        cudnn.benchmark = before
+
+    return put_back
+
+
+WITHOUT_TF32 = Switch(_turn_off_tf32)
+FASTEST_CONVOLUTIONS = Switch(_try_algorithms)

@@ -19,11 +19,9 @@ from tests.helpers.program import outfield
 
 import outfield as of
 from outfield.adapters import onnx as adapter
+from outfield.adapters import to_onnx, to_pt2, to_triton, to_triton_ensemble
 from outfield.adapters.graph import traced
-from outfield.adapters.onnx import to_onnx
-from outfield.adapters.pt2 import to_pt2
-from outfield.adapters.triton import to_triton
-from outfield.adapters.triton_ensemble import to_triton_ensemble
+from outfield.guard import ImageReader
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +137,7 @@ def test_features_alone(guard, features, folder):
 
 def test_numbers_that_are_none_are_ood(guard, features, folder):
     session = onnxruntime.InferenceSession(str(folder / "features.onnx"), providers=["CPUExecutionProvider"])
-    known = guard.extraction.fields(torch.from_numpy(labelled(3, 9).images))
+    known = guard.reader.extraction.fields(torch.from_numpy(labelled(3, 9).images))
     for bad in (float("nan"), float("inf"), -float("inf")):
         given = {name: known[name].numpy().copy() for name in guard.detector.needs_to_score}
         given["stage2"][1, 0] = bad
@@ -205,7 +203,8 @@ def test_a_model_of_triton(guard, tmp_path):
     assert (config.name, config.backend, config.max_batch_size) == ("my", "onnxruntime", 64)
     assert config.HasField("dynamic_batching")
     assert [(one.name, list(one.dims)) for one in config.input] == [
-        (name, [guard.extraction.fields(torch.from_numpy(noise(2)))[name].shape[1]]) for name in ("features", "logits")
+        (name, [guard.reader.extraction.fields(torch.from_numpy(noise(2)))[name].shape[1]])
+        for name in ("features", "logits")
     ]
     assert [one.name for one in config.output] == ["score", "p_value", "is_ood"]
     kinds = [message.TYPE_FP32, message.TYPE_FP32, message.TYPE_BOOL]
@@ -294,7 +293,8 @@ def test_guards_that_cannot_be_exported(guard, tmp_path):
     for to in (to_onnx, to_pt2):
         with pytest.raises(of.InputError, match="ODIN cannot be exported"):
             to(odin, tmp_path / f"x.{to.__name__[3:]}")
-    half = of.Guard(guard.backbone, guard.detector, guard.threshold, views="flip", precision="bfloat16")
+    reader = ImageReader(guard.backbone, views="flip", precision="bfloat16")
+    half = of.Guard(reader, guard.detector, guard.threshold)
     with pytest.raises(of.InputError, match="runs in bfloat16, but exported graphs run in float32"):
         to_onnx(half, tmp_path / "x.onnx")
     with pytest.raises(of.InputError, match=r"must end in \.onnx"):

@@ -11,7 +11,8 @@ from PIL import Image
 from tests.helpers.guards import labelled, noise, small_guard, trained, write_folder
 
 import outfield as of
-from outfield.adapters.mlflow import images_of, to_mlflow
+from outfield.adapters import to_mlflow
+from outfield.adapters.mlflow import images_of
 
 pandas = pytest.importorskip("pandas")  # which mlflow.pyfunc is nothing without
 

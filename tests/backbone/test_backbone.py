@@ -25,7 +25,7 @@ from tests.helpers.pictures import make_pictures
 from torch import nn
 
 import outfield as of
-from outfield.backbone.backbone import Backbone, Odin, accuracy
+from outfield.backbone import Backbone, Odin, accuracy
 
 
 def vit():

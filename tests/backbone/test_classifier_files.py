@@ -6,10 +6,9 @@ import pytest
 import torch
 
 import outfield as of
-from outfield.backbone.architectures import Classifier, load_classifier, save_classifier
-from outfield.backbone.backbone import Backbone
+from outfield.backbone import Backbone, Classifier, load_classifier, save_classifier
 from outfield.config import to_plain
-from outfield.files import storage
+from outfield.files import Record, write_record
 
 MADE = Classifier("test_resnet", 3, small_images=False, size=(32, 32), names=("a", "b", "c"))
 
@@ -20,7 +19,7 @@ def state():
 
 
 def write(path, header, tensors):
-    storage.write(path, "classifier", header, tensors)
+    write_record(path, "classifier", Record(header, tensors))
     return path
 
 

@@ -1,18 +1,21 @@
-"""Networks in files of torch.export give the same numbers as the module does."""
+"""Networks in files of torch.export give the numbers of the module, and are opened only where they are trusted."""
 
 from __future__ import annotations
 
 import copy
+import os
 
+import numpy as np
 import pytest
 import timm
 import torch
+from PIL import Image
 from tests.helpers.exported import Net, exported, opened
-from tests.helpers.networks import Plain, backbone, seeded
+from tests.helpers.networks import backbone, seeded
+from tests.helpers.program import outfield
 from torch import nn
 
 import outfield as of
-from outfield.backbone.origin import Origin
 
 
 @pytest.fixture(scope="module")
@@ -79,21 +82,14 @@ class TestNumbers:
         with pytest.raises(of.InputError, match="with 1 channels"):
             opened(tmp_path / "grey.pt2")
 
-    def test_copies_and_what_is_kept(self, program, five_images):
-        whole = opened(program)
-        state = whole.origin.state(whole.network)
+    def test_copies_and_fingerprints(self, program, five_images, tmp_path):
+        whole, again = opened(program), opened(program)
         some = torch.rand(2, 3, 16, 16)
-        for other in (copy.deepcopy(whole.network), Origin.of_json(whole.origin.to_json()).build(state, "a file")):
-            assert torch.equal(other(some), whole.network(some))
-        assert "head.weight" not in state
-        for broken in (
-            {},
-            {**state, "plan": torch.zeros(3)},
-            {**state, "plan": state["plan"][:-9]},
-            {"plan": state["plan"]},
-        ):
-            with pytest.raises(of.FileFormatError, match=r"holds no program of torch\.export"):
-                Origin("pt2").build(broken, "a file")
+        assert torch.equal(copy.deepcopy(whole.network)(some), whole.network(some))
+        assert whole.fingerprint() == again.fingerprint()
+        other = opened(exported(seeded(Net, lambda net, z: net.fc(2 * z)), tmp_path / "other.pt2"))
+        assert other.fingerprint() != whole.fingerprint()  # of the same weights, but with other steps
+        assert whole.origin is None
 
     def test_fewer_bits(self, network, program, five_images):
         expected = backbone(network).extract(five_images, precision="bfloat16").features
@@ -111,7 +107,55 @@ class TestNumbers:
             torch.set_default_dtype(default)
 
 
-def test_len_of_a_network_that_counts_its_rows(tmp_path):
-    """The networks of other tests are refused by torch.export itself or traced with one number of images."""
-    found = opened(exported(seeded(Plain), tmp_path / "net.pt2", rows=3))
-    assert found.network.asked.shape == (3, 3, 16, 16)
+class TestRefusals:
+    def test_nothing_is_opened_that_is_not_trusted(self, tmp_path):
+        class Attack:
+            def __reduce__(self):
+                return os.mkdir, (str(tmp_path / "ran"),)
+
+        torch.save({"x": Attack()}, tmp_path / "net.pt2")
+        with pytest.raises(of.InputError, match=r"may run code .* --trust, .* trust=True.* ONNX"):
+            of.Backbone.open(str(tmp_path / "net.pt2"), device="cpu", mean=(0.5,) * 3, std=(0.5,) * 3)
+        assert not (tmp_path / "ran").exists()
+
+    def test_broken_files(self, program, tmp_path):
+        content = program.read_bytes()
+        for number, broken in enumerate((b"", b"no program", content[: len(content) // 2])):
+            path = tmp_path / f"{number}.pt2"
+            path.write_bytes(broken)
+            with pytest.raises(of.FileFormatError, match=r"no file of torch\.export"):
+                opened(path)
+        with pytest.raises(of.StorageError, match="no such file"):
+            opened(tmp_path / "missing.pt2")
+
+    @pytest.mark.parametrize(
+        ("network", "examples", "words"),
+        [
+            (Net(lambda net, z: net.fc(z).square()).eval(), None, "does not end with a linear layer"),
+            (Net(lambda net, z: (net.fc(z), z)).eval(), None, "gives 2 outputs"),
+            (Net().train(), None, "exported in training mode"),
+            (nn.Linear(4, 2), (torch.rand(2, 4),), "takes an input of shape"),
+            (nn.Bilinear(4, 4, 2), (torch.rand(2, 4), torch.rand(2, 4)), "has 2 inputs"),
+        ],
+    )
+    def test_what_is_no_classifier(self, network, examples, words, tmp_path):
+        with pytest.raises(of.InputError, match=words):
+            opened(exported(network, tmp_path / "net.pt2", examples=examples))
+
+    def test_on_the_command_line(self, program, tmp_path):
+        (tmp_path / "photos").mkdir()
+        Image.fromarray(np.zeros((20, 20, 3), np.uint8)).save(tmp_path / "photos/a.png")
+        common = (
+            "extract",
+            program,
+            tmp_path / "photos",
+            "-o",
+            tmp_path / "f.npz",
+            "--mean",
+            "0.5,0.5,0.5",
+            "--std",
+            "1,1,1",
+        )
+        refused, done = outfield(*common), outfield(*common, "--trust", "--device", "cpu")
+        assert (refused.returncode, done.returncode) == (2, 0)
+        assert "--trust" in refused.said

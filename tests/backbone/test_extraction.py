@@ -19,12 +19,9 @@ from tests.helpers.pictures import make_pictures
 from torch import nn
 
 import outfield as of
-from outfield.backbone import loader as batches
-from outfield.backbone.architectures import Classifier
-from outfield.backbone.backbone import Backbone, Odin
-from outfield.backbone.preprocessing import Preprocessing
-from outfield.backbone.switches import WITHOUT_TF32
-from outfield.images.source import ImageArray
+from outfield.backbone import Backbone, Classifier, Odin, Preprocessing, read, read_all
+from outfield.images import ImageArray
+from outfield.modes import WITHOUT_TF32
 
 
 def state_of(network):
@@ -88,15 +85,6 @@ class TestTheNetworkIsLeftAsItWas:
         with pytest.raises(error):
             backbone(network).extract(make_pictures(n=9), odin=Odin(), batch_size=4)
         assert same_state(before, state_of(network))
-
-    def test_a_random_network_draws_nothing_from_the_global_generator(self):
-        class Noisy(Plain):
-            def map(self, images):
-                return super().map(images + torch.randn_like(images))
-
-        before = torch.get_rng_state()
-        backbone(seeded(Noisy)).extract(Lookup(list(make_pictures(n=5).images)), workers=0)
-        assert torch.equal(before, torch.get_rng_state())
 
     def test_evaluation_mode_is_used_whatever_the_mode(self, network):
         images = make_pictures(n=9)
@@ -243,7 +231,7 @@ class TestPrecision:
         code = """
 import os
 import torch
-from outfield.backbone.undisturbed import arithmetic
+from outfield.backbone.extraction.extraction import arithmetic
 
 backends = torch.backends
 places = (backends, backends.cudnn, backends.cudnn.conv, backends.cudnn.rnn, backends.cuda.matmul)
@@ -284,7 +272,7 @@ for chosen in ("", "0", "1", "40"):
             get_float32_matmul_precision=lambda: chosen["products"],
             set_float32_matmul_precision=lambda value: chosen.update(products=value),
         )
-        monkeypatch.setattr("outfield.backbone.switches.torch", old)
+        monkeypatch.setattr("outfield.modes.torch", old)
         with WITHOUT_TF32.held():
             assert (old.backends.cudnn.allow_tf32, chosen["products"]) == (False, "highest")
         assert (old.backends.cudnn.allow_tf32, chosen["products"]) == (True, "medium")
@@ -300,10 +288,15 @@ def resized(image, size):
     return np.asarray(Image.fromarray(image).resize(size[::-1], Image.Resampling.BILINEAR))
 
 
+def pixels_of(images, size):
+    way = Preprocessing(size, interpolation="tensor")
+    return np.stack([way.pixels(image) for image in images.images])
+
+
 class TestImages:
     def test_arrays_of_another_size_are_resized_as_pillow_does(self):
         images = make_pictures(n=6, size=40)
-        found = batches.resize(torch.from_numpy(images.images), (16, 24)).numpy()
+        found = pixels_of(images, (16, 24))
         expected = np.stack([resized(image, (16, 24)) for image in images.images])
         assert np.abs(found.astype(int) - expected).max() <= 1
         small = backbone(seeded(Plain)).extract(images)
@@ -334,19 +327,18 @@ class TestImages:
             backbone(seeded(Plain)).extract(Deadly([0] * 4), workers=1)
 
     def test_large_images_are_read_in_smaller_batches(self, monkeypatch):
-        monkeypatch.setattr(batches, "BYTES_AT_ONCE", 3 * 16 * 16 * 2)
-        monkeypatch.setattr(batches, "BYTES_OF_A_WORKER", 1)
+        monkeypatch.setattr("outfield.backbone.extraction.loader.BYTES_AT_ONCE", 3 * 16 * 16 * 2)
+        monkeypatch.setattr("outfield.backbone.extraction.loader.BYTES_OF_A_WORKER", 1)
         images = make_pictures(n=5)
         assert [
-            len(b)
-            for b in batches.read(images, Preprocessing((16, 16), interpolation="tensor"), 512, None, pinned=False)
+            len(b) for b in read(images, Preprocessing((16, 16), interpolation="tensor"), 512, None, pinned=False)
         ] == [2, 2, 1]
-        decoded = batches.read(
+        decoded = read(
             Lookup(list(images.images)), Preprocessing((16, 16), interpolation="tensor"), 512, 1, pinned=False
         )
         assert [len(b) for b in decoded] == [1] * 5
 
-    @pytest.mark.parametrize(("count", "elsewhere"), [(5, False), (batches.FEW, True)])
+    @pytest.mark.parametrize(("count", "elsewhere"), [(5, False), (256, True)])
     def test_few_files_need_no_workers(self, count, elsewhere):
         """Images are white where another process decodes them, and black where this one does."""
         here = os.getpid()
@@ -379,7 +371,7 @@ class TestImages:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             found = backbone(seeded(Plain)).extract(mapped)
-            whole = batches.read_all(mapped, (16, 16))
+            whole = read_all(mapped, (16, 16))
         assert torch.equal(found.features, backbone(seeded(Plain)).extract(images).features)
         assert np.array_equal(whole.permute(0, 2, 3, 1), images.images)
 
@@ -387,23 +379,23 @@ class TestImages:
 class TestReadingAll:
     def test_an_array_of_the_right_size_is_not_copied(self):
         images = make_pictures(n=5)
-        found = batches.read_all(images, (16, 16))
+        found = read_all(images, (16, 16))
         assert found.shape == (5, 3, 16, 16)
         assert found.data_ptr() == images.images.ctypes.data
 
     @pytest.mark.parametrize("kind", [lambda images: images, lambda images: Lookup(list(images.images))])
     @pytest.mark.parametrize("workers", [0, 2])
     def test_what_is_read_is_what_a_network_is_given(self, kind, workers, monkeypatch):
-        monkeypatch.setattr(batches, "ROWS", 3)
+        monkeypatch.setattr("outfield.backbone.extraction.loader.ROWS", 3)
         images = make_pictures(n=70, size=24)
-        found = batches.read_all(kind(images), (16, 12), workers)
+        found = read_all(kind(images), (16, 12), workers)
         assert found.dtype == torch.uint8
         assert found.is_contiguous(memory_format=torch.channels_last)
-        assert torch.equal(found.permute(0, 2, 3, 1), batches.resize(torch.from_numpy(images.images), (16, 12)))
+        assert np.array_equal(found.permute(0, 2, 3, 1), pixels_of(images, (16, 12)))
 
     def test_an_array_in_another_order_is_channels_last_too(self):
         images = make_pictures(n=5)
-        found = batches.read_all(ImageArray(np.asfortranarray(images.images)), (16, 16))
+        found = read_all(ImageArray(np.asfortranarray(images.images)), (16, 16))
         assert found.is_contiguous(memory_format=torch.channels_last)
         assert np.array_equal(found.permute(0, 2, 3, 1), images.images)
 

@@ -10,9 +10,8 @@ from tests.helpers.pictures import make_pictures
 from torch import nn
 
 import outfield as of
-from outfield.backbone.architectures import Classifier
-from outfield.backbone.backbone import Backbone, Odin
-from outfield.images.source import ImageArray
+from outfield.backbone import Backbone, Classifier, Odin
+from outfield.images import ImageArray
 
 NAN, INF = float("nan"), float("inf")
 RIGHT = {"size": 16, "mean": (0.5,) * 3, "std": (0.5,) * 3}

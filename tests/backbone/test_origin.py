@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from tests.helpers.networks import NORMALISED, Plain, seeded
 
 import outfield as of
-from outfield.backbone.origin import Origin
+from outfield.backbone import Origin
 
 
 def rebuilt(backbone):

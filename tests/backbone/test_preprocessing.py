@@ -11,16 +11,14 @@ import timm
 import torch
 import torchvision
 from PIL import Image
+from sklearn.datasets import load_sample_images
 from tests.helpers.networks import NORMALISED, Lookup, Plain
 from timm.data import create_transform, resolve_model_data_config
 from torchvision import transforms
 from torchvision.transforms import v2
 
 import outfield as of
-from outfield.backbone import preprocessing as room
-from outfield.backbone.input import to_grey
-from outfield.backbone.preprocessing import INTERPOLATIONS
-from outfield.images.part import part_of
+from outfield.images import part_of
 
 SIZES = (
     (1, 1),
@@ -71,7 +69,7 @@ class TestTimm:
             assert torch.equal(way.tensor(image), timm_tensor(config, image)), image.shape
         assert way == of.Preprocessing.of_timm(config) == of.Preprocessing.of(network) == of.Preprocessing.of(config)
 
-    @pytest.mark.parametrize("interpolation", INTERPOLATIONS)
+    @pytest.mark.parametrize("interpolation", ["nearest", "bilinear", "bicubic", "lanczos", "box", "hamming"])
     @pytest.mark.parametrize("mode", ["center", "squash", "border"])
     def test_every_mode_and_interpolation(self, mode, interpolation, photographs):
         config = {"input_size": (3, 96, 96), "interpolation": interpolation, "crop_pct": 0.9, "crop_mode": mode, **HALF}
@@ -119,6 +117,21 @@ class TestTimm:
     def test_what_cannot_be_is_refused(self, given, words):
         with pytest.raises(of.InputError, match=words):
             of.Preprocessing.of_timm(given)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "vit_tiny_patch16_224", "convnext_atto", "efficientnet_lite0"])
+def test_real_photographs_have_the_pixels_of_timm(name):
+    network = timm.create_model(name)
+    theirs, ours = (
+        create_transform(**resolve_model_data_config(network), is_training=False),
+        of.Preprocessing.of_timm(network),
+    )
+    cuts = [(slice(None), slice(None)), (slice(0, 427), slice(100, 301)), (slice(37, 138), slice(5, 636)),
+            (slice(9, 70), slice(8, 71))]  # fmt: skip
+    for image in load_sample_images().images:  # 427 × 640 pixels
+        for cut in cuts:
+            pixels = np.ascontiguousarray(image[cut])
+            assert torch.equal(ours.tensor(pixels), theirs(Image.fromarray(pixels))), (name, pixels.shape)
 
 
 class TestTorchvision:
@@ -194,11 +207,9 @@ class TestTorchvision:
         with pytest.raises(of.InputError, match="cannot be told as a Preprocessing"):
             of.Preprocessing.of_torchvision(transforms.Compose(steps))
 
-    def test_images_that_would_leave_in_different_sizes_are_refused(self):
+    def test_what_gives_images_of_different_sizes_or_is_no_transform_is_refused(self):
         with pytest.raises(of.InputError, match="different sizes"):
             of.Preprocessing.of_torchvision(transforms.Resize(40))
-
-    def test_what_is_no_transform_is_refused(self):
         with pytest.raises(of.InputError, match="cannot be told"):
             of.Preprocessing.of(7)
 
@@ -396,7 +407,7 @@ class TestPixels:
 
     def test_colour_becomes_grey_as_pillow_does_it(self):
         colours = np.random.default_rng(0).integers(0, 256, (300, 300, 3), np.uint8)
-        found = to_grey(torch.from_numpy(colours)[None])[0, :, :, 0].numpy()
+        found = of.Preprocessing((300, 300), mean=(0.5,), std=(0.5,), channels=1).pixels(colours)[:, :, 0]
         assert np.array_equal(found, np.asarray(Image.fromarray(colours).convert("L")))
 
     def test_strides_and_locked_arrays_do_not_matter(self):
@@ -432,15 +443,11 @@ class TestPixels:
         with pytest.raises(of.InputError, match="the image is"):
             of.Preprocessing(8, (8, 8)).pixels(image)
 
-    def test_a_strip_that_would_become_too_large_is_refused_at_once(self):
-        way = of.Preprocessing(256, (224, 224))
+    def test_strips_that_would_become_too_large_or_nothing_are_refused_at_once(self):
         with pytest.raises(of.InputError, match="1 × 1000000 would be resized to 256 × 256000000"):
-            way.pixels(np.zeros((1, 1_000_000, 3), np.uint8))
-
-    def test_a_strip_of_which_nothing_would_be_left_is_refused(self):
-        way = of.Preprocessing((8, 8), (8, 8), fit="contain")
+            of.Preprocessing(256, (224, 224)).pixels(np.zeros((1, 1_000_000, 3), np.uint8))
         with pytest.raises(of.InputError, match="resized to 0 × 8"):
-            way.pixels(np.zeros((1, 1000, 3), np.uint8))
+            of.Preprocessing((8, 8), (8, 8), fit="contain").pixels(np.zeros((1, 1000, 3), np.uint8))
 
     def test_a_thin_strip_does_not_become_a_hundred_million_pixels(self):
         way = of.Preprocessing(224, (224, 224))
@@ -455,7 +462,7 @@ class TestPixels:
         assert cut.pixels(np.zeros((4100, 4100, 3), np.uint8)).shape == (2, 2, 3)  # as large as it is given
 
     def test_the_limit_itself(self, monkeypatch):
-        monkeypatch.setattr(room, "PIXELS_AT_MOST", 100)
+        monkeypatch.setattr("outfield.backbone.preprocessing.preprocessing.PIXELS_AT_MOST", 100)
         way = of.Preprocessing(None, (2, 2))
         assert way.pixels(np.zeros((10, 10, 3), np.uint8)).shape == (2, 2, 3)
         with pytest.raises(of.InputError, match="101"):

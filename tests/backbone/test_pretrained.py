@@ -17,8 +17,8 @@ from tests.helpers.pictures import make_pictures
 from torchvision import models
 
 import outfield as of
-from outfield.backbone import pretrained
-from outfield.backbone.backbone import Backbone
+from outfield.backbone import Backbone
+from outfield.backbone.networks import pretrained
 
 SQUEEZENET = models.SqueezeNet1_1_Weights.DEFAULT
 

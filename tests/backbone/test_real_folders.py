@@ -14,11 +14,9 @@ from tests.helpers.networks import NORMALISED, Lookup, Plain, seeded
 from tests.helpers.program import outfield
 
 import outfield as of
-from outfield.backbone import loader
-from outfield.backbone.given import adapted
-from outfield.backbone.labels import fitting
-from outfield.images import decoding
-from outfield.images.skipped import Skipped, summary
+from outfield.backbone import read
+from outfield.backbone.preprocessing.preprocessing import adapted
+from outfield.images import Skipped, decoding, summary
 
 
 def picture(seed, size=(20, 24)):
@@ -155,7 +153,7 @@ class TestSkipping:
 
         missing: dict[int, str] = {}
         way = backbone().preprocessing
-        batches = list(loader.read(Half([picture(i) for i in range(6)]), way, 2, 0, False, missing))
+        batches = list(read(Half([picture(i) for i in range(6)]), way, 2, 0, False, missing))
         assert [len(batch) for batch in batches] == [2]
         assert list(missing) == [0, 1, 2, 3]
 
@@ -190,7 +188,7 @@ class TestLabels:
             backbone().extract(self.labelled(None, (0, 7, 0)))
 
     def test_no_labels_stay_none(self):
-        assert fitting(Lookup([picture(0)]), ("a",), 1) == (None, "")
+        assert backbone(names=list("abcd")).extract(Lookup([picture(0)])).labels is None
 
 
 class TestGivenByHand:

@@ -11,8 +11,8 @@ from tests.helpers.networks import Plain, backbone, seeded
 from tests.helpers.pictures import make_pictures
 from torchvision import models
 
-from outfield.backbone.architectures import Classifier
-from outfield.backbone.seeding import Seeded
+from outfield.backbone import Classifier
+from outfield.modes import Seeded
 
 
 def equal(a, b):

@@ -14,9 +14,9 @@ from tests.helpers.pictures import make_pictures
 from torch import nn
 
 import outfield as of
-from outfield.backbone.extraction import Extraction
-from outfield.backbone.feature_maps import FeatureMap
-from outfield.features.head import head_of
+from outfield.backbone import Extraction
+from outfield.backbone.extraction.feature_maps import FeatureMap
+from outfield.features import head_of
 
 
 class Blocks(nn.Module):

@@ -8,8 +8,8 @@ import torch
 from tests.helpers.networks import Plain, backbone, seeded
 from tests.helpers.pictures import make_pictures
 
-from outfield.backbone.backbone import Odin
-from outfield.backbone.switches import Switch
+from outfield.backbone import Odin
+from outfield.modes import Switch
 
 
 def together(*works):

@@ -10,7 +10,8 @@ from tests.helpers.pictures import make_pictures
 from torch import nn
 
 import outfield as of
-from outfield.backbone.views import Views, shifted, zoomed
+from outfield.backbone import Views
+from outfield.backbone.views import shifted, zoomed
 from outfield.config import from_plain, to_plain
 
 

@@ -10,8 +10,7 @@ from tests.helpers.networks import MEAN, NORMALISED, STD, backbone, close
 from tests.helpers.pictures import make_pictures
 
 import outfield as of
-from outfield.backbone.architectures import Classifier, save_classifier
-from outfield.backbone.backbone import Backbone
+from outfield.backbone import Backbone, Classifier, save_classifier
 
 
 @pytest.fixture

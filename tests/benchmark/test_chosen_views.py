@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import pytest
-import torch
 from tests.benchmark.test_held_out import AUTO, many_images
 from tests.helpers.fake_benchmark import FakeBackbone, run_images
 
 import outfield as of
-from outfield.benchmark import chosen_views
-from outfield.detectors.choosing_views import ViewsChoice
-from outfield.files import storage
+from outfield.benchmark import runs
+from outfield.detectors import ViewsChoice
 
 
 @pytest.fixture
@@ -23,7 +21,7 @@ def prefers(monkeypatch):
             seen.update({views: rows_of(views) for views in ("one", "flip", "six")})
             return ViewsChoice(best, {views: 0.1 if views == best else 0.2 for views in seen})
 
-        monkeypatch.setattr(chosen_views, "choose_views", choose)
+        monkeypatch.setattr(runs, "choose_views", choose)
         return seen
 
     return prefer
@@ -66,18 +64,3 @@ def test_without_stand_ins_there_is_nothing_to_choose_by(tmp_path):
     for detectors, held_out in (({"SSD": of.SSD()}, 40), (AUTO, 0)):
         with pytest.raises(of.InputError, match=r"views are chosen by stand-ins.*one, flip, six"):
             run_images(tmp_path, FakeBackbone(), many_images(), detectors=detectors, held_out=held_out, views="auto")
-
-
-@pytest.mark.parametrize(
-    ("header", "said"),
-    [({"tried": ["one"]}, "no choice of views"), ({"views": "one", "tried": ["one", "six"]}, "the best views are six"),
-     ({"views": "six"}, "no choice of views")],
-)  # fmt: skip
-def test_kept_choices_that_no_run_left(tmp_path, header, said):
-    path = tmp_path / "views.safetensors"
-    storage.write(path, "views", header, {"losses": torch.tensor([0.3, 0.2], dtype=torch.float64)})
-    with pytest.raises(of.FileFormatError, match=said):
-        chosen_views._load(path)
-    good = ViewsChoice("six", {"one": 0.3, "six": 0.2})
-    chosen_views._save(good, path)
-    assert chosen_views._load(path) == good

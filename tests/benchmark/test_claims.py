@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 from tests.helpers.records import C10, C100, SMALL, as_the_paper, small_run, verdicts
 
-from outfield.benchmark import BenchmarkRun
-from outfield.benchmark.claims import FAILS, HOLDS, PARTLY, UNTESTED, check_claims
+from outfield.benchmark import FAILS, HOLDS, PARTLY, UNTESTED, BenchmarkRun, check_claims
 from outfield.report.benchmark_tables import claims_table
 
 

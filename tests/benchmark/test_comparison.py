@@ -11,11 +11,18 @@ from tests.helpers.benchmark_samples import PROTOCOL as SIX
 from tests.helpers.benchmark_samples import make_run
 
 import outfield as of
-from outfield.benchmark import BenchmarkRun, Key, comparison, resampling
-from outfield.benchmark.comparison import Difference, compare
-from outfield.benchmark.protocol import Protocol
-from outfield.benchmark.resampling import SortedScores, counts_of_resamples
-from outfield.benchmark.summary import level_columns, set_columns, summarise
+from outfield.benchmark import (
+    BenchmarkRun,
+    Difference,
+    Key,
+    Protocol,
+    compare,
+    comparison,
+    level_columns,
+    set_columns,
+    summarise,
+)
+from outfield.benchmark.comparison import SortedScores, counts_of_resamples
 
 SHORT = Protocol("known", near=("a", "b"), mid=(), far=("c",))
 SIZES = {"known": 37, "a": 23, "b": 41, "c": 29}
@@ -84,7 +91,7 @@ class TestResamples:
 
     @pytest.mark.parametrize("part", [1, 50, 10**9])
     def test_drawn_as_documented_however_many_fit_in_memory(self, part, monkeypatch):
-        monkeypatch.setattr(resampling, "PART", part)
+        monkeypatch.setattr(comparison, "PART", part)
         found = list(counts_of_resamples({"x": 5, "y": 8}, 10, seed=2))
         assert len(found) == {1: 10, 50: 4, 10**9: 1}[part]
         for place, (name, n) in enumerate({"x": 5, "y": 8}.items(), 1):

@@ -13,11 +13,19 @@ from tests.helpers.fake_benchmark import PROTOCOL, FakeBackbone, detectors, feat
 from tests.helpers.samples import quick
 
 import outfield as of
-from outfield.benchmark import BenchmarkRun, Key, benchmark_features, fractions
-from outfield.benchmark.fractions import FractionCell, checked_fractions, fraction_cells, rows_of
-from outfield.benchmark.records import LowData
-from outfield.benchmark.saved import load_run, save_run
-from outfield.features.part import Part
+from outfield.benchmark import (
+    BenchmarkRun,
+    FractionCell,
+    Key,
+    LowData,
+    benchmark_features,
+    checked_fractions,
+    fraction_cells,
+    load_run,
+    save_run,
+)
+from outfield.benchmark.sets import rows_of
+from outfield.features import Part
 from outfield.report.benchmark_files import read_run, run_json, write_tables
 
 LABELS = torch.tensor([0] * 100 + [1] * 30 + [2] * 7 + [5])
@@ -40,7 +48,6 @@ class TestRows:
     def test_the_seed_decides(self):
         assert torch.equal(rows_of(LABELS, 0.3), rows_of(LABELS, 0.3, seed=0))
         assert not torch.equal(rows_of(LABELS, 0.3), rows_of(LABELS, 0.3, seed=1))
-        assert fractions.SEED == 0
 
     def test_rows_are_drawn_evenly(self):
         counts = sum(rows_of(LABELS[:100], 0.3, seed).int() for seed in range(300))
@@ -60,14 +67,16 @@ class TestSettings:
     def test_wrong_ones_are_found_before_any_work(self, wrong, said, monkeypatch):
         monkeypatch.setattr(of.SSD, "fit", lambda *_: pytest.fail("it was fitted"))
         with pytest.raises(of.InputError, match=said):
-            benchmark_features(PROTOCOL, {"a": feature_sets()}, detectors=detectors("SSD"), fractions=wrong, view=False)
+            benchmark_features(
+                PROTOCOL, {"a": feature_sets()}, detectors=detectors("SSD"), fractions=wrong, layout=False
+            )
 
 
 @pytest.fixture(scope="module")
 def run():
     sets = {"a": feature_sets(0), "b": feature_sets(1)}
     chosen = detectors("SSD", "EnergyCorrected") | {"KNN": of.KNN(k=20)}
-    return benchmark_features(PROTOCOL, sets, detectors=chosen, seeds=2, view=False, fractions=[0.8, 0.1])
+    return benchmark_features(PROTOCOL, sets, detectors=chosen, seeds=2, layout=False, fractions=[0.8, 0.1])
 
 
 class TestFeatures:
@@ -104,7 +113,7 @@ class TestFeatures:
         assert fraction_cells(run)["KNN"][0.8].fpr95 is not None
 
     def test_the_run_itself_is_about_all_rows(self, run):
-        plain = benchmark_features(PROTOCOL, {"a": feature_sets(0)}, detectors=detectors("SSD"), seeds=2, view=False)
+        plain = benchmark_features(PROTOCOL, {"a": feature_sets(0)}, detectors=detectors("SSD"), seeds=2, layout=False)
         assert plain.low_data == []
         assert "fractions" not in plain.provenance
         assert [r for r in run.records if (r.backbone, r.detector) == ("a", "SSD")] == plain.records
@@ -131,7 +140,7 @@ class TestFeatures:
         sets = feature_sets()
         sets["train"] = of.FeatureSet(sets["train"].features)
         found = benchmark_features(
-            PROTOCOL, {"a": sets}, detectors=detectors("KNN"), view=False, fractions=[0.25]
+            PROTOCOL, {"a": sets}, detectors=detectors("KNN"), layout=False, fractions=[0.25]
         ).low_data
         knn = quick("KNN").fit(Part(sets["train"], rows_of(torch.zeros(90), 0.25)))
         pairs = [of.auroc(knn.score(sets["test"]), knn.score(sets[ood])) for ood in PROTOCOL.ood]
@@ -139,7 +148,7 @@ class TestFeatures:
 
     def test_what_is_fitted_already_is_not_fitted_on_less(self):
         sets, ssd = feature_sets(), quick("SSD").fit(feature_sets()["train"])
-        found = benchmark_features(PROTOCOL, {"a": sets}, detectors=detectors("MSP"), fitted={Key("a", "SSD"): ssd}, view=False,
+        found = benchmark_features(PROTOCOL, {"a": sets}, detectors=detectors("MSP"), fitted={Key("a", "SSD"): ssd}, layout=False,
                                    fractions=[0.5])  # fmt: skip
         assert {one.detector for one in found.low_data} == {"MSP"}
         assert {record.detector for record in found.records} == {"MSP", "SSD"}
@@ -154,7 +163,7 @@ class TestFeatures:
 
         monkeypatch.setattr(of.SSD, "fit", fit)
         found = benchmark_features(
-            PROTOCOL, {"a": feature_sets()}, detectors=detectors("SSD"), view=False, fractions=[0.5]
+            PROTOCOL, {"a": feature_sets()}, detectors=detectors("SSD"), layout=False, fractions=[0.5]
         )
         assert [one.reason for one in found.low_data] == ["it left the region", ""]
 
@@ -185,7 +194,7 @@ class TestImages:
 
     def test_kept_fits_are_of_other_rows(self, tmp_path, monkeypatch):
         run_images(tmp_path, detectors=detectors("SSD"), fractions=[0.5])
-        monkeypatch.setattr(fractions, "SEED", 1)
+        monkeypatch.setattr("outfield.benchmark.sets.SEED", 1)
         fits = []
         original = of.SSD.fit
         monkeypatch.setattr(of.SSD, "fit", lambda self, data: fits.append(len(data)) or original(self, data))

@@ -9,12 +9,13 @@ from tests.helpers.fake_benchmark import PROTOCOL, FakeBackbone, feature_sets, i
 from tests.helpers.samples import make_set
 
 import outfield as of
-from outfield.benchmark import benchmark_features
-from outfield.benchmark.choice import default_detectors
-from outfield.benchmark.held_out import HELD_OUT, held_out_count, split, split_features, split_images
+from outfield.benchmark import benchmark_features, default_detectors
 from outfield.benchmark.paper import ROWS
-from outfield.images.part import PartOfImages, part_of
-from outfield.images.source import ImageArray
+from outfield.benchmark.plan import held_out_count
+from outfield.benchmark.protocol import HELD_OUT
+from outfield.benchmark.sets import split, split_features, split_images
+from outfield.images import ImageArray, part_of
+from outfield.images.image_source import PartOfImages
 
 AUTO = {"Auto": of.Auto(most_members=1), "SSD": of.SSD()}
 
@@ -61,7 +62,7 @@ class TestHowMany:
 class TestSplitting:
     def test_images(self):
         images = many_images()
-        found, levels = split_images(images, "test", 40, [of.Auto()])
+        found, levels = split_images(images, 40, [of.Auto()])
         judged, held_out = split(len(images["test"]), 40)
         assert np.array_equal(found["test"].images, images["test"].images[judged])
         assert np.array_equal(found["test"].labels, images["test"].labels[judged])
@@ -73,21 +74,21 @@ class TestSplitting:
         assert np.array_equal(found["stand-in turned180"][3], made["turned180"][3])
 
     def test_stand_ins_are_made_for_who_chooses_by_them(self):
-        found, levels = split_images(many_images(), "test", 40, [of.Fused()])
+        found, levels = split_images(many_images(), 40, [of.Fused()])
         assert levels == {}
         assert set(found) == {*many_images(), HELD_OUT}
-        assert split_images(many_images(), "test", 0, [of.Auto()])[0].keys() == many_images().keys()
+        assert split_images(many_images(), 0, [of.Auto()])[0].keys() == many_images().keys()
 
     def test_features(self):
         sets = {"train": make_set(90), "test": make_set(90, seed=1)}
-        found = split_features(sets, "test", 40)
+        found = split_features(sets, 40)
         judged, held_out = split(90, 40)
         assert torch.equal(found["test"].features, sets["test"].features[judged])
         assert torch.equal(found[HELD_OUT].features, sets["test"].features[held_out])
         assert torch.equal(found[HELD_OUT].labels, sets["test"].labels[held_out])
         given = {**sets, HELD_OUT: make_set(50, seed=2)}
-        assert split_features(given, "test", 40) == given
-        assert split_features(sets, "test", 0) == sets
+        assert split_features(given, 40) == given
+        assert split_features(sets, 0) == sets
 
     def test_images_that_are_decoded_one_by_one(self):
         images = many_images()["test"]
@@ -113,14 +114,14 @@ class TestRuns:
         assert run.provenance["held_out"] == {"images": 40, "seed": 0}
         assert {record.n_id for record in run.records} == {177 - 40}
         assert {stage["backbone"] for stage in run.provenance["stages"]} == {"net"}
-        images, levels = split_images(many_images(), "test", 40, [of.Auto()])
+        images, levels = split_images(many_images(), 40, [of.Auto()])
         features = {
             name: FakeBackbone().extract(one, stages=True, labels=name == "train") for name, one in images.items()
         }
         stand_ins = {
             level: {name: features[name] for name in levels if levels[name] == level} for level in ("near", "far")
         }
-        auto = of.Auto(most_members=1).fit(features["train"], features[HELD_OUT], stand_ins)
+        auto = of.Auto(most_members=1).fit(features["train"], held_out=features[HELD_OUT], stand_ins=stand_ins)
         found = run.scores[next(key for key in run.scores if key.detector == "Auto")]
         assert run.provenance["chosen"] == {"Auto": {"net": [*auto.names]}}
         np.testing.assert_allclose(found["strangers"], auto.score(features["strangers"]).numpy(), rtol=1e-5)
@@ -138,25 +139,25 @@ class TestRuns:
     def test_fused_is_given_the_held_out_rows(self, tmp_path):
         fused = of.Fused([of.KNN(k=3), of.SSD()])
         run = run_images(tmp_path, FakeBackbone(), many_images(), detectors={"Fused": fused}, held_out=50)
-        images, _ = split_images(many_images(), "test", 50, [fused])
+        images, _ = split_images(many_images(), 50, [fused])
         features = {name: FakeBackbone().extract(one, labels=name == "train") for name, one in images.items()}
-        expected = of.Fused([of.KNN(k=3), of.SSD()]).fit(features["train"], features[HELD_OUT])
+        expected = of.Fused([of.KNN(k=3), of.SSD()]).fit(features["train"], held_out=features[HELD_OUT])
         (found,) = run.scores.values()
         np.testing.assert_allclose(found["aunts"], expected.score(features["aunts"]).numpy(), rtol=1e-5)
 
     def test_from_features(self):
         sets = feature_sets()
         sets["test"], sets["train"] = make_set(100, seed=50), make_set(150, seed=51)
-        run = benchmark_features(PROTOCOL, {"a": sets}, detectors=AUTO, view=False, held_out=40)
+        run = benchmark_features(PROTOCOL, {"a": sets}, detectors=AUTO, layout=False, held_out=40)
         assert {record.n_id for record in run.records} == {60}
-        split_off = split_features(sets, "test", 40)
-        auto = of.Auto(most_members=1).fit(split_off["train"], split_off[HELD_OUT])
+        split_off = split_features(sets, 40)
+        auto = of.Auto(most_members=1).fit(split_off["train"], held_out=split_off[HELD_OUT])
         found = run.scores[next(key for key in run.scores if key.detector == "Auto")]
         np.testing.assert_allclose(found["aunts"], auto.score(sets["aunts"]).numpy(), rtol=1e-5)
         given = {**sets, "held_out": make_set(50, seed=52)}
-        run = benchmark_features(PROTOCOL, {"a": given}, detectors=AUTO, view=False)
+        run = benchmark_features(PROTOCOL, {"a": given}, detectors=AUTO, layout=False)
         assert {record.n_id for record in run.records} == {100}
-        auto = of.Auto(most_members=1).fit(sets["train"], given["held_out"])
+        auto = of.Auto(most_members=1).fit(sets["train"], held_out=given["held_out"])
         found = run.scores[next(key for key in run.scores if key.detector == "Auto")]
         np.testing.assert_allclose(found["aunts"], auto.score(sets["aunts"]).numpy(), rtol=1e-5)
 
@@ -170,9 +171,3 @@ def test_the_detector_to_use_comes_first():
     found = default_detectors(PROTOCOL)
     assert list(found) == ["Auto", *ROWS]
     assert repr(found["Auto"]) == repr(of.Auto())
-
-
-def test_one_backbone_is_worked_on_wherever_there_is_a_device():
-    from outfield.benchmark.fitting import OneBackbone
-
-    assert OneBackbone.device == "auto"

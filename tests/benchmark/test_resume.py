@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 from dataclasses import replace
-from importlib.metadata import version
 
 import numpy as np
 import pytest
@@ -23,12 +22,10 @@ from tests.helpers.fake_benchmark import (
 from torch import nn
 
 import outfield as of
-from outfield.backbone.backbone import Backbone
-from outfield.benchmark import Key, benchmark_features, sources
-from outfield.benchmark import stages as kept_stages
-from outfield.benchmark.saved import load_run, save_run
-from outfield.files import storage
-from outfield.images.source import ImageArray
+from outfield.backbone import Backbone
+from outfield.benchmark import Key, benchmark_features, load_run, save_run
+from outfield.files import write_record
+from outfield.images import ImageArray
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +48,7 @@ class TestImages:
             name: FakeBackbone().extract(images[name], odin=o, labels=name in ("train", "test"))
             for name, o in zip(SETS, odin, strict=True)
         }
-        plain = benchmark_features(PROTOCOL, {"net": sets}, detectors=detectors(), seeds=2, view=False)
+        plain = benchmark_features(PROTOCOL, {"net": sets}, detectors=detectors(), seeds=2, layout=False)
         assert run.records == plain.records
         assert run.accuracies == plain.accuracies
         assert backbone.calls == list(SETS)
@@ -234,7 +231,7 @@ class TestImages:
         sets = {
             name: FakeBackbone().extract(images[name], labels=name in ("train", "test"), stages=True) for name in SETS
         }
-        afresh = benchmark_features(PROTOCOL, {"net": sets}, detectors=chosen, view=False)
+        afresh = benchmark_features(PROTOCOL, {"net": sets}, detectors=chosen, layout=False)
         assert run.records == afresh.records
         again = FakeBackbone()
         assert run_images(tmp_path, again, detectors=chosen).records == run.records
@@ -265,24 +262,12 @@ class TestImages:
             run_images(tmp_path, other, detectors=chosen)
         assert other.calls == ["aunts"]
 
-    def test_a_view_says_what_it_depends_on(self, tmp_path):
-        run_images(tmp_path, detectors=detectors("SSD"), view=True)
-        (note,) = (tmp_path / "cache").glob("view-*.json")
+    def test_a_layout_says_what_it_depends_on(self, tmp_path):
+        run_images(tmp_path, detectors=detectors("SSD"), layout=True)
+        (note,) = (tmp_path / "cache").glob("layout-*.json")
         depends = json.loads(note.read_text())["depends_on"]
         assert depends["seed"] == 0
-        assert depends["code"]["scikit-learn"] == version("scikit-learn")
         assert set(depends["sets"]) == {"test", *PROTOCOL.ood}
-
-    def test_fits_follow_the_stage_they_learned_from(self, tmp_path, count, monkeypatch):
-        chosen = {"SSD": of.SSD(), "early": of.SSD(on="stage2")}
-        run_images(tmp_path, detectors=chosen)
-        count.clear()
-        code = sources.code
-        monkeypatch.setattr(kept_stages, "code", lambda what: {"changed": "1"} if what == "blocks" else code(what))
-        backbone = FakeBackbone()
-        run_images(tmp_path, backbone, detectors=chosen)
-        assert backbone.calls == list(SETS)
-        assert count == {"fit": 1}
 
     def test_odin_perturbs_at_its_detector_s_temperature(self, tmp_path):
         run = run_images(tmp_path, detectors={"ODIN": of.ODIN(temperature=7.0)})
@@ -348,17 +333,19 @@ class TestCutOff:
 
     @pytest.mark.parametrize("stop", [1, 2])
     def test_while_fitting_a_learned_detector(self, stop, tmp_path, whole, count, monkeypatch):
-        write, saved = storage.write, []
+        saved = []
 
-        def write_and_die(path, kind, header, tensors, **more):
-            write(path, kind, header, tensors, **more)
+        def write_and_die(path, kind, record, **more):
+            write_record(path, kind, record, **more)
             saved.extend([path] * (kind == "Checkpoint"))
             if len(saved) >= stop:
                 raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr("outfield.detectors.learned.Checkpoint", functools.partial(of.Checkpoint, seconds=0.0))
-            patch.setattr(storage, "write", write_and_die)
+            patch.setattr(
+                "outfield.detectors.trained.learned_energy.Checkpoint", functools.partial(of.Checkpoint, seconds=0.0)
+            )
+            patch.setattr("outfield.energy.training.checkpoints.write_record", write_and_die)
             with pytest.raises(KeyboardInterrupt):
                 run_images(tmp_path)
         assert (count["fit"], count["step"]) == (4, stop)
@@ -436,16 +423,16 @@ class TestCutOff:
             assert run_images(tmp_path).records == whole
         assert run_images(tmp_path).records == whole  # without a warning
 
-    def test_so_is_a_damaged_view(self, tmp_path):
-        first, found = (run_images(tmp_path, detectors=detectors("MSP"), view=True) for _ in range(2))
-        assert next(stage["found"] for stage in found.provenance["stages"] if stage["what"] == "view")
-        assert np.array_equal(found.views[0].points, first.views[0].points)
-        assert found.views[0].sets == first.views[0].sets
-        (file,) = (tmp_path / "cache").glob("view-*.safetensors")
+    def test_so_is_a_damaged_layout(self, tmp_path):
+        first, found = (run_images(tmp_path, detectors=detectors("MSP"), layout=True) for _ in range(2))
+        assert next(stage["found"] for stage in found.provenance["stages"] if stage["what"] == "layout")
+        assert np.array_equal(found.layouts[0].points, first.layouts[0].points)
+        assert found.layouts[0].sets == first.layouts[0].sets
+        (file,) = (tmp_path / "cache").glob("layout-*.safetensors")
         file.write_bytes(file.read_bytes()[:-5])
         with pytest.warns(of.OutfieldWarning, match="damaged and is computed again"):
-            second = run_images(tmp_path, detectors=detectors("MSP"), view=True)
-        assert np.array_equal(first.views[0].points, second.views[0].points)
+            second = run_images(tmp_path, detectors=detectors("MSP"), layout=True)
+        assert np.array_equal(first.layouts[0].points, second.layouts[0].points)
 
     def test_features_of_other_images_are_not_trusted(self, tmp_path, whole):
         run_images(tmp_path)

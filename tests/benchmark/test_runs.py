@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -28,15 +26,22 @@ from tests.helpers.samples import make_set, quick
 from torch import nn
 
 import outfield as of
-from outfield.backbone.backbone import Backbone
-from outfield.benchmark import Key, benchmark_features, detectors_from_text, paper_detectors, provenance, run_benchmark
+from outfield.backbone import Backbone
+from outfield.benchmark import (
+    PROTOCOLS,
+    BenchmarkRun,
+    Key,
+    LowData,
+    benchmark_features,
+    detectors_from_text,
+    paper_detectors,
+    provenance,
+    run_benchmark,
+)
 from outfield.benchmark.paper import ROWS
-from outfield.benchmark.protocol import PROTOCOLS
-from outfield.benchmark.records import BenchmarkRun, LowData
-from outfield.benchmark.sets import backbone_names, notes_of
-from outfield.benchmark.view import choose, lay_out
+from outfield.benchmark.plan import backbone_names, notes_of
 from outfield.config import CONFIGURABLE
-from outfield.files import storage
+from outfield.files import Record, write_record
 from outfield.report.benchmark_tables import notes_on_sets
 
 
@@ -63,7 +68,7 @@ class TestLeftOut:
         monkeypatch.setattr(Fussy, "refuses", staticmethod(refuse))
         sets = {name: feature_sets(seed) for name, seed in (("a", 1), ("b", 2))}
         chosen = {"Fussy": Fussy(), "MSP": of.MSP()}
-        return benchmark_features(PROTOCOL, sets, detectors=chosen, seeds=1, view=False)
+        return benchmark_features(PROTOCOL, sets, detectors=chosen, seeds=1, layout=False)
 
     def test_on_one_backbone(self, monkeypatch):
         second = feature_sets(2)["train"].features
@@ -84,7 +89,7 @@ class TestLeftOut:
         monkeypatch.setattr(Fussy, "refuses", staticmethod(lambda train: len(train) == 90))
         sets, chosen = {"a": feature_sets(1), "b": feature_sets(2)}, {"Fussy": Fussy(), "MSP": of.MSP()}
         with pytest.warns(of.OutfieldWarning, match="Fussy is left out"):
-            run = benchmark_features(PROTOCOL, sets, detectors=chosen, seeds=1, view=False, fractions=(0.5, 1))
+            run = benchmark_features(PROTOCOL, sets, detectors=chosen, seeds=1, layout=False, fractions=(0.5, 1))
         assert {found.detector for found in run.low_data} == {"MSP"}
 
     def test_its_fractions_are_taken_back(self, run):
@@ -95,7 +100,7 @@ class TestLeftOut:
     def test_where_nothing_is_left_the_error_is_told(self, monkeypatch):
         monkeypatch.setattr(Fussy, "refuses", staticmethod(lambda train: True))
         with pytest.raises(of.InputError, match="not to my taste"):
-            benchmark_features(PROTOCOL, {"a": feature_sets(1)}, detectors={"Fussy": Fussy()}, seeds=1, view=False)
+            benchmark_features(PROTOCOL, {"a": feature_sets(1)}, detectors={"Fussy": Fussy()}, seeds=1, layout=False)
 
     def test_a_run_without_it_does_not_speak_of_it(self, run):
         assert "left_out" not in run.provenance
@@ -141,16 +146,16 @@ class TestFeatures:
         assert run.accuracies["a"] == right / 60
         assert run.provenance["backbones"]["b"]["accuracy"] == run.accuracies["b"]
 
-    def test_the_view_shows_every_set_and_the_classes_of_the_id_set(self, run):
-        assert run.views == []
-        (view,) = benchmark_features(PROTOCOL, {"a": feature_sets()}, detectors=detectors("MSP")).views
-        assert view.backbone == "a"
-        assert view.points.shape == (300, 2)
-        assert np.isfinite(view.points).all()
-        assert Counter(view.sets) == dict.fromkeys(("shapes", *PROTOCOL.ood), 60)
-        inside = np.array(view.sets) == "shapes"
-        assert view.labels[inside].tolist() == feature_sets()["test"].labels.tolist()
-        assert (view.labels[~inside] == -1).all()
+    def test_the_layout_shows_every_set_and_the_classes_of_the_id_set(self, run):
+        assert run.layouts == []
+        (layout,) = benchmark_features(PROTOCOL, {"a": feature_sets()}, detectors=detectors("MSP")).layouts
+        assert layout.backbone == "a"
+        assert layout.points.shape == (300, 2)
+        assert np.isfinite(layout.points).all()
+        assert Counter(layout.sets) == dict.fromkeys(("shapes", *PROTOCOL.ood), 60)
+        inside = np.array(layout.sets) == "shapes"
+        assert layout.labels[inside].tolist() == feature_sets()["test"].labels.tolist()
+        assert (layout.labels[~inside] == -1).all()
 
     def test_the_provenance_is_json_and_says_what_was_done(self, run):
         about = json.loads(json.dumps(run.provenance, allow_nan=False))
@@ -167,7 +172,7 @@ class TestFeatures:
 
     def test_settings_are_left_as_they_came(self):
         chosen = detectors("SSD", "EnergyCorrected")
-        benchmark_features(PROTOCOL, {"a": feature_sets()}, detectors=chosen, seeds=[3], view=False)
+        benchmark_features(PROTOCOL, {"a": feature_sets()}, detectors=chosen, seeds=[3], layout=False)
         assert chosen["EnergyCorrected"].seed == 0
         with pytest.raises(of.NotFittedError):
             chosen["SSD"].score(feature_sets()["test"])
@@ -179,7 +184,7 @@ def test_seeds_are_checked_before_any_work(count):
             benchmark_features(PROTOCOL, {"a": feature_sets()}, detectors=detectors(), seeds=seeds)
     assert not count
     run = benchmark_features(
-        PROTOCOL, {"a": feature_sets()}, detectors=detectors("EnergyCorrected"), seeds=iter([5, 2]), view=False
+        PROTOCOL, {"a": feature_sets()}, detectors=detectors("EnergyCorrected"), seeds=iter([5, 2]), layout=False
     )
     assert run.provenance["seeds"] == [5, 2]
     assert {key.seed for key in run.scores} == {5, 2}
@@ -209,10 +214,10 @@ def test_a_prior_without_labels_needs_none(monkeypatch):
         quick("EnergyCorrected", training=of.Training(epochs=1, batch_size=32, start="data"), **more)
         for more in ({}, {"prior": Round()})
     )
-    run = benchmark_features(PROTOCOL, {"a": sets}, detectors={"ours": round_one}, seeds=1, view=False)
+    run = benchmark_features(PROTOCOL, {"a": sets}, detectors={"ours": round_one}, seeds=1, layout=False)
     assert len(run.records) == len(PROTOCOL.ood)
     with pytest.raises(of.MissingFieldError, match="ours needs labels, which train of a lacks"):
-        benchmark_features(PROTOCOL, {"a": sets}, detectors={"ours": plain}, seeds=1, view=False)
+        benchmark_features(PROTOCOL, {"a": sets}, detectors={"ours": plain}, seeds=1, layout=False)
 
 
 def test_the_paper_s_settings():
@@ -229,7 +234,7 @@ def test_fitted_detectors_are_taken_as_they_are(count):
     given = {Key("a", "SSD"): other, **trained}
     count.clear()
     sets = {"a": feature_sets(), "b": feature_sets(1)}
-    run = benchmark_features(PROTOCOL, sets, detectors=detectors("SSD"), fitted=given, seeds=1, view=False)
+    run = benchmark_features(PROTOCOL, sets, detectors=detectors("SSD"), fitted=given, seeds=1, layout=False)
     assert count["fit"] == 1  # SSD on b
     assert count["fit_together"] == 1
     assert np.array_equal(run.scores[Key("a", "SSD")]["aunts"], other.score(feature_sets()["aunts"]).numpy())
@@ -237,7 +242,7 @@ def test_fitted_detectors_are_taken_as_they_are(count):
     about = run.provenance["detectors"]
     assert (about["SSD"]["given"], about["EnergyCorrected"]["given"]) == (["a"], ["a"])
     held = {name: data for name, data in feature_sets().items() if name != "train"}
-    alone = benchmark_features(PROTOCOL, {"a": held}, detectors={}, fitted=given, view=False)
+    alone = benchmark_features(PROTOCOL, {"a": held}, detectors={}, fitted=given, layout=False)
     assert {key: alone.scores[key]["aunts"].sum() for key in given} == {
         key: run.scores[key]["aunts"].sum() for key in given
     }
@@ -259,7 +264,7 @@ class TestMissing:
         whole = feature_sets(1)
         less = {name: data for name, data in feature_sets().items() if name != "aunts"}
         sets = {"a": less, "b": whole}
-        run = benchmark_features(PROTOCOL, sets, detectors=detectors("SSD"), allow_missing=True, view=False)
+        run = benchmark_features(PROTOCOL, sets, detectors=detectors("SSD"), allow_missing=True, layout=False)
         assert run.provenance["missing"] == ["aunts"]
         assert {(r.backbone, r.ood) for r in run.records} == {
             (b, ood) for b in "ab" for ood in ("cousins", "uncles", "strangers")
@@ -324,7 +329,7 @@ class TestSettings:
 class TestBackbones:
     def test_several(self, tmp_path):
         pair = [FakeBackbone("net"), FakeBackbone("other", scale=3.0)]
-        settings = {"detectors": detectors("MSP", "SSD"), "view": False}
+        settings = {"detectors": detectors("MSP", "SSD"), "layout": False}
         run = run_benchmark(PROTOCOL, image_sets(), pair, tmp_path, **settings)
         assert {r.backbone for r in run.records} == {"net", "other"}
         assert list(run.accuracies) == ["net", "other"]
@@ -362,7 +367,7 @@ class TestBackbones:
             "classifier": {"architecture": "resnet34"},
             "notes": {"accuracy": 0.9, "data": "/home/someone/cifar10"},
         }
-        storage.write(tmp_path / "net.safetensors", "classifier", header, {"w": torch.ones(1)})
+        write_record(tmp_path / "net.safetensors", "classifier", Record(header, {"w": torch.ones(1)}))
         found = notes_of(str(tmp_path / "net.safetensors"))
         assert found == {"classifier": {"architecture": "resnet34"}, "notes": {"accuracy": 0.9, "data": "cifar10"}}
         assert notes_of("timm:resnet34") == notes_of(FakeBackbone()) == {}
@@ -434,37 +439,3 @@ class TestProvenance:
         monkeypatch.setattr(provenance, "_git", lambda folder, *command: asked.append(folder) or "x")
         provenance.commit()
         assert set(asked) == {Path(of.__file__).parent}
-
-
-class TestView:
-    def test_its_library_is_missed_before_any_work(self, monkeypatch, count):
-        monkeypatch.setitem(sys.modules, "sklearn", None)
-        with pytest.raises(of.MissingExtraError, match=r"outfield\[report\]"):
-            benchmark_features(PROTOCOL, {"a": feature_sets()}, detectors=detectors("SSD"), seeds=1)
-        assert not count
-        assert benchmark_features(
-            PROTOCOL, {"a": feature_sets()}, detectors=detectors("SSD"), seeds=1, view=False
-        ).records
-
-    def test_shares_of_the_points(self):
-        rng = np.random.default_rng(0)
-        sets = {name: of.FeatureSet(rng.random((n, 3))) for name, n in (("id", 700), ("a", 900), ("b", 20))}
-        rows = choose(sets, 0)
-        assert {name: len(index) for name, index in rows.items()} == {"id": 600, "a": 700, "b": 20}
-        assert all((np.diff(index) > 0).all() for index in rows.values())
-
-    def test_clusters_stay_apart_and_equal_seeds_give_equal_views(self):
-        rng = np.random.default_rng(0)
-        near, far = (
-            of.FeatureSet(np.abs(centre + 0.01 * rng.standard_normal((40, 8)))) for centre in np.eye(8)[:2] + 0.1
-        )
-        points, rows = lay_out({"id": near, "ood": far})
-        assert np.array_equal(points, lay_out({"id": near, "ood": far})[0])
-        one, two = points[: len(rows["id"])], points[len(rows["id"]) :]
-        assert np.linalg.norm(one.mean(0) - two.mean(0)) > 2 * max(one.std(), two.std())
-
-    def test_what_cannot_be_laid_out_lies_at_the_origin(self):
-        same = of.FeatureSet(np.ones((9, 4)))
-        assert not lay_out({"id": same, "ood": same})[0].any()
-        line = of.FeatureSet(np.linspace(1, 2, 9)[:, None])
-        assert math.prod(lay_out({"id": line, "ood": line})[0].shape) == 36

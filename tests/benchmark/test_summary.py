@@ -7,7 +7,7 @@ import math
 import pytest
 from tests.helpers.records import SMALL, record
 
-from outfield.benchmark.summary import Spread, level_columns, published, set_columns, summarise
+from outfield.benchmark import Spread, level_columns, published, set_columns, summarise
 
 
 class TestSummary:

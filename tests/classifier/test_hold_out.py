@@ -7,13 +7,10 @@ import pytest
 import torch
 from tests.helpers.pictures import make_pictures
 
-from outfield.backbone.architectures import Classifier, load_classifier
-from outfield.classifier.augment import Augmentation
-from outfield.classifier.hold_out import HeldOut, split_off
+from outfield.backbone import Classifier, load_classifier
+from outfield.classifier import Augmentation, HeldOut, Pixels, Recipe, TrainingCheckpoint, train_classifier
 from outfield.classifier.learner import Learner
-from outfield.classifier.pixels import Pixels
-from outfield.classifier.recipe import Recipe
-from outfield.classifier.train import TrainingCheckpoint, train_classifier
+from outfield.classifier.pixels import split_off
 from outfield.errors import InputError
 
 RECIPE = Recipe(epochs=2, batch_size=24, learning_rate=0.05, augmentation=Augmentation(scale=(0.6, 1.0)))

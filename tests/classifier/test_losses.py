@@ -10,16 +10,21 @@ from tests.helpers.pictures import make_pictures
 from torch.nn import functional
 
 import outfield as of
-from outfield.backbone.architectures import Classifier
-from outfield.backbone.backbone import Backbone
-from outfield.benchmark.protocol import Protocol
-from outfield.benchmark.runs import run_benchmark
-from outfield.classifier.augment import Augmentation
-from outfield.classifier.colours import Recoloured
-from outfield.classifier.losses import AUGMENTATIONS, LOSSES, CrossEntropy, LogitNorm, SimCLR
-from outfield.classifier.recipe import Recipe
-from outfield.classifier.shifts import PadAndShift
-from outfield.classifier.train import TrainingCheckpoint, classifier_for, train_classifier
+from outfield.backbone import Backbone, Classifier
+from outfield.benchmark import Protocol, run_benchmark
+from outfield.classifier import (
+    AUGMENTATIONS,
+    LOSSES,
+    Augmentation,
+    PadAndShift,
+    Recipe,
+    Recoloured,
+    SimCLR,
+    TrainingCheckpoint,
+    classifier_for,
+    train_classifier,
+)
+from outfield.classifier.losses import CrossEntropy, LogitNorm
 from outfield.config import construct_from_text, from_plain, to_plain
 from outfield.errors import InputError
 
@@ -142,7 +147,7 @@ def test_colours_change_and_grey_images_stay_grey():
 
 
 def test_a_turn_of_the_hue_keeps_brightness():
-    from outfield.classifier.colours import LUMA, _colours
+    from outfield.classifier.augmentation import LUMA, _colours
 
     angle = torch.tensor([0.0, 0.5, -1.2])
     matrix = _colours(torch.ones(3), angle, torch.zeros(3, dtype=torch.bool))
@@ -239,9 +244,9 @@ def test_what_needs_logits_is_refused_before_any_work(tmp_path, monkeypatch):
     protocol = Protocol("mine", (), (), ("noise",))
     detectors = {"KNN": of.KNN(k=3), "MSP": of.MSP(), "ODIN": of.ODIN(), "ViM": of.ViM()}
     with pytest.raises(of.MissingFieldError, match=r"net was trained without labels: .* which MSP, ODIN, ViM need"):
-        run_benchmark(protocol, sets, [network], tmp_path, detectors=detectors, view=False, device="cpu")
+        run_benchmark(protocol, sets, [network], tmp_path, detectors=detectors, layout=False, device="cpu")
     with pytest.raises(AssertionError, match="images were looked at"):
-        run_benchmark(protocol, sets, [network], tmp_path, view=False, detectors={"KNN": of.KNN(k=3)}, device="cpu")
+        run_benchmark(protocol, sets, [network], tmp_path, layout=False, detectors={"KNN": of.KNN(k=3)}, device="cpu")
 
 
 def test_a_loss_without_labels_needs_a_network_that_projects():

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from outfield.backbone.architectures import Classifier
-from outfield.classifier.augment import Augmentation
+from outfield.backbone import Classifier
+from outfield.classifier import Augmentation, Recipe
 from outfield.classifier.batch_norm import Split, join_batch_norms, split_batch_norms
 from outfield.classifier.learner import Learner
-from outfield.classifier.recipe import Recipe
 from outfield.config import construct_from_text, from_plain, to_plain
 from outfield.errors import InputError
 

@@ -10,11 +10,8 @@ import torch
 from tests.helpers.pictures import make_pictures
 from torch.nn import functional
 
-from outfield.backbone.architectures import Classifier
-from outfield.classifier.augment import Augmentation
-from outfield.classifier.pixels import Pixels
-from outfield.classifier.recipe import Recipe
-from outfield.classifier.train import train_classifier
+from outfield.backbone import Classifier
+from outfield.classifier import Augmentation, Pixels, Recipe, train_classifier
 
 MEAN, STD = (0.3, 0.5, 0.6), (0.2, 0.3, 0.4)
 CLASSIFIER = Classifier("test_resnet", classes=4, small_images=False, size=(16, 16), mean=MEAN, std=STD)

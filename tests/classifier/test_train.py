@@ -9,16 +9,14 @@ import pytest
 import torch
 from tests.helpers.pictures import make_pictures
 
-from outfield.backbone.architectures import Classifier, load_classifier, load_weights, save_classifier
+from outfield.backbone import Classifier, load_classifier, save_classifier
+from outfield.backbone.networks.architectures import load_weights
+from outfield.classifier import Augmentation, Pixels, Recipe, TrainingCheckpoint, classifier_for, train_classifier
 from outfield.classifier import learner as learner_module
-from outfield.classifier.augment import Augmentation
 from outfield.classifier.batch_norm import Split
 from outfield.classifier.learner import Learner
-from outfield.classifier.pixels import Pixels
-from outfield.classifier.recipe import Recipe
-from outfield.classifier.train import TrainingCheckpoint, classifier_for, train_classifier
 from outfield.errors import DivergenceError, FileFormatError, InputError, OutfieldWarning, UnknownNameError
-from outfield.files import storage
+from outfield.files import Record, read_record, write_record
 
 GENTLE = Augmentation(scale=(0.6, 1.0))
 RECIPE = Recipe(epochs=4, batch_size=24, learning_rate=0.05, augmentation=GENTLE)
@@ -100,7 +98,7 @@ def test_a_checkpoint_of_another_training_is_refused(train, test, tmp_path):
     with pytest.raises(InputError, match="not the same: images, test images"):
         train_classifier(test, None, TINY, short, checkpoint=checkpoint)
     assert (tmp_path / "c.safetensors").read_bytes() == written
-    storage.write(tmp_path / "c.safetensors", "detector", {}, {})
+    write_record(tmp_path / "c.safetensors", "detector", Record({}, {}))
     with pytest.raises(FileFormatError, match="holds a detector"):
         train_classifier(train, test, TINY, short, checkpoint=checkpoint)
 
@@ -123,10 +121,10 @@ def test_a_checkpoint_of_before_there_were_schedules_and_shares_goes_on(train, t
     path = tmp_path / "c.safetensors"
     with pytest.raises(KeyboardInterrupt):
         train_classifier(train, test, TINY, RECIPE, seed=3, checkpoint=TrainingCheckpoint(path), progress=stop)
-    header, tensors = storage.read(path, "classifier training")
+    header, tensors = read_record(path, "classifier training")
     assert "schedule" not in header["identity"]["recipe"]
     del header["identity"]["hold_out"]
-    storage.write(path, "classifier training", {name: header[name] for name in ("identity", "curve")}, tensors)
+    write_record(path, "classifier training", Record({name: header[name] for name in ("identity", "curve")}, tensors))
     again = train_classifier(train, test, TINY, RECIPE, seed=3, checkpoint=TrainingCheckpoint(path))
     assert same(weights(trained), weights(again))
 
@@ -168,7 +166,7 @@ def test_a_crafted_checkpoint_is_refused(train, test, tmp_path, what, value):
     path = tmp_path / "c.safetensors"
     short = Recipe(**{**RECIPE.__dict__, "epochs": 1})
     train_classifier(train, test, TINY, short, checkpoint=TrainingCheckpoint(path))
-    header, tensors = storage.read(path, "classifier training")
+    header, tensors = read_record(path, "classifier training")
     header = {name: header[name] for name in ("identity", "curve")}
     if what == "curve":
         header["curve"] = value
@@ -176,7 +174,7 @@ def test_a_crafted_checkpoint_is_refused(train, test, tmp_path, what, value):
         del tensors[what]
     else:
         tensors[what] = value
-    storage.write(path, "classifier training", header, tensors)
+    write_record(path, "classifier training", Record(header, tensors))
     with pytest.raises(FileFormatError, match=r"c\.safetensors"):
         train_classifier(train, test, TINY, short, checkpoint=TrainingCheckpoint(path))
 

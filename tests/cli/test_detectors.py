@@ -10,8 +10,8 @@ from tests.helpers.program import outfield
 from tests.helpers.terminal import on_terminal
 
 import outfield as of
-from outfield.cli.tables import print_groups
-from outfield.detectors import listing
+from outfield.cli.messages import print_groups
+from outfield.detectors import describe
 
 
 def on_screen(columns):
@@ -40,7 +40,7 @@ def test_every_detector_is_listed_once_below_what_it_needs():
     assert lines[-1] == "outfield detectors NAME tells more of one, and every setting that it has."
     groups = listed(lines)
     assert groups == {
-        f"{needs} ({len(group)})": [one.name for one in group] for needs, group in listing.groups().items()
+        f"{needs} ({len(group)})": [one.name for one in group] for needs, group in describe.detector_groups().items()
     }
     assert sorted(name for group in groups.values() for name in group) == sorted(of.DETECTORS)
     assert (
@@ -57,7 +57,7 @@ def test_it_fits_a_terminal(columns):
     starts |= {len(line) - len(line.lstrip()) for line in lines if line.startswith("   ")}
     assert len(starts) == 1  # what they are stands below one another
     words = " ".join(" ".join(lines).split())
-    for one in listing.entries():
+    for one in describe.entries():
         assert f"{one.what.rstrip('.')} ({one.reference})" in words
     assert not [line for line in lines if re.match(r" +(\d{4}|al\.)", line)]  # years stay with their names
 
@@ -79,11 +79,11 @@ def test_it_fits_a_terminal(columns):
     ],
 )
 def test_what_they_need(needs, names):
-    assert names <= {one.name for one in listing.groups()[needs]}
+    assert names <= {one.name for one in describe.detector_groups()[needs]}
 
 
 def test_those_that_need_least_come_first():
-    order = list(listing.groups())
+    order = list(describe.detector_groups())
     expected = [
         "logits",
         "logits, labels to fit",
@@ -94,12 +94,12 @@ def test_those_that_need_least_come_first():
     assert order[:5] == expected
     assert order.index("logits and features") < order.index("logits and features, labels to fit")
     assert order.index("features, the classifier's last layer to fit") < order.index("logits and features")
-    for group in listing.groups().values():
+    for group in describe.detector_groups().values():
         assert [one.name for one in group] == sorted((one.name for one in group), key=str.casefold)
 
 
 def test_three_things_in_words():
-    entry = listing.Entry("X", "", "", ("features", "labels", "stage2", "logits"), ("features", "stage2", "logits"))
+    entry = describe.Entry("X", "", "", ("features", "labels", "stage2", "logits"), ("features", "stage2", "logits"))
     assert entry.needs == "logits, features and stage2, labels to fit"
 
 

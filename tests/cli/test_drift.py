@@ -9,7 +9,7 @@ import pytest
 from tests.helpers.program import outfield
 
 import outfield as of
-from outfield.features.columns import write_columns
+from outfield.features import write_columns
 
 
 @pytest.fixture

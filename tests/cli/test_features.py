@@ -83,7 +83,8 @@ def test_score_writes_every_format(files, ending, tmp_path):
     threshold = of.Threshold.load(files / "t.safetensors")
     flags = threshold.is_ood(np.asarray(columns["score"], float)).tolist()
     assert [str(flag) == "True" for flag in columns["is_ood"]] == flags
-    assert 0 < min(map(float, columns["p_value"])) <= 1
+    expected = threshold.p_value(of.load(files / "ssd.safetensors").score(of.FeatureSet.load(files / "noise.npz")))
+    np.testing.assert_array_equal(np.asarray(columns["p_value"], float), expected.numpy())
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
@@ -143,14 +144,8 @@ def test_a_pack_is_named_with_a_hash(files, tmp_path):
     np.savez(tmp_path / "pack.npz", **pack)
     done = outfield("fit", "GaussianMixture", f"{tmp_path}/pack.npz#train", "-o", tmp_path / "g.safetensors")
     assert done.returncode == 0, done.stderr
-    done = outfield(
-        "evaluate",
-        tmp_path / "g.safetensors",
-        "--id",
-        f"{tmp_path}/pack.npz#test",
-        "--ood",
-        f"{tmp_path}/pack.npz#noise",
-    )
+    sets = ("--id", f"{tmp_path}/pack.npz#test", "--ood", f"{tmp_path}/pack.npz#noise")
+    done = outfield("evaluate", tmp_path / "g.safetensors", *sets)
     assert done.returncode == 0, done.stderr
     assert "noise" in done.stdout
 
@@ -170,12 +165,6 @@ def test_learned_detectors_take_inner_settings_a_seed_and_a_checkpoint(files, tm
     assert (tmp_path / "e.safetensors").read_bytes() == first
 
 
-def test_detectors_lists_all():
-    done = outfield("detectors")
-    assert done.returncode == 0
-    assert all(name in done.stdout for name in of.DETECTORS)
-
-
 def test_every_setting_of_a_detector_is_listed_and_can_be_set(files, tmp_path):
     done = outfield("detectors", "EnergyCorrected")
     assert done.returncode == 0
@@ -184,12 +173,7 @@ def test_every_setting_of_a_detector_is_listed_and_can_be_set(files, tmp_path):
     assert outfield("detectors", "Nonsense").returncode == 2
 
 
-def test_help_has_examples_and_the_version_is_printed():
-    for command in ("fit", "score", "evaluate", "toy", "demo", "detectors"):
-        done = outfield(command, "--help")
-        assert done.returncode == 0
-        assert f"outfield {command}" in done.stdout
-        assert "Example" in done.stdout
+def test_the_version_is_printed():
     assert of.__version__ in outfield("--version").stdout
 
 
@@ -208,6 +192,8 @@ def test_help_has_examples_and_the_version_is_printed():
         (("fit", "SSD", "{f}/train.npz", "-o", "{t}/d.safetensors", "--checkpoint", "{t}/c"), 2, "fitted at once"),
         (("fit", "SSD", "{f}/train.npz", "-o", "{t}/d.safetensors", "--held-out", "{f}/val.npz"), 2, "go together"),
         (("fit", "SSD", "{f}/train.npz", "-o", "{t}/d.safetensors", "--device", "warp"), 2, "warp"),
+        (("fit", "SSD", "{f}/train.npz", "-o", "{t}/d{seed}.safetensors", "--seeds", "2"), 2, "--seeds is for detectors"),
+        (("fit", "EBM", "{f}/train.npz", "-o", "{t}/d.safetensors", "--seeds", "2"), 2, "put {seed} into its name"),
         (("fit", "SSD", "{f}/train.npz", "-o", "{t}/d.safetensors", "--held-out", "{f}/val.npz", "--threshold-out",
           "{t}/t.safetensors", "--keep", "95"), 2, "keep is 95"),
         (("fit", "EBM", "{f}/train.npz", "-o", "{t}/d.safetensors", "--set", "temperature=abc"), 2, "temperature is 'abc'"),
@@ -229,32 +215,11 @@ def test_help_has_examples_and_the_version_is_printed():
     ],
 )  # fmt: skip
 def test_mistakes_get_one_clear_line_and_an_exit_code(files, tmp_path, arguments, code, words):
-    done = outfield(*(a.format(f=files, t=tmp_path) for a in arguments))
+    done = outfield(*(a.format(f=files, t=tmp_path, seed="{seed}") for a in arguments))
     assert done.returncode == code, done.stderr
     assert words in done.said
     assert "Traceback" not in done.stderr
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    ("columns", "words"),
-    [
-        ({"feature_0": [1.0], "colour": [2.0]}, "colour"),
-        ({"feature_0": [1.0], "feature_2": [2.0]}, "without gaps"),
-        ({"feature_0": ["x"]}, "not numbers"),
-        ({"feature_0": [1.0, ""], "feature_1": [1.0, 2.0]}, "empty"),
-        ({"label": [1]}, "feature_0"),
-        ({"0.5": [1.0], "1.5": [2.0]}, "no header"),
-        ({"feature_0": [1.0], "feature_00": [1.0]}, "feature_00"),
-        ({"feature_0": [1.0], "label": [-1]}, "out of range"),
-    ],
-)
-def test_bad_tables_are_explained(files, tmp_path, columns, words):
-    write_csv(tmp_path / "bad.csv", columns)
-    done = outfield("score", files / "ssd.safetensors", tmp_path / "bad.csv")
-    assert done.returncode in (2, 3)
-    assert words in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 def test_a_threshold_belongs_to_its_detector(files):
@@ -262,24 +227,6 @@ def test_a_threshold_belongs_to_its_detector(files):
     done = outfield("score", files / "msp.safetensors", files / "test.npz", "--threshold", files / "t.safetensors")
     assert done.returncode == 2
     assert "was chosen for SSD" in done.stderr
-
-
-def test_csv_scores_read_back_equal(files, tmp_path):
-    outfield(
-        "score",
-        files / "ssd.safetensors",
-        files / "val.npz",
-        "-o",
-        tmp_path / "s.csv",
-        "--threshold",
-        files / "t.safetensors",
-    )
-    rows = list(csv.DictReader((tmp_path / "s.csv").open()))
-    scores = np.array([float(row["score"]) for row in rows])
-    direct = of.load(files / "ssd.safetensors").score(of.FeatureSet.load(files / "val.npz"))
-    np.testing.assert_array_equal(scores, direct.double().numpy())
-    threshold = of.Threshold.load(files / "t.safetensors")
-    assert [float(row["p_value"]) for row in rows] == threshold.p_value(scores).tolist()
 
 
 def test_odd_file_names(files, tmp_path):
@@ -309,12 +256,6 @@ def test_divergence_has_its_own_exit_code(files, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_warnings_are_one_line(files, tmp_path):
-    done = outfield("fit", "KNN", files / "train.npz", "-o", tmp_path / "k.safetensors", "--set", "k=60")
-    assert done.returncode == 0
-    assert "warning: k = 60 exceeds the smallest class" in done.stderr
-
-
 QUICK = [
     "--set",
     "network.hidden=8",
@@ -340,21 +281,6 @@ def test_several_seeds_at_once_give_a_file_each(files, tmp_path):
         "score", tmp_path / "ours-4.safetensors", files / "test.npz", "--threshold", tmp_path / "t4.safetensors"
     )
     assert scored.returncode == 0, scored.stderr
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["EBM", "-o", "ebm.safetensors", "--seeds", 2], "put {seed} into its name"),
-        (["SSD", "-o", "ssd-{seed}.safetensors", "--seeds", 2], "--seeds is for detectors that are trained"),
-    ],
-)
-def test_seeds_that_make_no_sense(files, tmp_path, arguments, message):
-    name, *rest = arguments
-    done = outfield("fit", name, files / "train.npz", *rest, cwd=tmp_path)
-    assert done.returncode == 2
-    assert message in " ".join(done.stderr.split())
-    assert not list(tmp_path.iterdir())
 
 
 def test_features_too_large_for_memory_give_the_same_detector(files, tmp_path, monkeypatch):

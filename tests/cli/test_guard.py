@@ -15,7 +15,7 @@ from tests.helpers.guards import NAMES, labelled, noise, trained, write_folder
 from tests.helpers.program import outfield, program
 
 import outfield as of
-from outfield.backbone.backbone import Backbone
+from outfield.backbone import Backbone
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def test_a_table_by_default(folder):
     done = check(folder, "noise.png", "new", "broken.png")
     assert done.returncode == 0, done.stderr
     header, *rows = done.stdout.splitlines()
-    assert header.split() == ["file", "class", "score", "p-value", "verdict", "rang"]
+    assert header.split() == ["file", "class", "score", "p-value", "verdict", "triggered", "by"]
     assert [row.split()[0] for row in rows] == [
         "noise.png",
         *(f"new/{n}/{i:04d}.png" for i, n in enumerate(NAMES)),
@@ -64,7 +64,7 @@ def test_json_and_lines_say_what_python_says(folder, monkeypatch):
     assert json.loads(check(folder, "noise.png", "broken.png", "noise.png", "--json").stdout) == expected
     lines = check(folder, "noise.png", "broken.png", "noise.png", "--jsonl").stdout.splitlines()
     assert [json.loads(line) for line in lines] == expected
-    assert expected[0]["rang"] in guard.members
+    assert expected[0]["triggered_by"] in guard.members
     assert expected[1]["is_ood"] is None
 
 

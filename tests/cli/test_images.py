@@ -15,12 +15,12 @@ from tests.helpers.program import outfield as run_program
 from tests.helpers.samples import quick
 
 import outfield as of
+from outfield.benchmark import load_run, save_run
 from outfield.benchmark.paper import ROWS
-from outfield.benchmark.saved import load_run, save_run
 from outfield.errors import FileFormatError
-from outfield.files.storage import read
+from outfield.files import read_record as read
 
-TINY = (
+TINY = [
     "--architecture",
     "test_resnet",
     "--set",
@@ -29,7 +29,7 @@ TINY = (
     "augmentation.scale=[0.6,1.0]",
     "--device",
     "cpu",
-)
+]
 
 
 def outfield(*arguments, code=0):
@@ -179,18 +179,7 @@ def test_extracted_features_feed_fit_and_evaluate(data, networks, tmp_path):
 def test_from_images_to_the_report(data, networks, tmp_path, monkeypatch):
     """In this process, because a benchmark's detectors are the paper's, which are too slow for a test: here they are quick."""
     monkeypatch.setattr(of.benchmark, "detectors_from_text", lambda *_: {name: quick(name) for name in ROWS})
-    command = [
-        "benchmark",
-        "cifar10",
-        "--data",
-        str(data),
-        "--out",
-        str(tmp_path / "out"),
-        "--seeds",
-        "2",
-        "--device",
-        "cpu",
-    ]
+    command = f"benchmark cifar10 --data {data} --out {tmp_path}/out --seeds 2 --device cpu".split()
     command += [word for path in networks for word in ("--backbone", str(path))]
     outfield(*command, "--no-report")
     kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "out" / "cache").iterdir()}
@@ -208,27 +197,14 @@ def test_from_images_to_the_report(data, networks, tmp_path, monkeypatch):
     assert "CIFAR-10" in page
     assert "net-0" in page
 
-    monkeypatch.setattr("outfield.report.write.write_figures", lambda *_, **__: [])  # they were just drawn
+    monkeypatch.setattr("outfield.report.figures.write_figures", lambda *_, **__: [])  # they were just drawn
     outfield("report", tmp_path / "out" / "run.safetensors", "--out", tmp_path / "again")
     assert (tmp_path / "again" / "results.csv").read_bytes() == (tmp_path / "out" / "results.csv").read_bytes()
 
 
 def test_a_kept_run_comes_back_whole(data, networks, tmp_path):
-    command = ["benchmark", "cifar10", "--data", str(data), "--out", str(tmp_path), "--no-report", "--device", "cpu"]
-    command += [
-        "--detector",
-        "SSD",
-        "--detector",
-        "MSP",
-        "--detector",
-        "KNN",
-        "--set",
-        "KNN.k=7",
-        "--ood",
-        "far=svhn2",
-        "--backbone",
-        str(networks[1]),
-    ]
+    command = f"benchmark cifar10 --data {data} --out {tmp_path} --no-report --device cpu --ood far=svhn2".split()
+    command += f"--detector SSD --detector MSP --detector KNN --set KNN.k=7 --backbone {networks[1]}".split()
     save(data, "svhn2", make_noise(20, seed=40))
     outfield(*command)
     run = load_run(tmp_path / "run.safetensors")
@@ -239,7 +215,7 @@ def test_a_kept_run_comes_back_whole(data, networks, tmp_path):
     copy = load_run(tmp_path / "copy.safetensors")
     assert copy.records == run.records
     assert copy.provenance == run.provenance
-    assert copy.views[0].sets == run.views[0].sets
+    assert copy.layouts[0].sets == run.layouts[0].sets
     for key, scores in run.scores.items():
         for name, values in scores.items():
             np.testing.assert_array_equal(copy.scores[key][name], values)

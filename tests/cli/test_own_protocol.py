@@ -10,8 +10,7 @@ from tests.helpers.program import outfield
 from tests.helpers.samples import make_set
 
 import outfield as of
-from outfield.benchmark.saved import load_run
-from outfield.cli.protocols import own_sets, published_protocol
+from outfield.benchmark import load_run
 
 
 def in_folders(place, images):
@@ -83,18 +82,8 @@ def test_files_of_features(place, tmp_path):
 
 
 def test_fractions_of_the_training_rows(place, tmp_path):
-    command = (
-        "benchmark",
-        "rows",
-        *ROWS,
-        "--near",
-        "a=a.safetensors",
-        "--far",
-        "b=b.safetensors",
-        *QUICK,
-        "--out",
-        tmp_path,
-    )
+    sets = ("--near", "a=a.safetensors", "--far", "b=b.safetensors")
+    command = ("benchmark", "rows", *ROWS, *sets, *QUICK, "--out", tmp_path)
     done = outfield(*command, "--fraction", "0.5, 1,0.02", cwd=place)
     assert done.returncode == 0, done.stderr
     run = load_run(tmp_path / "run.safetensors")
@@ -193,9 +182,7 @@ def test_no_output_takes_the_place_of_a_set(place, tmp_path):
     assert "report.html" in done.said
 
 
-def test_published_ones_are_meant_where_nothing_else_is_said():
-    assert own_sets("cifar10", None, None, {"near": None, "mid": [], "far": None}, None, False) is None
-    assert published_protocol("cifar10", []) == of.PROTOCOLS["cifar10"]
-    assert published_protocol("cifar10", ["near=x", "mid=y"]).levels == {
-        "near": ("cifar100", "tinyimagenet", "x"), "mid": ("lsun", "places365", "y"), "far": ("textures", "svhn"),
-    }  # fmt: skip
+def test_sets_are_added_to_a_published_protocol(tmp_path):
+    words = ("benchmark", "cifar10", "--ood", "near=x", "--ood", "mid=y", "--backbone", "net.safetensors")
+    said = outfield(*words, "--out", tmp_path).said
+    assert "cifar10, cifar100, tinyimagenet, x, lsun, places365, y, textures, svhn lie" in said

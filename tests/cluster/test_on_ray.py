@@ -22,21 +22,20 @@ import ray
 import ray.data
 import torch
 from pyarrow import parquet
+from safetensors.torch import load
 from tests.helpers.cluster import rows_of, scoring_processes, wait_for, write_guard, write_slow_images
 from tests.helpers.guards import labelled, write_folder
 from tests.helpers.program import outfield
 from tests.helpers.samples import make_set
 
 import outfield as of
-from outfield.cluster import bank
-from outfield.cluster.bank import Shard, ShardedBank
-from outfield.cluster.connection import connected
-from outfield.cluster.engines import ScoringActor
-from outfield.cluster.listing import listing
-from outfield.cluster.mixture import Gatherer, fit_mixture, merged, of_bytes
-from outfield.cluster.pool import raised
-from outfield.cluster.score import score
-from outfield.cluster.tries import Tries
+from outfield.cluster import ShardedBank, connected, fit_mixture, shards
+from outfield.cluster import score_files as score
+from outfield.cluster import scorer as scoring
+from outfield.cluster.catalog import catalog
+from outfield.cluster.scorer import ScoringActor
+from outfield.cluster.shards import Gatherer, Shard, merged
+from outfield.energy import ClassStatistics
 from outfield.errors import FileFormatError, InputError, StorageError
 
 SLOW = 19
@@ -200,21 +199,14 @@ def test_a_cluster_ends_with_the_driver_that_started_it(here, alone, tmp_path):
     check_gone_on_with(out, alone)
 
 
-class TriesHere:
-    """Counts that are asked for as those of a worker are."""
-
-    def __init__(self):
-        counts = Tries()
-        self.begin = SimpleNamespace(remote=lambda number: ray.put(counts.begin(number)))
-
-
 def test_errors_of_workers_are_ours(here, tmp_path, monkeypatch):
     content = ray.put((here / "my.guard").read_bytes())
-    worker = ScoringActor(content, TriesHere(), str(tmp_path), 1, "fail", "mark", "cpu")
-    told = worker({"part": [part.to_text() for part in listing("photos").parts(8)]})["error"]
-    assert [bool(text) for text in told] == [False, False, False, True, False, False]
+    worker = ScoringActor(content, "cpu", 1, str(tmp_path), "fail", "mark", {})
+    found = worker({"part": [part.to_text() for part in catalog("photos").parts(8)]})
+    assert [bool(text) for text in found["error"]] == [False, False, False, True, False, False]
+    rows = [dict(zip(found, row, strict=True)) for row in zip(*found.values(), strict=True)]
     with monkeypatch.context() as patch:
-        patch.setattr(ray.data.Dataset, "iter_rows", lambda self: ({"error": text} for text in told))
+        patch.setattr(ray.data.Dataset, "iter_rows", lambda self: iter(rows))
         with pytest.raises(FileFormatError, match=r"photos/left/broken.png is truncated"):
             score("my.guard", "photos", str(tmp_path / "out"), engine="ray", workers=1, on_error="fail")
     with pytest.raises(InputError, match=r"workers is 4, of 1 threads each, but the cluster has 3 cores; take 3"):
@@ -223,17 +215,19 @@ def test_errors_of_workers_are_ours(here, tmp_path, monkeypatch):
         score("my.guard", "photos", str(tmp_path / "gpu"), engine="ray", device="cuda")
 
 
-def test_a_part_that_kills_workers_is_given_up(here, tmp_path):
-    tries = TriesHere()
-    part = listing("photos").parts(4)[2]
-    ray.get([tries.begin.remote(2) for _ in range(4)])
-    content = ray.put((here / "my.guard").read_bytes())
-    worker = ScoringActor(content, tries, str(tmp_path), 1, "skip", "mark", "cpu")
-    assert worker({"part": [part.to_text()]}) == {"error": [""]}
-    (told,) = worker({"part": [part.to_text()]})["error"]
-    with pytest.raises(StorageError, match=r"workers died 5 times at the 4 rows from photos/across/0032.png on"):
-        raise raised(told)
-    assert worker({"part": [listing("photos").parts(4)[3].to_text()]}) == {"error": [""]}
+def test_a_part_that_kills_workers_is_given_up(here, tmp_path, monkeypatch):
+    class Dying:
+        def __init__(self, *given):
+            pass
+
+        def __call__(self, batch):
+            os._exit(1)
+
+    monkeypatch.setattr(scoring, "ScoringActor", Dying)
+    with pytest.raises(
+        StorageError, match=r"workers died .* first part that is missing is part-0000000.parquet, 41 rows"
+    ):
+        score("my.guard", "photos", str(tmp_path / "out"), engine="ray", workers=1)
 
 
 def test_there_is_no_cluster_at_an_address(here, tmp_path, monkeypatch):
@@ -290,13 +284,13 @@ def test_the_mixture_is_that_of_one_machine(tmp_path):
 
 def test_shares_are_merged_in_their_order(tmp_path):
     train = write_features(tmp_path / "train")
-    parts = listing(str(tmp_path / "train")).parts(50)
+    parts = catalog(str(tmp_path / "train")).parts(50)
     gather = Gatherer(of.SSD())
     texts = ["\n".join(part.to_text() for part in parts[i : i + 4]) for i in range(0, len(parts), 4)]
-    found = gather({"number": np.arange(len(texts)), "parts": np.array(texts)})
-    assert found["number"] == [0, 1, 2, 3]
-    assert found["error"] == [""] * 4
-    statistics = merged([of_bytes(content) for content in found["statistics"]])
+    found = [gather({"number": np.array([i]), "parts": np.array([text])}) for i, text in enumerate(texts)]
+    assert [one["number"] for one in found] == [[0], [1], [2], [3]]
+    assert all(one["error"] == [""] for one in found)
+    statistics = merged([ClassStatistics(**load(one["statistics"][0])) for one in found])
     whole = of.SSD().statistics([train])
     for name in ("classes", "counts", "means", "scatter"):
         torch.testing.assert_close(getattr(statistics, name), getattr(whole, name), rtol=1e-11, atol=1e-9)
@@ -308,7 +302,7 @@ def test_shares_are_merged_in_their_order(tmp_path):
     with pytest.raises(of.InputError, match=r"a.txt must be Parquet of features and labels"):
         fit_mixture(of.SSD(), str(tmp_path / "a.txt"))
     parquet.write_table(pyarrow.table({"features": [[0.0, 1.0]]}), tmp_path / "b.parquet")
-    (part,) = listing(str(tmp_path / "b.parquet")).parts()
+    (part,) = catalog(str(tmp_path / "b.parquet")).parts()
     (told,) = gather({"number": np.arange(1), "parts": np.array([part.to_text()])})["error"]
     assert told.startswith("MissingFieldError: SSD.statistics needs labels")
 
@@ -341,14 +335,14 @@ class Here:
 
 @pytest.fixture
 def shards_here(monkeypatch):
-    monkeypatch.setattr(bank, "_worker", lambda ray: SimpleNamespace(remote=Here))
+    monkeypatch.setattr(shards, "_worker", lambda ray: SimpleNamespace(remote=Here))
     monkeypatch.setattr(ShardedBank, "_answers", lambda self, waiting: waiting)
 
 
 def test_a_bank_is_read_in_shares_and_a_detector_is_shared_out(shards_here, tmp_path, monkeypatch):
     train, test = write_features(tmp_path / "train"), write_features(tmp_path / "test", rows=120, seed=1)
     knn = of.KNN(k=40).fit(train)
-    monkeypatch.setattr(bank, "ROWS", 17)  # more questions than are asked at a time
+    monkeypatch.setattr(shards, "ROWS", 17)  # more questions than are asked at a time
     for workers in (1, 2, 3, None):
         read = ShardedBank.of_source(ray, str(tmp_path / "train"), 40, workers=workers)
         assert len(read.shards) == (workers or 3)

@@ -20,9 +20,9 @@ from tests.helpers.guards import NAMES, labelled, noise, write_folder
 from tests.helpers.program import outfield
 
 import outfield as of
-from outfield.cluster import scoring
-from outfield.cluster.places import Place
-from outfield.cluster.score import Scored, score
+from outfield.cluster import score_files as score
+from outfield.cluster.scorer import Scorer
+from outfield.cluster.storage import Place
 from outfield.errors import FileFormatError, InputError, StorageError
 
 
@@ -98,8 +98,8 @@ def test_only_missing_parts_are_done_again(here, tmp_path, monkeypatch):
     (out / "part-0000003.parquet").unlink()
     stamps = {path.name: path.stat().st_mtime_ns for path in out.glob("part-*")}
     made = []
-    real = scoring.Scorer.verdicts
-    monkeypatch.setattr(scoring.Scorer, "verdicts", lambda self, part: made.append(part.number) or real(self, part))
+    real = Scorer.verdicts
+    monkeypatch.setattr(Scorer, "verdicts", lambda self, part: made.append(part.number) or real(self, part))
     assert score("my.guard", "photos", str(out), part_rows=5).made == 1
     assert made == [3]
     assert rows_of(out) == before
@@ -163,9 +163,64 @@ def test_a_changed_file_is_another_source(here, tmp_path):
         score("my.guard", str(photos), str(tmp_path / "out"))
 
 
-def test_rows_that_were_changed_are_found(here, tmp_path):
+def without_digests(out):
+    """The manifest as version 0.1.0 wrote it."""
+    manifest = json.loads((out / "_manifest.json").read_text())
+    assert sorted(manifest.pop("sha256")) == sorted(path.name for path in out.glob("part-*"))
+    (out / "_manifest.json").write_text(json.dumps({**manifest, "version": 1}))
+
+
+def test_results_of_0_1_0_are_gone_on_with_in_its_columns(here, tmp_path):
     out = tmp_path / "out"
     score("my.guard", "photos", str(out), part_rows=5)
+    assert "triggered_by" in parquet.read_schema(out / "part-0000000.parquet").names
+    without_digests(out)
+    for part in out.glob("part-*"):
+        part.unlink()
+    assert score("my.guard", "photos", str(out), part_rows=5).made == 5
+    names = parquet.read_schema(out / "part-0000000.parquet").names
+    assert "rang" in names
+    assert "triggered_by" not in names
+
+
+def test_a_changed_byte_is_found_wherever_it_is(here, tmp_path):
+    """Of every part, one byte in turn: the first, the last and some between; at the end of a run, and when it is gone on with."""
+    out = tmp_path / "out"
+    line = ["score", "my.guard", "photos", "--out", out, "--part-rows", 2, "--device", "cpu"]
+    assert outfield(*line).returncode == 0
+    parts = sorted(out.glob("part-*"))
+    assert len(parts) == 11
+    for number, part in enumerate(parts):
+        whole = part.read_bytes()
+        index = round(number / 10 * (len(whole) - 1))
+        part.write_bytes(whole[:index] + bytes([whole[index] ^ 4]) + whole[index + 1 :])
+        done = outfield(*line)
+        assert done.returncode == 3, part.name
+        assert f"{part.name} is damaged: it is not the file that was written, by its SHA-256; remove it" in done.said
+        part.write_bytes(whole)
+    assert outfield(*line).returncode == 0
+
+
+def test_a_part_that_is_damaged_in_the_midst_is_found_at_the_end(here, tmp_path, monkeypatch):
+    out, write = tmp_path / "out", Scorer.write
+
+    def damaging(self, part):
+        if part.number == 3:
+            first = (out / "part-0000000.parquet").read_bytes()
+            (out / "part-0000000.parquet").write_bytes(first[:400] + b"!" + first[401:])
+        return write(self, part)
+
+    monkeypatch.setattr(Scorer, "write", damaging)
+    with pytest.raises(FileFormatError, match=r"part-0000000.parquet is damaged.*; remove it and run again"):
+        score("my.guard", "photos", str(out), part_rows=5)
+    (out / "part-0000000.parquet").unlink()
+    assert score("my.guard", "photos", str(out), part_rows=5).made == 1
+
+
+def test_rows_that_were_changed_are_found_without_digests(here, tmp_path):
+    out = tmp_path / "out"
+    score("my.guard", "photos", str(out), part_rows=5)
+    without_digests(out)
     table = parquet.read_table(out / "part-0000001.parquet")
     for wrong in (table.slice(1), pyarrow.concat_tables([table, table.slice(0, 1)]), table.take([1, 0, 2, 3, 4])):
         parquet.write_table(wrong, out / "part-0000001.parquet")
@@ -205,7 +260,6 @@ def test_two_that_begin_at_the_same_moment_do_not_mix(here, tmp_path, monkeypatc
         with ThreadPoolExecutor(2) as pool:
             said = [*pool.map(told, ("my.guard", "other.guard"))]
         monkeypatch.setattr(Place, "make_folder", make)
-        assert sorted(type(one) for one in said if not isinstance(one, str)) == [Scored]
         (refused,) = (one for one in said if isinstance(one, str))
         assert "holds results of another guard" in refused
 
@@ -229,12 +283,11 @@ def test_a_part_of_other_results_is_found(here, tmp_path):
     score("my.guard", "photos", str(tmp_path / "other"), part_rows=11, on_error="skip", threads=2)
     part = tmp_path / "out" / "part-0000001.parquet"
     (tmp_path / "other" / "part-0000001.parquet").replace(part)
+    without_digests(tmp_path / "out")
     with pytest.raises(
         FileFormatError, match=r"part-0000001.parquet holds results of another guard, source or setting; rem"
     ):
         score("my.guard", "photos", str(tmp_path / "out"), part_rows=11)
-    parquet.write_table(parquet.read_table(part).replace_schema_metadata(None), part)  # as earlier versions wrote it
-    assert score("my.guard", "photos", str(tmp_path / "out"), part_rows=11).rows == 22
 
 
 class OnlyOver(fsspec.AbstractFileSystem):
@@ -270,7 +323,7 @@ def test_a_parquet_file_that_changes_in_the_midst(here, tmp_path, monkeypatch, e
         parquet.write_table(
             pyarrow.table({"features": np.full((9, width), value).tolist()}), tmp_path / f"{name}.parquet"
         )
-    path, real = tmp_path / "f.parquet", scoring.Scorer.verdicts
+    path, real = tmp_path / "f.parquet", Scorer.verdicts
     change = {
         "gone": path.unlink,
         "cut": lambda: os.truncate(path, 900),
@@ -281,9 +334,7 @@ def test_a_parquet_file_that_changes_in_the_midst(here, tmp_path, monkeypatch, e
         "cut": (FileFormatError, "^f.parquet cannot be read as Parquet"),
         "swapped": (FileFormatError, "^f.parquet was changed while it was scored"),
     }
-    monkeypatch.setattr(
-        scoring.Scorer, "verdicts", lambda self, part: (part.number == 1 and change(), real(self, part))[1]
-    )
+    monkeypatch.setattr(Scorer, "verdicts", lambda self, part: (part.number == 1 and change(), real(self, part))[1])
     monkeypatch.chdir(tmp_path)
     kind, message = said[event]
     with pytest.raises(kind, match=message):
@@ -327,7 +378,7 @@ def test_ctrl_c_says_how_to_go_on(here, tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(scoring.Scorer, "verdicts", interrupt)
+        patch.setattr(Scorer, "verdicts", interrupt)
         done = outfield("score", "my.guard", "photos", "--out", tmp_path / "out", "--device", "cpu")
     assert done.returncode == 130
     assert f"the same command goes on from {tmp_path}/out" in done.said

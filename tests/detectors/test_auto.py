@@ -7,10 +7,10 @@ import torch
 from tests.helpers.samples import make_set
 
 import outfield as of
-from outfield.detectors.candidates import default_members
-from outfield.detectors.held_out import split_off
-from outfield.features.fields import FIELDS
-from outfield.files import storage
+from outfield.detectors.combined.sum import apart
+from outfield.detectors.selection.candidates import default_members
+from outfield.features import FIELDS
+from outfield.files import Record, read_record, write_record
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def stand_ins():
 
 
 def test_it_is_the_sum_that_choose_picks(train, held_out, stand_ins):
-    auto = of.Auto(most_members=2, seed=3).fit(train, held_out, stand_ins)
+    auto = of.Auto(most_members=2, seed=3).fit(train, held_out=held_out, stand_ins=stand_ins)
     choice = of.choose(train, held_out, stand_ins, most_members=2, seed=3)
     test = make_set(n=40, seed=5)
     assert auto.names == choice.chosen.members == auto.choice_.chosen.members
@@ -41,13 +41,13 @@ def test_it_is_the_sum_that_choose_picks(train, held_out, stand_ins):
 
 
 def test_most_members_and_seed_reach_the_choice(train, held_out, stand_ins):
-    assert len(of.Auto(most_members=1).fit(train, held_out, stand_ins).names) == 1
-    first, second = (of.Auto(1, seed=seed).fit(train, held_out, stand_ins) for seed in (0, 1))
+    assert len(of.Auto(most_members=1).fit(train, held_out=held_out, stand_ins=stand_ins).names) == 1
+    first, second = (of.Auto(1, seed=seed).fit(train, held_out=held_out, stand_ins=stand_ins) for seed in (0, 1))
     assert not torch.equal(first.sum_.scores, second.sum_.scores)
 
 
 def test_its_defaults():
-    assert vars(of.Auto()) == {"most_members": 4, "held_out": 0.1, "seed": 0}
+    assert vars(of.Auto()) == {"most_members": 8, "held_out": 0.1, "seed": 0}
 
 
 @pytest.mark.parametrize(
@@ -68,9 +68,9 @@ def test_its_settings(setting, good, bad):
 
 def test_without_held_out_rows_a_share_of_the_training_rows_is_kept(train):
     auto = of.Auto(most_members=1, held_out=0.3, seed=1).fit(train)
-    rest, kept = split_off(train, 0.3, 1, 40)
+    rest, kept = apart(train, None, 0.3, 1)
     assert len(auto.sum_.scores) + len(auto.calibrations_[0].scores) == 60
-    expected = of.Fused(default_members(rest), seed=1).fit(rest, kept)
+    expected = of.Fused(default_members(rest), seed=1).fit(rest, held_out=kept)
     assert auto.names == expected.names
     assert torch.equal(auto.score(train), expected.score(train))
 
@@ -92,7 +92,7 @@ def test_without_stand_ins_nothing_is_chosen(train, held_out, fields, members):
             data.features, **{name: data.tensors()[name] for name in fields if name not in stages}, **stages
         )
 
-    auto = of.Auto().fit(part(train), part(held_out))
+    auto = of.Auto().fit(part(train), held_out=part(held_out))
     assert [name.split(" k=")[0] for name in auto.names] == [name.split(" k=")[0] for name in members]
     assert [member.k for member in auto.members_ if isinstance(member, of.KNN)] == [5]
     assert auto.choice_ is None
@@ -114,11 +114,11 @@ def test_the_fewest_rows_that_are_split_off(train):
 
 def test_training_rows_are_no_held_out_rows(train):
     with pytest.raises(of.InputError, match="held-out rows are training rows"):
-        of.Auto().fit(train, train)
+        of.Auto().fit(train, held_out=train)
     with pytest.raises(of.InputError, match=r"held_out takes an outfield\.FeatureSet, not list"):
-        of.Auto().fit(train, [1])  # type: ignore[arg-type]
+        of.Auto().fit(train, held_out=[1])  # type: ignore[arg-type]
     with pytest.raises(of.TooFewSamplesError, match="held_out has 39 rows; at least 40"):
-        of.Auto().fit(train, make_set(n=39, seed=1))
+        of.Auto().fit(train, held_out=make_set(n=39, seed=1))
 
 
 def test_what_it_uses_is_known_and_not_needed(train):
@@ -132,7 +132,7 @@ def test_what_it_uses_is_known_and_not_needed(train):
 
 
 def test_what_it_scores_is_what_its_members_score(train, held_out, stand_ins):
-    auto = of.Auto(most_members=3).fit(train, held_out, stand_ins)
+    auto = of.Auto(most_members=3).fit(train, held_out=held_out, stand_ins=stand_ins)
     assert set(auto.needs_to_score) == {name for member in auto.members_ for name in member.needs_to_score}
     explanation = auto.explain(held_out)
     assert explanation.members == auto.names
@@ -140,7 +140,7 @@ def test_what_it_scores_is_what_its_members_score(train, held_out, stand_ins):
 
 
 def test_a_second_fit_forgets_the_first(train, held_out, stand_ins):
-    auto = of.Auto(most_members=2).fit(train, held_out, stand_ins)
+    auto = of.Auto(most_members=2).fit(train, held_out=held_out, stand_ins=stand_ins)
     auto.fit(of.FeatureSet(train.features))
     again = of.Auto(most_members=2).fit(of.FeatureSet(train.features))
     assert auto.names == again.names
@@ -148,16 +148,16 @@ def test_a_second_fit_forgets_the_first(train, held_out, stand_ins):
 
 
 def test_a_fit_that_fails_leaves_the_last_one(train, held_out, stand_ins):
-    auto = of.Auto(most_members=1).fit(train, held_out, stand_ins)
+    auto = of.Auto(most_members=1).fit(train, held_out=held_out, stand_ins=stand_ins)
     before = auto.score(held_out)
     with pytest.raises(of.InputError):
-        auto.fit(train, train)
+        auto.fit(train, held_out=train)
     assert torch.equal(auto.score(held_out), before)
 
 
 class TestFiles:
     def test_a_saved_one_scores_the_same(self, train, held_out, stand_ins, tmp_path):
-        auto = of.Auto(most_members=3, seed=2).fit(train, held_out, stand_ins)
+        auto = of.Auto(most_members=3, seed=2).fit(train, held_out=held_out, stand_ins=stand_ins)
         auto.save(tmp_path / "auto.safetensors")
         loaded = of.load(tmp_path / "auto.safetensors")
         assert isinstance(loaded, of.Auto)
@@ -171,9 +171,9 @@ class TestFiles:
     @pytest.mark.parametrize(
         ("change", "said"),
         [
-            (lambda notes: notes["members"][0].update(detector="Nonsense"), "'Nonsense', which is no detector"),
-            (lambda notes: notes["members"][0].update(detector=["SSD"]), "which is no detector"),
-            (lambda notes: notes["members"][0].pop("detector"), "None, which is no detector"),
+            (lambda notes: notes["members"][0].update(detector="Nonsense"), "there is no detector 'Nonsense'"),
+            (lambda notes: notes["members"][0].update(detector=["SSD"]), "there is no detector"),
+            (lambda notes: notes["members"][0].pop("detector"), "member 0, None: "),
             (lambda notes: notes["members"].clear(), "notes on its members"),
             (lambda notes: notes.update(members=["SSD"]), "notes on its members"),
             (lambda notes: notes.update(held_out=1), "different numbers of rows"),
@@ -183,17 +183,17 @@ class TestFiles:
         ],
     )
     def test_notes_that_no_fit_leaves(self, train, held_out, stand_ins, tmp_path, change, said):
-        of.Auto(most_members=1).fit(train, held_out, stand_ins).save(tmp_path / "auto.safetensors")
-        header, tensors = storage.read(tmp_path / "auto.safetensors", "detector")
+        of.Auto(most_members=1).fit(train, held_out=held_out, stand_ins=stand_ins).save(tmp_path / "auto.safetensors")
+        header, tensors = read_record(tmp_path / "auto.safetensors", "detector")
         change(header["notes"])
-        storage.write(tmp_path / "auto.safetensors", "detector", header, tensors)
+        write_record(tmp_path / "auto.safetensors", "detector", Record(header, tensors))
         with pytest.raises(of.FileFormatError, match=said):
             of.load(tmp_path / "auto.safetensors")
 
 
 class TestThreshold:
     def test_it_is_that_of_the_rows_that_calibrated_the_sum(self, train, held_out, stand_ins):
-        auto = of.Auto(most_members=2).fit(train, held_out, stand_ins)
+        auto = of.Auto(most_members=2).fit(train, held_out=held_out, stand_ins=stand_ins)
         found = auto.threshold()
         expected = of.Threshold.fit(auto.sum_.scores.float(), keep=0.95)
         assert (found.keep, found.value, found.source) == (0.95, expected.value, auto.fingerprint())
@@ -204,4 +204,4 @@ class TestThreshold:
         with pytest.raises(of.NotFittedError, match="not fitted"):
             of.Auto().threshold()
         with pytest.raises(of.InputError, match="keep is 0"):
-            of.Auto(most_members=1).fit(train, held_out, stand_ins).threshold(0)
+            of.Auto(most_members=1).fit(train, held_out=held_out, stand_ins=stand_ins).threshold(0)

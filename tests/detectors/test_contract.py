@@ -136,8 +136,8 @@ def test_a_fit_that_fails_leaves_all_as_it_was(name, error, train_set, test_set,
     expected, named = fitted.score(test_set), fitted.fingerprint()
     learn = cls._fit
 
-    def almost(self, *args):
-        learn(self, *args)
+    def almost(self, *args, **given):
+        learn(self, *args, **given)
         raise error("at the last moment")
 
     monkeypatch.setattr(cls, "_fit", almost)
@@ -201,13 +201,39 @@ def test_numpy_and_torch_are_the_same(name, train_set, test_set):
 
 @every
 @pytest.mark.parametrize("device", DEVICES)
-def test_devices_agree(name, device, train_set, test_set):
+def test_devices_agree(name, device, train_set, test_set, tmp_path):
     on_cpu = quick(name).to("cpu").fit(train_set)
     reference = on_cpu.score(test_set)
     moved = on_cpu.to(device).score(test_set)
     torch.testing.assert_close(moved, reference, rtol=1e-3, atol=1e-4)
-    refitted = quick(name).to(device).fit(train_set).score(test_set)
-    assert torch.isfinite(refitted).all()
+    refitted = quick(name).to(device).fit(train_set)
+    assert torch.isfinite(refitted.score(test_set)).all()
+    refitted.save(tmp_path / "d.safetensors")
+    loaded = of.load(tmp_path / "d.safetensors").to(device)
+    torch.testing.assert_close(loaded.score(test_set), refitted.score(test_set), rtol=1e-3, atol=1e-4)
+
+
+@every
+def test_what_was_learned_moves_to_another_device(name, train_set, monkeypatch):
+    """Seen with the meta device, which every machine has."""
+    fitted = quick(name).fit(train_set)
+    monkeypatch.setattr(of.Detector, "device", torch.device("meta"))
+    of.Detector._moved(fitted)
+    kept = [getattr(fitted, f"{said.split()[0]}_") for said in fitted.learned]
+    assert all(value.device.type == "meta" for value in kept)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if of.DETECTORS[name].fits_in_pieces])
+def test_data_on_disk_stays_there(name, train_set, test_set, tmp_path, monkeypatch):
+    def refuse(self):
+        raise AssertionError("the whole was asked for")
+
+    train_set.save(tmp_path / "train.npz")
+    monkeypatch.setattr(of.FeatureStream, "in_memory", refuse)
+    streamed = quick(name).fit(of.open_features(tmp_path / "train.npz"))
+    torch.testing.assert_close(
+        streamed.score(test_set), quick(name).fit(train_set).score(test_set), rtol=1e-3, atol=1e-4
+    )
 
 
 @every
@@ -301,3 +327,17 @@ def test_documented(name):
     cls = of.DETECTORS[name]
     assert cls.__doc__
     assert "score" in cls.__doc__
+
+
+def test_held_out_rows_by_position_still_work():
+    train, held_out, test = make_set(n=200), make_set(n=60, seed=3), make_set(seed=1)
+    with pytest.warns(DeprecationWarning, match="by their names"):
+        old = of.Fused().fit(train, held_out)
+    assert torch.equal(old.score(test), of.Fused().fit(train, held_out=held_out).score(test))
+
+
+@every
+def test_what_a_detector_has_no_use_for_is_ignored(name, train_set, test_set):
+    given = {"held_out": make_set(n=60, seed=3), "stand_ins": {"near": {"a": test_set}}, "checkpoint": "x.safetensors"}
+    given = {key: value for key, value in given.items() if not getattr(of.DETECTORS[name], f"uses_{key}")}
+    assert torch.equal(quick(name).fit(train_set, **given).score(test_set), quick(name).fit(train_set).score(test_set))

@@ -10,9 +10,10 @@ import torch
 from tests.helpers.samples import make_set, quick
 
 import outfield as of
-from outfield.detectors.calibration import Calibration, Calibrations
-from outfield.detectors.held_out import split_off
-from outfield.files import storage
+from outfield.detectors import Calibration
+from outfield.detectors.combined.calibration import Calibrations
+from outfield.detectors.combined.sum import apart
+from outfield.files import Record, read_record, write_record
 
 TRAIN, HELD_OUT, TEST = make_set(300, seed=1), make_set(101, seed=2), make_set(60, seed=3, shift=0.5)
 MEMBERS = (of.EnergyLogits(), of.KNN(k=5), of.SSD(), of.SSD(on="spread"))
@@ -86,7 +87,7 @@ def test_surprise_of_several_is_to_the_bit_that_of_each():
 
 @pytest.mark.parametrize("rule", ["fisher", "z"])
 def test_the_score_is_the_sum_of_its_members(rule):
-    fused = of.Fused(MEMBERS, rule=rule, seed=4).fit(TRAIN, HELD_OUT)
+    fused = of.Fused(MEMBERS, rule=rule, seed=4).fit(TRAIN, held_out=HELD_OUT)
     order = torch.randperm(101, generator=torch.Generator().manual_seed(4))
     expected = np.zeros(60)
     for member in MEMBERS:
@@ -104,12 +105,12 @@ def test_the_score_is_the_sum_of_its_members(rule):
 
 
 def test_weights_multiply_the_terms(tmp_path):
-    plain = of.Fused(MEMBERS).fit(TRAIN, HELD_OUT)
-    fused = of.Fused(MEMBERS, weights=[1, 0.5, 2.0, 0.25]).fit(TRAIN, HELD_OUT)
+    plain = of.Fused(MEMBERS).fit(TRAIN, held_out=HELD_OUT)
+    fused = of.Fused(MEMBERS, weights=[1, 0.5, 2.0, 0.25]).fit(TRAIN, held_out=HELD_OUT)
     terms = plain.explain(TEST).terms * torch.tensor([1, 0.5, 2.0, 0.25], dtype=torch.float64)
     torch.testing.assert_close(fused.explain(TEST).terms, terms)
     torch.testing.assert_close(fused.score(TEST).as_subclass(torch.Tensor), terms.sum(1).float())
-    other = of.Fused(MEMBERS, weights=[1, 0.5, 2.0, 0.25]).fit(TRAIN, HELD_OUT)
+    other = of.Fused(MEMBERS, weights=[1, 0.5, 2.0, 0.25]).fit(TRAIN, held_out=HELD_OUT)
     other.score(TEST)
     other.weights[0] = 3
     torch.testing.assert_close(other.explain(TEST).terms[:, 0], 3 * terms[:, 0])
@@ -128,27 +129,27 @@ def test_weights_multiply_the_terms(tmp_path):
 )
 def test_weights_that_cannot_be(bad):
     with pytest.raises(of.InputError, match="weights is"):
-        of.Fused(MEMBERS, weights=bad).fit(TRAIN, HELD_OUT)
+        of.Fused(MEMBERS, weights=bad).fit(TRAIN, held_out=HELD_OUT)
 
 
 def test_members_are_left_as_they_are():
     knn = of.KNN(k=3)
-    fused = of.Fused([knn]).fit(TRAIN, HELD_OUT)
+    fused = of.Fused([knn]).fit(TRAIN, held_out=HELD_OUT)
     assert not knn._fitted
     assert fused.members_[0] is not knn
     assert torch.equal(fused.members_[0].score(TEST), of.KNN(k=3).fit(TRAIN).score(TEST))
 
 
 def test_explain():
-    fused = of.Fused(MEMBERS).fit(TRAIN, HELD_OUT)
+    fused = of.Fused(MEMBERS).fit(TRAIN, held_out=HELD_OUT)
     found = fused.explain(TEST)
     assert found.members == ("EnergyLogits", "KNN", "SSD", "SSD on spread") == fused.names
     assert torch.allclose(found.terms.sum(1).float(), fused.score(TEST), rtol=1e-5)
     for i, member in enumerate(fused.members_):
         assert torch.equal(found.scores[:, i].float(), member.score(TEST))
         assert torch.equal(found.p_values[:, i], fused.calibrations_[i].p_values(member.score(TEST)))
-    assert found.loudest == [found.members[row.argmax()] for row in found.terms.numpy()]
-    assert len(set(found.loudest)) > 1
+    assert found.top_member == [found.members[row.argmax()] for row in found.terms.numpy()]
+    assert len(set(found.top_member)) > 1
 
 
 def test_members_may_be_fitted_from_what_does_not_fit_into_memory():
@@ -177,15 +178,15 @@ def test_p_values_of_fresh_rows_are_valid():
         rows = of.FeatureSet(
             np.abs(rng.normal(size=(900, 4))), labels=np.arange(900) % 3, logits=rng.normal(size=(900, 3))
         )
-        fused = of.Fused(seed=seed).fit(rows[:300], rows[300:420])
+        fused = of.Fused(seed=seed).fit(rows[:300], held_out=rows[300:420])
         shares.append(float((fused.p_values(rows[420:]) <= 0.1).double().mean()))
     assert abs(np.mean(shares) - 0.1) < 0.015  # 6 of 60 rows, so 0.0984 is expected
 
 
 def test_rows_are_split_off_where_none_are_given():
     fused = of.Fused([of.KNN(k=1)], held_out=0.2, seed=3).fit(TRAIN)
-    kept, apart = split_off(TRAIN, 0.2, 3, 40)
-    assert (len(kept), len(apart)) == (240, 60)
+    kept, others = apart(TRAIN, None, 0.2, 3)
+    assert (len(kept), len(others)) == (240, 60)
     assert torch.equal(fused.members_[0].bank_, of.KNN(k=1).fit(kept).bank_)
     assert (len(fused.calibrations_[0].scores), len(fused.sum_.scores)) == (30, 30)
     assert len(of.Fused().fit(TRAIN).sum_.scores) == 20  # at least, where the share would be less
@@ -197,10 +198,10 @@ def test_every_class_keeps_a_row():
     labels = [0] * 100 + [1, 2, 2]
     data = of.FeatureSet(np.arange(103.0)[:, None], labels=labels)
     for seed in range(20):
-        kept, apart = split_off(data, 0.49, seed, 1)
+        kept, others = apart(data, None, 0.49, seed)
         assert set(kept.in_memory().labels.tolist()) == {0, 1, 2}
-        assert sorted([*kept.in_memory().features[:, 0], *apart.in_memory().features[:, 0]]) == list(range(103))
-        assert len(apart) == 50
+        assert sorted([*kept.in_memory().features[:, 0], *others.in_memory().features[:, 0]]) == list(range(103))
+        assert len(others) == 50
 
 
 @pytest.mark.parametrize("ending", [".npz", ".parquet"])
@@ -214,19 +215,19 @@ def test_streams_give_what_memory_gives(ending, tmp_path):
         columns = {name: list(TRAIN.tensors()[name].numpy()) for name in TRAIN.row_fields}
         pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "f.parquet")
     stream = of.open_features(tmp_path / f"f{ending}")
-    for given in ((), (HELD_OUT,)):
-        here, there = of.Fused(MEMBERS).fit(TRAIN, *given), of.Fused(MEMBERS).fit(stream, *given)
+    for given in (None, HELD_OUT):
+        here, there = (of.Fused(MEMBERS).fit(rows, held_out=given) for rows in (TRAIN, stream))
         assert torch.allclose(here.score(TEST), there.score(TEST), rtol=1e-4, atol=1e-4)
 
 
 def test_a_learned_member(tmp_path):
-    fused = of.Fused([quick("EBM"), quick("EnergyCorrected"), of.MSP()]).fit(TRAIN, HELD_OUT)
+    fused = of.Fused([quick("EBM"), quick("EnergyCorrected"), of.MSP()]).fit(TRAIN, held_out=HELD_OUT)
     fused.save(tmp_path / "d.safetensors")
     assert torch.equal(of.load(tmp_path / "d.safetensors").score(TEST), fused.score(TEST))
 
 
 def test_saved_and_loaded(tmp_path):
-    fused = of.Fused([*MEMBERS, of.Fused([of.MSP()])], rule="z").fit(TRAIN, HELD_OUT)
+    fused = of.Fused([*MEMBERS, of.Fused([of.MSP()])], rule="z").fit(TRAIN, held_out=HELD_OUT)
     fused.save(tmp_path / "d.safetensors")
     loaded = of.load(tmp_path / "d.safetensors")
     assert torch.equal(loaded.score(TEST), fused.score(TEST))
@@ -237,7 +238,7 @@ def test_saved_and_loaded(tmp_path):
 
 
 def test_large_batches_are_scored_in_the_members_own_pieces(monkeypatch):
-    fused = of.Fused(MEMBERS).fit(TRAIN, HELD_OUT)
+    fused = of.Fused(MEMBERS).fit(TRAIN, held_out=HELD_OUT)
     expected = fused.score(TEST)
     monkeypatch.setattr(of.KNN, "rows_at_once", 7)
     monkeypatch.setattr(of.SSD, "rows_at_once", 11)
@@ -253,21 +254,21 @@ def test_large_batches_are_scored_in_the_members_own_pieces(monkeypatch):
 
 @pytest.mark.parametrize("name", ["0.calibration", "sum"])
 def test_calibrations_out_of_order_are_refused(name, tmp_path):
-    of.Fused([of.MSP(), of.KNN(k=2)]).fit(TRAIN, HELD_OUT).save(tmp_path / "d.safetensors")
-    header, tensors = storage.read(tmp_path / "d.safetensors", "detector")
-    storage.write(tmp_path / "e.safetensors", "detector", header, {**tensors, name: tensors[name].flip(0)})
+    of.Fused([of.MSP(), of.KNN(k=2)]).fit(TRAIN, held_out=HELD_OUT).save(tmp_path / "d.safetensors")
+    header, tensors = read_record(tmp_path / "d.safetensors", "detector")
+    write_record(tmp_path / "e.safetensors", "detector", Record(header, {**tensors, name: tensors[name].flip(0)}))
     with pytest.raises(of.FileFormatError, match=f"{name} is not in ascending order"):
         of.load(tmp_path / "e.safetensors")
     longer = torch.cat([tensors["sum"], tensors["sum"][-1:]])
-    storage.write(tmp_path / "e.safetensors", "detector", header, {**tensors, "sum": longer})
+    write_record(tmp_path / "e.safetensors", "detector", Record(header, {**tensors, "sum": longer}))
     with pytest.raises(of.FileFormatError, match="different numbers of rows"):
         of.load(tmp_path / "e.safetensors")
     header["notes"]["members"][1]["settings"]["k"] = 3
-    storage.write(tmp_path / "e.safetensors", "detector", header, tensors)
+    write_record(tmp_path / "e.safetensors", "detector", Record(header, tensors))
     with pytest.raises(of.FileFormatError, match=r"member 1 is KNN\(k=3, .*but the settings say KNN\(k=2"):
         of.load(tmp_path / "e.safetensors")
     header["notes"]["members"].pop()
-    storage.write(tmp_path / "e.safetensors", "detector", header, tensors)
+    write_record(tmp_path / "e.safetensors", "detector", Record(header, tensors))
     with pytest.raises(of.FileFormatError, match="notes on 2 members"):
         of.load(tmp_path / "e.safetensors")
 
@@ -288,23 +289,14 @@ def longer(tensor, by=1):
     ],
 )
 def test_files_that_no_fit_leaves(notes, width, change, said, tmp_path):
-    of.Fused([of.SSD(), of.KNN(k=2)]).fit(TRAIN, HELD_OUT).save(tmp_path / "d.safetensors")
-    header, tensors = storage.read(tmp_path / "d.safetensors", "detector")
+    of.Fused([of.SSD(), of.KNN(k=2)]).fit(TRAIN, held_out=HELD_OUT).save(tmp_path / "d.safetensors")
+    header, tensors = read_record(tmp_path / "d.safetensors", "detector")
     assert header["notes"]["held_out"] == 101
     header |= {"notes": header["notes"] | notes, "width": width}
     tensors |= {name: make(tensors[name]) for name, make in change.items()}
-    storage.write(tmp_path / "e.safetensors", "detector", header, tensors)
+    write_record(tmp_path / "e.safetensors", "detector", Record(header, tensors))
     with pytest.raises(of.FileFormatError, match=said):
         of.load(tmp_path / "e.safetensors")
-
-
-def test_files_that_do_not_say_how_many_rows_there_were(tmp_path):
-    fused = of.Fused([of.SSD()]).fit(TRAIN, HELD_OUT)
-    fused.save(tmp_path / "d.safetensors")
-    header, tensors = storage.read(tmp_path / "d.safetensors", "detector")
-    header["notes"].pop("held_out")
-    storage.write(tmp_path / "e.safetensors", "detector", header, tensors)
-    assert torch.equal(of.load(tmp_path / "e.safetensors").score(TEST), fused.score(TEST))
 
 
 def test_only_what_members_need_is_read(tmp_path, monkeypatch):
@@ -314,7 +306,7 @@ def test_only_what_members_need_is_read(tmp_path, monkeypatch):
     monkeypatch.setattr(
         type(stream), "batches", lambda self, size, names=None: asked.append(names) or batches(self, size, names)
     )
-    fused = of.Fused([of.SSD(), of.SSD(on="spread")]).fit(TRAIN, HELD_OUT)
+    fused = of.Fused([of.SSD(), of.SSD(on="spread")]).fit(TRAIN, held_out=HELD_OUT)
     assert torch.equal(fused.score(stream), fused.score(TEST))
     assert [{*names} for names in asked] == [{"features", "spread"}]
 
@@ -323,7 +315,9 @@ def test_members_know_their_blocks():
     def with_stage(data, block):
         return of.FeatureSet(**data.tensors(), stage2=data.features[:, :3], about={"stage2": block})
 
-    fused = of.Fused([of.MSP(), of.SSD(on="stage2")]).fit(with_stage(TRAIN, "layer2"), with_stage(HELD_OUT, "layer2"))
+    fused = of.Fused([of.MSP(), of.SSD(on="stage2")]).fit(
+        with_stage(TRAIN, "layer2"), held_out=with_stage(HELD_OUT, "layer2")
+    )
     fused.score(with_stage(TEST, "layer2"))
     with pytest.raises(of.InputError, match="stage2 is 'layer3' here, but 'layer2'"):
         fused.score(with_stage(TEST, "layer3"))
@@ -345,38 +339,40 @@ class TestMistakes:
 
     def test_a_member_that_lacks_its_field(self):
         with pytest.raises(of.MissingFieldError, match=r"Fused.fit needs stage2"):
-            of.Fused([of.MSP(), of.SSD(on="stage2")]).fit(TRAIN, HELD_OUT)
+            of.Fused([of.MSP(), of.SSD(on="stage2")]).fit(TRAIN, held_out=HELD_OUT)
         bare = of.FeatureSet(TRAIN.features, labels=TRAIN.labels)
         with pytest.raises(of.MissingFieldError, match=r"Fused.fit needs logits"):
-            of.Fused([of.MSP(), of.SSD()]).fit(bare, HELD_OUT)
-        fused = of.Fused([of.MSP(), of.SSD()]).fit(TRAIN, HELD_OUT)
+            of.Fused([of.MSP(), of.SSD()]).fit(bare, held_out=HELD_OUT)
+        fused = of.Fused([of.MSP(), of.SSD()]).fit(TRAIN, held_out=HELD_OUT)
         with pytest.raises(of.MissingFieldError, match=r"Fused.score needs logits"):
             fused.score(bare)
         with pytest.raises(of.MissingFieldError, match="logits"):
-            of.Fused([of.MSP(), of.SSD()]).fit(TRAIN, of.FeatureSet(HELD_OUT.features))
+            of.Fused([of.MSP(), of.SSD()]).fit(TRAIN, held_out=of.FeatureSet(HELD_OUT.features))
 
     def test_held_out_rows_that_are_training_rows(self):
         for part in (TRAIN, TRAIN[:100], of.FeatureSet.join([HELD_OUT[:88], TRAIN[:10]])):
             with pytest.raises(of.InputError, match=r"% of the held-out rows are training rows"):
-                of.Fused().fit(TRAIN, part)
-        of.Fused().fit(TRAIN, of.FeatureSet.join([HELD_OUT[:90], TRAIN[:10]]))  # a few are the same in many sets
+                of.Fused().fit(TRAIN, held_out=part)
+        of.Fused().fit(
+            TRAIN, held_out=of.FeatureSet.join([HELD_OUT[:90], TRAIN[:10]])
+        )  # a few are the same in many sets
 
     def test_too_few_rows_to_calibrate(self):
         with pytest.raises(of.TooFewSamplesError, match="held_out has 39 rows; at least 40"):
-            of.Fused().fit(TRAIN, HELD_OUT[:39])
-        of.Fused().fit(TRAIN, HELD_OUT[:40])
+            of.Fused().fit(TRAIN, held_out=HELD_OUT[:39])
+        of.Fused().fit(TRAIN, held_out=HELD_OUT[:40])
         with pytest.raises(of.TooFewSamplesError, match="79 training rows are too few to keep 40"):
             of.Fused().fit(TRAIN[:79])
         of.Fused().fit(TRAIN[:80])
         with pytest.raises(of.InputError, match=r"held_out takes an .*FeatureSet, not Tensor"):
-            of.Fused().fit(TRAIN, TRAIN.features)
+            of.Fused().fit(TRAIN, held_out=TRAIN.features)
 
     def test_another_width(self):
-        fused = of.Fused(MEMBERS).fit(TRAIN, HELD_OUT)
+        fused = of.Fused(MEMBERS).fit(TRAIN, held_out=HELD_OUT)
         with pytest.raises(of.InputError, match=r"features has 5 columns but this KNN was fitted on 6"):
             fused.score(make_set(width=5))
         with pytest.raises(of.InputError, match="columns but this"):
-            of.Fused(MEMBERS).fit(TRAIN, make_set(width=5))
+            of.Fused(MEMBERS).fit(TRAIN, held_out=make_set(width=5))
 
     def test_not_fitted(self):
         for ask in (lambda: of.Fused().explain(TEST), lambda: of.Fused().p_values(TEST)):
@@ -384,7 +380,7 @@ class TestMistakes:
                 ask()
 
     def test_a_fit_that_fails_leaves_the_last_one(self):
-        fused = of.Fused().fit(TRAIN, HELD_OUT)
+        fused = of.Fused().fit(TRAIN, held_out=HELD_OUT)
         before = fused.score(TEST)
         with pytest.raises(of.TooFewSamplesError):
             fused.fit(TRAIN[:20])

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 from scipy.special import logsumexp
 from scipy.stats import vonmises_fisher
 from tests.helpers.samples import make_set
 
 import outfield as of
-from outfield.detectors import bank
+from outfield.detectors.distance import cosines as bank
 
 
 def unit(rows):
@@ -48,22 +47,3 @@ def test_far_rows_keep_their_order():
     angles = np.array([1.0, 2.0, 3.0])
     test = of.FeatureSet(np.stack([np.cos(angles), np.sin(angles)], 1))
     np.testing.assert_allclose(of.KDE(1e4).fit(train).score(test).numpy(), 1e4 * (1 - np.cos(angles)), rtol=1e-5)
-
-
-def test_it_need_not_be_refitted_to_move(train_set, test_set, tmp_path):
-    detector = of.KDE().fit(train_set)
-    expected = detector.score(test_set)
-    detector.to("cpu")
-    assert torch.equal(detector.score(test_set), expected)
-    assert of.KDE().to("cpu").kappa == 100
-
-
-def test_cosines_come_in_pieces(monkeypatch):
-    monkeypatch.setattr(bank, "BANK_ROWS", 4)
-    rows = torch.randn(10, 3, generator=torch.Generator().manual_seed(0))
-    found = list(bank.cosines(rows, rows))
-    assert [(part.start, part.stop) for part, _ in found] == [(0, 4), (4, 8), (8, 10)]
-    whole = torch.cat([table for _, table in found], 1)
-    assert whole.dtype == torch.float64
-    np.testing.assert_allclose(whole.numpy(), np.asarray(unit(rows) @ unit(rows).T), atol=1e-6)
-    np.testing.assert_allclose(whole.diagonal().numpy(), 1, atol=1e-15)

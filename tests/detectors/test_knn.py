@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from tests.helpers.samples import make_set
 
 import outfield as of
-from outfield.detectors import knn, neighbours
-from outfield.detectors.neighbours import Neighbours
-from outfield.energy.projection import normalise
+from outfield.detectors import Neighbours
+from outfield.detectors.distance import knn, neighbours
+from outfield.energy import normalise
 
 EPS = torch.finfo(torch.float32).eps
 
@@ -94,8 +94,8 @@ def test_every_way_that_calls_itself_sure_is_right(make):
         expected = brute_force(z, bank, k)
         for dtype in (torch.float32, torch.float64):
             squares, sure = close._kth_square(z, k, dtype)
-            torch.testing.assert_close(squares[sure].sqrt().float(), expected[sure], rtol=EPS, atol=0)
-        torch.testing.assert_close(close._by_differences(z, k).sqrt().float(), expected, rtol=EPS, atol=0)
+            torch.testing.assert_close(squares[sure, 0].sqrt().float(), expected[sure], rtol=EPS, atol=0)
+        torch.testing.assert_close(close._by_differences(z, k)[:, -1].sqrt().float(), expected, rtol=EPS, atol=0)
 
 
 def test_the_fast_way_is_sure_of_features_as_they_come():
@@ -143,13 +143,6 @@ def test_faiss_takes_a_large_bank_in_pieces(monkeypatch):
             close = Neighbours(bank, faiss=True)
             torch.testing.assert_close(close.kth_distance(z, 20), brute_force(z, bank, 20), rtol=EPS, atol=0)
             assert ("_index" in vars(close)) == (most == bank.numel())
-
-
-def test_wide_rows_are_looked_at_fewer_at_a_time(monkeypatch):
-    """A piece of the bank in float64 takes 256 MiB at most, however wide its rows are."""
-    assert [Neighbours(rows(2, d)).bank_rows for d in (1, 512, 513, 2048)] == [65536, 65536, 65408, 16384]
-    monkeypatch.setattr(neighbours, "BANK_NUMBERS", 3)
-    assert Neighbours(rows(2, 4)).bank_rows == 1
 
 
 def test_reduced_products_do_not_show(monkeypatch):
@@ -221,17 +214,3 @@ def test_the_smallest_squares_of_shares_are_those_of_all_rows(regime, faiss):
         assert torch.equal(joined[:, k - 1].sqrt().float(), whole)
         all_squares = (z[:, None].double() - bank.double()).square().sum(2).sort(1).values[:, :k]
         torch.testing.assert_close(joined[:, :k], all_squares, rtol=1e-13, atol=0)
-
-
-def test_the_smallest_squares_where_products_are_rounded(monkeypatch):
-    monkeypatch.setattr(neighbours, "rounded_products", lambda device: True)
-    asked = []
-    real = Neighbours._smallest
-    monkeypatch.setattr(
-        Neighbours, "_smallest", lambda self, z, k, dtype: asked.append(dtype) or real(self, z, k, dtype)
-    )
-    bank, z = REGIMES["plain"]()
-    Neighbours(bank).smallest_squares(z, 3)
-    assert asked == [torch.float64]
-    Neighbours(bank, faiss=True).smallest_squares(z, 3)
-    assert asked[1:2] == [torch.float32]

@@ -15,8 +15,7 @@ from tests.helpers.samples import make_set, quick
 
 import outfield as of
 from outfield.benchmark.paper import ROWS
-from outfield.benchmark.sources import code_of
-from outfield.energy.projection import normalise
+from outfield.energy import normalise
 
 ROOT = Path(__file__).parents[2]
 NAME = "MeanDistance"
@@ -28,7 +27,7 @@ WALKING = (
     "benchmark/test_runs.py",
 )
 """Where tests walk the registry: one by one, their names saying which detector, and these, all at once:"""
-AT_ONCE = "test_registry or test_listing or lists_all or paper_s_settings or given_as_text"
+AT_ONCE = "test_registry or test_describe or lists_all or paper_s_settings or given_as_text"
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +41,7 @@ def run(example, tmp_path_factory):
     """Run Python where the copy with one more file is the package."""
     sources = tmp_path_factory.mktemp("copy")
     shutil.copytree(Path(of.__file__).parent, sources / "outfield", ignore=shutil.ignore_patterns("__pycache__"))
-    (sources / "outfield" / "detectors" / "some_name.py").write_text(example, encoding="utf-8")
+    (sources / "outfield" / "detectors" / "distance" / "some_name.py").write_text(example, encoding="utf-8")
     search = os.pathsep.join([str(sources), os.environ.get("PYTHONPATH", "")])
 
     def python(*arguments):
@@ -64,10 +63,9 @@ def test_it_is_found_and_disturbs_nobody(run, tmp_path):
     make_set(seed=1).save(tmp_path / "test.npz")
     script = f"""
 import contextlib, io, json, sys, outfield as of, outfield.detectors as detectors
-from outfield.benchmark.protocol import PROTOCOLS
-from outfield.benchmark.sources import code_of
+from outfield.benchmark import PROTOCOLS
 from outfield.cli import app
-from outfield.detectors import listing
+from outfield.detectors import describe
 from outfield.studies import demo
 def printed(*command):
     with contextlib.redirect_stdout(io.StringIO()) as out:
@@ -78,12 +76,11 @@ printed("fit", "{NAME}", folder + "/train.npz", "-o", folder + "/d.safetensors")
 print(json.dumps({{
     "found": of.{NAME} is detectors.{NAME} is of.DETECTORS["{NAME}"] and "{NAME}" in dir(of),
     "names": list(of.DETECTORS),
-    "listed": [one.name for one in listing.entries()],
+    "listed": [one.name for one in describe.entries()],
     "printed": printed("detectors"),
     "scores": [float(score) for score in printed("score", folder + "/d.safetensors", folder + "/test.npz")[1:]],
     "paper": list(of.paper_detectors(PROTOCOLS["cifar10"])),
     "demo": list(demo.default_detectors(demo.PROTOCOL)),
-    "code": {{name: code_of(cls()) for name, cls in of.DETECTORS.items()}},
 }}))
 """
     told = json.loads(run("-c", script, tmp_path))
@@ -94,8 +91,6 @@ print(json.dumps({{
     assert told["scores"] == pytest.approx((new - z.mean(0)).norm(dim=1).tolist(), rel=1e-5)
     assert told["paper"] == list(ROWS)
     assert told["demo"] == ["Auto", *ROWS]
-    # Kept results of a detector depend on this: on its own code, and not on that of another.
-    assert told["code"] == {NAME: told["code"][NAME], **{name: code_of(cls()) for name, cls in of.DETECTORS.items()}}
 
 
 def test_tests_that_walk_the_registry_test_it(run):
@@ -103,7 +98,7 @@ def test_tests_that_walk_the_registry_test_it(run):
     told = run("-m", "pytest", "-p", "no:cacheprovider", "-vv", *files, "-k", f"{NAME} or {AT_ONCE}")
     passed = [line for line in told.splitlines() if "PASSED" in line]
     assert sum(NAME in line for line in passed) >= 60
-    for file in ("test_contract", "test_settings", "test_crafted_files", "test_listing", "test_stream", "test_modes"):
+    for file in ("test_contract", "test_settings", "test_crafted_files", "test_describe", "test_stream", "test_modes"):
         assert any(file in line and NAME in line for line in passed), file
     assert quick("MSP").fit(make_set())  # and this process knows nothing of it
     assert NAME not in of.DETECTORS

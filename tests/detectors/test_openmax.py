@@ -8,10 +8,8 @@ import torch
 from scipy.stats import weibull_min
 
 import outfield as of
-from outfield.detectors import openmax, weibull
-from outfield.detectors.roots import increasing_root
-from outfield.detectors.weibull import fit_weibull, weibull_cdf
-from outfield.files import storage
+from outfield.detectors.logits.openmax import fit_weibull, weibull_cdf
+from outfield.files import Record, read_record, write_record
 
 
 def made(n=200, classes=4, seed=0, signal=4.0):
@@ -117,29 +115,10 @@ def test_what_cannot_be_fitted_is_said():
 )
 def test_a_file_that_no_fit_gives(name, change, said, tmp_path):
     of.OpenMax().fit(made()).save(tmp_path / "d.safetensors")
-    header, tensors = storage.read(tmp_path / "d.safetensors", "detector")
-    storage.write(tmp_path / "d.safetensors", "detector", header, {**tensors, name: change(tensors[name])})
+    header, tensors = read_record(tmp_path / "d.safetensors", "detector")
+    write_record(tmp_path / "d.safetensors", "detector", Record(header, {**tensors, name: change(tensors[name])}))
     with pytest.raises(of.FileFormatError, match=said):
         of.load(tmp_path / "d.safetensors")
-
-
-def test_small_scales_and_shapes_are_taken(tmp_path):
-    of.OpenMax().fit(made()).save(tmp_path / "d.safetensors")
-    header, tensors = storage.read(tmp_path / "d.safetensors", "detector")
-    small = {name: 1e-3 * tensors[name] for name in ("scales", "shapes")}
-    storage.write(tmp_path / "d.safetensors", "detector", header, {**tensors, **small})
-    assert torch.equal(of.load(tmp_path / "d.safetensors").shapes_, small["shapes"])
-
-
-def test_distances_that_differ():
-    for distances, expected in (
-        ([3.0, 3.0, 1.0], True),
-        ([3.0, 1.0], True),
-        ([3.0, 3.0], False),
-        ([3.0], False),
-        ([], False),
-    ):
-        assert openmax._differ(torch.tensor(distances)) is expected
 
 
 class TestWeibull:
@@ -160,17 +139,6 @@ class TestWeibull:
         for factor in (1 - 1e-3, 1 + 1e-3):
             assert weibull_min.logpdf(values, shape * factor, scale=scale).sum() < best
             assert weibull_min.logpdf(values, shape, scale=scale * factor).sum() < best
-
-    def test_few_steps_are_needed(self, monkeypatch):
-        steps = []
-
-        def counting(function, low, high):
-            return increasing_root(lambda x: steps.append(x) or function(x), low, high)
-
-        monkeypatch.setattr(weibull, "increasing_root", counting)
-        for shape in (0.5, 3.0, 200.0):
-            fit_weibull(torch.tensor(weibull_min.rvs(shape, size=30, random_state=1)))
-        assert len(steps) <= 3 * 14
 
     def test_values_that_have_no_finite_shape(self):
         assert fit_weibull(torch.full((5,), 3.0, dtype=torch.float64)) == pytest.approx((3.0, 1e4))

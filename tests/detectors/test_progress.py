@@ -8,7 +8,10 @@ import pytest
 from tests.helpers.samples import make_set, quick
 
 import outfield as of
-from outfield.detectors import base, choosing, learned, mixture, trials
+from outfield.detectors import base
+from outfield.detectors.distance import ssd
+from outfield.detectors.selection import choice
+from outfield.detectors.trained import learned_energy
 
 
 @pytest.fixture
@@ -22,7 +25,7 @@ def shown(monkeypatch):
         yield lambda done, **_: far.append(done)
         found.append((title, total, unit, far[-1] if far else None))
 
-    for module in (base, choosing, learned, mixture, trials):
+    for module in (base, choice, learned_energy, ssd):
         monkeypatch.setattr(module, "bar", bar)
     return found
 

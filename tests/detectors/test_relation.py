@@ -9,8 +9,8 @@ from scipy.special import softmax
 from tests.helpers.samples import make_set
 
 import outfield as of
-from outfield.detectors import bank
-from outfield.files import storage
+from outfield.detectors.distance import cosines as bank
+from outfield.files import Record, read_record, write_record
 
 
 def signed(n, seed):
@@ -57,12 +57,12 @@ def test_what_is_at_the_threshold_does_not_count():
 
 def test_a_file_that_no_fit_gives(tmp_path):
     of.Relation().fit(make_set()).save(tmp_path / "d.safetensors")
-    header, tensors = storage.read(tmp_path / "d.safetensors", "detector")
+    header, tensors = read_record(tmp_path / "d.safetensors", "detector")
     p = tensors["probabilities"]
     for wrong in (0.97 * p, 1.03 * p, p * torch.tensor([1.0, -1.0, 1.0]), p + torch.tensor([1.0, -1.0, 0.0])):
-        storage.write(tmp_path / "w.safetensors", "detector", header, {**tensors, "probabilities": wrong})
+        write_record(tmp_path / "w.safetensors", "detector", Record(header, {**tensors, "probabilities": wrong}))
         with pytest.raises(of.FileFormatError, match="probabilities must be at least 0 and sum to 1"):
             of.load(tmp_path / "w.safetensors")
-    storage.write(tmp_path / "w.safetensors", "detector", header, {**tensors, "probabilities": p[:50]})
+    write_record(tmp_path / "w.safetensors", "detector", Record(header, {**tensors, "probabilities": p[:50]}))
     with pytest.raises(of.FileFormatError, match="probabilities is"):
         of.load(tmp_path / "w.safetensors")

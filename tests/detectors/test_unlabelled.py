@@ -7,8 +7,8 @@ import torch
 from tests.helpers.samples import make_set
 
 import outfield as of
-from outfield.detectors import unlabelled
-from outfield.detectors.unlabelled import is_one_class, with_clusters
+from outfield.detectors.selection import auto as unlabelled
+from outfield.detectors.selection.auto import is_one_class, with_clusters
 
 
 def blobs(count, rows=300, seed=0, width=6, spread=0.05):
@@ -84,12 +84,12 @@ def test_what_is_one_class():
 
 def test_auto_without_classes_is_a_sum_over_clusters():
     train, held = blobs(5), blobs(5, rows=100, seed=1)
-    auto = of.Auto(seed=2).fit(train, held)
-    expected = of.Fused((of.KNN(k=5), of.SSD()), seed=2).fit(with_clusters(train, 2), held)
+    auto = of.Auto(seed=2).fit(train, held_out=held)
+    expected = of.Fused((of.KNN(k=5), of.SSD()), seed=2).fit(with_clusters(train, 2), held_out=held)
     assert auto.names == expected.names
     assert torch.equal(auto.score(held), expected.score(held))
     zeros = torch.zeros(300, dtype=torch.int64)
-    one = of.Auto(seed=2).fit(of.FeatureSet(train.features, labels=zeros, about=train.about), held)
+    one = of.Auto(seed=2).fit(of.FeatureSet(train.features, labels=zeros, about=train.about), held_out=held)
     assert torch.equal(one.score(held), expected.score(held))
     middle = of.FeatureSet(train.features.mean(0, keepdim=True), about=train.about)
     assert auto.score(middle)[0] > auto.score(held).max()

@@ -10,12 +10,10 @@ import torch
 from scipy.stats import gamma, kstest
 
 import outfield as of
-from outfield.energy import chains
-from outfield.energy.chains import energy_and_grad
-from outfield.energy.projection import identity, relu_sphere, sphere
-from outfield.energy.samplers import langevin_step, linear
-from outfield.energy.starts import STARTS, FromPrior, FromReplay, make_start
+from outfield.energy import PROJECTIONS, chains, identity
+from outfield.energy.chains import STARTS, Random, Replay, energy_and_grad, make_start, moves_at_once
 
+sphere, relu_sphere = PROJECTIONS["sphere"], PROJECTIONS["relu_sphere"]
 SIGMA = 0.7
 SAMPLERS = [
     of.MetropolisLangevin(steps=300, step_size=(0.15, 0.15)),
@@ -71,7 +69,7 @@ def test_stationary_variance_of_unadjusted_langevin():
 
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=lambda s: type(s).__name__)
 def test_adjusted_chains_have_the_exact_variance(sampler):
-    chains = of.run_chains(quadratic, torch.zeros(30_000, 2), sampler, generator=generator())
+    chains = of.run_chains(quadratic, torch.zeros(15_000, 2), sampler, generator=generator())
     assert float(chains.ends.var()) == pytest.approx(SIGMA**2, rel=0.03)
     assert 0.5 < float(chains.acceptance) <= 1
 
@@ -93,8 +91,8 @@ def test_a_metropolis_test_that_always_passes_would_fail_here():
     """With large steps unadjusted chains are far too wide; the test must bring them back."""
     big = of.MetropolisLangevin(steps=400, step_size=(0.6, 0.6))
     wrong = of.Langevin(steps=400, step_size=(0.6, 0.6), noise_std=(math.sqrt(1.2),) * 2)
-    exact = float(of.run_chains(quadratic, torch.zeros(20_000, 1), big, generator=generator()).ends.var())
-    biased = float(of.run_chains(quadratic, torch.zeros(20_000, 1), wrong, generator=generator()).ends.var())
+    exact = float(of.run_chains(quadratic, torch.zeros(10_000, 1), big, generator=generator()).ends.var())
+    biased = float(of.run_chains(quadratic, torch.zeros(10_000, 1), wrong, generator=generator()).ends.var())
     assert exact == pytest.approx(SIGMA**2, rel=0.05)
     assert biased > 1.3 * SIGMA**2
 
@@ -103,13 +101,26 @@ def test_a_metropolis_test_that_always_passes_would_fail_here():
 def test_noise_of_several_moves_is_drawn_together_and_none_too_much(dtype, monkeypatch):
     monkeypatch.setattr(chains, "NUMBERS_AT_ONCE", 13)  # two moves of six numbers
     z, mine, theirs = torch.zeros(3, 2, dtype=dtype), generator(), generator()
-    random = chains.Random(mine, moves=5)
+    random = Random(mine, moves=5)
     with torch.device("meta"):  # what a caller has chosen for itself
         drawn, uniform = torch.stack([random.normal(z) for _ in range(5)]), random.uniform(z)
     expected = [torch.randn(count, 3, 2, generator=theirs, dtype=dtype) for count in (2, 2, 1)]
     assert drawn.dtype == dtype
     assert torch.equal(drawn, torch.cat(expected))
     assert torch.equal(uniform, torch.rand(3, generator=theirs, dtype=dtype))
+
+
+def test_blocks_of_noise_hold_what_single_draws_would():
+    z = torch.empty(32, 8)
+    random = Random(torch.Generator().manual_seed(0), moves=5)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(5):
+        assert torch.equal(random.normal(z), torch.randn(32, 8, generator=generator))
+
+
+def test_a_block_of_noise_is_never_larger_than_what_is_left():
+    assert [moves_at_once(left, 2**20) for left in (1, 3, 4, 9)] == [1, 3, 4, 4]
+    assert moves_at_once(9, 2**23) == 1
 
 
 def test_without_a_generator_the_seed_is_0():
@@ -119,8 +130,6 @@ def test_without_a_generator_the_seed_is_0():
 
 
 def test_schedules_are_straight_lines():
-    assert [linear((1.0, 0.0), t, 5) for t in range(5)] == [1.0, 0.75, 0.5, 0.25, 0.0]
-    assert linear((3.0, 9.0), 0, 1) == 3.0
     seen = []
 
     def constant_slope(z):
@@ -134,8 +143,11 @@ def test_schedules_are_straight_lines():
 
 
 def test_the_step_is_the_formula():
-    z, grad, noise = torch.ones(1, 2), torch.tensor([[2.0, -1.0]]), torch.tensor([[0.5, 0.5]])
-    torch.testing.assert_close(langevin_step(z, grad, 0.1, 0.2, noise), torch.tensor([[0.9, 1.2]]))
+    """z − α ∇E(z) + σ ξ; a chain of one step takes the first of its sizes."""
+    z, slope, noise = torch.ones(1, 2), torch.tensor([2.0, -1.0]), torch.randn(1, 1, 2, generator=generator())[0]
+    sampler = of.Langevin(steps=1, step_size=(0.1, 9.0), noise_std=(0.2, 9.0))
+    ends = of.run_chains(lambda z: z @ slope, z, sampler, generator=generator()).ends
+    torch.testing.assert_close(ends, z - 0.1 * slope + 0.2 * noise)
 
 
 @pytest.mark.parametrize("sampler", [of.Langevin(steps=4, step_size=(1e-2, 1e-2), noise_std=(0.3, 0.3)), *SAMPLERS])
@@ -267,7 +279,7 @@ class TestStarts:
         assert torch.equal(drawn, prior.sample(6, generator()))
 
     def test_replay_goes_on_where_chains_ended(self):
-        start = FromReplay(make_start("normal", None, 0, 0), size=6, fresh_share=0.0)
+        start = Replay(make_start("normal", None, 0, 0), size=6, fresh_share=0.0)
         start.begin(self.real, generator(0))
         ends = torch.arange(18.0).view(6, 3)
         start.end(ends)
@@ -285,23 +297,21 @@ class TestStarts:
         assert (begin.device, begin.dtype, begin.shape) == (self.real.device, torch.float32, self.real.shape)
 
     def test_replay_that_was_loaded_waits_for_its_first_batch(self):
-        start = FromReplay(make_start("normal", None, 0, 0), size=6, fresh_share=0.0)
+        start = Replay(make_start("normal", None, 0, 0), size=6, fresh_share=0.0)
         start.load_state({"buffer": torch.arange(18.0).view(6, 3)})
         start.end(torch.zeros(6, 3))  # the ends of no chains of its own
         assert torch.equal(start.state()["buffer"], torch.arange(18.0).view(6, 3))
         assert sorted(start.begin(self.real, generator())[:, 0].tolist()) == [0, 3, 6, 9, 12, 15]
 
     def test_replay_renews_its_share(self):
-        start = FromReplay(make_start("normal", None, 0, 0), size=4000, fresh_share=0.25)
+        start = Replay(make_start("normal", None, 0, 0), size=4000, fresh_share=0.25)
         batch = torch.zeros(4000, 1)
         start.begin(batch, generator(0))
         start.end(torch.full((4000, 1), 99.0))
         kept = (start.begin(batch, generator(1)) == 99).float().mean()
         assert float(kept) == pytest.approx(0.75, abs=0.03)
 
-    def test_unknown_or_impossible(self):
-        with pytest.raises(of.UnknownNameError, match="replay"):
-            make_start("nowhere", None, 1, 0.0)
+    def test_impossible(self):
         with pytest.raises(of.InputError, match="no prior"):
             make_start("prior", None, 1, 0.0)
 
@@ -317,18 +327,28 @@ class TestStarts:
         start.end(self.real)
         assert start.state() == {}
 
-    def test_auto_is_the_prior_where_there_is_one(self):
+    def test_auto_and_new_chains_of_a_buffer_begin_in_the_prior_where_there_is_one(self):
         prior = of.MixturePrior().fit(self.real, torch.zeros(6, dtype=torch.int64))
-        assert isinstance(make_start("auto", prior, 10, 0.05), FromPrior)
-        replay = make_start("replay", prior, 10, 0.05)
-        assert isinstance(replay.fresh, FromPrior)
-        assert (replay.size, replay.fresh_share) == (10, 0.05)
+        for name in ("auto", "replay"):
+            drawn = make_start(name, prior, 10, 1.0).begin(self.real, generator())
+            assert torch.equal(drawn, prior.sample(6, generator()))
+            without = make_start(name, None, 10, 1.0).begin(self.real, generator())
+            assert torch.equal(without, torch.randn(6, 3, generator=generator()))
+
+    def test_mixed_is_the_mean_of_each_row_and_the_one_before(self):
+        real, source = torch.tensor([[1.0, 0.0], [3.0, 4.0], [0.0, 8.0]]), generator()
+        start, kept, before = make_start("mixed", None, 0, 0.0), real.clone(), source.get_state()
+        assert start.begin(real, source).tolist() == [[0.5, 4.0], [2.0, 2.0], [1.5, 6.0]]
+        assert torch.equal(real, kept)
+        assert torch.equal(source.get_state(), before)
+        assert torch.equal(start.begin(real[:1], source), real[:1])
+        assert start.state() == {}
 
     @pytest.mark.parametrize("size", [4, 6, 10])
     def test_replay_step_by_step(self, size):
         """Three batches, with the same numbers drawn here; a chain whose number is the share itself is not renewed."""
         mine, theirs = generator(), generator()
-        buffer, start = None, FromReplay(make_start("normal", None, 0, 0), size, 0.5)
+        buffer, start = None, Replay(make_start("normal", None, 0, 0), size, 0.5)
         torch.set_default_dtype(torch.float64)  # what a caller has chosen for itself
         try:
             for number in range(3):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -13,9 +14,8 @@ from tests.helpers.samples import make_set, quick
 
 import outfield as of
 from outfield import modes
-from outfield.energy.engine import packing
-from outfield.energy.network import SineMLP
-from outfield.energy.priors.workers import on_one_core, one_core
+from outfield.energy import SineMLP, on_one_core, one_core
+from outfield.energy.engine.torch_operations import pack
 
 CPU = torch.device("cpu")
 
@@ -78,10 +78,16 @@ KINDS = {
 }
 
 
+@functools.cache
+def fitted_plainly(kind):
+    """A detector that was fitted without a choice, and its scores."""
+    plain = KINDS[kind]().fit(make_set())
+    return plain, plain.score(make_set(n=50, seed=1))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_fit_and_its_scores_have_the_same_bits(kind, choice, train_set, test_set, tmp_path):
-    plain = KINDS[kind]().fit(train_set)
-    expected = plain.score(test_set)
+    plain, expected = fitted_plainly(kind)
     plain.save(tmp_path / "plain.safetensors")
     with choice():
         fitted = KINDS[kind]().fit(train_set)
@@ -192,7 +198,7 @@ class TestProducts:
     @pytest.mark.usefixtures("rough")
     def test_full_products_are_asked_for_where_the_process_allows_less(self, train_set, test_set, monkeypatch):
         assert modes.rounded_products(CPU)
-        assert packing.pack(torch.zeros(512, 512)) is None
+        assert pack(torch.zeros(512, 512)) is None
         asked = []
         product = modes._in_double
         monkeypatch.setattr(modes, "_in_double", lambda a, b: asked.append(a.shape) or product(a, b))

@@ -14,7 +14,7 @@ from torch import nn
 
 import outfield as of
 from outfield.config import configurable
-from outfield.energy.network import SineMLP, build_network
+from outfield.energy import SineMLP, build_network
 
 
 def weights(network):

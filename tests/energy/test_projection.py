@@ -6,10 +6,9 @@ import pytest
 import torch
 
 import outfield as of
-from outfield.energy import rows
-from outfield.energy.projection import PROJECTIONS, identity, normalise, relu_sphere, resolve, sphere
-from outfield.energy.rows import projection_for
+from outfield.energy import PROJECTIONS, identity, normalise, projection_for
 
+sphere, relu_sphere = PROJECTIONS["sphere"], PROJECTIONS["relu_sphere"]
 Z = torch.tensor([[3.0, -4.0], [0.0, 0.0], [-1.0, -2.0]])
 
 
@@ -23,29 +22,12 @@ def test_each_projection_is_its_formula():
 
 
 def test_auto_looks_for_negative_entries():
-    assert resolve("auto", Z) == "sphere"
-    assert resolve("auto", Z.abs()) == "relu_sphere"
-    assert resolve("auto", torch.zeros(2, 2)) == "relu_sphere"
+    for z, expected in ((Z, "sphere"), (Z.abs(), "relu_sphere"), (torch.zeros(2, 2), "relu_sphere")):
+        assert projection_for("auto", z) == expected
     for name in PROJECTIONS:
-        assert resolve(name, Z) == name
-    assert projection_for("auto", Z) == "sphere"
-    assert projection_for("none", Z) == "none"
+        assert projection_for(name, Z) == name
     with pytest.raises(of.UnknownNameError, match="'cube'; it must be one of auto, none, sphere, relu_sphere"):
-        resolve("cube", Z)
-
-
-def test_rows_of_a_set_are_its_features_normalised_piece_by_piece(monkeypatch):
-    monkeypatch.setattr(rows, "ROWS_AT_ONCE", 7)
-    data = of.FeatureSet(torch.randn(30, 4, generator=torch.Generator().manual_seed(0)).double())
-    with rows.rows_of(data, torch.device("cpu")) as z:
-        torch.testing.assert_close(z, normalise(data.features), rtol=0, atol=0)
-        assert rows.fingerprint(z) == rows.fingerprint(rows.RowsOnDisk(data, torch.device("cpu")))
-    on_disk = rows.RowsOnDisk(data, torch.device("cpu"))
-    chosen = torch.tensor([[3, 29], [0, 3]])
-    assert torch.equal(on_disk[chosen], normalise(data.features)[chosen])
-    assert torch.equal(on_disk[5:9], normalise(data.features)[5:9])
-    assert (len(on_disk), on_disk.shape, on_disk.dtype) == (30, (30, 4), torch.float32)
-    assert projection_for("auto", on_disk) == "sphere"
+        projection_for("cube", Z)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])

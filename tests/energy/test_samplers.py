@@ -8,8 +8,9 @@ import pytest
 import torch
 
 import outfield as of
-from outfield.energy.projection import identity, sphere
-from outfield.energy.samplers import langevin_step, linear
+from outfield.energy import PROJECTIONS, identity
+
+sphere = PROJECTIONS["sphere"]
 
 LANGEVIN = of.Langevin(steps=6, step_size=(0.2, 0.05), noise_std=(0.3, 0.1))
 MALA = of.MetropolisLangevin(steps=6, step_size=(0.4, 0.2))
@@ -56,9 +57,9 @@ def mala_by_the_book(energy, z, sampler, project, generator):
     """Every energy and gradient is computed where it is needed, however often it has been before."""
     noise = torch.randn(sampler.steps, *z.shape, generator=generator, dtype=z.dtype)
     for t in range(sampler.steps):
-        step = linear(sampler.step_size, t, sampler.steps)
+        step = sampler.step_size[0] + (sampler.step_size[1] - sampler.step_size[0]) * t / (sampler.steps - 1)
         here, grad = slope(energy, z)
-        proposal = project(langevin_step(z, grad, step, math.sqrt(2 * step), noise[t]))
+        proposal = project(z - step * grad + math.sqrt(2 * step) * noise[t])
         there, grad_there = slope(energy, proposal)
         back = -(z - proposal + step * grad_there).square().sum(1) / (4 * step)
         forth = -(proposal - z + step * grad).square().sum(1) / (4 * step)
@@ -70,7 +71,7 @@ def mala_by_the_book(energy, z, sampler, project, generator):
 def hmc_by_the_book(energy, z, sampler, project, generator):
     momenta = torch.randn(sampler.steps, *z.shape, generator=generator, dtype=z.dtype)
     for t in range(sampler.steps):
-        step = linear(sampler.step_size, t, sampler.steps)
+        step = sampler.step_size[0] + (sampler.step_size[1] - sampler.step_size[0]) * t / (sampler.steps - 1)
         momentum, proposal = momenta[t], z
         start = energy(z).detach() + 0.5 * momentum.square().sum(1)
         for _ in range(sampler.leapfrog):

@@ -14,7 +14,9 @@ import torch
 from tests.helpers.samples import make_set
 
 import outfield as of
-from outfield.features.fields import FIELDS, Field
+from outfield.features import FIELDS
+
+Field = type(FIELDS["features"])
 
 ROWS = 9
 NEW = [

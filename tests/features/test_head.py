@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import outfield as of
-from outfield.features.head import has_head, head_of
+from outfield.features import has_head, head_of
 
 WEIGHT = torch.tensor([[1.0, -2.0, 0.5], [0.0, 3.0, -1.0]], dtype=torch.float64)
 BIAS = torch.tensor([0.25, -4.0], dtype=torch.float64)

@@ -12,7 +12,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.helpers.old_files import write_old, write_old_npz
 from tests.helpers.samples import make_set
 
 import outfield as of
@@ -33,8 +32,6 @@ def streams(data, tmp_path_factory) -> dict[str, of.FeatureStream]:
     data.save(folder / "ours.npz")
     np.savez(folder / "theirs.npz", **arrays)
     np.savez_compressed(folder / "packed.npz", **arrays)
-    write_old(folder / "old.safetensors", "FeatureSet", {}, data.tensors())
-    write_old_npz(folder / "old.npz", data.tensors())
     lists = {name: list(arrays[name]) if arrays[name].ndim == 2 else arrays[name] for name in data.row_fields}
     pyarrow.parquet.write_table(pyarrow.table(lists), folder / "lists.parquet", row_group_size=13)
     for name, array in arrays.items():
@@ -45,7 +42,7 @@ def streams(data, tmp_path_factory) -> dict[str, of.FeatureStream]:
 
 
 FORMATS = [
-    "ours.safetensors", "ours.npz", "theirs.npz", "packed.npz", "old.safetensors", "old.npz", "lists.parquet", "npy",
+    "ours.safetensors", "ours.npz", "theirs.npz", "packed.npz", "lists.parquet", "npy",
 ]  # fmt: skip
 
 
@@ -116,16 +113,10 @@ def flip(path, array: np.ndarray) -> None:
 
 @pytest.mark.parametrize("name", ["MSP", "ODIN", "EnergyLogits"])
 @pytest.mark.parametrize("ending", [".safetensors", ".npz"])
-@pytest.mark.parametrize("old", [False, True])
-def test_a_flipped_bit_never_becomes_a_score(tmp_path, data, name, ending, old):
-    """Not even where only the logits are read, from a file of this version or an earlier one."""
+def test_a_flipped_bit_never_becomes_a_score(tmp_path, data, name, ending):
+    """Not even where only the logits are read."""
     path, detector = tmp_path / f"set{ending}", of.DETECTORS[name]().fit(data)
-    if not old:
-        data.save(path)
-    elif ending == ".npz":
-        write_old_npz(path, data.tensors())
-    else:
-        write_old(path, "FeatureSet", {}, data.tensors())
+    data.save(path)
     assert torch.equal(detector.score(of.open_features(path)), detector.score(data))
     flip(path, data.tensors()[detector.needs_to_score[0]].numpy())
     with pytest.raises(of.FileFormatError, match="set"):

@@ -15,9 +15,7 @@ from hypothesis.extra import numpy as hnp
 from tests.helpers.samples import make_set, quick
 
 import outfield as of
-from outfield.features.fields import FIELDS
-from outfield.features.set import FeatureSource
-from outfield.features.stream import open_or_read
+from outfield.features import FIELDS, FeatureSource, open_or_read
 
 good = np.ones((4, 3), np.float32)
 

@@ -16,7 +16,7 @@ from tests.helpers.samples import make_set, quick
 
 import outfield as of
 from outfield.energy.priors import moments
-from outfield.features.stream import open_or_read
+from outfield.features import open_or_read
 
 ROWS, WIDTH = 700, 6
 SHAPES = make_set(n=1).shapes

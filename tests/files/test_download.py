@@ -10,7 +10,8 @@ import pytest
 from tests.helpers.server import serving
 
 import outfield as of
-from outfield.files.download import download, has_sha256
+from outfield.files import download_file as download
+from outfield.files import has_sha256
 
 
 @pytest.fixture

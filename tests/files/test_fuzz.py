@@ -9,12 +9,10 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
-from tests.helpers.old_files import write_old, write_old_npz
 from tests.helpers.samples import make_set, quick
 
 import outfield as of
-from outfield.files.npy import find_npy
-from outfield.files.npz import read_npz
+from outfield.files import find_npy, read_npz
 
 TRIES = 300
 DATA = make_set(n=12)
@@ -33,12 +31,10 @@ WRITE = {
     "foreign.safetensors": lambda path: save_file(DATA.tensors(), path),
     "ours.npz": DATA.save,
     "ours.safetensors": DATA.save,
-    "old.npz": lambda path: write_old_npz(path, DATA.tensors()),
-    "old.safetensors": lambda path: write_old(path, "FeatureSet", {}, DATA.tensors()),
     "detector.safetensors": lambda path: quick("SSD").fit(make_set()).save(path),
     "threshold.safetensors": lambda path: threshold().save(path),
 }
-CHECKED = [name for name in WRITE if name.startswith(("ours", "old"))]
+CHECKED = [name for name in WRITE if name.startswith("ours")]
 
 
 def changed(content, seed):

@@ -11,12 +11,21 @@ import torch
 from tests.helpers.samples import make_set, quick
 
 import outfield as of
-from outfield.benchmark.saved import load_run
-from outfield.files import paths, storage
-from outfield.files.atomic import make_folder, write_bytes
-from outfield.files.npy import find_npy
-from outfield.files.npz import read_npz
-from outfield.report.benchmark_files import read_run
+from outfield.benchmark import load_run
+from outfield.files import (
+    Record,
+    check_output,
+    check_readable,
+    find_npy,
+    find_record,
+    make_folder,
+    read_npz,
+    read_record,
+    read_tensors,
+    write_bytes,
+    write_record,
+)
+from outfield.report import read_run
 
 
 class Named:
@@ -34,10 +43,10 @@ NO_PATHS = [
     *(Named(b"x.safetensors"), Named(3), Named(""), Named("\0")),
 ]
 READ = {
-    "check_readable": paths.check_readable,
-    "storage.read": lambda path: storage.read(path, "detector"),
-    "storage.find": lambda path: storage.find(path, "detector"),
-    "read_tensors": storage.read_tensors,
+    "check_readable": check_readable,
+    "read_record": lambda path: read_record(path, "detector"),
+    "find_record": lambda path: find_record(path, "detector"),
+    "read_tensors": read_tensors,
     "load": of.load,
     "Threshold.load": of.Threshold.load,
     "load_classifier": of.load_classifier,
@@ -46,8 +55,8 @@ READ = {
 }
 WRITE = {
     "write_bytes": lambda path: write_bytes(path, b"new"),
-    "check_output": lambda path: paths.check_output(path, [".safetensors"]),
-    "storage.write": lambda path: storage.write(path, "kind", {}, {}),
+    "check_output": lambda path: check_output(path, [".safetensors"]),
+    "write_record": lambda path: write_record(path, "kind", Record({}, {})),
     "Threshold.save": lambda path: of.Threshold.fit(torch.arange(100.0)).save(path),
     "Detector.save": lambda path: quick("MSP").fit(make_set()).save(path),
     "FeatureSet.save": lambda path: make_set(n=5).save(path),
@@ -136,7 +145,7 @@ def test_text_and_anything_path_like_will_do(use, tmp_path):
 
 def test_a_home_that_is_not_expanded_is_told(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for use in (lambda: of.load("~/d.safetensors"), lambda: paths.check_output("~/d.safetensors")):
+    for use in (lambda: of.load("~/d.safetensors"), lambda: check_output("~/d.safetensors")):
         with pytest.raises(of.StorageError, match="~ is not expanded"):
             use()
 
@@ -154,9 +163,9 @@ def test_a_name_that_ends_wrongly_is_refused(use, name, tmp_path):
 def test_several_endings(tmp_path):
     endings = [".safetensors", ".npz", ".csv"]
     for ending in endings:
-        assert paths.check_output(str(tmp_path / f"x{ending}"), endings) == tmp_path / f"x{ending}"
+        assert check_output(str(tmp_path / f"x{ending}"), endings) == tmp_path / f"x{ending}"
     with pytest.raises(of.InputError, match=r"--out is '.*x\.pt'; .* must end in \.safetensors, \.npz or \.csv"):
-        paths.check_output(tmp_path / "x.pt", endings, "--out")
+        check_output(tmp_path / "x.pt", endings, "--out")
 
 
 def test_files_of_ours_with_other_names_are_read(tmp_path):

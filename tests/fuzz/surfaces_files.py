@@ -15,7 +15,7 @@ from tests.fuzz.values import scalar
 from tests.helpers.samples import make_set, quick
 
 import outfield as of
-from outfield.files import storage
+from outfield.files import Record, read_record, write_record
 
 
 @functools.cache
@@ -119,7 +119,7 @@ def crafted(rng: random.Random, folder: Path) -> None:
     kind = "detector" if ".detector." in name else "Threshold"
     path = folder / name
     path.write_bytes(_contents()[name])
-    header, tensors = storage.read(path, kind)
+    header, tensors = read_record(path, kind)
     header = {key: value for key, value in header.items() if key not in ("format", "kind", "sha256", "digests")}
     for _ in range(rng.randint(1, 2)):
         if rng.random() < 0.5 or not tensors:
@@ -154,7 +154,7 @@ def crafted(rng: random.Random, folder: Path) -> None:
                 del tensors[key]
             if rng.random() < 0.1:
                 tensors["extra"] = torch.zeros(2)
-    storage.write(path, kind, header, tensors)
+    write_record(path, kind, Record(header, tensors))
     found = torch.as_tensor(_reader(name)(path))
     assert found.isfinite().all(), "a crafted file was taken and gives no numbers"
 

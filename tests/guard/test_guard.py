@@ -40,8 +40,8 @@ def test_noise_is_ood_and_pictures_are_not(guard):
     far, near = guard(noise(40)), guard(labelled(100, 5))
     assert far.is_ood.all()
     assert near.is_ood.mean() < 0.2
-    assert all(one.rang in guard.members for one in far)
-    assert all(one.rang is None for one in near if not one.is_ood)
+    assert all(one.triggered_by in guard.members for one in far)
+    assert all(one.triggered_by is None for one in near if not one.is_ood)
     assert [one.class_name for one in near].count(NAMES[0]) > 20
 
 
@@ -121,7 +121,7 @@ class TestInputs:
             guard(iter(()))
 
     def test_an_iterator_need_not_end(self, guard, monkeypatch):
-        monkeypatch.setattr(guard._runner, "rows", 4)
+        monkeypatch.setattr(guard.reader, "rows", 4)
         images, drawn = labelled(4, 8).images, []
 
         def endless():
@@ -262,7 +262,7 @@ class TestFile:
 
     @pytest.mark.parametrize("detector", [None, "KNN"])
     def test_half_the_bits_give_the_same_verdicts_as_the_file(self, guard, network, tmp_path, detector):
-        small = small_guard(network, half=True, detector=detector)
+        small = small_guard(network, float16=True, detector=detector)
         large = guard if detector is None else small_guard(network, detector=detector)
         small.save(tmp_path / "small.guard")
         large.save(tmp_path / "large.guard")
@@ -305,7 +305,7 @@ class TestFile:
             of.Guard.load(tmp_path / "changed.guard")
 
     def test_a_guard_of_a_later_version_says_so(self, guard, tmp_path, monkeypatch):
-        monkeypatch.setattr("outfield.guard.saving.VERSION", 2)
+        monkeypatch.setattr("outfield.guard.guard_file.VERSION", 2)
         guard.save(tmp_path / "new.guard")
         monkeypatch.undo()
         with pytest.raises(of.FileFormatError, match="guard of version 2"):
@@ -371,6 +371,6 @@ def test_rows_without_logits_get_them_from_the_last_layer(network):
     assert [one.to_dict() for one in found] == [one.to_dict() for one in expected]
     with pytest.raises(of.InputError, match="features has 95 columns; this guard's network gives 96"):
         guard.judge(of.FeatureSet(rows.features[:, 1:]))
-    guard._last_layer.clear()  # a network whose last layer is something else
+    guard.reader._last_layer.clear()  # a network whose last layer is something else
     with pytest.raises(of.InputError, match="pass logits"):
         guard.judge(of.FeatureSet(rows.features))

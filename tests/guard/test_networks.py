@@ -11,6 +11,7 @@ from tests.helpers.networks import Plain, seeded
 from torch import nn
 
 import outfield as of
+from outfield.backbone import Origin
 
 
 def in_a_folder(place):
@@ -45,7 +46,7 @@ def in_an_exported_program(place):
     torch.export.save(
         torch.export.export(network.eval(), (torch.rand(2, 3, 16, 16),), dynamic_shapes=free), f"{place}.pt2"
     )
-    return of.Backbone.open(f"{place}.pt2", device="cpu", mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
+    return of.Backbone.open(f"{place}.pt2", device="cpu", trust=True, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
 
 
 @pytest.mark.parametrize("make", [in_a_folder, in_a_file, in_an_exported_program])
@@ -54,7 +55,13 @@ def test_saved_and_loaded(make, tmp_path):
     backbone = make(tmp_path / "net")
     guard = of.Guard.build(backbone, labelled(160, 0), labelled(120, 1), detector=of.KNN(k=5), device="cpu")
     guard.save(tmp_path / "my.guard")
-    again = of.Guard.load(tmp_path / "my.guard", device="cpu")
+    network = None
+    if make is in_an_exported_program:  # which can run code, so that no guard holds it
+        with pytest.raises(of.InputError, match=r"does not hold it; .* Backbone\.open\(FILE, trust=True"):
+            of.Guard.load(tmp_path / "my.guard", device="cpu")
+        again = of.Backbone.open(f"{tmp_path / 'net'}.pt2", device="cpu", trust=True, mean=(0.5,) * 3, std=(0.5,) * 3)
+        network = again.network
+    again = of.Guard.load(tmp_path / "my.guard", device="cpu", network=network)
     test = labelled(20, 3)
     one, other = guard(test), again(test)
     assert np.array_equal(one.is_ood, other.is_ood)
@@ -64,15 +71,17 @@ def test_saved_and_loaded(make, tmp_path):
 
 def test_a_guard_of_an_exported_program_is_exported_itself(tmp_path):
     """Its steps can be traced again, unlike those of an ONNX file."""
-    from outfield.adapters.onnx import to_onnx
-    from outfield.adapters.pt2 import to_pt2
+    from outfield.adapters import to_onnx, to_pt2
 
     torch.manual_seed(0)
     backbone = in_an_exported_program(tmp_path / "net")
-    guard = of.Guard.build(backbone, labelled(160, 0), labelled(120, 1), detector="SSD", device="cpu", half=True)
-    guard.save(tmp_path / "my.guard")
-    again = of.Guard.load(tmp_path / "my.guard", device="cpu")
-    assert to_pt2(again, tmp_path / "guard.pt2").apart <= 1e-4
-    assert to_onnx(again, tmp_path / "guard.onnx").apart <= 1e-4
-    with pytest.raises(of.InputError, match="gives 4 outputs"):
-        of.Backbone.open(str(tmp_path / "guard.pt2"), device="cpu", mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
+    guard = of.Guard.build(backbone, labelled(160, 0), labelled(120, 1), detector="SSD", device="cpu")
+    assert to_pt2(guard, tmp_path / "guard.pt2").apart <= 1e-4
+    assert to_onnx(guard, tmp_path / "guard.onnx").apart <= 1e-4
+    with pytest.raises(of.InputError, match="takes an input of shape"):
+        of.Backbone.open(str(tmp_path / "guard.pt2"), device="cpu", trust=True, mean=(0.5,) * 3, std=(0.5,) * 3)
+
+
+def test_a_guard_that_holds_a_program_of_an_earlier_version():
+    with pytest.raises(of.FileFormatError, match=r"program of torch\.export.*build the guard anew"):
+        Origin.of_json({"kind": "pt2", "settings": {}})

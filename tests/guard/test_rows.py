@@ -14,10 +14,8 @@ from tests.helpers.program import outfield
 from tests.helpers.samples import make_set
 
 import outfield as of
-from outfield.files import storage
-from outfield.files.storage import kind_of
-from outfield.guard import row_files
-from outfield.guard.row_files import VERSION, describe
+from outfield.files import Record, kind_of, read_record, write_record
+from outfield.guard import Reader, describe_guard
 
 
 def people(rows: int, seed: int) -> pd.DataFrame:
@@ -36,8 +34,8 @@ def odd(rows: int) -> pd.DataFrame:
 
 
 @pytest.fixture(scope="module")
-def guard() -> of.RowGuard:
-    return of.RowGuard.build(people(400, 0), label="group")
+def guard() -> of.Guard:
+    return of.Guard.build_rows(people(400, 0), label="group")
 
 
 def test_rows_of_a_table_are_told_from_others(guard):
@@ -51,17 +49,17 @@ def test_rows_of_a_table_are_told_from_others(guard):
     assert repr(good[0]).startswith("Verdict(ok, score")
     assert repr(good).startswith("Verdicts(500 rows, ")
     assert repr(good[:2]).startswith("Verdicts(2 rows, ")
-    assert bad[0].rang in guard.members
-    assert repr(guard).startswith("RowGuard(a table of 3 columns: KNN + SSD; keeps 0.95 of ID")
+    assert bad[0].triggered_by in guard.members
+    assert repr(guard).startswith("Guard(a table of 3 columns: KNN + SSD; keeps 0.95 of ID")
 
 
 def test_held_out_rows_take_no_part_in_what_is_learned():
     frame = people(400, 0)
-    made = of.RowGuard.build(frame, label="group", detector="SSD")
+    made = of.Guard.build_rows(frame, label="group", detector="SSD")
     notes = made.provenance
     assert (notes["train"], notes["choose"], notes["calibrate"]) == (267, 0, 133)  # a third: a fifth would be few
     assert notes["split_off"] is True
-    given = of.RowGuard.build(frame[:280], frame[280:], label="group", detector=of.SSD())
+    given = of.Guard.build_rows(frame[:280], frame[280:], label="group", detector=of.SSD())
     assert given.provenance["split_off"] is False
     assert given.table == of.TablePreprocessing.fit(frame[:280], label="group")
     scores = given.detector.score(given.table(frame[280:]))
@@ -73,7 +71,7 @@ def test_a_held_out_file_is_read_as_the_training_rows_were(tmp_path):
     frame[1::2].to_csv(tmp_path / "train.csv", index=False)
     frame.assign(code="07")[::2].to_csv(tmp_path / "held.csv", index=False)  # all of which look like numbers
     with pytest.warns(of.OutfieldWarning, match="150 cells that no training row had"):
-        made = of.RowGuard.build(tmp_path / "train.csv", tmp_path / "held.csv", label="group", detector="SSD")
+        made = of.Guard.build_rows(tmp_path / "train.csv", tmp_path / "held.csv", label="group", detector="SSD")
     assert made.provenance["calibrate"] == 150
 
 
@@ -85,37 +83,36 @@ def test_p_values_are_valid(guard):
 
 def test_a_file_holds_all_of_it(guard, tmp_path):
     guard.save(tmp_path / "people.guard")
-    again = of.RowGuard.load(tmp_path / "people.guard")
+    again = of.Guard.load(tmp_path / "people.guard")
     assert again(odd(20)).to_list() == guard(odd(20)).to_list()
     assert again.table == guard.table
     assert again.widths == guard.widths == {"features": 6}
-    assert isinstance(of.open_guard(tmp_path / "people.guard"), of.RowGuard)
+    assert of.open_guard(tmp_path / "people.guard").takes == "table"
     assert kind_of(tmp_path / "people.guard") == "guard of rows"
-    with pytest.raises(of.FileFormatError, match="holds a guard of rows, not a guard"):
-        of.Guard.load(tmp_path / "people.guard")
     with pytest.raises(of.InputError, match=r"\.guard"):
         guard.save(tmp_path / "people.txt")
-    told = describe(tmp_path / "people.guard")
+    told = describe_guard(tmp_path / "people.guard")
     assert told["columns"] == "size (number), weight (number), town (text)"
     assert told["detector"] == "Auto of KNN + SSD"
 
 
 def test_changed_files_are_refused(guard, tmp_path, monkeypatch):
-    monkeypatch.setattr("outfield.guard.row_files.VERSION", VERSION + 1)
+    monkeypatch.setattr("outfield.guard.guard_file.VERSION", 2)
     guard.save(tmp_path / "later.guard")
     monkeypatch.undo()
     with pytest.raises(of.FileFormatError, match=r"version 2.*install a newer one"):
-        of.RowGuard.load(tmp_path / "later.guard")
+        of.Guard.load(tmp_path / "later.guard")
     content = bytearray((tmp_path / "later.guard").read_bytes())
     content[-5] ^= 1
     (tmp_path / "broken.guard").write_bytes(content)
     with pytest.raises(of.FileFormatError):
-        of.RowGuard.load(tmp_path / "broken.guard")
+        of.Guard.load(tmp_path / "broken.guard")
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
     [
+        ("threshold", {"value": 0.5}),
         ("names", [1]),
         ("names", None),
         ("provenance", {"widths": 5}),
@@ -128,31 +125,33 @@ def test_changed_files_are_refused(guard, tmp_path, monkeypatch):
 def test_crafted_files_are_refused(guard, tmp_path, name, value):
     """Whole, with checksums that are right, and nonsense."""
     guard.save(tmp_path / "my.guard")
-    header, tensors = storage.read(tmp_path / "my.guard", row_files.KIND, {"version": int})
-    storage.write(tmp_path / "evil.guard", row_files.KIND, {**header, name: value}, tensors, (".guard",))
-    for read in (of.RowGuard.load, of.open_guard, row_files.describe):
+    header, tensors = read_record(tmp_path / "my.guard", "guard of rows", {"version": int})
+    changed = {**header[name], **value} if name == "threshold" else value
+    record = Record({**header, name: changed}, tensors)
+    write_record(tmp_path / "evil.guard", "guard of rows", record, endings=(".guard",))
+    for read in (of.Guard.load, of.open_guard, describe_guard):
         with pytest.raises(of.FileFormatError, match=name):
             read(tmp_path / "evil.guard")
 
 
 def test_features_alone_will_do(tmp_path):
     train, new = make_set(n=300), make_set(n=50, seed=1)
-    plain = of.RowGuard.build(train.features.numpy(), detector="KNN", keep=0.9)
+    plain = of.Guard.build_rows(train.features.numpy(), detector="KNN", keep=0.9)
     assert plain.table is None
     assert plain.widths == {"features": train.features.shape[1]}
     rows = new.features
     assert plain(rows.numpy()).to_list() == plain(of.FeatureSet(rows)).to_list() == plain(rows).to_list()
     with pytest.raises(of.InputError, match="looks at features, not at a DataFrame"):
         plain(people(5, 0))
-    named = of.RowGuard.build(train, names=["a", "b", "c"])
+    named = of.Guard.build_rows(train, names=["a", "b", "c"])
     verdict = named(new)[0]
     assert verdict.class_index == int(new.logits[0].argmax())
     assert verdict.class_name == "abc"[verdict.class_index]
     assert set(named.widths) == {"logits", "features"}
     named.save(tmp_path / "named.guard")
-    assert of.RowGuard.load(tmp_path / "named.guard").names == ("a", "b", "c")
+    assert of.Guard.load(tmp_path / "named.guard").names == ("a", "b", "c")
     other = of.FeatureSet(new.features, logits=np.eye(5)[:, :4].repeat(10, 0))
-    of_features = of.RowGuard.build(train, names=["a", "b", "c"], detector="KNN")
+    of_features = of.Guard.build_rows(train, names=["a", "b", "c"], detector="KNN")
     with pytest.raises(of.InputError, match="names of 3 classes, but the logits have 4"):
         of_features(other)
 
@@ -165,42 +164,56 @@ def test_names_of_classes_are_those_of_the_logits():
         ([1, 2, 3], "names is .1, 2, 3.; it must be a text for each class"),
     ):
         with pytest.raises(of.InputError, match=words):
-            of.RowGuard.build(train, names=wrong)
+            of.Guard.build_rows(train, names=wrong)
     with pytest.raises(of.InputError, match="the rows have no logits"):
-        of.RowGuard.build(train.features, names=["a", "b", "c"])
+        of.Guard.build_rows(train.features, names=["a", "b", "c"])
 
 
 def test_rows_without_labels_are_clustered():
-    made = of.RowGuard.build(make_set(n=300).features)
+    made = of.Guard.build_rows(make_set(n=300).features)
     assert made.members == ("KNN", "SSD")
     assert made.detector.members_[1].mixture_.state()["means"].shape[0] > 1
     plain = torch.randn(300, 8, generator=torch.Generator().manual_seed(0))
-    assert of.RowGuard.build(plain + 20).detector.members_[1].mixture_.state()["means"].shape[0] == 1
+    assert of.Guard.build_rows(plain + 20).detector.members_[1].mixture_.state()["means"].shape[0] == 1
 
 
 def test_as_many_rows_are_fitted_on_as_are_wanted():
-    few = of.RowGuard.build(people(400, 0), label="group", detector="KNN", most=150)
+    few = of.Guard.build_rows(people(400, 0), label="group", detector="KNN", max_train=150)
     assert few.provenance["train"] == len(few.detector.bank_) == 150
-    assert of.RowGuard.build(people(400, 0), label="group", detector="KNN", most=None).provenance["train"] == 267
-    with pytest.raises(of.InputError, match="most is 0"):
-        of.RowGuard.build(people(400, 0), most=0)
+    assert of.Guard.build_rows(people(400, 0), label="group", detector="KNN", max_train=None).provenance["train"] == 267
+    with pytest.raises(of.InputError, match="max_train is 0"):
+        of.Guard.build_rows(people(400, 0), max_train=0)
 
 
 def test_what_cannot_be_is_told():
     frame = people(400, 0)
     with pytest.raises(of.TooFewSamplesError, match="there are 60 rows, of which 59 would have to be held out"):
-        of.RowGuard.build(frame[:60], label="group")
+        of.Guard.build_rows(frame[:60], label="group")
     with pytest.raises(of.TooFewSamplesError, match="there are 10 held-out rows; at least 59"):
-        of.RowGuard.build(frame[:100], frame[100:110], label="group")
+        of.Guard.build_rows(frame[:100], frame[100:110], label="group")
     with pytest.raises(of.InputError, match="held_out must be features, too"):
-        of.RowGuard.build(make_set(n=300), frame)
+        of.Guard.build_rows(make_set(n=300), frame)
     with pytest.raises(of.InputError, match="label are of tables"):
-        of.RowGuard.build(make_set(n=300), label="group")
+        of.Guard.build_rows(make_set(n=300), label="group")
     with pytest.raises(of.InputError, match="keep"):
-        of.RowGuard.build(frame, keep=2)
-    ssd, knn = (of.RowGuard.build(frame, label="group", detector=name) for name in ("SSD", "KNN"))
+        of.Guard.build_rows(frame, keep=2)
+    ssd, knn = (of.Guard.build_rows(frame, label="group", detector=name) for name in ("SSD", "KNN"))
     with pytest.raises(of.InputError, match="threshold was chosen for"):
-        of.RowGuard(ssd.detector, knn.threshold)
+        of.Guard(Reader(), ssd.detector, knn.threshold)
+
+
+def test_names_of_version_0_1(guard, tmp_path):
+    guard.save(tmp_path / "people.guard")
+    with pytest.warns(DeprecationWarning, match=r"RowGuard\.load is now Guard\.load"):
+        assert isinstance(of.RowGuard.load(tmp_path / "people.guard"), of.RowGuard)
+    with pytest.warns(DeprecationWarning, match=r"RowGuard\.build is now Guard\.build_rows"):
+        few = of.RowGuard.build(make_set(n=300), detector="SSD", most=150)
+    assert (few.provenance["train"], few.takes) == (150, "features")
+    assert not isinstance(few.detector, of.RowGuard)
+    with pytest.raises(TypeError, match="not built with 'more'"):
+        of.Guard.build_rows(make_set(n=300), more=1)
+    with pytest.warns(DeprecationWarning, match="triggered_by"):
+        assert guard(odd(1))[0].rang in guard.members
 
 
 def test_the_command_line_builds_checks_and_shows(tmp_path):
@@ -298,7 +311,7 @@ def test_devices_are_where_they_are_asked_for(guard):
 def test_one_column_of_features_is_told():
     one = np.random.default_rng(0).normal(size=(300, 1))
     with pytest.warns(of.OutfieldWarning, match="features has one column.*the sign alone"):
-        of.RowGuard.build(one, detector=of.KNN(k=5))
-    of.RowGuard.build(of.FeatureSet(one, logits=np.hstack([one, -one])), detector="MSP")
-    as_table = of.RowGuard.build({"x": one[:, 0]}, detector="SSD")
+        of.Guard.build_rows(one, detector=of.KNN(k=5))
+    of.Guard.build_rows(of.FeatureSet(one, logits=np.hstack([one, -one])), detector="MSP")
+    as_table = of.Guard.build_rows({"x": one[:, 0]}, detector="SSD")
     assert as_table({"x": [0.1, 50.0]}).is_ood.tolist() == [False, True]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import outfield as of
-from outfield.guard.verdict import COLUMNS
+from outfield.guard import COLUMNS
 
 GOOD = of.Verdict("a.png", 1, "cat", 2.5, 0.25, False, None, {"SSD": 0.3, "KNN": 0.2})
 BAD = of.Verdict(None, 0, None, 99.0, 0.01, True, "KNN", {"SSD": 0.1, "KNN": 0.01})
@@ -20,7 +20,7 @@ ALL = of.Verdicts([GOOD, BAD, BROKEN])
 
 def test_in_words():
     assert repr(GOOD) == "Verdict(a.png: ok, cat, score 2.5, p-value 0.25)"
-    assert repr(BAD) == "Verdict(OOD, 0, score 99, p-value 0.01, KNN rang)"
+    assert repr(BAD) == "Verdict(OOD, 0, score 99, p-value 0.01, triggered by KNN)"
     assert repr(BROKEN) == "Verdict(c.png: c.png is broken)"
     assert [one.word for one in ALL] == ["ok", "OOD", "error"]
     assert repr(ALL).splitlines()[0] == "Verdicts(3 images, 1 OOD, 1 not readable)"

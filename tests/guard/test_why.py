@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, replace
 
 import numpy as np
 import pandas as pd
@@ -16,11 +16,9 @@ from tests.helpers.program import outfield
 from tests.helpers.samples import make_set
 
 import outfield as of
-from outfield.features.cells import Cells
-from outfield.features.table_columns import Column
-from outfield.guard import replacing
-from outfield.guard.explaining import row_numbers
-from outfield.guard.why import ColumnWhy, RowWhy, shown_name, shown_value
+from outfield.features import Cells, Column
+from outfield.guard import ColumnWhy, RowWhy, TableReader
+from outfield.guard import explanation as why
 
 
 class Quadratic(of.Detector):
@@ -54,13 +52,13 @@ def people(rows: int, seed: int) -> pd.DataFrame:
 
 
 @pytest.fixture(scope="module")
-def guard() -> of.RowGuard:
-    return of.RowGuard.build(people(300, 0), people(200, 1), detector="SSD")
+def guard() -> of.Guard:
+    return of.Guard.build_rows(people(300, 0), people(200, 1), detector="SSD")
 
 
 @pytest.fixture(scope="module")
-def straight() -> of.RowGuard:
-    return of.RowGuard.build(gaussian(600, 0), gaussian(400, 1), detector=Quadratic())
+def straight() -> of.Guard:
+    return of.Guard.build_rows(gaussian(600, 0), gaussian(400, 1), detector=Quadratic())
 
 
 def test_an_odd_column_of_a_gaussian_is_found_in_closed_form(straight):
@@ -94,7 +92,7 @@ def test_an_odd_column_of_a_gaussian_is_found_in_closed_form(straight):
 
 
 def test_two_columns_that_are_odd_only_together():
-    made = of.RowGuard.build(gaussian(600, 0, 0.98), gaussian(400, 1, 0.98), detector=Quadratic())
+    made = of.Guard.build_rows(gaussian(600, 0, 0.98), gaussian(400, 1, 0.98), detector=Quadratic())
     frame = pd.DataFrame({"a": [5 + 2.0], "b": [-200.0], "c": [0.0]})
     (found,) = made.why(frame)
     assert all(abs(one.deviations) < 2.5 for one in found.columns)
@@ -116,7 +114,7 @@ def wide(rows: int, seed: int) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize(("odd", "told"), [(1, 0), (2, 2), (3, 3), (4, 0)])
 def test_as_many_columns_are_named_together_as_it_takes_and_three_at_most(odd, told):
-    made = of.RowGuard.build(wide(600, 0), wide(400, 1), detector=Quadratic())
+    made = of.Guard.build_rows(wide(600, 0), wide(400, 1), detector=Quadratic())
     row = {name: [9.0 + i if i < odd else 0.0] for i, name in enumerate("abcde")}
     (found,) = made.why(row)
     assert found.together == tuple("abcde"[i] for i in range(odd - 1, -1, -1))[:told]
@@ -133,7 +131,7 @@ def test_brute_force_through_whole_tables(detector):
     """Each column of a frame changed by hand, and the guard asked as ever."""
     truths = np.random.default_rng(3).random(700) < 0.8
     train = people(700, 0).assign(member=truths)
-    made = of.RowGuard.build(train[:400], train[400:], detector=detector)
+    made = of.Guard.build_rows(train[:400], train[400:], detector=detector)
     new = people(30, 5).assign(member=True)
     new.loc[3, ["size", "member"]] = 9.0, False
     new.loc[4, "town"] = "Bonn"
@@ -179,8 +177,8 @@ def test_the_same_again_and_whatever_the_batches_are(guard, monkeypatch):
         return score(self, rows)
 
     monkeypatch.setattr(type(guard.detector), "score", counted)
-    monkeypatch.setattr(replacing, "ENTRIES", 7 * 6)
-    monkeypatch.setattr(replacing, "SCORES", 3 * 5)
+    monkeypatch.setattr(why, "ENTRIES", 7 * 6)
+    monkeypatch.setattr(why, "SCORES", 3 * 5)
     few = guard.why(new)
     assert max(sizes[1:]) == 7  # the first are the verdicts; a row has five entries and the constant
     assert [one.row for one in few] == [one.row for one in first]
@@ -208,7 +206,7 @@ def test_texts_are_put_to_the_level_with_the_lowest_score(guard):
 
 def test_missing_cells_are_told_as_such():
     train = people(500, 0)
-    made = of.RowGuard.build(train[:300], train[300:], detector="SSD", missing="median")
+    made = of.Guard.build_rows(train[:300], train[300:], detector="SSD", missing="median")
     new = pd.DataFrame({"size": [np.nan, 0.1], "weight": [40.0, 0.2], "town": ["Bonn", None]})
     heavy, nowhere = made.why(new, [0, 1])
     told = {one.column: one for one in heavy.columns}
@@ -248,7 +246,7 @@ def test_rows_that_cannot_be_used(guard):
 
 def test_one_column():
     x = np.random.default_rng(0).normal(3, 2, 500)
-    made = of.RowGuard.build({"x": x}, detector="SSD")
+    made = of.Guard.build_rows({"x": x}, detector="SSD")
     (found,) = made.why({"x": [3.0, 60.0]})
     assert (found.row, found.alone, len(found.columns)) == (1, ("x",), 1)
     assert found.columns[0].value == 60
@@ -259,7 +257,7 @@ def test_one_column():
 def test_a_row_in_which_all_is_as_usual_has_no_culprit(straight):
     """A threshold below every score: even the row of medians is OOD, and no column can be changed."""
     low = of.Threshold.fit(np.linspace(-2, -1, 40))
-    made = of.RowGuard(straight.detector, low, table=straight.table)
+    made = of.Guard(TableReader(straight.table), straight.detector, low)
     medians = {column.name: [column.median] for column in straight.table.columns}
     (found,) = made.why(medians)
     assert (found.alone, found.together, [one.fall for one in found.columns]) == ((), (), [0, 0, 0])
@@ -270,7 +268,7 @@ def test_a_row_in_which_all_is_as_usual_has_no_culprit(straight):
 def test_a_loaded_guard_says_the_same(guard, tmp_path):
     new = people(9, 5).assign(weight=-9.0)
     guard.save(tmp_path / "my.guard")
-    assert of.RowGuard.load(tmp_path / "my.guard", device="cpu").why(new) == guard.why(new)
+    assert of.Guard.load(tmp_path / "my.guard", device="cpu").why(new) == guard.why(new)
     new.to_parquet(tmp_path / "new.parquet")
     assert guard.why(tmp_path / "new.parquet") == guard.why(new)
 
@@ -297,13 +295,12 @@ def test_rows_are_asked_for_in_several_ways(guard):
     for wrong in (0, 1.5, "x"):
         with pytest.raises(of.InputError, match="most is"):
             guard.why(new, most=wrong)
-    assert row_numbers(range(2), 2) == [0, 1]
 
 
 def test_features_have_no_columns_to_tell(guard):
-    plain = of.RowGuard.build(make_set(n=300).features, detector="KNN")
+    plain = of.Guard.build_rows(make_set(n=300).features, detector="KNN")
     for ask in (lambda: plain.why(np.eye(3)), lambda: next(plain.stream(["x.npz"], why=True))):
-        with pytest.raises(of.InputError, match=r"this one looks at features.*RowGuard\.build\(frame\)"):
+        with pytest.raises(of.InputError, match=r"this one looks at features.*Guard\.build_rows\(frame\)"):
             ask()
     with pytest.raises(of.InputError, match="pass the table"):
         guard.why(guard.features(people(3, 0)))
@@ -334,17 +331,17 @@ def test_words_and_plain_data(straight):
     assert RowWhy(7, 4.5, 0.01, True).to_dict()["furthest"] is None
     three = RowWhy(7, 4.5, 0.01, True, (), tuple("abc"), 0.5)
     assert three.text == "explained by no single column, but by a, b and c together (p-value 0.5 then)"
-    assert [shown_value(value) for value in (None, True, 12345678.0, 0.123456789, 1e15, "a'b")] == [
-        "missing",
-        "true",
-        "12345678",
-        "0.123457",
-        "1e+15",
-        '"a\'b"',
-    ]
-    assert shown_value("x" * 40) == repr("x" * 40)
-    assert shown_value("x" * 41) == repr("x" * 39) + "…"
-    assert (shown_name("a b"), shown_name("a\nb")) == ("a b", "'a\\nb'")
+    for value, shown in (
+        (None, "missing"),
+        (True, "true"),
+        (12345678.0, "12345678"),
+        (0.123456789, "0.123457"),
+        (1e15, "1e+15"),
+        ("a'b", '"a\'b"'),
+        ("x" * 40, repr("x" * 40)),
+        ("x" * 41, repr("x" * 39) + "…"),
+    ):
+        assert replace(one, value=value, deviations=None, column="a\nb").own == f"'a\\nb' = {shown}"
 
 
 def test_deviations_are_told_where_a_standard_deviation_is_known():
@@ -362,7 +359,7 @@ def test_deviations_are_told_where_a_standard_deviation_is_known():
     assert Column("x", "text", ("a", "b"), 0.0, 1.0, 0.0).usual.tolist() == [[1, 0], [0, 1]]
     assert Column("x", "number", (), 3.0, 2.0, 2.0).usual.tolist() == [[-0.5]]
     frame = people(400, 0).assign(always=7.0, member=[True, True, False, True] * 100)
-    made = of.RowGuard.build(frame[:250], frame[250:], detector="SSD")
+    made = of.Guard.build_rows(frame[:250], frame[250:], detector="SSD")
     (found,) = made.why(people(1, 5).assign(always=8.0, member=False, weight=1e300))
     told = {one.column: one for one in found.columns}
     assert (told["always"].value, told["always"].usual, told["always"].deviations) == (8, 7, None)
@@ -416,7 +413,7 @@ def test_the_command_line_tells_the_columns(guard, tmp_path):
 
 
 def test_the_command_line_refuses_guards_without_columns(tmp_path):
-    plain = of.RowGuard.build(make_set(n=300).features, detector="KNN")
+    plain = of.Guard.build_rows(make_set(n=300).features, detector="KNN")
     plain.save(tmp_path / "plain.guard")
     make_set(n=3).save(tmp_path / "new.safetensors")
     done = outfield("guard", "check", tmp_path / "plain.guard", tmp_path / "new.safetensors", "--why")

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from outfield.benchmark import BenchmarkRun, Key, Record, View
-from outfield.benchmark.protocol import Protocol
-from outfield.energy.loop import History
-from outfield.scores.metrics import Separation
+from outfield.benchmark import BenchmarkRun, Key, Layout, Protocol, Record
+from outfield.energy import History
+from outfield.scores import Separation
 
 PROTOCOL = Protocol("known", near=("apes", "bees"), mid=("cats", "dogs"), far=("elks", "fish"))
 SHIFTS = {"known": 0.0, "apes": 1.0, "bees": 1.3, "cats": 2.0, "dogs": 2.2, "elks": 3.0, "fish": 4.0}
@@ -21,7 +20,7 @@ def make_run(
     seeds: tuple[int, ...] = (0, 1),
     n: int = 200,
 ) -> BenchmarkRun:
-    """A whole run: records, scores, training curves, views, provenance."""
+    """A whole run: records, scores, training curves, layouts, provenance."""
     run = BenchmarkRun(protocol)
     rng = np.random.default_rng(0)
     shifts = dict(zip((protocol.id, *protocol.ood), SHIFTS.values(), strict=False))
@@ -32,7 +31,7 @@ def make_run(
         sets = tuple(name for name in shifts for _ in range(20))
         points = rng.standard_normal((len(sets), 2)).astype(np.float32)
         labels = np.where(np.array(sets) == protocol.id, np.arange(len(sets)) % 3, -1)
-        run.views.append(View(backbone, points, sets, labels))
+        run.layouts.append(Layout(backbone, points, sets, labels))
         run.accuracies[backbone] = 0.9 + 0.01 * len(run.accuracies)
     run.provenance = {
         "commit": "0123456789abcdef0123456789abcdef01234567",

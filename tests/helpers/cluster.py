@@ -14,7 +14,7 @@ from pyarrow import parquet
 from tests.helpers.guards import NAMES, noise, small_guard
 
 import outfield as of
-from outfield.backbone.architectures import Classifier
+from outfield.backbone import Classifier
 
 
 def untrained(path: Path) -> Path:

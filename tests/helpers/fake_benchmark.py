@@ -8,10 +8,9 @@ import numpy as np
 from tests.helpers.samples import make_set, quick
 
 import outfield as of
-from outfield.benchmark import benchmark_features, run_benchmark
-from outfield.benchmark.protocol import Protocol
-from outfield.energy.eager import InTurn
-from outfield.images.source import ImageArray
+from outfield.benchmark import Protocol, benchmark_features, run_benchmark
+from outfield.energy.training.step import InTurn
+from outfield.images import ImageArray
 
 PROTOCOL = Protocol("shapes", near=("cousins",), mid=("aunts", "uncles"), far=("strangers",), neighbours=5)
 SETS = ("train", "test", *PROTOCOL.ood)
@@ -90,9 +89,9 @@ def counting(monkeypatch):
 def run_features():
     """Two backbones' features."""
     sets = {"a": feature_sets(0), "b": feature_sets(1)}
-    return benchmark_features(PROTOCOL, sets, detectors=detectors(), seeds=2, view=False)
+    return benchmark_features(PROTOCOL, sets, detectors=detectors(), seeds=2, layout=False)
 
 
 def run_images(out, backbone=None, data=None, **more):
-    settings = {"detectors": detectors(), "seeds": 2, "device": "cpu", "view": False, **more}
+    settings = {"detectors": detectors(), "seeds": 2, "device": "cpu", "layout": False, **more}
     return run_benchmark(PROTOCOL, data or image_sets(), [backbone or FakeBackbone()], out, **settings)

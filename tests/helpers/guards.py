@@ -12,7 +12,7 @@ from tests.helpers.pictures import make_pictures
 
 import outfield as of
 from outfield.classifier.recipe import Augmentation
-from outfield.guard.guard import Guard
+from outfield.guard import Guard
 
 NAMES = ("across", "down", "left", "right")
 

@@ -7,8 +7,8 @@ from torch import nn
 from torch.nn import functional
 
 import outfield as of
-from outfield.backbone.backbone import Backbone
-from outfield.images.source import ImageSource
+from outfield.backbone import Backbone
+from outfield.images import ImageSource
 
 MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
 NORMALISED = {"mean": MEAN, "std": STD}

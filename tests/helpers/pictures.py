@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from outfield.images.source import ImageArray
+from outfield.images import ImageArray
 
 
 def make_pictures(n: int = 96, classes: int = 4, size: int = 16, seed: int = 0, name: str = "pictures") -> ImageArray:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from outfield.benchmark import BenchmarkRun, Record, paper
-from outfield.benchmark.claims import check_claims
-from outfield.benchmark.protocol import PROTOCOLS, Protocol
+from outfield.benchmark import AVERAGE, PROTOCOLS, BenchmarkRun, Protocol, Record, check_claims, paper
 
 SMALL = Protocol("shapes", near=("a", "b"), mid=("c",), far=("d",))
 C10, C100 = PROTOCOLS["cifar10"], PROTOCOLS["cifar100"]
@@ -25,8 +23,8 @@ def records_of(protocol, detector, figures, backbone="net", seed=None):
 def as_the_paper(protocol):
     """A run that found exactly what the paper's detailed table prints, from two seeds where detectors are learned."""
     found = []
-    for detector, row in paper.DETAILED[protocol.id].items():
-        figures = {ood: tuple(cell) for ood, cell in row.items() if ood != paper.AVERAGE}
+    for detector, row in paper.BY_SET[protocol.id].items():
+        figures = {ood: tuple(cell) for ood, cell in row.items() if ood != AVERAGE}
         for seed in (0, 1) if detector in ("EBM", "EnergyCorrected") else (None,):
             found += records_of(protocol, detector, figures, seed=seed)
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import outfield as of
-from outfield.features.head import HEAD, HEAD_FIELDS
+from outfield.features import HEAD, HEAD_FIELDS
 
 QUICK_NETWORK = of.MLP(hidden=16, depth=1)
 QUICK: dict[str, dict[str, object]] = {

@@ -19,9 +19,7 @@ import numpy as np
 from PIL import Image
 from tests.helpers.guards import small_guard, trained
 
-from outfield.serve.running import make_server
-from outfield.serve.service import Service
-from outfield.serve.settings import Settings
+from outfield.serve import Service, Settings, make_server
 
 
 def guard_files(folder: Path) -> dict[str, Path]:

@@ -37,18 +37,20 @@ class Session:
 
     def left(self) -> list[str]:
         """The lines that stay on the screen at the end."""
-        lines, column = [""], 0
-        for token in re.findall(r"\x1b\[K|\x1b\[[0-9;?]*[A-Za-z]|\r|\n|[^\x1b\r\n]+", self.text):
-            line = lines[-1]
-            if token == "\x1b[K":
-                lines[-1] = line[:column]
+        lines, row, column = [""], 0, 0
+        for token in re.findall(r"\x1b\[[0-9;?]*[A-Za-z]|\r|\n|[^\x1b\r\n]+", self.text):
+            line = lines[row]
+            if token == "\x1b[2K":
+                lines[row] = ""
+            elif token == "\x1b[1A":
+                row -= 1
             elif token == "\r":
                 column = 0
             elif token == "\n":
-                lines.append("")
-                column = 0
+                row, column = row + 1, 0
+                lines += [""] * (row == len(lines))
             elif token[0] != "\x1b":
-                lines[-1] = line[:column].ljust(column) + token + line[column + len(token) :]
+                lines[row] = line[:column].ljust(column) + token + line[column + len(token) :]
                 column += len(token)
         return [line.rstrip() for line in lines if line.strip()]
 

@@ -13,9 +13,7 @@ import pytest
 from PIL import Image, ImageOps
 
 import outfield as of
-from outfield.images import decoding
-from outfield.images.decoding import decode, size_of
-from outfield.images.files import ImageFiles
+from outfield.images import ImageFiles, decode, size_of
 
 
 def pixels(height: int = 6, width: int = 5, seed: int = 0) -> np.ndarray:
@@ -213,9 +211,8 @@ def test_whatever_pillow_raises_is_ours(monkeypatch, raised, expected, message):
 
 def test_a_file_that_is_too_long_is_not_read(tmp_path, monkeypatch):
     (tmp_path / "a.png").write_bytes(encoded(pixels()))
-    monkeypatch.setattr("outfield.images.files.BYTES_AT_MOST", 20)
+    monkeypatch.setattr("outfield.images.folder.BYTES_AT_MOST", 20)
     found = ImageFiles.of(tmp_path)
     for look in (lambda: found[0], found.fingerprint):
         with pytest.raises(of.InputError, match=r"a\.png is too large: an image file may have 20 bytes"):
             look()
-    assert decoding.BYTES_AT_MOST == 2**30

@@ -10,8 +10,8 @@ import pytest
 from tests.helpers.server import serving
 
 import outfield as of
-from outfield.images.catalogue import DATASETS
-from outfield.images.downloads import Download, unpack
+from outfield.images import DATASETS
+from outfield.images.datasets.downloads import Download, unpack
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import textwrap
 
-ROOMS = [f"images.{name}" for name in ("source", "files", "finding", "catalogue", "published", "downloads", "lmdb")]
+ROOMS = [f"images.{name}" for name in ("source", "folder", "decoding", "datasets.catalogue", "stand_in_sets")]
 ROOMS += [f"backbone.{name}" for name in ("backbone", "weights", "pretrained", "architectures", "extraction")]
 ROOMS += [f"classifier.{name}" for name in ("recipe", "train", "learner", "batch_norm", "augment")]
 

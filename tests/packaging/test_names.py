@@ -10,6 +10,8 @@ from pathlib import Path
 
 import outfield as of
 
+ROOT = Path(__file__).parent.parent.parent
+
 
 def declared() -> dict[str, str]:
     """Public name → the module it comes from, as type checkers read it."""
@@ -26,6 +28,11 @@ def python(code: str) -> str:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def test_what_type_checkers_see_is_current():
+    done = subprocess.run([sys.executable, str(ROOT / "tools" / "stubs.py"), "--check"], capture_output=True, text=True)
+    assert done.returncode == 0, f"run python tools/stubs.py:\n{done.stdout}{done.stderr}"
 
 
 def test_what_type_checkers_see_is_what_there_is():

@@ -11,11 +11,10 @@ import pytest
 from tests.helpers.records import C10, SMALL, as_the_paper, small_run
 
 import outfield as of
-from outfield.benchmark import BenchmarkRun
-from outfield.benchmark.claims import HOLDS, PARTLY
+from outfield.benchmark import HOLDS, PARTLY, BenchmarkRun
+from outfield.report import Table
 from outfield.report.benchmark_files import read_run, records_csv, run_json, tables_latex, write_tables
-from outfield.report.escaping import tex
-from outfield.report.table import Table
+from outfield.report.table import tex
 
 
 class TestLatex:

@@ -8,28 +8,27 @@ from dataclasses import replace
 import pytest
 from tests.helpers.records import C10, C100, SMALL, as_the_paper, record, records_of, small_run, verdicts
 
-from outfield.benchmark import BenchmarkRun, paper
-from outfield.benchmark.claims import HOLDS, UNTESTED, check_claims
-from outfield.benchmark.protocol import Protocol
+from outfield.benchmark import AVERAGE, HOLDS, UNTESTED, BenchmarkRun, Protocol, check_claims, paper
+from outfield.report import tables
 from outfield.report.benchmark_files import run_json, tables_markdown
-from outfield.report.benchmark_tables import backbone_table, tables
+from outfield.report.benchmark_tables import backbone_table
 
 
 class TestPaper:
     @pytest.mark.parametrize("protocol", [C10, C100])
     def test_the_average_is_the_mean_of_the_six_sets(self, protocol):
-        for detector, row in paper.DETAILED[protocol.id].items():
-            assert tuple(row) == (*protocol.ood, paper.AVERAGE)
+        for detector, row in paper.BY_SET[protocol.id].items():
+            assert tuple(row) == (*protocol.ood, AVERAGE)
             for metric in (0, 1):
                 mean = sum(row[ood][metric] for ood in protocol.ood) / 6
                 slack = 0.31 if (protocol.id, detector, metric) == ("cifar100", "KNN", 1) else 0.07  # REMARKS
-                assert row[paper.AVERAGE][metric] == pytest.approx(mean, abs=slack)
+                assert row[AVERAGE][metric] == pytest.approx(mean, abs=slack)
 
     @pytest.mark.parametrize("protocol", [C10, C100])
     def test_levels_are_the_means_of_their_sets_and_tables_agree(self, protocol):
-        levels = paper.ABLATION[protocol.id] | paper.TABLE_1[protocol.id]
-        for detector, row in paper.DETAILED[protocol.id].items():
-            assert levels[detector][paper.AVERAGE] == row[paper.AVERAGE]
+        levels = paper.BY_LEVEL[protocol.id]
+        for detector, row in paper.BY_SET[protocol.id].items():
+            assert levels[detector][AVERAGE] == row[AVERAGE]
             for level, sets in protocol.levels.items():
                 for metric in (0, 1):
                     slack = 3 if (protocol.id, detector, level, metric) == ("cifar10", "KNN", "near", 0) else 0.11
@@ -38,10 +37,10 @@ class TestPaper:
         assert levels["GaussianMixture"] == levels["SSD"]
 
     def test_figures_picked_by_hand(self):
-        assert paper.TABLE_1["cifar10"]["EnergyCorrected"]["mid"] == (41.0, 92.5)
-        assert paper.TABLE_1["cifar100"]["KNN"]["far"] == (47.7, 90.8)
-        assert paper.DETAILED["cifar100"]["EBM"]["svhn"] == (52.2, 90.4)
-        assert paper.ABLATION["cifar10"]["EBM"]["average"].auroc == 93.5
+        assert paper.BY_LEVEL["cifar10"]["EnergyCorrected"]["mid"] == (41.0, 92.5)
+        assert paper.BY_LEVEL["cifar100"]["KNN"]["far"] == (47.7, 90.8)
+        assert paper.BY_SET["cifar100"]["EBM"]["svhn"] == (52.2, 90.4)
+        assert paper.BY_LEVEL["cifar10"]["EBM"]["average"].auroc == 93.5
 
 
 class TestTables:
@@ -89,8 +88,8 @@ class TestTables:
         for name in ("levels", "detailed", "ablation"):
             assert any("91.8 to 92.8; its tables print 92.5" in note for note in made[name].notes)
         assert not any("45.3" in note for note in made["ablation"].notes)
-        assert paper.TABLE_1["cifar10"]["SSD"]["mid"].auroc == 91.8
-        assert paper.TABLE_1["cifar10"]["EnergyCorrected"]["mid"].auroc == 92.5
+        assert paper.BY_LEVEL["cifar10"]["SSD"]["mid"].auroc == 91.8
+        assert paper.BY_LEVEL["cifar10"]["EnergyCorrected"]["mid"].auroc == 92.5
 
     def test_no_paper_for_another_id_set(self):
         assert not any(row[1] == "paper" for table in tables(small_run()).values() for row in table.rows)

@@ -8,9 +8,8 @@ from tests.helpers.benchmark_samples import PROTOCOL, make_run
 from tests.helpers.records import small_run
 
 from outfield.benchmark import BenchmarkRun, Key
-from outfield.report import comparison
-from outfield.report.comparison import best_row, comparison_table
-from outfield.report.write import write_report
+from outfield.report import benchmark_tables, write_report
+from outfield.report.benchmark_tables import best_row, comparison_table
 
 DETECTORS = ("MSP", "SSD", "EBM", "EnergyCorrected")
 
@@ -79,12 +78,12 @@ def test_what_was_scored_on_other_rows_is_left_out():
 
 
 def test_zero_is_on_neither_side():
-    from outfield.benchmark.comparison import Difference
+    from outfield.benchmark import Difference
 
     for interval, clear in (((0.0, 0.1), False), ((-0.1, 0.0), False), ((0.01, 0.1), True), ((-0.1, -0.01), True)):
-        assert comparison._is_clear(Difference(0.0, interval)) is clear
-    assert comparison._cell(None) == ""
-    assert comparison._cell(Difference(-0.031, (-0.05, 0.0002))) == "−3.1 [−5.0, 0.0]"
+        assert benchmark_tables._is_clear(Difference(0.0, interval)) is clear
+    assert benchmark_tables._interval(None) == ""
+    assert benchmark_tables._interval(Difference(-0.031, (-0.05, 0.0002))) == "−3.1 [−5.0, 0.0]"
 
 
 def test_the_report_shows_it(run, tmp_path):
@@ -94,7 +93,6 @@ def test_the_report_shows_it(run, tmp_path):
         text = (tmp_path / name).read_text()
         assert f"{best} against the others" in text
         assert "400 resamples" in text
-    assert comparison.RESAMPLES == 400
 
 
 def test_a_report_without_scores_goes_without(tmp_path):

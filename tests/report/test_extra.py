@@ -11,12 +11,12 @@ from tests.helpers.benchmark_samples import PROTOCOL
 
 import outfield as of
 from outfield.benchmark import BenchmarkRun
-from outfield.report import drawing
-from outfield.report.page import environment, page
+from outfield.report import canvas
+from outfield.report.page import page, template
 
 
 def test_the_page_without_jinja(monkeypatch):
-    environment.environment.cache_clear()
+    template.environment.cache_clear()
     monkeypatch.setitem(sys.modules, "jinja2", None)
     with pytest.raises(of.MissingExtraError, match=r"jinja2.*pip install 'outfield\[report\]'"):
         page(BenchmarkRun(PROTOCOL))
@@ -24,7 +24,7 @@ def test_the_page_without_jinja(monkeypatch):
 
 def test_figures_without_matplotlib(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    spec = importlib.util.spec_from_file_location("outfield.report.another_drawing", drawing.__file__)
+    spec = importlib.util.spec_from_file_location("outfield.report.another_canvas", canvas.__file__)
     with pytest.raises(of.MissingExtraError, match=r"matplotlib.*pip install 'outfield\[report\]'"):
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
 

@@ -13,13 +13,11 @@ from PIL import Image
 from tests.helpers.benchmark_samples import PAPER, PROTOCOL, make_run
 
 import outfield as of
-from outfield.benchmark import BenchmarkRun, View
-from outfield.benchmark.protocol import Protocol
-from outfield.benchmark.summary import summarise
-from outfield.energy.loop import History
+from outfield.benchmark import BenchmarkRun, Layout, Protocol, summarise
+from outfield.energy import History
 from outfield.report import figures
-from outfield.report.drawing import new_figure, subplots, svg_text
-from outfield.report.figures import chart, histograms, roc
+from outfield.report.canvas import new_figure, subplots, svg_text
+from outfield.report.figures import chart, scores
 
 FEW = Protocol("known", near=("a",), mid=(), far=())
 NAMES = {"sets", "roc", "histograms", "features", "training"}
@@ -62,12 +60,12 @@ def test_every_figure_is_written_in_full_size(run, tmp_path):
     [
         ({"records": []}, {"roc", "histograms", "features", "training"}),
         ({"scores": {}}, {"sets", "features", "training"}),
-        ({"views": []}, NAMES - {"features"}),
+        ({"layouts": []}, NAMES - {"features"}),
         ({"histories": {}}, NAMES - {"training"}),
     ],
 )
 def test_a_chart_without_data_is_left_out(run, lacking, left):
-    assert {chart.name for chart in figures.charts(dataclasses.replace(run, **lacking))} == left
+    assert {kind for kind, found in figures.charts(dataclasses.replace(run, **lacking)).items() if found} == left
 
 
 def test_an_empty_run_has_no_figures(tmp_path):
@@ -93,7 +91,7 @@ def test_figures_of_an_earlier_run_do_not_stay(tmp_path):
     names = {path.name for path in figures.write_figures(run, tmp_path)}
     assert "training.png" in names
     (tmp_path / "mine.png").write_text("mine")
-    left = {path.name for path in figures.write_figures(dataclasses.replace(run, histories={}, views=[]), tmp_path)}
+    left = {path.name for path in figures.write_figures(dataclasses.replace(run, histories={}, layouts=[]), tmp_path)}
     assert left == names - {"training.png", "features.png"}
     assert {path.name for path in tmp_path.iterdir()} == left | {"mine.png"}
 
@@ -109,7 +107,7 @@ def test_the_roc_curve_agrees_with_the_metrics(digits):
     rng = np.random.default_rng(1)
     ids, oods = rng.standard_normal(1000).round(digits), (rng.standard_normal(700) + 1).round(digits)
     grid = np.unique(np.append(np.linspace(0, 1, 4001), 0.05))
-    curve = roc.roc_curve(ids, oods, grid)
+    curve = scores.roc_curve(ids, oods, grid)
     assert curve[-1] == 1
     assert (np.diff(curve) >= 0).all()
     area = float(((curve[1:] + curve[:-1]) / 2 * np.diff(grid)).sum())
@@ -119,8 +117,8 @@ def test_the_roc_curve_agrees_with_the_metrics(digits):
 
 
 def test_the_threshold_keeps_what_it_says():
-    assert histograms.keeping(np.arange(20.0)) == 18  # 19 of 20, which floating point would make 20
-    assert histograms.keeping(np.array([3.0])) == 3
+    assert scores.keeping(np.arange(20.0)) == 18  # 19 of 20, which floating point would make 20
+    assert scores.keeping(np.array([3.0])) == 3
 
 
 def test_a_histogram_tells_the_shares_of_the_tables(run):
@@ -136,7 +134,7 @@ def test_histograms_have_their_threshold_and_unit_area(run):
     chart_ = figures.histogram_chart(run, "two")
     key = next(key for key in run.scores if key.backbone == "two" and key.detector == "SSD")
     axes = axes_of(next(panel for panel in chart_.panels if panel.title == "SSD"))
-    assert axes.lines[0].get_xdata()[0] == pytest.approx(histograms.keeping(run.scores[key]["known"]))
+    assert axes.lines[0].get_xdata()[0] == pytest.approx(scores.keeping(run.scores[key]["known"]))
     for steps in axes.patches[::2]:
         values, edges, _ = steps.get_data()
         assert (values * np.diff(edges)).sum() == pytest.approx(1)
@@ -154,10 +152,10 @@ def test_scores_that_are_all_equal_are_drawn(value):
 
 def test_ticks_of_a_log_axis_are_round_and_few():
     for low, high in ((1e-7, 1.0), (0.5, 14.0), (150.0, 9000.0), (300.0, 450.0)):
-        ticks = histograms._log_ticks(low, high)
+        ticks = scores._log_ticks(low, high)
         assert len(ticks) <= 6
         assert all(low <= tick <= high for tick in ticks)
-    assert [histograms._power(tick) for tick in (1e-4, 2e-3, 0.5, 10_000.0, 1e6)] == [
+    assert [scores._power(tick) for tick in (1e-4, 2e-3, 0.5, 10_000.0, 1e6)] == [
         "10⁻⁴",
         "2·10⁻³",
         "0.5",
@@ -210,7 +208,7 @@ def test_each_detector_has_a_look_of_its_own(run):
 
 
 def test_views_have_a_panel_for_each_set(run):
-    chart_ = figures.view_chart(run, run.views[0])
+    chart_ = figures.layout_chart(run, run.layouts[0])
     assert [panel.title for panel in chart_.panels][:2] == ["known (ID)", "apes (near)"]
     assert len(chart_.panels) == 7
     assert texts(axes_of(chart_.panels[1])) == []
@@ -229,7 +227,7 @@ def test_classes_go_by_the_names_that_the_data_gives_them(names, shown, of_id):
     """Also where somebody's own data is called as a published set is."""
     run = make_run(dataclasses.replace(PROTOCOL, id=of_id), backbones=("one",), detectors=("SSD",), n=5)
     run.classes = names
-    assert [text.strip() for text in texts(axes_of(figures.view_chart(run, run.views[0]).panels[0]))] == shown
+    assert [text.strip() for text in texts(axes_of(figures.layout_chart(run, run.layouts[0]).panels[0]))] == shown
 
 
 class TestLegends:
@@ -260,16 +258,16 @@ class TestLegends:
         assert "mean" not in self.labels(figures.training_chart(run))
 
     def test_a_view_without_id_points_does_not_name_them(self):
-        view = View("one", np.zeros((3, 2)), ("apes",) * 3, np.full(3, -1))
-        assert self.labels(figures.view_chart(BenchmarkRun(PROTOCOL), view)) == ["near-OOD"]
+        view = Layout("one", np.zeros((3, 2)), ("apes",) * 3, np.full(3, -1))
+        assert self.labels(figures.layout_chart(BenchmarkRun(PROTOCOL), view)) == ["near-OOD"]
 
 
 def test_dots_are_all_drawn():
     """Strokes without length must leave as much ink as markers would."""
     points = np.stack(np.meshgrid(np.arange(12.0), np.arange(12.0)), -1).reshape(-1, 2)
-    view = View("one", points, ("known",) * 144, np.full(144, -1))
-    panel = figures.view_chart(BenchmarkRun(PROTOCOL), view).panels[0]
-    figure = chart.single(figures.view_chart(BenchmarkRun(PROTOCOL), view), panel)
+    view = Layout("one", points, ("known",) * 144, np.full(144, -1))
+    panel = figures.layout_chart(BenchmarkRun(PROTOCOL), view).panels[0]
+    figure = chart.single(figures.layout_chart(BenchmarkRun(PROTOCOL), view), panel)
     buffer = io.BytesIO()
     figure.savefig(buffer, dpi=200)
     blue = np.asarray(Image.open(buffer).convert("RGB")).astype(int)
@@ -279,17 +277,17 @@ def test_dots_are_all_drawn():
 
 @pytest.mark.parametrize("points", [np.zeros((6, 2)), np.full((6, 2), 1e9), np.arange(12.0).reshape(6, 2)])
 def test_odd_views_are_drawn(points):
-    view = View("one", points, ("known", "apes") * 3, np.full(6, -1))
-    alone = View("one", points, ("apes",) * 6, np.full(6, -1))
+    view = Layout("one", points, ("known", "apes") * 3, np.full(6, -1))
+    alone = Layout("one", points, ("apes",) * 6, np.full(6, -1))
     for one in (view, alone):
-        for panel in figures.view_chart(BenchmarkRun(PROTOCOL), one).panels:
+        for panel in figures.layout_chart(BenchmarkRun(PROTOCOL), one).panels:
             axes_of(panel)
 
 
 def test_many_classes_go_without_numbers():
     labels = np.arange(50)
-    view = View("one", np.random.default_rng(0).standard_normal((50, 2)), ("known",) * 50, labels)
-    assert texts(axes_of(figures.view_chart(BenchmarkRun(PROTOCOL), view).panels[0])) == []
+    view = Layout("one", np.random.default_rng(0).standard_normal((50, 2)), ("known",) * 50, labels)
+    assert texts(axes_of(figures.layout_chart(BenchmarkRun(PROTOCOL), view).panels[0])) == []
 
 
 def test_training_shows_each_fit_and_the_mean(run):

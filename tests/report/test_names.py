@@ -11,16 +11,13 @@ import pytest
 from tests.helpers.benchmark_samples import make_run
 from tests.helpers.html_tree import parse
 
-from outfield.benchmark.claims import Claim
-from outfield.benchmark.evaluation import Result
-from outfield.benchmark.protocol import Protocol
+from outfield.benchmark import Claim, Protocol, Result
+from outfield.report import Table, results_csv
 from outfield.report.benchmark_files import read_run, write_tables
-from outfield.report.escaping import csv_cell, markdown, tex, visible
-from outfield.report.evaluation import results_csv
 from outfield.report.figures import write_figures
 from outfield.report.page import page
-from outfield.report.page.environment import asset
-from outfield.report.table import Table
+from outfield.report.page.template import asset
+from outfield.report.table import csv_cell, markdown, tex, visible
 
 NASTY = [
     "<script>alert(1)</script>",
@@ -114,6 +111,6 @@ def test_markdown_and_latex_of_one_name():
 def test_names_of_one_beginning_stay_apart():
     """In figures, where long ones are cut: they keep their ends."""
     names = tuple(f"{'energy ' * 8}{end}" for end in ("one", "two"))
-    run = replace(make_run(backbones=("net",), detectors=names, n=5), scores={}, views=[])
+    run = replace(make_run(backbones=("net",), detectors=names, n=5), scores={}, layouts=[])
     drawn = [node.text for node in parse(page(run)).one("svg", role="img").all("text")]
     assert len({text for text in drawn if "…" in text}) == 2

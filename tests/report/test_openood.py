@@ -8,17 +8,10 @@ from tests.helpers.html_tree import parse
 from tests.helpers.records import records_of
 
 import outfield as of
-from outfield.benchmark import BenchmarkRun, openood
-from outfield.benchmark.beside import beside
-from outfield.benchmark.claims import check_claims
-from outfield.benchmark.protocol import PROTOCOLS
-from outfield.benchmark.saved import load_run, save_run
-from outfield.benchmark.summary import published
-from outfield.report.benchmark_files import read_run
-from outfield.report.benchmark_tables import tables
+from outfield.benchmark import PROTOCOLS, BenchmarkRun, check_claims, load_run, paper, published, save_run
+from outfield.benchmark import published_beside as beside
+from outfield.report import read_run, tables, write_report
 from outfield.report.page import page
-from outfield.report.write import published as printed_beside
-from outfield.report.write import write_report
 
 OPEN = PROTOCOLS["openood-cifar10"]
 
@@ -29,13 +22,13 @@ def run_of(protocol=OPEN, names=("KNN", "MSP", "EnergyCorrected"), without=()):
 
 
 def test_rows_are_of_our_detectors_and_of_near_and_far():
-    for name, rows in openood.ROWS.items():
+    for name, rows in paper.OPENOOD.items():
         assert name in PROTOCOLS
         assert set(rows) <= set(of.DETECTORS)
         for cells in rows.values():
             assert list(cells) == ["near", "far"]
             assert all(cell.fpr95 is None and 50 < cell.auroc < 100 for cell in cells.values())
-    ten, hundred = openood.ROWS["openood-cifar10"], openood.ROWS["openood-cifar100"]
+    ten, hundred = paper.OPENOOD["openood-cifar10"], paper.OPENOOD["openood-cifar100"]
     assert (len(ten), len(hundred)) == (18, 15)
     assert [ten["KNN"][level].auroc for level in ("near", "far")] == [90.6, 93.0]
     assert [hundred["KNN"][level].auroc for level in ("near", "far")] == [80.2, 82.4]
@@ -48,10 +41,10 @@ def test_figures_stand_below_ours_without_an_fpr95():
         ["", "OpenOOD", "– / 88.0", "– / 90.7", ""],
         ["", "OpenOOD", "– / 90.6", "– / 93.0", ""],
     ]
-    assert f"OpenOOD: {openood.REFERENCE}." in table.notes
-    assert openood.NOTE in table.notes
-    assert "ResNet-18" in openood.NOTE
-    assert "own selection" in openood.NOTE
+    assert "OpenOOD: OpenOOD 1.5's leaderboard, ResNet-18." in table.notes
+    assert paper.OPENOOD_NOTE in table.notes
+    assert "ResNet-18" in paper.OPENOOD_NOTE
+    assert "own selection" in paper.OPENOOD_NOTE
     assert not any("paper" in note for note in table.notes)
     assert not any(row[1] == "OpenOOD" for row in tables(run_of())["detailed"].rows)
     assert "ablation" not in tables(run_of())
@@ -80,13 +73,13 @@ def test_a_mean_of_figures_without_fpr95_has_none():
 def test_the_papers_claims_and_figures_are_not_about_it():
     run = run_of()
     assert check_claims(run.records, OPEN) == []
-    assert beside(OPEN).rows is openood.ROWS["openood-cifar10"]
-    assert beside(OPEN, ["KNN"]).notes == (openood.NOTE,)
-    paper = beside(PROTOCOLS["cifar10"], ["KNN"])
-    assert (paper.label, paper.words) == ("paper", "the paper")
-    assert paper.rows["KNN"]["near"] == (42.3, 90.5)
-    assert paper.rows["KNN"]["svhn"] == (8.1, 98.6)
-    assert len(paper.notes) == 1
+    assert beside(OPEN).rows is paper.OPENOOD["openood-cifar10"]
+    assert beside(OPEN, ["KNN"]).notes == (paper.OPENOOD_NOTE,)
+    theirs = beside(PROTOCOLS["cifar10"], ["KNN"])
+    assert (theirs.label, theirs.words) == ("paper", "the paper")
+    assert theirs.rows["KNN"]["near"] == (42.3, 90.5)
+    assert theirs.rows["KNN"]["svhn"] == (8.1, 98.6)
+    assert len(theirs.notes) == 1
     assert beside(PROTOCOLS["cifar10"]).notes == ()
     own = beside(of.Protocol("photos", ("a",), (), ()))
     assert (own.rows, own.notes) == ({}, ())
@@ -94,10 +87,10 @@ def test_the_papers_claims_and_figures_are_not_about_it():
 
 def test_the_page_says_whose_figures_they_are():
     run = run_of()
-    text = page(run, paper=printed_beside(run), notes=beside(OPEN).notes)
+    text = page(run, paper=beside(OPEN).rows, notes=beside(OPEN).notes)
     shown = parse(text).text
     assert "in italics, below ours, OpenOOD's figures" in shown
-    assert openood.NOTE in shown
+    assert paper.OPENOOD_NOTE in shown
     assert '<span class="paper">90.6</span>' in text
     assert '<span class="paper">–' not in text
     assert "; the paper:" not in text
@@ -107,7 +100,7 @@ def test_files_and_back(tmp_path):
     run = run_of()
     write_report(run, tmp_path)
     body = json.loads((tmp_path / "results.json").read_text())
-    assert body["paper"] == openood.REFERENCE
+    assert body["paper"] == "OpenOOD 1.5's leaderboard, ResNet-18"
     cell = body["tables"]["levels"]["detectors"]["KNN"]["near"]
     assert cell["paper"] == {"fpr95": None, "auroc": 0.906}
     assert body["tables"]["levels"]["detectors"]["EnergyCorrected"]["near"]["paper"] is None

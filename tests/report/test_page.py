@@ -13,15 +13,13 @@ from tests.helpers.html_tree import parse, rows_of
 from tests.helpers.records import C10, as_the_paper
 
 import outfield as of
-from outfield.benchmark import BenchmarkRun
-from outfield.benchmark.claims import check_claims
-from outfield.benchmark.summary import level_columns, summarise
+from outfield.benchmark import BenchmarkRun, check_claims, level_columns, summarise
+from outfield.report import Table
 from outfield.report.benchmark_tables import all_tables
-from outfield.report.drawing import FAINT, RULE
+from outfield.report.canvas import FAINT, RULE
 from outfield.report.page import page, write_page
-from outfield.report.page.environment import asset
-from outfield.report.page.theme import DARK, THEME
-from outfield.report.table import Table
+from outfield.report.page.charts import DARK, THEME
+from outfield.report.page.template import asset
 
 TABLES = [
     Table(
@@ -39,7 +37,7 @@ TABLES = [
     Table("net timm:resnet18: in percent", ["name", "number"], [["x", "1"]]),
 ]
 SECTIONS = ["results", "sets", "roc", "histograms", "features", "training", "tables", "provenance"]
-BARE = {"scores": {}, "views": [], "histories": {}}
+BARE = {"scores": {}, "layouts": [], "histories": {}}
 """Nothing to draw but records, which is quick."""
 
 
@@ -261,7 +259,7 @@ def test_a_run_without_anything():
         ({"records": []}, {"results", "sets"}),
         ({"scores": {}}, {"roc", "histograms"}),
         ({"histories": {}}, {"training"}),
-        ({"views": []}, {"features"}),
+        ({"layouts": []}, {"features"}),
         ({"provenance": {}}, {"provenance"}),
         ({"accuracies": {}}, set()),
     ],

@@ -14,10 +14,9 @@ import subprocess
 import pytest
 from tests.helpers.benchmark_samples import make_run
 
-from outfield.benchmark.protocol import Protocol
-from outfield.benchmark.summary import summarise
+from outfield.benchmark import Protocol, summarise
+from outfield.report import Table
 from outfield.report.page import page
-from outfield.report.table import Table
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync")

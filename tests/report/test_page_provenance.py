@@ -8,7 +8,7 @@ from tests.helpers.html_tree import parse
 
 from outfield.benchmark import BenchmarkRun
 from outfield.report.page import page
-from outfield.report.page.provenance import provenance_tables
+from outfield.report.page.grids import provenance_tables
 
 
 def test_provenance_is_readable():

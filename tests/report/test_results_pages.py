@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from tests.helpers.html_tree import parse
 
-from outfield.benchmark.claims import check_claims
-from outfield.benchmark.summary import level_columns, summarise
+from outfield.benchmark import check_claims, level_columns, summarise
 from outfield.report.benchmark_files import read_run, run_json, tables_latex, tables_markdown
 from outfield.report.benchmark_tables import all_tables
 

@@ -9,9 +9,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.special import betainc, betaincinv
 
 import outfield as of
-from outfield.files import storage
+from outfield.files import Record, read_record, write_record
+from outfield.scores.threshold import beta_cdf, beta_quantile
 
 
 @given(st.integers(19, 400), st.sampled_from([0.5, 0.9, 0.95]), st.integers(0, 10**6))
@@ -168,7 +170,9 @@ class TestSource:
 def test_a_crafted_file_is_refused(value, keep, reference, tmp_path):
     """Its digest is right, but it cannot be a threshold that was chosen on these scores."""
     header = {"value": value, "keep": keep, "source": None}
-    storage.write(tmp_path / "t.safetensors", "Threshold", header, {"reference": torch.tensor(reference).double()})
+    write_record(
+        tmp_path / "t.safetensors", "Threshold", Record(header, {"reference": torch.tensor(reference).double()})
+    )
     with pytest.raises(of.FileFormatError, match=r"t\.safetensors"):
         of.Threshold.load(tmp_path / "t.safetensors")
 
@@ -177,7 +181,7 @@ def test_a_crafted_file_is_refused(value, keep, reference, tmp_path):
 def test_an_incomplete_file_is_refused(missing, tmp_path):
     header = {name: entry for name, entry in {"value": 1.0, "keep": 0.5, "source": None}.items() if name != missing}
     tensors = {} if missing == "reference" else {"reference": torch.arange(3.0).double()}
-    storage.write(tmp_path / "t.safetensors", "Threshold", header, tensors)
+    write_record(tmp_path / "t.safetensors", "Threshold", Record(header, tensors))
     with pytest.raises(of.FileFormatError, match=missing):
         of.Threshold.load(tmp_path / "t.safetensors")
 
@@ -227,5 +231,39 @@ def test_the_kept_share_lies_where_the_beta_distribution_says(n, keep, confidenc
 
 def test_a_file_says_how_many_scores_it_was_chosen_on(tmp_path):
     of.Threshold.fit(range(37), keep=0.9).save(tmp_path / "t.safetensors")
-    header, _ = storage.read(tmp_path / "t.safetensors", "Threshold")
+    header, _ = read_record(tmp_path / "t.safetensors", "Threshold")
     assert (header["n"], header["keep"]) == (37, 0.9)
+
+
+SHAPES = [
+    (1, 1),
+    (2, 1),
+    (1, 50_000),
+    (19, 1),
+    (950, 51),
+    (9_501, 500),
+    (475_001, 25_000),
+    (3, 1_000),
+    (0.5, 0.5),
+    (7, 3),
+]
+
+
+@pytest.mark.parametrize(("a", "b"), SHAPES)
+def test_agrees_with_scipy(a, b):
+    for share in (1e-6, 0.05, 0.3, 0.5, 0.95, 1 - 1e-6):
+        x = beta_quantile(a, b, share)
+        assert x == pytest.approx(betaincinv(a, b, share), rel=1e-9)
+        assert beta_cdf(a, b, x) == pytest.approx(betainc(a, b, x), rel=1e-9)
+
+
+def test_closed_forms():
+    for n in (1, 2, 10):
+        assert beta_cdf(n, 1, 0.7) == pytest.approx(0.7**n, rel=1e-12)
+        assert beta_cdf(1, n, 0.7) == pytest.approx(1 - 0.3**n, rel=1e-12)
+    assert beta_cdf(0.5, 0.5, 0.2) == pytest.approx(2 / math.pi * math.asin(math.sqrt(0.2)), rel=1e-12)
+
+
+def test_the_ends_are_the_ends():
+    assert [beta_quantile(3, 4, share) for share in (0.0, 1.0)] == [0.0, 1.0]
+    assert [beta_cdf(3, 4, x) for x in (-1.0, 0.0, 1.0, 2.0)] == [0.0, 0.0, 1.0, 1.0]

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import outfield as of
-from outfield.scores.vectors import as_scores, marked, rank, source_of
+from outfield.scores import as_scores, marked, rank
 
 REFUSED = {
     "integers beyond 2^53": np.array([2**53 + 1, 1]),
@@ -78,6 +78,5 @@ def test_the_guard_is_needed():
 
 def test_scores_know_their_source_until_something_is_computed_from_them():
     scores = marked(torch.zeros(3), "SSD 12ab")
-    assert source_of(scores) == "SSD 12ab"
-    assert source_of(scores + 1) is None
-    assert source_of([1.0]) is None
+    found = [of.Threshold.fit(values, keep=0.5).source for values in (scores, scores + 1, [1.0, 2.0, 3.0])]
+    assert found == ["SSD 12ab", None, None]

@@ -12,7 +12,7 @@ from tests.helpers.guards import labelled
 from tests.helpers.service import guard_files
 
 import outfield as of
-from outfield.serve.batching import Batcher, Job
+from outfield.serve.batcher import Batcher, Job
 
 
 class Slow:

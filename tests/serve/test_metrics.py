@@ -6,14 +6,16 @@ import json
 import logging
 import math
 import sys
+from types import SimpleNamespace
 
 import pytest
+import torch
 from prometheus_client.parser import text_string_to_metric_families
 
 import outfield as of
+from outfield.serve import Limits, read_token
 from outfield.serve.logs import JsonLines
-from outfield.serve.metrics import Counter, Histogram, exposition
-from outfield.serve.settings import Limits, read_token
+from outfield.serve.prometheus import Counts
 
 
 def parsed(text):
@@ -21,26 +23,25 @@ def parsed(text):
     return {(s.name, *sorted(s.labels.items())): s.value for family in families for s in family.samples}
 
 
-def test_counters_and_gauges():
-    counter, gauge = Counter("a_total", "A.", ("x", "y")), Counter("b", "B.", kind="gauge")
-    counter.add(2, 'q"\\\n', "1")
-    counter.add(0.5, 'q"\\\n', "1")
-    gauge.set(3)
-    gauge.set(-1e-20)
-    assert counter.get("none", "1") == 0
-    assert parsed(exposition([counter, gauge], [])) == {("a_total", ("x", 'q"\\\n'), ("y", "1")): 2.5, ("b",): -1e-20}
-
-
-def test_histograms_share_a_head_and_count_up_to_each_limit():
-    one, other = (Histogram("h", "H.", (1.0, 2.0), {"g": name}) for name in "ab")
-    one.observe([0.5, 1.0, 1.5, 2.5, math.inf, math.nan])
-    text = exposition([], [one, other])
-    assert text.count("# TYPE h histogram") == 1
+def test_scores_of_guards_share_a_head_and_have_limits_of_their_own():
+    counts = Counts()
+    for name, largest in (("a", 1.0), ('q"\\\n', 10.0)):
+        threshold = of.Threshold.fit(torch.linspace(0, largest, 201))
+        guard = SimpleNamespace(threshold=threshold)
+        counts.add_guard(SimpleNamespace(name=name, guard=guard, accepted=2, drift=of.Drift(threshold)))  # type: ignore[arg-type]
+    scores = (0.05, 0.5, math.inf, math.nan)
+    counts.see("a", [SimpleNamespace(score=one, p_value=0.3, is_ood=one > 0.1) for one in scores])  # type: ignore[misc]
+    text = counts.text().decode()
+    assert text.count("# TYPE outfield_score histogram") == 1
+    assert "_created" not in text
     found = parsed(text)
-    assert [found["h_bucket", ("g", "a"), ("le", le)] for le in ("1", "2", "+Inf")] == [2, 3, 5]
-    assert found["h_count", ("g", "a")] == 5
-    assert found["h_sum", ("g", "a")] == math.inf
-    assert found["h_count", ("g", "b")] == 0
+    assert found["outfield_score_count", ("model_name", "a")] == 3
+    assert found["outfield_score_bucket", ("le", "0.5"), ("model_name", "a")] == 2
+    assert found["outfield_score_bucket", ("le", "5.0"), ("model_name", 'q"\\\n')] == 0
+    assert found["outfield_samples_total", ("decision", "ood"), ("model_name", "a")] == 2
+    assert found["outfield_p_value_count", ("model_name", "a")] == 4
+    assert found["outfield_queue_images", ("model_name", "a")] == 2
+    assert found["outfield_drift_alarm", ("model_name", "a")] == 0
 
 
 def test_a_log_line_is_one_object_and_cut():

@@ -101,7 +101,7 @@ class TestInABrowser:
         assert words == ["OOD" if one.is_ood else "ID" for one in expected]
         text = page.locator("#images > li").nth(4).inner_text()
         assert expected[4].class_name in text
-        assert f"{expected[4].rang} rang" in text
+        assert f"triggered by {expected[4].triggered_by}" in text
         assert page.locator("#scores .mark").count() == 5
         assert page.locator("#scores .cut").count() == 1
         assert "5 images checked, 2 OOD" in page.locator("#says").inner_text()
@@ -218,11 +218,11 @@ def test_a_token_is_asked_for(browser, files):
 
 def test_a_guard_of_rows_is_asked_for_rows(browser, files, tmp_path):
     table = people(300, 0)
-    of.RowGuard.build(table, label="group", missing="median").save(tmp_path / "people.guard")
-    of.RowGuard.build(make_set(n=300), detector="SSD").save(tmp_path / "plain.guard")
+    of.Guard.build_rows(table, label="group", missing="median").save(tmp_path / "people.guard")
+    of.Guard.build_rows(make_set(n=300), detector="SSD").save(tmp_path / "plain.guard")
     frame = pd.concat([people(9, 1), odd(2)], ignore_index=True)
     frame.loc[0, "town"] = frame.loc[1, "town"]
-    expected = of.RowGuard.load(tmp_path / "people.guard")(frame)
+    expected = of.Guard.load(tmp_path / "people.guard")(frame)
     with running(tmp_path / "people.guard", files["ssd"], tmp_path / "plain.guard") as service:
         found, wrong = browser.new_page(), []
         found.on("pageerror", lambda error: wrong.append(str(error)))
@@ -264,7 +264,7 @@ def test_a_guard_of_rows_is_asked_for_rows(browser, files, tmp_path):
         found.fill("#rows", "\n".join(",".join(map(str, row)) for row in rows.tolist()))
         found.click("#check-rows")
         found.get_by_text("2 rows checked").wait_for()
-        score = float(of.RowGuard.load(tmp_path / "plain.guard")(rows).scores[0])
+        score = float(of.Guard.load(tmp_path / "plain.guard")(rows).scores[0])
         assert (
             f"score {np.format_float_positional(score, 4, fractional=False)}" in found.locator("#images").inner_text()
         )

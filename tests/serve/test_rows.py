@@ -15,8 +15,8 @@ import outfield as of
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("row guards")
-    of.RowGuard.build(people(400, 0), label="group", missing="median").save(folder / "people.guard")
-    of.RowGuard.build(make_set(n=300), detector="SSD").save(folder / "plain.guard")
+    of.Guard.build_rows(people(400, 0), label="group", missing="median").save(folder / "people.guard")
+    of.Guard.build_rows(make_set(n=300), detector="SSD").save(folder / "plain.guard")
     return folder
 
 
@@ -51,7 +51,7 @@ def test_columns_are_inputs(served, folder):
     ]
     frame = pd.concat([people(5, 1), odd(5)], ignore_index=True)
     answer = asked(served, "people", inputs(frame), id="7")
-    expected = of.RowGuard.load(folder / "people.guard")(frame)
+    expected = of.Guard.load(folder / "people.guard")(frame)
     assert answer.json()["id"] == "7"
     np.testing.assert_allclose(column(answer, "score"), expected.scores, rtol=1e-6)
     assert column(answer, "is_ood") == expected.is_ood.tolist()
@@ -113,7 +113,7 @@ def test_features_are_served_as_they_are(served, folder):
         "plain",
         [{"name": "features", "datatype": "FP32", "shape": [*rows.shape], "data": rows.flatten().tolist()}],
     )
-    expected = of.RowGuard.load(folder / "plain.guard")(rows)
+    expected = of.Guard.load(folder / "plain.guard")(rows)
     np.testing.assert_allclose(column(answer, "score"), expected.scores, rtol=1e-6)
     wrong = asked(served, "plain", [{"name": "logits", "datatype": "FP32", "shape": [1, 4], "data": [0, 0, 0, 0]}])
     assert wrong.status_code == 400
@@ -130,5 +130,5 @@ def test_images_are_refused_and_others_told(served):
     about = served.client.get("/v1/guards").json()
     assert [one["name"] for one in about[0]["inputs"]] == ["size", "weight", "town"]
     assert about[1]["inputs"] == served.client.get("/v2/models/plain").json()["inputs"]
-    assert about[0]["network"].startswith("RowGuard(a table of 3 columns")
+    assert about[0]["network"].startswith("Guard(a table of 3 columns")
     assert served.client.post("/v1/reload").json() == {"reloaded": {"people": True, "plain": True}}

@@ -16,7 +16,7 @@ from tests.helpers.guards import labelled, noise, small_guard
 from tests.helpers.service import guard_files, png, running
 
 import outfield as of
-from outfield.serve.settings import Limits
+from outfield.serve import Limits
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,9 @@ def images():
 
 def near(found, expected):
     """Whether two verdicts agree, but for the last bits that the size of a batch changes."""
-    same = all(found[name] == getattr(expected, name) for name in ("class_index", "class_name", "is_ood", "rang"))
+    same = all(
+        found[name] == getattr(expected, name) for name in ("class_index", "class_name", "is_ood", "triggered_by")
+    )
     close = np.isclose(found["score"], expected.score, rtol=1e-4) and abs(found["p_value"] - expected.p_value) < 0.02
     return same and close
 
@@ -345,7 +347,7 @@ class TestLimits:
             assert int(refused.headers["retry-after"]) >= 1
             assert "waiting" in refused.json()["error"]
             assert all(len(answer.json()) == 4 for answer in answers if answer.status_code == 200)
-            assert service.service.counts.samples.get("ssd", "id") == 4 * codes.count(200)
+            assert service.service.counts.samples.labels("ssd", "id")._value.get() == 4 * codes.count(200)
             assert service.check(png(images[0])).status_code == 200
 
     def test_work_that_takes_too_long_is_504(self, files, images):
@@ -392,12 +394,12 @@ class TestReload:
             reloads = service.service.counts.reloads
             assert near(service.check(png(images[0])).json()[0], fused)
             path.write_bytes(b"no guard")
-            wait_until(lambda: reloads.get("mine", "failed") >= 1)
+            wait_until(lambda: reloads.labels("mine", "failed")._value.get() >= 1)
             assert near(service.check(png(images[0])).json()[0], fused)
             assert service.client.post("/v1/reload").status_code == 409
             assert service.client.get("/v1/traffic").json()["samples"] == 2
             path.write_bytes(files["ssd"].read_bytes())
-            wait_until(lambda: reloads.get("mine", "replaced") >= 1)
+            wait_until(lambda: reloads.labels("mine", "replaced")._value.get() >= 1)
             assert near(service.check(png(images[0])).json()[0], ssd)
             assert service.client.get("/v1/traffic").json()["samples"] == 1  # of the new threshold
             assert service.client.post("/v1/reload").json() == {"reloaded": {"mine": True}}
@@ -424,10 +426,12 @@ class TestReload:
             for one in threads:
                 one.start()
             for number in range(6):
-                count = service.service.counts.reloads.get("mine", "replaced")
+                count = service.service.counts.reloads.labels("mine", "replaced")._value.get()
                 (tmp_path / "next").write_bytes(contents[(number + 1) % 2])
                 (tmp_path / "next").replace(path)
-                wait_until(lambda count=count: service.service.counts.reloads.get("mine", "replaced") > count)
+                wait_until(
+                    lambda count=count: service.service.counts.reloads.labels("mine", "replaced")._value.get() > count
+                )
             ended.set()
             for one in threads:
                 one.join()
@@ -443,7 +447,7 @@ def wait_until(condition, seconds=20):
 
 
 def test_two_guards_of_one_name_are_refused(files, tmp_path):
-    from outfield.serve.service import Service
+    from outfield.serve import Service
 
     with pytest.raises(of.InputError, match="must differ"):
         Service([files["ssd"], tmp_path / "ssd.guard"])
@@ -472,10 +476,9 @@ def test_guards_of_a_network_given_in_python_say_what_is_missing(files, tmp_path
 
 def test_words_of_all_addresses_are_logged(files):
     """Parts of our own addresses; all others are left out of the log."""
-    from outfield.serve.app import make_app
-    from outfield.serve.door import WORDS
-    from outfield.serve.service import Service
-    from outfield.serve.settings import Settings
+    from outfield.serve import Service, Settings
+    from outfield.serve.middleware import WORDS
+    from outfield.serve.routes import make_app
 
     service = Service([files["ssd"]], Settings(device="cpu"))
     paths = [getattr(route, "path", "") for route in make_app(service).routes]

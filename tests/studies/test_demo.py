@@ -14,11 +14,13 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 import outfield as of
-from outfield.benchmark.paper import ABLATION, AVERAGE, ROWS, TABLE_1
+from outfield.benchmark import AVERAGE
+from outfield.benchmark.paper import BY_LEVEL, ROWS
 from outfield.cli import app
 from outfield.errors import StorageError
-from outfield.images.catalogue import DATASETS
-from outfield.report.figures import overview_chart, write_overview
+from outfield.images import DATASETS
+from outfield.report import write_overview
+from outfield.report.figures import overview_chart
 from outfield.studies import demo
 
 SHOWN = ("Auto", *(name for name in ROWS if name != "EBM"))
@@ -59,7 +61,7 @@ def test_the_readme_has_the_demos_table(made):
         row = re.search(rf"^\| \**{name}\** \|(.*)\|$", readme, re.MULTILINE)
         shown = [[float(x) for x in cell.strip(" *").split("/")] for cell in row[1].split("|") if "/" in cell]
         means = [mean_of(made[0].run, name, levels) for levels in (["near"], ["mid"], ["far"], ["near", "mid", "far"])]
-        paper = [{**ABLATION["cifar10"], **TABLE_1["cifar10"]}[name][AVERAGE]] if name in ROWS else []
+        paper = [BY_LEVEL["cifar10"][name][AVERAGE]] if name in ROWS else []
         np.testing.assert_allclose(shown, [*means, *paper], atol=0.3, err_msg=name)
 
 
@@ -176,8 +178,8 @@ def test_the_picture_names_the_classes_inside_its_frame(made, width):
 
 
 def test_a_run_without_a_view_has_no_picture(made):
-    with pytest.raises(of.InputError, match="view=True"):
-        overview_chart(dataclasses.replace(made[0].run, views=[]))
+    with pytest.raises(of.InputError, match="layout=True"):
+        overview_chart(dataclasses.replace(made[0].run, layouts=[]))
 
 
 def test_the_command_leaves_everything_beside_the_page(made, tmp_path, monkeypatch, capsys):

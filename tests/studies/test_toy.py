@@ -10,7 +10,7 @@ import torch
 
 import outfield as of
 from outfield.errors import UnknownNameError
-from outfield.report import toy_figures, toys
+from outfield.report import cross_figure, grid_figure, toy_json, toy_table
 from outfield.studies import toy
 
 SHORT = toy.ToySettings(batches=120)
@@ -112,14 +112,14 @@ def test_the_corrected_energy_is_the_sum(grid):
 
 
 def test_figures_and_numbers_are_written(grid, tmp_path):
-    toy_figures.grid_figure(grid, tmp_path / "grid.png")
-    toy_figures.cross_figure(toy.run_toy("cross", 0, toy.ToySettings(batches=3)), tmp_path / "cross.png")
+    grid_figure(grid, tmp_path / "grid.png")
+    cross_figure(toy.run_toy("cross", 0, toy.ToySettings(batches=3)), tmp_path / "cross.png")
     for name in ("grid.png", "cross.png"):
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
         assert (tmp_path / name).stat().st_size > 30_000
-    rows = json.loads(toys.toy_json([grid]))
+    rows = json.loads(toy_json([grid]))
     assert len(rows[0]["models"]["correction"]["masses"]) == 9
-    table = toys.toy_table([grid, grid])
+    table = toy_table([grid, grid])
     assert [row[0] for row in table.rows] == ["true density", "mixture", "EBM alone", "correction"]
 
 

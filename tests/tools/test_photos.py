@@ -16,7 +16,7 @@ from PIL import Image
 from torch import nn
 
 import outfield as of
-from outfield.files import storage
+from outfield.files import Record, write_record
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 NAMES = ("photos_layout", "photos_extract", "photos", "photos_page")
@@ -133,7 +133,7 @@ def test_logits_are_computed_from_the_head_that_is_asked_for(scripts, tmp_path):
     rng = torch.Generator().manual_seed(0)
     weight, bias = torch.randn(1000, 3, generator=rng), torch.randn(1000, generator=rng)
     features = torch.randn(4, 3, generator=rng).half()
-    storage.write(tmp_path / "head.safetensors", "head", {}, {"weight": weight, "bias": bias})
+    write_record(tmp_path / "head.safetensors", "head", Record({}, {"weight": weight, "bias": bias}))
     (tmp_path / "odin").mkdir()
     np.savez(tmp_path / "odin" / "test.npz", ten=np.zeros((4, 10), np.float16), thousand=np.ones((4, 1000), np.float16))
     for views in ("one", "six"):

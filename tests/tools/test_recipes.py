@@ -9,7 +9,7 @@ import pytest
 from benchmarks.recipes import main, read_recipe, split_at_commas, summary
 from tests.helpers.pictures import make_pictures
 
-from outfield.classifier.recipe import Recipe
+from outfield.classifier import Recipe
 from outfield.errors import InputError
 
 TINY = "epochs:1,batch_size:24,augmentation.scale:[0.6,1.0]"

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 import outfield as of
-from outfield.benchmark.records import BenchmarkRun, Key, Record
-from outfield.benchmark.saved import load_run, save_run
+from outfield.benchmark import BenchmarkRun, Key, Record, load_run, save_run
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 PROTOCOL = of.Protocol("things", near=("near",), mid=(), far=("far",))

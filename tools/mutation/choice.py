@@ -16,7 +16,7 @@ FIRST = (8, 10.0)  # tests and seconds of the first attempt, which catches most 
 SECOND = (40, 60.0)
 LONGEST = 150.0  # seconds of tests, all attempts together
 SECONDS_A_LINE = 0.0005  # what it counts against a test that it runs one more line
-TABLES = ("tests/test_defaults.py", "tests/test_limits.py")
+TABLES = ("tests/test_defaults.py",)
 FOREIGN = 3.0  # how much less the tests of another room are liked
 
 

@@ -1,6 +1,6 @@
 """A guard as one PyTorch module: from pixels, or from the network's fields, to score, p-value, verdict and class.
 
-It is what ``torch.export`` traces. The network is looked into as everywhere else, by :class:`outfield.backbone.extraction`.
+It is what ``torch.export`` traces. The network is looked into as everywhere else, by :class:`outfield.backbone.Extraction`.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from outfield.adapters.scoring import scorer
-from outfield.adapters.steps import open_rows
-from outfield.backbone.undisturbed import undisturbed
+from outfield.adapters.formulas import scorer
+from outfield.backbone import evaluation_mode as undisturbed
 from outfield.errors import InputError
-from outfield.guard.guard import Guard
+from outfield.guard import Guard
 
 INPUTS = ("pixels", "normalised", "features")
 """What goes in: bytes (N, h, w, C), normalised images (N, C, h, w), or the fields that the detector scores."""
@@ -83,7 +82,7 @@ class ImagesGraph(nn.Module):
         super().__init__()
         self.network = guard.backbone.network
         self.rest = FieldsGraph(guard)
-        self._fields = guard.extraction.fields
+        self._fields = guard.image_reader.extraction.fields
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
         """Score, p-value, verdict and number of the class (N,) each, of bytes (N, h, w, C) or floats (N, C, h, w)."""
@@ -103,7 +102,7 @@ class NetworkGraph(nn.Module):
         self.network = guard.backbone.network
         self.names = guard.detector.needs_to_score
         self.outputs = (*self.names, "label")
-        self._fields = guard.extraction.fields
+        self._fields = guard.image_reader.extraction.fields
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
         """The fields, and the number of the class (N,), of bytes (N, h, w, C) or floats (N, C, h, w)."""
@@ -146,7 +145,7 @@ def traced(guard: Guard, takes: str = "pixels", gives: str = "verdicts") -> Trac
     with torch.no_grad(), undisturbed(guard.backbone.network):
         if takes == "features":
             graph: FieldsGraph | ImagesGraph | NetworkGraph = FieldsGraph(guard)
-            known, inputs = guard.extraction.fields(pixels), guard.detector.needs_to_score
+            known, inputs = guard.image_reader.extraction.fields(pixels), guard.detector.needs_to_score
             examples = tuple(known[name].contiguous() for name in inputs)
         else:
             graph = NetworkGraph(guard) if gives == "features" else ImagesGraph(guard)
@@ -173,9 +172,10 @@ def _check(guard: Guard, takes: str) -> None:
         raise InputError(
             f"the guard is on {guard.device}; load it on the CPU to export it: Guard.load(path, device='cpu')"
         )
-    if guard.precision not in ("float32", "auto"):
+    if guard.image_reader.precision not in ("float32", "auto"):
         raise InputError(
-            f"the guard's network runs in {guard.precision}, but exported graphs run in float32, whose scores are others; build "
+            f"the guard's network runs in {guard.image_reader.precision}, but exported graphs run in float32, whose scores are "
+            "others; build "
             "it with precision='float32'"
         )
     if takes != "features" and not getattr(guard.backbone.network, "gives_gradients", True):
@@ -193,3 +193,9 @@ def _noise(guard: Guard) -> Tensor:
     height, width = guard.backbone.input.size
     shape = (EXAMPLES, height, width, len(guard.backbone.input.mean))
     return torch.randint(0, 256, shape, generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
+
+
+def open_rows(examples: tuple[Tensor, ...]) -> tuple[dict[int, Any], ...]:
+    """What ``torch.export.export`` takes to leave the number of rows, the same of all examples, open."""
+    rows = torch.export.Dim("N", min=1, max=2**30)
+    return tuple({0: rows} for _ in examples)

@@ -10,13 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from outfield.adapters.told import about
-from outfield.adapters.written import Written, new_folder, size_of
+from outfield.adapters.export_files import Written, about, new_folder, size_of
 from outfield.errors import InputError
 from outfield.extras import check_installed, library
-from outfield.files.paths import PathLike, as_path
-from outfield.guard.guard import Guard
-from outfield.guard.verdict import COLUMNS
+from outfield.files import PathLike, as_path
+from outfield.guard import COLUMNS, Guard
 from outfield.version import __version__
 
 COLUMN = "image"

@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from outfield.adapters.rows import unfitted
+from outfield.adapters.plain_rows import unfitted
 from outfield.detectors import Detector
 from outfield.errors import InputError
-from outfield.features.set import FeatureSet
+from outfield.features import FeatureSet
 
 
 def _base() -> Any:

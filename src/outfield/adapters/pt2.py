@@ -7,13 +7,11 @@ from typing import BinaryIO
 
 import torch
 
+from outfield.adapters.export_files import Written, about
 from outfield.adapters.graph import Traced, traced
-from outfield.adapters.told import about
-from outfield.adapters.written import Written
 from outfield.errors import InputError
-from outfield.files.atomic import write_atomically
-from outfield.files.paths import PathLike, check_output
-from outfield.guard.guard import Guard
+from outfield.files import PathLike, check_output, write_atomically
+from outfield.guard import Guard
 
 ENDINGS = (".pt2",)
 SAID = "outfield.json"

@@ -6,10 +6,10 @@ from typing import Any, Self
 
 import numpy as np
 
-from outfield.adapters.rows import fit_on_rows
+from outfield.adapters.plain_rows import fit_on_rows
 from outfield.detectors import Detector
 from outfield.extras import library
-from outfield.features.set import FeatureSet
+from outfield.features import FeatureSet
 
 base = library("pyod.models.base", extra="pyod")
 validation = library("sklearn.utils.validation", extra="pyod")

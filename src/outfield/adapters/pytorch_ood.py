@@ -7,11 +7,11 @@ from typing import Any, Self
 
 from torch import Tensor, nn
 
-from outfield.adapters.rows import fit_on_rows, unfitted
+from outfield.adapters.plain_rows import fit_on_rows, unfitted
 from outfield.detectors import Detector
 from outfield.errors import InputError, NotFittedError
 from outfield.extras import library
-from outfield.features.set import FeatureSet
+from outfield.features import FeatureSet
 
 api = library("pytorch_ood.api", extra="pytorch-ood")
 features = library("pytorch_ood.utils", extra="pytorch-ood")

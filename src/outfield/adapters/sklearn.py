@@ -14,13 +14,13 @@ from typing import Any, Self
 
 import numpy as np
 
-from outfield.adapters.rows import fit_on_rows
+from outfield.adapters.plain_rows import fit_on_rows
 from outfield.config import arguments, construct, require, require_number
 from outfield.detectors import Detector
 from outfield.errors import InputError
 from outfield.extras import library
-from outfield.features.set import FeatureSet
-from outfield.scores.vectors import rank
+from outfield.features import FeatureSet
+from outfield.scores import rank
 
 base = library("sklearn.base", extra="sklearn")
 validation = library("sklearn.utils.validation", extra="sklearn")

@@ -3,38 +3,39 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import re
+import warnings
 from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from outfield.backbone import identity, opening
-from outfield.backbone.asked import Asked
-from outfield.backbone.gathering import Gathered
-from outfield.backbone.given import whole_or_adapted, whole_or_plain
-from outfield.backbone.input import Input, as_tuple, check_names, shown_numbers
-from outfield.backbone.labels import accuracy, check_range, fitting_or_none
+from outfield.backbone import spec as specs
+from outfield.backbone.extraction.extraction import Extraction
+from outfield.backbone.extraction.loader import read
 from outfield.backbone.labels import check_names as refuse_other_names
-from outfield.backbone.loader import read
-from outfield.backbone.odin import Odin
-from outfield.backbone.origin import Origin
-from outfield.backbone.perturb import Perturb
-from outfield.backbone.preprocessing import TENSOR
+from outfield.backbone.labels import check_range, match_labels
+from outfield.backbone.networks.origin import Origin, Trained
+from outfield.backbone.networks.pretrained import Weights, from_our_file
+from outfield.backbone.perturbation import Odin, Perturb
+from outfield.backbone.preprocessing.normalisation import Input, as_tuple, check_names, shown_numbers
+from outfield.backbone.preprocessing.preprocessing import TENSOR, whole_or_adapted, whole_or_plain
 from outfield.backbone.views import Views
-from outfield.backbone.weights import Trained, Weights, from_our_file
-from outfield.config import require, require_number
+from outfield.config import require, require_choice, require_number
 from outfield.devices import resolve_device
-from outfield.errors import InputError
-from outfield.features.about import NETWORK, network_text
-from outfield.features.set import FeatureSet
-from outfield.files import atomic
-from outfield.images.skipped import Skipped
-from outfield.images.source import ImageSource
+from outfield.errors import InputError, OutfieldWarning
+from outfield.features import NETWORK, FeatureSet, network_text
+from outfield.files import PathLike
+from outfield.files import fingerprint as digest_of
+from outfield.images import ON_ERROR, ImageSource, Skipped, summary
 from outfield.progress import bar
 
-__all__ = ["Backbone", "Odin", "accuracy"]
+# Where in memory a thing lies, as ``repr`` of a function has it: another place in each process
+ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+OUTPUTS = ("logits", "odin_logits")  # fields that a network without classes does not have
 
 
 class Backbone:
@@ -90,7 +91,7 @@ class Backbone:
             )
         require(head is None or (isinstance(head, str) and bool(head)), "head", head, "the name of a layer, or None")
         require(isinstance(name, str), "name", name, "a text")
-        self.network, self.head, self.name, self.names = identity.unwrapped(network), head, name, as_tuple(names)
+        self.network, self.head, self.name, self.names = _unwrapped(network), head, name, as_tuple(names)
         check_names(self.names)
         self.preprocessing = whole_or_plain(preprocessing, size, mean, std)
         self._classes = len(self.names) or None if classes is None else classes
@@ -100,7 +101,7 @@ class Backbone:
             raise InputError(f"there are {len(self.names)} names for {self._classes} classes")
 
     @classmethod
-    def load(cls, path: atomic.PathLike, device: str | torch.device = "auto") -> Self:
+    def load(cls, path: PathLike, device: str | torch.device = "auto") -> Self:
         """The classifier in a file that ``outfield train`` wrote.
 
         Raises:
@@ -135,7 +136,7 @@ class Backbone:
             weights: a safetensors file, ours or a plain state dict, or a state dict.
             pretrained: the library's own weights instead, which are downloaded.
             classes: how many; as the weights say if None.
-            small_images: with the 3 × 3 stem of :class:`outfield.backbone.architectures.Classifier`; as the weights say if None.
+            small_images: with the 3 × 3 stem of :class:`outfield.Classifier`; as the weights say if None.
             size: see :class:`Backbone`; if None, images are resized and cropped as the library does it (to 32 × 32 with a small
                 stem).
             mean: see :class:`Backbone`; the library's if None.
@@ -152,21 +153,22 @@ class Backbone:
             StorageError: a file cannot be read, or weights not downloaded.
         """
         target = resolve_device(device)
-        trained = opening.by_name(architecture, weights, pretrained, classes, small_images)
+        trained = specs.by_name(architecture, weights, pretrained, classes, small_images)
         parts = {"size": size, "crop": crop, "mean": mean, "std": std, "interpolation": interpolation}
         expects = whole_or_adapted(trained.expects, preprocessing, parts)
         return cls._of(trained._replace(expects=expects, head=head), target)
 
     @classmethod
-    def open(cls, spec: str, device: str | torch.device = "auto", **settings: Any) -> Self:
+    def open(cls, spec: str, device: str | torch.device = "auto", *, trust: bool = False, **settings: Any) -> Self:
         """A backbone from one line of text.
 
         Args:
             spec: ``FILE.safetensors`` that ``outfield train`` wrote; ``timm:NAME`` or ``torchvision:NAME`` with the library's
                 weights; ``timm:NAME@FILE.safetensors`` or ``torchvision:NAME@FILE.safetensors`` with others; ``hf:FOLDER`` for an
                 image classifier that transformers wrote (extra ``hf``); ``FILE.onnx`` (extra ``onnx``; without gradients);
-                ``FILE.pt2``, which ``torch.export.save`` wrote.
+                ``FILE.pt2``, which ``torch.export.save`` wrote, with ``trust``.
             device: where to run; "auto" for a GPU where there is one. ONNX runs on the CPU.
+            trust: open a ``.pt2`` file, by ``torch.export.load``, which may run code that is in it. Nothing else runs any.
             settings: others of :meth:`named`; of ``hf:``, ``.onnx`` and ``.pt2`` the preprocessing and the head.
 
         Raises:
@@ -174,16 +176,17 @@ class Backbone:
             OutfieldError: the network cannot be read or built.
         """
         require(isinstance(spec, str), "spec", spec, "a text such as FILE.safetensors or timm:NAME")
-        whole = opening.whole_network(spec, settings)
+        target = resolve_device(device)
+        whole = specs.whole_network(spec, settings, target, trust)
         if whole is not None:
-            made = cls._of(whole, resolve_device(device))
-            opening.check_images(spec, whole, made.preprocessing)
+            made = cls._of(whole, target)
+            specs.check_images(spec, whole, made.preprocessing)
             return made
-        named = opening.of_a_library(spec)
+        named = specs.of_a_library(spec)
         if named is not None:
             architecture, weights = named
             return cls.named(architecture, device=device, **weights, **settings)
-        opening.check_file(spec, settings)
+        specs.check_file(spec, settings)
         return cls.load(spec, device)
 
     @classmethod
@@ -212,7 +215,11 @@ class Backbone:
         Raises:
             InputError: on several devices, or nowhere.
         """
-        return identity.device_of(self.network, self.name)
+        places = {tensor.device for tensor in (*self.network.parameters(), *self.network.buffers())}
+        if len(places) > 1 or torch.device("meta") in places:
+            shown = ", ".join(sorted(str(place) for place in places))
+            raise InputError(f"the network of {self.name} is on {shown}; put it on one device: network.to('cpu')")
+        return places.pop() if places else torch.device("cpu")
 
     @property
     def classes(self) -> int | None:
@@ -233,7 +240,14 @@ class Backbone:
 
         Settings are those that ``repr(network)`` shows, such as strides.
         """
-        return identity.fingerprint(self.network, self.preprocessing, self.head)
+        kinds = [(name, type(module).__name__) for name, module in self.network.named_modules()]
+        state = {name: value for name, value in self.network.state_dict().items() if isinstance(value, Tensor)}
+        expects = self.input
+        numbers = [float(value) for value in (*expects.size, *expects.mean, *expects.std)]
+        settings = f"{kinds}|{ADDRESS.sub('', repr(self.network))}|{numbers}|{self.head}|"
+        if self.preprocessing.interpolation != TENSOR:  # else size, mean and std say it all
+            settings += f"{self.preprocessing!r}|"
+        return hashlib.sha256((settings + digest_of(state)).encode()).hexdigest()
 
     def extract(
         self,
@@ -257,7 +271,7 @@ class Backbone:
         Where the logits are a linear layer of the features, the set has that layer, too: ``head_weight`` and ``head_bias``.
 
         Args:
-            images: see :func:`outfield.open_images` and :class:`outfield.images.source.ImageArray`.
+            images: see :func:`outfield.open_images` and :class:`outfield.ImageArray`.
             stages: give ``stage1``, ``stage2``, …, too: what the network's blocks give (layer1, layer2, … of a ResNet, the blocks
                 of a transformer; see :mod:`outfield.backbone.blocks`), each as the mean over positions, or over tokens: without
                 the class token and the like where the network says how many of them there are, or the features are the first
@@ -285,40 +299,102 @@ class Backbone:
             InputError: no images, labels beyond the network's classes or of other ones, a network that cannot be looked into,
                 outputs that are not finite, stages of a network that has none, or too little memory for one image.
         """
-        asked = Asked(stages, views, odin, perturb, labels, batch_size, precision, on_error)
-        asked.check(images, self.network, self.name)
+        _check_images(images)
+        require_number("batch_size", batch_size, least=1, whole=True)
+        require(labels is None or isinstance(labels, bool | np.bool_), "labels", labels, "True, False or None")
+        require_choice("on_error", on_error, ON_ERROR)
+        device = self.device
+        extraction = Extraction(
+            self.network, device, self.input, self.head, odin, precision, stages, Views.of(views), perturb, self.name
+        )
         if labels and images.labels is not None:
             refuse_other_names(images, self.name, self.names)
-        device = self.device
-        extraction = asked.extraction(self.network, device, self.input, self.head)
         at_once = extraction.at_once(batch_size)
-        gathered, given = Gathered(images), None
-        missing = gathered.missing if on_error == "skip" else None
-        batches = read(images, self.preprocessing, at_once, workers, device.type == "cuda", missing)
+        fields: dict[str, Tensor] = {}
+        missing: dict[int, str] = {}  # numbers of images that cannot be read, and why
+        done, kept = 0, None
+        batches = read(
+            images, self.preprocessing, at_once, workers, device.type == "cuda", missing if on_error == "skip" else None
+        )
         with (
             bar(f"features of {images.name}", len(images), "images") as advance,
             contextlib.closing(batches),
             contextlib.closing(extraction.run(batches, at_once)) as pieces,
         ):
             for start, piece in pieces:
-                if not gathered.fields:
-                    given = self._labels(images, labels, piece["logits"].shape[1])
-                advance(gathered.add(start, piece))
-        left_out = gathered.left_out()
+                if not fields:
+                    kept = self._labels(images, labels, piece["logits"].shape[1])
+                    fields = {name: value.new_empty(len(images), value.shape[1]) for name, value in piece.items()}
+                for name, value in piece.items():
+                    fields[name][start : start + len(value)] = value
+                done = start + len(piece["features"])
+                advance(done + len(missing))
+        left_out = _left_out(images, missing, done)
         if skipped is not None:
             skipped += left_out
+        names = images.names
+        if missing:
+            there = np.delete(np.arange(len(images)), list(missing))
+            kept = None if kept is None else kept[there]
+            names = None if names is None else tuple(names[index] for index in there)
+        found = {name: value[:done] for name, value in fields.items() if not self.projects or name not in OUTPUTS}
+        if not self.projects:
+            found |= extraction.last_layer()
         about = {**extraction.about(), NETWORK: network_text(self.name, self.fingerprint())}
-        fields = gathered.rows(outputs=not self.projects) | ({} if self.projects else extraction.last_layer())
-        return FeatureSet(**fields, labels=gathered.labels(given), about=about, names=gathered.names())
+        return FeatureSet(**found, labels=kept, about=about, names=names)
 
     def _labels(self, images: ImageSource, asked: bool | None, found: int) -> np.ndarray | None:
         """The labels that rows keep, checked, now that the network has given so many logits."""
         given = images.labels if asked else None
         if asked is None and not self.projects:
-            given = fitting_or_none(images, self.names, found, stacklevel=3)  # whoever called extract
+            given, why = match_labels(images, self.names, found)
+            if why:
+                warnings.warn(
+                    f"the labels of {images.name} are left out: {why}; that is right for OOD images (labels=False says so)",
+                    OutfieldWarning,
+                    stacklevel=3,  # whoever called extract
+                )
         if self._classes is None:
             self._classes = found
         if found != self._classes:
             raise InputError(f"the network of {self.name} gives {found} logits, but classes is {self._classes}")
         check_range(None if self.projects else given, images.name, self.name, found)
         return given
+
+
+def _unwrapped(network: nn.Module) -> nn.Module:
+    """The network itself, out of what compiles or parallelises it: neither calls its layers' hooks."""
+    while True:
+        if isinstance(network, nn.DataParallel | nn.parallel.DistributedDataParallel):
+            network = network.module
+        elif isinstance(getattr(network, "_orig_mod", None), nn.Module):
+            network = network._orig_mod  # type: ignore[assignment]
+        else:
+            return network
+
+
+def _check_images(images: Any) -> None:
+    if not isinstance(images, ImageSource):
+        raise InputError(
+            f"images is a {type(images).__name__}; wrap an array, outfield.ImageArray(array), or open a folder or file, "
+            "outfield.open_images(path)"
+        )
+    if not len(images):
+        raise InputError(f"there is no image in {images.name}")
+
+
+def _left_out(images: ImageSource, missing: dict[int, str], done: int) -> list[Skipped]:
+    """What could not be read, with a warning where :meth:`Backbone.extract` was called.
+
+    Raises:
+        InputError: that is every image.
+    """
+    names = images.names or [f"image {index}" for index in range(len(images))]
+    found = [Skipped(names[index], reason) for index, reason in sorted(missing.items())]
+    found += getattr(images, "refused", ())
+    told = summary(found, len(images) + len(found) - len(missing), images.name) if found else ""
+    if not done:
+        raise InputError(told)
+    if found:
+        warnings.warn(told, OutfieldWarning, stacklevel=3)
+    return found

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import warnings
 from itertools import zip_longest
 
 import numpy as np
 
-from outfield.errors import InputError, MissingFieldError, OutfieldWarning
-from outfield.features.set import FeatureSet
-from outfield.images.source import ImageSource
+from outfield.errors import InputError, MissingFieldError
+from outfield.features import FeatureSet
+from outfield.images import ImageSource
 
 
 def check_names(images: ImageSource, name: str, names: tuple[str, ...]) -> None:
-    """Refuse labels that mean other classes than the network's, where the names of both are known.
-
-    Args:
-        images: whose labels they are.
-        name: of the network.
-        names: of its classes.
+    """Refuse labels that mean other classes than those (``names``) of the network (``name``), where both are known.
 
     Raises:
         InputError: they do.
@@ -27,14 +21,15 @@ def check_names(images: ImageSource, name: str, names: tuple[str, ...]) -> None:
         return
     for label, (theirs, ours) in enumerate(zip_longest(images.classes, names)):
         if theirs != ours:
+            shown = ["missing" if one is None else repr(one) for one in (theirs, ours)]
             raise InputError(
-                f"class {label} of {images.name} is {_shown(theirs)}, but that of {name} is {_shown(ours)}; labels must mean "
-                "the same classes in the same order, or be left out: extract with --no-labels, in Python labels=False"
+                f"class {label} of {images.name} is {shown[0]}, but that of {name} is {shown[1]}; labels must mean the same "
+                "classes in the same order, or be left out: extract with --no-labels, in Python labels=False"
             )
 
 
-def fitting(images: ImageSource, names: tuple[str, ...], classes: int) -> tuple[np.ndarray | None, str]:
-    """The labels of images as the network counts its classes; None, and why, where they mean other classes.
+def match_labels(images: ImageSource, names: tuple[str, ...], classes: int) -> tuple[np.ndarray | None, str]:
+    """The labels of images as a network counts its classes; None, and why, where they mean other classes.
 
     Where the names of all classes are among the network's, they say which is which, whatever their order.
 
@@ -55,33 +50,8 @@ def fitting(images: ImageSource, names: tuple[str, ...], classes: int) -> tuple[
     return np.array([number[one] for one in images.classes], np.int64)[images.labels], ""
 
 
-def fitting_or_none(images: ImageSource, names: tuple[str, ...], classes: int, stacklevel: int) -> np.ndarray | None:
-    """The labels that mean the network's classes; of others None, with a warning.
-
-    Args:
-        images: see :func:`fitting`, like the next two.
-        names: of the network's classes, or none.
-        classes: how many the network has.
-        stacklevel: of the warning, seen from whoever calls this.
-    """
-    found, why = fitting(images, names, classes)
-    if why:
-        warnings.warn(
-            f"the labels of {images.name} are left out: {why}; that is right for OOD images (labels=False says so)",
-            OutfieldWarning,
-            stacklevel=stacklevel + 1,
-        )
-    return found
-
-
 def check_range(labels: np.ndarray | None, source: str, name: str, classes: int) -> None:
-    """Refuse labels beyond a network's classes.
-
-    Args:
-        labels: of the images, or None.
-        source: what the images are called.
-        name: of the network.
-        classes: how many it has.
+    """Refuse labels of images (``source``) beyond the classes of a network (``name``).
 
     Raises:
         InputError: there are such.
@@ -105,7 +75,3 @@ def accuracy(features: FeatureSet) -> float:
     if features.logits is None or features.labels is None:
         raise MissingFieldError(f"accuracy needs logits and labels; there are {', '.join(features.shapes)}")
     return float((features.logits.argmax(1) == features.labels).double().mean())
-
-
-def _shown(name: str | None) -> str:
-    return "missing" if name is None else repr(name)

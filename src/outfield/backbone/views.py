@@ -16,14 +16,11 @@ from torch.nn import functional
 from outfield.config import configurable, require, require_number
 from outfield.errors import InputError
 
-MOST = 32
-"""How many views there can be."""
-FARTHEST = 0.5
-"""A shift, as a share of the side, at most: what comes in is a reflection of what is there."""
+MOST = 32  # How many views there can be
+FARTHEST = 0.5  # A shift, as a share of the side, at most: what comes in is a reflection of what is there
 SHIFTS = ((3 / 32, 1 / 32), (1 / 32, -3 / 32), (-3 / 32, -1 / 32), (-1 / 32, 3 / 32))
 ZOOMS = (32 / 30, 32 / 28)
-NAMED = {"one": 1, "flip": 2, "six": 6}
-"""Names of the usual numbers of views."""
+NAMED = {"one": 1, "flip": 2, "six": 6}  # Names of the usual numbers of views
 MOST_NAMED = 2 + len(SHIFTS) + len(ZOOMS)
 
 

@@ -4,17 +4,34 @@
 tables, figures and pages are made.
 """
 
-from outfield.benchmark.choice import detectors_from_text, paper_detectors
-from outfield.benchmark.records import BenchmarkRun, Key, Record, View
-from outfield.benchmark.runs import benchmark_features, run_benchmark
+from outfield.doors import door
 
-__all__ = [
-    "BenchmarkRun",
-    "Key",
-    "Record",
-    "View",
-    "benchmark_features",
-    "detectors_from_text",
-    "paper_detectors",
-    "run_benchmark",
-]
+__getattr__, __dir__, __all__ = door(
+    __name__,
+    {
+        "claims": ("Claim", "FAILS", "HOLDS", "MARGIN", "PARTLY", "UNTESTED", "check_claims"),
+        "comparison": ("Comparison", "Difference", "compare"),
+        "layout": ("Layout",),
+        "paper": ("AVERAGE", "PAPER_LEVELS", "Printed", "PrintedTable", "published_beside"),
+        "plan": ("checked_fractions", "default_detectors", "detectors_from_text", "paper_detectors"),
+        "protocol": ("LEVELS", "PROTOCOLS", "Protocol"),
+        "provenance": ("commit_in_words",),
+        "result": ("BenchmarkRun", "Key", "LowData", "Record", "Result", "evaluate", "load_run", "save_run"),
+        "runs": ("benchmark_features", "run_benchmark"),
+        "summary": (
+            "Cell",
+            "Columns",
+            "Figures",
+            "FractionCell",
+            "Spread",
+            "Summary",
+            "fraction_cells",
+            "level_columns",
+            "paper_columns",
+            "present",
+            "published",
+            "set_columns",
+            "summarise",
+        ),
+    },
+)

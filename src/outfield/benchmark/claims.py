@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from outfield.benchmark.paper import AVERAGE
 from outfield.benchmark.protocol import Protocol
-from outfield.benchmark.records import Record
+from outfield.benchmark.result import Result
 from outfield.benchmark.summary import METRICS, Summary, by_fit, paper_columns, summarise, value
-from outfield.images.catalogue import title
+from outfield.images import title
 
 HOLDS, PARTLY, FAILS, UNTESTED = "holds", "partly", "does not hold", "not tested"
 MARGIN = {"fpr95": 0.01, "auroc": 0.005}
@@ -20,6 +20,7 @@ FAILURE = 0.10
 COMPARABLE = 0.01
 """By how much a comparable result may be worse, in FPR95 and in AUROC: 1 point."""
 LABELS = {"fpr95": "FPR95", "auroc": "AUROC"}
+ABOVE = 1e-9  # the least gain: gains are rounded to nine digits
 COMPARED = ("MSP", "ODIN", "EnergyLogits", "KNN", "SSD", "EBM", "EnergyCorrected")
 """The rows of the paper's detailed tables, among which "best" is meant."""
 
@@ -53,7 +54,7 @@ class Claim:
         return HOLDS if all(good) else PARTLY if any(good) else FAILS
 
 
-def check_claims(records: Sequence[Record], protocol: Protocol) -> list[Claim]:
+def check_claims(records: Sequence[Result], protocol: Protocol) -> list[Claim]:
     """The paper's claims about the protocol's ID set; none for another than CIFAR-10 and CIFAR-100.
 
     Means are over a level's sets in the paper, others are left out, then over seeds, then over backbones. "On par" allows 1
@@ -83,7 +84,7 @@ def check_claims(records: Sequence[Record], protocol: Protocol) -> list[Claim]:
 class _Evidence:
     """Means and single fits to compare."""
 
-    def __init__(self, records: Sequence[Record], protocol: Protocol) -> None:
+    def __init__(self, records: Sequence[Result], protocol: Protocol) -> None:
         self.columns = paper_columns(protocol)
         self.means: Summary = summarise(records, self.columns)
         self.fits = by_fit(records)
@@ -96,19 +97,33 @@ class _Evidence:
         used = [{backbone for backbone, _ in self.fits.get(name, {})} for name in detectors]
         return absent if absent or set.intersection(*used) else (f"a backbone that {' and '.join(detectors)} share",)
 
+    def claim(
+        self,
+        name: str,
+        statement: str,
+        detectors: Sequence[str],
+        columns: Sequence[str],
+        checks: Callable[[], list[Check]],
+    ) -> Claim:
+        """A claim about these detectors and columns, tested where the run has them."""
+        lacks = self.lacks(detectors, columns)
+        return Claim(name, statement, () if lacks else tuple(checks()), lacks)
+
     def mean(self, detector: str, column: str, metric: str) -> float:
         return float(getattr(self.means[detector][column], metric).mean)
 
     def on_par(self, detector: str, other: str, column: str, metrics: Sequence[str] = METRICS) -> list[Check]:
         """Not worse than another's mean by more than the margin."""
-        checks = []
-        for metric in metrics:
-            found, against = self.mean(detector, column, metric), self.mean(other, column, metric)
-            passed = int(_gain(metric, found, against) >= -MARGIN[metric])
-            checks.append(
-                Check(f"{column}: {LABELS[metric]} of {detector} on par with {other}'s", found, against, passed)
-            )
-        return checks
+        words = f"on par with {other}'s"
+        return [self.means_of(detector, other, column, m, words, least=-MARGIN[m]) for m in metrics]
+
+    def means_of(
+        self, detector: str, other: str, column: str, metric: str, words: str, least: float = -1, most: float = 1
+    ) -> Check:
+        """The gain of one mean over another, from ``least`` to ``most``."""
+        found, against = self.mean(detector, column, metric), self.mean(other, column, metric)
+        passed = int(least <= _gain(metric, found, against) <= most)
+        return Check(f"{column}: {LABELS[metric]} of {detector} {words}", found, against, passed)
 
     def best(self, detector: str, column: str) -> list[Check]:
         """Lowest FPR95 of all, and AUROC on par with the highest."""
@@ -122,9 +137,9 @@ class _Evidence:
         return [fpr95, *self.on_par(detector, highest, column, ["auroc"])]
 
     def everywhere(
-        self, detector: str, other: str, column: str, metric: str, words: str, right: Callable[[float], bool]
+        self, detector: str, other: str, column: str, metric: str, words: str, least: float = ABOVE
     ) -> Check:
-        """``right`` of the gain over another detector, on every backbone and from every seed."""
+        """A gain over another detector of at least so much on every backbone and from every seed."""
         sets = self.columns[column]
         found_there: dict[str, list[float]] = {}
         for (backbone, _), fit in self.fits[other].items():
@@ -135,7 +150,7 @@ class _Evidence:
             for (backbone, _), fit in self.fits[detector].items()
             if backbone in others
         ]
-        passed = sum(right(_gain(metric, *pair)) for pair in pairs)
+        passed = sum(_gain(metric, *pair) >= least for pair in pairs)
         found, against = (statistics.fmean(side) for side in zip(*pairs, strict=True))
         what = f"{column}: {LABELS[metric]} of {detector} {words} {other}'s on every backbone and seed"
         return Check(what, found, against, passed, len(pairs))
@@ -146,10 +161,6 @@ def _gain(metric: str, found: float, against: float) -> float:
     return round(against - found if metric == "fpr95" else found - against, 9)
 
 
-def _claim(name: str, statement: str, lacks: tuple[str, ...], checks: Callable[[], list[Check]]) -> Claim:
-    return Claim(name, statement, lacks=lacks) if lacks else Claim(name, statement, tuple(checks()))
-
-
 def _a(evidence: _Evidence) -> Claim:
     statement = "The EBM alone is competitive with KNN, and best on near and mid OOD"
 
@@ -157,7 +168,7 @@ def _a(evidence: _Evidence) -> Claim:
         near, mid = evidence.best("EBM", "near"), evidence.best("EBM", "mid")
         return [*evidence.on_par("EBM", "KNN", AVERAGE), *near, *mid]
 
-    return _claim("a", statement, evidence.lacks(COMPARED, ["near", "mid", AVERAGE]), checks)
+    return evidence.claim("a", statement, COMPARED, ["near", "mid", AVERAGE], checks)
 
 
 def _b(evidence: _Evidence) -> Claim:
@@ -165,65 +176,49 @@ def _b(evidence: _Evidence) -> Claim:
     pair = ("EnergyCorrected", "SSD")
 
     def checks() -> list[Check]:
-        better = [
-            evidence.everywhere(*pair, level, metric, "better than", lambda gain: gain > 0)
-            for level in ("near", "mid")
-            for metric in METRICS
-        ]
-        kept = evidence.everywhere(*pair, "far", "auroc", "on par with", lambda gain: gain >= -MARGIN["auroc"])
-        return [*better, kept]
+        both = [(level, metric) for level in ("near", "mid") for metric in METRICS]
+        better = [evidence.everywhere(*pair, *one, "better than") for one in both]
+        return [*better, evidence.everywhere(*pair, "far", "auroc", "on par with", -MARGIN["auroc"])]
 
-    return _claim("b", statement, evidence.lacks(pair, ["near", "mid", "far"]), checks)
+    return evidence.claim("b", statement, pair, ["near", "mid", "far"], checks)
 
 
 def _c_on_par(evidence: _Evidence) -> Claim:
-    statement = "On average the correction is on par with KNN"
-    lacks = evidence.lacks(["EnergyCorrected", "KNN"], [AVERAGE])
-    return _claim("c", statement, lacks, lambda: evidence.on_par("EnergyCorrected", "KNN", AVERAGE))
+    statement, pair = "On average the correction is on par with KNN", ("EnergyCorrected", "KNN")
+    return evidence.claim("c", statement, pair, [AVERAGE], lambda: evidence.on_par(*pair, AVERAGE))
 
 
 def _c_best(evidence: _Evidence) -> Claim:
     statement = "On average the correction is best"
-    lacks = evidence.lacks(COMPARED, [AVERAGE])
-    return _claim("c", statement, lacks, lambda: evidence.best("EnergyCorrected", AVERAGE))
+    return evidence.claim("c", statement, COMPARED, [AVERAGE], lambda: evidence.best("EnergyCorrected", AVERAGE))
 
 
 def _d(evidence: _Evidence) -> Claim:
     statement = "The EBM alone fails on far OOD, the correction does not"
 
     def checks() -> list[Check]:
-        found, against = evidence.mean("EBM", "far", "fpr95"), evidence.mean("SSD", "far", "fpr95")
-        failed = int(-_gain("fpr95", found, against) >= FAILURE)
-        fails = Check(f"far: FPR95 of EBM at least {100 * FAILURE:.0f} points above SSD's", found, against, failed)
+        words = f"at least {100 * FAILURE:.0f} points above SSD's"
+        fails = evidence.means_of("EBM", "SSD", "far", "fpr95", words, most=-FAILURE)
         return [fails, *evidence.on_par("EnergyCorrected", "SSD", "far")]
 
-    return _claim("d", statement, evidence.lacks(["EBM", "SSD", "EnergyCorrected"], ["far"]), checks)
+    return evidence.claim("d", statement, ["EBM", "SSD", "EnergyCorrected"], ["far"], checks)
 
 
 def _e(evidence: _Evidence) -> Claim:
-    statement = "The correction improves on the EBM"
-    pair = ("EnergyCorrected", "EBM")
+    statement, pair = "The correction improves on the EBM", ("EnergyCorrected", "EBM")
 
     def checks() -> list[Check]:
-        return [evidence.everywhere(*pair, AVERAGE, metric, "better than", lambda gain: gain > 0) for metric in METRICS]
+        return [evidence.everywhere(*pair, AVERAGE, metric, "better than") for metric in METRICS]
 
-    return _claim("e", statement, evidence.lacks(pair, [AVERAGE]), checks)
+    return evidence.claim("e", statement, pair, [AVERAGE], checks)
 
 
 def _f(evidence: _Evidence) -> Claim:
     statement = "The correction is worse than KNN on near OOD, and comparable with it on mid OOD"
-    pair = ("EnergyCorrected", "KNN")
+    pair, words = ("EnergyCorrected", "KNN"), f"at most {100 * COMPARABLE:.0f} point worse than KNN's"
 
     def checks() -> list[Check]:
-        near, mid = [], []
-        for metric in METRICS:
-            found, against = (evidence.mean(name, "near", metric) for name in pair)
-            worse = int(_gain(metric, found, against) < 0)
-            near.append(Check(f"near: {LABELS[metric]} of {pair[0]} worse than {pair[1]}'s", found, against, worse))
-            found, against = (evidence.mean(name, "mid", metric) for name in pair)
-            close = int(_gain(metric, found, against) >= -COMPARABLE)
-            what = f"mid: {LABELS[metric]} of {pair[0]} at most {100 * COMPARABLE:.0f} point worse than {pair[1]}'s"
-            mid.append(Check(what, found, against, close))
-        return [*near, *mid]
+        near = [evidence.means_of(*pair, "near", metric, "worse than KNN's", most=-ABOVE) for metric in METRICS]
+        return [*near, *(evidence.means_of(*pair, "mid", metric, words, least=-COMPARABLE) for metric in METRICS)]
 
-    return _claim("f", statement, evidence.lacks(pair, ["near", "mid"]), checks)
+    return evidence.claim("f", statement, pair, ["near", "mid"], checks)

@@ -18,18 +18,17 @@ from two backbones, half of all pairs are one backbone twice.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from outfield.benchmark.paper import AVERAGE
-from outfield.benchmark.records import BenchmarkRun, Key
-from outfield.benchmark.resampling import SortedScores, counts_of_resamples
-from outfield.benchmark.summary import Columns
+from outfield.benchmark.result import BenchmarkRun, Key
+from outfield.benchmark.summary import columns_by_level
 from outfield.config import require_number
 from outfield.errors import InputError, UnknownNameError
+from outfield.scores import as_scores, rank
 
 RESAMPLES = 1000
 COVERAGE = 0.95
@@ -118,39 +117,33 @@ def _resampled(run: BenchmarkRun, scores: Mapping[Key, Mapping[str, Any]], resam
     """The metrics of every detector on every backbone, of all rows and of the resamples."""
     of_id = run.protocol.id
     sizes = {key: _sizes(run, key, mine) for key, mine in scores.items()}
-    _check_rows(sizes)
+    for key, mine in sizes.items():
+        for other, theirs in sizes.items():
+            if key.backbone == other.backbone and any(mine[name] != theirs[name] for name in mine.keys() & theirs):
+                raise InputError(
+                    f"{key.detector} and {other.detector} were not scored on the same rows of {key.backbone}: "
+                    f"{mine} and {theirs}"
+                )
     ready = {
         key: SortedScores(mine[of_id], {name: mine[name] for name in sizes[key] if name != of_id})
         for key, mine in scores.items()
     }
     sets = {(name, n): n for mine in sizes.values() for name, n in mine.items()}
     whole = {one: np.ones((n, 1), np.int32) for one, n in sets.items()}
-    parts: dict[tuple[str, str], list[list[dict[str, np.ndarray]]]] = {}
+    parts: dict[Key, list[dict[str, np.ndarray]]] = {key: [] for key in ready}
     for counts in (whole, *counts_of_resamples(sets, resamples, seed)):
-        now: dict[tuple[str, str], list[dict[str, np.ndarray]]] = {}
         for key, one in ready.items():
             drawn = {name: counts[name, n] for name, n in sizes[key].items()}
-            now.setdefault((key.detector, key.backbone), []).append(one.metrics(drawn[of_id], drawn))
-        for pair, seeds in now.items():
-            parts.setdefault(pair, []).append(seeds)
-    return {pair: _joined(found) for pair, found in parts.items()}
-
-
-def _joined(parts: Sequence[Sequence[Mapping[str, np.ndarray]]]) -> dict[str, np.ndarray]:
-    """Means over seeds of every part of the resamples, one part after the other, for the sets that all seeds have."""
-    names = set.intersection(*(set(one) for seeds in parts for one in seeds))
-    return {name: np.concatenate([np.mean([one[name] for one in seeds], 0) for seeds in parts]) for name in names}
-
-
-def _check_rows(sizes: Mapping[Key, Mapping[str, int]]) -> None:
-    """Refuse scores on one backbone that are not of the same rows."""
-    for key, mine in sizes.items():
-        for other, theirs in sizes.items():
-            if key.backbone == other.backbone and any(mine[name] != theirs[name] for name in mine.keys() & theirs):
-                raise InputError(
-                    f"{key.detector} and {other.detector} were not scored on the same rows of {key.backbone}: "
-                    f"{dict(mine)} and {dict(theirs)}"
-                )
+            parts[key].append(one.metrics(drawn[of_id], drawn))
+    fits: dict[tuple[str, str], list[dict[str, np.ndarray]]] = {}
+    for key, found in parts.items():
+        whole_fit = {name: np.concatenate([part[name] for part in found]) for name in found[0]}
+        fits.setdefault((key.detector, key.backbone), []).append(whole_fit)
+    # Means over seeds, for the sets that all seeds have.
+    return {
+        pair: {name: np.mean([one[name] for one in seeds], 0) for name in set.intersection(*map(set, seeds))}
+        for pair, seeds in fits.items()
+    }
 
 
 def _sizes(run: BenchmarkRun, key: Key, scores: Mapping[str, Any]) -> dict[str, int]:
@@ -168,7 +161,7 @@ def _comparison(run: BenchmarkRun, first: str, second: str, values: Values, cove
     shared = [ood for ood in run.protocol.ood if all(ood in one for pair in pairs for one in pair)]
     if not shared:
         raise InputError(f"{first} and {second} were not scored on the same OOD set; there is nothing to compare")
-    columns = _columns(run, shared)
+    columns = {name: (name,) for name in shared} | columns_by_level(shared, run.protocol)
     differences = {
         column: np.stack([np.mean([one[ood] - two[ood] for ood in sets], 0) for one, two in pairs], 1)
         for column, sets in columns.items()
@@ -178,14 +171,6 @@ def _comparison(run: BenchmarkRun, first: str, second: str, values: Values, cove
         for metric in (0, 1)
     ]
     return Comparison(first, second, tuple(backbones), *by_metric)
-
-
-def _columns(run: BenchmarkRun, sets: Sequence[str]) -> Columns:
-    """The sets behind each column: every set, the levels that have any, and the average."""
-    levels = {level: [name for name in names if name in sets] for level, names in run.protocol.levels.items()}
-    return (
-        {name: [name] for name in sets} | {level: names for level, names in levels.items() if names} | {AVERAGE: sets}
-    )
 
 
 def _difference(delta: np.ndarray, coverage: float, seed: int) -> Difference:
@@ -202,3 +187,77 @@ def _difference(delta: np.ndarray, coverage: float, seed: int) -> Difference:
 def _interval(values: np.ndarray, coverage: float) -> Interval:
     low, high = np.quantile(values, [(1 - coverage) / 2, (1 + coverage) / 2])
     return float(low), float(high)
+
+
+PART = 4_000_000
+"""Counts in memory at a time."""
+
+
+def counts_of_resamples(sets: Mapping[Any, int], resamples: int, seed: int) -> Iterator[dict[Any, np.ndarray]]:
+    """How often each row of each set is drawn (N, r), some of the resamples at a time.
+
+    The rows of the i-th set, counted from 1, are those of ``numpy.random.default_rng([seed, i]).integers(N, size=(resamples,
+    N))``, however many resamples are in memory at a time.
+
+    Args:
+        sets: How many rows each set has.
+        resamples: How many resamples are drawn in all.
+        seed: Of the random numbers.
+    """
+    generators = {name: np.random.default_rng([seed, place]) for place, name in enumerate(sets, 1)}
+    part = max(1, PART // sum(sets.values()))
+    for start in range(0, resamples, part):
+        some = min(part, resamples - start)
+        yield {name: _counts(generators[name].integers(n, size=(some, n))) for name, n in sets.items()}
+
+
+def _counts(rows: np.ndarray) -> np.ndarray:
+    """How often each of the numbers 0 … N − 1 is in each of these draws (r, N), as (N, r)."""
+    some, n = rows.shape
+    apart = rows * some + np.arange(some)[:, None]
+    return np.bincount(apart.ravel(), minlength=some * n).reshape(n, some).astype(np.int32)
+
+
+class SortedScores:
+    """Scores of the ID test set (N,) and of OOD sets (M,) by one fitted detector, sorted once.
+
+    Args:
+        scores_id: Scores of the ID test set.
+        scores_ood: Scores of each OOD set, by name.
+    """
+
+    def __init__(self, scores_id: Any, scores_ood: Mapping[str, Any]) -> None:
+        ids = as_scores("scores_id", scores_id)
+        self._order = np.argsort(ids)
+        self._ids = ids[self._order]
+        self._oods = {}
+        for name, scores in scores_ood.items():
+            oods = as_scores(name, scores)
+            order = np.argsort(oods)
+            below, not_above = (np.searchsorted(self._ids, oods[order], side) for side in ("left", "right"))
+            self._oods[name] = order, oods[order], below, not_above
+
+    def metrics(self, counts_id: np.ndarray, counts_ood: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """FPR95 and AUROC (r, 2) of each OOD set in each resample.
+
+        Args:
+            counts_id: How often each ID row was drawn (N, r).
+            counts_ood: How often each OOD row was drawn (M, r), by the set's name.
+        """
+        up_to = _cumulative(counts_id[self._order])
+        # The lowest threshold that keeps 95 % of the drawn ID rows is the first score at which so many were counted.
+        thresholds = self._ids[(up_to[1:] < rank(0.95, len(self._ids))).sum(0)]
+        found = {}
+        for name, (order, oods, below, not_above) in self._oods.items():
+            mine = counts_ood[name][order]
+            accepted = _cumulative(mine)[np.searchsorted(oods, thresholds, "right"), np.arange(mine.shape[1])]
+            won_twice = (mine * (up_to[below] + up_to[not_above])).sum(0, dtype=np.int64)
+            found[name] = np.stack([accepted / len(mine), won_twice / (2 * len(self._ids) * len(oods))], 1)
+        return found
+
+
+def _cumulative(counts: np.ndarray) -> np.ndarray:
+    """0, c₁, c₁ + c₂, … of each resample: (N, r) → (N + 1, r)."""
+    found = np.zeros((len(counts) + 1, counts.shape[1]), np.int32)
+    np.cumsum(counts, 0, out=found[1:])
+    return found

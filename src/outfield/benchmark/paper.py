@@ -1,20 +1,26 @@
-"""What Lafon, Rambour & Thome 2022 print: their results on CIFAR-10 and CIFAR-100, figure by figure, as data.
+"""Published figures to stand beside a run's: the paper's on its protocols, OpenOOD's on its own.
 
-Every figure is (FPR95, AUROC) in percent, as printed: averages too, none is computed here. Rows go by the names of our
-detectors, columns by ours of the OOD sets, or by level.
+Every figure is in percent as printed, averages too; none is computed here. Rows go by the names of our detectors, columns by ours
+of the OOD sets, or by level. The paper is Lafon, Rambour & Thome 2022: (FPR95, AUROC) on CIFAR-10 and CIFAR-100.
+
+OpenOOD's figures are those of its 1.5 leaderboard for methods that need no training of their own: AUROC on near and far OOD, to
+one digit. They come from another network (a ResNet-18 that OpenOOD trained) and from OpenOOD's own selection of images of every
+set, and the settings of many methods were chosen on OOD validation data. No FPR95 is taken over, because OpenOOD's is the share
+of ID samples that is rejected. Its EBO is our ``EnergyLogits``, its MLS our ``MaxLogit``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
-REFERENCE = "Lafon, Rambour & Thome 2022"
+from outfield.benchmark.protocol import LEVELS, Protocol
+
 AVERAGE = "average"
-LEVELS = ("near", "mid", "far", AVERAGE)
+PAPER_LEVELS = (*LEVELS, AVERAGE)
 ROWS = ("MSP", "ODIN", "EnergyLogits", "KNN", "SSD", "GaussianMixture", "EBM", "EnergyCorrected")
-"""The detectors of the paper's tables, in their order, the two parts of its method before the whole: what a benchmark runs
-unless told otherwise, and what the demo shows."""
+"""The detectors of the paper's tables in their order, the two halves of its method before the whole."""
 
 
 class Printed(NamedTuple):
@@ -24,68 +30,55 @@ class Printed(NamedTuple):
     auroc: float
 
 
-PrintedTable = dict[str, dict[str, Printed]]
-"""Figures by detector, then by column."""
+PrintedTable = dict[str, dict[str, Printed]]  # by detector, then by column
 
 
 def _table(columns: Sequence[str], text: str) -> PrintedTable:
-    """Lines of ``detector | 57.0 / 88.0 | …`` with one cell per column."""
+    """Lines of ``detector | 57.0 / 88.0 | …``, or of AUROC alone, with one cell per column, which may be empty."""
+
+    def printed(cell: str) -> Printed:
+        *fpr95, auroc = map(float, cell.split("/"))
+        return Printed(fpr95[0] if fpr95 else None, auroc)
+
     rows = [line.split("|") for line in text.strip().splitlines()]
     return {
-        name.strip(): {
-            column: Printed(*map(float, cell.split("/"))) for column, cell in zip(columns, cells, strict=True)
-        }
+        name.strip(): {column: printed(cell) for column, cell in zip(columns, cells, strict=True) if cell.strip()}
         for name, *cells in rows
     }
 
 
-TABLE_1: dict[str, PrintedTable] = {
+BY_LEVEL: dict[str, PrintedTable] = {
     "cifar10": _table(
-        LEVELS,
+        PAPER_LEVELS,
         """
         MSP             | 57.0 / 88.0 | 51.6 / 91.0 | 36.0 / 94.4 | 48.2 / 91.2
         ODIN            | 45.3 / 86.7 | 34.1 / 91.3 | 18.6 / 95.5 | 32.6 / 91.1
         EnergyLogits    | 45.2 / 87.6 | 34.7 / 91.8 | 17.8 / 96.0 | 32.6 / 91.8
         KNN             | 42.3 / 90.5 | 37.0 / 93.4 | 16.7 / 97.3 | 32.9 / 93.7
         SSD             | 51.8 / 89.3 | 46.8 / 91.8 |  7.0 / 98.8 | 35.1 / 93.3
-        EnergyCorrected | 47.5 / 89.9 | 41.0 / 92.5 |  8.7 / 98.6 | 32.4 / 93.7
-        """,
-    ),
-    "cifar100": _table(
-        LEVELS,
-        """
-        MSP             | 79.2 / 77.1 | 82.3 / 75.6 | 67.1 / 83.7 | 76.1 / 78.8
-        ODIN            | 80.1 / 76.3 | 84.4 / 73.3 | 71.6 / 82.8 | 78.6 / 77.5
-        EnergyLogits    | 80.0 / 76.7 | 85.4 / 73.2 | 57.7 / 87.1 | 74.3 / 79.0
-        KNN             | 78.5 / 78.6 | 85.8 / 75.7 | 47.7 / 90.8 | 70.7 / 82.0
-        SSD             | 84.2 / 75.3 | 86.2 / 74.2 | 28.3 / 94.4 | 66.2 / 81.3
-        EnergyCorrected | 82.9 / 76.3 | 85.2 / 74.8 | 27.0 / 94.6 | 65.0 / 81.9
-        """,
-    ),
-}
-"""Table 1, by ID set: near, mid and far OOD and their average. ``EnergyCorrected`` is "ours"."""
-
-ABLATION: dict[str, PrintedTable] = {
-    "cifar10": _table(
-        LEVELS,
-        """
         GaussianMixture | 51.8 / 89.3 | 46.8 / 91.8 |  7.0 / 98.8 | 35.1 / 93.3
         EBM             | 44.5 / 90.2 | 33.5 / 93.2 | 15.7 / 97.3 | 31.3 / 93.5
         EnergyCorrected | 47.5 / 89.9 | 41.0 / 92.5 |  8.7 / 98.6 | 32.4 / 93.7
         """,
     ),
     "cifar100": _table(
-        LEVELS,
+        PAPER_LEVELS,
         """
+        MSP             | 79.2 / 77.1 | 82.3 / 75.6 | 67.1 / 83.7 | 76.1 / 78.8
+        ODIN            | 80.1 / 76.3 | 84.4 / 73.3 | 71.6 / 82.8 | 78.6 / 77.5
+        EnergyLogits    | 80.0 / 76.7 | 85.4 / 73.2 | 57.7 / 87.1 | 74.3 / 79.0
+        KNN             | 78.5 / 78.6 | 85.8 / 75.7 | 47.7 / 90.8 | 70.7 / 82.0
+        SSD             | 84.2 / 75.3 | 86.2 / 74.2 | 28.3 / 94.4 | 66.2 / 81.3
         GaussianMixture | 84.2 / 75.3 | 86.2 / 74.2 | 28.3 / 94.4 | 66.2 / 81.3
         EBM             | 80.9 / 75.7 | 85.3 / 73.4 | 63.0 / 87.6 | 76.4 / 78.9
         EnergyCorrected | 82.9 / 76.3 | 85.2 / 74.8 | 27.0 / 94.6 | 65.0 / 81.9
         """,
     ),
 }
-"""The ablation, by ID set: ``EBM`` is "ours w/o MoG", ``GaussianMixture`` "ours w/o energy" (the paper prints SSD's figures)."""
+"""Table 1 and the ablation, by ID set: ``EnergyCorrected`` is "ours", ``EBM`` "ours w/o MoG", ``GaussianMixture`` "ours w/o
+energy" (the paper prints SSD's figures)."""
 
-DETAILED: dict[str, PrintedTable] = {
+BY_SET: dict[str, PrintedTable] = {
     "cifar10": _table(
         ("cifar100", "tinyimagenet", "lsun", "places365", "textures", "svhn", AVERAGE),
         """
@@ -111,40 +104,89 @@ DETAILED: dict[str, PrintedTable] = {
         """,
     ),
 }
-"""The detailed tables of the appendix, by ID set: each OOD set and the average, which is the mean of the six."""
+"""The detailed tables of the appendix, by ID set; the average is the mean of the six sets."""
 
-
-class Remark(NamedTuple):
-    """Where the paper contradicts itself by more than rounding, and which of our detectors that is about."""
-
-    detector: str
-    text: str
-
-
-REMARKS: dict[str, tuple[Remark, ...]] = {
-    "cifar10": (
-        Remark(
-            "KNN",
-            "The paper's Table 1 prints 42.3 as KNN's FPR95 on near OOD; its detailed table gives 47.9 and 42.6, "
-            "whose mean is 45.3.",
-        ),
-        Remark(
-            "EnergyCorrected",
-            "The paper's text says that the correction raises the AUROC on mid OOD from SSD's 91.8 to 92.8; "
-            "its tables print 92.5.",
-        ),
-    ),
-    "cifar100": (
-        Remark(
-            "KNN",
-            "The paper prints 82.0 as KNN's average AUROC; the mean of the six sets in its detailed table is 81.7.",
-        ),
-    ),
+REMARKS = {
+    "cifar10": {
+        "KNN": "The paper's Table 1 prints 42.3 as KNN's FPR95 on near OOD; its detailed table gives 47.9 and 42.6, "
+        "whose mean is 45.3.",
+        "EnergyCorrected": "The paper's text says that the correction raises the AUROC on mid OOD from SSD's 91.8 to 92.8; "
+        "its tables print 92.5.",
+    },
+    "cifar100": {
+        "KNN": "The paper prints 82.0 as KNN's average AUROC; the mean of the six sets in its detailed table is 81.7."
+    },
 }
-"""By ID set."""
+"""Where the paper contradicts itself by more than rounding: by ID set, then by detector."""
+
+_OPENOOD = _table(
+    ("near", "far", "near 100", "far 100"),
+    """
+        MSP          | 88.0 | 90.7 |      |
+        TempScale    | 88.1 | 91.0 | 80.9 | 78.7
+        OpenMax      | 87.6 | 89.6 | 76.4 | 79.5
+        EnergyLogits | 87.6 | 91.2 |      |
+        MaxLogit     | 87.5 | 91.1 | 81.1 | 79.7
+        GEN          | 88.2 | 91.4 | 81.3 | 79.7
+        KLMatching   | 79.2 | 82.7 | 76.6 | 76.2
+        KNN          | 90.6 | 93.0 | 80.2 | 82.4
+        RMDS         | 89.8 | 92.2 | 80.2 | 82.9
+        ViM          | 88.7 | 93.5 | 75.0 | 81.7
+        fDBD         | 90.4 | 93.2 | 81.3 | 79.9
+        NCI          | 88.9 | 91.3 | 81.0 | 81.3
+        Relation     | 89.8 | 92.2 | 80.7 | 80.8
+        SHE          | 81.5 | 85.3 | 79.0 | 76.9
+        ReAct        | 87.1 | 90.4 | 80.8 | 80.4
+        SCALE        | 82.6 | 86.4 | 81.0 | 81.4
+        DICE         | 78.3 | 84.2 | 79.4 | 80.0
+        GradNorm     | 54.9 | 57.6 |      |
+    """,
+)
+OPENOOD: dict[str, PrintedTable] = {
+    f"openood-{of_id}": {
+        name: {level: cells[level + more] for level in ("near", "far")}
+        for name, cells in _OPENOOD.items()
+        if f"near{more}" in cells
+    }
+    for of_id, more in (("cifar10", ""), ("cifar100", " 100"))
+}
+OPENOOD_NOTE = (
+    "OpenOOD's figures are of another network, a ResNet-18, and of its own selection of images of each set; the settings of "
+    "many of its methods were chosen on OOD validation data. It prints AUROC; its FPR95 is another quantity."
+)
 
 
-def remarks(of_id: str, detectors: Iterable[str]) -> tuple[str, ...]:
-    """What is to be said of the paper's figures for these detectors on an ID set."""
-    shown = {*detectors}
-    return tuple(remark.text for remark in REMARKS.get(of_id, ()) if remark.detector in shown)
+@dataclass(frozen=True)
+class Published:
+    """Who published figures for a protocol, and which.
+
+    Args:
+        label: What their lines of a table are called.
+        words: How a sentence names them.
+        reference: Where they are printed.
+        rows: The figures, by detector, then by OOD set, level or "average".
+        notes: What is to be said wherever they are shown.
+    """
+
+    label: str
+    words: str
+    reference: str
+    rows: PrintedTable
+    notes: tuple[str, ...]
+
+
+def published_beside(protocol: Protocol, detectors: Iterable[str] = ()) -> Published:
+    """What to show beside a run of this protocol; no rows where nothing is published.
+
+    Args:
+        protocol: Of the run.
+        detectors: Which are shown; remarks on the paper's figures for others are left out.
+    """
+    if protocol.key in OPENOOD:
+        reference = "OpenOOD 1.5's leaderboard, ResNet-18"
+        return Published("OpenOOD", "OpenOOD", reference, OPENOOD[protocol.key], (OPENOOD_NOTE,))
+    by_set, by_level = BY_SET.get(protocol.key, {}), BY_LEVEL.get(protocol.key, {})
+    rows = {name: by_set.get(name, {}) | by_level.get(name, {}) for name in {**by_set, **by_level}}
+    shown, remarks = {*detectors}, REMARKS.get(protocol.key, {})
+    notes = tuple(text for name, text in remarks.items() if name in shown)
+    return Published("paper", "the paper", "Lafon, Rambour & Thome 2022", rows, notes)

@@ -9,8 +9,11 @@ from outfield.config import require, require_number
 from outfield.errors import InputError, UnknownNameError
 
 LEVELS = ("near", "mid", "far")
-PARTS = ("train", "test", "held_out")
-"""Of the ID set; no OOD set goes by one of these names."""
+TRAIN, TEST, HELD_OUT = (
+    "train",
+    "test",
+    "held_out",
+)  # the ID sets among a backbone's sets; OOD sets go by their own names
 
 
 @dataclass(frozen=True)
@@ -45,11 +48,11 @@ class Protocol:
         require_number("neighbours", self.neighbours, least=1, whole=True)
         if not self.ood:
             raise InputError(f"the protocol of {self.id} has no OOD set; name at least one in {', '.join(LEVELS)}")
-        parts = [name for name in self.ood if name in PARTS]
-        if parts:
-            raise InputError(
-                f"an OOD set of {self.id} is called {parts[0]}, as a part of the ID set is; give it another name"
-            )
+        for name in self.ood:
+            if name in (TRAIN, TEST, HELD_OUT):
+                raise InputError(
+                    f"an OOD set of {self.id} is called {name}, as a part of the ID set is; give it another name"
+                )
         names = (self.id, *self.ood)
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
@@ -93,26 +96,17 @@ class Protocol:
         return replace(self, **more)
 
 
+_OTHER = {"cifar10": "cifar100", "cifar100": "cifar10"}
 PROTOCOLS = {
-    "cifar10": Protocol(
-        "cifar10", near=("cifar100", "tinyimagenet"), mid=("lsun", "places365"), far=("textures", "svhn"), neighbours=50
-    ),
-    "cifar100": Protocol(
-        "cifar100",
-        near=("cifar10", "tinyimagenet"),
-        mid=("lsun", "places365"),
-        far=("textures", "svhn"),
-        neighbours=200,
-    ),
     **{
-        f"openood-{id_set}": Protocol(
-            id_set,
-            near=(other, "tinyimagenet"),
-            mid=(),
-            far=("mnist", "svhn", "textures", "places365"),
-            name=f"openood-{id_set}",
+        of_id: Protocol(of_id, (other, "tinyimagenet"), ("lsun", "places365"), ("textures", "svhn"), k)
+        for (of_id, other), k in zip(_OTHER.items(), (50, 200), strict=True)
+    },
+    **{
+        f"openood-{of_id}": Protocol(
+            of_id, (other, "tinyimagenet"), (), ("mnist", "svhn", "textures", "places365"), name=f"openood-{of_id}"
         )
-        for id_set, other in (("cifar10", "cifar100"), ("cifar100", "cifar10"))
+        for of_id, other in _OTHER.items()
     },
 }
 """The paper's two, and those of OpenOOD 1.5 for the same ID sets."""

@@ -20,12 +20,10 @@ from outfield.devices import resolve_device
 from outfield.version import __version__
 
 LIBRARIES = ("torch", "torchvision", "timm", "numpy", "scipy", "scikit-learn")
-COMMIT = "OUTFIELD_COMMIT"
-"""Environment variable that names the commit where the code was copied without its history."""
-CHANGES = {True: " with changes", False: "", None: ", changes unknown"}
-"""What follows a commit's name, by whether files differ from it."""
+COMMIT = "OUTFIELD_COMMIT"  # environment variable that names the commit where the code was copied without its history
+CHANGES = {True: " with changes", False: "", None: ", changes unknown"}  # by whether files differ from it
+# An absolute path, up to whatever may end it in a sentence: folders may have spaces in their names.
 _ABSOLUTE = re.compile(r"(?<![^\s=@,:'\"(])(?:file://|~\w*|[A-Za-z]:)?[/\\](?![/\\\s])[^'\",;\n]*")
-"""An absolute path, up to whatever may end it in a sentence: folders may have spaces in their names."""
 
 
 def about_this_run(device: str = "auto") -> dict[str, Any]:
@@ -34,11 +32,12 @@ def about_this_run(device: str = "auto") -> dict[str, Any]:
     Args:
         device: where the work is to run.
     """
+    program, *rest = sys.argv or [""]
     return {
         **commit(),
         "versions": versions(),
         "machine": machine(device),
-        "command": command(),
+        "command": [Path(program).name, *(without_paths(word) for word in rest)],
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 
@@ -64,9 +63,7 @@ def commit_in_words(about: Mapping[str, Any]) -> str:
     """
     if not about.get("commit"):
         return "no commit"
-    dirty = about.get("dirty")
-    changes = ", changes unknown" if dirty is None else " with changes" if dirty else ""
-    return f"commit {str(about['commit'])[:12]}{changes}"
+    return f"commit {str(about['commit'])[:12]}{CHANGES[about.get('dirty')]}"
 
 
 def _git(folder: Path, *command: str) -> str | None:
@@ -111,12 +108,6 @@ def machine(device: str = "auto") -> dict[str, Any]:
     }
 
 
-def command() -> list[str]:
-    """The command line, program first."""
-    program, *rest = sys.argv or [""]
-    return [Path(program).name, *(without_paths(word) for word in rest)]
-
-
 def without_paths(value: Any) -> Any:
     """JSON-ready ``value`` in which every absolute path is cut down to its last part.
 
@@ -137,6 +128,6 @@ def _last_part(path: str) -> str:
     return "~" if path == str(Path.home()) else re.split(r"[/\\]", path)[-1]  # the last part of home is the user's name
 
 
-def settings(obj: Any) -> dict[str, Any]:
+def settings_of(obj: Any) -> dict[str, Any]:
     """Class and constructor arguments of a detector or another object with settings, ready for JSON."""
     return {"type": type(obj).__name__, **{name: to_plain(value) for name, value in arguments(obj).items()}}

@@ -1,58 +1,60 @@
-"""The two ways to a benchmark: from images, here, and from features, in :mod:`outfield.benchmark.from_features`."""
+"""The two ways to a benchmark: from images and from features."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
+import warnings
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
-from outfield.backbone.views import Views
-from outfield.benchmark.choice import perturbation
-from outfield.benchmark.chosen_views import check_can_choose, chosen_views
-from outfield.benchmark.filling import begun, checked_detectors, checked_seeds, fill, left_out_sets
-from outfield.benchmark.fitting import TEST, TRAIN, OneBackbone, Say, log
-from outfield.benchmark.fractions import add_fractions, checked_fractions
-from outfield.benchmark.from_features import benchmark_features
-from outfield.benchmark.held_out import HELD_OUT, held_out_count, split_images
-from outfield.benchmark.held_out import SEED as HELD_OUT_SEED
-from outfield.benchmark.protocol import Protocol
-from outfield.benchmark.provenance import machine
-from outfield.benchmark.records import BenchmarkRun
-from outfield.benchmark.sets import (
-    ExtractedSets,
-    Extractor,
+import torch
+
+from outfield.backbone import Backbone, Views
+from outfield.benchmark.cache import Cache, Entry
+from outfield.benchmark.fits import BackboneFits, log
+from outfield.benchmark.plan import (
+    SEED,
     check_images,
     check_logits,
+    checked_detectors,
+    checked_fractions,
+    checked_seeds,
+    empty_run,
     fields_needed,
     find_images,
+    held_out_count,
+    left_out_sets,
     notes_of,
     open_backbones,
+    perturbation,
 )
-from outfield.benchmark.stages import Stages
+from outfield.benchmark.protocol import HELD_OUT, TEST, TRAIN, Protocol
+from outfield.benchmark.provenance import machine
+from outfield.benchmark.result import BenchmarkRun, Key
+from outfield.benchmark.sets import ExtractedSets, GivenSets, Say, split_features, split_images
 from outfield.config import to_plain
-from outfield.detectors.base import Detector
-from outfield.detectors.choosing_views import AUTO
-from outfield.files import atomic
-from outfield.files.paths import as_path
-from outfield.images.source import ImageSource
+from outfield.detectors import AUTO, CHOICES, Detector, Rows, ViewsChoice, choose_views, lacking
+from outfield.errors import InputError, MissingFieldError
+from outfield.features import FeatureSet, FeatureSource
+from outfield.files import PathLike, Record, as_path, fingerprint
+from outfield.images import ImageSource
 
-__all__ = ["CACHE", "benchmark_features", "run_benchmark"]
-
-CACHE = "cache"
-"""Folder, below the one that a run writes to, in which each stage's result is kept."""
+CACHE = "cache"  # folder, below the one that a run writes to
 
 
 def run_benchmark(
     protocol: Protocol,
-    data: atomic.PathLike | Mapping[str, ImageSource],
-    backbones: Sequence[str | Extractor],
-    out: atomic.PathLike,
+    data: PathLike | Mapping[str, ImageSource],
+    backbones: Sequence[str | Backbone],
+    out: PathLike,
     *,
     detectors: Mapping[str, Detector] | None = None,
     seeds: int | Iterable[int] = 3,
     device: str = "auto",
     allow_missing: bool = False,
     download: bool = False,
-    view: bool = True,
+    layout: bool = True,
+    view: bool | None = None,
     fractions: Iterable[float] = (),
     views: Views | str | int | None = None,
     held_out: int | None = None,
@@ -60,24 +62,26 @@ def run_benchmark(
 ) -> BenchmarkRun:
     """The whole way from images to records.
 
-    Every stage's result (features of a set, a fitted detector, scores of a set) is kept below ``out/cache`` under everything it
-    depends on. A run that was cut off goes on where it stopped, within a learned fit too; a second run computes only what has
-    changed. A damaged file is computed again, and a warning tells of it. Features of one backbone are in memory at a time.
+    Every result on the way (features of a set, a fitted detector, scores of a set) is kept below ``out/cache`` under the data,
+    settings and version that it depends on. A run that was cut off goes on where it stopped, within a learned fit too; a second
+    run computes only what has changed. A damaged file is computed again, and a warning tells of it. Features of one backbone are
+    in memory at a time.
 
     Args:
         protocol: the ID set and its OOD sets.
-        data: folder in which :func:`outfield.images.finding.find` looks for them; or images by name: "train" and "test" of the ID
-            set, and each OOD set.
-        backbones: what :meth:`outfield.backbone.backbone.Backbone.open` takes, or backbones.
+        data: folder in which :func:`outfield.find` looks for them; or images by name: "train" and "test" of the ID set, and each
+            OOD set.
+        backbones: what :meth:`outfield.Backbone.open` takes, or backbones.
         out: folder for results; made if it is not there.
-        detectors: settings of each detector by the name to report; :func:`outfield.benchmark.choice.default_detectors` if None.
+        detectors: settings of each detector by the name to report; Auto and those of the paper's tables if None.
         seeds: of learned detectors, which train all their seeds side by side; a number n means 0 to n − 1.
         device: where backbones and detectors run.
         allow_missing: go on without OOD sets that are not there, and say so in the provenance and the tables.
         download: get sets that are not in the folder, where torchvision can.
-        view: lay some of the features out in two dimensions (t-SNE, seconds).
-        fractions: of the training rows, on each of which every detector is fitted as well
-            (:mod:`outfield.benchmark.fractions`).
+        layout: lay some of the features out in two dimensions (t-SNE, seconds).
+        view: what ``layout`` was called in version 0.1.
+        fractions: of the training rows, on each of which every detector is fitted as well. Of each class with n rows ⌈f · n⌉ are
+            taken at random; the rows of a smaller fraction are among those of a larger one.
         views: of each image, over which its features are averaged: "flip", "six", a number, or Views; one if None. With "auto"
             stand-ins choose one, flip or six on each backbone, before an OOD set is looked at; Auto must be among the detectors.
         held_out: how many of the ID test images calibrate Auto and Fused, are what stand-ins are made of, and are not judged; a
@@ -89,26 +93,29 @@ def run_benchmark(
             too, a backbone given twice, two temperatures of ODIN. Nothing was computed.
         StorageError: ``out`` cannot be written.
     """
+    layout = _layout(layout, view)
     chosen, numbers, shares = checked_detectors(protocol, detectors), checked_seeds(seeds), checked_fractions(fractions)
     odin, averaged = perturbation(chosen), None if views == AUTO else Views.of(views)
     images, problems = find_images(protocol, data, download)
     missing = left_out_sets(protocol, problems, allow_missing)
     check_images(images)
     count = held_out_count(held_out, chosen.values(), len(images[TEST]))
-    if averaged is None:
-        check_can_choose(chosen.values(), count)
-    images, levels = split_images(images, TEST, count, chosen.values())
+    if averaged is None and not (count and any(one.uses_stand_ins for one in chosen.values())):
+        raise InputError(
+            "views are chosen by stand-ins, which Auto has, made of held-out images; run Auto, too, or name the views: "
+            f"{', '.join(CHOICES)}"
+        )
+    images, levels = split_images(images, count, chosen.values())
     opened = open_backbones(backbones, device)
     check_logits(opened, chosen)
-    stages = Stages(as_path(out, "out") / CACHE, machine(device)["device"])
-    run = begun(protocol, chosen, numbers, {}, device, view, shares)
+    cache = Cache(as_path(out, "out") / CACHE, machine(device)["device"])
+    run = empty_run(protocol, chosen, numbers, shares, device, layout)
     say(f"reading {len(images)} sets of images")
     checksums = {name: source.fingerprint() for name, source in images.items()}
     about = {name: {"images": len(source), "sha256": checksums[name]} for name, source in images.items()}
-    run.provenance |= {"missing": missing, "data": about}
-    run.provenance["odin"] = to_plain(odin)
+    run.provenance |= {"missing": missing, "data": about, "odin": to_plain(odin)}
     if count:
-        run.provenance["held_out"] = {"images": count, "seed": HELD_OUT_SEED}
+        run.provenance["held_out"] = {"images": count, "seed": SEED}
     if averaged is None:
         run.provenance["views"] = {}
     elif len(averaged) > 1:
@@ -116,23 +123,150 @@ def run_benchmark(
     run.classes = images[TEST].classes or images[TRAIN].classes or ()
     fields = fields_needed(chosen.values())
     for (name, backbone), given in zip(opened.items(), backbones, strict=True):
-
-        def sets_of(
-            some: Mapping[str, ImageSource], views: Views, name: str = name, backbone: Extractor = backbone
-        ) -> ExtractedSets:
-            return ExtractedSets(name, backbone, some, checksums, odin, stages, say, fields, views, levels)
-
-        on_this = averaged
-        if on_this is None:
-            to_choose = {part: source for part, source in images.items() if part in (TRAIN, HELD_OUT, *levels)}
-            found = chosen_views(partial(sets_of, to_choose), name, fields, stages, device, say)
+        sets = ExtractedSets(
+            name, backbone, images, checksums, levels, cache, say, odin, fields, averaged or Views.of(None)
+        )
+        if averaged is None:
+            found = _chosen_views(sets, device)
             say(f"{name}: views {found}")
             run.provenance["views"][name] = str(found)
-            on_this = Views.of(found.views)
-        sets = sets_of(images, on_this)
+            sets = replace(sets, views=Views.of(found.views))
         run.provenance["backbones"][name] = {"sha256": backbone.fingerprint(), **notes_of(given)}
-        one = OneBackbone(name, sets, run, stages, device, say)
-        fill(one, chosen, numbers, {}, view)
-        add_fractions(one, chosen, numbers, shares)
-    run.provenance["stages"] = stages.summary()
+        fits = BackboneFits(name, sets, run, cache, device, say)
+        fits.fill(chosen, numbers, {}, layout)
+        fits.add_fractions(chosen, numbers, shares)
+    run.provenance["stages"] = cache.summary()
     return run
+
+
+def _layout(layout: bool, view: bool | None) -> bool:
+    if view is None:
+        return layout
+    warnings.warn("view is called layout now", DeprecationWarning, stacklevel=3)
+    return view
+
+
+def _chosen_views(sets: ExtractedSets, device: str) -> ViewsChoice:
+    """Views of each image that stand-ins choose, out of training, held-out and stand-in images alone."""
+    seen = {part: source for part, source in sets.images.items() if part in (TRAIN, HELD_OUT, *sets.levels)}
+    tried = {name: replace(sets, images=seen, views=Views.of(name)) for name in CHOICES}
+
+    def rows_of(views: str) -> Rows:
+        sets.say(f"{sets.name}: trying views {views}")
+        some = tried[views]
+        return Rows(some[TRAIN], some[HELD_OUT], some.stand_ins())
+
+    depends = {views: [some.identity(part, sets.fields) for part in seen] for views, some in tried.items()}
+    entry = Entry("views", {"backbone": sets.name}, depends)
+
+    def work() -> Record:
+        choice = choose_views(rows_of, device)
+        losses = torch.tensor([*choice.losses.values()], dtype=torch.float64)
+        return Record({"views": choice.views, "tried": [*choice.losses]}, {"losses": losses})
+
+    header, tensors = sets.cache.record(entry, work)
+    return ViewsChoice(header["views"], dict(zip(header["tried"], tensors["losses"].tolist(), strict=True)))
+
+
+def benchmark_features(
+    protocol: Protocol,
+    sets_by_backbone: Mapping[str, Mapping[str, FeatureSource]],
+    *,
+    detectors: Mapping[str, Detector] | None = None,
+    fitted: Mapping[Key, Detector] | None = None,
+    seeds: int | Iterable[int] = 3,
+    device: str = "auto",
+    allow_missing: bool = False,
+    layout: bool = True,
+    view: bool | None = None,
+    classes: Sequence[str] = (),
+    fractions: Iterable[float] = (),
+    held_out: int | None = None,
+    say: Say = log.info,
+) -> BenchmarkRun:
+    """Fit every detector on each backbone's features and tell every OOD set from the ID test set.
+
+    Args:
+        protocol: which OOD sets there are, and how near they are.
+        sets_by_backbone: by a backbone's name its features: "train" and "test" of the ID set, and each OOD set by name.
+        detectors: settings of each detector by the name to report; Auto and those of the paper's tables if None.
+        fitted: detectors that are fitted already, by backbone, name and seed; they are scored, and no other seed of theirs is
+            fitted on that backbone. The provenance lists them as ``given``. Where all are given, "train" is not needed.
+        seeds: of learned detectors, which train all their seeds side by side; a number n means 0 to n − 1.
+        device: where detectors run.
+        allow_missing: go on without OOD sets that are not there, and say so in the provenance and the tables.
+        layout: lay some of the features out in two dimensions (t-SNE, seconds).
+        view: what ``layout`` was called in version 0.1.
+        classes: Names of the ID set's classes by label, for figures; without them a class goes by its number.
+        fractions: Of the training rows, on each of which every detector that is not given is fitted as well; see
+            :func:`run_benchmark`.
+        held_out: how many of the ID test rows calibrate Auto and Fused and are not judged; a tenth, at most 1,000, where one of
+            them runs and nothing is said. A set called "held_out" is taken instead.
+        say: told what is being done; logged if absent.
+
+    Raises:
+        InputError: a set is not there, or nothing to do.
+        MissingFieldError: a set lacks what a detector needs; found before any is fitted.
+    """
+    layout = _layout(layout, view)
+    chosen, given = checked_detectors(protocol, detectors), dict(fitted or {})
+    if not sets_by_backbone:
+        raise InputError("there is no backbone; give the features of at least one")
+    for key, detector in given.items():
+        chosen.setdefault(key.detector, detector)
+        if key.backbone not in sets_by_backbone:
+            raise InputError(
+                f"fitted has a detector for {key.backbone!r}; the backbones are {', '.join(sets_by_backbone)}"
+            )
+    ready = {(key.backbone, key.detector) for key in given}
+    to_fit = {backbone: [name for name in chosen if (backbone, name) not in ready] for backbone in sets_by_backbone}
+    lacks: dict[str, list[str]] = {}
+    for backbone, sets in sets_by_backbone.items():
+        for name in (*([TRAIN] if to_fit[backbone] else []), TEST, *protocol.ood):
+            if name not in sets:
+                lacks.setdefault(name, []).append(backbone)
+    problems = {name: f"{name} of {', '.join(those)}" for name, those in lacks.items()}
+    missing = left_out_sets(protocol, problems, allow_missing)
+    present = tuple(ood for ood in protocol.ood if ood not in missing)
+    used = {
+        backbone: split_features(
+            {part: sets[part] for part in (TRAIN, TEST, HELD_OUT, *present) if part in sets},
+            held_out_count(held_out, [chosen[name] for name in to_fit[backbone]], len(sets[TEST])),
+        )
+        for backbone, sets in sets_by_backbone.items()
+    }
+    for backbone, sets in used.items():
+        _check_fields(backbone, sets, chosen, to_fit[backbone])
+    numbers, shares = checked_seeds(seeds), checked_fractions(fractions)
+    run, cache = (
+        empty_run(protocol, chosen, numbers, shares, device, layout, given),
+        Cache(None, machine(device)["device"]),
+    )
+    run.provenance |= {"missing": missing, "data": {}}
+    run.classes = tuple(map(str, classes))
+    for backbone, sets in used.items():
+        fits = BackboneFits(backbone, GivenSets(sets, present), run, cache, device, say)
+        fits.fill(chosen, numbers, given, layout)
+        fits.add_fractions({name: chosen[name] for name in to_fit[backbone]}, numbers, shares)
+        run.provenance["data"][backbone] = {part: _about(rows) for part, rows in sets.items()}
+    run.provenance["stages"] = cache.summary()
+    return run
+
+
+def _check_fields(
+    backbone: str, sets: Mapping[str, FeatureSource], detectors: Mapping[str, Detector], to_fit: Collection[str]
+) -> None:
+    """Find out before the first fit what the last detector would lack."""
+    for name, detector in detectors.items():
+        for part, rows in sets.items():
+            learns_from = (detector.on, *detector.needs_to_fit) if name in to_fit else ()
+            lacks = lacking(rows, learns_from if part == TRAIN else detector.needs_to_score)
+            if lacks:
+                raise MissingFieldError(
+                    f"{name} needs {' and '.join(lacks)}, which {part} of {backbone} lacks; give them, or name other "
+                    "detectors (detectors=…, --detector on the command line)"
+                )
+
+
+def _about(rows: FeatureSource) -> dict[str, Any]:
+    return {"samples": len(rows), "sha256": fingerprint(rows.tensors()) if isinstance(rows, FeatureSet) else None}

@@ -1,153 +1,236 @@
-"""From images to the features of a backbone's sets, each extracted once and kept."""
+"""The sets of one backbone, by name: features that are given, or extracted from images once and kept; held-out samples too.
+
+Held-out samples are split off from the ID test set before anything is judged. Detectors that calibrate themselves are given them;
+of held-out images, stand-ins for OOD data are made, too, for :class:`outfield.Auto` to choose by. Every detector is judged on the
+rest of the test set.
+"""
 
 from __future__ import annotations
 
-import os
-import re
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path, PurePath
-from types import MappingProxyType
-from typing import Any, NamedTuple
-from typing import Protocol as Interface
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
-from outfield.backbone.backbone import Backbone, Odin
-from outfield.backbone.views import Views
-from outfield.benchmark.fitting import TEST, TRAIN, Say, Sets
-from outfield.benchmark.held_out import HELD_OUT
-from outfield.benchmark.protocol import Protocol
-from outfield.benchmark.provenance import without_paths
-from outfield.benchmark.stages import Stage, Stages
+from outfield.backbone import Backbone, Odin, Views
+from outfield.benchmark.cache import Cache, Entry
+from outfield.benchmark.plan import SEED
+from outfield.benchmark.protocol import HELD_OUT, TEST, TRAIN
 from outfield.config import to_plain
-from outfield.detectors.base import Detector
-from outfield.errors import FileFormatError, InputError, MissingFieldError, StorageError, UnknownNameError
-from outfield.features.about import checked_about
-from outfield.features.clusters import clustered
-from outfield.features.fields import FIELDS, made_by
-from outfield.features.set import FeatureSet
-from outfield.files import atomic, storage
-from outfield.images import finding
-from outfield.images.source import ImageSource
+from outfield.detectors import Detector
+from outfield.errors import FileFormatError
+from outfield.features import FIELDS, FeatureSet, FeatureSource, Part, checked_about, clustered, made_by
+from outfield.files import Record, read_record, write_record
+from outfield.images import ImageSource, part_of, stand_ins
+from outfield.scores import rank
+from outfield.stand_in import StandIns
 
+Say = Callable[[str], None]  # told what is being done
+STAND_IN = "stand-in "  # what the names of stand-ins begin with among a backbone's sets
 KINDS = {"features": "FeatureSet", "blocks": "stages of a network", "odin": "odin logits"}
-"""Of the files that extraction leaves, by kind of stage: all but the first are asked for by few detectors."""
-
-OF_LOGITS = ("logits", "odin_logits", "head")
-"""What detectors ask for that only a network with classes has."""
+"""Kinds of the files that extraction leaves, by kind of entry: all but the first are asked for by few detectors."""
+ROWS_AT_ONCE = 8192
 
 
-class Extractor(Interface):
-    """What a benchmark asks of a backbone: :class:`outfield.backbone.backbone.Backbone`, or anything that can do the same."""
+class Sets(ABC):
+    """Features of every set of one backbone, by name: "train" and "test" of the ID set, and the OOD sets.
 
-    name: str
+    Attributes:
+        ood: names of the OOD sets.
+        has_held_out: whether there are held-out ID rows, too.
+        levels: "near" or "far" for each set of stand-ins, by its name.
+    """
 
-    def fingerprint(self) -> str:
-        """Different for different weights or preparation of images."""
-        ...
+    ood: tuple[str, ...]
+    has_held_out: bool
+    levels: Mapping[str, str]
 
-    def extract(
-        self,
-        images: ImageSource,
-        *,
-        odin: Odin | None = None,
-        labels: bool = True,
-        stages: bool = False,
-        views: Views | None = None,
-    ) -> FeatureSet:
-        """Features of every image, in order; ``stages`` and ``views`` are given only where they are asked for."""
-        ...
+    @abstractmethod
+    def __getitem__(self, name: str) -> FeatureSource:
+        """The features of a set."""
 
+    @abstractmethod
+    def identity(self, name: str, fields: Collection[str] = ()) -> str:
+        """What is different for different features of a set, or of other fields that are used; for the cache."""
 
-def fields_needed(detectors: Iterable[Detector]) -> frozenset[str]:
-    """The fields that any of the detectors fits on or scores."""
-    return frozenset(
-        name
-        for detector in detectors
-        for name in (detector.on, *detector.needs_to_fit, *detector.needs_to_score, *detector.uses)
-    )
+    def stand_ins(self) -> StandIns[FeatureSource]:
+        """The stand-ins by kind."""
+        return StandIns(
+            {name.removeprefix(STAND_IN): self[name] for name in self.levels},
+            {name.removeprefix(STAND_IN): level for name, level in self.levels.items()},
+        )
 
 
+class GivenSets(Sets):
+    """Features that a user has; nothing that is made from them is kept."""
+
+    def __init__(self, sets: Mapping[str, FeatureSource], ood: tuple[str, ...]) -> None:
+        self._sets, self.ood, self.has_held_out, self.levels = sets, ood, HELD_OUT in sets, {}
+
+    def __getitem__(self, name: str) -> FeatureSource:
+        return self._sets[name]
+
+    def identity(self, name: str, fields: Collection[str] = ()) -> str:
+        return name
+
+
+class FractionOfSets(Sets):
+    """The same sets with a fraction of the training rows."""
+
+    def __init__(self, sets: Sets, fraction: float) -> None:
+        self._sets, self._fraction = sets, fraction
+        self.ood, self.has_held_out, self.levels = sets.ood, sets.has_held_out, sets.levels
+        self._train: Part | None = None
+
+    def __getitem__(self, name: str) -> FeatureSource:
+        if name != TRAIN:
+            return self._sets[name]
+        if self._train is None:
+            train = self._sets[TRAIN]
+            # One class where there are no labels.
+            labels = torch.zeros(len(train))
+            if "labels" in train.shapes:
+                labels = torch.cat([piece["labels"] for piece in train.batches(ROWS_AT_ONCE, ["labels"])])
+            self._train = Part(train, rows_of(labels, self._fraction))
+        return self._train
+
+    def identity(self, name: str, fields: Collection[str] = ()) -> str:
+        whole = self._sets.identity(name, fields)
+        return f"{whole} fraction {self._fraction!r} seed {SEED}" if name == TRAIN else whole
+
+
+def rows_of(labels: Tensor, fraction: float, seed: int = SEED) -> Tensor:
+    """Which rows (N,) belong to a fraction: of every class with n rows the first ⌈f · n⌉ in a random order.
+
+    So every class stays, and the rows of a smaller fraction are among those of a larger one.
+
+    Args:
+        labels: The class of each row (N,).
+        fraction: Above 0 and at most 1.
+        seed: Of the order, which is the same for every fraction.
+    """
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
+    mask = torch.zeros(len(labels), dtype=torch.bool)
+    for label in labels.unique():
+        mine = order[labels[order] == label]
+        mask[mine[: rank(fraction, len(mine))]] = True
+    return mask
+
+
+def split(total: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers of the samples that are judged and of those that are held out, each in ascending order."""
+    order = np.random.default_rng(SEED).permutation(total)
+    return np.sort(order[count:]), np.sort(order[:count])
+
+
+def split_images(
+    images: Mapping[str, ImageSource], count: int, detectors: Iterable[Detector]
+) -> tuple[dict[str, ImageSource], dict[str, str]]:
+    """Images with so many of the test set held out, and the level of each set of stand-ins.
+
+    Args:
+        images: by the name of their set.
+        count: how many images are held out.
+        detectors: that will run; stand-ins are made where one chooses by them.
+    """
+    if not count:
+        return dict(images), {}
+    judged, held_out = split(len(images[TEST]), count)
+    kept = part_of(images[TEST], held_out)
+    found = {**images, TEST: part_of(images[TEST], judged), HELD_OUT: kept}
+    if not any(one.uses_stand_ins for one in detectors):
+        return found, {}
+    made = stand_ins(kept, seed=SEED)
+    levels = {STAND_IN + name: level for name, level in made.levels.items()}
+    return found | {STAND_IN + name: one for name, one in made.items()}, levels
+
+
+def split_features(sets: Mapping[str, FeatureSource], count: int) -> dict[str, FeatureSource]:
+    """Features with so many rows of the test set held out, unless held-out rows are there."""
+    if HELD_OUT in sets or not count:
+        return dict(sets)
+    mask = torch.zeros(len(sets[TEST]), dtype=torch.bool)
+    mask[torch.from_numpy(split(len(mask), count)[1])] = True
+    return {**sets, TEST: Part(sets[TEST], ~mask).in_memory(), HELD_OUT: Part(sets[TEST], mask).in_memory()}
+
+
+@dataclass
 class ExtractedSets(Sets):
     """Features of every set of images; those of a set are extracted, or read, when first asked for.
 
     Args:
         name: of the backbone.
         backbone: the backbone.
-        images: "train", "test" and the OOD sets.
+        images: "train", "test", the OOD sets, and perhaps held-out images and stand-ins.
         checksums: of the images of each set.
-        odin: ODIN's perturbation, for the sets that are scored; None does without.
-        stages: keeps them.
+        levels: of each set of stand-ins.
+        cache: keeps them.
         say: told what is being done.
+        odin: ODIN's perturbation, for the sets that are scored; None does without.
         fields: that detectors need; stages of the network are extracted where one is among them.
-        views: of each image, over which its features are averaged; None is the image alone.
-        stand_ins: the level of each of the sets that stands for OOD data, by its name.
+        views: of each image, over which its features are averaged.
     """
 
-    def __init__(
-        self,
-        name: str,
-        backbone: Extractor,
-        images: Mapping[str, ImageSource],
-        checksums: Mapping[str, str],
-        odin: Odin | None,
-        stages: Stages,
-        say: Say,
-        fields: Collection[str] = (),
-        views: Views | None = None,
-        stand_ins: Mapping[str, str] = MappingProxyType({}),
-    ) -> None:
-        self.name, self.backbone, self.images, self.stages, self.say = name, backbone, images, stages, say
-        self.odin = odin
-        self.views = views if views is not None and len(views) > 1 else None
-        # The image alone is not mentioned: what earlier versions kept is found.
-        averaged = {} if self.views is None else {"views": to_plain(self.views)}
-        self.has_held_out, self.stand_ins = HELD_OUT in images, stand_ins
-        self.ood = tuple(part for part in images if part not in (TRAIN, TEST, HELD_OUT, *stand_ins))
-        weights, blocks = backbone.fingerprint(), not set(fields).isdisjoint(made_by("blocks"))
+    name: str
+    backbone: Backbone
+    images: Mapping[str, ImageSource]
+    checksums: Mapping[str, str]
+    levels: Mapping[str, str]
+    cache: Cache
+    say: Say
+    odin: Odin | None
+    fields: Collection[str]
+    views: Views
+    _held: dict[str, FeatureSet] = field(default_factory=dict, init=False)
 
-        def stage(what: str, part: str, **more: Any) -> Stage:
-            depends = {"images": checksums[part], "backbone": weights, **averaged, **more}
-            return Stage(what, {"backbone": self.name, "set": part}, depends)
+    def __post_init__(self) -> None:
+        self.has_held_out = HELD_OUT in self.images
+        self.ood = tuple(part for part in self.images if part not in (TRAIN, TEST, HELD_OUT, *self.levels))
+        # A network that was trained without labels is judged without them: clusters take their place.
+        self.without_labels = bool(getattr(self.backbone, "projects", False))
+        self._entries = {part: self._entries_of(part) for part in self.images}
 
-        # The classes of OOD images are none of the backbone's.
-        self.without_labels = bool(getattr(backbone, "projects", False))
-        labels = {part: part not in self.ood for part in images} | ({TRAIN: "clusters"} if self.without_labels else {})
-        self._kept = {part: {"features": stage("features", part, labels=labels[part])} for part in images}
-        # Stages of their own, so that they come and go without the others; nothing is fitted on perturbed images.
-        for part, kept in self._kept.items():
-            if blocks:
-                kept["blocks"] = stage("blocks", part)
-            if odin is not None and part != TRAIN and part not in stand_ins:
-                kept["odin"] = stage("odin", part, odin=to_plain(odin))
-        self._held: dict[str, FeatureSet] = {}
+    def _entries_of(self, part: str) -> dict[str, Entry]:
+        """What extraction leaves of a set, by kind: entries of their own, so that they come and go without the others."""
+        shared = {
+            "images": self.checksums[part],
+            "backbone": self.backbone.fingerprint(),
+            "views": to_plain(self.views),
+        }
+        labels = "clusters" if self.without_labels and part == TRAIN else part not in self.ood
+        own: dict[str, dict[str, Any]] = {"features": {"labels": labels}}
+        if not set(self.fields).isdisjoint(made_by("blocks")):
+            own["blocks"] = {}
+        if self.odin is not None and part != TRAIN and part not in self.levels:  # nothing is fitted on perturbed images
+            own["odin"] = {"odin": to_plain(self.odin)}
+        about = {"backbone": self.name, "set": part}
+        return {kind: Entry(kind, about, shared | more) for kind, more in own.items()}
 
     def identity(self, name: str, fields: Collection[str] = ()) -> str:
-        kept = self._kept[name].items()
+        kept = self._entries[name].items()
         used = [one for kind, one in kept if kind == "features" or not set(fields).isdisjoint(made_by(kind))]
-        return " ".join(stage.digest for stage in used)
+        return " ".join(entry.digest for entry in used)
 
     def __getitem__(self, name: str) -> FeatureSet:
         if name not in self._held:
-            self._extract_missing()
-            self._hold(name)
+            # All that no earlier run left, so that an image that cannot be read is found before the first long fit.
+            for part, entries in self._entries.items():
+                if part not in self._held and not all(map(self.cache.has, entries.values())):
+                    self._held[part] = self._hold(part)
+        if name not in self._held:
+            self._held[name] = self._hold(name)
         return self._held[name]
 
-    def _extract_missing(self) -> None:
-        """All sets that no earlier run left, so that an image that cannot be read is found before the first long fit."""
-        for part, kept in self._kept.items():
-            paths = [self.stages.path(stage) for stage in kept.values()]
-            if not all(path is not None and path.exists() for path in paths):
-                self._hold(part)
-
-    def _hold(self, part: str) -> None:
-        if part in self._held:
-            return
-        kept = self._kept[part]
-        found = {kind: self.stages.find(stage, partial(self._load, part, kind)) for kind, stage in kept.items()}
+    def _hold(self, part: str) -> FeatureSet:
+        entries = self._entries[part]
+        found = {kind: self.cache.find(entry, partial(self._load, part, kind)) for kind, entry in entries.items()}
         lacks = [kind for kind, one in found.items() if one is None]
         if lacks:
             begin = time.perf_counter()
@@ -155,151 +238,42 @@ class ExtractedSets(Sets):
             seconds: float | None = time.perf_counter() - begin
             for kind in lacks:
                 found[kind] = made[kind]
-                self.stages.keep(kept[kind], made[kind], partial(_save, kind), seconds)
+                self.cache.keep(entries[kind], made[kind], partial(_save, kind), seconds)
                 seconds = None  # what came in the same pass has no time of its own
         pieces = [one for one in found.values() if one is not None]
         tensors = {name: value for one in pieces for name, value in one.tensors.items()}
-        self._held[part] = FeatureSet(
-            **tensors, about={name: text for one in pieces for name, text in one.about.items()}
-        )
+        about = {name: text for one in pieces for name, text in checked_about(one.header.get("about")).items()}
+        return FeatureSet(**tensors, about=about)
 
     def _extract(self, part: str, kinds: Collection[str]) -> FeatureSet:
         images = self.images[part]
         which = f" ({part.replace('_', ' ')})" if part in (TRAIN, TEST, HELD_OUT) else ""
         self.say(f"{self.name}: extracting features of {len(images):,} images of {images.name}{which}")
-        odin = self.odin if "odin" in kinds else None
+        # The classes of OOD images are none of the backbone's.
         labels = images.labels is not None and part not in self.ood and not self.without_labels
         asked: dict[str, Any] = {"stages": True} if "blocks" in kinds else {}
-        asked |= {} if self.views is None else {"views": self.views}
-        found = self.backbone.extract(images, odin=odin, labels=labels, **asked)
-        # A network that was trained without labels is judged without them: clusters take their place.
+        asked |= {"views": self.views} if len(self.views) > 1 else {}
+        found = self.backbone.extract(images, odin=self.odin if "odin" in kinds else None, labels=labels, **asked)
         return clustered(found) if self.without_labels and part == TRAIN else found
 
-    def _load(self, part: str, kind: str, path: Path) -> _Piece:
-        header, tensors = storage.read(path, KINDS[kind])
-        for name, value in tensors.items():
+    def _load(self, part: str, kind: str, path: Path) -> Record:
+        record = read_record(path, KINDS[kind])
+        for name, value in record.tensors.items():
             if (name not in FIELDS or FIELDS[name].per_row) and len(value) != len(self.images[part]):
                 raise FileFormatError(f"{path} has {len(value)} rows, but there are {len(self.images[part])} images")
-        return _Piece(tensors, checked_about(header.get("about")))
+        return record
 
 
-class _Piece(NamedTuple):
-    """What one file of a set holds."""
-
-    tensors: dict[str, Tensor]
-    about: dict[str, str]
-
-
-def _by_kind(found: FeatureSet) -> dict[str, _Piece]:
-    """The fields of a set and what it says of them, by the kind of stage that keeps them."""
+def _by_kind(found: FeatureSet) -> dict[str, Record]:
+    """The fields of a set and what it says of them, by the kind of entry that keeps them."""
     homes = {name: kind for kind in KINDS for name in made_by(kind)}
-    pieces = {kind: _Piece({}, {}) for kind in KINDS}
-    for name, value in found.tensors().items():
-        pieces[homes.get(name, "features")].tensors[name] = value
-    for name, text in found.about.items():
-        pieces[homes.get(name, "features")].about[name] = text
-    return pieces
+    made = {}
+    for kind in KINDS:
+        about = {name: text for name, text in found.about.items() if homes.get(name, "features") == kind}
+        tensors = {name: value for name, value in found.tensors().items() if homes.get(name, "features") == kind}
+        made[kind] = Record({"about": about} if about else {}, tensors)
+    return made
 
 
-def _save(kind: str, piece: _Piece, path: Path) -> None:
-    storage.write(path, KINDS[kind], {"about": piece.about} if piece.about else {}, piece.tensors)
-
-
-def find_images(
-    protocol: Protocol, data: atomic.PathLike | Mapping[str, ImageSource], download: bool = False
-) -> tuple[dict[str, ImageSource], dict[str, str]]:
-    """Images of every set that is there, and what is wrong with each that is not; for the arguments see run_benchmark."""
-    wanted = {TRAIN: (protocol.id, "train"), TEST: (protocol.id, "test")} | {ood: (ood, "test") for ood in protocol.ood}
-    if isinstance(data, Mapping):
-        unknown = [part for part in data if part not in wanted]
-        if unknown:
-            raise InputError(
-                f"data has {', '.join(unknown)}, but the protocol of {protocol.id} has {', '.join(wanted)}; with_ood adds one"
-            )
-        return {part: data[part] for part in wanted if part in data}, {
-            part: part for part in wanted if part not in data
-        }
-    images: dict[str, ImageSource] = {}
-    problems: dict[str, str] = {}
-    for part, (name, split) in wanted.items():
-        try:
-            images[part] = finding.find(name, split, data, download)
-        except (StorageError, UnknownNameError) as error:
-            problems[part] = f"{name} ({split}): {error}"
-    return images, problems
-
-
-def check_images(images: Mapping[str, ImageSource]) -> None:
-    """Refuse, before any work, training images without labels, and ID images that stand for another set as well."""
-    if images[TRAIN].labels is None:
-        raise InputError(f"the training images of {images[TRAIN].name} have no labels; detectors learn from them")
-    ood = [part for part in images if part not in (TRAIN, TEST)]
-    for part, known in [(TEST, TRAIN), *((part, known) for part in ood for known in (TRAIN, TEST))]:
-        if _equal(images[part], images[known]):
-            raise InputError(f"{part} and the {known} set of {images[known].name} are the same images, one by one")
-
-
-def _equal(one: ImageSource, other: ImageSource) -> bool:
-    """Whether the pixels are; labels may differ. The first pair that differs ends it, mostly the very first."""
-    if len(one) != len(other):
-        return False
-    return all(np.array_equal(one[index], other[index]) for index in range(len(one)))
-
-
-def open_backbones(backbones: Sequence[str | Extractor], device: str) -> dict[str, Extractor]:
-    """Every backbone by a short name; all are opened before any work, so that a wrong name costs no time."""
-    if not backbones or isinstance(backbones, str):
-        raise InputError(f"backbones is {backbones!r}; it must be a list of at least one")
-    opened: dict[str, Extractor] = {}
-    for name, backbone in zip(backbone_names(backbones), backbones, strict=True):
-        opened[name] = Backbone.open(backbone, device) if isinstance(backbone, str) else backbone
-    prints: dict[str, str] = {}
-    for name, backbone in opened.items():
-        twin = prints.setdefault(backbone.fingerprint(), name)
-        if twin != name:
-            raise InputError(f"{twin} and {name} are the same backbone; a spread over backbones needs different ones")
-    return opened
-
-
-def check_logits(backbones: Mapping[str, Extractor], detectors: Mapping[str, Detector]) -> None:
-    """Refuse, before any work, detectors of logits on a network that was trained without labels.
-
-    Raises:
-        MissingFieldError: such a network gives features alone.
-    """
-    needing = [
-        name
-        for name, detector in detectors.items()
-        if not {*detector.needs_to_fit, *detector.needs_to_score}.isdisjoint(OF_LOGITS)
-    ]
-    for name, backbone in backbones.items():
-        if needing and getattr(backbone, "projects", False):
-            raise MissingFieldError(
-                f"{name} was trained without labels: it gives features and no logits, which {', '.join(needing)} need; name "
-                "detectors of features alone, such as --detector KNN --detector SSD"
-            )
-
-
-def backbone_names(backbones: Sequence[str | Extractor]) -> list[str]:
-    """Short names that differ: of a file its own, with as many of its folders as it takes.
-
-    >>> backbone_names(["a/resnet.safetensors", "b/resnet.safetensors", "timm:vgg11"])
-    ['a/resnet', 'b/resnet', 'vgg11']
-    """
-    given = [backbone if isinstance(backbone, str) else backbone.name for backbone in backbones]
-    files = [re.sub(r"^(timm|torchvision):(.*@)?", "", name).removesuffix(".safetensors") for name in given]
-    parts = [PurePath(file).parts for file in files]
-    for depth in range(1, max(map(len, parts)) + 1):
-        names = ["/".join(part.strip("/\\") for part in path[-depth:]) for path in parts]
-        if len(set(names)) == len(names):
-            return names
-    raise InputError(f"the backbones are {', '.join(given)}; each must be given once")
-
-
-def notes_of(backbone: str | Extractor) -> dict[str, Any]:
-    """What the file of a backbone that Outfield trained tells of it (recipe, accuracy), without paths."""
-    if not isinstance(backbone, str) or not os.path.isfile(backbone):
-        return {}
-    header, _ = storage.read(backbone, "classifier")
-    found: dict[str, Any] = without_paths({name: header[name] for name in ("classifier", "notes") if header.get(name)})
-    return found
+def _save(kind: str, record: Record, path: Path) -> None:
+    write_record(path, KINDS[kind], record)

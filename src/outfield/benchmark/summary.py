@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from outfield.benchmark.paper import AVERAGE
 from outfield.benchmark.protocol import PROTOCOLS, Protocol
-from outfield.benchmark.records import Record
+from outfield.benchmark.result import BenchmarkRun, LowData, Result
 
 METRICS = ("fpr95", "auroc")
 
@@ -45,26 +45,30 @@ Figures = tuple[float | None, float]
 """Published FPR95, if any, and AUROC, in percent."""
 Columns = Mapping[str, Sequence[str]]
 """OOD sets whose mean a column shows, by its name."""
-Fits = dict[tuple[str, int | None], dict[str, Record]]
+Fits = dict[tuple[str, int | None], dict[str, Result]]
 """A detector's records by backbone and seed, then by OOD set."""
 Summary = dict[str, dict[str, Cell]]
 """Cells by detector, then by column."""
 
 
-def present(records: Iterable[Record], protocol: Protocol) -> tuple[str, ...]:
+def present(records: Iterable[Result], protocol: Protocol) -> tuple[str, ...]:
     """OOD sets of the protocol that there are records of, nearest first."""
     found = {record.ood for record in records}
     return tuple(name for name in protocol.ood if name in found)
 
 
-def level_columns(records: Sequence[Record], protocol: Protocol) -> dict[str, tuple[str, ...]]:
+def level_columns(records: Sequence[Result], protocol: Protocol) -> dict[str, tuple[str, ...]]:
     """Near, mid, far and the average, over the sets that are there; a level without any is left out."""
-    sets = present(records, protocol)
+    return columns_by_level(present(records, protocol), protocol)
+
+
+def columns_by_level(sets: Sequence[str], protocol: Protocol) -> dict[str, tuple[str, ...]]:
+    """Of these sets, those of each level that has any, and all."""
     levels = {level: tuple(name for name in names if name in sets) for level, names in protocol.levels.items()}
-    return {level: names for level, names in levels.items() if names} | {AVERAGE: sets}
+    return {level: names for level, names in levels.items() if names} | {AVERAGE: tuple(sets)}
 
 
-def set_columns(records: Sequence[Record], protocol: Protocol) -> dict[str, tuple[str, ...]]:
+def set_columns(records: Sequence[Result], protocol: Protocol) -> dict[str, tuple[str, ...]]:
     """Each OOD set that is there and the average over them."""
     sets = present(records, protocol)
     return {name: (name,) for name in sets} | {AVERAGE: sets}
@@ -97,7 +101,7 @@ def published(cells: Mapping[str, Figures], column: str, sets: Sequence[str], pr
     return statistics.fmean(fpr95) if len(fpr95) == len(sets) else None, auroc
 
 
-def summarise(records: Iterable[Record], columns: Columns) -> Summary:
+def summarise(records: Iterable[Result], columns: Columns) -> Summary:
     """Cells of every detector, in the order of the records; a column that a detector lacks a set of is left out for it."""
     return {
         detector: {
@@ -109,7 +113,7 @@ def summarise(records: Iterable[Record], columns: Columns) -> Summary:
     }
 
 
-def by_fit(records: Iterable[Record]) -> dict[str, Fits]:
+def by_fit(records: Iterable[Result]) -> dict[str, Fits]:
     """Records by detector, then by backbone and seed, then by OOD set."""
     found: dict[str, Fits] = {}
     for record in records:
@@ -118,7 +122,7 @@ def by_fit(records: Iterable[Record]) -> dict[str, Fits]:
     return found
 
 
-def value(fit: Mapping[str, Record], sets: Sequence[str], metric: str) -> float:
+def value(fit: Mapping[str, Result], sets: Sequence[str], metric: str) -> float:
     """x_bs: a metric's mean over sets, of one fitted detector's records by OOD set."""
     return statistics.fmean(getattr(fit[name], metric) for name in sets)
 
@@ -134,3 +138,34 @@ def _spread(fits: Fits, sets: Sequence[str], metric: str) -> Spread:
         over_seeds=math.sqrt(statistics.fmean(variances)) if variances else None,
         over_backbones=statistics.stdev(means) if len(means) > 1 else None,
     )
+
+
+@dataclass(frozen=True)
+class FractionCell:
+    """A detector's figures on a fraction: means over seeds, then backbones; None, with reasons, where it could not be fitted."""
+
+    fpr95: float | None
+    auroc: float | None
+    reasons: tuple[str, ...] = ()
+
+
+def fraction_cells(run: BenchmarkRun) -> dict[str, dict[float, FractionCell]]:
+    """By detector, then by fraction, the smallest first."""
+    found: dict[str, dict[float, list[LowData]]] = {one.detector: {} for one in run.low_data}
+    for one in sorted(run.low_data, key=lambda one: one.fraction):
+        found[one.detector].setdefault(one.fraction, []).append(one)
+    return {name: {fraction: _cell(mine) for fraction, mine in by.items()} for name, by in found.items()}
+
+
+def _cell(mine: Sequence[LowData]) -> FractionCell:
+    reasons = tuple(dict.fromkeys(one.reason for one in mine if one.reason))
+    if reasons:
+        return FractionCell(None, None, reasons)
+    by_backbone = [
+        [one for one in mine if one.backbone == name] for name in dict.fromkeys(one.backbone for one in mine)
+    ]
+    fpr95, auroc = (
+        statistics.fmean(statistics.fmean(getattr(one, metric) for one in those) for those in by_backbone)
+        for metric in METRICS
+    )
+    return FractionCell(fpr95, auroc)

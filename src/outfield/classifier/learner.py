@@ -11,25 +11,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from outfield.backbone.architectures import Classifier
-from outfield.backbone.seeding import Seeded
-from outfield.backbone.switches import FASTEST_CONVOLUTIONS
+from outfield.backbone import Classifier
 from outfield.classifier.batch_norm import can_be_split, join_batch_norms, split_batch_norms
 from outfield.classifier.pixels import Pixels
 from outfield.classifier.recipe import Recipe
 from outfield.errors import OutfieldWarning
+from outfield.modes import FASTEST_CONVOLUTIONS, Seeded
 
-CHUNK_BYTES = 2**29
-"""Size of the augmented images that are made ahead of the steps that use them."""
-PAYS_FROM = 5000
-"""Steps of a run from which compiling the network is worth its minute."""
-WARM_UP = 4
-"""Steps taken before one is recorded, in which libraries choose their algorithms."""
+CHUNK_BYTES = 2**29  # Size of the augmented images that are made ahead of the steps that use them
+PAYS_FROM = 5000  # Steps of a run from which compiling the network is worth its minute
+WARM_UP = 4  # Steps taken before one is recorded, in which libraries choose their algorithms
 TEST_BATCH = 2000
-TEST_BYTES = 2**28
-"""Test images together: so many, or what fits this size as floats."""
+TEST_BYTES = 2**28  # Test images together: so many, or what fits this size as floats
+# What an optimiser keeps for each parameter, and what it is called in a checkpoint
 REMEMBERED = {"momentum_buffer": "momentum", "exp_avg": "mean", "exp_avg_sq": "square", "step": "step"}
-"""What an optimiser keeps for each parameter, and what it is called in a checkpoint."""
 
 
 class Learner:

@@ -15,8 +15,7 @@ from torch.nn import functional
 
 from outfield.config import configurable, require, require_number
 
-Judged = tuple[Tensor, Tensor]
-"""Mean loss and number of rows that are right, both of no dimension."""
+Judged = tuple[Tensor, Tensor]  # Mean loss and number of rows that are right, both of no dimension
 
 
 @configurable
@@ -102,16 +101,16 @@ class SimCLR:
 
 Loss = CrossEntropy | LogitNorm | SimCLR
 
+# What ``outfield train --loss NAME`` stands for: settings of the recipe
 LOSSES: dict[str, dict[str, str]] = {
     "cross-entropy": {},
     "smoothing": {"loss": '{"type": "CrossEntropy", "smoothing": 0.1}'},
     "logitnorm": {"loss": "LogitNorm"},
     "simclr": {"loss": "SimCLR", "augmentation": "Recoloured"},
 }
-"""What ``outfield train --loss NAME`` stands for: settings of the recipe."""
+# What ``outfield train --augment NAME`` stands for
 AUGMENTATIONS: dict[str, dict[str, str]] = {
     "crops": {"augmentation": "Augmentation"},
     "shift": {"augmentation": "PadAndShift"},
     "recoloured": {"augmentation": "Recoloured"},
 }
-"""What ``outfield train --augment NAME`` stands for."""

@@ -1,14 +1,19 @@
-"""Labelled images in memory, as training reads them."""
+"""Labelled images in memory, as training reads them, and some of them held out to compare recipes on."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from outfield.backbone.loader import read_all
+from outfield.backbone import read_all
+from outfield.config import require, require_number
 from outfield.errors import InputError
-from outfield.files import storage
-from outfield.images.source import ImageSource
+from outfield.files import Fingerprint
+from outfield.images import ImageSource
+
+SEED = (
+    0  # Of the choice of images: the same for every training, so that recipes and seeds are compared on the same ones
+)
 
 
 class Pixels:
@@ -83,7 +88,7 @@ class Pixels:
 
     def fingerprint(self) -> str:
         """Digest of pixels and labels."""
-        digest = storage.Fingerprint()
+        digest = Fingerprint()
         digest.begin("images", self.images.dtype, tuple(self.images.shape))
         for piece in self.images.split(4096):
             digest.update(piece.permute(0, 2, 3, 1).contiguous().cpu())
@@ -99,3 +104,43 @@ def check_source(images: object) -> None:
             f"images is a {type(images).__name__}; wrap an array, outfield.ImageArray(array, labels), or open a folder or file, "
             "outfield.open_images(path)"
         )
+
+
+def check_share(share: float) -> None:
+    """Raise an :class:`InputError` unless ``share`` is a number above 0 and below 1."""
+    require_number("hold_out", share, above=0)
+    require(share < 1, "hold_out", share, "a share of the training images, above 0 and below 1")
+
+
+def split_off(pixels: Pixels, share: float) -> tuple[Pixels, Pixels]:
+    """The images to train on, and those that are held out, both in the order they had.
+
+    Of each class of n images round(share · n) are held out: the first of them in one random order of all images, which
+    depends on their number alone. A larger share therefore holds out what a smaller one does, and more.
+
+    Args:
+        pixels: All training images.
+        share: Share of each class to hold out, above 0 and below 1.
+
+    Raises:
+        InputError: ``share`` is no such number, would leave a class without training images, or holds out none at all.
+
+    >>> two_of_each = Pixels(torch.zeros(4, 3, 8, 8, dtype=torch.uint8), torch.tensor([0, 0, 1, 1]))
+    >>> [part.labels.tolist() for part in split_off(two_of_each, 0.5)]
+    [[0, 1], [0, 1]]
+    """
+    check_share(share)
+    order = torch.randperm(len(pixels), generator=torch.Generator().manual_seed(SEED))
+    labels = pixels.labels.cpu()
+    out = torch.zeros(len(pixels), dtype=torch.bool)
+    for label in labels.unique().tolist():
+        own = order[labels[order] == label]
+        count = round(share * len(own))
+        if count == len(own):
+            raise InputError(
+                f"hold_out is {share:g}; of the {count} images of class {label} none would be left to train on"
+            )
+        out[own[:count]] = True
+    if not out.any():
+        raise InputError(f"hold_out is {share:g}; that is less than half an image of each class of {pixels.name}")
+    return pixels.select(~out), pixels.select(out)

@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-from outfield.classifier.augment import Augmentation, are_numbers
-from outfield.classifier.colours import Recoloured
+from outfield.classifier.augmentation import Augmentation, PadAndShift, Recoloured, are_numbers
 from outfield.classifier.losses import CrossEntropy, LogitNorm, Loss, SimCLR
-from outfield.classifier.shifts import PadAndShift
-from outfield.config import configurable, require, require_number
+from outfield.config import configurable, require, require_choice, require_number
 
 PRECISIONS = ("auto", "float32", "bfloat16")
 SCHEDULES = ("steps", "cosine")
@@ -40,8 +38,8 @@ class Recipe:
         momentum: of Nesterov; AdamW has its own.
         weight_decay: on every parameter.
         milestones: shares of the training after which the rate is divided by ten; only of the schedule "steps".
-        augmentation: of the training images: :class:`~outfield.classifier.augment.Augmentation` (crops),
-            :class:`~outfield.classifier.shifts.PadAndShift`, or :class:`~outfield.classifier.colours.Recoloured`.
+        augmentation: of the training images: :class:`~outfield.classifier.augmentation.Augmentation` (crops),
+            :class:`~outfield.classifier.augmentation.PadAndShift`, or :class:`~outfield.classifier.augmentation.Recoloured`.
         precision: "float32", "bfloat16", or "auto": bfloat16 on a GPU that has it.
         compile: pass the network through torch.compile; "auto" does so on a GPU where the run is long enough to pay for it.
         schedule: how the rate falls after the warm-up: "steps", at the milestones, or "cosine", from its height towards 0
@@ -82,23 +80,15 @@ class Recipe:
         require(are_numbers(self.milestones), "milestones", self.milestones, "a list of shares of the training")
         good = all(0 < share <= 1 for share in self.milestones) and list(self.milestones) == sorted(self.milestones)
         require(good, "milestones", self.milestones, "shares of the training in (0, 1], ascending")
-        known = isinstance(self.schedule, str) and self.schedule in SCHEDULES
-        require(known, "schedule", self.schedule, f"one of {', '.join(SCHEDULES)}")
+        require_choice("schedule", self.schedule, SCHEDULES)
         limit = "1" if self.schedule == "cosine" else f"the first milestone, {self._first_fall:g}"
         require(self.warm_up < self._first_fall, "warm_up", self.warm_up, f"a share of the training below {limit}")
-        require(
-            callable(self.augmentation) and not isinstance(self.augmentation, type),
-            "augmentation",
-            self.augmentation,
-            f"one of {', '.join(kind.__name__ for kind in AUGMENTATIONS)}",
-        )
-        known = isinstance(self.precision, str) and self.precision in PRECISIONS
-        require(known, "precision", self.precision, f"one of {', '.join(PRECISIONS)}")
-        require(
-            isinstance(self.loss, LOSSES), "loss", self.loss, f"one of {', '.join(kind.__name__ for kind in LOSSES)}"
-        )
-        known = isinstance(self.optimiser, str) and self.optimiser in OPTIMISERS
-        require(known, "optimiser", self.optimiser, f"one of {', '.join(OPTIMISERS)}")
+        names, made = ", ".join(kind.__name__ for kind in AUGMENTATIONS), self.augmentation
+        require(callable(made) and not isinstance(made, type), "augmentation", made, f"one of {names}")
+        require_choice("precision", self.precision, PRECISIONS)
+        require_choice("optimiser", self.optimiser, OPTIMISERS)
+        names = ", ".join(kind.__name__ for kind in LOSSES)
+        require(isinstance(self.loss, LOSSES), "loss", self.loss, f"one of {names}")
         said = isinstance(self.compile, bool) or (isinstance(self.compile, str) and self.compile == "auto")
         require(said, "compile", self.compile, "true, false or auto")
 

@@ -4,7 +4,7 @@ A command is a function in ``commands/``, one file each. Nothing here is importe
 ``outfield --help`` answers at once.
 """
 
-from outfield.cli.app import app
-from outfield.cli.program import main
+from outfield.cli import commands  # noqa: F401  # they add themselves to the application
+from outfield.cli.app import app, main
 
 __all__ = ["app", "main"]

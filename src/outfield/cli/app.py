@@ -1,19 +1,30 @@
-"""The Typer application, and what all its commands share."""
+"""The program: the Typer application, what all its commands share, and exit codes.
+
+Exit codes: 0 done; 1 a failure we did not foresee, with its traceback; 2 wrong usage or invalid data; 3 a file that cannot be
+read or written, standard output among them; 4 training diverged; 10 what an option --fail-on-… asks for was found; 11
+what was to be checked could not be read; 130 interrupted; 141 nobody reads the output any more.
+"""
 
 from __future__ import annotations
 
 import functools
 import inspect
 import logging
+import os
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Annotated, Any
 
 import typer
 
-from outfield.cli.messages import log
+from outfield.cli.messages import in_options, log, prepared, shown
+from outfield.errors import DivergenceError, FileFormatError, OutfieldError, StorageError
 from outfield.progress import bar, show_progress
 from outfield.version import __version__
+
+FOUND, UNREAD, INTERRUPTED = 10, 11, 130
 
 app = typer.Typer(
     add_completion=True,
@@ -33,6 +44,28 @@ NoProgress = Annotated[
     bool, typer.Option("--no-progress", help="Do not show how far the work is; nor with OUTFIELD_PROGRESS=0.")
 ]
 _SHARED = {"verbose": Verbose, "quiet": Quiet, "no_progress": NoProgress}
+
+
+def main() -> None:
+    """Entry point of ``outfield``: errors of ours become one line and an exit code."""
+    with shown():
+        try:
+            with prepared():
+                _run()
+        except OutfieldError as error:
+            log.error("%s", in_options(error), exc_info=error if log.isEnabledFor(logging.DEBUG) else None)
+            unusable = isinstance(error, FileFormatError | StorageError)
+            sys.exit(3 if unusable else 4 if isinstance(error, DivergenceError) else 2)
+
+
+def _run() -> None:
+    try:
+        app()
+    except SystemExit as stop:
+        if stop.code == INTERRUPTED:
+            log.info("interrupted")
+        if stop.code:
+            raise
 
 
 def group(name: str, what: str) -> typer.Typer:
@@ -91,3 +124,40 @@ def _root(
     ] = False,
 ) -> None:
     pass
+
+
+@contextmanager
+def going_on_from(kept: object) -> Iterator[None]:
+    """Say on Ctrl-C that the same command goes on from ``kept``. Only for a block that does keep what it has done."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        log.info("the same command goes on from %s", kept)
+        raise
+
+
+@contextmanager
+def finishing_first(what: str) -> Iterator[Callable[[], None]]:
+    """Let the first Ctrl-C wait for the function that is yielded to be called; the second stops at once.
+
+    Args:
+        what: What is finished first, for the message.
+    """
+    asked = False
+
+    def ask(*_: Any) -> None:
+        nonlocal asked
+        asked = True
+        signal.signal(signal.SIGINT, before)
+        with suppress(OSError):  # not by way of a stream, in which the signal may have arrived
+            os.write(2, f"\nfinishing {what}, then stopping; Ctrl-C again stops at once\n".encode())
+
+    def check() -> None:
+        if asked:
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, ask)
+    try:
+        yield check
+    finally:
+        signal.signal(signal.SIGINT, before)

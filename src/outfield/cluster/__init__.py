@@ -1,1 +1,12 @@
-"""Any number of rows, here or on Ray: guards over folders and tables, fits and banks in shares; only ``cli`` imports it."""
+"""Any number of rows: guards over folders, Parquet and object stores, by this process or on Ray; fits and banks in shares."""
+
+from outfield.doors import door
+
+__getattr__, __dir__, __all__ = door(
+    __name__,
+    {
+        "cluster": ("connected",),
+        "scorer": ("score_files",),
+        "shards": ("ShardedBank", "fit_mixture"),
+    },
+)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from types import MappingProxyType
-from typing import Any, ClassVar, Self, final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType, NoneType
+from typing import TYPE_CHECKING, Any, ClassVar, Self, final
 
 import numpy as np
 import torch
@@ -24,23 +25,48 @@ from outfield.config import (
     shown,
     to_plain,
 )
-from outfield.detectors.data import accept
-from outfield.detectors.registry import register as register  # for files that were written when it lived here
+from outfield.detectors.registry import DETECTORS
 from outfield.devices import resolve_device
-from outfield.errors import FileFormatError, InputError, NotFittedError, OutfieldError
-from outfield.features.about import NETWORK, agree, checked_about
-from outfield.features.fields import spaces
-from outfield.features.set import FeatureSet, FeatureSource
-from outfield.files import atomic, storage
+from outfield.errors import (
+    FileFormatError,
+    InputError,
+    MissingFieldError,
+    NotFittedError,
+    OutfieldError,
+    OutfieldWarning,
+)
+from outfield.features import (
+    FIELDS,
+    HEAD,
+    NETWORK,
+    TWO_CLASSES,
+    FeatureSet,
+    FeatureSource,
+    agree,
+    checked_about,
+    has_head,
+    spaces,
+)
+from outfield.files import PathLike, Record, fingerprint, read_record, write_record
 from outfield.modes import own_modes, products
 from outfield.progress import bar
-from outfield.scores.vectors import marked
+from outfield.scores import marked
 from outfield.version import __version__
+
+if TYPE_CHECKING:
+    from outfield.energy import Checkpoint
+    from outfield.stand_in import StandIns
 
 LARGEST = torch.finfo(torch.float32).max
 """Scores are cut off here, so that a huge float64 logit gives a finite float32 score."""
-NARROWER = {torch.float32: torch.float16, torch.float64: torch.float32}
-"""The types of half as many bits."""
+
+ENTRIES: dict[str, type | tuple[type, ...]] = {
+    "detector": str,
+    "settings": dict,
+    "width": (int, NoneType),
+    "notes": dict,
+}
+"""What the header of a detector's file holds."""
 
 Batch = dict[str, Tensor]
 
@@ -48,8 +74,14 @@ Batch = dict[str, Tensor]
 class Detector(ABC):
     """Base of all detectors. Constructor arguments are settings and are only stored; what is learned ends in ``_``.
 
-    A subclass gives ``_fit``, ``_score`` for one piece of rows, and its learned tensors through ``_state`` and
-    ``_load_state``; checking, chunking, devices and files are done here.
+    A subclass gives ``_fit``, ``_score`` for one piece of rows, and names what it learns in ``learned``; checking, chunking,
+    devices and files are done here.
+    """
+
+    learned: ClassVar[tuple[str, ...]] = ()
+    """The tensors that fit learns, each with type and shape: ``"means float64 K D"`` is kept as ``means_``, on the device.
+
+    D is the width of what is scored, a digit stands for itself, and any other letter for one number wherever it stands.
     """
 
     fit_needs: ClassVar[tuple[str, ...]] = ()
@@ -62,6 +94,16 @@ class Detector(ABC):
     """Rows scored together; memory grows with this, not with the number of rows."""
     fits_in_pieces: ClassVar[bool] = False
     """Whether ``_fit`` takes any FeatureSource, reading it in batches; else it gets all in memory."""
+    uses_held_out: ClassVar[bool] = False
+    """Whether ``fit`` calibrates on ``held_out``, and ``threshold`` then needs no other rows."""
+    uses_stand_ins: ClassVar[bool] = False
+    """Whether ``fit`` chooses by ``stand_ins``; what it took is in ``choice_``."""
+    uses_checkpoint: ClassVar[bool] = False
+    """Whether a running ``fit`` is kept in ``checkpoint``."""
+    trained: ClassVar[bool] = False
+    """Whether it is trained by gradients: it has ``fit_seeds`` and, fitted, ``history_``."""
+    combined: ClassVar[bool] = False
+    """Whether it is made of other detectors, ``members_``."""
 
     added_settings: ClassVar[Mapping[str, Any]] = MappingProxyType({"on": "features"})
     """Settings that are not written down where they have this value: see :func:`outfield.config.said_settings`."""
@@ -95,27 +137,67 @@ class Detector(ABC):
         return self
 
     def _moved(self) -> None:
-        """Called when the device changed after fitting; a subclass moves what it keeps there."""
+        """Called when the device changed, and after loading: moves what was learned there."""
+        for name in self._learned():
+            if hasattr(self, f"{name}_"):
+                setattr(self, f"{name}_", getattr(self, f"{name}_").to(self.device))
+
+    def _learned(self) -> list[str]:
+        return [said.partition(" ")[0] for said in self.learned]
 
     @property
     def device(self) -> torch.device:
         """Where fit and score run."""
         return resolve_device("auto") if self._device == "auto" else torch.device(self._device)
 
-    def fit(self, train: FeatureSource) -> Self:
+    def fit(
+        self,
+        train: FeatureSource,
+        *positional: Any,
+        held_out: FeatureSource | None = None,
+        stand_ins: StandIns[Any] | Mapping[str, Mapping[str, FeatureSource]] | None = None,
+        checkpoint: PathLike | Checkpoint | None = None,
+    ) -> Self:
         """Learn from ID training data; returns self.
+
+        What a detector has no use for, it ignores: ``uses_held_out``, ``uses_stand_ins`` and ``uses_checkpoint`` say which.
 
         Args:
             train: a FeatureSet, or a FeatureStream (:func:`outfield.open_features`), which detectors that need not hold all
                 data read in pieces.
+            held_out: ID rows that neither the detector nor, at best, the network was trained on, for calibration. A detector
+                that needs some keeps a share of the training rows where there are none.
+            stand_ins: what stands for OOD data, as :func:`outfield.choose` takes it. Without them nothing is chosen: those
+                that can be made of features (:func:`outfield.feature_stand_ins`) tell too little.
+            checkpoint: a file in which the running fit is kept: every 30 seconds, at the end, and when it is interrupted
+                (Ctrl-C). If it exists, the fit goes on from there; on the CPU it ends with the same bits as one that was
+                never interrupted.
 
         Raises:
-            InputError: a setting of a wrong type or value.
+            InputError: a setting of a wrong type or value, held-out rows that are training rows, or a checkpoint of another
+                fit.
             MissingFieldError: ``train`` lacks a field that this detector learns from.
+            TooFewSamplesError: too few rows to learn from, or to calibrate.
+            DivergenceError: energies became non-finite or exploded; the message says what to change.
+            FileFormatError: the checkpoint is damaged, or was written by another version.
+            StorageError: the checkpoint cannot be written, which is found before any work.
         """
-        with self._fitting(train, "fit") as data, products(self.device):
-            self._fit(data if self.fits_in_pieces else data.in_memory())  # type: ignore[arg-type]  # as fits_in_pieces says
+        if positional:
+            warnings.warn("give held_out and stand_ins by their names", DeprecationWarning, stacklevel=2)
+            held_out, stand_ins = (*positional, stand_ins)[:2]
+        given = {"held_out": held_out, "stand_ins": stand_ins, "checkpoint": checkpoint}
+        used = {name: value for name, value in given.items() if getattr(self, f"uses_{name}")}
+        # Members of a combined detector, and training, take care of their own products.
+        own = self.combined or self.trained
+        with self._fitting(train, "fit") as data, contextlib.nullcontext() if own else products(self.device):
+            self._fit(data if self.fits_in_pieces else data.in_memory(), **used)  # type: ignore[arg-type]
         return self
+
+    @final
+    def fresh(self, **changed: Any) -> Self:
+        """One with the same settings, but for those that are given, and not fitted."""
+        made: Self = construct(type(self), arguments(self) | changed)
+        return made
 
     @final
     def check_settings(self) -> None:
@@ -237,18 +319,26 @@ class Detector(ABC):
 
     @abstractmethod
     def _fit(self, train: FeatureSet) -> None:
-        """Learn."""
+        """Learn. With ``uses_held_out`` and so on, it also takes the arguments of ``fit`` that they name."""
 
     @abstractmethod
     def _score(self, batch: Batch) -> Tensor:
         """Scores (n,) of one piece: the fields in ``score_needs``, on ``self.device``, in the type they came in."""
 
     def _state(self) -> dict[str, Tensor]:
-        """What was learned, as tensors by name."""
-        return {}
+        """What was learned, as tensors by name; a subclass with more than ``learned`` adds to it."""
+        return {name: getattr(self, f"{name}_") for name in self._learned()}
 
     def _load_state(self, state: dict[str, Tensor]) -> None:
-        """Take back what :meth:`_state` gave, from a file: each tensor with :func:`outfield.detectors.state.take`."""
+        """Take back what :meth:`_state` gave, from a file; a subclass checks what only it can know."""
+        sides: dict[str, int | None] = {"D": self._width}
+        for said in self.learned:
+            name, kind, *shape = said.split()
+            wanted = tuple(int(side) if side.isdigit() else sides.get(side) for side in shape)
+            value = take(state, name, wanted, getattr(torch, kind))
+            sides |= zip(shape, value.shape, strict=True)
+            setattr(self, f"{name}_", value)
+        self._moved()
 
     def _notes(self) -> dict[str, Any]:
         """What else a file should tell, ready for JSON."""
@@ -265,44 +355,57 @@ class Detector(ABC):
         return f"{type(self).__name__}({inside})"
 
     @final
-    def save(self, path: atomic.PathLike, *, half: bool = False) -> None:
+    def save(self, path: PathLike, *, float16: bool = False, half: bool | None = None) -> None:
         """Write settings and everything learned to one safetensors file, atomically.
 
         Args:
             path: ``.safetensors``.
-            half: round every number to half as many bits (networks and banks to float16, the mixture to float32): a file of
-                half the size, whose scores are those of the rounded numbers.
+            float16: round every number to half as many bits (networks and banks to float16, the mixture to float32): a file
+                of half the size, whose scores are those of the rounded numbers.
+            half: the old name of ``float16``.
 
         Raises:
             NotFittedError: there is nothing to save yet.
-            InputError: ``half``, and a number is too large or too small for half as many bits.
+            InputError: ``float16``, and a number is too large or too small for half as many bits.
             StorageError: the file could not be written; what was there stays.
         """
-        if not self._fitted:
-            raise NotFittedError(f"this {type(self).__name__} is not fitted; there is nothing to save")
-        name = type(self).__name__
-        header = self._header()
-        state = self._state()
-        if half:
-            state = {name: value.to(NARROWER.get(value.dtype, value.dtype)) for name, value in state.items()}
+        if half is not None:
+            warnings.warn("half is called float16 now", DeprecationWarning, stacklevel=2)
+            float16 = half
+        record = self.record()
+        if float16:
             try:
-                self._rebuilt(header, state)
+                record = record.narrowed()
+                self.from_record(record)
             except OutfieldError as error:
-                raise InputError(f"this {name} cannot be saved in half precision: {error}") from error
-        storage.write(path, "detector", {"detector": name, **header, "outfield": __version__}, state, once=True)
+                raise InputError(f"this {type(self).__name__} cannot be saved in half precision: {error}") from error
+        header = {**record.header, "outfield": __version__}
+        write_record(path, "detector", Record(header, record.tensors), once=True)
 
-    def _header(self) -> dict[str, Any]:
-        """What a file says of this detector besides its name and tensors."""
-        header = {"settings": self._settings(), "width": self._width, "notes": self._notes()}
-        return {**header, "about": dict(self._about)} if self._about else header
-
-    @classmethod
-    def _rebuilt(cls, header: dict[str, Any], state: dict[str, Tensor]) -> Self:
-        """The fitted detector that a file with this header and these tensors holds.
+    @final
+    def record(self) -> Record:
+        """Name, settings and everything learned, as files hold them.
 
         Raises:
-            OutfieldError: they are not what :meth:`save` writes.
+            NotFittedError: fit was not called.
         """
+        name = type(self).__name__
+        if not self._fitted:
+            raise NotFittedError(f"this {name} is not fitted; there is nothing to save")
+        header = {"detector": name, "settings": self._settings(), "width": self._width, "notes": self._notes()}
+        return Record({**header, "about": dict(self._about)} if self._about else header, self._state())
+
+    @final
+    @classmethod
+    def from_record(cls, record: Record) -> Self:
+        """The fitted detector of a record; of ``Detector`` itself, one of the class that the record names.
+
+        Raises:
+            OutfieldError: it is not what :meth:`record` gives.
+        """
+        header, state = record.header, record.tensors
+        if cls is Detector:
+            return DETECTORS[header["detector"]].from_record(record)  # type: ignore[return-value]
         made: Self = construct(cls, {name: from_plain(value) for name, value in header["settings"].items()})
         made.check_settings()
         first = set(made.score_needs[:1])
@@ -327,6 +430,100 @@ class Detector(ABC):
         if not self._fitted:
             raise NotFittedError(f"this {type(self).__name__} is not fitted; it has no fingerprint yet")
         if self._fingerprint is None:
-            content = json.dumps(self._settings(), sort_keys=True) + storage.fingerprint(self._state())
+            content = json.dumps(self._settings(), sort_keys=True) + fingerprint(self._state())
             self._fingerprint = f"{type(self).__name__} {hashlib.sha256(content.encode()).hexdigest()[:16]}"
         return self._fingerprint
+
+
+def load(path: PathLike) -> Detector:
+    """Read a detector that ``save`` wrote: equal scores to the bit, no refit, nothing unpickled.
+
+    Raises:
+        StorageError: there is no such file.
+        FileFormatError: it is truncated, changed, not a detector, or none that could have been fitted and saved.
+    """
+    with own_modes(torch.device("cpu")):
+        record = read_record(path, "detector", ENTRIES)
+        try:
+            return Detector.from_record(record)
+        except Exception as error:  # whatever somebody's own class makes of such a file, it is the file that is wrong
+            raise FileFormatError(
+                f"{path} holds a detector that this version of Outfield cannot build: {error}"
+            ) from error
+
+
+def accept(detector: str, data: Any, needs: tuple[str, ...], what: str) -> None:
+    """Refuse data that the method ``what`` of a detector cannot use, and warn of logits of a single class.
+
+    Raises:
+        InputError: it is no source of features.
+        MissingFieldError: it lacks a field among ``needs``.
+    """
+    if not isinstance(data, FeatureSource):
+        raise InputError(
+            f"{what} takes an outfield.FeatureSet, not {type(data).__name__}; wrap it, FeatureSet(features), "
+            "or open a file, open_features(path)"
+        )
+    missing = lacking(data, needs)
+    if missing:
+        source = "this FeatureSet" if isinstance(data, FeatureSet) else repr(data)
+        raise MissingFieldError(
+            f"{detector}.{what} needs {' and '.join(missing)}, which {source} lacks; "
+            f"give it where the features come from: FeatureSet(features, {missing[0]}=...) or "
+            f"open_features(path, {missing[0]}='{missing[0]}.npy'){_from_images(missing[0])}"
+        )
+    for name in ("logits", "odin_logits"):
+        if name in needs and data.shapes[name][1] == 1:
+            told = f"{detector}.{what}: {name} has one column, and a single class tells nothing of a row{TWO_CLASSES}"
+            warnings.warn(told, OutfieldWarning, stacklevel=4)
+
+
+def lacking(data: FeatureSource, needs: Iterable[str]) -> list[str]:
+    """The names of the fields among ``needs`` that are not here.
+
+    "head" stands for the classifier's last layer, for which logits will do; without either, ``head_weight`` is what is missing.
+    """
+    return [
+        "head_weight" if name == HEAD else name
+        for name in needs
+        if not (has_head(data) if name == HEAD else name in data.shapes)
+    ]
+
+
+def _from_images(name: str) -> str:
+    """How else a field is had: from logits, or where features are extracted on the command line."""
+    if name == "head_weight":
+        return "; or give logits, from which the classifier's last layer is recovered"
+    field = FIELDS.get(name)
+    if name == "labels":
+        return "; from images, outfield extract --labels; without classes, of.clustered(rows, 10), or the detector Auto"
+    return "" if field is None or field.option is None else f"; from images, outfield extract {field.option}"
+
+
+def take(
+    state: Mapping[str, Tensor], name: str, shape: tuple[int | None, ...], dtype: torch.dtype = torch.float32
+) -> Tensor:
+    """The tensor ``name`` of a file, in ``dtype``.
+
+    Args:
+        state: the file's tensors.
+        name: which.
+        shape: what its shape must be; None stands for any number from 1 on.
+        dtype: what it was written as. A floating one may have been saved in half as many bits.
+
+    Raises:
+        FileFormatError: it is missing, or something else.
+    """
+    if name not in state:
+        raise FileFormatError(f"{name} is missing")
+    value = state[name]
+    kind = value.dtype.is_floating_point if dtype.is_floating_point else value.dtype == dtype
+    right = value.ndim == len(shape) and all(
+        found == wanted if wanted is not None else found >= 1 for found, wanted in zip(value.shape, shape, strict=True)
+    )
+    if not (kind and right):
+        wanted = ", ".join("any" if n is None else str(n) for n in shape)
+        raise FileFormatError(
+            f"{name} is {value.dtype} of shape {tuple(value.shape)}; it must be {dtype} of ({wanted})"
+        )
+    return value.to(dtype)

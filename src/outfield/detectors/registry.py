@@ -1,4 +1,4 @@
-"""Which detectors there are: every class in this folder that is marked ``@register``, and those that a user marks.
+"""Which detectors there are: every class in this room that is marked ``@register``, and those that a user marks.
 
 Their names are read from the sources, so that a list of them costs a few milliseconds and imports nothing; a detector's
 file is imported when its class is first asked for.
@@ -98,18 +98,19 @@ FINDERS.append(lambda name: name in DETECTORS and DETECTORS[name])
 
 @functools.cache
 def homes() -> dict[str, str]:
-    """The module of each detector of this folder, by the detector's name; none of them is imported for it.
+    """The module of each detector of this room, by the detector's name; none of them is imported for it.
 
     Raises:
         InputError: two files have a detector of the same name.
     """
     found: dict[str, str] = {}
-    for file in sorted(Path(__file__).parent.glob("*.py")):
+    room = Path(__file__).parent
+    for file in sorted(room.rglob("*.py")):
         for node in ast.parse(file.read_bytes()).body:
             if isinstance(node, ast.ClassDef) and any(_is_register(mark) for mark in node.decorator_list):
                 if node.name in found:
                     raise InputError(f"{found[node.name]} and {file.name} both have a detector {node.name}; rename one")
-                found[node.name] = f"{__package__}.{file.stem}"
+                found[node.name] = ".".join((str(__package__), *file.relative_to(room).with_suffix("").parts))
     return found
 
 

@@ -1,7 +1,8 @@
-"""Markov chains that follow an energy. How a chain moves is said in :mod:`outfield.energy.samplers`.
+"""Markov chains that follow an energy: how they are run, and where those of a training step begin.
 
 :func:`run_chains` is a pure function of the energy, the starting points, the sampler's settings, a projection and a random
-generator. Global random state, grad mode and module modes are left as they were found.
+generator. Global random state, grad mode and module modes are left as they were found. How a chain moves is said in
+:mod:`outfield.energy.samplers`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from outfield.config import require
+from outfield.energy.priors import Prior
 from outfield.energy.projection import Projection, identity
 from outfield.errors import InputError
 from outfield.modes import own_modes
@@ -126,17 +128,13 @@ def follow(
     sampler: Sampler,
     project: Projection,
     generator: torch.Generator,
-    random: Random | None = None,
 ) -> Chains:
-    """:func:`run_chains` without a look at the start's values, which on a GPU would wait for them.
-
-    Random numbers come from ``random`` where it is given, else from the generator.
-    """
+    """:func:`run_chains` without a look at the start's values, which on a GPU would wait for them."""
     z = project(start.detach())
     if z.shape != start.shape:
         raise InputError(f"project gave shape {tuple(z.shape)} for points {tuple(start.shape)}; it must keep the shape")
     accepted = []
-    random = Random(generator, sampler.steps) if random is None else random
+    random = Random(generator, sampler.steps)
     state = sampler.begin(energy, z)
     for t in range(sampler.steps):
         state, taken = sampler.move(energy, state, t, project, random)
@@ -172,12 +170,111 @@ COMPUTED = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 def _check_start(start: Tensor) -> None:
     dense = isinstance(start, Tensor) and start.layout == torch.strided and not (start.is_meta or start.is_nested)
-    if not dense or start.dtype not in COMPUTED:
-        got = f"{start.dtype} on {start.device}" if isinstance(start, Tensor) else type(start).__name__
-        raise InputError(
-            f"start must be a dense tensor of float64, float32, bfloat16 or float16 of shape (chains, dimensions); got {got}"
-        )
-    if start.ndim != 2 or not start.numel():
-        raise InputError(f"start must have shape (chains, dimensions), at least (1, 1); got {tuple(start.shape)}")
+    if not dense or start.dtype not in COMPUTED or start.ndim != 2 or not start.numel():
+        got = f"{start.dtype}{tuple(start.shape)} on {start.device}" if dense else type(start).__name__
+        kinds = "float64, float32, bfloat16 or float16"
+        raise InputError(f"start must be a dense tensor (chains, dimensions) of {kinds}, not empty; got {got}")
     if not bool(torch.isfinite(start).all()):
         raise InputError("start has entries that are not finite; chains cannot begin there")
+
+
+class Start:
+    """Where the chains of a training step begin: N points for N real rows (N, D). This one remembers nothing.
+
+    Args:
+        points: (real rows, generator) → points.
+    """
+
+    remembers = False
+
+    def __init__(self, points: Callable[[Tensor, torch.Generator], Tensor]) -> None:
+        self._points = points
+
+    def begin(self, real: Tensor, generator: torch.Generator) -> Tensor:
+        """Starting points (N, D) for a batch of real rows (N, D)."""
+        return self._points(real, generator)
+
+    def end(self, ends: Tensor) -> None:
+        """Told where the chains that it began ended."""
+
+    def state(self) -> dict[str, Tensor]:
+        """What must survive a restart."""
+        return {}
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Take back what :meth:`state` gave."""
+
+
+class Replay(Start):
+    """Ends of earlier chains, a share of them replaced by fresh starts: persistent contrastive divergence (Tieleman 2008).
+
+    Args:
+        fresh: Where new chains begin.
+        size: How many chain ends are kept, at least one batch.
+        fresh_share: Probability that a chain begins anew.
+    """
+
+    remembers = True
+
+    def __init__(self, fresh: Start, size: int, fresh_share: float) -> None:
+        self.fresh, self.size, self.fresh_share = fresh, size, fresh_share
+        self._buffer: Tensor | None = None
+        self._chosen: Tensor | None = None
+
+    def begin(self, real: Tensor, generator: torch.Generator) -> Tensor:
+        n, device = len(real), real.device
+        new = self.fresh.begin(real, generator)
+        if self._buffer is None:
+            self._buffer = new[torch.arange(max(self.size, n), device=device) % n]
+        self._chosen = torch.randperm(len(self._buffer), generator=generator, device=device)[:n]
+        renew = torch.rand(n, generator=generator, device=device, dtype=torch.float32) < self.fresh_share
+        return torch.where(renew[:, None], new, self._buffer[self._chosen])
+
+    def end(self, ends: Tensor) -> None:
+        if self._buffer is not None and self._chosen is not None:
+            self._buffer[self._chosen] = ends
+
+    def state(self) -> dict[str, Tensor]:
+        return {} if self._buffer is None else {"buffer": self._buffer}
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        self._buffer = state.get("buffer")
+
+
+STARTS = ("auto", "prior", "normal", "uniform", "data", "mixed", "replay")
+"""Names of starts; :func:`make_start` says what they are."""
+
+
+def make_start(name: str, prior: Prior | None, replay_size: int, replay_fresh: float) -> Start:
+    """The start of that name.
+
+    - "prior": z₀ ~ q (the paper's correction); "normal": z₀ ~ N(0, I) (the paper's EBM).
+    - "uniform": in the unit cube, which chains that live on the sphere see as its non-negative part.
+    - "data": the real batch, contrastive divergence (Hinton 2002).
+    - "mixed": the mean of a real row and the next one of its batch, which is shuffled: between two classes, mostly. Samples of a
+      prior betray themselves by more than being far from the data (``docs/correction.md``); these have the zeros and the
+      coordinates of real rows.
+    - "replay": :class:`Replay`. "auto", and its new chains: the prior where there is one, else normal.
+
+    Raises:
+        InputError: it is "prior", and there is none.
+    """
+    if name == "auto":
+        name = "normal" if prior is None else "prior"
+    if name == "replay":
+        return Replay(make_start("auto", prior, 0, 0.0), replay_size, replay_fresh)
+    if name != "prior":
+        return Start(_POINTS[name])
+    if prior is None:
+        raise InputError(
+            "start is 'prior' but there is no prior here; it must be auto, normal, uniform, data, mixed or replay"
+        )
+    return Start(lambda real, generator: prior.sample(len(real), generator).to(real.dtype))
+
+
+_POINTS: dict[str, Callable[[Tensor, torch.Generator], Tensor]] = {
+    "normal": lambda real, g: torch.randn(real.shape, generator=g, device=real.device, dtype=real.dtype),
+    "uniform": lambda real, g: torch.rand(real.shape, generator=g, device=real.device, dtype=real.dtype),
+    "data": lambda real, g: real,
+    "mixed": lambda real, g: (real + real.roll(1, 0)) / 2,
+}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import threading
 from dataclasses import dataclass
 from typing import Protocol, cast
 
@@ -13,21 +12,21 @@ from torch import Tensor, nn
 from torch.nn.utils import skip_init
 
 from outfield.config import configurable, require, require_number
-from outfield.energy.priors.prior import Prior
+from outfield.energy.priors import Prior
 from outfield.errors import InputError
+from outfield.modes import building
 
 MOST_WEIGHTS = 2**32
 """Numbers between hidden layers, 16 GiB: a larger network is a mistake in its settings."""
 MOST_WIDTH = 2**20
 MOST_LAYERS = 10_000
-_ONE_AT_A_TIME = threading.RLock()  # a recipe may build another
 
 
 class Network(Protocol):
     """A recipe for the network inside an energy.
 
-    Outfield's own recipes draw their weights from a generator of their own. A recipe of somebody else's may use modules that
-    draw from PyTorch's global generator: :func:`build_network` sets that to the seed and puts it back.
+    Outfield's own recipes draw their weights from a generator of their own. What a recipe of somebody else's draws comes from
+    one with the same seed, instead of PyTorch's global one: see :func:`outfield.modes.building`.
     """
 
     def build(self, width: int, seed: int) -> nn.Module:
@@ -38,16 +37,12 @@ class Network(Protocol):
 def build_network(recipe: Network, width: int, seed: int) -> nn.Module:
     """What the recipe builds, checked.
 
-    Recipes other than Outfield's own are built one at a time, with the global generator at ``seed`` and afterwards where it
-    was; a thread that draws from it at that moment sees this.
-
     Raises:
         InputError: the result is not a network (N, width) → (N, 1) in float32.
     """
     if type(recipe) in (MLP, SineMLP):
         return recipe.build(width, seed)
-    with _ONE_AT_A_TIME, torch.random.fork_rng(devices=[]), torch.inference_mode(False):
-        torch.default_generator.manual_seed(seed)
+    with building(seed):
         network = recipe.build(width, seed)
     require(isinstance(network, nn.Module), "network", recipe, "a recipe that builds a torch.nn.Module")
     types = {str(p.dtype) for p in network.parameters()} - {"torch.float32"}
@@ -121,9 +116,8 @@ class SineMLP:
     def build(self, width: int, seed: int) -> nn.Module:
         generator, frequencies = _generator(width, seed), int(self.frequencies)
         with torch.inference_mode(False):
-            directions = torch.randn(
-                int(width), frequencies, generator=generator, device="cpu", dtype=torch.float32
-            ).mul_(float(self.scale))
+            drawn = torch.randn(int(width), frequencies, generator=generator, device="cpu", dtype=torch.float32)
+            directions = drawn.mul_(float(self.scale))
         return _stacked([_Sines(directions)], self._widths(), 0.2, generator)
 
     def weights(self, width: int) -> int:
@@ -193,12 +187,7 @@ class CorrectedEnergy(nn.Module):
         super().__init__()
         for name, value in (("temperature", temperature), ("prior_temperature", prior_temperature)):
             require_number(name, value, above=0)
-        require(
-            isinstance(network, nn.Module),
-            "network",
-            network,
-            "a torch.nn.Module, such as outfield.MLP().build(512, 0)",
-        )
+        require(isinstance(network, nn.Module), "network", network, "a torch.nn.Module, such as MLP().build(512, 0)")
         require(isinstance(prior, Prior | None), "prior", prior, "an outfield.Prior or None")
         self.network = network
         self.temperature = temperature
@@ -229,17 +218,14 @@ def layers_of(network: nn.Module) -> Layers | None:
     """The layers if the network is Linear, LeakyReLU, …, Linear → 1, all float32 and trained; else None."""
     modules = list(network) if isinstance(network, nn.Sequential) else []
     linears, activations = modules[::2], modules[1::2]
-    if not activations or not all(type(m) is nn.Linear and m.bias is not None for m in linears):
-        return None
-    slopes = {m.negative_slope for m in activations if type(m) is nn.LeakyReLU}
-    if (
-        len(linears) != len(activations) + 1
-        or len(slopes) != 1
-        or not all(type(m) is nn.LeakyReLU for m in activations)
-    ):
-        return None
-    plain = all(p.dtype == torch.float32 and p.requires_grad for p in network.parameters())
-    slope = float(slopes.pop())
-    return (
-        Layers(cast(list[nn.Linear], linears), slope) if plain and slope > 0 and linears[-1].out_features == 1 else None
+    slopes = {float(m.negative_slope) for m in activations if type(m) is nn.LeakyReLU}
+    fits = (
+        len(linears) == len(activations) + 1
+        and len(slopes) == 1
+        and min(slopes) > 0
+        and all(type(m) is nn.LeakyReLU for m in activations)
+        and all(type(m) is nn.Linear and m.bias is not None for m in linears)
+        and all(p.dtype == torch.float32 and p.requires_grad for p in network.parameters())
+        and linears[-1].out_features == 1
     )
+    return Layers(cast(list[nn.Linear], linears), slopes.pop()) if fits else None

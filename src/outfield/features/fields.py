@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from outfield.errors import InputError
-from outfield.files import checks
+from outfield.files import as_tensor, check_dtype, finite_floats, whole_numbers
 
 Shapes = Mapping[str, tuple[int, ...]]
 TWO_CLASSES = (
@@ -85,8 +85,8 @@ class Field:
         return self.checked(self._tensor(value), sizes, first_row)
 
     def _tensor(self, value: Any) -> Tensor:
-        tensor = checks.as_tensor(self.name, value)
-        checks.check_type(self.name, tensor.dtype, whole=self.counts is not None)
+        tensor = as_tensor(self.name, value)
+        check_dtype(self.name, tensor.dtype, whole=self.counts is not None)
         return tensor
 
     def checked(self, tensor: Tensor, sizes: Mapping[str, int], first_row: int | None = None) -> Tensor:
@@ -101,8 +101,8 @@ class Field:
             InputError: An entry is NaN, infinite or out of range; the message names it.
         """
         if self.counts is None:
-            return checks.finite(self.name, tensor, first_row)
-        return checks.counted(self.name, tensor, first_row or 0, sizes.get(self.counts))
+            return finite_floats(self.name, tensor, first_row)
+        return whole_numbers(self.name, tensor, first_row or 0, sizes.get(self.counts))
 
 
 FIELDS: dict[str, Field] = {
@@ -170,22 +170,14 @@ def made_by(maker: str) -> tuple[str, ...]:
 
 
 def check_known(names: Mapping[str, Any]) -> None:
-    """Refuse names that are no fields.
-
-    Raises:
-        InputError: One of them is unknown.
-    """
+    """Refuse names that are no fields."""
     for name in names:
         if name not in FIELDS:
             raise InputError(f"there is no field {name!r}; there are {', '.join(FIELDS)}")
 
 
 def agreed_sizes(shapes: Shapes) -> dict[str, int]:
-    """The size of each axis, by its letter.
-
-    Raises:
-        InputError: Two fields disagree.
-    """
+    """The size of each axis, by its letter."""
     sizes: dict[str, int] = {}
     owners: dict[str, str] = {}
     for name, shape in shapes.items():

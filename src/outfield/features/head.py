@@ -45,11 +45,6 @@ def head_of(source: FeatureSource) -> Head:
 
     Where the source does not hold it, it is the least-squares solution of logits = W z + b over its rows, the one of the
     smallest norm where rows do not determine it; directions in which no row extends get weight 0.
-
-    Raises:
-        MissingFieldError: there is neither the layer nor logits.
-        TooFewSamplesError: a single row determines nothing.
-        InputError: the logits are not a linear function of the features.
     """
     weight, bias = source.constant("head_weight"), source.constant("head_bias")
     if weight is not None:

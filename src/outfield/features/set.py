@@ -18,15 +18,13 @@ from torch import Tensor
 from outfield.config import require_number
 from outfield.errors import InputError
 from outfield.features import formats
-from outfield.features.about import checked_about, common_about
 from outfield.features.fields import FIELDS, agreed_sizes, check_known
-from outfield.features.names import checked_names
-from outfield.features.source import FeatureSource
-from outfield.files import atomic, checks
-from outfield.files.paths import as_path
+from outfield.features.formats import checked_names
+from outfield.features.source import FeatureSource, Seen, checked_about, common_about
+from outfield.files import PathLike, as_path, as_tensor
 
 if TYPE_CHECKING:
-    from outfield.features.table import TablePreprocessing
+    from outfield.features.tables.table_preprocessing import TablePreprocessing
 
 __all__ = ["FeatureSet", "FeatureSource"]
 
@@ -102,8 +100,6 @@ class FeatureSet(FeatureSource):
         """The same rows with the field ``name``, a stage for instance, in the place of the features."""
         if name == "features":
             return self
-        from outfield.features.seen import Seen
-
         seen = Seen(self, name)
         tensors = {own: self._tensors[field] for own, field in seen.fields.items()}
         return FeatureSet._of(tensors, seen.about, self._names)
@@ -156,7 +152,7 @@ class FeatureSet(FeatureSource):
 
     def _picked(self, rows: Any) -> Tensor:
         """The numbers (n,) of rows that are chosen by indices, which may count from the end, or by a mask."""
-        index = checks.as_tensor("the choice of rows", rows)
+        index = as_tensor("the choice of rows", rows)
         if index.dim() == 0 and not index.dtype.is_floating_point:
             row = int(index) % len(self)
             raise InputError(f"index {int(index)} would give a single row; write [{row}:{row + 1}] for a set of one")
@@ -253,7 +249,7 @@ class FeatureSet(FeatureSource):
         >>> of_ages.features.shape
         torch.Size([3, 3])
         """
-        from outfield.features.table import TablePreprocessing
+        from outfield.features.tables.table_preprocessing import TablePreprocessing
 
         if isinstance(standardise, TablePreprocessing):
             if label is not None or columns is not None:
@@ -261,7 +257,7 @@ class FeatureSet(FeatureSource):
             return standardise(frame)
         return TablePreprocessing.fit(frame, label, columns, standardise=standardise, missing=missing)(frame)
 
-    def save(self, path: atomic.PathLike) -> None:
+    def save(self, path: PathLike) -> None:
         """Write to ``.safetensors`` or ``.npz`` (by the ending), atomically.
 
         Raises:
@@ -271,7 +267,7 @@ class FeatureSet(FeatureSource):
         formats.write(as_path(path), self._tensors, self._about, self._names)
 
     @classmethod
-    def load(cls, path: atomic.PathLike, part: str | None = None) -> FeatureSet:
+    def load(cls, path: PathLike, part: str | None = None) -> FeatureSet:
         """Read ``.safetensors``, ``.npz``, ``.npy`` (features alone), ``.csv`` or ``.parquet``; nothing is unpickled.
 
         Args:

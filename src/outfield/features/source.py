@@ -1,20 +1,29 @@
-"""FeatureSource: what every place that rows come from has in common, in memory, on disk or seen through another field."""
+"""FeatureSource: what all places that rows come from share, in memory, on disk, some rows of one or another field of it."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
+from outfield.config import require_number
 from outfield.errors import InputError, MissingFieldError
-from outfield.features.fields import FIELDS
-from outfield.files import checks
+from outfield.features.fields import FIELDS, spaces
+from outfield.files import as_tensor
 
 if TYPE_CHECKING:
     from outfield.features.set import FeatureSet
+
+MOST_TEXTS = 64
+"""How many texts a set keeps."""
+LONGEST_TEXT = 1000
+"""Letters of a name or text."""
+NETWORK = "network"
+"""Under this name a set says which network, with which preprocessing, gave its rows: a name for people, then a digest."""
 
 
 class FeatureSource(ABC):
@@ -73,8 +82,6 @@ class FeatureSource(ABC):
             InputError: It is not a field whose rows are points.
             MissingFieldError: It is not here.
         """
-        from outfield.features.seen import Seen
-
         return self if name == "features" else Seen(self, name)
 
     @property
@@ -103,9 +110,180 @@ class FeatureSource(ABC):
 
     def _row_numbers(self, index: Any) -> np.ndarray:
         """An index (n,) as int64, counted from 0."""
-        numbers = checks.as_tensor("the index of rows", index).numpy()
+        numbers = as_tensor("the index of rows", index).numpy()
         if numbers.ndim != 1 or (len(numbers) and numbers.dtype.kind not in "iu"):
             raise InputError(f"rows are chosen by a vector of integers; got {numbers.dtype} of shape {numbers.shape}")
         if len(numbers) and not 0 <= int(numbers.min()) <= int(numbers.max()) < len(self):
             raise InputError(f"rows go from 0 to {len(self) - 1}; got {int(numbers.min())} to {int(numbers.max())}")
         return numbers.astype(np.int64)
+
+
+class Part(FeatureSource):
+    """The rows of ``source`` at which ``mask`` (N,) is True, in their order.
+
+    Raises:
+        InputError: no row is chosen, or the mask has another length.
+    """
+
+    def __init__(self, source: FeatureSource, mask: Tensor) -> None:
+        if mask.dtype != torch.bool or mask.shape != (len(source),):
+            raise InputError(f"rows are chosen by {len(source)} bools; got {mask.dtype} of shape {tuple(mask.shape)}")
+        if not bool(mask.any()):
+            raise InputError("no row is chosen; at least one is needed")
+        self.source, self.mask, self.picks_rows = source, mask.cpu(), source.picks_rows
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        found, count = self.source.shapes, int(self.mask.sum())
+        return {name: (count, *shape[1:]) if name in self.source.row_fields else shape for name, shape in found.items()}
+
+    @property
+    def about(self) -> dict[str, str]:
+        return self.source.about
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        known = self.source.names
+        return None if known is None else tuple(known[i] for i in self.mask.nonzero()[:, 0].tolist())
+
+    def constant(self, name: str) -> Tensor | None:
+        """A field that is the same for all rows."""
+        return self.source.constant(name)
+
+    def batches(self, size: int, names: Iterable[str] | None = None) -> Iterator[dict[str, Tensor]]:
+        """The fields in consecutive pieces of ``size`` rows; the source is read once, in pieces of as many rows."""
+        require_number("size", size, least=1, whole=True)
+        return rebatched(self._pieces(size, self._chosen(names)), size, torch.cat)
+
+    def _pieces(self, size: int, names: tuple[str, ...]) -> Iterator[dict[str, Tensor]]:
+        start = 0
+        for piece in self.source.batches(size, names):
+            count = len(piece[names[0]])
+            chosen = self.mask[start : start + count]
+            start += count
+            yield {name: value[chosen] for name, value in piece.items()}
+
+    def rows(self, index: Sequence[int] | np.ndarray | Tensor, names: Iterable[str] | None = None) -> dict[str, Tensor]:
+        """The fields at chosen rows (n,), in the order of ``index``."""
+        numbers = self._row_numbers(index)
+        return self.source.rows(self.mask.nonzero()[:, 0].numpy()[numbers], self._chosen(names))
+
+    def in_memory(self) -> FeatureSet:
+        """All of it as a FeatureSet."""
+        return self.source.in_memory()[self.mask]
+
+
+def rebatched(
+    pieces: Iterable[dict[str, Any]], size: int, join: Callable[[list[Any]], Any]
+) -> Iterator[dict[str, Any]]:
+    """Pieces of any lengths as pieces of ``size`` rows, the last perhaps shorter; ``join`` joins arrays of the kind they hold."""
+    held: list[dict[str, Any]] = []
+    count = 0
+    for piece in pieces:
+        held.append(piece)
+        count += len(next(iter(piece.values())))
+        if count >= size:
+            joined = {name: join([one[name] for one in held]) if len(held) > 1 else piece[name] for name in piece}
+            for start in range(0, count - size + 1, size):
+                yield {name: value[start : start + size] for name, value in joined.items()}
+            rest = count % size
+            held = [{name: value[len(value) - rest :] for name, value in joined.items()}]
+            count = rest
+    if count:
+        yield {name: join([one[name] for one in held]) for name in held[0]}
+
+
+class Seen(FeatureSource):
+    """The rows of ``source`` with its field ``name`` called features; made by :meth:`FeatureSource.on`.
+
+    Other fields whose rows are points are not here, nor is what belongs to the features themselves.
+
+    Attributes:
+        fields: The field of the source that stands behind each name here.
+    """
+
+    def __init__(self, source: FeatureSource, name: str) -> None:
+        if name not in spaces():
+            raise InputError(f"on is {name!r:.100}; it must be one of {', '.join(spaces())}")
+        if name not in source.shapes:
+            raise MissingFieldError(f"there is no field {name!r} here; there are {', '.join(source.shapes)}")
+        self.source, self.picks_rows = source, source.picks_rows
+        others = [other for other in source.row_fields if not FIELDS[other].is_space]
+        self.fields = {"features": name, **{other: other for other in others}}
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        found = self.source.shapes
+        return {name: found[field] for name, field in self.fields.items()}
+
+    @property
+    def about(self) -> dict[str, str]:
+        return self.source.about
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        return self.source.names
+
+    def batches(self, size: int, names: Iterable[str] | None = None) -> Iterator[dict[str, Tensor]]:
+        """The fields in consecutive pieces of ``size`` rows."""
+        chosen = self._chosen(names)
+        return (
+            {name: piece[self.fields[name]] for name in chosen}
+            for piece in self.source.batches(size, [self.fields[name] for name in chosen])
+        )
+
+    def rows(self, index: Sequence[int] | np.ndarray | Tensor, names: Iterable[str] | None = None) -> dict[str, Tensor]:
+        """The fields at chosen rows (n,), in the order of ``index``."""
+        chosen = self._chosen(names)
+        found = self.source.rows(index, [self.fields[name] for name in chosen])
+        return {name: found[self.fields[name]] for name in chosen}
+
+    def in_memory(self) -> FeatureSet:
+        """All of it as a FeatureSet."""
+        return self.source.in_memory().on(self.fields["features"])
+
+
+def network_text(name: str, fingerprint: str) -> str:
+    """What a set says of its network.
+
+    >>> network_text("cifar10", "0123456789abcdef0123456789abcdef")
+    'cifar10 0123456789abcdef'
+    """
+    return f"{name[:200]} {fingerprint[:16]}".strip()
+
+
+def agree(name: str, one: str, other: str) -> bool:
+    """Whether two texts under a name say the same: of a network its digest counts, whatever people call it.
+
+    >>> agree("network", "mine 0123456789abcdef", "yours 0123456789abcdef"), agree("views", "flip", "six")
+    (True, False)
+    """
+    if name == NETWORK:
+        return one.rpartition(" ")[2] == other.rpartition(" ")[2]
+    return one == other
+
+
+def common_about(sets: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """What several sets say together; of a network nothing, unless all of them do."""
+    first, *others = sets
+    known = set(first) | {NETWORK}
+    for other in others:
+        same = all(agree(name, first[name], other[name]) for name in set(first) & set(other))
+        if not same or set(other) | {NETWORK} != known:
+            raise InputError(f"the sets to join come from different places: {dict(first)} and {dict(other)}")
+    return {name: text for name, text in first.items() if all(name in other for other in others)}
+
+
+def checked_about(given: Any) -> dict[str, str]:
+    """A copy of texts by name; of None, none.
+
+    >>> checked_about({"views": "flip"})
+    {'views': 'flip'}
+    """
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping) or not all(isinstance(text, str) for pair in given.items() for text in pair):
+        raise InputError(f"about is {given!r:.100}; it must be texts by name, such as {{'views': 'flip'}}")
+    if len(given) > MOST_TEXTS or any(len(text) > LONGEST_TEXT for pair in given.items() for text in pair):
+        raise InputError(f"about holds too much: at most {MOST_TEXTS} texts of {LONGEST_TEXT} letters are kept")
+    return dict(given)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,15 +20,12 @@ from outfield.config import require_number
 from outfield.errors import FileFormatError, InputError
 from outfield.features import formats
 from outfield.features.fields import FIELDS, agreed_sizes, check_known
-from outfield.features.names import checked_names, unpacked
+from outfield.features.formats import checked_names, unpacked
 from outfield.features.set import FeatureSet, FeatureSource
-from outfield.files import atomic
-from outfield.files.npy import find_npy
-from outfield.files.opened import Stamp
-from outfield.files.stored import ArrayOnDisk, NotInRowsError, StoredArray
+from outfield.files import NotInRowsError, PathLike, Stamp, StoredArray, find_npy
 
 
-def open_features(path: atomic.PathLike, **beside: atomic.PathLike | None) -> FeatureStream:
+def open_features(path: PathLike, **beside: PathLike | None) -> FeatureStream:
     """Features on disk as a source that detectors fit and score from, without loading them.
 
     Only headers are read here. The values are checked when they are read, as :class:`FeatureSet` checks them; those of a
@@ -170,8 +166,7 @@ class _ArrayStream(FeatureStream):
         self.picks_rows = all(array.picks_rows for array in arrays.values())
         for name, array in arrays.items():
             array.check_rows()
-            entry = replace(array, shape=(1,) * len(array.shape))
-            FIELDS[name].tensor(entry.view(np.zeros(entry.size, np.uint8)))  # a type that cannot be features
+            FIELDS[name].tensor(array.entry())  # a type that cannot be features
 
     def constant(self, name: str) -> Tensor | None:
         """A field that is the same for all rows, such as ``head_weight``, read and checked; None where it is not there."""
@@ -188,27 +183,18 @@ class _ArrayStream(FeatureStream):
                 yield {name: reader.read(min(size, len(self) - start)) for name, reader in readers.items()}
 
     def rows(self, index: Sequence[int] | np.ndarray | Tensor, names: Iterable[str] | None = None) -> dict[str, Tensor]:
-        """The fields at chosen rows (n,), in the order of ``index``: one small read each, checked.
-
-        Raises:
-            InputError: There are no such rows, or the file is compressed.
-        """
+        """The fields at chosen rows (n,), in the order of ``index``: one small read each, checked."""
         numbers = self._row_numbers(index)
         self._check_unchanged()
         return {name: self._rows_of(name, self._arrays[name], numbers) for name in self._chosen(names)}
 
     def _rows_of(self, name: str, array: StoredArray, numbers: np.ndarray) -> Tensor:
-        if not isinstance(array, ArrayOnDisk):
+        if not array.picks_rows:
             raise InputError(
                 f"{array.stamp.path}: rows of a compressed file cannot be picked one by one; write it with numpy.savez, or "
                 "load it with in_memory()"
             )
-        buffer, width = array.blank(len(numbers)), array.row_bytes
-        array.prove()
-        with array.stamp.open() as file:
-            for place in np.argsort(numbers, kind="stable").tolist():
-                array.fill(file, buffer[place * width : (place + 1) * width], int(numbers[place]))
-        found = array.view(buffer)
+        found = array.pick(numbers)
         try:
             return self._checked(name, found, 0)
         except InputError:
@@ -223,7 +209,7 @@ class _ParquetStream(FeatureStream):
     picks_rows = False
 
     def __init__(self, path: Path) -> None:
-        from outfield.features.columns import ParquetColumns
+        from outfield.features.tables.feature_columns import ParquetColumns
 
         self._columns = ParquetColumns(path)
         super().__init__(self._columns.shapes, [self._columns.stamp])

@@ -6,7 +6,6 @@ Whatever an object does on its way to an array, the caller sees a tensor with ex
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,26 +19,16 @@ ROWS_AT_ONCE = 65_536
 """Rows looked at together when a large array is checked."""
 EXACT = {torch.float32: 2**24, torch.float64: 2**53}
 """Up to this size every integer is a number of the type."""
-REPEATED = 2**28
-"""More entries than this are not looked at where they are few numbers that strides of 0 repeat."""
 TYPES = {
     *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
     *(torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.uint16, torch.uint32, torch.uint64),
     *(torch.bool, torch.complex64, torch.complex128),
 }
-"""Types of entries that pass; who takes real or whole numbers only says so with :func:`check_type`."""
+"""Types of entries that pass; who takes real or whole numbers only says so with :func:`check_dtype`."""
 
 
 def as_tensor(name: str, value: Any) -> Tensor:
-    """Numbers of any kind as a dense tensor on the CPU, sharing memory where that can be helped.
-
-    Args:
-        name: What to call the argument in the message.
-        value: A tensor, an array, numbers in lists, or what numpy can make an array of.
-
-    Raises:
-        InputError: It is none of these, or hides entries (masked, sparse, quantized, on no device).
-    """
+    """Numbers of any kind as a dense tensor on the CPU, sharing memory where that can be helped."""
     if not isinstance(value, Tensor):
         return _numbers(name, value)
     try:
@@ -57,19 +46,13 @@ def _no_array(name: str, value: Any, error: Exception) -> InputError:
 
 def _plain(name: str, tensor: Tensor) -> Tensor:
     """A tensor without layers, layouts and devices of its own."""
-    if type(tensor).__torch_dispatch__ is not Tensor.__torch_dispatch__:
-        raise InputError(f"{name} is a {type(tensor).__name__}, whose entries may be hidden; pass a plain tensor")
-    if tensor.is_nested:
-        raise InputError(f"{name} is a nested tensor, whose rows differ in length; pass a plain one")
-    if tensor.layout != torch.strided:
-        raise InputError(f"{name} is a sparse tensor; pass {name}.to_dense()")
-    if tensor.is_quantized:
-        raise InputError(f"{name} is a quantized tensor; pass {name}.dequantize()")
-    if tensor.device.type == "meta":
-        raise InputError(f"{name} is on the device meta, where tensors have no values")
+    own = (
+        type(tensor).__torch_dispatch__ is not Tensor.__torch_dispatch__
+    )  # such as a masked tensor's, which hides entries
+    if own or tensor.is_nested or tensor.layout != torch.strided:
+        raise InputError(f"{name} is a nested, masked or sparse tensor; pass a plain one, such as {name}.to_dense()")
     if tensor.dtype not in TYPES:
         raise InputError(f"{name} holds {tensor.dtype}; pass {name}.to(torch.float32)")
-    _refuse_repeated(name, tuple(tensor.shape), tensor.stride())
     return Tensor.as_subclass(tensor, Tensor).detach().cpu().resolve_neg()
 
 
@@ -83,8 +66,6 @@ def _numbers(name: str, value: Any) -> Tensor:
         raise _no_array(name, value, error) from error
     if array.dtype.kind not in "fiubc":
         raise _no_numbers(name, value, array)
-    _refuse_rounded(name, value, array)
-    _refuse_repeated(name, array.shape, array.strides)
     size = array.dtype.itemsize
     if not array.dtype.isnative or not array.flags.aligned or any(step < 0 or step % size for step in array.strides):
         array = array.astype(array.dtype.newbyteorder("="), order="C")
@@ -124,45 +105,16 @@ def _masked_parts(value: Any, depth: int = 3) -> Iterator[Any]:
             yield from _masked_parts(part, depth - 1)
 
 
-def _refuse_rounded(name: str, value: Any, array: np.ndarray) -> None:
-    """Refuse lists in which numpy rounded an integer, to make it of one type with the others."""
-    limit = EXACT[torch.float64]
-    mixed = isinstance(value, list | tuple) and array.dtype.kind == "f" and array.size
-    if mixed and float(np.abs(array).max()) >= limit:
-        for number in np.asarray(value, dtype=object).flat:
-            if isinstance(number, int) and abs(number) > limit and int(float(number)) != number:
-                raise InputError(f"{name} holds {number} among floats, which cannot hold it exactly; pass floats")
-
-
-def _refuse_repeated(name: str, shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
-    """Refuse a small array that was expanded to more than can be looked at."""
-    repeats = any(step == 0 and side > 1 for step, side in zip(strides, shape, strict=True))
-    if repeats and math.prod(shape) > REPEATED:
-        raise InputError(f"{name} has shape {shape} but repeats a few numbers; pass an array that holds every row")
-
-
-def check_type(name: str, dtype: torch.dtype, whole: bool) -> None:
-    """Refuse a type of other numbers: complex, bool, and where whole numbers are asked for, floating.
-
-    Args:
-        name: What to call the array in the message.
-        dtype: The type of its entries.
-        whole: Whether they must be whole numbers from 0.
-    """
+def check_dtype(name: str, dtype: torch.dtype, whole: bool) -> None:
+    """Refuse a type of other numbers: complex, bool, and where whole numbers are asked for, floating."""
     if whole and (dtype.is_floating_point or dtype.is_complex or dtype == torch.bool):
         raise InputError(f"{name} must be integers from 0; got {dtype}")
     if dtype.is_complex or dtype == torch.bool:
         raise InputError(f"{name} must hold real numbers; got {dtype}")
 
 
-def finite(name: str, tensor: Tensor, first_row: int | None = None) -> Tensor:
-    """Real numbers (N, …) as a floating tensor without NaN and infinity.
-
-    Args:
-        name: What to call the array in the message.
-        tensor: Real numbers of any type.
-        first_row: Where this piece begins, if it is a piece of a larger array.
-    """
+def finite_floats(name: str, tensor: Tensor, first_row: int | None = None) -> Tensor:
+    """Real numbers (N, …) as a floating tensor without NaN and infinity."""
     if not tensor.is_floating_point():
         return _floating(name, tensor, first_row)
     for start in range(0, len(tensor) if tensor.numel() else 0, ROWS_AT_ONCE):
@@ -200,15 +152,8 @@ def _floating(name: str, integers: Tensor, first_row: int | None) -> Tensor:
     return integers.to(kind)
 
 
-def counted(name: str, tensor: Tensor, first_row: int = 0, classes: int | None = None) -> Tensor:
-    """Whole numbers (N,) that count classes from 0, as int64.
-
-    Args:
-        name: What to call the array in the message.
-        tensor: Whole numbers of any type.
-        first_row: Where this piece begins, if it is a piece of a larger array.
-        classes: How many there are, where that is known.
-    """
+def whole_numbers(name: str, tensor: Tensor, first_row: int = 0, classes: int | None = None) -> Tensor:
+    """Whole numbers (N,) that count classes from 0, as int64."""
     array = tensor.numpy()  # which can order unsigned numbers, too
     if not len(array):
         return tensor.to(torch.int64)
@@ -228,14 +173,10 @@ def counted(name: str, tensor: Tensor, first_row: int = 0, classes: int | None =
     return tensor.to(torch.int64)
 
 
-def labels(value: Any) -> Tensor:
-    """Labels (N,) as int64 from 0, such as those of images.
-
-    Raises:
-        InputError: They are not whole numbers from 0 in one dimension.
-    """
+def class_labels(value: Any) -> Tensor:
+    """Labels (N,) as int64 from 0, such as those of images."""
     tensor = as_tensor("labels", value)
-    check_type("labels", tensor.dtype, whole=True)
+    check_dtype("labels", tensor.dtype, whole=True)
     if tensor.dim() != 1:
         raise InputError(f"labels must have one dimension; got shape {tuple(tensor.shape)}")
-    return counted("labels", tensor)
+    return whole_numbers("labels", tensor)

@@ -10,8 +10,8 @@ from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
 from outfield.errors import FileFormatError, StorageError
+from outfield.files.arrays import open_to_read
 from outfield.files.atomic import write_atomically
-from outfield.files.opened import open_to_read
 from outfield.files.paths import PathLike, reason
 from outfield.progress import bar
 
@@ -27,7 +27,7 @@ SECONDS = 60
 """How long a server may be silent."""
 
 
-def download(url: str, path: PathLike, sha256: str, size: int | None = None) -> None:
+def download_file(url: str, path: PathLike, sha256: str, size: int | None = None) -> None:
     """Get a file from the network and put it at ``path``, atomically, if it is the one that is meant.
 
     Args:
@@ -63,11 +63,7 @@ def download(url: str, path: PathLike, sha256: str, size: int | None = None) -> 
 
 
 def has_sha256(path: PathLike, sha256: str) -> bool:
-    """Whether the SHA-256 of a file begins so.
-
-    Raises:
-        StorageError: There is no such file, or it cannot be read.
-    """
+    """Whether the SHA-256 of a file begins so."""
     return sha256_of(path).startswith(sha256)
 
 

@@ -14,15 +14,7 @@ PathLike = str | os.PathLike[str]
 
 
 def as_path(value: Any, name: str = "path") -> Path:
-    """A checked path.
-
-    Args:
-        value: a text or an ``os.PathLike`` of one.
-        name: of the argument, for messages.
-
-    Raises:
-        InputError: it is something else, is empty, or holds a character that no file name can.
-    """
+    """A checked path."""
     if not isinstance(value, str | os.PathLike):
         raise InputError(f"{name} is {value!r:.100}; it must be a path: a text or a pathlib.Path")
     try:
@@ -40,11 +32,7 @@ def as_path(value: Any, name: str = "path") -> Path:
 
 
 def check_ending(path: PathLike, endings: Sequence[str], name: str = "path") -> Path:
-    """Refuse an output of another ending than those that will do; returns the path.
-
-    Raises:
-        InputError: it has another ending.
-    """
+    """Refuse an output of another ending than those that will do; returns the path."""
     checked = as_path(path, name)
     if checked.suffix not in endings:
         *most, last = endings
@@ -54,17 +42,7 @@ def check_ending(path: PathLike, endings: Sequence[str], name: str = "path") -> 
 
 
 def check_output(path: PathLike, endings: Sequence[str] | None = None, name: str = "path") -> Path:
-    """Find out before long work whether ``path`` can be written after it; returns it.
-
-    Args:
-        path: the file to be.
-        endings: those that it may have; any if None.
-        name: of the argument, for messages.
-
-    Raises:
-        InputError: it is no path, or has another ending.
-        StorageError: its folder does not exist or is not writable, or something else than a file is there.
-    """
+    """Find out before long work whether ``path`` can be written after it; returns it."""
     checked = as_path(path, name) if endings is None else check_ending(path, endings, name)
     target = resolved(checked)
     if not target.parent.is_dir():
@@ -80,11 +58,7 @@ def check_writable(path: PathLike) -> None:
 
 
 def resolved(path: Path) -> Path:
-    """Where a file is written: a link stays a link, and its target is replaced.
-
-    Raises:
-        StorageError: the path leads nowhere, or to something that is not an ordinary file.
-    """
+    """Where a file is written: a link stays a link, and its target is replaced."""
     try:
         target = path.resolve()
         try:
@@ -104,12 +78,7 @@ def check_readable(path: PathLike) -> None:
 
 
 def open_descriptor(path: PathLike) -> int:
-    """A descriptor of an ordinary file, to be read; a pipe or a device is refused and never waited for.
-
-    Raises:
-        InputError: it is no path.
-        StorageError: there is no such file, it is not an ordinary one, or it may not be read.
-    """
+    """A descriptor of an ordinary file, to be read; a pipe or a device is refused and never waited for."""
     checked = as_path(path)
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     try:
@@ -126,12 +95,7 @@ def open_descriptor(path: PathLike) -> int:
 
 
 def make_folder(path: PathLike) -> None:
-    """Make a folder and those it lies in, where they are not there.
-
-    Raises:
-        InputError: it is no path.
-        StorageError: it cannot be made, or something else is there.
-    """
+    """Make a folder and those it lies in, where they are not there."""
     folder = as_path(path)
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,1 +1,23 @@
-"""A network, its preprocessing, a fitted detector and a threshold in one object and one file: image in, verdict out."""
+"""Guards: a reader of images, tables or features, a detector and a threshold in one file; verdicts on inputs."""
+
+from outfield.doors import door
+
+__getattr__, __dir__, __all__ = door(
+    __name__,
+    {
+        "build": ("ImagePlan",),
+        "guard": ("Guard", "RowGuard", "open_guard"),
+        "guard_file": ("describe_guard",),
+        "readers": ("ImageReader", "Reader", "TableReader"),
+        "verdict": (
+            "COLUMNS",
+            "VERDICT_ENDINGS",
+            "Verdict",
+            "Verdicts",
+            "as_json",
+            "as_json_lines",
+            "write_verdicts",
+        ),
+        "explanation": ("ColumnWhy", "RowWhy"),
+    },
+)

@@ -1,85 +1,76 @@
-"""Guard: from one image to a verdict, with everything that this takes in one object and one file."""
+"""Guard: from an image or a row to a verdict, with everything that this takes in one object and one file."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Self
+import time
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
 
-from outfield.backbone.backbone import Backbone
-from outfield.backbone.extraction import Extraction
-from outfield.backbone.views import Views
-from outfield.config import require_choice
-from outfield.detectors.base import Detector
+from outfield.backbone import Backbone, Views
+from outfield.config import require_choice, require_number
+from outfield.detectors import Detector, names_of
 from outfield.errors import InputError
-from outfield.features.set import FeatureSet
-from outfield.files.paths import PathLike
-from outfield.guard import saving
-from outfield.guard.inputs import Given, Items, as_given, gives_images, portions
-from outfield.guard.judging import Judge
-from outfield.guard.reading import pieces, prepared
-from outfield.guard.running import Runner
+from outfield.features import FeatureSet, TablePreprocessing
+from outfield.files import PathLike
+from outfield.guard import guard_file
+from outfield.guard.readers import Batch, ImageReader, Reader, TableReader
 from outfield.guard.verdict import Verdict, Verdicts
-from outfield.images.skipped import ON_ERROR
-from outfield.images.source import ImageSource
-from outfield.scores.threshold import Threshold
+from outfield.images import ON_ERROR, ImageSource
+from outfield.scores import Threshold
+
+if TYPE_CHECKING:
+    from outfield.guard.explanation import RowWhy, UsualValues
+
+RENAMED = {"most": "max_train", "half": "float16"}
+"""Settings of version 0.1 by what they are called now."""
 
 
 class Guard:
-    """A network with its preprocessing, a fitted detector and a threshold: call it with images, and it gives verdicts.
+    """A reader, a fitted detector and a threshold: call it with images, or with rows, and it gives verdicts.
 
-    Made by :meth:`build` or :meth:`load`.
+    Made by :meth:`build` (of images), :meth:`build_rows` (of a table or of features) or :meth:`load`.
 
     Args:
-        backbone: the network; it runs where it is.
-        detector: fitted on rows of that network.
+        reader: turns inputs into rows; see :mod:`outfield.guard.readers`.
+        detector: fitted on such rows.
         threshold: chosen on scores of that detector.
-        views: over which every field is averaged, as where the detector was fitted.
-        precision: of the network's arithmetic, see :meth:`outfield.Backbone.extract`.
-        half: whether a file keeps numbers with half as many bits; they must be rounded already.
         provenance: how it came about, ready for JSON.
-        fingerprint: of the backbone, where it is known already.
 
     Attributes:
-        widths: What :meth:`judge` needs of each image, and how many numbers that are.
+        takes: What it is called with: "images", "table" or "features".
+        names: Of the classes, or none.
+        members: Names of the detector's members; its own name where it has none.
+        widths: What :meth:`judge` needs of each input, and how many numbers that are.
+        fingerprint: Of the network, or, where there is none, of the detector.
 
     Raises:
-        InputError: the detector cannot score what the network gives.
+        InputError: the threshold was chosen for another detector, or the detector cannot score what the network gives.
     """
 
     def __init__(
         self,
-        backbone: Backbone,
+        reader: Reader,
         detector: Detector,
         threshold: Threshold,
         *,
-        views: Views | str | int | None = None,
-        precision: str = "float32",
-        half: bool = False,
         provenance: Mapping[str, Any] | None = None,
-        fingerprint: str | None = None,
     ) -> None:
-        self.backbone, self.detector, self.threshold = backbone, detector, threshold
-        self.views, self.precision, self.half = Views.of(views), precision, half
-        self.provenance = dict(provenance or {})
-        needs = detector.needs_to_score
-        self._fields = tuple(dict.fromkeys(("features", *needs, "logits")))
-        stages = any(name.startswith("stage") for name in needs)
-        odin = "odin_logits" in needs
-        self.fingerprint = backbone.fingerprint() if fingerprint is None else fingerprint
-        self._runner = Runner(
-            backbone, stages=stages, views=self.views, odin=odin, precision=precision, fingerprint=self.fingerprint
-        )
-        self._judge = Judge(detector, threshold, backbone.names)
-        fields = self._runner.probe()
-        self.widths = {name: fields[name].shape[-1] for name in dict.fromkeys((*needs, "logits"))}
-        self._runner.extraction.only(self._fields)
-        self._last_layer = self._runner.extraction.last_layer()
-        self.judge(FeatureSet(**{name: fields[name] for name in self._fields}, about=self._runner.about))
+        known = detector.fingerprint()
+        if threshold.source not in (None, known):
+            raise InputError(f"the threshold was chosen for {threshold.source}, but the detector is {known}")
+        self.detector, self.threshold, self.provenance = detector, threshold, dict(provenance or {})
+        self.reader = reader.giving(detector.needs_to_score)
+        self.takes, self.names, self.widths = reader.takes, reader.names, self.reader.widths
+        self.fingerprint: str = getattr(reader, "fingerprint", known)
+        self._explain = getattr(detector, "explain", None)  # of detectors that are sums of others
+        self.members: tuple[str, ...] = names_of([detector]) if self._explain is None else detector.names  # type: ignore[attr-defined]
+        if self.reader.probe is not None:
+            self.judge(self.reader.probe)
 
     @classmethod
     def build(
@@ -93,13 +84,14 @@ class Guard:
         views: Views | str | int | None = None,
         seed: int = 0,
         precision: str = "float32",
-        half: bool = False,
-        most: int | None = 10_000,
+        float16: bool = False,
+        max_train: int | None = 10_000,
         device: str | torch.device = "auto",
         batch_size: int = 512,
         workers: int | None = None,
         on_error: str = "skip",
-    ) -> Self:
+        **old: Any,
+    ) -> Guard:
         """A guard of a network and a folder of ID images.
 
         Where the detector calibrates itself (Auto, Fused), 40 of the held-out images and half of those beyond the fewest that
@@ -118,119 +110,164 @@ class Guard:
                 one, flip and six, which takes nine passes over the images.
             seed: of the choice of held-out images, and of the detector where it has one.
             precision: of the network's arithmetic.
-            half: round the numbers of the network and of the detector so that the file is half as large.
-            most: images that the detector is fitted on, at most, of each class in proportion: detectors that keep their training
-                rows make files, and single verdicts, that grow with them. All if None.
+            float16: round the numbers of the network and of the detector so that the file is half as large.
+            max_train: images that the detector is fitted on, at most, of each class in proportion: detectors that keep their
+                training rows make files, and single verdicts, that grow with them. All if None.
             device: where a network that is opened here runs, and the detector.
             batch_size: images that the network is given at once, at most.
             workers: processes that decode image files.
             on_error: "skip" leaves images out that cannot be read, with a warning; "fail" makes the first of them an error.
+            old: ``half`` and ``most``, as ``float16`` and ``max_train`` were called.
 
         Raises:
             InputError: a setting that cannot be, or class folders that are not the network's classes.
             TooFewSamplesError: too few images to calibrate.
         """
-        from outfield.guard import asked, building  # who only checks images needs no candidates to choose from
+        from outfield.guard.build import ImagePlan  # who only checks images needs no candidates to choose from
 
-        asked.check_asked(detector, keep, views, seed, half, most, device, on_error)
-        content = building.build(
-            backbone,
-            images,
-            held_out,
-            detector=detector,
-            keep=keep,
-            views=asked.views_of(views),
-            seed=int(seed),
-            half=half,
-            most=most,
-            device=device,
-            on_error=on_error,
-            precision=precision,
-            batch_size=batch_size,
-            workers=workers,
-        )
-        return cls._of(content)
+        settings = {
+            "detector": detector, "keep": keep, "seed": seed, "max_train": max_train, "device": device, "views": views,
+            "precision": precision, "float16": float16, "batch_size": batch_size, "workers": workers, "on_error": on_error,
+        }  # fmt: skip
+        return ImagePlan(**{**settings, **_new_names(old)}).build(backbone, images, held_out)
 
     @classmethod
-    def _of(cls, content: saving.Content) -> Self:
-        return cls(
-            content.backbone,
-            content.detector,
-            content.threshold,
-            views=content.views,
-            precision=content.precision,
-            half=content.half,
-            provenance=content.provenance,
-            fingerprint=content.fingerprint,
-        )
+    def build_rows(
+        cls,
+        rows: Any,
+        held_out: Any = None,
+        *,
+        label: str | None = None,
+        columns: Sequence[str] | None = None,
+        missing: str = "refuse",
+        detector: Detector | str | None = None,
+        keep: float = 0.95,
+        names: Sequence[str] = (),
+        seed: int = 0,
+        max_train: int | None = 10_000,
+        device: str | torch.device = "auto",
+        **old: Any,
+    ) -> Guard:
+        """A guard of ID rows of a table, or of features: no network and no image takes part.
+
+        Of the held-out rows, half calibrate the members of the detector where it has members, and the others, which nothing
+        else has seen, choose the threshold: p-values of new ID rows are therefore valid.
+
+        Args:
+            rows: ID rows: a table (a DataFrame, columns by name, the path of a CSV or Parquet file), or features.
+            held_out: more of them, of the same kind, that nothing was trained on. A fifth of ``rows`` if None.
+            label: of a table, the column that holds the class of each row.
+            columns: of a table, the columns to take; all but the label if None.
+            missing: of a table, what missing cells are: see :meth:`outfield.TablePreprocessing.fit`.
+            detector: a detector that is not fitted, or the name of one; :class:`outfield.Auto` if None.
+            keep: share of ID rows that the guard accepts.
+            names: of the classes that the logits of features count.
+            seed: of the choice of held-out rows, and of the detector where it has one.
+            max_train: rows that the detector is fitted on, at most, of each class in proportion: detectors that keep their
+                training rows make files, and verdicts, that grow with them. All if None. What is learned of columns is learned
+                on all.
+            device: where the detector runs.
+            old: ``most``, as ``max_train`` was called.
+
+        Raises:
+            InputError: a setting that cannot be, or rows that cannot be used.
+            TooFewSamplesError: too few rows to calibrate.
+
+        >>> import numpy as np
+        >>> guard = Guard.build_rows(np.random.default_rng(0).normal(size=(300, 4)) + 9, detector="SSD", device="cpu")
+        >>> guard.takes, [one.is_ood for one in guard([[9.0, 9.0, 9.0, 9.0], [9.0, -9.0, 9.0, -9.0]])]
+        ('features', [False, True])
+        """
+        from outfield.guard.build import RowPlan
+
+        settings = {
+            "detector": detector, "keep": keep, "seed": seed, "max_train": max_train, "device": device, "label": label,
+            "columns": columns, "missing": missing, "names": names,
+        }  # fmt: skip
+        return RowPlan(**{**settings, **_new_names(old)}).build(rows, held_out)
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the classes, or none."""
-        return tuple(self.backbone.names)
+    def image_reader(self) -> ImageReader:
+        """The reader of a guard of images.
+
+        Raises:
+            InputError: it is a guard of something else.
+        """
+        if not isinstance(self.reader, ImageReader):
+            raise InputError(f"this guard looks at {self.takes}, not at images")
+        return self.reader
 
     @property
-    def members(self) -> tuple[str, ...]:
-        """Names of the detector's members; its own name where it has none."""
-        return self._judge.members
+    def backbone(self) -> Backbone:
+        """The network of a guard of images."""
+        return self.image_reader.backbone
 
     @property
-    def extraction(self) -> Extraction:
-        """The way through the network, which knows where to look into it."""
-        return self._runner.extraction
+    def table(self) -> TablePreprocessing | None:
+        """How the columns of a table become features; None where the guard looks at something else."""
+        return getattr(self.reader, "table", None)
 
     @property
     def device(self) -> torch.device:
-        """Where the network runs."""
-        return self.backbone.device
+        """Where the network runs; where there is none, the detector."""
+        return self.backbone.device if self.takes == "images" else self.detector.device
 
     def __call__(
         self, x: Any, *, normalised: bool = False, on_error: str = "fail", workers: int | None = None
     ) -> Verdict | Verdicts:
-        """The verdict on an image, or verdicts on several.
+        """The verdict on an image, or verdicts on several images or rows.
 
         Args:
             x: one image: a path, bytes of an encoded image, a file opened with "rb", a PIL image, a numpy array (H, W, 3) of
                 uint8, or a torch tensor (3, H, W) of uint8 or of floating numbers in [0, 1]. Several: a folder, an ``.npz``, an
                 array (N, H, W, 3), a tensor (N, 3, H, W), a list or an iterator of any of these, an
-                :class:`outfield.ImageSource`, or a ``DataLoader`` of tensors or of (tensors, …).
+                :class:`outfield.ImageSource`, or a ``DataLoader`` of tensors or of (tensors, …). Of a guard of rows what it was
+                built of: a table (a DataFrame, columns by name, the path of a CSV or Parquet file), or features (a FeatureSet,
+                an array (N, D), the path of a file of features).
             normalised: tensors are resized and normalised as the network takes them; nothing is done to them.
-            on_error: "fail" raises an error where an image cannot be read; "skip" gives a verdict that tells it.
+            on_error: "fail" raises an error where an image, or a row of a table, cannot be read; "skip" gives a verdict that
+                tells it.
             workers: processes that decode image files; see :meth:`outfield.Backbone.extract`.
 
         Raises:
-            InputError: ``x`` is nothing that holds images.
+            InputError: ``x`` is nothing that the guard looks at, or a row cannot be used, and ``on_error`` is "fail".
             FileFormatError: an image is broken, and ``on_error`` is "fail".
             StorageError: a file cannot be read, and ``on_error`` is "fail".
         """
-        require_choice("on_error", on_error, ON_ERROR)
-        if isinstance(x, DataLoader):
-            batches = (as_given(_first(batch), normalised) for batch in x)
-            return Verdicts([one for batch in batches for one in self._several(batch, on_error, 0)])
-        if gives_images(x):
-            return Verdicts([*self._drawn(x, normalised, on_error, workers)])
-        given = as_given(x, normalised, on_error)
-        if given.single and on_error == "fail":
-            return self._single(given)
-        found = Verdicts([*self._several(given, on_error, workers)])
-        return found[0] if given.single else found
+        single, batches = self.reader.read(x, on_error, normalised, workers)
+        found = [verdict for batch in batches for verdict in self._verdicts(batch)]
+        return found[0] if single else Verdicts(found, self.reader.unit)
 
-    def stream(self, x: Any, *, on_error: str = "fail", workers: int | None = None) -> Iterator[Verdict]:
-        """Verdicts on several images one after the other, as they are ready; see :meth:`__call__`.
+    def stream(
+        self, x: Any, *, on_error: str = "fail", workers: int | None = None, why: bool = False
+    ) -> Iterator[Verdict]:
+        """Verdicts on several images, or on the rows of several files, one after the other, as they are ready.
 
-        An iterator is asked for as many images as go through the network together, and then for more: it need not end.
+        An iterator of images is asked for as many as go through the network together, and then for more: it need not end. Of a
+        guard of rows each verdict says its file and its row, counted from 1.
+
+        Args:
+            x: images, as of :meth:`__call__`; of a guard of rows the paths of tables or of files of features.
+            on_error: "fail" makes what cannot be read an error; "skip" gives a verdict that tells it.
+            workers: processes that decode image files.
+            why: tell of each OOD row of a table the columns that count most, as :meth:`why` does: verdicts have a ``why``.
+
+        Raises:
+            InputError: ``why``, and this guard looks at no table; or what cannot be used where ``on_error`` is "fail".
         """
-        require_choice("on_error", on_error, ON_ERROR)
-        if gives_images(x):
-            return self._drawn(x, False, on_error, workers)
-        return self._several(as_given(x, on_error=on_error), on_error, workers)
+        usual = self._usual_values() if why else None
+        batches = self.reader.read_files(x, on_error, workers)
+        if usual is None:
+            return (verdict for batch in batches for verdict in self._verdicts(batch))
+        return (one for batch in batches for one in usual.with_reasons(batch, Verdicts(self._verdicts(batch), "rows")))
+
+    def features(self, x: Any) -> FeatureSet:
+        """Rows of a table, or features, as the detector takes them; see :meth:`__call__`."""
+        return self.reader.features(x)
 
     def prepare(self, x: Any) -> Tensor:
         """One image as bytes (h, w, C) that only have to be normalised: what :meth:`judge_pixels` takes a batch of."""
-        given = as_given(x)
-        if not given.single or not isinstance(given.images, Items):
-            raise InputError("prepare takes one image; give several to the guard itself")
-        return prepared(self.backbone, given.images.items[0])[0]
+        return self.image_reader.prepare(x)[0]
 
     def judge_pixels(self, pixels: Tensor, files: Sequence[str | None] | None = None) -> Verdicts:
         """Verdicts on images that :meth:`prepare` gave, stacked (N, h, w, C).
@@ -238,73 +275,107 @@ class Guard:
         Raises:
             InputError: they are something else.
         """
-        way = self.backbone.preprocessing
-        right = isinstance(pixels, Tensor) and pixels.dtype == torch.uint8 and pixels.dim() == 4 and len(pixels) > 0
-        if not right or tuple(pixels.shape[1:]) != (*way.size, way.channels):
-            raise InputError(
-                f"judge_pixels takes uint8 (N, {way.size[0]}, {way.size[1]}, {way.channels}), what prepare gives"
-            )
-        return Verdicts([*self._judged(pixels, [None] * len(pixels) if files is None else files)])
+        found: list[Verdict] = []
+        for rows in self.image_reader.read_pixels(pixels):
+            own = None if files is None else files[len(found) : len(found) + len(rows)]
+            found += self._judged(rows, [None] * len(rows) if own is None else own)
+        return Verdicts(found)
 
     def judge(self, features: FeatureSet, files: Sequence[str | None] | None = None) -> Verdicts:
-        """Verdicts on rows that the guard's network gave: the fields that the detector needs, and logits.
+        """Verdicts on rows: of a guard of images on fields of its network, those that the detector needs, and logits.
 
         Logits that are missing are computed where the network's last layer makes them of the features.
 
         Raises:
-            InputError: they are rows of another network, or logits are missing.
+            InputError: they are rows of another table or network, or a field is missing.
         """
-        if features.logits is None:
-            features = self._with_logits(features)
-        return Verdicts(self._judge(features, [None] * len(features) if files is None else files))
+        names = [None] * len(features) if files is None else files
+        return Verdicts(self._judged(self.reader.complete(features), names), self.reader.unit)
 
-    def _with_logits(self, features: FeatureSet) -> FeatureSet:
-        rows, weight, bias = features.features, *(self._last_layer.get(name) for name in ("head_weight", "head_bias"))
-        if (width := self.widths.get("features")) not in (None, rows.shape[1]):
-            raise InputError(f"features has {rows.shape[1]} columns; this guard's network gives {width}")
-        if weight is None or bias is None or rows.shape[1] != weight.shape[1]:
-            raise InputError("a verdict names the class; pass logits beside the features")
-        logits = rows.float() @ weight.T.to(rows.device).float() + bias.to(rows.device).float()
-        return FeatureSet(**{**features.tensors(), "logits": logits}, about=features.about)
+    def _verdicts(self, batch: Batch) -> list[Verdict]:
+        """A verdict on each input of a batch, whether it could be read or not."""
+        names, errors = batch.names, batch.errors
+        if not errors and batch.features is not None:
+            return self._judged(batch.features, names)
+        good = [name for place, name in enumerate(names) if place not in errors]
+        found = iter(() if batch.features is None else self._judged(batch.features, good))
+        return [
+            Verdict.failed(name, errors[place]) if place in errors else next(found) for place, name in enumerate(names)
+        ]
 
-    def _single(self, given: Given) -> Verdict:
-        images = given.images
-        batch = self._checked(images) if isinstance(images, Tensor) else prepared(self.backbone, _only(images))
-        rows = next(iter(self._runner.features([batch], self._fields)))
-        return self._judge(rows, given.files)[0]
+    def _judged(self, features: FeatureSet, files: Sequence[str | None]) -> list[Verdict]:
+        """A verdict on each row: its score, its p-value, and the member that adds most where it is OOD."""
+        if self._explain is None:
+            scores, own, top = self.detector.score(features), None, [0] * len(features)
+        else:
+            why = self._explain(features)
+            scores, own, top = why.total, why.p_values, why.terms.argmax(1).tolist()
+        p_values, limit, names = self.threshold.p_value(scores).tolist(), self.threshold.value, self.names
+        classes = [None] * len(features) if features.logits is None else features.logits.argmax(1).tolist()
+        members = [[value] for value in p_values] if own is None else own.tolist()
+        return [
+            Verdict(
+                file,
+                index,
+                names[index] if names and index is not None else None,
+                score,
+                p_value,
+                score > limit,
+                self.members[first] if score > limit else None,
+                dict(zip(self.members, values, strict=True)),
+            )
+            for file, index, first, values, p_value, score in zip(
+                files, classes, top, members, p_values, scores.tolist(), strict=True
+            )
+        ]
 
-    def _drawn(self, x: Iterator[Any], normalised: bool, on_error: str, workers: int | None) -> Iterator[Verdict]:
-        """Verdicts on what an iterator gives, so many at a time as the network takes."""
-        for part in portions(x, self._runner.rows):
-            yield from self._several(as_given(part, normalised, on_error), on_error, workers)
+    def why(self, frame: Any, rows: Any = None, *, most: int | None = None, on_error: str = "fail") -> list[RowWhy]:
+        """Which columns make rows of a table OOD: each is put to what is usual, and the row is scored again.
 
-    def _several(self, given: Given, on_error: str, workers: int | None) -> Iterator[Verdict]:
-        if isinstance(given.images, Tensor):
-            yield from self._judged(self._checked(given.images), given.files)
-            return
-        start = 0
-        for piece in pieces(given.images, self.backbone, self._runner.rows, workers, on_error):
-            numbers = range(start, piece.stop)
-            files = [given.files[i] for i in numbers if i not in piece.errors]
-            found = iter(() if piece.pixels is None else self._judged(piece.pixels, files))
-            for number in numbers:
-                error = piece.errors.get(number)
-                yield next(found) if error is None else Verdict.failed(given.files[number], error)
-            start = piece.stop
+        In the place of a number or truth comes the median of training rows; in the place of a text that level of them which gives
+        the lowest score. Where no column alone makes an OOD row ID, two are changed together, then three; where these do not
+        either, that is what is told. A row costs as many scores as there are columns, of texts as many as there are levels.
 
-    def _checked(self, images: Tensor) -> Tensor:
-        """Normalised images, if they have the size that the network is given: many networks would take another, too."""
-        way = self.backbone.preprocessing
-        if tuple(images.shape[1:]) != (way.channels, *way.size):
-            wanted = (way.channels, *way.size)
-            raise InputError(f"normalised images have shape {tuple(images.shape[1:])}; this network takes {wanted}")
-        return images
+        Args:
+            frame: a table, as for :meth:`__call__`.
+            rows: numbers of the rows to look at, counted from 0, or a truth for each row of the table; the OOD ones if None.
+            most: columns to tell of each row, at most, those that count most first; all if None.
+            on_error: "fail" makes a row that cannot be used an error; "skip" leaves it out, and tells the error where it was
+                asked for by its number.
 
-    def _judged(self, batch: Tensor, files: Sequence[str | None]) -> Iterator[Verdict]:
-        done = 0
-        for rows in self._runner.features([batch], self._fields):
-            yield from self._judge(rows, files[done : done + len(rows)])
-            done += len(rows)
+        Returns:
+            One for each row in the order in which they were asked for; scores are those that a call with this table gives.
+
+        Raises:
+            InputError: this guard looks at no table, the table cannot be used, or there are no such rows.
+        """
+        from outfield.guard.explanation import row_numbers
+
+        require_choice("on_error", on_error, ON_ERROR)
+        if most is not None:
+            require_number("most", most, least=1, whole=True)
+        usual = self._usual_values()
+        batch = usual.reader.read_one(frame, on_error)
+        verdicts = Verdicts(self._verdicts(batch), "rows")
+        asked = np.flatnonzero(verdicts.is_ood).tolist() if rows is None else row_numbers(rows, len(verdicts))
+        return [*usual.explain(batch, verdicts, asked, most)]
+
+    def _usual_values(self) -> UsualValues:
+        from outfield.guard.explanation import UsualValues
+
+        if not isinstance(self.reader, TableReader):
+            raise InputError(
+                f"columns are told by guards of tables, but this one looks at {self.takes}, whose columns mean nothing by "
+                "themselves; build it of a table: Guard.build_rows(frame), outfield guard rows TABLE on the command line"
+            )
+        return UsualValues(self.reader, self.detector, self.threshold)
+
+    def warm_up(self, count: int) -> float:
+        """Judge so many made-up inputs, so that what is loaded at its first use is there; how many seconds that took."""
+        began = time.monotonic()
+        for rows in self.reader.example(count):
+            self._judged(rows, [None] * len(rows))
+        return time.monotonic() - began
 
     def save(self, path: PathLike) -> None:
         """Write all of it to one file (``.guard``), atomically: nothing in it is executable.
@@ -315,22 +386,10 @@ class Guard:
             InputError: the name of the file ends otherwise.
             StorageError: it could not be written; what was there stays.
         """
-        saving.save(path, self._content())
-
-    def _content(self) -> saving.Content:
-        return saving.Content(
-            self.backbone,
-            self.fingerprint,
-            self.detector,
-            self.threshold,
-            self.views,
-            self.precision,
-            self.half,
-            self.provenance,
-        )
+        guard_file.save(path, self.reader, self.detector, self.threshold, self.provenance)
 
     @classmethod
-    def load(cls, path: PathLike, device: str | torch.device = "auto", network: nn.Module | None = None) -> Self:
+    def load(cls, path: PathLike, device: str | torch.device = "auto", network: nn.Module | None = None) -> Guard:
         """Read a guard that :meth:`save` wrote: equal verdicts to the bit, nothing refitted, nothing unpickled.
 
         Args:
@@ -343,29 +402,54 @@ class Guard:
             FileFormatError: it is truncated, changed, no guard, or of a later version.
             InputError: the network must be given and is not, or is another one.
         """
-        return cls._of(saving.load(path, device, network))
+        reader, detector, threshold, provenance = guard_file.load(path, device, network)
+        return Guard(reader, detector, threshold, provenance=provenance)
 
     def __repr__(self) -> str:
-        classes = "" if self.backbone.classes is None else f", {self.backbone.classes} classes"
         return (
-            f"Guard({self.backbone.name}{classes}: {' + '.join(self.members)}; keeps {self.threshold.keep:.4g} of ID, "
-            f"chosen on {len(self.threshold.reference):,} held-out images)"
+            f"Guard({self.reader}: {' + '.join(self.members)}; keeps {self.threshold.keep:.4g} of ID, chosen on "
+            f"{len(self.threshold.reference):,} held-out {self.reader.unit})"
         )
 
 
-def _only(images: ImageSource) -> Any:
-    return images.items[0] if isinstance(images, Items) else images[0]
+def open_guard(path: PathLike, device: str | torch.device = "auto") -> Guard:
+    """The guard in a file, of images or of rows: :meth:`Guard.load`."""
+    return Guard.load(path, device)
 
 
-def _first(batch: Any) -> Any:
-    """The images of a batch of a DataLoader: all of it, or the first of (images, labels, …)."""
-    if isinstance(batch, Mapping):
-        for name in ("pixel_values", "images", "image"):
-            if name in batch:
-                return batch[name]
-        raise InputError(
-            f"a batch holds {', '.join(map(str, batch))}; images are looked for as pixel_values, images or image"
-        )
-    if isinstance(batch, Iterable) and not isinstance(batch, Tensor | np.ndarray):
-        return next(iter(batch))
-    return batch
+class _OfRows(type):
+    def __instancecheck__(cls, one: object) -> bool:
+        return isinstance(one, Guard) and one.takes in ("table", "features")
+
+
+class RowGuard(Guard, metaclass=_OfRows):
+    """What version 0.1 called a :class:`Guard` of a table or of features."""
+
+    @classmethod
+    def build(cls, rows: Any, held_out: Any = None, **settings: Any) -> Guard:  # type: ignore[override]
+        """:meth:`Guard.build_rows`."""
+        _tell("RowGuard.build", "Guard.build_rows")
+        return Guard.build_rows(rows, held_out, **settings)
+
+    @classmethod
+    def load(cls, path: PathLike, device: str | torch.device = "auto", network: nn.Module | None = None) -> Guard:
+        """:meth:`Guard.load`."""
+        _tell("RowGuard.load", "Guard.load")
+        return Guard.load(path, device)
+
+
+def _tell(old: str, new: str, level: int = 3) -> None:
+    warnings.warn(f"{old} is now {new}", DeprecationWarning, stacklevel=level)
+
+
+def _new_names(old: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings under their new names, with a warning.
+
+    Raises:
+        TypeError: there is no such setting.
+    """
+    for name in old:
+        if name not in RENAMED:
+            raise TypeError(f"a guard is not built with {name!r}")
+        _tell(f"{name}=", f"{RENAMED[name]}=", 4)
+    return {RENAMED[name]: value for name, value in old.items()}

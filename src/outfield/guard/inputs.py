@@ -1,4 +1,4 @@
-"""What a guard may be given, as images: paths, bytes, PIL images, arrays, tensors, lists of them, sources."""
+"""Inputs that are images: paths, bytes, PIL images, arrays, tensors, lists of them, sources, as one kind of source."""
 
 from __future__ import annotations
 
@@ -14,10 +14,7 @@ import torch
 from torch import Tensor
 
 from outfield.errors import InputError, OutfieldError, StorageError
-from outfield.images.decoding import decode, pixels_of
-from outfield.images.files import ImageFiles, open_images
-from outfield.images.skipped import Skipped
-from outfield.images.source import ImageArray, ImageSource
+from outfield.images import ImageArray, ImageFiles, ImageSource, Skipped, decode, open_images, pixels_of
 
 KNOWN = (
     "a path, bytes of an encoded image, a file opened with 'rb', a PIL image, a numpy array (H, W, 3) or (N, H, W, 3) of "
@@ -64,11 +61,8 @@ class Items(ImageSource):
         return None
 
     def fingerprint(self) -> str:
-        digest = hashlib.sha256(f"items|{len(self)}|".encode())
-        for index in range(len(self)):
-            image = self[index]
-            digest.update(f"{image.shape}|".encode() + np.ascontiguousarray(image).tobytes())
-        return digest.hexdigest()
+        images = (self[index] for index in range(len(self)))
+        return hashlib.sha256(b"".join(f"{one.shape}|".encode() + one.tobytes() for one in images)).hexdigest()
 
 
 def pixels(item: Any, where: str) -> np.ndarray:
@@ -117,14 +111,9 @@ def as_given(x: Any, normalised: bool = False, on_error: str = "fail") -> Given:
     return Given(Items([item]), [file], True)
 
 
-def is_open_file(x: Any) -> bool:
-    """Whether it is an image to be read; an open file is an iterator of lines, too."""
-    return callable(getattr(x, "read", None))
-
-
 def gives_images(x: Any) -> bool:
-    """Whether it is an iterator of images: one that need not end, and can be gone through once."""
-    return isinstance(x, Iterator) and not is_open_file(x)
+    """Whether it is an iterator of images, which need not end; an open file, an iterator of lines, is an image itself."""
+    return isinstance(x, Iterator) and not hasattr(x, "read")
 
 
 def portions(x: Iterator[Any], rows: int) -> Iterator[list[Any]]:
@@ -150,11 +139,10 @@ def portions(x: Iterator[Any], rows: int) -> Iterator[list[Any]]:
 
 def names_of(source: ImageSource) -> list[str | None]:
     """The names of a source's images, as far as it has any."""
-    names = getattr(source, "names", None)
-    folder = getattr(source, "folder", None)
-    if not isinstance(names, Sequence) or len(names) != len(source):
+    if source.names is None or len(source.names) != len(source):
         return [None] * len(source)
-    return [str(name) if folder is None else str(Path(folder) / name) for name in names]
+    folder = getattr(source, "folder", None)
+    return [str(name) if folder is None else str(Path(folder) / name) for name in source.names]
 
 
 def _of_files(x: str | os.PathLike[str], on_error: str) -> Given:
@@ -165,8 +153,7 @@ def _of_files(x: str | os.PathLike[str], on_error: str) -> Given:
         if on_error == "fail":
             raise
         return Given(Items([Skipped(str(x), str(error))]), [str(x)], False)
-    refused = source.refused if isinstance(source, ImageFiles) else ()
-    if not refused or not isinstance(source, ImageFiles):
+    if not isinstance(source, ImageFiles) or not (refused := source.refused):
         return as_given(source)
     items = {name: source.folder / name for name in source.names} | {one.name: one for one in refused}
     found = sorted(items.items(), key=lambda pair: pair[0].split("/"))
@@ -177,10 +164,11 @@ def _of_list(x: Sequence[Any], normalised: bool, on_error: str) -> Given:
     if not x:
         raise InputError(f"there is no image in an empty list; pass {KNOWN}")
     if normalised:
-        parts = [as_given(one, True) for one in x]
-        if not all(isinstance(part.images, Tensor) for part in parts):
+        parts = [as_given(one, True).images for one in x]
+        tensors = [part for part in parts if isinstance(part, Tensor)]
+        if len(tensors) < len(parts):
             raise InputError("normalised=True is for tensors that the network takes; in this list is something else")
-        joined = torch.cat([part.images for part in parts if isinstance(part.images, Tensor)])
+        joined = torch.cat(tensors)
         return Given(joined, [None] * len(joined), False)
     found = [pair for one in x for pair in _items(one, on_error)]
     return Given(Items([item for item, _ in found]), [file for _, file in found], False)
@@ -207,7 +195,7 @@ def _item(x: Any) -> tuple[Any, str | None]:
         return bytes(x), None
     if isinstance(x, np.ndarray):
         return ImageArray(x[None] if x.ndim == 3 else x, name=ARRAY).images[0], None  # which says what is wrong with it
-    if is_open_file(x):
+    if hasattr(x, "read"):
         return _of_open_file(x)
     pillow = sys.modules.get("PIL.Image")  # who hands over its image has loaded it
     if pillow is not None and isinstance(x, pillow.Image):

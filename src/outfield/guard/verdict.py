@@ -1,30 +1,36 @@
-"""What a guard says of an image, and of several."""
+"""Verdicts: what a guard says of an image or a row, of several, and as CSV, Parquet, JSON and JSON lines."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import json
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
 
+from outfield.errors import InputError
 from outfield.extras import library
+from outfield.features import write_columns
+from outfield.files import write_bytes
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a guard says of one image.
+    """What a guard says of one image or row.
 
     Attributes:
-        file: where the image comes from, or None.
-        class_index: the class that the network puts it in; None where the image could not be read.
+        file: where it comes from, or None.
+        class_index: the class that the network puts it in; None where it could not be read, or there is no network.
         class_name: the name of that class, or None where names are not known.
         score: the detector's, higher = more OOD.
-        p_value: share of held-out ID images with at least this score, in (0, 1].
+        p_value: share of held-out ID samples with at least this score, in (0, 1].
         is_ood: whether the score is above the threshold.
-        rang: the member of the detector that adds most to the score of an OOD image; None for an ID image.
+        triggered_by: the member of the detector that adds most to the score of an OOD sample; None for an ID one.
         members: p-value of each member of the detector, by its name.
-        error: why the image could not be read; all else is None then.
+        error: why it could not be read; all else is None then.
     """
 
     file: str | None
@@ -33,19 +39,25 @@ class Verdict:
     score: float | None
     p_value: float | None
     is_ood: bool | None
-    rang: str | None = None
+    triggered_by: str | None = None
     members: Mapping[str, float] = field(default_factory=dict)
     error: str | None = None
 
     @classmethod
     def failed(cls, file: str | None, error: str) -> Verdict:
-        """Of an image that could not be read."""
+        """Of what could not be read."""
         return cls(file, None, None, None, None, None, error=error)
 
     @property
     def label(self) -> str:
         """The name of the class, or its number where it has no name; nothing where no class is known."""
         return self.class_name or ("" if self.class_index is None else str(self.class_index))
+
+    @property
+    def rang(self) -> str | None:
+        """``triggered_by`` as version 0.1 called it."""
+        warnings.warn("Verdict.rang is now triggered_by", DeprecationWarning, stacklevel=2)
+        return self.triggered_by
 
     @property
     def word(self) -> str:
@@ -59,38 +71,28 @@ class Verdict:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, ready for JSON."""
-        return {
-            "file": self.file,
-            "class_index": self.class_index,
-            "class_name": self.class_name,
-            "score": self.score,
-            "p_value": self.p_value,
-            "is_ood": self.is_ood,
-            "rang": self.rang,
-            "members": dict(self.members),
-            "error": self.error,
-        }
+        return {**vars(self), "members": dict(self.members)}
 
     def __repr__(self) -> str:
         where = "" if self.file is None else f"{self.file}: "
         if self.error is not None:
             return f"Verdict({where}{self.error})"
-        rang = "" if self.rang is None else f", {self.rang} rang"
+        by = "" if self.triggered_by is None else f", triggered by {self.triggered_by}"
         label = f"{self.label}, " if self.label else ""
-        return f"Verdict({where}{self.word}, {label}score {self.score:.4g}, p-value {self.p_value:.3g}{rang})"
+        return f"Verdict({where}{self.word}, {label}score {self.score:.4g}, p-value {self.p_value:.3g}{by})"
 
 
-COLUMNS = ("file", "class_index", "class_name", "score", "p_value", "is_ood", "rang", "error")
+COLUMNS = ("file", "class_index", "class_name", "score", "p_value", "is_ood", "triggered_by", "error")
 """Of a table of verdicts; beside them one for each member, ``p_value NAME``, and ``why`` where columns were asked for."""
 SHOWN = 10
 """Lines of a ``repr``."""
 
 
 class Verdicts(Sequence[Verdict]):
-    """What a guard says of several images, in the order in which they were given.
+    """What a guard says of several images or rows, in the order in which they were given.
 
     Args:
-        verdicts: one of each image.
+        verdicts: one of each.
         what: they are of, for people: "images" or "rows".
     """
 
@@ -114,22 +116,22 @@ class Verdicts(Sequence[Verdict]):
 
     @property
     def scores(self) -> np.ndarray:
-        """Of each image (N,), float64; NaN where it could not be read."""
+        """Of each (N,), float64; NaN where it could not be read."""
         return self._numbers("score")
 
     @property
     def p_values(self) -> np.ndarray:
-        """Of each image (N,), float64; NaN where it could not be read."""
+        """Of each (N,), float64; NaN where it could not be read."""
         return self._numbers("p_value")
 
     @property
     def is_ood(self) -> np.ndarray:
-        """Which images are OOD (N,); False where one could not be read."""
+        """Which are OOD (N,); False where one could not be read."""
         return np.array([bool(one.is_ood) for one in self], dtype=bool)
 
     @property
     def failed(self) -> Verdicts:
-        """Those of images that could not be read."""
+        """Those of what could not be read."""
         return Verdicts([one for one in self if one.error is not None], self.what)
 
     def _numbers(self, name: str) -> np.ndarray:
@@ -161,3 +163,40 @@ class Verdicts(Sequence[Verdict]):
         lines = [f"Verdicts({len(self):,} {self.what}, {int(self.is_ood.sum()):,} OOD{failed})"]
         lines += [f"  {one!r}" for one in self._verdicts[:SHOWN]]
         return "\n".join([*lines, "  …"] if len(self) > SHOWN else lines)
+
+
+VERDICT_ENDINGS = (".csv", ".parquet", ".json", ".jsonl")
+"""Of files that verdicts are written to."""
+TYPES = {"class_index": "int64", "is_ood": "bool"} | dict.fromkeys(
+    ("file", "class_name", "triggered_by", "error", "why"), "string"
+)
+"""Of columns of a Parquet file; all others hold numbers."""
+
+
+def write_verdicts(path: Path, verdicts: Verdicts) -> None:
+    """Write verdicts to a file of the kind that its ending says, atomically.
+
+    Raises:
+        InputError: another ending.
+        StorageError: the file could not be written; what was there stays.
+        MissingExtraError: it is a Parquet file, and pyarrow is not installed.
+    """
+    if path.suffix not in VERDICT_ENDINGS:
+        raise InputError(
+            f"{path}: verdicts are written as {', '.join(VERDICT_ENDINGS)}, not {path.suffix or 'without an ending'!r}"
+        )
+    if path.suffix in (".json", ".jsonl"):
+        write_bytes(path, (as_json if path.suffix == ".json" else as_json_lines)(verdicts).encode())
+    else:
+        table = verdicts.table()
+        write_columns(path, table, {name: TYPES.get(name, "float64") for name in table})
+
+
+def as_json(verdicts: Iterable[Verdict]) -> str:
+    """A list of objects."""
+    return "[\n" + ",\n".join(json.dumps(one.to_dict()) for one in verdicts) + "\n]\n"
+
+
+def as_json_lines(verdicts: Iterable[Verdict]) -> str:
+    """An object in each line."""
+    return "".join(json.dumps(one.to_dict()) + "\n" for one in verdicts)

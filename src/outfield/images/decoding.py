@@ -1,4 +1,4 @@
-"""Encoded images to pixels, by Pillow: raster formats only, of a size that can be held, and one kind of error.
+"""Encoded images to pixels, by Pillow: raster formats only, of a size that can be held; what becomes of broken ones.
 
 Pillow tells a format by its content, whatever the name of the file; it would start other programs for some of them
 (Ghostscript for PostScript) and is therefore only asked for :data:`FORMATS`.
@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -140,3 +140,31 @@ def _orientation(image: Any) -> int:
 def _upright(image: Any, orientation: int) -> Any:
     turns = library("PIL.Image", extra="images").Transpose
     return image.transpose(turns[TURNS[orientation]]) if orientation in TURNS else image
+
+
+ON_ERROR = ("fail", "skip")
+"""What an image that cannot be read does: end the work with an error, or be left out and told."""
+
+
+class Skipped(NamedTuple):
+    """One image, or folder of images, that was left out.
+
+    Attributes:
+        name: of the file, or the number of the image where it has no name.
+        reason: why it could not be read.
+    """
+
+    name: str
+    reason: str
+
+
+def summary(skipped: Sequence[Skipped], total: int, where: str) -> str:
+    """One sentence about what was left out.
+
+    >>> summary([Skipped("a.png", "a.png is truncated")], 10, "photos")
+    '1 of 10 images of photos could not be read and is left out: a.png is truncated'
+    """
+    verb = "is" if len(skipped) == 1 else "are"
+    shown = "; ".join(one.reason for one in skipped[:3])
+    more = f"; and {len(skipped) - 3:,} others" if len(skipped) > 3 else ""
+    return f"{len(skipped):,} of {total:,} images of {where} could not be read and {verb} left out: {shown}{more}"

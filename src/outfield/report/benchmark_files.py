@@ -1,9 +1,7 @@
-"""A benchmark's run as files: tables in Markdown and LaTeX, records as CSV and JSON; and back from the JSON."""
+"""A benchmark's run as files: tables in Markdown and LaTeX, records as CSV and JSON, figures, the page; and back from JSON."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
 from collections.abc import Sequence
@@ -11,31 +9,55 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from outfield.benchmark.beside import beside
-from outfield.benchmark.claims import check_claims
-from outfield.benchmark.paper import Printed
-from outfield.benchmark.protocol import Protocol
-from outfield.benchmark.provenance import commit_in_words
-from outfield.benchmark.records import BenchmarkRun, LowData, Record
-from outfield.benchmark.summary import Cell, summarise
+from outfield.benchmark import BenchmarkRun, LowData, Protocol, Result, check_claims, commit_in_words, summarise
+from outfield.benchmark import published_beside as beside
 from outfield.errors import FileFormatError, InputError
-from outfield.files import atomic
-from outfield.files.paths import as_path
-from outfield.images.catalogue import title
-from outfield.report.benchmark_tables import all_tables, blocks, tables
-from outfield.report.escaping import csv_cell, markdown, tex
-from outfield.report.table import Table
+from outfield.files import PathLike, as_path, check_readable, make_folder, write_bytes
+from outfield.images import title
+from outfield.report.benchmark_tables import Block, all_tables, blocks, comparison_table, fraction_table, tables
+from outfield.report.table import Table, csv_text, markdown, tex
 from outfield.version import __version__
 
 FORMAT = 1
 RESULTS = "results.json"
-WIDE = 6
-"""Columns above which a table in LaTeX is shrunk."""
+WIDE = 6  # columns above which a table in LaTeX is shrunk
+EVALUATED = ("detector", "ood", "fpr95", "auroc", "aupr_in", "aupr_out", "n_id", "n_ood")  # what `evaluate` tells
 
 
-def write_tables(
-    run: BenchmarkRun, folder: atomic.PathLike, *, claims: bool = True, more: Sequence[Table] = ()
+def write_report(
+    run: BenchmarkRun, folder: PathLike, *, intro: str = "", notes: Sequence[str] = (), claims: bool = True
 ) -> list[Path]:
+    """Write a run's tables, figures and page.
+
+    Args:
+        run: the results.
+        folder: where; made if it is not there.
+        intro: first words of the page.
+        notes: lines to go below the page's first table.
+        claims: judge the paper's claims; a run on few samples should not.
+
+    Returns:
+        The files, the page first.
+
+    Raises:
+        InputError: the run has no records.
+        StorageError: the folder or a file in it cannot be written.
+    """
+    from outfield.report.figures import write_figures
+    from outfield.report.page import write_page
+
+    folder, theirs = as_path(folder, "folder"), beside(run.protocol, {record.detector for record in run.records})
+    more = [table for table in (comparison_table(run), fraction_table(run)) if table is not None]
+    written = write_tables(run, folder, claims=claims, more=more)
+    written += write_figures(run, folder / "figures", theirs.rows)
+    shown = [*all_tables(run, claims=claims).values(), *more]
+    judged = check_claims(run.records, run.protocol) if claims else ()
+    remarks = (*notes, *theirs.notes)
+    write_page(run, shown, folder / "report.html", intro=intro, paper=theirs.rows, notes=remarks, claims=judged)
+    return [folder / "report.html", *written]
+
+
+def write_tables(run: BenchmarkRun, folder: PathLike, *, claims: bool = True, more: Sequence[Table] = ()) -> list[Path]:
     """Write ``tables.md``, ``tables.tex``, ``results.csv`` and ``results.json`` into ``folder``, each atomically.
 
     Args:
@@ -44,9 +66,6 @@ def write_tables(
         claims: judge the paper's claims.
         more: tables that go below the others in ``tables.md``.
 
-    Returns:
-        The files.
-
     Raises:
         InputError: the run has no records.
         StorageError: the folder or a file in it cannot be written.
@@ -54,7 +73,7 @@ def write_tables(
     if not run.records:
         raise InputError("the run has no records; there is nothing to put into tables")
     folder = as_path(folder, "folder")
-    atomic.make_folder(folder)
+    make_folder(folder)
     texts = {
         "tables.md": tables_markdown(run, claims=claims, more=more),
         "tables.tex": tables_latex(run),
@@ -63,7 +82,7 @@ def write_tables(
     }
     for name, text in texts.items():
         # Half a character, as names of files may have it, becomes \udcff, which is what JSON calls it.
-        atomic.write_bytes(folder / name, text.encode(errors="backslashreplace"))
+        write_bytes(folder / name, text.encode(errors="backslashreplace"))
     return [folder / name for name in texts]
 
 
@@ -105,11 +124,18 @@ def _origin(run: BenchmarkRun) -> str:
 
 def records_csv(run: BenchmarkRun) -> str:
     """All records, fractions, as CSV; no seed is an empty cell."""
-    buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, [field.name for field in fields(Record)], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({name: csv_cell(value) for name, value in asdict(record).items()} for record in run.records)
-    return buffer.getvalue()
+    header = [field.name for field in fields(Result)]
+    return csv_text(header, (asdict(record).values() for record in run.records), "\n")
+
+
+def results_csv(results: Sequence[Result]) -> str:
+    """What ``evaluate`` found, fractions, as CSV."""
+    return csv_text(EVALUATED, ([getattr(result, name) for name in EVALUATED] for result in results))
+
+
+def results_json(results: Sequence[Result]) -> str:
+    """What ``evaluate`` found, fractions, as JSON."""
+    return json.dumps([{name: getattr(one, name) for name in EVALUATED} for one in results], indent=2) + "\n"
 
 
 def run_json(run: BenchmarkRun, *, claims: bool = True) -> str:
@@ -119,7 +145,7 @@ def run_json(run: BenchmarkRun, *, claims: bool = True) -> str:
         "format": FORMAT,
         "protocol": run.protocol.plain(),
         "accuracies": run.accuracies,
-        "tables": {block.name: _block_json(run, block.name) for block in blocks(run)},
+        "tables": {block.name: _block_json(run, block) for block in blocks(run)},
         "claims": [asdict(claim) | {"verdict": claim.verdict} for claim in judged],
         "paper": beside(run.protocol).reference,
         "provenance": run.provenance,
@@ -130,31 +156,23 @@ def run_json(run: BenchmarkRun, *, claims: bool = True) -> str:
     return json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def _block_json(run: BenchmarkRun, name: str) -> dict[str, Any]:
-    block = next(block for block in blocks(run) if block.name == name)
+def _block_json(run: BenchmarkRun, block: Block) -> dict[str, Any]:
     cells = summarise(run.records, block.columns)
-    return {
-        "columns": {column: list(sets) for column, sets in block.columns.items()},
-        "detectors": {
-            detector: {
-                column: _cell_json(cells[detector].get(column), block.printed.get(detector, {}).get(column))
-                for column in block.columns
-            }
-            for detector in block.detectors
-        },
-    }
+
+    def cell(detector: str, column: str) -> dict[str, Any]:
+        mine, printed = cells[detector].get(column), block.printed.get(detector, {}).get(column)
+        figures = {} if printed is None else printed._asdict()
+        paper = {name: None if figure is None else round(figure / 100, 4) for name, figure in figures.items()} or None
+        return {"this_run": None if mine is None else asdict(mine), "paper": paper}
+
+    rows = {name: {column: cell(name, column) for column in block.columns} for name in block.detectors}
+    return {"columns": {column: list(sets) for column, sets in block.columns.items()}, "detectors": rows}
 
 
-def _cell_json(cell: Cell | None, printed: Printed | None) -> dict[str, Any]:
-    figures = {} if printed is None else printed._asdict()
-    paper = {name: None if figure is None else round(figure / 100, 4) for name, figure in figures.items()} or None
-    return {"this_run": None if cell is None else asdict(cell), "paper": paper}
-
-
-def read_run(source: atomic.PathLike) -> BenchmarkRun:
+def read_run(source: PathLike) -> BenchmarkRun:
     """What ``results.json`` holds of a run: protocol, records, accuracies, provenance and low data.
 
-    Scores, histories and views are not in it.
+    Scores, histories and layouts are not in it.
 
     Args:
         source: the file, or the folder that :func:`write_tables` wrote it to.
@@ -165,19 +183,16 @@ def read_run(source: atomic.PathLike) -> BenchmarkRun:
     """
     path = as_path(source, "source")
     path = path / RESULTS if os.path.isdir(path) else path
-    atomic.check_readable(path)
+    check_readable(path)
     try:
         body = json.loads(path.read_text(encoding="utf-8"))
         if body["format"] != FORMAT:
             raise FileFormatError(f"{path} is of format {body['format']!r}; this version of Outfield reads {FORMAT}")
-        sides: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in body["protocol"].items()
-        }
-        records = [Record(**record) for record in body["records"]]
-        protocol = Protocol(**sides)
+        records = [Result(**record) for record in body["records"]]
         found = {"accuracies": body["accuracies"], "provenance": body["provenance"]}
-        return BenchmarkRun(protocol, records, **found, low_data=[LowData(**one) for one in body.get("low_data", ())])
+        low_data = [LowData(**one) for one in body.get("low_data", ())]
+        return BenchmarkRun(Protocol(**body["protocol"]), records, **found, low_data=low_data)
+    except FileFormatError:
+        raise
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        if isinstance(error, FileFormatError):
-            raise
         raise FileFormatError(f"{path} does not hold the results of a benchmark ({error!r})") from error

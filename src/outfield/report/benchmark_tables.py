@@ -1,4 +1,5 @@
-"""A benchmark's run as tables: the paper's three with its figures beside, one for each backbone, and the claims.
+"""A benchmark's run as tables: the paper's three with its figures beside, one for each backbone, the claims, the best detector
+against the others, fewer training rows; and what ``evaluate`` found.
 
 A detector has a row for this run's means, one for each spread that there is (over seeds, over backbones) and one for what the
 paper prints. Cells are "FPR95 / AUROC" in percent; the best means of a column are in bold.
@@ -6,17 +7,28 @@ paper prints. Cells are "FPR95 / AUROC" in percent; the best means of a column a
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from outfield.benchmark import paper
-from outfield.benchmark.beside import beside
-from outfield.benchmark.claims import MARGIN, UNTESTED, check_claims
-from outfield.benchmark.paper import AVERAGE, Printed, PrintedTable
-from outfield.benchmark.records import BenchmarkRun
-from outfield.benchmark.summary import (
+from outfield.benchmark import (
+    AVERAGE,
+    LEVELS,
+    MARGIN,
+    PAPER_LEVELS,
+    UNTESTED,
+    BenchmarkRun,
     Cell,
     Columns,
+    Comparison,
+    Difference,
+    FractionCell,
+    Printed,
+    PrintedTable,
+    Result,
+    check_claims,
+    compare,
+    fraction_cells,
     level_columns,
     paper_columns,
     present,
@@ -24,10 +36,12 @@ from outfield.benchmark.summary import (
     set_columns,
     summarise,
 )
-from outfield.images.catalogue import title
+from outfield.benchmark import published_beside as beside
+from outfield.images import title
 from outfield.percent import in_percent, percent
 from outfield.report.table import Table
 
+Best = frozenset[tuple[int, int, int]]
 DEFAULT, OURS = "Auto", "EnergyCorrected"
 TABLE_1 = ("MSP", "ODIN", "EnergyLogits", "KNN", "SSD", OURS)
 DETAILED = ("MSP", "ODIN", "EnergyLogits", "KNN", "SSD", "EBM", OURS)
@@ -36,6 +50,7 @@ KNOWN = ("MSP", "ODIN", "EnergyLogits", "KNN", "SSD", "GaussianMixture", "EBM", 
 """Detectors that the paper has a place for, in its order; others are added below those."""
 METRICS = "FPR95 ↓ / AUROC ↑ in percent"
 THIS_RUN, OVER_SEEDS, OVER_BACKBONES, PAPER = "this run", "± seeds", "± backbones", "paper"
+RESAMPLES = 400  # enough for the one digit that is shown
 
 
 @dataclass(frozen=True)
@@ -56,47 +71,38 @@ def blocks(run: BenchmarkRun) -> list[Block]:
 
     Each detector of the run is in the detailed table, and in Table 1 or the ablation.
     """
-    records, protocol = run.records, run.protocol
+    records, protocol, theirs = run.records, run.protocol, beside(run.protocol)
     found = list(dict.fromkeys(record.detector for record in records))
     levels, sets = level_columns(records, protocol), set_columns(records, protocol)
-    whose = beside(protocol).label
-    ours, of_id = {OURS: f"{OURS} (ours)", DEFAULT: f"{DEFAULT} (the default)"}, title(protocol.id)
+    ours = {OURS: f"{OURS} (ours)", DEFAULT: f"{DEFAULT} (the default)"}
     parts = ours | {"GaussianMixture": "GaussianMixture (ours w/o energy)", "EBM": "EBM (ours w/o MoG)"}
     ablation = [name for name in ABLATION if name in found]
     apart = ablation if len(ablation) > 1 else []
 
     def block(name: str, words: str, rows: Sequence[str], columns: Columns, labels: Mapping[str, str] = ours) -> Block:
-        return Block(name, f"{of_id} {words}", tuple(rows), columns, _printed_table(run, columns), labels, whose)
+        printed = {
+            detector: {
+                column: Printed(*figures)
+                for column, sets in columns.items()
+                if (figures := published(cells, column, sets, protocol)) is not None
+            }
+            for detector, cells in theirs.rows.items()
+        }
+        return Block(name, f"{title(protocol.id)} {words}", tuple(rows), columns, printed, labels, theirs.label)
 
     def with_others(rows: Sequence[str], elsewhere: Sequence[str] = ()) -> list[str]:
         """The default, the paper's rows, then detectors that have none: those it knows, then one's own."""
         others = [name for name in dict.fromkeys([*KNOWN, *found]) if name not in (DEFAULT, *rows, *elsewhere)]
         return [name for name in (DEFAULT, *rows, *others) if name in found]
 
+    *first, last = [column for column in levels if column != AVERAGE]
+    listed = f"{', '.join(first)} and {last}" if first else last
     made = [
-        block("levels", f"against {_listed(levels)} OOD", with_others(TABLE_1, apart), levels),
+        block("levels", f"against {listed} OOD", with_others(TABLE_1, apart), levels),
         block("detailed", "against each OOD set", with_others(DETAILED), sets),
         block("ablation", "without parts of the method", apart, levels, parts),
     ]
     return [one for one in made if one.detectors]
-
-
-def _listed(columns: Columns) -> str:
-    """The levels that there are: "near, mid and far"."""
-    *first, last = [column for column in columns if column != AVERAGE]
-    return f"{', '.join(first)} and {last}" if first else last
-
-
-def _printed_table(run: BenchmarkRun, columns: Columns) -> PrintedTable:
-    """What is published for each column, by detector."""
-    return {
-        detector: {
-            column: Printed(*figures)
-            for column, sets in columns.items()
-            if (figures := published(cells, column, sets, run.protocol)) is not None
-        }
-        for detector, cells in beside(run.protocol).rows.items()
-    }
 
 
 def tables(run: BenchmarkRun) -> dict[str, Table]:
@@ -116,11 +122,10 @@ def all_tables(run: BenchmarkRun, *, claims: bool = True) -> dict[str, Table]:
 
 def table(block: Block, run: BenchmarkRun) -> Table:
     """A table of the paper, from this run, with the paper's figures beside."""
-    cells = summarise(run.records, block.columns)
-    rows, best = _rows(block, cells)
-    printed = any(row[1] == block.whose for row in rows)
+    rows, best = _rows(block, summarise(run.records, block.columns))
     where = f"{block.title}: {METRICS}, {_what_was_run(run, block.detectors)}"
-    return Table(where, ["detector", "", *map(_heading, block.columns)], rows, 2, best, _notes(run, block, printed))
+    notes = _notes(run, block, any(row[1] == block.whose for row in rows))
+    return Table(where, ["detector", "", *map(_heading, block.columns)], rows, 2, best, notes)
 
 
 def backbone_table(run: BenchmarkRun, backbone: str) -> Table:
@@ -135,15 +140,13 @@ def backbone_table(run: BenchmarkRun, backbone: str) -> Table:
     return Table(where, ["detector", "", *map(_heading, columns)], rows, 2, best, notes_on_sets(run))
 
 
-def _rows(
-    block: Block, cells: Mapping[str, Mapping[str, Cell]]
-) -> tuple[list[list[str]], frozenset[tuple[int, int, int]]]:
+def _rows(block: Block, cells: Mapping[str, Mapping[str, Cell]]) -> tuple[list[list[str]], Best]:
     """Rows of text, and where the best means of each column stand."""
     rows: list[list[str]] = []
-    means: dict[str, int] = {}
+    means = []
     for detector in block.detectors:
         mine, printed = cells[detector], block.printed.get(detector, {})
-        means[detector] = len(rows)
+        means.append(len(rows))
         lines = {
             THIS_RUN: [_means(mine.get(column)) for column in block.columns],
             OVER_SEEDS: [_spreads(mine.get(column), "over_seeds") for column in block.columns],
@@ -153,21 +156,27 @@ def _rows(
         named = [[kind, *line] for kind, line in lines.items() if kind == THIS_RUN or any(line)]
         label = block.labels.get(detector, detector)
         rows += [[label if index == 0 else "", *line] for index, line in enumerate(named)]
-    return rows, _best(rows, list(means.values()))
+    return rows, _best(rows, means, 2)
 
 
-def _best(rows: Sequence[Sequence[str]], means: Sequence[int]) -> frozenset[tuple[int, int, int]]:
-    """The lowest FPR95 and the highest AUROC of each column, as printed: equal figures are equally good."""
+def _best(rows: Sequence[Sequence[str]], among: Sequence[int], first: int) -> Best:
+    """The lowest FPR95 and the highest AUROC of each column from ``first`` on, as printed: equal figures are equally good."""
     best = set()
-    for column in range(2, len(rows[0]) if len(means) > 1 else 0):
+    for column in range(first, len(rows[0])):
         for part, choose in enumerate((min, max)):
-            values = {row: float(rows[row][column].split(" / ")[part]) for row in means if rows[row][column]}
-            best |= {(row, column, part) for row, value in values.items() if value == choose(values.values())}
+            cells = {row: rows[row][column] for row in among}
+            values = {row: float(cell.split(" / ")[part]) for row, cell in cells.items() if " / " in cell}
+            if len(values) > 1:
+                best |= {(row, column, part) for row, value in values.items() if value == choose(values.values())}
     return frozenset(best)
 
 
+def _pair(fpr95: float, auroc: float) -> str:
+    return f"{in_percent(fpr95)} / {in_percent(auroc)}"
+
+
 def _means(cell: Cell | None) -> str:
-    return "" if cell is None else f"{in_percent(cell.fpr95.mean)} / {in_percent(cell.auroc.mean)}"
+    return "" if cell is None else _pair(cell.fpr95.mean, cell.auroc.mean)
 
 
 def _spreads(cell: Cell | None, over: str) -> str:
@@ -183,7 +192,7 @@ def _printed(cell: Printed | None) -> str:
 
 
 def _heading(column: str) -> str:
-    return column if column == AVERAGE else f"{column} OOD" if column in paper.LEVELS else title(column)
+    return column if column == AVERAGE else f"{column} OOD" if column in PAPER_LEVELS else title(column)
 
 
 def _what_was_run(run: BenchmarkRun, detectors: Sequence[str]) -> str:
@@ -206,13 +215,10 @@ def _notes(run: BenchmarkRun, block: Block, printed: bool) -> tuple[str, ...]:
             "standard deviation over backbones of the mean over seeds. Both n − 1."
         )
     theirs = beside(run.protocol, block.detectors)
-    if printed:
-        notes.append(f"{theirs.label}: {theirs.reference}.")
+    notes += [f"{theirs.label}: {theirs.reference}."] if printed else []
     if "GaussianMixture" in block.detectors and block.printed.get("GaussianMixture"):
         notes.append("For the mixture alone the paper prints SSD's figures.")
-    if printed:
-        notes += theirs.notes
-    return tuple(notes)
+    return (*notes, *(theirs.notes if printed else ()))
 
 
 def notes_on_sets(run: BenchmarkRun, printed: bool = False) -> tuple[str, ...]:
@@ -240,7 +246,7 @@ def notes_on_sets(run: BenchmarkRun, printed: bool = False) -> tuple[str, ...]:
 def claims_table(run: BenchmarkRun) -> Table | None:
     """What the paper claims, what was compared, and whether it came out so; None where there is no claim to test.
 
-    The rules are those of :func:`outfield.benchmark.claims.check_claims`.
+    The rules are those of :func:`outfield.benchmark.check_claims`.
     """
     rows = []
     for claim in check_claims(run.records, run.protocol):
@@ -264,3 +270,132 @@ def claims_table(run: BenchmarkRun) -> Table | None:
 
 def _outcome(passed: int, of: int) -> str:
     return f"{passed} of {of}" if of > 1 else "yes" if passed else "no"
+
+
+def comparison_table(run: BenchmarkRun, resamples: int = RESAMPLES) -> Table | None:
+    """Differences of the row with the lowest mean FPR95 from every other, by level and on average, in points.
+
+    Args:
+        run: The results; without scores there is nothing to resample.
+        resamples: How many resamples stand behind an interval.
+
+    Returns:
+        None where fewer than two detectors have scores of the same rows.
+    """
+    best = best_row(run)
+    others = [] if best is None else _others(run, best)
+    if best is None or not others:
+        return None
+    found = compare(run, best, others, resamples=resamples)
+    columns = [column for column in (*LEVELS, AVERAGE) if any(column in one.fpr95 for one in found)]
+    rows: list[list[str]] = []
+    clear: set[tuple[int, int, int]] = set()
+    for one in found:
+        for words, by_column in (("FPR95 ↓", one.fpr95), ("AUROC ↑", one.auroc)):
+            differences = [by_column.get(column) for column in columns]
+            clear |= {(len(rows), place, 0) for place, each in enumerate(differences, 2) if _is_clear(each)}
+            rows.append(["" if by_column is one.auroc else one.second, words, *map(_interval, differences)])
+    name = f"{title(run.protocol.id)}, {best} against the others: {best} less the other, in points of percent"
+    header = ["detector", "", *map(_heading, columns)]
+    return Table(name, header, rows, 2, frozenset(clear), _notes_on_intervals(best, found, resamples))
+
+
+def best_row(run: BenchmarkRun) -> str | None:
+    """The detector with scores whose mean FPR95 over all sets is lowest; the first of those, None where there is none."""
+    cells = summarise(run.records, {AVERAGE: present(run.records, run.protocol)})
+    scored = {key.detector for key in run.scores}
+    means = {name: mine[AVERAGE].fpr95.mean for name, mine in cells.items() if AVERAGE in mine and name in scored}
+    return min(means, key=lambda name: means[name]) if means else None
+
+
+def _others(run: BenchmarkRun, best: str) -> list[str]:
+    """Detectors that were scored on the same rows of the ID set and of some OOD set, on some backbone."""
+    sizes = {key: {name: len(values) for name, values in scores.items()} for key, scores in run.scores.items()}
+    mine = {key.backbone: found for key, found in sizes.items() if key.detector == best}
+    names = [key.detector for key, found in sizes.items() if key.detector != best and found == mine.get(key.backbone)]
+    odd = {key.detector for key, found in sizes.items() if found != mine.get(key.backbone, found)}
+    return [name for name in dict.fromkeys(names) if name not in odd]
+
+
+def _is_clear(difference: Difference | None) -> bool:
+    """Whether zero lies outside of the interval."""
+    return difference is not None and not difference.widest[0] <= 0 <= difference.widest[1]
+
+
+def _interval(difference: Difference | None) -> str:
+    if difference is None:
+        return ""
+    low, high = difference.widest
+    return f"{_points(difference.value)} [{_points(low)}, {_points(high)}]"
+
+
+def _points(share: float) -> str:
+    """A difference in points with its sign; what rounds to zero has none.
+
+    >>> _points(-0.0312), _points(0.002), _points(-0.0001)
+    ('−3.1', '+0.2', '0.0')
+    """
+    text = f"{100 * share:+.1f}"
+    return "0.0" if text[1:] == "0.0" else text.replace("-", "−")
+
+
+def _notes_on_intervals(best: str, found: list[Comparison], resamples: int) -> tuple[str, ...]:
+    several = max(len(one.backbones) for one in found)
+    over = f"samples and over the {several} backbones (few make it too narrow)" if several > 1 else "samples"
+    return (
+        f"In brackets the 95 % interval of a paired bootstrap ({resamples} resamples, the same rows for both detectors) over "
+        f"{over}; in bold where zero lies outside of it.",
+        f"{best} has the lowest mean FPR95 on these very sets: that choice is not in the intervals.",
+    )
+
+
+def fraction_table(run: BenchmarkRun) -> Table | None:
+    """FPR95 and AUROC of every detector by the fraction of training rows that it was fitted on; None where there are none.
+
+    The best of each column are in bold. A dash stands for a detector that could not be fitted on so few rows, and a note says
+    why.
+    """
+    cells = fraction_cells(run)
+    if not cells:
+        return None
+    fractions = sorted({fraction for mine in cells.values() for fraction in mine})
+    rows = [[name, *(_fraction(mine.get(fraction)) for fraction in fractions)] for name, mine in cells.items()]
+    notes = [
+        "Means over all OOD sets, seeds and backbones. The rows of a smaller share are among those of a larger one."
+    ]
+    for name, mine in cells.items():
+        failed = {fraction: cell for fraction, cell in mine.items() if cell.reasons}
+        if failed:
+            shares = ", ".join(f"{100 * fraction:g} %" for fraction in failed)
+            notes.append(f"{name} cannot be fitted on {shares}: {next(iter(failed.values())).reasons[0]}.")
+    name = f"{title(run.protocol.id)}, fewer training rows: {METRICS}, by the share of the rows of each class"
+    header = ["detector", *(f"{100 * fraction:g} %" for fraction in fractions)]
+    return Table(name, header, rows, 1, _best(rows, range(len(rows)), 1), tuple(notes))
+
+
+def _fraction(cell: FractionCell | None) -> str:
+    if cell is None:
+        return ""
+    return "–" if cell.fpr95 is None or cell.auroc is None else _pair(cell.fpr95, cell.auroc)
+
+
+def results_table(results: Sequence[Result]) -> Table:
+    """One row per detector, FPR95 / AUROC for each OOD set and their mean, in percent."""
+    sets = list(dict.fromkeys(result.ood for result in results))
+    rows = []
+    for name in dict.fromkeys(result.detector for result in results):
+        mine = {result.ood: result for result in results if result.detector == name}
+        pairs = [(mine[ood].fpr95, mine[ood].auroc) for ood in sets]
+        pairs += [tuple(map(statistics.mean, zip(*pairs, strict=True)))] if len(sets) > 1 else []
+        rows.append([name, *(_pair(*pair) for pair in pairs)])
+    return Table("FPR95 ↓ / AUROC ↑ (%)", ["detector", *sets, *(["mean"] if len(sets) > 1 else [])], rows)
+
+
+def full_table(results: Sequence[Result]) -> Table:
+    """One row per detector and OOD set with every metric, in percent."""
+    metrics = {"fpr95": "FPR95 ↓", "auroc": "AUROC ↑", "aupr_in": "AUPR in ↑", "aupr_out": "AUPR out ↑"}
+    rows = [
+        [one.detector, one.ood, *(in_percent(getattr(one, metric)) for metric in metrics), f"{one.n_ood:,}"]
+        for one in results
+    ]
+    return Table("in percent", ["detector", "OOD set", *metrics.values(), "OOD samples"], rows, left=2)

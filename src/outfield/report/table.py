@@ -1,11 +1,43 @@
-"""A table of text, ready for a terminal, a page, Markdown or LaTeX."""
+"""A table of text, ready for a terminal, a page, Markdown, LaTeX or CSV; and text that each of these prints as it is.
+
+Names of detectors, sets, backbones and classes are other people's: a name may hold markup, a formula or a sign that ends a line.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import csv
+import io
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from outfield.report.escaping import markdown, tex
+# What would begin markup, a link, a formula or an entity in Markdown, or end a cell of a table.
+SIGNS_OF_MARKDOWN = re.compile(r"([\\|*`<\[\]~${]|_(?![^\W_])|(?<![^\W_])_|&(?=#?\w+;))")
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # how a cell begins that a spreadsheet computes
+ORDERS = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"  # to write backwards
+TEX = {
+    **{sign: f"\\{sign}" for sign in "&%$#_{}"},
+    **{sign: f"{{{sign}}}" for sign in "[]*"},  # at the start of a row they would be arguments of the row's end before
+    **{sign: f"${sign}$" for sign in "<>|"},
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+    "×": r"$\times$",
+    "≤": r"$\leq$",
+    "≥": r"$\geq$",
+    "−": "$-$",
+    "–": "--",
+    "·": r"$\cdot$",
+    "↓": r"$\downarrow$",
+    "↑": r"$\uparrow$",
+    "→": r"$\rightarrow$",
+    "…": r"\ldots{}",
+    "’": "'",
+    "�": "?",
+}
+"""What LaTeX would take for a command, or may have no letter for."""
 
 
 @dataclass(frozen=True)
@@ -60,3 +92,49 @@ class Table:
             ]
             for i, row in enumerate(self.rows)
         ]
+
+
+def visible(text: str) -> str:
+    """Text on one line, in which what no reader sees (control characters, orders to write backwards, halves of characters) is �.
+
+    >>> visible("a\\x00b\\u202ec\\nd")
+    'a�b�c d'
+    """
+    line = re.sub(r"[\n\r\t\v\f\u2028\u2029]+", " ", text)
+    return "".join("�" if unicodedata.category(sign) in ("Cc", "Cs") or sign in ORDERS else sign for sign in line)
+
+
+def markdown(text: str) -> str:
+    """Text that cannot begin markup in Markdown, nor end a cell of a table.
+
+    >>> print(markdown("a|b <i> [x](y) snake_case & _z_"))
+    a\\|b \\<i> \\[x\\](y) snake_case & \\_z\\_
+    """
+    return SIGNS_OF_MARKDOWN.sub(r"\\\1", visible(text))
+
+
+def tex(text: str) -> str:
+    r"""Text that LaTeX prints as it is; the sign of percent stands close to its number.
+
+    >>> print(tex("50 % of a_b & {c} ± 1"))
+    50\,\% of a\_b \& \{c\} $\pm$ 1
+    """
+    signs = "".join(TEX.get(sign, sign) for sign in visible(text))
+    return re.sub(r"(?<=\d) \\%", r"\\,\\%", signs)
+
+
+def csv_text(header: Sequence[str], rows: Iterable[Iterable[object]], lineterminator: str = "\r\n") -> str:
+    """Rows as CSV; None is an empty cell."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator=lineterminator)
+    writer.writerows([csv_cell(cell) for cell in row] for row in (header, *rows))
+    return buffer.getvalue()
+
+
+def csv_cell(value: object) -> object:
+    """A cell of a CSV file: text that a spreadsheet would take for a formula begins with an apostrophe, which makes it text.
+
+    >>> csv_cell("=1+1"), csv_cell("KNN"), csv_cell(-0.5)
+    ("'=1+1", 'KNN', -0.5)
+    """
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value

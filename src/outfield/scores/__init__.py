@@ -1,1 +1,21 @@
-"""Vectors of numbers: scores, the threshold that makes them decisions, and metrics that compare them."""
+"""Scores: metrics, thresholds, p-values and drift. A score is one number per sample; higher is more OOD."""
+
+from outfield.doors import door
+
+__getattr__, __dir__, __all__ = door(
+    __name__,
+    {
+        "drift": ("Drift",),
+        "metrics": (
+            "Separation",
+            "aupr_in",
+            "aupr_out",
+            "auroc",
+            "fpr95",
+            "id_rejected_at_95_ood_recall",
+            "ood_accepted",
+        ),
+        "threshold": ("Threshold", "check_keep", "fewest", "same"),
+        "vectors": ("as_scores", "marked", "rank"),
+    },
+)

@@ -12,6 +12,19 @@ R_t = 1 / (1 + ln(1 + t)), and for each bet k
 
 A change after τ numbers costs −ln w_τ ≈ ln τ + 2 ln ln τ of the evidence. All of it is kept as logarithms.
 
+Uniform numbers from ranks: the p-values of many samples against *one* set of n calibration scores are not uniform. Given the
+set they deviate by about 1 / √n, and a long stream of ID samples would look like drift. What is exact is the next place given
+those before. The n scores leave n + 1 gaps; if calibration scores and samples so far are exchangeable, the next sample falls
+into gap g with probability
+
+    (1 + N_g) / (n + 1 + t)
+
+after t samples of which N_g fell into it (Pólya's urn). So, with v uniform on (0, 1],
+
+    u = (Σ_{i<g} (1 + N_i) + v (1 + N_g)) / (n + 1 + t)
+
+is uniform given the past, whatever the distribution of the scores and the luck of the calibration: small u, high score.
+
 References: Vovk, Gammerman & Shafer, Algorithmic Learning in a Random World, ch. 8 (2nd ed., 2022); Ramdas et al., Game-theoretic
 statistics and safe anytime-valid inference (Statistical Science, 2023).
 """
@@ -28,6 +41,8 @@ POWERS = (0.2, 0.5)
 """ε of the densities ε u^(ε − 1)."""
 LARGE_SHARES = (0.1, 0.3, 1.0)
 """Of the numbers that are too large."""
+TOGETHER = 256
+"""Samples that are compared with each other together."""
 BETS = len(SHARES) * len(POWERS) + len(LARGE_SHARES) + 2
 
 
@@ -75,3 +90,46 @@ def play(stakes: np.ndarray, count: int, numbers: np.ndarray) -> tuple[np.ndarra
     stakes_after = gains + np.logaddexp.accumulate(new, axis=0)
     at_work = np.logaddexp.reduce(stakes_after, axis=1) - np.log(BETS)
     return stakes_after[-1], np.logaddexp(at_work, np.log(reserve(times + 1)))
+
+
+def gaps_of(reference: np.ndarray, ties: np.ndarray, scores: np.ndarray, luck: np.ndarray) -> np.ndarray:
+    """How many calibration scores lie above each score (N,): 0 to n. Equal ones are ordered by lot.
+
+    Args:
+        reference: calibration scores (n,), ascending.
+        ties: a number for each of them (n,), ascending among equal ones, from the same distribution as ``luck``.
+        scores: the new scores (N,).
+        luck: a number for each of them (N,).
+    """
+    first = np.searchsorted(reference, scores, side="left")
+    last = np.searchsorted(reference, scores, side="right")
+    for index in np.flatnonzero(last > first):
+        start, end = first[index], last[index]
+        first[index] = start + np.searchsorted(ties[start:end], luck[index])
+    return len(reference) - first
+
+
+def lots(reference: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    """The numbers (n,), put in ascending order among equal calibration scores (n,)."""
+    return numbers[np.lexsort((numbers, reference))]
+
+
+def uniform(counts: np.ndarray, gaps: np.ndarray, luck: np.ndarray) -> np.ndarray:
+    """u of samples (N,) one after the other; ``counts`` (n + 1,), the N_g, is brought up to date.
+
+    Args:
+        counts: samples so far in each gap, int64.
+        gaps: the gaps of the next ones (N,).
+        luck: v of each (N,), in (0, 1].
+    """
+    found = np.empty(len(gaps))
+    for start in range(0, len(gaps), TOGETHER):
+        piece = gaps[start : start + TOGETHER]
+        sums = np.concatenate([[0], np.cumsum(counts)])
+        earlier = np.tri(len(piece), k=-1, dtype=bool)
+        below = sums[piece] + piece + ((piece[None] < piece[:, None]) & earlier).sum(1)
+        within = 1 + counts[piece] + ((piece[None] == piece[:, None]) & earlier).sum(1)
+        slots = len(counts) + sums[-1] + np.arange(len(piece))
+        found[start : start + TOGETHER] = (below + luck[start : start + TOGETHER] * within) / slots
+        np.add.at(counts, piece, 1)
+    return found

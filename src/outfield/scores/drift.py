@@ -12,19 +12,17 @@ from torch import Tensor
 
 from outfield.config import require, require_number
 from outfield.errors import FileFormatError, InputError, OutfieldError
-from outfield.files import storage
-from outfield.files.paths import PathLike
-from outfield.scores.betting import BETS, play
-from outfield.scores.drift_state import ARRAYS, checked_arrays, same
-from outfield.scores.gaps import gaps_of, lots, uniform
-from outfield.scores.shares import anytime_interval
-from outfield.scores.threshold import Threshold, check_keep
+from outfield.files import PathLike, Record, read_record, write_record
+from outfield.scores.betting import BETS, gaps_of, lots, play, uniform
+from outfield.scores.confidence_sequence import anytime_interval
+from outfield.scores.threshold import Threshold, check_keep, same
 from outfield.scores.vectors import as_scores, rank
 
 AT_ONCE = 65_536
 """Samples taken in together; memory grows with this, not with how many come."""
 TIES, SAMPLES, REFERENCE = 0, 1, 2
 """Streams of random numbers: places within a gap, order of a sample among equal scores, the same of calibration scores."""
+ARRAYS = ("counts", "histogram", "recent", "stakes")
 SETTINGS = ("calibration", "keep", "alpha", "window", "bins", "seed")
 
 
@@ -33,7 +31,7 @@ class Drift:
 
     The alarm tests that new samples and the calibration scores are exchangeable, i.e. that nothing has changed: if so, it is ever
     raised, however long the stream, with probability at most ``alpha`` (a betting martingale, :mod:`outfield.scores.betting`).
-    That counts the luck of the calibration's draw, too (:mod:`outfield.scores.gaps`): a long stream of ID samples against few
+    That counts the luck of the calibration's draw, too: a long stream of ID samples against few
     calibration scores is no drift. It bets on too many small p-values first of all, on too many large ones, on both ends
     and on the middle; other departures from uniform may go unseen. An alarm stays until :meth:`reset`.
 
@@ -185,7 +183,7 @@ class Drift:
         return np.random.Generator(np.random.PCG64([self.seed, stream]).advance(start)).random(count)
 
     def share_interval(self, confidence: float = 0.95) -> tuple[float, float]:
-        """Where the share of OOD verdicts lies, for all looks at it together: see :mod:`outfield.scores.shares`."""
+        """Where the share of OOD verdicts lies, for all looks at it together: see :mod:`outfield.scores.confidence_sequence`."""
         require_number("confidence", confidence, above=0, most=1 - 1e-12)
         with self._lock:
             return anytime_interval(self._ood, self._seen, confidence)
@@ -272,7 +270,7 @@ class Drift:
         return made
 
     def _take_back(self, state: dict[str, Any]) -> None:
-        arrays = checked_arrays(state, len(self._counts), self.bins, self.window)
+        arrays = _checked_arrays(state, len(self._counts), self.bins, self.window)
         self._counts, self._histogram = arrays["counts"], arrays["histogram"]
         self._recent, self._stakes = arrays["recent"], arrays["stakes"]
         self._seen, self._ood, self._alarm_at = int(state["seen"]), int(state["ood"]), state["alarm_at"]
@@ -289,7 +287,9 @@ class Drift:
         """
         state = self.state()
         tensors = {name: value for name, value in state.items() if isinstance(value, Tensor)}
-        storage.write(path, "Drift", {name: value for name, value in state.items() if name not in tensors}, tensors)
+        write_record(
+            path, "Drift", Record({name: value for name, value in state.items() if name not in tensors}, tensors)
+        )
 
     @classmethod
     def load(cls, path: PathLike, threshold: Threshold | None = None) -> Drift:
@@ -303,7 +303,7 @@ class Drift:
             FileFormatError: The file is damaged or not a Drift.
             InputError: It is of another threshold.
         """
-        header, tensors = storage.read(path, "Drift")
+        header, tensors = read_record(path, "Drift")
         try:
             loaded = cls.of_state({**header, **tensors})
         except OutfieldError as error:
@@ -318,3 +318,35 @@ def _vector(values: Any) -> Any:
     if isinstance(values, int | float | np.generic) or (isinstance(values, Tensor | np.ndarray) and not values.ndim):
         return np.asarray(values if not isinstance(values, Tensor) else values.detach().cpu()).reshape(1)
     return values
+
+
+def _checked_arrays(state: dict[str, Any], gaps: int, bins: int, window: int) -> dict[str, np.ndarray]:
+    """The arrays of a state, as :meth:`Drift.state` gives it, copied after all of it was found to agree."""
+    seen = state["seen"]
+    require_number("seen", seen, least=0, whole=True)
+    require_number("ood", state["ood"], least=0, most=seen, whole=True)
+    for name in ("log_wealth", "largest_log_wealth"):
+        require_number(name, state[name])
+    if state["alarm_at"] is not None:
+        require_number("alarm_at", state["alarm_at"], least=1, most=seen, whole=True)
+    arrays = {name: _array(name, state[name]) for name in ARRAYS}
+    lengths = {"counts": gaps, "histogram": bins, "recent": min(seen, window), "stakes": BETS}
+    for name, length in lengths.items():
+        require(arrays[name].shape == (length,), name, arrays[name].shape, f"a vector of {length} numbers")
+    _check_counts("histogram", arrays["histogram"], seen)
+    _check_counts("counts", arrays["counts"], seen if gaps else 0)
+    stakes = arrays["stakes"]
+    require(stakes.dtype == np.float64 and bool((stakes < math.inf).all()), "stakes", stakes, "logarithms, float64")
+    require(arrays["recent"].dtype == bool, "recent", arrays["recent"].dtype, "true or false")
+    return arrays
+
+
+def _array(name: str, value: Any) -> np.ndarray:
+    require(isinstance(value, Tensor), name, value, "a tensor")
+    array: np.ndarray = value.detach().cpu().numpy().copy()
+    return array
+
+
+def _check_counts(name: str, counts: np.ndarray, total: int) -> None:
+    good = counts.dtype == np.int64 and bool((counts >= 0).all()) and int(counts.sum()) == total
+    require(good, name, counts, f"counts of {total} samples in all, int64")

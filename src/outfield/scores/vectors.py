@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from outfield.errors import InputError
-from outfield.files.checks import as_tensor
+from outfield.files import as_tensor
 
 EXACT = 2**53
 """Integers up to this size are floats, exactly."""

@@ -1,1 +1,13 @@
-"""Guards behind HTTP: the Open Inference Protocol, plain uploads, metrics, and a web page."""
+"""The service: a guard behind HTTP."""
+
+from outfield.doors import door
+
+__getattr__, __dir__, __all__ = door(
+    __name__,
+    {
+        "logs": ("json_lines",),
+        "server": ("check_tls", "listen", "make_server"),
+        "service": ("Service",),
+        "limits": ("Limits", "Settings", "read_token"),
+    },
+)

@@ -9,8 +9,7 @@ from collections.abc import AsyncIterator
 
 from starlette.requests import Request
 
-from outfield.serve.refusals import Refused, busy
-from outfield.serve.settings import Limits
+from outfield.serve.limits import Limits, Refused, busy
 
 DRAIN_SECONDS = 2.0
 """For which more of a body that is refused is read and thrown away: a client that is still sending would not see the answer."""

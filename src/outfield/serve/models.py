@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import logging
 import os
 import threading
@@ -12,21 +11,14 @@ from pathlib import Path
 import numpy as np
 
 from outfield.errors import InputError, OutfieldError
-from outfield.guard.opening import AnyGuard, open_guard
-from outfield.guard.rows import RowGuard
-from outfield.guard.verdict import Verdict
-from outfield.scores.drift import Drift
-from outfield.scores.drift_state import same
-from outfield.serve.batching import Batcher
-from outfield.serve.counts import Counts
+from outfield.guard import Guard, Verdict
+from outfield.scores import Drift, same
+from outfield.serve.batcher import Batcher
+from outfield.serve.limits import Settings
 from outfield.serve.logs import tell
-from outfield.serve.settings import Settings
+from outfield.serve.prometheus import Counts
 
 Stamp = tuple[int, int, int]
-PICTURE = base64.b64decode(
-    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGNgYGAAAAAEAAH2FzhVAAAAAElFTkSuQmCC"
-)
-"""A black pixel as PNG, which every guard judges first: what is loaded at its first use is there before a client waits."""
 
 
 class Model:
@@ -47,17 +39,17 @@ class Model:
     """
 
     def __init__(
-        self, name: str, path: Path, guard: AnyGuard, settings: Settings, counts: Counts, state: Path | None
+        self, name: str, path: Path, guard: Guard, settings: Settings, counts: Counts, state: Path | None
     ) -> None:
         self.name, self.path, self.guard, self.settings, self.counts = name, path, guard, settings, counts
         self.state, self.drift = state, _restored(state, guard, name)
         self.accepted = 0
         self._saved, self._stamp = self.drift.summary()["samples"], stamp(path)
         self._reloading, self._saving = threading.Lock(), threading.Lock()
-        counts.add_guard(name, guard.threshold)
+        counts.add_guard(self)
         self.batcher = Batcher(name, settings.limits.batch, settings.limits.wait, self._seen)
 
-    def _seen(self, guard: AnyGuard, verdicts: Sequence[Verdict]) -> None:
+    def _seen(self, guard: Guard, verdicts: Sequence[Verdict]) -> None:
         """Count the verdicts of a batch, in the thread that made them."""
         self.counts.see(self.name, verdicts)
         drift = self.drift
@@ -86,7 +78,7 @@ class Model:
             try:
                 guard = ready_guard(self.path, self.settings)
             except OutfieldError as error:
-                self.counts.reloads.add(1, self.name, "failed")
+                self.counts.reloads.labels(self.name, "failed").inc()
                 tell(logging.ERROR, "reload failed", guard=self.name, error=str(error))
                 return False
             drift = self.drift
@@ -96,7 +88,7 @@ class Model:
                 drift = Drift(guard.threshold)
                 tell(logging.WARNING, "drift begins anew", guard=self.name, samples=self.drift.summary()["samples"])
             self.guard, self.drift = guard, drift
-            self.counts.reloads.add(1, self.name, "replaced")
+            self.counts.reloads.labels(self.name, "replaced").inc()
             tell(logging.INFO, "reloaded", guard=self.name, network=guard.fingerprint[:16])
             return True
 
@@ -120,20 +112,15 @@ class Model:
         self.save()
 
 
-def ready_guard(path: Path, settings: Settings) -> AnyGuard:
-    """The guard of a file, after it has judged an image, or a row, alone and in a full batch.
+def ready_guard(path: Path, settings: Settings) -> Guard:
+    """The guard of a file, after it has judged an input alone and in a full batch.
 
     Raises:
         OutfieldError: The file is no guard, or it cannot judge.
     """
-    guard = open_guard(path, settings.device)
-    if isinstance(guard, RowGuard):
-        for count in (1, settings.limits.batch):
-            guard.warm_up(count)
-        return guard
-    pixels = guard.prepare(PICTURE)[None]
+    guard = Guard.load(path, settings.device)
     for count in (1, settings.limits.batch):
-        guard.judge_pixels(pixels.repeat(count, 1, 1, 1))
+        guard.warm_up(count)
     return guard
 
 
@@ -168,7 +155,7 @@ def _state_file(given: Path | None, name: str, several: bool) -> Path | None:
     return given.with_name(f"{given.stem}-{name}{given.suffix}") if given is not None and several else given
 
 
-def _restored(state: Path | None, guard: AnyGuard, name: str) -> Drift:
+def _restored(state: Path | None, guard: Guard, name: str) -> Drift:
     """What the file holds, or a new beginning; a file of another guard, or a broken one, is moved aside."""
     if state is None or not state.exists():
         return Drift(guard.threshold)

@@ -16,18 +16,13 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from typing import Any
 
-from outfield.benchmark import BenchmarkRun, Key, benchmark_features
-from outfield.benchmark.choice import default_detectors
-from outfield.benchmark.protocol import PROTOCOLS
-from outfield.detectors.base import Detector
-from outfield.detectors.learned import LearnedEnergy
-from outfield.detectors.saved import load
-from outfield.detectors.summed import Summed
+from outfield.benchmark import PROTOCOLS, BenchmarkRun, Key, benchmark_features, default_detectors
+from outfield.detectors import Detector, load
 from outfield.errors import StorageError
-from outfield.features.set import FeatureSet
-from outfield.images.catalogue import DATASETS
+from outfield.features import FeatureSet
+from outfield.images import DATASETS
 from outfield.percent import percent
-from outfield.scores.threshold import Threshold
+from outfield.scores import Threshold
 
 log = logging.getLogger(__name__)
 
@@ -109,7 +104,7 @@ def run_demo(live: bool = False, device: str = "auto", say: Callable[[str], None
     """
     sets = pack_sets()
     detectors = default_detectors(PROTOCOL)
-    trained = [] if live else [name for name, detector in detectors.items() if isinstance(detector, LearnedEnergy)]
+    trained = [] if live else [name for name, detector in detectors.items() if detector.trained]
     waiting = {name: pack_detector(name) for name in trained if name in FITTED}
     left_out = tuple(name for name in trained if name not in FITTED)
     detectors = {name: detector for name, detector in detectors.items() if name not in left_out}
@@ -122,13 +117,10 @@ def run_demo(live: bool = False, device: str = "auto", say: Callable[[str], None
         fitted[name] = waiting.get(name, detector).to(device)
         if name not in waiting:
             began = time.monotonic()
-            if isinstance(detector, Summed):
-                detector.fit(sets["train"], sets["held_out"])  # type: ignore[call-arg]  # they take held-out rows, too
-            else:
-                detector.fit(sets["train"])
+            detector.fit(sets["train"], held_out=sets["held_out"])
             seconds[name] = round(time.monotonic() - began, 3)
     thresholds = {name: _threshold(detector, sets["held_out"]) for name, detector in fitted.items()}
-    keys = {Key(BACKBONE, n, d.seed if isinstance(d, LearnedEnergy) else None): d for n, d in fitted.items()}
+    keys = {Key(BACKBONE, n, getattr(d, "seed", None) if d.trained else None): d for n, d in fitted.items()}
     used = {name: data for name, data in sets.items() if name != "held_out"}
     run = benchmark_features(
         PROTOCOL,
@@ -146,8 +138,8 @@ def run_demo(live: bool = False, device: str = "auto", say: Callable[[str], None
 
 def _threshold(detector: Detector, held_out: FeatureSet) -> Threshold:
     """Of a detector that calibrated itself on the held-out rows, its own."""
-    if isinstance(detector, Summed):
-        return detector.threshold()
+    if detector.uses_held_out:
+        return detector.threshold()  # type: ignore[attr-defined, no-any-return]
     return Threshold.fit(detector.score(held_out), source=detector.fingerprint())
 
 

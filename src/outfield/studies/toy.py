@@ -17,14 +17,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from outfield.energy.chains import Energy
-from outfield.energy.loop import History, train
-from outfield.energy.network import CorrectedEnergy, SineMLP
-from outfield.energy.priors.mixture import MixturePrior
-from outfield.energy.priors.prior import Prior
-from outfield.energy.projection import identity
-from outfield.energy.samplers import Langevin
-from outfield.energy.settings import Training
+from outfield.energy import (
+    CorrectedEnergy,
+    Energy,
+    History,
+    Langevin,
+    MixturePrior,
+    Prior,
+    SineMLP,
+    Training,
+    identity,
+    train,
+)
 from outfield.errors import UnknownNameError
 
 SPACING = 5.0

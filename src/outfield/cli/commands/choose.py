@@ -8,11 +8,8 @@ from typing import Annotated
 import typer
 
 from outfield.cli.app import Device, command
-from outfield.cli.choosing import Far, Near, named_sets, opened, set_files
-from outfield.cli.messages import log
-from outfield.cli.places import Output, check_places
-from outfield.cli.sources import FEATURES, feature_file
-from outfield.cli.tables import print_table, say
+from outfield.cli.messages import log, print_table, say
+from outfield.cli.options import FEATURES, Far, Near, Output, check_places, feature_file, named_sets, opened, set_files
 from outfield.errors import InputError
 
 
@@ -34,9 +31,11 @@ def choose(
             "--real", help="Real OOD data, looked at after the choice, FILE or NAME=FILE; any number of times."
         ),
     ] = None,
-    most_members: Annotated[int, typer.Option(min=1, help="How many detectors a sum may have.")] = 4,
+    most_members: Annotated[int, typer.Option(min=1, help="How many detectors the sum may have.")] = 8,
     seed: Annotated[int, typer.Option(min=0, help="Of the split of held-out rows.")] = 0,
-    csv_out: Annotated[Path | None, typer.Option("--csv", help="Write everything that was tried here.")] = None,
+    csv_out: Annotated[
+        Path | None, typer.Option("--csv", help="Write the figures of every sum and candidate here.")
+    ] = None,
     plot: Annotated[
         Path | None, typer.Option(help="Draw stand-ins against real sets here (.png); needs --real.")
     ] = None,
@@ -55,10 +54,10 @@ def choose(
     outputs += [] if plot is None else [Output("--plot", plot, (".png",), "pictures")]
     check_places(inputs, outputs)
 
-    from outfield.detectors.choosing import choose as run_choice
-    from outfield.features.stream import open_or_read
-    from outfield.files.atomic import write_bytes
-    from outfield.report import choice as report
+    from outfield.detectors import choose as run_choice
+    from outfield.features import open_or_read
+    from outfield.files import write_bytes
+    from outfield.report import choice_figure, in_words, trials_csv, trials_table
 
     choice = run_choice(
         open_or_read(train).in_memory(),
@@ -71,12 +70,13 @@ def choose(
     )
     choice.detector.save(output)
     if csv_out is not None:
-        write_bytes(csv_out, report.trials_csv(choice).encode())
+        write_bytes(csv_out, trials_csv(choice).encode())
     if plot is not None:
-        from outfield.report.drawing import save
+        from outfield.report import save_figure as save
 
-        save(report.choice_figure(choice), plot)
-    print_table(report.trials_table(choice))
-    for note in report.trials_table(choice).notes:
+        save(choice_figure(choice), plot)
+    table = trials_table(choice)
+    print_table(table)
+    for note in table.notes:
         say(note)
-    log.info("chose %s by %s sums → %s", report.in_words(choice), f"{len(choice.trials):,}", output)
+    log.info("chose %s of %s candidates → %s", in_words(choice.chosen), len(choice.singles), output)

@@ -10,23 +10,21 @@ from typing import Annotated
 import typer
 
 from outfield.cli.app import Device, command
-from outfield.cli.results import check_folder, write_results
-from outfield.cli.tables import say
+from outfield.cli.messages import say, write_results
+from outfield.cli.options import check_report
 
 
 @command("outfield demo --out demo", "outfield demo --live")
 def demo(
     output: Annotated[Path, typer.Option("--out", "-o", help="Folder for what the demo makes.")] = Path("demo"),
-    live: Annotated[
-        bool, typer.Option("--live", help="Fit EBM and EnergyCorrected too: about 25 minutes on two cores.")
-    ] = False,
+    live: Annotated[bool, typer.Option("--live", help="Fit EBM and EnergyCorrected too: about 25 minutes.")] = False,
     device: Device = "auto",
 ) -> None:
     """CIFAR-10 and six OOD sets as features that ship with the package: fit, evaluate, choose thresholds, report."""
-    check_folder([], output)
+    check_report([], output)
 
-    from outfield.report.figures import write_overview
-    from outfield.studies.demo import run_demo
+    from outfield.report import write_overview
+    from outfield.studies import run_demo
 
     made = run_demo(live, device)
     given = [name for name in made.detectors if name not in made.live]

@@ -9,33 +9,28 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from outfield.cli.app import command
-from outfield.cli.tables import print_groups, print_table, say
+from outfield.cli.messages import print_groups, print_table, say
 
 if TYPE_CHECKING:
-    from outfield.detectors.listing import Entry
+    from outfield.detectors import Entry
 
 
 @command("outfield detectors", "outfield detectors EnergyCorrected")
 def detectors(
-    name: Annotated[
-        str | None, typer.Argument(help="One detector, to see every setting that fit --set can change.")
-    ] = None,
-    markdown: Annotated[
-        bool,
-        typer.Option("--markdown", help="Print the table of docs/detectors.md: what each is, whose, what it reads."),
-    ] = False,
+    name: Annotated[str | None, typer.Argument(help="One detector, to see all its settings.")] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the table of docs/detectors.md.")] = False,
 ) -> None:
     """List the detectors, what they need and what can be set."""
-    from outfield.detectors import listing
+    from outfield.detectors import detector_groups, detectors_markdown
 
     if markdown:
-        say(listing.markdown().rstrip("\n"))
+        say(detectors_markdown().rstrip("\n"))
     elif name is not None:
         _one(name)
     else:
         shown = {
             f"{needs} ({len(group)})": [(one.name, _with_reference(one)) for one in group]
-            for needs, group in listing.groups().items()
+            for needs, group in detector_groups().items()
         }
         print_groups("detectors by what they need (higher score = more OOD)", shown)
         say("\noutfield detectors NAME tells more of one, and every setting that it has.")
@@ -50,7 +45,7 @@ def _with_reference(entry: Entry) -> str:
 def _one(name: str) -> None:
     from outfield.config import settings_of
     from outfield.detectors import DETECTORS
-    from outfield.report.table import Table
+    from outfield.report import Table
 
     cls = DETECTORS[name]
     say(inspect.getdoc(cls) or "")

@@ -8,17 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from outfield.cli.app import command
-from outfield.cli.messages import log
-from outfield.cli.places import Input, Output, check_places
-from outfield.cli.tables import say
+from outfield.cli.app import FOUND, command
+from outfield.cli.messages import log, say
+from outfield.cli.options import Input, Output, check_places
 from outfield.errors import InputError
 
 if TYPE_CHECKING:
-    from outfield.scores.drift import Drift
+    from outfield.scores import Drift
 
-FOUND = 10
-"""Exit code with --fail-on-drift when there is drift."""
 BAR = 40
 """Characters of the longest bar of the histogram."""
 
@@ -34,17 +31,16 @@ def drift(
         list[Path], typer.Argument(help="Files with a column score or p_value: .csv, .jsonl, .parquet or .npz.")
     ],
     threshold: Annotated[
-        Path | None,
-        typer.Option(help="A threshold, or a .guard, that the scores are of; without it p-values are read."),
+        Path | None, typer.Option(help="Threshold or .guard of the scores; without it p-values are read.")
     ] = None,
     calibration: Annotated[
-        int | None, typer.Option(help="How many held-out scores made the p-values, where there is no threshold.")
+        int | None, typer.Option(help="Held-out scores behind the p-values, where there is no threshold.")
     ] = None,
     keep: Annotated[float | None, typer.Option(help="Share of ID samples to accept: 0.95, or the threshold's.")] = None,
     alpha: Annotated[float | None, typer.Option(help="Probability of ever raising a false alarm: 0.01.")] = None,
     window: Annotated[int | None, typer.Option(help="How many of the last samples are recent: 1000.")] = None,
     state: Annotated[
-        Path | None, typer.Option(help="A .safetensors file to go on from, where it is there, and to write.")
+        Path | None, typer.Option(help="File that keeps what was seen between calls (.safetensors).")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
     fail_on_drift: Annotated[
@@ -59,7 +55,7 @@ def drift(
     given = {"calibration": calibration, "keep": keep, "alpha": alpha, "window": window}
     watch = _watch(state, threshold, {name: value for name, value in given.items() if value is not None})
 
-    from outfield.features.score_files import read_column
+    from outfield.features import read_column
 
     names = ("p_value",) if watch.threshold is None else ("score", "p_value")
     columns = [read_column(path, names) for path in files]
@@ -82,11 +78,10 @@ def drift(
 
 def _watch(state: Path | None, threshold: Path | None, settings: dict[str, Any]) -> Drift:
     """The Drift to go on with: of the file, where it is there, or a new one."""
-    from outfield.scores.drift import Drift
-    from outfield.scores.threshold import Threshold
+    from outfield.scores import Drift, Threshold
 
     if threshold is not None and threshold.suffix == ".guard":
-        from outfield.guard.opening import open_guard
+        from outfield.guard import open_guard
 
         rule: Threshold | None = open_guard(threshold, device="cpu").threshold
     else:

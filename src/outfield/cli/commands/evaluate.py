@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from outfield.cli.app import Device, command
-from outfield.cli.places import Input, Output, check_places
-from outfield.cli.sources import FEATURES, feature_file, named
-from outfield.cli.tables import print_table, say
+from outfield.cli.messages import print_table, say
+from outfield.cli.options import FEATURES, Input, Output, check_places, feature_file, named_sets
 from outfield.errors import InputError
 
 if TYPE_CHECKING:
@@ -38,34 +37,31 @@ def evaluate(
     """FPR95, AUROC and AUPR of fitted detectors: one ID set against any number of OOD sets."""
     if json_out == csv_out == "-":
         raise InputError("--json - and --csv - would both go to standard output; name a file for one of them")
-    sources = dict(named(source) for source in ood)
-    if len(sources) < len(ood):
-        names = ", ".join(name for name, _ in map(named, ood))
-        raise InputError(f"two --ood sets have the same name ({names}); use NAME=FILE")
+    sources = named_sets("--ood", ood)
     inputs = [*feature_file("the ID data", id_data), *(Input("the detector", path) for path in detector)]
     inputs += [place for name, source in sources.items() for place in feature_file(f"the OOD set {name}", source)]
     options = {"--json": json_out, "--csv": csv_out}
     targets = {option: Path(path) for option, path in options.items() if path is not None and path != "-"}
     check_places(inputs, [Output(option, path) for option, path in targets.items()])
 
-    from outfield.benchmark.evaluation import evaluate as run_evaluation
-    from outfield.features.stream import open_or_read
-    from outfield.files.atomic import write_bytes
-    from outfield.report import evaluation as report
+    from outfield.benchmark import evaluate as run_evaluation
+    from outfield.features import open_or_read
+    from outfield.files import write_bytes
+    from outfield.report import full_table, results_csv, results_json, results_table
 
     sets = {name: open_or_read(source) for name, source in sources.items()}
     results = run_evaluation(_loaded(detector, device), open_or_read(id_data), sets)
-    for option, render in (("--json", report.results_json), ("--csv", report.results_csv)):
+    for option, render in (("--json", results_json), ("--csv", results_csv)):
         if options[option] == "-":
             sys.stdout.write(render(results))
         elif option in targets:
             write_bytes(targets[option], render(results).encode())
     if "-" in options.values():
         return
-    print_table(report.full_table(results))
+    print_table(full_table(results))
     if len(sets) > 1:
         say()
-        print_table(report.results_table(results))
+        print_table(results_table(results))
 
 
 def _loaded(paths: Sequence[Path], device: str) -> dict[str, Detector]:

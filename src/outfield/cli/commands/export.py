@@ -10,7 +10,7 @@ import typer
 
 from outfield.cli.app import command
 from outfield.cli.messages import log
-from outfield.cli.places import Input, Output, check_places
+from outfield.cli.options import Input, Output, check_places
 from outfield.errors import InputError
 from outfield.extras import check_installed
 from outfield.progress import bar
@@ -30,9 +30,7 @@ def export(
     output: Annotated[Path, typer.Option("--out", "-o", help="A file (.onnx, .pt2), or a folder (triton, mlflow).")],
     kind: Annotated[
         str | None,
-        typer.Option(
-            "--format", help="onnx, pt2 (torch.export), triton, triton-ensemble or mlflow; as --out ends if not given."
-        ),
+        typer.Option("--format", help="onnx, pt2, triton, triton-ensemble or mlflow. Default: by the ending of --out."),
     ] = None,
     features_only: Annotated[
         bool, typer.Option("--features-only", help="The detector alone: what the network gives goes in.")
@@ -64,36 +62,27 @@ def export(
 
 
 def _write(guard: Path, output: Path, kind: str, takes: str) -> object:
-    from outfield.files.storage import kind_of
-    from outfield.guard.row_files import KIND
+    from outfield.files import kind_of
+    from outfield.guard import Reader
 
-    if kind_of(guard) == KIND:
+    if kind_of(guard) == Reader.kind:
         raise InputError(
             f"{guard} is a guard of rows, which has no network and no graph to export; other programs ask it by outfield serve "
-            f"{guard} (POST /v2/models/{guard.stem}/infer), and Python reads it by outfield.RowGuard.load"
+            f"{guard} (POST /v2/models/{guard.stem}/infer), and Python reads it by outfield.Guard.load"
         )
-    if kind == "mlflow":
-        from outfield.adapters.mlflow import to_mlflow
+    from outfield import adapters
 
-        return to_mlflow(guard, output)
+    if kind == "mlflow":
+        return adapters.to_mlflow(guard, output)
     if kind != "pt2":
         check_installed("onnx", "onnx", "onnxscript", "onnxruntime")
 
-    from outfield.guard.guard import Guard
+    from outfield.guard import Guard
 
     made = Guard.load(guard, "cpu")
-    if kind == "triton":
-        from outfield.adapters.triton import to_triton
-
-        return to_triton(made, output, guard.stem, takes=takes)
-    if kind == "triton-ensemble":
-        from outfield.adapters.triton_ensemble import to_triton_ensemble
-
-        return to_triton_ensemble(made, output, guard.stem, takes=takes)
     if kind == "pt2":
-        from outfield.adapters.pt2 import to_pt2
-
-        return to_pt2(made, output, takes=takes)
-    from outfield.adapters.onnx import to_onnx
-
-    return to_onnx(made, output, takes=takes)
+        return adapters.to_pt2(made, output, takes=takes)
+    if kind == "onnx":
+        return adapters.to_onnx(made, output, takes=takes)
+    write = adapters.to_triton if kind == "triton" else adapters.to_triton_ensemble
+    return write(made, output, guard.stem, takes=takes)

@@ -10,16 +10,18 @@ import typer
 
 from outfield.cli.app import Device, command
 from outfield.cli.messages import log
-from outfield.cli.places import Output, check_places
-from outfield.cli.sources import (
+from outfield.cli.options import (
     DATA_FOLDER,
     Crop,
     Download,
     Interpolation,
     Mean,
+    Output,
     Size,
     Std,
+    Trust,
     backbone_file,
+    check_places,
     image_files,
     preprocessing_settings,
 )
@@ -37,7 +39,8 @@ def extract(
     backbone: Annotated[
         str,
         typer.Argument(
-            help=r"A file of outfield train, timm:NAME\[@WEIGHTS.safetensors], torchvision:NAME\[@…], hf:FOLDER or FILE.onnx."
+            help=r"A file of outfield train, timm:NAME\[@WEIGHTS.safetensors], torchvision:NAME\[@…], hf:FOLDER, FILE.onnx or "
+            "FILE.pt2 (with --trust)."
         ),
     ],
     images: Annotated[str, typer.Argument(help="A folder of images, .npz, or a data set's name with --data.")],
@@ -45,34 +48,27 @@ def extract(
     data: Annotated[Path | None, typer.Option(help=DATA_FOLDER)] = None,
     download: Download = False,
     split: Annotated[str, typer.Option(help="train or test, of a named set.")] = "test",
-    stages: Annotated[
-        bool, typer.Option("--stages", help="Also what the network's blocks give, pooled: stage1, stage2, ….")
-    ] = False,
+    stages: Annotated[bool, typer.Option("--stages", help="Also pooled outputs of blocks: stage1, stage2, ….")] = False,
     views: Annotated[
-        str | None,
-        typer.Option(
-            help="Average over views of each image: flip, six, or how many; each costs a pass.", metavar="flip|six|N"
-        ),
+        str | None, typer.Option(help="Views of each image to average over; each costs a pass.", metavar="flip|six|N")
     ] = None,
-    odin: Annotated[
-        bool, typer.Option("--odin", help="Also the logits that ODIN needs (three times the work).")
-    ] = False,
+    odin: Annotated[bool, typer.Option("--odin", help="Also the logits for ODIN (three times the work).")] = False,
     labels: Annotated[
         bool | None,
         typer.Option(
             "--labels/--no-labels",
-            help="Keep the images' labels; by default those whose classes are known by name and are the network's, and those "
-            "of --split train.",
+            help="Keep labels. Default: where classes are the network's by name, or --split train.",
         ),
     ] = None,
     on_error: Annotated[
-        str, typer.Option("--on-error", help="What an image that cannot be read does: skip leaves it out, fail ends.")
+        str, typer.Option("--on-error", help="Images that cannot be read: skip leaves them out, fail ends.")
     ] = "fail",
     size: Size = None,
     crop: Crop = None,
     mean: Mean = None,
     std: Std = None,
     interpolation: Interpolation = None,
+    trust: Trust = False,
     batch_size: Annotated[int, typer.Option(min=1, help="Images at once; halved where memory runs out.")] = 512,
     workers: Annotated[int | None, typer.Option(min=0, help="Processes that decode images.")] = None,
     device: Device = "auto",
@@ -83,12 +79,9 @@ def extract(
         [Output("--out", output, (".safetensors", ".npz"), "features")],
     )
 
-    from outfield.backbone.backbone import Backbone, Odin, accuracy
-    from outfield.backbone.views import Views
+    from outfield.backbone import Backbone, Odin, Views, accuracy
     from outfield.config import require_choice
-    from outfield.images.files import open_images
-    from outfield.images.finding import find
-    from outfield.images.skipped import ON_ERROR
+    from outfield.images import ON_ERROR, find, open_images
 
     chosen, settings = Views.of(views), preprocessing_settings(size, crop, mean, std, interpolation)
     require_choice("--on-error", on_error, ON_ERROR)
@@ -100,7 +93,7 @@ def extract(
     if labels is None and (source.classes is None or found_by_name):
         labels = found_by_name and split == "train"
     with bar("opening the network"):
-        network = Backbone.open(backbone, device, **settings)
+        network = Backbone.open(backbone, device, trust=trust, **settings)
     log.info("%s", network)
     began = time.monotonic()
     found = network.extract(

@@ -11,27 +11,27 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from outfield.cli.app import Device, command, group
-from outfield.cli.messages import log
-from outfield.cli.places import Input, Output, check_places
-from outfield.cli.sources import (
+from outfield.cli.messages import log, print_groups
+from outfield.cli.options import (
     Crop,
+    Input,
     Interpolation,
     Mean,
+    Output,
     Size,
     Std,
+    Trust,
     backbone_file,
+    check_places,
     image_files,
     preprocessing_settings,
 )
-from outfield.cli.tables import print_groups
 from outfield.errors import InputError, StorageError
 from outfield.extras import check_installed
 from outfield.progress import bar
 
 if TYPE_CHECKING:
-    from outfield.guard.guard import Guard
-    from outfield.guard.rows import RowGuard
-    from outfield.guard.verdict import Verdicts
+    from outfield.guard import Guard, Verdicts
 
 FOUND, UNREAD = 10, 11
 """Exit codes where --fail-on-ood was given: an image is OOD; one could not be read (also without it, where none could)."""
@@ -58,7 +58,7 @@ def guard_build(
         str,
         typer.Argument(
             help=r"A file of outfield train, timm:NAME\[@WEIGHTS.safetensors], torchvision:NAME\[@…], hf:FOLDER, FILE.onnx or "
-            "FILE.pt2."
+            "FILE.pt2 (with --trust)."
         ),
     ],
     images: Annotated[str, typer.Option("--images", help="ID images, a folder (sub-folders are classes) or .npz.")],
@@ -83,8 +83,13 @@ def guard_build(
     mean: Mean = None,
     std: Std = None,
     interpolation: Interpolation = None,
-    half: Annotated[bool, typer.Option("--half", help="Round numbers, so that the file is half as large.")] = False,
-    most: Annotated[int, typer.Option(min=1, help="Images that the detector is fitted on, at most.")] = 10_000,
+    trust: Trust = False,
+    float16: Annotated[
+        bool, typer.Option("--float16", "--half", help="Round numbers, so that the file is half as large.")
+    ] = False,
+    max_train: Annotated[
+        int, typer.Option("--max-train", "--most", min=1, help="Images that the detector is fitted on, at most.")
+    ] = 10_000,
     seed: Annotated[int, typer.Option(min=0, help="Of the choice of held-out images.")] = 0,
     on_error: Annotated[
         str, typer.Option("--on-error", help="What an image that cannot be read does: skip leaves it out, fail ends.")
@@ -100,35 +105,29 @@ def guard_build(
     ]
     check_places(inputs, [Output("--out", output, (".guard", ".safetensors"), "guards")])
 
-    from outfield.backbone.backbone import Backbone
-    from outfield.guard.asked import check_asked, opened_images
-    from outfield.guard.guard import Guard
+    from outfield.backbone import Backbone
+    from outfield.guard import ImagePlan
 
     settings = preprocessing_settings(size, crop, mean, std, interpolation)
     wanted = None if detector in (None, "auto") else detector
-    check_asked(
-        wanted, keep, views, seed, half, most, device, on_error
-    )  # before the network, which may take long to load
-    began = time.monotonic()
-    source = opened_images(images, on_error)
-    held = None if held_out is None else opened_images(held_out, on_error)
-    with bar("opening the network"):
-        backbone = Backbone.open(network, device, **settings)
-    log.info("%s", backbone)
-    made = Guard.build(
-        backbone,
-        source,
-        held,
+    plan = ImagePlan(
         detector=wanted,
         keep=keep,
         views=views,
-        half=half,
-        most=most,
+        float16=float16,
+        max_train=max_train,
         seed=seed,
         device=device,
         workers=workers,
         on_error=on_error,
-    )
+    )  # which checks them before the network is loaded
+    began = time.monotonic()
+    source = plan.images(images)
+    held = None if held_out is None else plan.images(held_out)
+    with bar("opening the network"):
+        backbone = Backbone.open(network, device, trust=trust, **settings)
+    log.info("%s", backbone)
+    made = plan.build(backbone, source, held)
     with bar("writing the guard"):
         made.save(output)
     low, high = made.threshold.kept_interval()
@@ -169,7 +168,7 @@ def guard_check(
     workers: Workers = None,
     device: Device = "auto",
 ) -> None:
-    """Check images: for each its class, score, p-value, verdict, and which member of the detector rang."""
+    """Check images: for each its class, score, p-value, verdict, and the member of the detector that triggered it."""
     if json_out and json_lines:
         raise InputError("--json and --jsonl both say what is printed; give one of them")
     if output is not None:
@@ -180,15 +179,14 @@ def guard_check(
     _check_images(images, on_error)
 
     from outfield.devices import resolve_device
-    from outfield.guard.opening import open_guard
-    from outfield.guard.rows import RowGuard
-    from outfield.guard.tables import as_json, as_json_lines, write_verdicts
-    from outfield.guard.verdict import Verdicts
+    from outfield.guard import Guard, Verdicts, as_json, as_json_lines, write_verdicts
 
     resolve_device(device)
-    model = open_guard(guard, device)
-    found, lost, what = [], None, "rows" if isinstance(model, RowGuard) else "images"
-    stream = model.stream(images, on_error=on_error, workers=workers, **_asked_why(guard, model, why))
+    model = Guard.load(guard, device)
+    if why:
+        _check_why(guard, model)
+    found, lost, what = [], None, model.reader.unit
+    stream = model.stream(images, on_error=on_error, workers=workers, why=why)
     with bar(f"checking {what}", unit=what) as advance:
         for verdict in stream:
             found.append(verdict)
@@ -215,12 +213,9 @@ def guard_check(
 @command("outfield guard show my.guard", of=guards, name="show")
 def guard_show(guard: Annotated[Path, typer.Argument(help="A guard that outfield guard build wrote.")]) -> None:
     """Tell what is in a guard, without building its network."""
-    from outfield.files.storage import kind_of
-    from outfield.guard import row_files, showing
+    from outfield.guard import describe_guard
 
-    describe = row_files.describe if kind_of(guard) == row_files.KIND else showing.describe
-
-    print_groups(f"{guard}", {"A guard": list(describe(guard).items())})
+    print_groups(f"{guard}", {"A guard": list(describe_guard(guard).items())})
 
 
 def _check_images(images: list[str], on_error: str) -> None:
@@ -231,7 +226,7 @@ def _check_images(images: list[str], on_error: str) -> None:
         StorageError: An image is not there, and that is to be an error.
     """
     from outfield.config import require_choice
-    from outfield.images.skipped import ON_ERROR
+    from outfield.images import ON_ERROR
 
     require_choice("on_error", on_error, ON_ERROR)
     for image in images if on_error == "fail" else []:
@@ -239,23 +234,14 @@ def _check_images(images: list[str], on_error: str) -> None:
             raise StorageError(f"cannot read {image}: there is no such file or folder")
 
 
-def _asked_why(guard: Path, model: Guard | RowGuard, why: bool) -> dict[str, bool]:
-    """What the stream of a guard is asked for beside verdicts.
-
-    Raises:
-        InputError: Reasons, of a guard that has none to give.
-    """
-    from outfield.guard.rows import RowGuard
-
-    if not why:
-        return {}
-    if isinstance(model, RowGuard) and model.table is not None:
-        return {"why": True}
-    what = "features, whose columns mean nothing by themselves" if isinstance(model, RowGuard) else "images"
-    raise InputError(
-        f"--why tells the columns of a table, but {guard} looks at {what}; leave it out (rang says which member of the detector "
-        "rang), or give a guard of a table: outfield guard rows TABLE -o my.guard"
-    )
+def _check_why(guard: Path, model: Guard) -> None:
+    """Refuse --why for a guard that looks at no table."""
+    if model.takes != "table":
+        what = "features, whose columns mean nothing by themselves" if model.takes == "features" else model.takes
+        raise InputError(
+            f"--why tells the columns of a table, but {guard} looks at {what}; leave it out (triggered_by says which member of "
+            "the detector counts most), or give a guard of a table: outfield guard rows TABLE -o my.guard"
+        )
 
 
 def _told(text: str, *, end: bool) -> SystemExit | StorageError | None:
@@ -276,7 +262,7 @@ def _print(verdicts: Verdicts) -> None:
     from rich.text import Text  # as it is: brackets in a name are no markup
 
     shown = Table(header_style="bold", box=None, pad_edge=False)
-    names = [("file", 0), ("class", 0), ("score", 1), ("p-value", 1), ("verdict", 0), ("rang", 0)]
+    names = [("file", 0), ("class", 0), ("score", 1), ("p-value", 1), ("verdict", 0), ("triggered by", 0)]
     more = [*dict.fromkeys(name for one in verdicts for name in one.more)]
     for name, right in (*names, *((name, 0) for name in more)):
         shown.add_column(name, justify="right" if right else "left", no_wrap=True, overflow="ignore")
@@ -287,7 +273,7 @@ def _print(verdicts: Verdicts) -> None:
             continue
         colour = "bold red" if one.is_ood else "green"
         numbers = (f"{one.score:.4g}", f"{one.p_value:.4f}")
-        said = [Text(text or "") for text in (one.rang, *(one.more.get(name) for name in more))]
+        said = [Text(text or "") for text in (one.triggered_by, *(one.more.get(name) for name in more))]
         shown.add_row(where, Text(one.label), *numbers, Text(one.word, colour), *said)
     natural = Console(width=10_000).measure(shown).maximum
     console = Console(highlight=False, width=natural)

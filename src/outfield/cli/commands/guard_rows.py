@@ -11,8 +11,7 @@ import typer
 from outfield.cli.app import Device, command
 from outfield.cli.commands.guard import guards
 from outfield.cli.messages import log
-from outfield.cli.places import Output, check_places
-from outfield.cli.sources import feature_file
+from outfield.cli.options import Output, check_places, feature_file
 from outfield.progress import bar
 
 
@@ -41,7 +40,9 @@ def guard_rows(
     ] = "refuse",
     keep: Annotated[float, typer.Option(help="Share of ID rows that the guard accepts.")] = 0.95,
     detector: Annotated[str | None, typer.Option(help="Name of a detector; Auto if not given.")] = None,
-    most: Annotated[int, typer.Option(min=1, help="Rows that the detector is fitted on, at most.")] = 10_000,
+    max_train: Annotated[
+        int, typer.Option("--max-train", "--most", min=1, help="Rows that the detector is fitted on, at most.")
+    ] = 10_000,
     seed: Annotated[int, typer.Option(min=0, help="Of the choice of held-out rows.")] = 0,
     device: Device = "auto",
 ) -> None:
@@ -49,11 +50,11 @@ def guard_rows(
     inputs = [*feature_file("the rows", rows), *feature_file("the held-out rows", held_out)]
     check_places(inputs, [Output("--out", output, (".guard", ".safetensors"), "guards")])
 
-    from outfield.guard.rows import RowGuard
+    from outfield.guard import Guard
 
     began = time.monotonic()
     with bar("building the guard"):
-        made = RowGuard.build(
+        made = Guard.build_rows(
             rows,
             held_out,
             label=label,
@@ -62,7 +63,7 @@ def guard_rows(
             detector=None if detector in (None, "auto") else detector,
             keep=keep,
             seed=seed,
-            most=most,
+            max_train=max_train,
             device=device,
         )
         made.save(output)

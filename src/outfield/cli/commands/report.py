@@ -9,20 +9,20 @@ from typing import Annotated
 import typer
 
 from outfield.cli.app import command
-from outfield.cli.places import Input
-from outfield.cli.results import RUN, check_folder, write_results
+from outfield.cli.messages import write_results
+from outfield.cli.options import RUN, Input, check_report
 
 
 @command("outfield report benchmark-cifar10/run.safetensors --out elsewhere")
 def report(
     run: Annotated[Path, typer.Argument(help="A benchmark's folder, or its run.safetensors.")],
-    output: Annotated[Path | None, typer.Option("--out", "-o", help="Folder; the file's own if absent.")] = None,
+    output: Annotated[Path | None, typer.Option("--out", "-o", help="Folder. Default: the file's own.")] = None,
 ) -> None:
     """Tables, figures and the page of a benchmark once more, from the results it kept."""
     run = run / RUN if os.path.isdir(run) else run
     folder = run.parent if output is None else output
-    check_folder([Input("the run", run)], folder)
+    check_report([Input("the run", run)], folder)
 
-    from outfield.benchmark.saved import load_run
+    from outfield.benchmark import load_run
 
     write_results(load_run(run), folder)

@@ -8,12 +8,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from outfield.cli.app import Device, command
-from outfield.cli.engines import LOCAL, Address, Engine, Workers, on_ray
-from outfield.cli.interrupts import going_on_from
+from outfield.cli.app import UNREAD, Device, command, going_on_from
 from outfield.cli.messages import log
-from outfield.cli.places import Input, Output, check_places
-from outfield.cli.sources import FEATURES, feature_file
+from outfield.cli.options import (
+    FEATURES,
+    LOCAL,
+    Address,
+    Engine,
+    Input,
+    Output,
+    Workers,
+    check_places,
+    feature_file,
+    on_ray,
+)
 from outfield.errors import InputError
 from outfield.extras import check_installed
 
@@ -21,11 +29,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from outfield.detectors import Detector
-    from outfield.features.set import FeatureSource
+    from outfield.features import FeatureSource
 
 GUARD = ".guard"
-UNREAD = 11
-"""The exit code where no row could be read, as of outfield guard check."""
 
 
 @command(
@@ -40,7 +46,7 @@ def score(
     data: Annotated[
         str,
         typer.Argument(
-            help=f"What to score, {FEATURES}. With a guard: a folder of images, a list of them (.txt), Parquet of images or "
+            help=f"Data to score, {FEATURES}. With a guard: a folder of images, a list of them (.txt), Parquet of images or "
             "features; also at addresses such as s3://…; with a guard of rows a table or features."
         ),
     ],
@@ -49,7 +55,7 @@ def score(
         typer.Option(
             "--out",
             "-o",
-            help=".csv, .parquet or .npz; standard output if absent. With a guard: a folder or an address; "
+            help="File of the scores (.csv, .parquet or .npz). Default: standard output. With a guard: a folder or an address; "
             "with a guard of rows .csv, .parquet, .json or .jsonl.",
         ),
     ] = None,
@@ -58,9 +64,7 @@ def score(
     workers: Workers = None,
     address: Address = LOCAL,
     threads: Annotated[int, typer.Option(min=1, help="With a guard: cores that the network uses in each worker.")] = 1,
-    part_rows: Annotated[
-        int | None, typer.Option(min=1, help="With a guard: rows of a file of results, at most.")
-    ] = None,
+    part_rows: Annotated[int | None, typer.Option(min=1, help="With a guard: rows of a file of results.")] = None,
     on_error: Annotated[
         str, typer.Option("--on-error", help="With a guard: skip tells an unreadable image in its row, fail ends.")
     ] = "skip",
@@ -71,86 +75,34 @@ def score(
     With a guard, verdicts are written as Parquet files into a folder; run again, the command does what is missing there. Of a
     guard of rows they are one file, or printed as CSV.
     """
-    if detector.suffix == GUARD and _looks_at_rows(detector):
-        if threshold is not None or part_rows is not None or on_ray(engine, workers):
+    on_cluster = on_ray(engine, workers)
+    if detector.suffix != GUARD:
+        if part_rows is not None:
+            raise InputError(f"--part-rows is for guards ({GUARD}); the scores of a detector are one file")
+        target = None if output is None else Path(output)
+        _with_detector(detector, data, target, threshold, device, (workers, address) if on_cluster else None)
+        return
+
+    from outfield.files import kind_of
+    from outfield.guard import Reader
+
+    if kind_of(detector) == Reader.kind:
+        if threshold is not None or part_rows is not None or on_cluster:
             raise InputError(
                 f"{detector} is a guard of rows: it has its own threshold, works in this process and gives one file; leave out "
                 "--threshold, --part-rows, --engine and --workers"
             )
         _with_row_guard(detector, data, output, on_error, device)
         return
-    if detector.suffix == GUARD:
-        if output is None or threshold is not None:
-            raise InputError("a guard has its own threshold, and its verdicts go to a folder: name that with --out")
-        _with_guard(detector, data, output, engine, workers, address, threads, part_rows, on_error, device)
-        return
-    if part_rows is not None:
-        raise InputError(f"--part-rows is for guards ({GUARD}); the scores of a detector are one file")
-    _with_detector(
-        detector,
-        data,
-        None if output is None else Path(output),
-        threshold,
-        device,
-        (workers, address) if on_ray(engine, workers) else None,
-    )
-
-
-def _looks_at_rows(guard: Path) -> bool:
-    from outfield.files.storage import kind_of
-    from outfield.guard.row_files import KIND
-
-    return kind_of(guard) == KIND
-
-
-def _with_row_guard(guard: Path, data: str, output: str | None, on_error: str, device: str) -> None:
-    """Verdicts on a table, or on a file of features, as ``outfield guard check`` gives them."""
-    from outfield.guard.rows import RowGuard
-    from outfield.guard.tables import ENDINGS, as_csv, write_verdicts
-    from outfield.guard.verdict import Verdicts
-
-    target = None if output is None else Path(output)
-    if target is not None:
-        places = [Input("the guard", guard), Input("the data", Path(data))]
-        check_places(places, [Output("--out", target, ENDINGS, "verdicts on rows")])
-        if target.suffix == ".parquet":
-            check_installed("tables", "pyarrow")
-    verdicts = Verdicts([*RowGuard.load(guard, device).stream([data], on_error=on_error)], "rows")
-    failed = verdicts.failed
-    if target is None:
-        sys.stdout.write(as_csv(verdicts))
-    else:
-        write_verdicts(target, verdicts)
-        judged = len(verdicts) - len(failed)
-        log.info("%s rows, %s OOD → %s", f"{judged:,}", f"{int(verdicts.is_ood.sum()):,}", target)
-    if failed:
-        log.warning(
-            "%s of %s rows could not be read; %s: %s", len(failed), len(verdicts), failed[0].file, failed[0].error
-        )
-    if len(failed) == len(verdicts):
-        raise typer.Exit(UNREAD)
-
-
-def _with_guard(
-    guard: Path,
-    source: str,
-    output: str,
-    engine: str,
-    workers: int | None,
-    address: str,
-    threads: int,
-    part_rows: int | None,
-    on_error: str,
-    device: str,
-) -> None:
-    on_ray(engine, workers)
+    if output is None or threshold is not None:
+        raise InputError("a guard has its own threshold, and its verdicts go to a folder: name that with --out")
     check_installed("ray", "fsspec", "pyarrow")
-    from outfield.cluster.score import score as scored
+    from outfield.cluster import score_files
 
     with going_on_from(output):
-        done = scored(
-            guard,
-            source,
+        done = score_files(
+            detector,
+            data,
             output,
             engine=engine,
             workers=workers,
@@ -168,6 +120,32 @@ def _with_guard(
         raise typer.Exit(UNREAD)
 
 
+def _with_row_guard(guard: Path, data: str, output: str | None, on_error: str, device: str) -> None:
+    """Verdicts on a table, or on a file of features, as ``outfield guard check`` gives them."""
+    from outfield.features import csv_text
+    from outfield.guard import VERDICT_ENDINGS as ENDINGS
+    from outfield.guard import Guard, Verdicts, write_verdicts
+
+    target = None if output is None else Path(output)
+    if target is not None:
+        places = [Input("the guard", guard), Input("the data", Path(data))]
+        check_places(places, [Output("--out", target, ENDINGS, "verdicts on rows")])
+    verdicts = Verdicts([*Guard.load(guard, device).stream([data], on_error=on_error)], "rows")
+    failed = verdicts.failed
+    if target is None:
+        sys.stdout.write(csv_text(verdicts.table()))
+    else:
+        write_verdicts(target, verdicts)
+        judged = len(verdicts) - len(failed)
+        log.info("%s rows, %s OOD → %s", f"{judged:,}", f"{int(verdicts.is_ood.sum()):,}", target)
+    if failed:
+        log.warning(
+            "%s of %s rows could not be read; %s: %s", len(failed), len(verdicts), failed[0].file, failed[0].error
+        )
+    if len(failed) == len(verdicts):
+        raise typer.Exit(UNREAD)
+
+
 def _with_detector(
     detector: Path,
     data: str,
@@ -181,20 +159,17 @@ def _with_detector(
         inputs.append(Input("the threshold", threshold))
     if output is not None:
         check_places(inputs, [Output("--out", output, (".csv", ".parquet", ".npz"), "scores")])
-        if output.suffix == ".parquet":
-            check_installed("tables", "pyarrow")
 
     from outfield.detectors import load
-    from outfield.features.columns import csv_text, named_columns, write_columns
-    from outfield.features.stream import open_or_read
-    from outfield.scores.threshold import Threshold
+    from outfield.features import csv_text, named_columns, open_or_read, write_columns
+    from outfield.scores import Threshold
 
     model = load(detector).to(device)
     rule = None if threshold is None else Threshold.load(threshold)
     if rule is not None and rule.source not in (None, model.fingerprint()):
         raise InputError(f"{threshold} was chosen for {rule.source}, but {detector} is {model.fingerprint()}")
     rows = open_or_read(data)
-    scores = model.score(rows) if cluster is None else _in_shares(model, rows, *cluster)
+    scores = model.score(rows) if cluster is None else _score_in_shares(model, rows, *cluster)
     columns = {**named_columns(rows.names), "score": scores.numpy()}
     if rule is not None:
         columns |= {"is_ood": rule.is_ood(scores).numpy(), "p_value": rule.p_value(scores).numpy()}
@@ -206,10 +181,9 @@ def _with_detector(
     log.info("scored %s samples%s → %s", f"{len(scores):,}", refused, output)
 
 
-def _in_shares(model: Detector, rows: FeatureSource, workers: int | None, address: str) -> Tensor:
-    from outfield.cluster.bank import ShardedBank
-    from outfield.cluster.connection import connected
-    from outfield.detectors.knn import KNN
+def _score_in_shares(model: Detector, rows: FeatureSource, workers: int | None, address: str) -> Tensor:
+    from outfield.cluster import ShardedBank, connected
+    from outfield.detectors import KNN
 
     if not isinstance(model, KNN):
         raise InputError(f"--engine ray shares out the bank of KNN; {type(model).__name__} is scored by this process")

@@ -10,10 +10,9 @@ from typing import Annotated
 import typer
 
 from outfield.cli.app import Device, command
-from outfield.cli.messages import log
-from outfield.cli.places import Input, Output, check_places
-from outfield.cli.tables import say
-from outfield.errors import InputError, OutfieldError, StorageError
+from outfield.cli.messages import log, say
+from outfield.cli.options import Input, Output, check_places
+from outfield.errors import InputError, OutfieldError
 from outfield.extras import check_installed
 from outfield.progress import show_progress
 
@@ -29,13 +28,11 @@ def serve(
     guards: Annotated[
         list[Path] | None, typer.Argument(help="Guards that outfield guard build wrote; clients name one by its file.")
     ] = None,
-    demo: Annotated[
-        bool, typer.Option("--demo", help="Serve the guard of CIFAR-10 that outfield-demo brings.")
-    ] = False,
+    demo: Annotated[bool, typer.Option("--demo", help="Serve the guard of CIFAR-10 of outfield-demo.")] = False,
     host: Annotated[str, typer.Option(help="Address to listen at; 0.0.0.0 for all.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen at; 0 for any that is free.")] = 8000,
     token_file: Annotated[
-        Path | None, typer.Option(help="File with the token that clients must send; or OUTFIELD_TOKEN holds it.")
+        Path | None, typer.Option(help="File with the token that clients must send. Default: OUTFIELD_TOKEN.")
     ] = None,
     tls_cert: Annotated[Path | None, typer.Option(help="Certificate chain (PEM), for HTTPS.")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="Key of the certificate (PEM).")] = None,
@@ -46,12 +43,12 @@ def serve(
     queue: Annotated[int, typer.Option(min=1, help="Images that wait, before clients are told to come back.")] = 256,
     batch: Annotated[int, typer.Option(min=1, help="Images that the network is given at once.")] = 32,
     drift_state: Annotated[
-        Path | None, typer.Option(help="A .safetensors file that keeps what was seen, also over a restart.")
+        Path | None, typer.Option(help="File that keeps what was seen over a restart (.safetensors).")
     ] = None,
     device: Device = "auto",
 ) -> None:
     """Serve guards: the Open Inference Protocol (V2), plain uploads, Prometheus metrics, and a web page."""
-    check_installed("serve", "fastapi", "uvicorn", "python_multipart")
+    check_installed("serve", "fastapi", "uvicorn", "python_multipart", "prometheus_client")
     paths = [*(guards or []), *([_demo_guard()] if demo else [])]
     if not paths:
         raise InputError("there is no guard to serve; name a file, or try outfield serve --demo")
@@ -62,10 +59,8 @@ def serve(
     )
 
     from outfield.devices import resolve_device
-    from outfield.serve.logs import json_lines
-    from outfield.serve.running import check_tls, listen, make_server
-    from outfield.serve.service import Service
-    from outfield.serve.settings import Limits, Settings, read_token
+    from outfield.files import check_readable
+    from outfield.serve import Limits, Service, Settings, check_tls, json_lines, listen, make_server, read_token
 
     token = read_token(token_file, os.environ.get("OUTFIELD_TOKEN"))
     settings = Settings(
@@ -75,7 +70,8 @@ def serve(
         log.warning("whoever reaches %s may use this service; --token-file asks clients for a token", host)
     resolve_device(device)
     check_tls(tls_cert, tls_key)
-    _check_guards(paths)
+    for path in paths:  # before any is loaded, which takes seconds
+        check_readable(path)
     show_progress(False)  # its line would stand between those of the log
     with listen(host, port) as listening, json_lines():
         service = Service(paths, settings)
@@ -91,17 +87,6 @@ def serve(
             service.stop()
             raise
         server.run()
-
-
-def _check_guards(paths: list[Path]) -> None:
-    """Before any of them is loaded, which takes seconds.
-
-    Raises:
-        StorageError: One of them is not there.
-    """
-    for path in paths:
-        if not path.is_file():
-            raise StorageError(f"cannot read {path}: there is no such file")
 
 
 def _demo_guard() -> Path:

@@ -9,7 +9,7 @@ import typer
 
 from outfield.cli.app import command
 from outfield.cli.messages import log
-from outfield.cli.sources import DATA_FOLDER, Download
+from outfield.cli.options import DATA_FOLDER, Download
 from outfield.progress import bar
 
 
@@ -20,9 +20,9 @@ from outfield.progress import bar
 def stand_ins(
     images: Annotated[str, typer.Argument(help="ID images: a folder, .npz, or a data set's name with --data.")],
     output: Annotated[Path, typer.Option("--out", "-o", help="A new folder, LEVEL/KIND/NUMBER.png and examples.png.")],
-    kinds: Annotated[str | None, typer.Option(help="Which kinds, with commas between them; all if not given.")] = None,
+    kinds: Annotated[str | None, typer.Option(help="Kinds, with commas between. Default: all.")] = None,
     count: Annotated[
-        int | None, typer.Option(min=1, help="Images of each kind; one of each ID image if not given.")
+        int | None, typer.Option(min=1, help="Images of each kind. Default: one of each ID image.")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of what is drawn.")] = 0,
     data: Annotated[Path | None, typer.Option(help=DATA_FOLDER)] = None,
@@ -30,10 +30,8 @@ def stand_ins(
     split: Annotated[str, typer.Option(help="train or test, of a named set.")] = "test",
 ) -> None:
     """Make images that stand for OOD data out of ID images: turned, mixed, cut into tiles, …, with a sheet of examples."""
-    from outfield.images.files import open_images
-    from outfield.images.finding import find
-    from outfield.images.stand_ins import stand_ins as make
-    from outfield.images.written import SHEET, check_free, write_stand_ins
+    from outfield.images import SHEET, check_free, find, open_images, write_stand_ins
+    from outfield.images import stand_ins as make
 
     check_free(output)
     with bar("looking for the images"):

@@ -10,9 +10,8 @@ from typing import Annotated
 import typer
 
 from outfield.cli.app import command
-from outfield.cli.messages import log
-from outfield.cli.places import Output, check_places
-from outfield.cli.tables import print_table, say
+from outfield.cli.messages import log, print_table, say
+from outfield.cli.options import Output, check_places
 from outfield.progress import bar
 
 
@@ -28,9 +27,7 @@ class Toy(StrEnum):
 def toy(
     which: Annotated[Toy, typer.Argument(help="cross, grid or both.")] = Toy.BOTH,
     output: Annotated[Path, typer.Option("--out", "-o", help="Folder for the figures and numbers.")] = Path("toy"),
-    seeds: Annotated[
-        int, typer.Option(min=1, help="How many seeds the table averages; the figure shows the first.")
-    ] = 1,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds that the table averages.")] = 1,
     jobs: Annotated[int, typer.Option(min=1, help="Seeds run at once.")] = os.cpu_count() or 1,
 ) -> None:
     """The paper's 2-D experiments: energies as pictures, and exact likelihoods and mode masses as a table."""
@@ -41,12 +38,12 @@ def toy(
     files = [output / name for name in (*(f"{name}.png" for name in names), "toy.json")]
     check_places([], [Output("--out", path, makes_folder=True) for path in files])
 
-    from outfield.files import atomic
-    from outfield.report import toy_figures, toys
-    from outfield.studies.toy import ToyRun, run_toys
+    from outfield.files import make_folder, write_bytes
+    from outfield.report import cross_figure, grid_figure, toy_json, toy_table
+    from outfield.studies import ToyRun, run_toys
 
-    atomic.make_folder(output)
-    draw = {"cross": toy_figures.cross_figure, "grid": toy_figures.grid_figure}
+    make_folder(output)
+    draw = {"cross": cross_figure, "grid": grid_figure}
     runs: list[ToyRun] = []
     with bar("training toys", total=seeds * len(names), unit="runs") as advance:
         for name in names:
@@ -57,7 +54,7 @@ def toy(
             draw[name](mine[0], output / f"{name}.png")
             runs += mine
     for name in names:
-        print_table(toys.toy_table([run for run in runs if run.data.name == name]))
+        print_table(toy_table([run for run in runs if run.data.name == name]))
         say()
-    atomic.write_bytes(output / "toy.json", toys.toy_json(runs).encode())
+    write_bytes(output / "toy.json", toy_json(runs).encode())
     log.info("wrote %s and %s", ", ".join(map(str, files[:-1])), files[-1])

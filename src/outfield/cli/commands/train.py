@@ -8,19 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from outfield.cli.app import Device, command
-from outfield.cli.interrupts import finishing_first, going_on_from
-from outfield.cli.messages import log
-from outfield.cli.places import Output, check_places, for_seed
-from outfield.cli.sources import DATA_FOLDER, Download, image_files, setting_texts
-from outfield.cli.tables import say
+from outfield.cli.app import Device, command, finishing_first, going_on_from
+from outfield.cli.messages import log, say
+from outfield.cli.options import DATA_FOLDER, Download, Output, check_places, for_seed, image_files, setting_texts
 from outfield.errors import InputError
 from outfield.progress import Advance, bar, is_shown
 
 if TYPE_CHECKING:
-    from outfield.classifier.curve import Curve
-    from outfield.classifier.recipe import Recipe
-    from outfield.images.source import ImageSource
+    from outfield.classifier import Curve, Recipe
+    from outfield.images import ImageSource
 
 
 @command(
@@ -33,58 +29,44 @@ if TYPE_CHECKING:
 )
 def train(
     images: Annotated[
-        str, typer.Argument(help="A data set's name (with --data), a folder with a sub-folder for each class, or .npz.")
+        str, typer.Argument(help="A data set's name (with --data), a folder with a folder for each class, or .npz.")
     ],
     output: Annotated[Path, typer.Option("--out", "-o", help="Where the classifier goes (.safetensors).")],
     data: Annotated[Path | None, typer.Option(help=DATA_FOLDER)] = None,
     download: Download = False,
-    test: Annotated[
-        str | None, typer.Option(help="Images to tell the accuracy on; a named set brings its own.")
-    ] = None,
+    test: Annotated[str | None, typer.Option(help="Test images; a named set brings its own.")] = None,
     architecture: Annotated[str, typer.Option(help="A timm model, or torchvision:NAME.")] = "resnet34",
     small_images: Annotated[
         bool | None,
         typer.Option("--small-images/--large-images", help="3 × 3 stem without max-pool; by default below 64 pixels."),
     ] = None,
     size: Annotated[
-        int | None, typer.Option(min=8, help="Height and width of the input; those of the images if absent.")
+        int | None, typer.Option(min=8, help="Height and width of the input. Default: those of the images.")
     ] = None,
     setting: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set", "-s", help="A setting of the recipe, NAME=VALUE, such as epochs=20 or augmentation.flip=0."
-        ),
+        typer.Option("--set", "-s", help="A setting of the recipe, such as epochs=20 or augmentation.flip=0."),
     ] = None,
     loss: Annotated[
         str,
-        typer.Option(
-            help="What is made small: cross-entropy, smoothing (of labels), logitnorm, or simclr, which reads no label and gives "
-            "features alone.",
-            metavar="NAME",
-        ),
+        typer.Option(help="cross-entropy, smoothing (of labels), logitnorm, or simclr (no labels).", metavar="NAME"),
     ] = "cross-entropy",
     augment: Annotated[
         str | None,
-        typer.Option(
-            help="crops (the paper's; the default), shift (pad and shift), or recoloured (simclr's default).",
-            metavar="NAME",
-        ),
+        typer.Option(help="crops, shift or recoloured. Default: crops; recoloured with simclr.", metavar="NAME"),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the first weights and everything drawn.")] = 0,
     seeds: Annotated[
-        int, typer.Option(min=1, help="Train this many, from --seed on; write {seed} into the names of files.")
+        int, typer.Option(min=1, help="Train this many, from --seed on; write {seed} into file names.")
     ] = 1,
     checkpoint: Annotated[
-        Path | None,
-        typer.Option(help="Keep the running training here, and go on from it if it exists; beside --out if absent."),
+        Path | None, typer.Option(help="File in which the running training is kept. Default: beside --out.")
     ] = None,
     test_every: Annotated[int, typer.Option(min=1, help="Epochs between two looks at the test images.")] = 1,
     hold_out: Annotated[
         float | None,
         typer.Option(
-            metavar="SHARE",
-            help="Keep this share of each class of the training images out, and tell the accuracy on them at the end, to choose "
-            "a recipe by; a named set's test images are then left alone.",
+            help="Share of each class held out instead of test images, to choose a recipe by.", metavar="SHARE"
         ),
     ] = None,
     device: Device = "auto",
@@ -103,10 +85,16 @@ def train(
         numbers if seeds > 1 else None,
     )
 
-    from outfield.classifier.hold_out import check_share
-    from outfield.classifier.losses import AUGMENTATIONS, LOSSES, SimCLR
-    from outfield.classifier.recipe import Recipe
-    from outfield.classifier.train import TrainingCheckpoint, classifier_for, train_classifier
+    from outfield.classifier import (
+        AUGMENTATIONS,
+        LOSSES,
+        Recipe,
+        SimCLR,
+        TrainingCheckpoint,
+        check_share,
+        classifier_for,
+        train_classifier,
+    )
     from outfield.config import construct_from_text
     from outfield.devices import resolve_device
 
@@ -174,8 +162,7 @@ def _training_images(
     images: str, test: str | None, data: Path | None, download: bool, *, with_test: bool
 ) -> tuple[ImageSource, ImageSource | None]:
     """Training images and, where they are named, or asked for and known by the set's name, test images."""
-    from outfield.images.files import open_images
-    from outfield.images.finding import find
+    from outfield.images import find, open_images
 
     train = open_images(images) if data is None else find(images, "train", data, download)
     if test is not None:

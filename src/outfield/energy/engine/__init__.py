@@ -1,6 +1,6 @@
 """The fast training step: chains, both passes of the loss and Adam as one fixed sequence of operations on fixed buffers.
 
-What makes it fast, compared with :class:`outfield.energy.eager.EagerStep`:
+What makes it fast, compared with :class:`outfield.energy.training.step.EagerStep`:
 
 - The network's input gradient is written out instead of recorded by autograd. For layers h_l = φ(h_{l−1} W_lᵀ + b_l), φ a
   LeakyReLU, and E = (v·h_L + c) / T:  g_L = (v / T) φ'(h_L),  g_{l−1} = (g_l W_l) φ'(h_{l−1}),  ∇E = g_1 W_1. The energy itself
@@ -25,18 +25,15 @@ import torch
 from torch import Tensor
 
 from outfield.energy import projection
-from outfield.energy.chains import Sampler
-from outfield.energy.eager import EagerStep, InTurn, Step
-from outfield.energy.engine.step import FusedStep
+from outfield.energy.chains import Sampler, Start
+from outfield.energy.engine.fused_step import FusedStep
 from outfield.energy.engine.torch_operations import TorchOperations
 from outfield.energy.network import CorrectedEnergy, layers_of
 from outfield.energy.priors.mixture import MixturePrior
 from outfield.energy.projection import Projection
 from outfield.energy.samplers import Langevin
-from outfield.energy.settings import Training
-from outfield.energy.shared_step import SharedStep
-from outfield.energy.shares import current
-from outfield.energy.starts import Start
+from outfield.energy.training import Training
+from outfield.energy.training.step import EagerStep, InTurn, Step
 from outfield.errors import InputError
 
 PROJECTIONS = (projection.identity, projection.sphere, projection.relu_sphere)
@@ -57,21 +54,12 @@ def make_step(
     Raises:
         InputError: the engine or the precision that was asked for cannot be had.
     """
-    share = current()
     reason = obstacle(models[0], sampler, project, z)
-    if share is not None:
-        reason = "several processes share the fit"
-        if batch_size < share.count:
-            raise InputError(
-                f"a batch of {batch_size} rows cannot be shared by {share.count} processes; use fewer of them"
-            )
     if training.engine == "fused" and reason is not None:
         raise InputError(f"engine is 'fused', but {reason}; it must be auto or eager here")
     fused = training.engine != "eager" and reason is None
     training = replace(training, precision=_precision(training.precision, z.device, fused))
     rows = list(zip(models, starts, generators, strict=True))
-    if share is not None:
-        return InTurn([SharedStep(m, training, sampler, project, start, g, share) for m, start, g in rows])
     if not fused:
         return InTurn([EagerStep(m, training, sampler, project, start, g) for m, start, g in rows])
     if has_triton(z.device):
@@ -88,7 +76,7 @@ def make_step(
 
 
 def _precision(asked: str, device: torch.device, fused: bool) -> str:
-    """The precision to train in; see :class:`outfield.energy.settings.Training`."""
+    """The precision to train in; see :class:`outfield.energy.training.Training`."""
     if asked == "auto":
         return "bfloat16" if fused and device.type == "cuda" and has_bfloat16(device) else "float32"
     if asked == "bfloat16" and not has_bfloat16(device):

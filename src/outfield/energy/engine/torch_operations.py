@@ -1,7 +1,13 @@
-"""The pieces of a fused step in PyTorch: on a CPU, and recorded on a GPU without Triton."""
+"""The pieces of a fused step in PyTorch: on a CPU, and recorded on a GPU without Triton.
+
+On a CPU the weights are packed: laid out for oneDNN once a step and multiplied with many times. An ordinary product rearranges
+its right operand in every call, a tenth to a fifth of the time for a batch of 256 rows. The operations used for that are those
+that PyTorch's own compiler emits for frozen weights.
+"""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import cast
 
@@ -10,15 +16,19 @@ from torch import Tensor
 from torch.nn import functional
 
 from outfield.energy import projection
-from outfield.energy.eager import Positions, adam_settings, adam_state, load_adam_state
-from outfield.energy.engine.packing import Packed, pack
+from outfield.energy.engine.fused_step import Operations, Positions
 from outfield.energy.network import CorrectedEnergy, Layers, layers_of
 from outfield.energy.priors.mixture import MixturePrior
 from outfield.energy.projection import Projection
-from outfield.energy.settings import Training
+from outfield.energy.training import Training
+from outfield.energy.training.step import adam_settings, adam_state, load_adam_state
+from outfield.modes import rounded_products
+
+SMALLEST = 2**16
+"""Entries from which a matrix is worth packing."""
 
 
-class TorchOperations:
+class TorchOperations(Operations):
     """The pieces in PyTorch, for one fit; few passes over memory beside the products."""
 
     def __init__(self, model: CorrectedEnergy, training: Training, project: Projection) -> None:
@@ -72,9 +82,6 @@ class TorchOperations:
     def backward(self, layer: int, g: Tensor, below: Tensor, out: Tensor) -> Tensor:
         return self._slope(self._product(layer, g, out), below)
 
-    def prepare(self, z: Positions) -> None:
-        pass
-
     def descend(self, g: Tensor, z: Positions, out: Tensor) -> Tensor:
         gradient = self._product(0, g, out).float()
         if self.model.prior is not None:
@@ -98,9 +105,6 @@ class TorchOperations:
         pull.copy_(force)
         g.copy_(force * last.weight.detach())
         self._slope(g, h)
-
-    def advance(self) -> None:
-        pass
 
     def learn(self, layer: int, g: Tensor, x: Tensor) -> None:
         linear_ = self.linears[layer]
@@ -133,3 +137,47 @@ class TorchOperations:
     def load_state(self, states: Sequence[dict[str, Tensor]]) -> None:
         load_adam_state(self.optimiser, states[0])
         self._refresh()
+
+
+class Packed:
+    """A weight matrix (out, in) in oneDNN's own layout."""
+
+    def __init__(self, weight: Tensor) -> None:
+        self._weight = _reorder(weight)
+
+    def __call__(self, x: Tensor, bias: Tensor | None, activation: str, slope: float) -> Tensor:
+        """x Wᵀ + b (N, out); with ``activation`` "leaky_relu" followed by one of that slope, with "none" as it is."""
+        scalars = [slope] if activation == "leaky_relu" else []
+        out: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._weight, bias, activation, scalars, "")
+        return out
+
+
+def pack(weight: Tensor) -> Packed | None:
+    """The matrix (out, in) packed, or None where that cannot be done, does not pay, or would round its operands."""
+    if rounded_products(weight.device) and weight.dtype == torch.float32:
+        return None
+    if weight.device.type != "cpu" or weight.numel() < SMALLEST or not _works(weight.dtype):
+        return None
+    return Packed(weight)
+
+
+def _reorder(weight: Tensor) -> Tensor:
+    weight = weight.contiguous()
+    try:
+        out: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight)
+    except NotImplementedError:  # older versions want it in a wrapper
+        out = torch.ops.mkldnn._reorder_linear_weight(weight.to_mkldnn())
+    return out
+
+
+@functools.cache
+def _works(dtype: torch.dtype) -> bool:
+    """Whether this build of PyTorch has the operations and they give what an ordinary product gives."""
+    generator = torch.Generator("cpu").manual_seed(0)
+    x, weight = (torch.randn(4, 16, generator=generator, device="cpu", dtype=torch.float32).to(dtype) for _ in range(2))
+    try:
+        found = Packed(weight)(x, None, "leaky_relu", 0.25)
+    except (RuntimeError, AttributeError, TypeError):
+        return False
+    expected = torch.nn.functional.leaky_relu(x @ weight.T, 0.25)
+    return torch.allclose(found.float(), expected.float(), rtol=0.02, atol=0.02)

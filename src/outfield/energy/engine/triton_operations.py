@@ -15,7 +15,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn import functional
 
-from outfield.energy.eager import Positions, part
+from outfield.energy.engine.fused_step import Operations, Positions
 from outfield.energy.engine.kernels import (
     backward_kernel,
     bias_kernel,
@@ -29,13 +29,13 @@ from outfield.energy.engine.kernels import (
 from outfield.energy.network import CorrectedEnergy, Layers, layers_of
 from outfield.energy.priors.mixture import MixturePrior
 from outfield.energy.projection import Projection, relu_sphere, sphere
-from outfield.energy.settings import Training
+from outfield.energy.training import Training
+from outfield.energy.training.step import MOMENTS, part
 from outfield.errors import OutfieldWarning
 
 MOST_CLASSES = 512
 """Classes whose posteriors one program computes; PyTorch's product is faster beyond (2.9 against 7.2 ms a step with 1,000
 classes of 2,048 features on an H200)."""
-MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def works(device: torch.device) -> bool:
         return False
 
 
-class TritonOperations:
+class TritonOperations(Operations):
     """The pieces of :class:`outfield.energy.engine.FusedStep` as kernels, for S networks of one shape and one prior."""
 
     def __init__(self, models: Sequence[CorrectedEnergy], training: Training, project: Projection, batch: int) -> None:
@@ -207,9 +207,6 @@ class TritonOperations:
             g, self.biases[layer], firsts[1], seconds[1], self.corrections, rows, inner, *optimiser,
             N=16, K=256, FIRST=first,
         )  # fmt: skip
-
-    def finish(self) -> None:
-        pass
 
     def move(self, z: Positions, grad: Tensor, noise: Tensor, sizes: tuple[float, float]) -> None:
         seeds, rows, columns = z.exact.shape

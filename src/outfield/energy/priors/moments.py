@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from outfield.config import require
-from outfield.energy.priors.workers import can_limit, one_core_worker
 from outfield.energy.projection import identity
+from outfield.energy.threads import can_limit, limited_worker
 from outfield.errors import InputError
 
 PIECE_ROWS = 512
@@ -224,7 +224,7 @@ def _share_out(pieces: Iterable[tuple[Tensor, Tensor]], sums: list[_Sums]) -> No
     """Piece i goes to worker i mod T, at most ``AHEAD`` of them waiting for each; the first error is raised here."""
     waiting: deque[Future[None]] = deque()
     with ExitStack() as stack:
-        pools = [stack.enter_context(one_core_worker("moments")) for _ in sums]
+        pools = [stack.enter_context(limited_worker("moments")) for _ in sums]
         for i, (rows, labels) in enumerate(pieces):
             if len(waiting) == AHEAD * len(sums):
                 waiting.popleft().result()

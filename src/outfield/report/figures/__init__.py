@@ -10,45 +10,36 @@ from __future__ import annotations
 from pathlib import Path
 
 from outfield.benchmark import BenchmarkRun
-from outfield.files.atomic import PathLike, make_folder
-from outfield.files.paths import as_path
-from outfield.report.drawing import save
-from outfield.report.figures.chart import Chart, Paper, assemble, backbones
-from outfield.report.figures.fractions import fraction_chart
-from outfield.report.figures.histograms import histogram_chart
-from outfield.report.figures.overview import overview_chart
-from outfield.report.figures.roc import roc_chart
-from outfield.report.figures.sets import THE_PAPER, set_chart
-from outfield.report.figures.training import training_chart
-from outfield.report.figures.views import view_chart
-
-__all__ = [
-    "THE_PAPER",
-    "Chart",
-    "Paper",
-    "charts",
-    "fraction_chart",
-    "histogram_chart",
-    "overview_chart",
-    "roc_chart",
-    "set_chart",
-    "training_chart",
-    "view_chart",
-    "write_figures",
-    "write_overview",
-]
+from outfield.files import PathLike, as_path, make_folder
+from outfield.report.canvas import save_figure
+from outfield.report.figures.chart import Chart, Paper, assemble, unique
+from outfield.report.figures.curves import training_chart
+from outfield.report.figures.overview import layout_chart, overview_chart
+from outfield.report.figures.rates import fraction_chart, set_chart
+from outfield.report.figures.scores import histogram_chart, roc_chart
 
 DPI = 200
-NAMES = ("histograms", "roc", "features", "training", "sets", "fractions")
-"""What charts are called."""
+
+
+def charts(run: BenchmarkRun, paper: Paper | None = None) -> dict[str, list[Chart]]:
+    """The charts that the run has data for, by kind: histograms and features for each backbone, one of each other kind."""
+    found = {
+        "sets": [set_chart(run, paper)],
+        "roc": [roc_chart(run)],
+        "histograms": [histogram_chart(run, name) for name in unique(key.backbone for key in run.scores)],
+        "features": [layout_chart(run, layout) for layout in run.layouts],
+        "training": [training_chart(run)],
+        "fractions": [fraction_chart(run)],
+    }
+    return {kind: [chart for chart in those if chart.panels] for kind, those in found.items()}
 
 
 def write_figures(run: BenchmarkRun, folder: PathLike, paper: Paper | None = None) -> list[Path]:
     """Write each chart that the run has data for as a PNG into ``folder``, which is made if need be.
 
-    ``histograms.png``, ``roc.png``, ``features.png``, ``training.png``, ``sets.png``,
-    ``fractions.png``; histograms and features are of the first backbone. Each is written atomically; one that lies there from an
-    earlier run and that this run has no data for is removed.
+    ``sets.png``, ``roc.png``, ``histograms.png``, ``features.png``, ``training.png``, ``fractions.png``; histograms and features
+    are of the first backbone. Each is written atomically; one that lies there from an earlier run and that this run has no data
+    for is removed.
 
     Args:
         run: the benchmark.
@@ -64,27 +55,16 @@ def write_figures(run: BenchmarkRun, folder: PathLike, paper: Paper | None = Non
     folder = as_path(folder, "folder")
     make_folder(folder)
     written = []
-    for chart in charts(run, paper):
-        path = folder / f"{chart.name}.png"
-        save(assemble(chart), path, dpi=DPI)
-        written.append(path)
-    for name in NAMES:
-        path = folder / f"{name}.png"
-        if path not in written:
+    for kind, found in charts(run, paper).items():
+        path = folder / f"{kind}.png"
+        if found:
+            save_figure(assemble(found[0]), path, dpi=DPI)
+            written.append(path)
+        else:
             path.unlink(missing_ok=True)  # it would be taken for one of this run
     return written
 
 
 def write_overview(run: BenchmarkRun, path: PathLike) -> None:
     """Write the chart of a whole run to a PNG, atomically."""
-    save(assemble(overview_chart(run)), path, dpi=DPI)
-
-
-def charts(run: BenchmarkRun, paper: Paper | None = None) -> list[Chart]:
-    """The charts that the run has data for; histograms and features of the first backbone."""
-    scored = backbones(key.backbone for key in run.scores)
-    found = [set_chart(run, paper), roc_chart(run)]
-    found += [histogram_chart(run, name) for name in scored[:1]]
-    found += [view_chart(run, view) for view in run.views[:1]]
-    found += [training_chart(run), fraction_chart(run)]
-    return [chart for chart in found if chart.panels]
+    save_figure(assemble(overview_chart(run)), path, dpi=DPI)

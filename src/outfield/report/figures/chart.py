@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from outfield.benchmark import BenchmarkRun
-from outfield.benchmark.summary import Figures
-from outfield.report.drawing import FAR, INK, MID, MUTED, NEAR, SIZE, Line2D, Patch, new_figure, subplots
-from outfield.report.escaping import visible
+from outfield.benchmark import BenchmarkRun, Figures
+from outfield.report.canvas import FAR, INK, MID, MUTED, NEAR, SIZE, Line2D, Patch, new_figure, subplots
+from outfield.report.table import visible
 
 Paper = Mapping[str, Mapping[str, Figures]]
 """(FPR95, AUROC) in percent, by detector, then by OOD set, level or "average"; FPR95 may be None."""
@@ -34,8 +33,7 @@ SPARE_COLOURS = ("#0e7c86", "#b3541e", "#66752b", "#c2417c", "#54607a", "#8a6d00
 """For detectors of other names, in the order in which they come."""
 LINES = ("-", "--", "-.", ":")
 ROUND_STEPS = [1, 2, 5, 10]
-LOWEST = 1.5
-"""Inches that a panel needs at least where its title and note stand above it."""
+LOWEST = 1.5  # inches that a panel needs at least where its title and note stand above it
 
 
 @dataclass(frozen=True)
@@ -45,8 +43,7 @@ class Mark:
     label: str
     colour: str
     kind: str = "line"
-    form: str = "-"
-    """Style of a line, marker of a dot."""
+    form: str = "-"  # style of a line, marker of a dot
 
 
 @dataclass(frozen=True)
@@ -69,12 +66,9 @@ class Chart:
     panels: Sequence[Panel]
     marks: Sequence[Mark]
     columns: int
-    height: float
-    """Inches of one panel."""
-    width: float = 3.4
-    """The same for nearly all, so that their letters are of one size on the page."""
-    down: bool = False
-    """Whether panels fill one column after the other."""
+    height: float  # inches of one panel
+    width: float = 3.4  # the same for nearly all, so that their letters are of one size on the page
+    down: bool = False  # whether panels fill one column after the other
 
 
 def assemble(chart: Chart) -> Any:
@@ -119,41 +113,41 @@ def single(chart: Chart, panel: Panel) -> Any:
 
 
 def _handle(mark: Mark) -> Any:
+    label = short(mark.label, 40)
     if mark.kind == "area":
-        return Patch(facecolor=mark.colour, alpha=0.6, label=short(mark.label, 40))
+        return Patch(facecolor=mark.colour, alpha=0.6, label=label)
+    look: dict[str, Any] = {
+        "color": mark.colour,
+        "linestyle": mark.form,
+        "linewidth": 0.8 if mark.kind == "thin" else 1.8,
+    }
     if mark.kind == "ring":
-        hollow: dict[str, Any] = {"markerfacecolor": "none", "markeredgecolor": mark.colour, "markersize": 8}
-        return Line2D([], [], linestyle="none", marker="o", label=short(mark.label, 40), **hollow)
-    if mark.kind == "dot":
+        hollow = {"markerfacecolor": "none", "markeredgecolor": mark.colour}
+        look = {"linestyle": "none", "marker": "o", "markersize": 8, **hollow}
+    elif mark.kind == "dot":
         size = 9 if mark.form == "|" else 6
-        return Line2D(
-            [], [], linestyle="none", marker=mark.form, color=mark.colour, markersize=size, label=short(mark.label, 40)
-        )
-    width = 0.8 if mark.kind == "thin" else 1.8
-    return Line2D([], [], color=mark.colour, linestyle=mark.form, linewidth=width, label=short(mark.label, 40))
+        look = {"linestyle": "none", "marker": mark.form, "color": mark.colour, "markersize": size}
+    return Line2D([], [], label=label, **look)
 
 
-def backbones(names: Iterable[str]) -> list[str]:
+def unique(names: Iterable[str]) -> list[str]:
     """Each name once, in order."""
     return list(dict.fromkeys(names))
 
 
 def detectors(run: BenchmarkRun) -> list[str]:
     """Names of the detectors, in the order in which they were recorded."""
-    names = [record.detector for record in run.records]
-    keys = [key.detector for key in (*run.scores, *run.histories)]
-    return list(dict.fromkeys([*names, *keys, *(one.detector for one in run.low_data)]))
+    named: list[Any] = [*run.records, *run.scores, *run.histories, *run.low_data]
+    return unique(one.detector for one in named)
 
 
 def looks(run: BenchmarkRun) -> dict[str, tuple[str, str]]:
     """Colour and line style of each detector: its own, or the next spare one. The first 32 spare ones differ."""
-    others = [name for name in detectors(run) if name not in DETECTOR_LOOKS]
-    return DETECTOR_LOOKS | {name: _spare_look(number) for number, name in enumerate(others)}
-
-
-def _spare_look(number: int) -> tuple[str, str]:
-    rounds, colour = divmod(number, len(SPARE_COLOURS))
-    return SPARE_COLOURS[colour], LINES[(colour + rounds) % len(LINES)]
+    found = dict(DETECTOR_LOOKS)
+    for number, name in enumerate(name for name in detectors(run) if name not in DETECTOR_LOOKS):
+        rounds, colour = divmod(number, len(SPARE_COLOURS))
+        found[name] = SPARE_COLOURS[colour], LINES[(colour + rounds) % len(LINES)]
+    return found
 
 
 def short(name: str, most: int = 22) -> str:

@@ -9,56 +9,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from outfield.benchmark import BenchmarkRun
-from outfield.benchmark.claims import Claim
-from outfield.benchmark.summary import present
-from outfield.files.atomic import PathLike, write_bytes
-from outfield.images.catalogue import title as set_title
-from outfield.report.figures import Paper
-from outfield.report.figures.chart import backbones, detectors
-from outfield.report.page.charts import Drawings, draw, figure_sections
-from outfield.report.page.environment import asset, render
-from outfield.report.page.provenance import origin, provenance_section
-from outfield.report.page.results import facts, results_section, verdicts
-from outfield.report.page.section import count
-from outfield.report.page.tables import tables_section
-from outfield.report.page.theme import colours
+from outfield.benchmark import BenchmarkRun, Claim, present
+from outfield.files import PathLike, write_bytes
+from outfield.images import title as set_title
+from outfield.report.figures.chart import Paper, detectors, unique
+from outfield.report.page.charts import Drawings, colours, draw, figure_sections
+from outfield.report.page.grids import origin, provenance_section, tables_section
+from outfield.report.page.headline import facts, results_section, verdicts
+from outfield.report.page.template import asset, count, render
 from outfield.report.table import Table
 from outfield.version import __version__
 
-__all__ = ["page", "write_page"]
 
-
-def write_page(
-    run: BenchmarkRun,
-    tables: Sequence[Table],
-    path: PathLike,
-    *,
-    intro: str = "",
-    paper: Paper | None = None,
-    notes: Sequence[str] = (),
-    claims: Sequence[Claim] = (),
-    drawn: Mapping[str, Sequence[Drawings]] | None = None,
-) -> None:
-    """Write the page of a run to ``path``, atomically.
-
-    Args:
-        run: The benchmark; parts that it has no data for are left out.
-        tables: What to show below the figures.
-        path: An ``.html`` file.
-        intro: Plain text to begin with; an empty line begins a paragraph.
-        paper: Published (FPR95, AUROC) in percent by detector, then by OOD set, level or "average".
-        notes: Lines to go below the first table.
-        claims: The paper's, judged; their verdicts stand at the top.
-        drawn: Figures that are drawn already, by section, instead of those that the run has data for.
+def write_page(run: BenchmarkRun, tables: Sequence[Table], path: PathLike, **more: Any) -> None:
+    """Write the page of a run to ``path``, atomically; for the other arguments see :func:`page`.
 
     Raises:
         StorageError: The file cannot be written.
         MissingExtraError: Matplotlib or Jinja is not installed.
     """
-    text = page(run, tables, intro=intro, paper=paper, notes=notes, claims=claims, drawn=drawn)
-    write_bytes(path, text.encode())
+    write_bytes(path, page(run, tables, **more).encode())
 
 
 def page(
@@ -71,7 +43,17 @@ def page(
     claims: Sequence[Claim] = (),
     drawn: Mapping[str, Sequence[Drawings]] | None = None,
 ) -> str:
-    """The page as text; see :func:`write_page`."""
+    """The page as text.
+
+    Args:
+        run: The benchmark; parts that it has no data for are left out.
+        tables: What to show below the figures.
+        intro: Plain text to begin with; an empty line begins a paragraph.
+        paper: Published (FPR95, AUROC) in percent by detector, then by OOD set, level or "average".
+        notes: Lines to go below the first table.
+        claims: The paper's, judged; their verdicts stand at the top.
+        drawn: Figures that are drawn already, by section, instead of those that the run has data for.
+    """
     of_id = set_title(run.protocol.id)
     found = [
         results_section(run, paper or {}, notes),
@@ -100,7 +82,7 @@ def _lead(run: BenchmarkRun) -> str:
     """How much was run; nothing for a run without records."""
     if not run.records:
         return ""
-    found = backbones([*(record.backbone for record in run.records), *run.accuracies])
+    found = unique([*(record.backbone for record in run.records), *run.accuracies])
     counts = [
         count(len(detectors(run)), "detector"),
         count(len(found), "backbone"),

@@ -1,4 +1,4 @@
-"""Figures on the page: SVG in a grid that follows the width of the window, the legend above."""
+"""Figures on the page: SVG in a grid that follows the width of the window, the legend above, in colours light and dark."""
 
 from __future__ import annotations
 
@@ -6,11 +6,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from outfield.benchmark import BenchmarkRun
-from outfield.report import figures
-from outfield.report.figures.chart import Chart, Mark, Paper, backbones, single
-from outfield.report.page.section import Section
-from outfield.report.page.svg import inline_svg
-from outfield.report.page.theme import DARK, variable
+from outfield.report.canvas import FAINT, FAR, ID, INK, MUTED, NEAR, RULE, inline_svg
+from outfield.report.figures import charts
+from outfield.report.figures.chart import (
+    DETECTOR_LOOKS,
+    LEVEL_COLOURS,
+    LEVEL_INKS,
+    SPARE_COLOURS,
+    Chart,
+    Mark,
+    Paper,
+    single,
+)
+from outfield.report.figures.rates import THE_PAPER
+from outfield.report.page.template import Section
 
 DASHES = {"--": "5 3", "-.": "6 2.5 1.5 2.5", ":": "1.5 2.5"}
 SHAPES = {
@@ -55,6 +64,46 @@ WORDS = {
     ),
 }
 
+DARK = {
+    INK: "#e4e8f0",
+    MUTED: "#9ba5b8",
+    RULE: "#4a5364",
+    FAINT: "#2a303d",
+    ID: "#4d86f2",
+    NEAR: "#e8952c",
+    LEVEL_COLOURS["mid"]: "#cdb2f5",
+    FAR: "#cf4459",
+    **dict(
+        zip(
+            (*(colour for colour, _ in DETECTOR_LOOKS.values()), *SPARE_COLOURS),
+            (
+                *("#828894", "#e0860f", "#ca3517", "#2c68dc", "#f0abd5", "#835689", "#6fe07d", "#af95ff"),
+                *("#3fb5c0", "#e08a52", "#a9bb63", "#ea7fae", "#8b97b3", "#d6b53c", "#8fd468", "#7fb4e6"),
+            ),
+            strict=True,
+        )
+    ),
+}
+"""What each colour of the figures becomes on a dark page."""
+THEME = {
+    "page": ("#f8f9fb", "#11141b"),
+    "card": ("#ffffff", "#171b24"),
+    "ink": (INK, DARK[INK]),
+    "soft": ("#596275", "#9ba5b8"),
+    "line": ("#dfe3ea", "#2b3140"),
+    "hair": ("#eef0f4", "#222835"),
+    "accent": ("#1f5fd0", "#7aa8ff"),
+    "tint": ("47 111 222", "91 149 245"),
+    "near-ink": (LEVEL_INKS["near"], "#f0ab55"),
+    "mid-ink": (LEVEL_INKS["mid"], "#cdb2f5"),
+    "far-ink": (LEVEL_INKS["far"], "#f07f8f"),
+    "good": ("#1a6b3c", "#6fd39b"),
+    "mixed": ("#8a5200", "#f0b860"),
+    "bad": ("#b02f40", "#f28b98"),
+    "open": ("#596275", "#9ba5b8"),
+}
+"""The page's own colours, light and dark."""
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -98,18 +147,9 @@ def figure_sections(run: BenchmarkRun, drawn: Mapping[str, Sequence[Drawings]]) 
 
 def draw(run: BenchmarkRun, paper: Paper | None) -> dict[str, list[Drawings]]:
     """Every chart that the run has data for, by kind."""
-    scored = backbones(key.backbone for key in run.scores)
-    charts = {
-        "sets": [figures.set_chart(run, paper)],
-        "roc": [figures.roc_chart(run)],
-        "histograms": [figures.histogram_chart(run, name) for name in scored],
-        "features": [figures.view_chart(run, view) for view in run.views],
-        "training": [figures.training_chart(run)],
-        "fractions": [figures.fraction_chart(run)],
-    }
     return {
-        name: [_drawings(chart, f"{name}-{number}") for number, chart in enumerate(found) if chart.panels]
-        for name, found in charts.items()
+        name: [_drawings(chart, f"{name}-{number}") for number, chart in enumerate(found)]
+        for name, found in charts(run, paper).items()
     }
 
 
@@ -119,7 +159,7 @@ def _words_on_sets(run: BenchmarkRun, drawn: Sequence[Drawings]) -> str:
     words += (
         " and the number at the right for their mean" if several else " and the number at the right for each detector"
     )
-    if any(entry.label == figures.THE_PAPER for chart in drawn for entry in chart.legend):
+    if any(entry.label == THE_PAPER for chart in drawn for entry in chart.legend):
         words += "; a ring for the paper's figure"
     if several:
         words += ". Where dots lie far apart, the backbone or the seed matters as much as the detector"
@@ -144,11 +184,7 @@ def _drawings(chart: Chart, prefix: str) -> Drawings:
 def _entry(mark: Mark) -> Entry:
     colour = f"var({variable(mark.colour)})"
     if mark.kind == "area":
-        return Entry(
-            "M4 1h14a2 2 0 0 1 2 2v6a2 2 0 0 1-2 2h-14a2 2 0 0 1-2-2v-6a2 2 0 0 1 2-2z",
-            f"fill:{colour};opacity:.65",
-            mark.label,
-        )
+        return Entry(SHAPES["area"], f"fill:{colour};opacity:.65", mark.label)
     if mark.kind == "ring":
         return Entry(SHAPES["o"], f"fill:none;stroke:{colour}", mark.label)
     if mark.kind == "dot" and mark.form in SHAPES:
@@ -158,3 +194,20 @@ def _entry(mark: Mark) -> Entry:
     dashes = f";stroke-dasharray:{DASHES[mark.form]}" if mark.form in DASHES else ""
     width = 1 if mark.kind == "thin" else 2
     return Entry("M0 6h22", f"fill:none;stroke:{colour};stroke-width:{width}{dashes}", mark.label)
+
+
+def variable(colour: str) -> str:
+    """Name of the CSS variable that stands for a colour of the figures."""
+    return f"--c{colour[1:]}"
+
+
+def colours() -> str:
+    """Every colour as a CSS variable: light, dark where the reader or the system wants that, light again on paper."""
+    light = {f"--{name}": pair[0] for name, pair in THEME.items()} | {variable(colour): colour for colour in DARK}
+    dark = {f"--{name}": pair[1] for name, pair in THEME.items()} | {variable(c): d for c, d in DARK.items()}
+    one, other = (";".join(f"{name}:{value}" for name, value in both.items()) for both in (light, dark))
+    return (
+        f":root{{color-scheme:light;{one}}}\n"
+        f"@media screen and (prefers-color-scheme:dark){{:root:not([data-theme=light]){{color-scheme:dark;{other}}}}}\n"
+        f"@media screen{{:root[data-theme=dark]{{color-scheme:dark;{other}}}}}\n"
+    )

@@ -238,7 +238,7 @@ function item(one) {
   text.replaceChildren(
     element("span", { class: "verdict" }, element("span", {}, label), element("span", { class: "word" }, ood ? "OOD" : "ID")),
     element("span", {}, `p = ${verdict.p_value.toFixed(4)}`, element("br")),
-    element("span", { class: "more" }, `score ${number(verdict.score, 4)}${verdict.rang ? `; ${verdict.rang} rang` : ""}`));
+    element("span", { class: "more" }, `score ${number(verdict.score, 4)}${verdict.triggered_by ? `; triggered by ${verdict.triggered_by}` : ""}`));
   if (flipped(one)) text.append(element("br"), element("span", { class: "flip" }, `was ${verdict.is_ood ? "OOD" : "ID"}`));
   if (one.members) text.append(one.members);
   return one.item;

@@ -88,6 +88,6 @@ export function request(inputs, rows) {
 export function verdicts(answer, names) {
   const column = Object.fromEntries(answer.outputs.map((one) => [one.name, one.data]));
   return column.score.map((score, i) => ({
-    score, p_value: column.p_value[i], is_ood: column.is_ood[i], class_name: names[column.label?.[i]] ?? null, members: {}, rang: null,
+    score, p_value: column.p_value[i], is_ood: column.is_ood[i], class_name: names[column.label?.[i]] ?? null, members: {}, triggered_by: null,
   }));
 }

@@ -1,0 +1,1 @@
+"""One pass of a network over images."""

@@ -1,0 +1,372 @@
+"""One pass of a network over images: precision, memory, modes and the way back are taken care of here."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+import warnings
+import weakref
+from collections import deque
+from collections.abc import Collection, Generator, Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from outfield.backbone.extraction.hooks import Observer, logits_of
+from outfield.backbone.perturbation import Odin, Perturb
+from outfield.backbone.preprocessing.normalisation import Input
+from outfield.backbone.views import Views
+from outfield.config import require, require_choice
+from outfield.errors import InputError, OutfieldError, OutfieldWarning
+from outfield.features import MOST_STAGES
+from outfield.modes import WITHOUT_TF32, Seeded
+
+Fields = dict[str, Tensor]
+PRECISIONS = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+# Of the images that a CPU is given at once, at most: more are no faster there, and progress would not show
+PIXELS_ON_A_CPU = 2**19
+# What a RuntimeError says that is not of the type it should be
+OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "ALLOC_FAILED", "out of memory")
+
+# A lock for each network: a second thread's modes and hooks must not come in between
+IN_USE: weakref.WeakKeyDictionary[nn.Module, threading.RLock] = weakref.WeakKeyDictionary()
+FIND_LOCK = threading.Lock()
+
+
+class _Flight(NamedTuple):
+    """A batch that the device works on; its fields on the CPU are complete once it has arrived."""
+
+    start: int
+    pixels: Tensor
+    fields: Fields
+    finite: Tensor
+    arrived: torch.cuda.Event | None
+
+
+class Extraction:
+    """A network over many images.
+
+    Args:
+        network: any classifier, on one device.
+        device: that device.
+        expects: size and normalisation.
+        head: see :class:`outfield.backbone.extraction.hooks.Observer`.
+        odin: give the logits at the perturbed input too.
+        precision: "float32", "float16" or "bfloat16" (by autocast), or "auto": float16 on a GPU, else float32. A network whose
+            weights are not float32 runs as it is.
+        stages: give what the network's blocks give, too.
+        views: of each image, over which all fields are averaged; the image alone if None.
+        perturb: give all fields at the image that this perturbs.
+        name: what errors call the network.
+
+    Raises:
+        InputError: a setting that cannot be, or gradients of a network that gives none.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        device: torch.device,
+        expects: Input,
+        head: str | None = None,
+        odin: Odin | None = None,
+        precision: str = "auto",
+        stages: bool = False,
+        views: Views | None = None,
+        perturb: Perturb | None = None,
+        name: str = "the network",
+    ) -> None:
+        require(odin is None or isinstance(odin, Odin), "odin", odin, "an outfield.Odin, or None")
+        require(perturb is None or isinstance(perturb, Perturb), "perturb", perturb, "an outfield.Perturb, or None")
+        require(isinstance(stages, bool | np.bool_), "stages", stages, "True or False")
+        if odin is not None and perturb is not None:
+            raise InputError(
+                "odin and perturb both move the images, each in its own way; extract twice, with one of them each"
+            )
+        if (odin is not None or perturb is not None) and not getattr(network, "gives_gradients", True):
+            raise InputError(
+                f"{'perturb' if odin is None else 'odin'} needs gradients, which {name} does not give: ONNX Runtime only runs "
+                "forward; choose detectors that need none, or give the network as a module"
+            )
+        self.network, self.device, self.expects, self.odin = network, device, expects, odin
+        self.perturb = perturb
+        self._type = next((p.dtype for p in network.parameters() if p.is_floating_point()), torch.float32)
+        self._half = _autocast_type(precision, self._type, device)
+        self._prepare = expects.preparation(device, self._type, layout_of(network))
+        self._observe = Observer(network, head, bool(stages))
+        self.views = views or Views.of(1)
+        self._rows = 0
+        self._warned: set[str] = set()
+        self._random: Seeded | None = Seeded()
+
+    def at_once(self, rows: int) -> int:
+        """How many images are best given to the network at once, of at most so many."""
+        if self.device.type != "cpu":
+            return rows
+        return min(rows, max(1, PIXELS_ON_A_CPU // math.prod(self.expects.size)))
+
+    def run(self, batches: Iterable[Tensor], rows: int) -> Generator[tuple[int, Fields], None, None]:
+        """Features, logits and what else was asked for, in float32 on the CPU, in consecutive pieces.
+
+        Args:
+            batches: bytes (n, H, W, 3) or (n, H, W, 1), in order; or what the network takes, floating numbers (n, C, h, w).
+            rows: that the network is given at once; halved where memory ends.
+
+        Yields:
+            The number of the first image, and the fields of the piece by name.
+
+        Raises:
+            InputError: memory is too small for one image, or outputs are not finite.
+        """
+        self._rows = rows
+        flights: deque[_Flight] = deque()
+        start = 0
+        gradients = self.odin is not None or self.perturb is not None
+        with evaluation_mode(self.network, gradients), self._on_device():
+            for pixels in batches:
+                for flight in self._launch(start, pixels, self._half):
+                    flights.append(flight)
+                    if len(flights) > 1:  # the device has work while the batch before is looked at
+                        yield from self._land(flights.popleft(), self._half)
+                start += len(pixels)
+            while flights:
+                yield from self._land(flights.popleft(), self._half)
+
+    def last_layer(self) -> Fields:
+        """``head_weight`` (K, D) and ``head_bias`` (K,) once the network has run, where logits are that layer of the features."""
+        weight, bias = self._observe.last_layer or (None, None)
+        found = {"head_weight": weight, "head_bias": bias}
+        return {name: value for name, value in found.items() if value is not None}
+
+    def only(self, names: Collection[str]) -> None:
+        """Once the network has run: give of the spread and the stages those of these names alone."""
+        self._observe.only("spread" in names, {i for i in range(1, MOST_STAGES + 1) if f"stage{i}" in names})
+
+    def about(self) -> dict[str, str]:
+        """What is known of the fields once the network has run: the views, the perturbation, the module behind each stage."""
+        stages = {f"stage{i}": name for i, name in enumerate(self._observe.stage_names, 1)}
+        perturbed = {} if self.perturb is None else {"perturb": str(self.perturb)}
+        return {"views": str(self.views), **perturbed, **stages}
+
+    def _on_device(self) -> contextlib.AbstractContextManager[object]:
+        return torch.cuda.device(self.device) if self.device.type == "cuda" else contextlib.nullcontext()
+
+    def _launch(self, start: int, pixels: Tensor, half: torch.dtype | None) -> Iterator[_Flight]:
+        """Start the network on a batch, in pieces that memory holds."""
+        done = 0
+        while done < len(pixels):
+            piece = pixels[done : done + self._rows]
+            flight = self._try(start + done, piece, half)
+            if flight is None:
+                self._halve(len(piece))
+            else:
+                yield flight
+                done += len(piece)
+
+    def _try(self, start: int, pixels: Tensor, half: torch.dtype | None) -> _Flight | None:
+        """One piece, or None if memory ended."""
+        try:
+            with arithmetic(self.device, half), self._random or contextlib.nullcontext():
+                fields = self.fields(pixels)
+            if self._random is not None and not self._random.drew:
+                self._random = None  # a network that draws does so in its first pass
+            # What is not finite is not 0 after this; isfinite takes three times as long.
+            finite = torch.cat([value.flatten() for value in fields.values()]).mul(0).sum() == 0
+            if self.device.type != "cuda":
+                return _Flight(start, pixels, {name: value.cpu() for name, value in fields.items()}, finite, None)
+            here = {name: _copied_back(value) for name, value in fields.items()}
+            finite, arrived = _copied_back(finite), torch.cuda.Event()
+            arrived.record()
+            return _Flight(start, pixels, here, finite, arrived)
+        except OutfieldError:
+            raise
+        except Exception as error:  # a network may be anybody's
+            if not is_out_of_memory(error):
+                shape = (len(pixels), len(self.expects.mean), *self.expects.size)
+                said = next(iter(str(error).splitlines()), "")
+                raise InputError(
+                    f"{type(self.network).__name__} fails on images of shape {shape}: {type(error).__name__}: {said}"
+                ) from error
+        return None  # outside of the handler, which would hold on to the memory
+
+    def fields(self, pixels: Tensor) -> Fields:
+        """Every field of a batch, on the device: the mean over its views. :meth:`run` is what to call; an export traces this."""
+        total: Fields = {}
+        for view in self.views.each(self._prepared(pixels)):
+            fields = self._fields_of(view)
+            # A field that a batch which is not finite lacks is not missed: the batch is done again.
+            total = {name: total[name] + fields[name] for name in total if name in fields} or fields
+        return {name: value / len(self.views) for name, value in total.items()} if len(self.views) > 1 else total
+
+    def _prepared(self, pixels: Tensor) -> Tensor:
+        """What the network takes: made of bytes, or, of images that are normalised already, a copy on its device."""
+        if not pixels.is_floating_point():
+            return self._prepare(pixels)
+        return pixels.to(self.device, self._type, copy=True, memory_format=layout_of(self.network))
+
+    def _perturbed(self, images: Tensor) -> Tensor:
+        """Images moved as :class:`Perturb` does; as they are where features are not finite, and the batch is done again."""
+        if self.perturb is None:
+            return images
+        with torch.enable_grad():
+            features = self._observe.features_of(images.requires_grad_())
+            if features is None:
+                return images.detach()
+            with torch.autocast(self.device.type, enabled=False):
+                return self.perturb.perturb(images, features).detach()
+
+    def _fields_of(self, images: Tensor) -> Fields:
+        images = self._perturbed(images)
+        if self.odin is None:
+            seen = self._observe(images)
+        else:
+            with torch.enable_grad():
+                seen = self._observe(images.requires_grad_())
+                with torch.autocast(self.device.type, enabled=False):
+                    perturbed = self.odin.perturb(images, seen.logits)
+        fields = {"features": seen.features, "logits": seen.logits.detach().float()}
+        if seen.spread is not None:
+            fields["spread"] = seen.spread
+        fields |= {f"stage{i}": stage for i, stage in seen.stages.items()}
+        if self.odin is not None:
+            fields["odin_logits"] = logits_of(self.network(perturbed.detach()), len(images)).float()
+        return fields
+
+    def _halve(self, rows: int) -> None:
+        if rows == 1:
+            height, width = self.expects.size
+            raise InputError(
+                f"the memory of {self.device} is too small for the network and one image of {height} × {width}; free some of it, "
+                "or choose a smaller size or network"
+            )
+        self._rows = (rows + 1) // 2
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        self._warn(
+            "memory",
+            f"the memory of {self.device} is too small for {rows} images at once; going on with {self._rows}",
+        )
+
+    def _land(self, flight: _Flight, half: torch.dtype | None) -> Iterator[tuple[int, Fields]]:
+        """Wait for a batch, and do it again in full precision if half precision was not enough."""
+        if flight.arrived is not None:
+            flight.arrived.synchronize()
+        if bool(flight.finite):
+            yield flight.start, flight.fields
+        elif half is None:
+            _refuse(flight)
+        else:
+            self._warn(
+                "finite",
+                f"outputs of the network are not finite in {str(half).removeprefix('torch.')}; such batches are done again in "
+                "float32 (in Python precision='float32' does all of them so)",
+            )
+            for again in self._launch(flight.start, flight.pixels, None):
+                yield from self._land(again, None)
+
+    def _warn(self, what: str, message: str) -> None:
+        if what not in self._warned:
+            self._warned.add(what)
+            warnings.warn(message, OutfieldWarning, stacklevel=2)
+
+
+def layout_of(network: nn.Module) -> torch.memory_format:
+    """Channels last if the network's convolutions are so laid out; others may rely on the usual order (``x.view(N, -1)``)."""
+    for parameter in network.parameters():
+        channels_last = parameter.dim() == 4 and parameter.is_contiguous(memory_format=torch.channels_last)
+        if channels_last and not parameter.is_contiguous():
+            return torch.channels_last
+    return torch.contiguous_format
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether a device, or this machine, had too little memory."""
+    known = isinstance(error, torch.OutOfMemoryError | MemoryError)
+    return known or (isinstance(error, RuntimeError) and any(text in str(error) for text in OUT_OF_MEMORY))
+
+
+def _autocast_type(precision: str, own: torch.dtype, device: torch.device) -> torch.dtype | None:
+    require_choice("precision", precision, ("auto", *PRECISIONS))
+    if own != torch.float32:
+        if precision != "auto" and PRECISIONS[precision] != own:
+            raise InputError(
+                f"precision is {precision!r}, but the network's weights are {own}; leave it at 'auto', or pass network.float()"
+            )
+        return None
+    if precision == "auto":
+        return torch.float16 if device.type == "cuda" else None
+    return None if precision == "float32" else PRECISIONS[precision]
+
+
+def _copied_back(value: Tensor) -> Tensor:
+    """A copy in pinned memory on the CPU, which is complete once the device has come that far."""
+    return torch.empty(value.shape, dtype=value.dtype, device="cpu", pin_memory=True).copy_(value, non_blocking=True)
+
+
+def _refuse(flight: _Flight) -> None:
+    for name, value in flight.fields.items():
+        bad = (~value.isfinite()).any(1).nonzero()
+        if len(bad):
+            raise InputError(
+                f"the network gives {name} that are not finite for image {flight.start + int(bad[0])}; check its weights, "
+                "mean and std"
+            )
+
+
+@contextlib.contextmanager
+def evaluation_mode(network: nn.Module, gradients: bool = True) -> Iterator[None]:
+    """Evaluation mode without gradients, by one thread at a time; afterwards every module and parameter is as before.
+
+    Modes are set one by one, because ``network.eval()`` may be overridden to do more. Parameters need no gradients here, and
+    without them the backward pass of ODIN keeps fewer activations.
+
+    Args:
+        network: any.
+        gradients: whether any are taken in the block, of the images; else parameters stay as they are, whatever they say.
+    """
+    with FIND_LOCK:
+        lock = IN_USE.setdefault(network, threading.RLock())
+    with lock, torch.inference_mode(False), torch.no_grad():
+        modules = _modules(network)
+        modes = [module for module in modules if module.training]
+        own = [parameter for module in modules for parameter in module._parameters.values()] if gradients else []
+        learned = [
+            parameter for parameter in own if parameter is not None and parameter.requires_grad and parameter.is_leaf
+        ]
+        try:
+            for module in modes:
+                module.training = False
+            for parameter in learned:
+                parameter.requires_grad_(False)
+            yield
+        finally:
+            for module in modes:
+                module.training = True
+            for parameter in learned:
+                parameter.requires_grad_(True)
+
+
+def _modules(network: nn.Module) -> list[nn.Module]:
+    """All modules of a network, each once; ``network.modules()`` would take a tenth of the time of one small image."""
+    found = {network: None}
+    left = [network]
+    while left:
+        for child in left.pop()._modules.values():
+            if child is not None and child not in found:
+                found[child] = None
+                left.append(child)
+    return [*found]
+
+
+@contextlib.contextmanager
+def arithmetic(device: torch.device, half: torch.dtype | None) -> Iterator[None]:
+    """Autocast to ``half``; or, for None, full precision: on a GPU without TF32."""
+    full = half is None and device.type == "cuda"
+    with (
+        WITHOUT_TF32.held() if full else contextlib.nullcontext(),
+        torch.autocast(device.type, dtype=half, enabled=half is not None),
+    ):
+        yield

@@ -1,0 +1,294 @@
+"""Classifiers by name, and the files they are kept in: architecture, normalisation and weights together."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from outfield.backbone.preprocessing.normalisation import check_names, check_normalisation, check_size
+from outfield.config import configurable, from_plain, require, require_number, to_plain
+from outfield.errors import FileFormatError, InputError, OutfieldWarning, UnknownNameError
+from outfield.extras import library
+from outfield.files import PathLike, Record, read_record, write_record
+from outfield.modes import building
+from outfield.version import __version__
+
+LIBRARIES = ("timm", "torchvision")
+MOST_CLASSES = 10**7
+SMALL = (32, 32)  # Height and width that a stem for small images is meant for
+# That all names in a state dict may have: none, that of data-parallel training, that of a network inside of another
+PREFIXES = ("", "module.", "model.")
+
+
+@configurable
+@dataclass(frozen=True)
+class Classifier:
+    """What is needed, besides weights, to turn images into logits.
+
+    Args:
+        architecture: a model's name in timm, or "torchvision:NAME".
+        classes: how many.
+        small_images: for images of about 32 × 32 pixels: the stem of a ResNet becomes a 3 × 3 convolution of stride 1 without
+            max-pooling; a vision transformer of timm takes patches of 4 × 4, a ConvNeXt of timm every pixel.
+        size: height and width of the input; images of another size are resized to it.
+        mean: of each channel, in [0, 1], subtracted from the images.
+        std: of each channel, by which they are then divided.
+        names: of the classes, or empty.
+        projects: it was trained without labels: its outputs are a projection and no logits, ``classes`` is their number.
+    """
+
+    added_settings: ClassVar[Mapping[str, Any]] = MappingProxyType({"projects": False})
+
+    architecture: str = "resnet34"
+    classes: int = 10
+    small_images: bool = True
+    size: tuple[int, int] = (32, 32)
+    mean: tuple[float, ...] = (0.5, 0.5, 0.5)
+    std: tuple[float, ...] = (0.5, 0.5, 0.5)
+    names: tuple[str, ...] = ()
+    projects: bool = False
+
+    def __post_init__(self) -> None:
+        good = isinstance(self.architecture, str) and bool(self.architecture)
+        require(good, "architecture", self.architecture, "the name of a model")
+        require_number("classes", self.classes, least=1, most=MOST_CLASSES, whole=True)
+        for name in ("small_images", "projects"):
+            require(isinstance(getattr(self, name), bool), name, getattr(self, name), "True or False")
+        check_size(self.size)
+        check_normalisation(self.mean, self.std)
+        check_names(self.names)
+        require(len(self.names) in (0, self.classes), "names", self.names, f"{self.classes} names or none")
+
+    def build(self, seed: int = 0, weights: Mapping[str, Tensor] | None = None) -> nn.Module:
+        """A fresh network; its first weights come from ``seed``, and the global random state is not touched.
+
+        Args:
+            seed: of the first weights.
+            weights: that the network will be given later; its shape is then theirs, see :func:`patch_settings`.
+
+        Raises:
+            UnknownNameError: the library has no model of that name.
+            InputError: ``small_images`` with a network that has no such stem, or a seed that is none.
+        """
+        with building(seed):
+            return create(self.architecture, self.classes, self.size if self.small_images else None, weights)
+
+
+def create(
+    architecture: str,
+    classes: int | None = None,
+    small: Sequence[int] | None = None,
+    weights: Mapping[str, Tensor] | None = None,
+) -> nn.Module:
+    """A fresh network of timm ("resnet34", "timm:resnet34") or torchvision ("torchvision:resnet18").
+
+    Args:
+        architecture: its name.
+        classes: outputs of its last layer; the library's own number (usually ImageNet's 1000) if None.
+        small: height and width of small images that it is made for, see :class:`Classifier`; None for the library's own.
+        weights: that it will be given, see :func:`patch_settings`.
+
+    Raises:
+        UnknownNameError: the library has no classifier of that name.
+        MissingExtraError: the library is not installed.
+    """
+    owner, name = split_name(architecture)
+    known: dict[str, Any] = {} if classes is None else {"num_classes": classes}
+    patches = {} if small is None else patch_settings(architecture, small, weights)
+    try:
+        network: nn.Module
+        if owner == "timm":
+            network = library("timm", extra="images").create_model(name, pretrained=False, **known, **patches)
+        else:
+            network = library("torchvision.models", extra="images").get_model(name, weights=None, **known)
+    except Exception as error:  # each of a thousand models may refuse in its own way, or be too large for the memory
+        said = next(iter(str(error).splitlines()), type(error).__name__)
+        wanted = "" if classes is None else f" with {classes} classes"
+        raise InputError(f"{architecture} cannot be built{wanted}: {said}") from error
+    if small is not None and not patches:
+        use_small_stem(network, architecture)
+    return network
+
+
+def patch_settings(
+    architecture: str, small: Sequence[int], weights: Mapping[str, Tensor] | None = None
+) -> dict[str, Any]:
+    """What timm is told so that a network which cuts images into patches suits small ones; nothing for other networks.
+
+    A ConvNeXt has a patch for every pixel, so that 32 × 32 pixels are 4 × 4 places behind its last stage. Patches of 2 × 2, which
+    earlier versions took, leave a single place: timm halves the height and width once more where patches are 2 × 2.
+
+    Args:
+        architecture: its name.
+        small: height and width of the images.
+        weights: of a network that was trained, which tell the size of a ConvNeXt's patches; None for a fresh network.
+    """
+    owner, name = split_name(architecture)
+    if owner != "timm":
+        return {}
+    home = library("timm", extra="images").model_entrypoint(name).__module__
+    if home == "timm.models.vision_transformer":
+        return {"img_size": tuple(small), "patch_size": 4}
+    if home != "timm.models.convnext":
+        return {}
+    if weights is None:
+        return {} if name.endswith("_ols") else {"patch_size": 1}  # "ols": two convolutions of fixed stride, no patches
+    stem = weights.get("stem.0.weight")
+    return {"patch_size": stem.shape[-1] if stem is not None and stem.dim() == 4 else 1}
+
+
+def split_name(architecture: str) -> tuple[str, str]:
+    """The library and the name in it, of an architecture that it has.
+
+    Raises:
+        UnknownNameError: there is no such library, or it has no classifier of that name.
+        MissingExtraError: the library is not installed.
+    """
+    require(isinstance(architecture, str), "architecture", architecture, "the name of a model")
+    owner, colon, name = architecture.partition(":")
+    owner, name = (owner, name) if colon else ("timm", architecture)
+    if owner not in LIBRARIES:
+        raise UnknownNameError(f"unknown library {owner!r} in {architecture!r}; known: {', '.join(LIBRARIES)}")
+    if owner == "timm":
+        timm = library("timm", extra="images")
+        if not timm.is_model(name):
+            raise UnknownNameError(f"timm has no model {name!r}{_similar(name, timm.list_models())}")
+        return owner, name
+    models = library("torchvision.models", extra="images")
+    # Of classifiers alone: others fetch the weights of their backbone by themselves, and unpickle them.
+    known = models.list_models(module=models) + models.list_models(module=models.quantization)
+    if name not in known:
+        raise UnknownNameError(f"torchvision has no classifier {name!r}{_similar(name, known)}")
+    return owner, name
+
+
+def _similar(name: str, known: list[str]) -> str:
+    import difflib
+
+    close = difflib.get_close_matches(name, known, n=3)
+    return f"; did you mean {' or '.join(close)}?" if close else ""
+
+
+def has_small_stem(network: nn.Module) -> bool:
+    """Whether a network has the stem of a ResNet, which :func:`use_small_stem` can replace."""
+    return all(hasattr(network, name) for name in ("conv1", "maxpool")) and isinstance(
+        getattr(network, "bn1", None), nn.BatchNorm2d
+    )
+
+
+def use_small_stem(network: nn.Module, name: str) -> None:
+    """Give a ResNet of timm or torchvision a 3 × 3 stem of stride 1 without max-pooling, in place."""
+    norm = getattr(network, "bn1", None)
+    if not has_small_stem(network) or not isinstance(norm, nn.BatchNorm2d):
+        raise InputError(
+            f"small_images is for ResNets of timm and torchvision, and vision transformers and ConvNeXts of timm; {name} has "
+            "another stem: leave it with --large-images, in Python small_images=False, or choose an architecture made for small "
+            "images"
+        )
+    stem = nn.Conv2d(3, norm.num_features, 3, stride=1, padding=1, bias=False)
+    nn.init.kaiming_normal_(stem.weight, mode="fan_out", nonlinearity="relu")
+    network.conv1 = stem
+    network.maxpool = nn.Identity()
+
+
+def for_small_images(classifier: Classifier) -> Classifier:
+    """The form for small images where the network has one; where not, a warning if next to nothing is left of them."""
+    if patch_settings(classifier.architecture, SMALL):
+        return replace(classifier, small_images=True)
+    network = classifier.build()
+    if has_small_stem(network):
+        return replace(classifier, small_images=True)
+    stages = getattr(network, "feature_info", None)  # of timm's networks
+    reduction = stages[-1].get("reduction", 1) if isinstance(stages, list) and stages else 1
+    if min(classifier.size) < 2 * reduction:
+        height, width = classifier.size
+        warnings.warn(
+            f"{classifier.architecture} divides height and width by {reduction}, so that of {height} × {width} pixels one place "
+            f"is left behind its last stage, and it will classify badly; give it larger images (--size {4 * reduction}), or take "
+            "a ResNet, or a vision transformer or ConvNeXt of timm, which have a form for small images",
+            OutfieldWarning,
+            stacklevel=3,
+        )
+    return classifier
+
+
+def save_classifier(
+    path: PathLike,
+    classifier: Classifier,
+    weights: Mapping[str, Tensor],
+    notes: Mapping[str, Any] | None = None,
+) -> None:
+    """Write a classifier and a state dict of its network to one safetensors file, atomically.
+
+    Args:
+        path: ``.safetensors``.
+        classifier: what :func:`load_classifier` will build.
+        weights: the state dict.
+        notes: what else the file should tell (recipe, accuracy), ready for JSON.
+    """
+    header = {"classifier": to_plain(classifier), "notes": dict(notes or {}), "outfield": __version__}
+    write_record(path, "classifier", Record(header, dict(weights)))
+
+
+def load_classifier(path: PathLike) -> tuple[nn.Module, Classifier, dict[str, Any]]:
+    """The network in evaluation mode on the CPU, its description, and the notes of a file that ``outfield train`` wrote.
+
+    Raises:
+        StorageError: there is no such file.
+        FileFormatError: truncated, changed, or not a classifier.
+    """
+    header, weights = read_record(path, "classifier", {"classifier": dict, "notes": dict})
+    plain = header["classifier"]
+    if plain.get("type") != Classifier.__name__:
+        raise FileFormatError(f"{path} holds a classifier that cannot be built here: it does not say which")
+    try:
+        classifier: Classifier = from_plain(plain)
+        if not any(weight.dim() and len(weight) == classifier.classes for weight in weights.values()):
+            raise InputError(f"it says that there are {classifier.classes} classes, but no weight has so many rows")
+        network = classifier.build(weights=weights)
+    except InputError as error:
+        raise FileFormatError(f"{path} holds a classifier that cannot be built here: {error}") from error
+    load_weights(network, weights, str(path))
+    return network.eval(), classifier, header["notes"]
+
+
+def load_weights(network: nn.Module, weights: Mapping[str, Tensor], source: str) -> None:
+    """Put a state dict into a network; the error names what is missing, superfluous or of another shape.
+
+    Names that all begin with one of :data:`PREFIXES` are understood.
+
+    Raises:
+        FileFormatError: it does not fit, or holds numbers that are not finite.
+    """
+    wanted = network.state_dict()
+    for prefix in PREFIXES:
+        if all(name.startswith(prefix) for name in weights) and any(n.removeprefix(prefix) in wanted for n in weights):
+            found = {name.removeprefix(prefix): value for name, value in weights.items()}
+            break
+    else:
+        found = dict(weights)
+    shapes, kinds = [], []
+    for name in wanted.keys() & found.keys():
+        ours, theirs = wanted[name], found[name]
+        if theirs.shape != ours.shape:
+            shapes.append(f"{name} is {tuple(theirs.shape)} instead of {tuple(ours.shape)}")
+        if theirs.is_floating_point() != ours.is_floating_point() or theirs.is_complex():
+            kinds.append(f"{name} is {theirs.dtype} instead of {ours.dtype}")
+    lacks, unknown = wanted.keys() - found.keys(), found.keys() - wanted.keys()
+    told = (("it lacks ", lacks), ("it has the unknown ", unknown), ("", shapes), ("", kinds))
+    problems = [f"{what}{', '.join(sorted(n)[:3])}{', …' if len(n) > 3 else ''}" for what, n in told if n]
+    if problems:
+        raise FileFormatError(
+            f"{source} does not fit {type(network).__name__}: {'; '.join(problems)}; check the architecture, the number of "
+            "classes and small_images"
+        )
+    for name, value in found.items():
+        if value.layout != torch.strided or value.device.type == "meta" or not bool(value.isfinite().all()):
+            raise FileFormatError(f"{source} holds numbers that are not finite, in {name}")
+    network.load_state_dict(found)

@@ -1,0 +1,343 @@
+"""A classifier in an ONNX file, run by ONNX Runtime on the CPU, as a module. It gives no gradients.
+
+Its features are the input of the graph's last matrix product, or an output of that name. A network is its owner's program:
+what its operations cost is not looked at. No file outside of the model's folder is opened, and no custom operator is loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from outfield.errors import FileFormatError, InputError, OutfieldError, StorageError
+from outfield.extras import library
+from outfield.files import open_to_read
+
+MODEL = "model"  # the buffer that holds the file
+FEATURES, LOGITS = "features", "logits"
+FLOATS = {1: np.float32, 10: np.float16}  # ONNX's numbers of the types that images may have
+PASSED = ("Identity", "Softmax", "LogSoftmax", "Dropout", "Cast")  # may stand behind the last layer; logits go in
+DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")  # operators that ONNX Runtime itself has
+TOLERANCE = 1e-3  # of logits of our last layer beside the file's, relative to the largest
+
+
+class Given(nn.Module):
+    """The place of a last layer whose weights are not known: features go in, and the file's own logits come out."""
+
+    def forward(self, features: Tensor, logits: Tensor) -> Tensor:
+        return logits
+
+
+class FileNetwork(nn.Module):
+    """A network whose body is a program in a file, and whose last layer is ours, so that hooks find its features.
+
+    Attributes:
+        shape: of its input (N, C, H, W); None where a size is free. To a fixed N, too few images are filled up.
+        head: the last layer; :class:`Given` where its weights are not in the file.
+    """
+
+    shape: tuple[int | None, ...]
+    head: nn.Module
+
+    def _run(self, images: Tensor) -> tuple[Tensor, ...]:
+        """Features, the logits where the last layer is not ours, and perhaps the last feature map."""
+        raise NotImplementedError
+
+    @property
+    def size(self) -> tuple[int, int] | None:
+        """Height and width of the images that it takes, where they are fixed."""
+        height, width = self.shape[2:]
+        return None if height is None or width is None else (height, width)
+
+    @property
+    def channels(self) -> int:
+        """Of the images that it takes."""
+        return int(self.shape[1] or 3)
+
+    def rows_of(self, images: Tensor) -> list[Tensor]:
+        """What :meth:`_run` gives of any number of images."""
+        rows = self.shape[0]
+        if rows is None:
+            return list(self._run(images))
+        pieces = []
+        for piece in images.split(rows):
+            whole = torch.cat([piece, piece[:1].expand(rows - len(piece), *piece.shape[1:])])
+            pieces.append([value[: len(piece)] for value in self._run(whole)])
+        return [torch.cat(parts) for parts in zip(*pieces, strict=True)]
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits (N, K) of images (N, C, H, W)."""
+        logits: Tensor = self.head(*self.rows_of(images)[: 2 if isinstance(self.head, Given) else 1])
+        return logits
+
+
+def linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
+    """A layer of these numbers, which are not to be trained."""
+    layer = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="cpu", dtype=torch.float32)
+    layer.load_state_dict({"weight": weight} if bias is None else {"weight": weight, "bias": bias})
+    return layer.requires_grad_(False)
+
+
+class OnnxNetwork(FileNetwork):
+    """The network of an ONNX model.
+
+    Args:
+        content: The model, with all of its weights.
+        source: Where it comes from, for errors.
+
+    Raises:
+        FileFormatError: It is broken, needs another file or a custom operator, or its graph cannot be run.
+        InputError: It is no image classifier whose features can be found.
+        MissingExtraError: onnx or ONNX Runtime are not installed.
+    """
+
+    gives_gradients = False
+
+    def __init__(self, content: bytes, source: str) -> None:
+        super().__init__()
+        self.register_buffer(MODEL, torch.from_numpy(np.frombuffer(content, np.uint8).copy()))
+        model = _parsed(content, source)
+        _check_self_contained(model, source)
+        try:
+            graph = _graph_of(model, source)
+        except OutfieldError:
+            raise
+        except Exception as error:  # of numpy and of onnx, about tensors and nodes that are not what they should be
+            raise FileFormatError(f"{source} is broken: {type(error).__name__}: {str(error)[:200]}") from error
+        self._graph, self.shape = graph, graph.shape
+        self.head = Given() if graph.weight is None else linear(graph.weight, graph.bias)
+        del model.graph.output[:]
+        for name in dict.fromkeys((graph.features, graph.logits)):
+            model.graph.output.append(library("onnx", extra="onnx").helper.make_empty_tensor_value_info(name))
+        try:
+            self._session = _session(model.SerializeToString())
+            self._check(source)
+        except OutfieldError:
+            raise
+        except Exception as error:  # of ONNX Runtime
+            raise FileFormatError(f"{source} cannot be run: {_first_line(error)}") from error
+
+    def _run(self, images: Tensor, both: bool = False) -> tuple[Tensor, ...]:
+        graph = self._graph
+        wanted = [graph.features, graph.logits] if both or isinstance(self.head, Given) else [graph.features]
+        pixels: np.ndarray = images.detach().to("cpu", torch.float32).contiguous().numpy()
+        found = self._session.run(wanted, {graph.image: pixels.astype(graph.kind, copy=False)})
+        return tuple(torch.from_numpy(array.astype(np.float32, copy=False)).to(images.device) for array in found)
+
+    def _check(self, source: str) -> None:
+        """Run it once, and compare our last layer with the file's."""
+        shape = (self.shape[0] or 2, self.channels, *(self.size or (224, 224)))
+        images = torch.rand(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float32, device="cpu")
+        features, logits = self._run(images, both=True)
+        if features.dim() != 2 or logits.dim() != 2:
+            raise InputError(
+                f"{source} gives features of shape {tuple(features.shape)} and logits of shape {tuple(logits.shape)}; both must "
+                f"have a row for each image: export it with outputs that are called {FEATURES} and {LOGITS}"
+            )
+        if isinstance(self.head, Given):
+            return
+        within = TOLERANCE * max(1.0, float(logits.abs().max()))
+        if not torch.allclose(self.head(features), logits, rtol=0, atol=within):
+            raise InputError(
+                f"the last layer of {source} does not give its logits; name its outputs {FEATURES} and {LOGITS}"
+            )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> OnnxNetwork:
+        return OnnxNetwork(*self.__reduce__()[1])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        content: Tensor = getattr(self, MODEL)
+        return OnnxNetwork, (content.cpu().numpy().tobytes(), "a copy")
+
+
+def read_model(path: Path) -> bytes:
+    """An ONNX model as bytes, with weights that lie in files beside it.
+
+    Raises:
+        StorageError: It cannot be read.
+        FileFormatError: It is no such model, or weights lie outside of its folder.
+    """
+    with open_to_read(path) as file:
+        content = file.read()
+    model = _parsed(content, str(path))
+    if not any(tensor.data_location == tensor.EXTERNAL for tensor in _tensors(model)):
+        return content
+    try:
+        library("onnx.external_data_helper", extra="onnx").load_external_data_for_model(model, str(path.parent))
+        return bytes(model.SerializeToString())
+    except OSError as error:
+        raise StorageError(f"cannot read the weights of {path}: {error}") from error
+    except Exception as error:  # of protobuf and of onnx's own checks of where the files lie
+        raise FileFormatError(f"the weights of {path} cannot be read: {_first_line(error)}") from error
+
+
+def build(state: Mapping[str, Tensor], source: str) -> nn.Module:
+    """The network whose model is kept as a tensor.
+
+    Raises:
+        FileFormatError: There is none.
+    """
+    if set(state) != {MODEL} or state[MODEL].dtype != torch.uint8 or state[MODEL].dim() != 1:
+        raise FileFormatError(f"{source} holds no ONNX model")
+    return OnnxNetwork(state[MODEL].cpu().numpy().tobytes(), source)
+
+
+def _parsed(content: bytes, source: str) -> Any:
+    try:
+        model = library("onnx", extra="onnx").load_model_from_string(content)
+    except OutfieldError:
+        raise
+    except Exception as error:  # of protobuf
+        raise FileFormatError(f"{source} is no ONNX model: {_first_line(error)}") from error
+    if not model.graph.node:
+        raise FileFormatError(f"{source} is no ONNX model: it has no graph")
+    return model
+
+
+def _session(content: bytes) -> Any:
+    runtime = library("onnxruntime", extra="onnx")
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    options.log_severity_level = 3
+    return runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+
+
+def _tensors(message: Any) -> Iterator[Any]:
+    """Every tensor of a message of protobuf, wherever in it."""
+    if message.DESCRIPTOR.name == "TensorProto":
+        yield message
+        return
+    for field, value in message.ListFields():
+        if field.message_type is not None:
+            for one in [value] if hasattr(value, "DESCRIPTOR") else value:
+                yield from _tensors(one)
+
+
+def _check_self_contained(model: Any, source: str) -> None:
+    """Refuse a model that would read other files, or needs operators of somebody else's.
+
+    Raises:
+        FileFormatError: it is such a one.
+    """
+    for tensor in _tensors(model):
+        if tensor.data_location == tensor.EXTERNAL:
+            raise FileFormatError(f"the numbers of {tensor.name!r:.100} of {source} lie in another file")
+    known = {*DOMAINS, *(function.domain for function in model.functions)}
+    for node in model.graph.node:
+        if node.domain not in known:
+            raise FileFormatError(
+                f"{source} has the operator {node.op_type} of {node.domain!r:.100}, which is not known"
+            )
+
+
+class _Graph(NamedTuple):
+    """Names of a classifier's tensors, and its last layer (logits = features · weightᵀ + bias) where the file has its numbers."""
+
+    image: str
+    shape: tuple[int | None, ...]
+    kind: type
+    features: str
+    logits: str
+    weight: Tensor | None = None
+    bias: Tensor | None = None
+
+
+def _graph_of(model: Any, source: str) -> _Graph:
+    """Look through a model (``onnx.ModelProto``).
+
+    Raises:
+        InputError: It is no image classifier whose features can be found.
+    """
+    graph = model.graph
+    constants = {one.name: one for one in graph.initializer}
+    inputs = [one for one in graph.input if one.name not in constants]
+    if len(inputs) != 1 or not inputs[0].type.HasField("tensor_type"):
+        names = ", ".join(one.name for one in inputs)
+        raise InputError(f"{source} has {len(inputs)} inputs ({names}); a classifier takes one, images (N, C, H, W)")
+    tensor = inputs[0].type.tensor_type
+    shape = tuple(one.dim_value if one.dim_value > 0 else None for one in tensor.shape.dim)
+    if len(shape) != 4 or shape[1] not in (1, 3) or tensor.elem_type not in FLOATS:
+        raise InputError(
+            f"{source} takes an input of shape {shape}; images are floats of shape (N, C, H, W) with 3 channels or 1"
+        )
+    outputs = [one.name for one in graph.output]
+    logits = LOGITS if LOGITS in outputs else next((name for name in outputs if name != FEATURES), "")
+    if not logits or set(outputs) - {FEATURES, logits}:
+        raise InputError(
+            f"{source} has the outputs {', '.join(outputs)}; a classifier has one, or several of which one is called {LOGITS} "
+            f"and perhaps one {FEATURES}"
+        )
+    taken = (inputs[0].name, shape, FLOATS[tensor.elem_type])
+    if FEATURES in outputs:
+        return _Graph(*taken, FEATURES, logits)
+    features, logits, weight, bias = _last_layer(logits, graph, constants, source)
+    return _Graph(*taken, features, logits, weight, bias)
+
+
+def _last_layer(logits: str, graph: Any, constants: Any, source: str) -> tuple[str, str, Tensor | None, Tensor | None]:
+    """Names of features and logits, and weight and bias of the layer between them, None where they are computed."""
+    makers = {name: node for node in graph.node for name in node.output}
+    node, bias = makers.get(logits), None
+    for _ in graph.node:  # which bounds the way back in a graph that goes in a circle
+        if node is not None and node.op_type in PASSED:
+            logits = node.input[0]
+            node = makers.get(logits)
+    if node is not None and node.op_type == "Add":
+        known = {name: _constant(name, makers, constants) for name in node.input}
+        rest = [name for name, value in known.items() if value is None]
+        if len(known) == 2 and len(rest) == 1:
+            (bias,) = (value for value in known.values() if value is not None)
+            node = makers.get(rest[0])
+    if node is None or node.op_type not in ("Gemm", "MatMul"):
+        raise InputError(
+            f"{source} does not end with a linear layer (Gemm or MatMul), so that its features are not known; export it with a "
+            f"second output, called {FEATURES}, and call the other {LOGITS}"
+        )
+    return node.input[0], logits, *_numbers(node, bias, makers, constants)
+
+
+def _numbers(node: Any, bias: np.ndarray | None, makers: Any, constants: Any) -> tuple[Tensor | None, Tensor | None]:
+    """Weight (K, D) and bias (K,) or None of a matrix product, if the file has them."""
+    weight = _constant(node.input[1], makers, constants)
+    said = {one.name: one for one in node.attribute}
+    if weight is None or weight.ndim != 2 or ("transA" in said and said["transA"].i):
+        return None, None
+    rows = weight if "transB" in said and said["transB"].i else weight.T
+    if node.op_type == "Gemm":
+        rows = rows * (said["alpha"].f if "alpha" in said else 1.0)
+        if len(node.input) > 2 and node.input[2]:
+            own = _constant(node.input[2], makers, constants)
+            if own is None or bias is not None:
+                return None, None
+            bias = own * (said["beta"].f if "beta" in said else 1.0)
+    if bias is not None:
+        if bias.size not in (1, len(rows)):
+            return None, None
+        bias = np.broadcast_to(bias.reshape(-1), len(rows))
+    weight, bias = (None if one is None else np.array(one, np.float32) for one in (rows, bias))
+    return None if weight is None else torch.from_numpy(weight), None if bias is None else torch.from_numpy(bias)
+
+
+def _constant(name: str, makers: Any, constants: Any, turns: int = 8) -> np.ndarray | None:
+    """The numbers of a tensor that does not depend on the input: an initializer or constant, perhaps transposed a few times."""
+    helper = library("onnx.numpy_helper", extra="onnx")
+    node = makers.get(name)
+    if name in constants:
+        return np.asarray(helper.to_array(constants[name]))
+    if node is not None and node.op_type == "Constant" and node.attribute[0].name == "value":
+        return np.asarray(helper.to_array(node.attribute[0].t))
+    if node is None or node.op_type != "Transpose" or not turns:
+        return None
+    inner = _constant(node.input[0], makers, constants, turns - 1)
+    if inner is None or (node.attribute and list(node.attribute[0].ints) != list(range(inner.ndim))[::-1]):
+        return None
+    return inner.T
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)[:300]

@@ -1,0 +1,1 @@
+"""How an image becomes what a network takes."""

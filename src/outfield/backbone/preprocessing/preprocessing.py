@@ -1,0 +1,407 @@
+"""How a deployed network takes images: resized, cropped and normalised exactly as its own library does it.
+
+A network tells images apart by details that another resizing changes; a detector then sees rows that the deployed network would
+never give. :class:`Preprocessing` is that recipe as plain data: Pillow resizes, bytes are cropped, and only then come floats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from numbers import Integral
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from outfield.backbone.preprocessing.normalisation import (
+    Input,
+    as_pair,
+    as_tuple,
+    check_normalisation,
+    check_size,
+    normalised,
+    resize,
+    shown_numbers,
+    to_grey,
+)
+from outfield.config import require, require_choice, require_number
+from outfield.errors import InputError
+from outfield.extras import library
+
+# Of Pillow, which averages over what falls together when it makes an image smaller (all but "nearest")
+INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos", "box", "hamming")
+TENSOR = "tensor"  # Bilinear with antialiasing as PyTorch computes it: what the networks of ``outfield train`` are trained with
+FITS = ("exact", "cover", "contain")
+PLACES = ("nearest", "down")
+PARTS = ("size", "crop", "mean", "std", "interpolation")  # Of a preprocessing, that can be given one by one
+# Of a resized image before it is cropped: a strip of 1 × 100,000 pixels would need more memory than there is
+PIXELS_AT_MOST = 178_956_970
+# An image may grow to so many pixels when it is resized, or to so many times those that the network takes
+PIXELS_ANYWAY, WIDEST = 2**24, 64
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """The way of an image into a network: grey if it has one channel, resized, cropped about the middle, normalised.
+
+    tensor = (pixels / 255 − mean) / std
+
+    Args:
+        resize: Length of the shorter edge, the ratio of the edges kept; or height and width; None leaves the size as it is.
+        crop: Height and width of the part that is cut out of the middle; None for all of it. An image that is smaller is padded.
+        interpolation: "nearest", "bilinear", "bicubic", "lanczos", "box" or "hamming", as Pillow has them; or "tensor",
+            bilinear as PyTorch does it, which takes a height and a width alone.
+        mean: Of each channel, in [0, 1].
+        std: Of each channel.
+        channels: 3, or 1 for a network of grey images, to which colour is then converted before anything else.
+        fit: What a height and a width to resize to mean: "exact" gives these, whatever the image's ratio; "cover" keeps the
+            ratio and covers both; "contain" keeps it and stays within both.
+        fill: Colour of what is padded, a number from 0 to 255 for each channel; black if None.
+        place: Where the crop begins if an odd number of pixels is cut off: "nearest" rounds as torchvision and timm do,
+            "down" as transformers does.
+
+    Raises:
+        InputError: A setting that cannot be, or images of different sizes would leave it in different sizes.
+
+    >>> recipe = Preprocessing(resize=8, crop=(6, 6), mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
+    >>> recipe.tensor(np.full((20, 10, 3), 255, np.uint8)).shape, recipe.size
+    (torch.Size([3, 6, 6]), (6, 6))
+    """
+
+    resize: int | tuple[int, int] | None
+    crop: tuple[int, int] | None = None
+    interpolation: str = "bilinear"
+    mean: tuple[float, ...] = (0.485, 0.456, 0.406)
+    std: tuple[float, ...] = (0.229, 0.224, 0.225)
+    channels: int = 3
+    fit: str = "exact"
+    fill: tuple[int, ...] | None = None
+    place: str = "nearest"
+
+    def __post_init__(self) -> None:
+        for name in ("resize", "crop", "mean", "std", "fill"):
+            object.__setattr__(self, name, as_tuple(getattr(self, name)))
+        if isinstance(self.resize, Integral) and not isinstance(self.resize, bool):
+            check_size((self.resize, self.resize), "resize")
+        elif self.resize is not None:
+            check_size(self.resize, "resize")
+        if self.crop is not None:
+            check_size(self.crop, "crop")
+        require_choice("interpolation", self.interpolation, (*INTERPOLATIONS, TENSOR))
+        require_choice("fit", self.fit, FITS)
+        require_choice("place", self.place, PLACES)
+        whole = isinstance(self.channels, Integral) and not isinstance(self.channels, bool)
+        require(whole and self.channels in (1, 3), "channels", self.channels, "3 or 1")
+        self._check_colours()
+        self._check_size()
+
+    def _check_colours(self) -> None:
+        check_normalisation(self.mean, self.std, self.channels)
+        object.__setattr__(self, "mean", tuple(float(value) for value in self.mean))
+        object.__setattr__(self, "std", tuple(float(value) for value in self.std))
+        if self.fill is not None:
+            good = isinstance(self.fill, tuple) and len(self.fill) == self.channels
+            require(good, "fill", self.fill, "a number from 0 to 255 for each channel, or None")
+            for value in self.fill:
+                require_number("fill", value, least=0, most=255, whole=True)
+
+    def _check_size(self) -> None:
+        exact = isinstance(self.resize, tuple) and self.fit == "exact"
+        if self.interpolation == TENSOR and (not exact or self.crop is not None):
+            raise InputError(
+                f"interpolation {TENSOR!r} takes a height and a width to resize to, and no crop; for {self.resize} and "
+                f"{self.crop} choose one of {', '.join(INTERPOLATIONS)}"
+            )
+        if not isinstance(self.resize, tuple) and self.fit != "exact":
+            raise InputError(f"fit is {self.fit!r}, which needs a height and a width to resize to, not {self.resize}")
+        if self.crop is None and not exact:
+            raise InputError(
+                f"resize is {self.resize!r} and crop is None: images would leave in different sizes; give crop=(height, width), "
+                "or a height and a width to resize to"
+            )
+
+    @classmethod
+    def of(cls, given: Any) -> Preprocessing:
+        """From whatever says how a network takes images.
+
+        Args:
+            given: A Preprocessing; a dictionary of :meth:`to_json`, of a ``preprocessor_config.json`` or of timm's data config; a
+                network of timm; or a transform of torchvision.
+
+        Raises:
+            InputError: It is none of these, or does something that a Preprocessing cannot say.
+        """
+        if isinstance(given, Preprocessing):
+            return given
+        if isinstance(given, Mapping):
+            if "resize" in given:
+                return cls.of_json(given)
+            return cls.of_timm(given) if "input_size" in given else cls.of_processor(given)
+        return cls.of_timm(given) if hasattr(given, "pretrained_cfg") else cls.of_torchvision(given)
+
+    @classmethod
+    def of_timm(cls, given: Any) -> Preprocessing:
+        """That of timm's evaluation transform, to the bit.
+
+        Args:
+            given: A network of timm, or a data config (``timm.data.resolve_model_data_config``).
+        """
+        from outfield.backbone.preprocessing.transforms import from_timm
+
+        return from_timm(given)
+
+    @classmethod
+    def of_torchvision(cls, given: Any) -> Preprocessing:
+        """That of a transform for evaluation.
+
+        Args:
+            given: ``weights.transforms()``, or a ``Compose`` of Resize, CenterCrop, Grayscale, ToTensor and Normalize.
+        """
+        from outfield.backbone.preprocessing.transforms import from_torchvision
+
+        return from_torchvision(given)
+
+    @classmethod
+    def of_processor(cls, given: Any) -> Preprocessing:
+        """That of an image processor of transformers.
+
+        Args:
+            given: The content of its ``preprocessor_config.json``.
+        """
+        from outfield.backbone.preprocessing.processors import from_processor
+
+        return from_processor(given)
+
+    @classmethod
+    def of_json(cls, given: Any) -> Self:
+        """What :meth:`to_json` gave.
+
+        Raises:
+            InputError: Something is missing, unknown or cannot be.
+        """
+        names = [field.name for field in fields(cls)]
+        if not isinstance(given, Mapping) or set(given) != set(names):
+            found = sorted(map(str, given)) if isinstance(given, Mapping) else type(given).__name__
+            raise InputError(f"a preprocessing is told by {', '.join(names)}; here are {found}")
+        return cls(**given)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data, ready for JSON, from which :meth:`of_json` makes an equal one."""
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width of what the network is given."""
+        if self.crop is not None:
+            return self.crop
+        assert isinstance(self.resize, tuple)
+        return self.resize
+
+    @property
+    def input(self) -> Input:
+        """Size and normalisation of what the network is given."""
+        return Input(self.size, self.mean, self.std)
+
+    def __str__(self) -> str:
+        """One line for people."""
+        steps = ["grey"] if self.channels == 1 else []
+        if self.resize is not None:
+            sides = self.resize if isinstance(self.resize, tuple) else (self.resize,)
+            fit = "" if self.fit == "exact" else f" ({self.fit})"
+            steps.append(f"resize {' × '.join(map(str, sides))}{fit} {self.interpolation}")
+        if self.crop is not None:
+            steps.append(f"crop {self.crop[0]} × {self.crop[1]}")
+        return ", ".join([*steps, f"mean {shown_numbers(self.mean)}", f"std {shown_numbers(self.std)}"])
+
+    def keeps(self, size: tuple[int, int]) -> bool:
+        """Whether pixels of images of this height and width stay as they are."""
+        return self.channels == 3 and self.resized(*size) == size == self.size
+
+    def resized(self, height: int, width: int) -> tuple[int, int]:
+        """Height and width of an image behind the resizing and before the crop."""
+        if self.resize is None:
+            return height, width
+        if not isinstance(self.resize, tuple):
+            short, long = sorted((height, width))
+            other = int(self.resize * long / short)
+            return (other, self.resize) if width <= height else (self.resize, other)
+        if self.fit == "exact":
+            return self.resize
+        ratios = height / self.resize[0], width / self.resize[1]
+        ratio = min(ratios) if self.fit == "cover" else max(ratios)
+        return round(height / ratio), round(width / ratio)
+
+    def pixels(self, image: np.ndarray) -> np.ndarray:
+        """An image as bytes that only have to be normalised.
+
+        Args:
+            image: uint8 (H, W, 3), or grey: (H, W) or (H, W, 1).
+
+        Returns:
+            uint8 (h, w, channels), with h and w those of :attr:`size`.
+
+        Raises:
+            InputError: It is no such image, or would become too large on its way.
+            MissingExtraError: Pillow is not installed.
+        """
+        image = _checked(image)
+        height, width = self.resized(*image.shape[:2])
+        most = self._most_pixels(image.shape[0] * image.shape[1])
+        if not 0 < height * width <= most:
+            raise InputError(
+                f"an image of {image.shape[0]} × {image.shape[1]} would be resized to {height} × {width}; from 1 to "
+                f"{most:,} pixels are possible"
+            )
+        if self.channels == 1 and image.shape[2] == 3:
+            image = to_grey(torch.from_numpy(image)[None])[0].numpy()
+        elif self.channels == 3 and image.shape[2] == 1:
+            image = np.repeat(image, 3, axis=2)
+        if image.shape[:2] != (height, width):
+            image = self._resized(image, height, width)
+        return np.ascontiguousarray(self._cropped(image))
+
+    def _most_pixels(self, given: int) -> int:
+        """That a resized image may have: a thin strip of a few bytes must not become hundreds of millions."""
+        wide = WIDEST * self.size[0] * self.size[1]
+        return min(PIXELS_AT_MOST, max(given, PIXELS_ANYWAY, wide))
+
+    def _resized(self, image: np.ndarray, height: int, width: int) -> np.ndarray:
+        if self.interpolation == TENSOR:
+            return resize(torch.from_numpy(image)[None], (height, width))[0].numpy()
+        pillow = library("PIL.Image", extra="images")
+        method = getattr(pillow.Resampling, self.interpolation.upper())
+        flat = image[:, :, 0] if self.channels == 1 else image
+        found = np.array(pillow.fromarray(flat).resize((width, height), method))
+        return found.reshape(height, width, self.channels)
+
+    def _cropped(self, image: np.ndarray) -> np.ndarray:
+        if self.crop is None or image.shape[:2] == self.crop:
+            return image
+        short = [max(0, wanted - side) for wanted, side in zip(self.crop, image.shape[:2], strict=True)]
+        if any(short):
+            padded = np.empty((image.shape[0] + short[0], image.shape[1] + short[1], self.channels), np.uint8)
+            padded[:] = self.fill or 0
+            top, left = short[0] // 2, short[1] // 2
+            padded[top : top + image.shape[0], left : left + image.shape[1]] = image
+            image = padded
+        top, left = (self._start(side - wanted) for wanted, side in zip(self.crop, image.shape[:2], strict=True))
+        return image[top : top + self.crop[0], left : left + self.crop[1]]
+
+    def _start(self, left_over: int) -> int:
+        """How many pixels of those that are cut off lie before the crop."""
+        return round(left_over / 2) if self.place == "nearest" else left_over // 2
+
+    def tensor(self, image: np.ndarray) -> Tensor:
+        """An image as the network takes it, float32 (channels, h, w).
+
+        Args:
+            image: See :meth:`pixels`.
+        """
+        pixels = torch.from_numpy(self.pixels(image)).permute(2, 0, 1).contiguous()
+        return normalised(pixels.to(torch.float32), self.mean, self.std)
+
+
+def _checked(image: Any) -> np.ndarray:
+    """An image with three dimensions, in one piece of memory."""
+    good = isinstance(image, np.ndarray) and image.dtype == np.uint8 and not np.ma.is_masked(image)
+    shape: tuple[int, ...] = image.shape if isinstance(image, np.ndarray) else ()
+    if not good or 0 in shape or not (len(shape) == 2 or (len(shape) == 3 and shape[2] in (1, 3))):
+        what = f"{image.dtype} of shape {shape}" if isinstance(image, np.ndarray) else type(image).__name__
+        raise InputError(f"the image is {what}; it must be a numpy array, uint8 (H, W, 3), or grey (H, W) or (H, W, 1)")
+    whole = np.ascontiguousarray(image if image.ndim == 3 else image[:, :, None])
+    return whole if whole.flags.writeable else whole.copy()
+
+
+# A preprocessing that is given by hand, or in parts
+
+
+def plain(size: Any, mean: Any, std: Any) -> Preprocessing:
+    """Images are resized to exactly a size, as the networks of ``outfield train`` take them."""
+    expects = Input.of(size, mean, std)
+    return Preprocessing(
+        expects.size, interpolation=TENSOR, mean=expects.mean, std=expects.std, channels=len(expects.mean)
+    )
+
+
+def whole_or_plain(whole: Any, size: Any, mean: Any, std: Any) -> Preprocessing:
+    """The preprocessing that is given, or that of a size and a normalisation.
+
+    Raises:
+        InputError: both are given, or neither.
+    """
+    said = _said(whole, {"size": size, "mean": mean, "std": std})
+    if whole is not None:
+        return Preprocessing.of(whole)
+    if len(said) < 3:
+        raise InputError("a backbone needs size, mean and std, or preprocessing: how the network takes images")
+    return plain(size, mean, std)
+
+
+def whole_or_adapted(own: Preprocessing | None, whole: Any, parts: dict[str, Any]) -> Preprocessing:
+    """The preprocessing that is given, or the network's own with the parts that are given.
+
+    Args:
+        own: that of the network, or None.
+        whole: what :meth:`outfield.Preprocessing.of` takes, or None.
+        parts: by name (:data:`PARTS`), None where they are not given; see :func:`adapted`.
+
+    Raises:
+        InputError: both are given, something is missing, or cannot be.
+    """
+    _said(whole, parts)
+    return adapted(own, **parts) if whole is None else Preprocessing.of(whole)
+
+
+def adapted(
+    own: Preprocessing | None,
+    *,
+    size: Any = None,
+    crop: Any = None,
+    mean: Any = None,
+    std: Any = None,
+    interpolation: str | None = None,
+) -> Preprocessing:
+    """A network's own preprocessing, or None where it has none, with what is given in its place.
+
+    Args:
+        own: that of the network.
+        size: one side or two. With a crop, one side is the shorter edge's; without, images are resized to exactly this.
+        crop: one side or two of the part that is cut out of the middle.
+        mean: a number for each channel.
+        std: a number for each channel.
+        interpolation: one of Pillow's; without it, and without a crop, a size is reached as :func:`plain` does it.
+
+    Raises:
+        InputError: something is missing, or cannot be.
+    """
+    if own is None:
+        missing = [name for name, value in (("size", size), ("mean", mean), ("std", std)) if value is None]
+        if missing:
+            raise InputError(
+                f"this network does not say how it takes images; give {', '.join(missing)} (on the command line "
+                f"{', '.join(f'--{name}' for name in missing)}), or preprocessing"
+            )
+        own = plain(size, mean, std)
+    expects = Input.of(own.size, own.mean if mean is None else mean, own.std if std is None else std)
+    settings: dict[str, Any] = {"mean": expects.mean, "std": expects.std, "channels": len(expects.mean)}
+    if interpolation is not None:
+        settings["interpolation"] = interpolation
+    if size is None and crop is None:
+        return replace(own, **settings)
+    if crop is None:
+        if interpolation is None:
+            return plain(size, expects.mean, expects.std)
+        return Preprocessing(as_pair(size), **settings)
+    if own.interpolation != TENSOR:
+        settings.setdefault("interpolation", own.interpolation)
+    return Preprocessing(own.resize if size is None else as_tuple(size), as_pair(crop), **settings)
+
+
+def _said(whole: Any, parts: dict[str, Any]) -> list[str]:
+    """Names of the parts that are given, none of them beside the whole."""
+    said = [name for name, value in parts.items() if value is not None]
+    if whole is not None and said:
+        raise InputError(f"give either preprocessing or {', '.join(said)}")
+    return said

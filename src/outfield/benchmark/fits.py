@@ -1,0 +1,284 @@
+"""A benchmark on the features of one backbone: each detector is fitted once per seed, each set scored once by each."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import logging
+import statistics
+import sys
+import time
+import warnings
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from outfield.backbone import accuracy
+from outfield.benchmark.cache import Cache, Entry
+from outfield.benchmark.layout import Layout, lay_out
+from outfield.benchmark.protocol import HELD_OUT, TEST, TRAIN
+from outfield.benchmark.provenance import settings_of
+from outfield.benchmark.result import BenchmarkRun, Key, LowData, Result
+from outfield.benchmark.sets import FractionOfSets, Say, Sets
+from outfield.detectors import Detector, load
+from outfield.energy import History
+from outfield.errors import DivergenceError, FileFormatError, InputError, OutfieldWarning
+from outfield.files import Record
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class BackboneFits:
+    """Fits and scores detectors on one backbone's features.
+
+    Args:
+        name: of the backbone.
+        sets: its features.
+        run: where results go.
+        cache: keeps them, perhaps.
+        device: for detectors.
+        say: told what is being done; logged if absent.
+    """
+
+    name: str
+    sets: Sets
+    run: BenchmarkRun
+    cache: Cache
+    device: str = "auto"
+    say: Say = log.info
+
+    def fill(
+        self, detectors: Mapping[str, Detector], seeds: list[int], given: Mapping[Key, Detector], layout: bool
+    ) -> None:
+        """Everything on this backbone: all detectors, then accuracy and layout.
+
+        A detector that cannot be fitted or scored here is dropped from the run, with a warning; where no other is left, its error
+        is raised.
+        """
+        left_out = self.run.provenance.get("left_out", {})
+        for name, detector in detectors.items():
+            ready = {key.seed: one for key, one in given.items() if (key.backbone, key.detector) == (self.name, name)}
+            if name in left_out:
+                continue
+            try:
+                self.add(name, detector, seeds, ready)
+            except (InputError, DivergenceError) as error:
+                if len(left_out) + 1 == len(detectors):
+                    raise
+                left_out[name] = f"{self.name}: {error}"
+                self.run.drop(name)
+                self.run.provenance["left_out"] = left_out
+                warnings.warn(f"{name} is left out, {left_out[name]}", OutfieldWarning, stacklevel=2)
+        test = self.sets[TEST]
+        right = accuracy(test.in_memory()) if {"labels", "logits"} <= set(test.shapes) else None
+        self.run.provenance["backbones"].setdefault(self.name, {})["accuracy"] = right
+        if right is not None:
+            self.run.accuracies[self.name] = right
+        if layout:
+            self.run.layouts.append(self._layout())
+
+    def add(
+        self, name: str, detector: Detector, seeds: Iterable[int], given: Mapping[int | None, Detector] | None = None
+    ) -> None:
+        """Fit a detector, from every seed where it is random, score every set, and put scores and records into the run.
+
+        Args:
+            name: what to call it in records.
+            detector: its settings; itself left as it is.
+            seeds: of a learned detector.
+            given: fitted ones by seed, which are scored instead of fitting any.
+        """
+        wanted: list[int | None] = [*given] if given else [*seeds] if detector.trained else [None]
+        fits = {seed: self._entry(name, detector, seed) for seed in wanted}
+        # Where scores and curves are found from an earlier run, the detector is not needed, nor the features.
+        fitted = functools.cache(lambda: dict(given) if given else self._fitted(detector, fits))
+        for seed, fit in fits.items():
+            self._judge(Key(self.name, name, seed), detector, fit, lambda seed=seed: fitted()[seed])  # type: ignore[misc]
+        if not fitted.cache_info().currsize:
+            for fit in fits.values():
+                self.cache.mention(fit)
+
+    def add_fractions(
+        self, detectors: Mapping[str, Detector], seeds: Sequence[int], fractions: Sequence[float]
+    ) -> None:
+        """Fit and score the detectors on every fraction of the training rows, and put means over the OOD sets into the run.
+
+        Those of all rows are taken from the run's records, where they are already. A detector that cannot be fitted on so few
+        rows has the reason in the place of figures.
+        """
+        for fraction in fractions:
+            sets = FractionOfSets(self.sets, fraction)
+            for name, detector in detectors.items():
+                if name in self.run.provenance.get("left_out", {}):
+                    continue
+                if fraction == 1:
+                    mine = [r for r in self.run.records if (r.backbone, r.detector) == (self.name, name)]
+                    self.run.low_data += _means(mine, fraction)
+                    continue
+                # A run and a log of their own: those of the run are about all rows.
+                scratch, cache = (
+                    BenchmarkRun(self.run.protocol),
+                    Cache(self.cache.folder, str(self.cache.here["device"])),
+                )
+                self.say(f"{self.name}: {name} on {100 * fraction:g} % of the training rows")
+                try:
+                    replace(self, sets=sets, run=scratch, cache=cache).add(name, detector, seeds)
+                    self.run.low_data += _means(scratch.records, fraction)
+                except (InputError, DivergenceError) as error:
+                    self.run.low_data.append(LowData(fraction, self.name, name, None, reason=str(error)))
+
+    def _judge(self, key: Key, detector: Detector, fit: Entry, fitted: Callable[[], Any]) -> None:
+        """Scores, records, and what a learned or a choosing detector tells of its fit."""
+        protocol, needs = self.run.protocol, (*detector.needs_to_score, *detector.uses)
+        scores = {self._shown(part): self._scores(key, part, needs, fit, fitted) for part in (TEST, *self.sets.ood)}
+        self.run.scores[key] = scores
+        self.run.records += [
+            Result.of(key, ood, protocol.level_of(ood), scores[protocol.id], scores[ood]) for ood in self.sets.ood
+        ]
+        if detector.trained:
+            self.run.histories[key] = History(**self._told("history", key, fit, lambda: asdict(fitted().history_)))
+        if detector.uses_stand_ins:
+            told = self._told("members", key, fit, lambda: {"members": list(fitted().names)})
+            self.run.provenance.setdefault("chosen", {}).setdefault(key.detector, {})[self.name] = told["members"]
+
+    def _told(self, what: str, key: Key, fit: Entry, tell: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """What a fitted detector tells of itself, ready for JSON; it took no time of its own."""
+        entry = Entry(what, asdict(key), {"fit": fit.digest})
+        return self.cache.record(entry, lambda: Record(tell(), {}), timed=False).header
+
+    def _shown(self, part: str) -> str:
+        return self.run.protocol.id if part == TEST else part
+
+    def _scores(self, key: Key, part: str, needs: Collection[str], fit: Entry, fitted: Callable[[], Any]) -> np.ndarray:
+        depends = {"fit": fit.digest, "set": self.sets.identity(part, needs)}
+        entry = Entry("scores", {**asdict(key), "set": part}, depends)
+        if not self.cache.has(entry):
+            fitted(), self.sets[part]  # work of its own: its time is not counted twice
+        record = self.cache.record(entry, lambda: Record({}, {"scores": fitted().score(self.sets[part])}))
+        return record.tensors["scores"].numpy()
+
+    def _entry(self, name: str, detector: Detector, seed: int | None) -> Entry:
+        """A fit: of which detector, on which rows, given which besides."""
+        learned = (detector.on, *detector.needs_to_fit, *detector.uses)
+        depends = {
+            "train": self.sets.identity(TRAIN, learned),
+            "settings": settings_of(detector) | ({} if seed is None else {"seed": seed}),
+            "own code": _own_code(detector),
+            "beside": {part: self.sets.identity(part, learned) for part in self._beside(detector)},
+        }
+        return Entry("detector", asdict(Key(self.name, name, seed)), depends)
+
+    def _beside(self, detector: Detector) -> list[str]:
+        """The sets that a detector is given when it is fitted, besides the training rows."""
+        if not detector.uses_held_out or not self.sets.has_held_out:
+            return []
+        return [HELD_OUT, *(self.sets.levels if detector.uses_stand_ins else ())]
+
+    def _fitted(self, detector: Detector, fits: Mapping[int | None, Entry]) -> dict[int | None, Detector]:
+        """Fitted detectors by seed, found or fitted."""
+        fresh = detector.fresh().to(self.device)
+        if fresh.trained:
+            return self._fit_seeds(fresh, {seed: fit for seed, fit in fits.items() if seed is not None})
+        found = self.cache.find(fits[None], self._load)
+        if found is None:
+            train, beside = self.sets[TRAIN], self._beside(fresh)
+            given: dict[str, Any] = {"held_out": self.sets[HELD_OUT]} if beside else {}
+            if len(beside) > 1:
+                given["stand_ins"] = self.sets.stand_ins()
+            self.say(f"{self.name}: fitting {type(fresh).__name__}")
+            found = self.cache.make(fits[None], lambda: fresh.fit(train, **given), _save_detector)
+        return {None: found}
+
+    def _fit_seeds(self, fresh: Any, fits: Mapping[int, Entry]) -> dict[int | None, Detector]:
+        found = {seed: self.cache.find(fit, self._load) for seed, fit in fits.items()}
+        missing = [seed for seed, one in found.items() if one is None]
+        if missing:
+            # A checkpoint of all seeds is nearer to the end than a fresh fit of those that are missing.
+            group = [*fits] if self.cache.has(_checkpoint(fits.values())) else missing
+            self.say(f"{self.name}: fitting {type(fresh).__name__}, seed{'s' * (len(group) > 1)} {str(group)[1:-1]}")
+            kept = _checkpoint(fits[seed] for seed in group)
+            trained, seconds = self._train(fresh, group, kept)
+            found |= dict(zip(group, trained, strict=True))
+            share = None if seconds is None else seconds / len(group)  # of fits side by side, each has its share
+            for seed in missing:
+                self.cache.keep(fits[seed], found[seed], _save_detector, share)
+            self.cache.drop(kept)
+        return {seed: one for seed, one in found.items() if one is not None}
+
+    def _train(self, fresh: Any, seeds: list[int], kept: Entry) -> tuple[list[Detector], float | None]:
+        """Fit all seeds side by side, from the checkpoint if it is one of this fit; with the seconds of all of the fit.
+
+        They are None where an earlier part of it was killed before it could note its own.
+        """
+        train, path = self.sets[TRAIN], self.cache.path(kept)
+        if self.cache.has(kept):
+            try:
+                return self._timed(lambda: fresh.fit_seeds(train, seeds, checkpoint=path), kept)
+            except (FileFormatError, InputError) as error:
+                warnings.warn(f"a fit begins anew: {error}", OutfieldWarning, stacklevel=2)
+                self.cache.drop(kept)
+        return self._timed(lambda: fresh.fit_seeds(train, seeds, checkpoint=path), kept)
+
+    def _timed(self, fit: Callable[[], list[Detector]], kept: Entry) -> tuple[list[Detector], float | None]:
+        """A fit, and its seconds with those that are noted beside its checkpoint, where it leaves the new sum if cut off."""
+        before = self.cache.noted(kept)["seconds"] if self.cache.has(kept) else 0.0
+        self.cache.write_note(kept, None)  # what stays if this process is killed
+        begin = time.perf_counter()
+
+        def total() -> float | None:
+            return None if before is None else float(before) + time.perf_counter() - begin
+
+        try:
+            return fit(), total()
+        finally:
+            self.cache.write_note(kept, total())
+
+    def _load(self, path: Path) -> Detector:
+        return load(path).to(self.device)
+
+    def _layout(self, seed: int = 0) -> Layout:
+        """The ID test set and the OOD sets in two dimensions."""
+        parts = (TEST, *self.sets.ood)
+        depends = {"sets": {part: self.sets.identity(part) for part in parts}, "seed": seed}
+        entry = Entry("layout", {"backbone": self.name, "sets": self.run.protocol.id}, depends)
+
+        def work() -> Record:
+            self.say(f"{self.name}: laying features out in two dimensions")
+            return lay_out(self.name, {self._shown(part): self.sets[part] for part in parts}, seed).record()
+
+        return Layout.from_record(self.cache.record(entry, work))
+
+
+def _own_code(detector: Detector) -> str | None:
+    """Digest of the file of a detector that is the user's own, so that a change of it is noticed."""
+    module = sys.modules.get(type(detector).__module__)
+    file = getattr(module, "__file__", None)
+    if file is None or type(detector).__module__.startswith("outfield."):
+        return None
+    return hashlib.sha256(Path(file).read_bytes()).hexdigest()
+
+
+def _checkpoint(fits: Iterable[Entry]) -> Entry:
+    """Where a running fit of these is kept."""
+    entries = list(fits)
+    about = {name: entries[0].about[name] for name in ("backbone", "detector")}
+    return Entry("checkpoint", about, {"fits": [entry.digest for entry in entries]})
+
+
+def _means(records: Sequence[Result], fraction: float) -> list[LowData]:
+    """Means over the OOD sets of one detector's records on one backbone, seed by seed."""
+    found = []
+    for backbone, detector, seed in dict.fromkeys((one.backbone, one.detector, one.seed) for one in records):
+        mine = [record for record in records if record.seed == seed]
+        fpr95, auroc = (statistics.fmean(getattr(record, metric) for record in mine) for metric in ("fpr95", "auroc"))
+        found.append(LowData(fraction, backbone, detector, seed, fpr95, auroc))
+    return found
+
+
+def _save_detector(detector: Detector | None, path: Path) -> None:
+    if detector is not None:
+        detector.save(path)

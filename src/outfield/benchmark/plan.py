@@ -1,0 +1,291 @@
+"""The plan of a benchmark, checked before any work: detectors and their settings, seeds, fractions, images, backbones."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import PurePath
+from typing import Any
+
+import numpy as np
+
+from outfield.backbone import Backbone, Odin
+from outfield.benchmark.paper import ROWS
+from outfield.benchmark.protocol import TEST, TRAIN, Protocol
+from outfield.benchmark.provenance import about_this_run, settings_of, without_paths
+from outfield.benchmark.result import BenchmarkRun, Key
+from outfield.config import construct_from_text, require, require_number
+from outfield.detectors import DETECTORS, KNN, LEAST, ODIN, Auto, Detector
+from outfield.errors import InputError, MissingFieldError, StorageError, UnknownNameError
+from outfield.extras import library
+from outfield.files import PathLike, read_record
+from outfield.images import ImageSource, find
+
+ALL = "all"  # in the place of a detector's name: every detector
+SEED = 0  # of the choice of held-out samples, of stand-ins, and of fractions of the training rows
+SHARE, MOST = 0.1, 1000  # of the test set that is held out where nobody says how much
+
+
+def default_detectors(protocol: Protocol) -> dict[str, Detector]:
+    """What a benchmark runs unless told otherwise: the detector to use, then those of the paper's tables."""
+    return {"Auto": Auto(), **paper_detectors(protocol)}
+
+
+def paper_detectors(protocol: Protocol) -> dict[str, Detector]:
+    """The detectors of the paper's tables with its settings for this ID set, not fitted, by name."""
+    return detectors_from_text(protocol, ROWS, {})
+
+
+def detectors_from_text(
+    protocol: Protocol, names: Iterable[str] | None, settings: Mapping[str, Mapping[str, str]]
+) -> dict[str, Detector]:
+    """Detectors with the paper's settings for this ID set, and others given as text, not fitted, by name.
+
+    Args:
+        protocol: the ID set and its OOD sets.
+        names: which detectors; those of :func:`default_detectors` if None or empty; "all" among them stands for every one,
+            those of :func:`default_detectors` first.
+        settings: by detector, then by name, such as ``{"KNN": {"k": "20"}, "EBM": {"training.epochs": "5"}}``.
+
+    Raises:
+        UnknownNameError: there is no such detector.
+        InputError: a setting that the detector does not have or does not take, or one of a detector that was not chosen.
+    """
+    default = ("Auto", *ROWS)
+    listed = list(names or default)
+    everyone = (*default, *DETECTORS) if ALL in listed else ()
+    chosen = list(dict.fromkeys((*(name for name in listed if name != ALL), *everyone)))
+    classes = {name: DETECTORS[name] for name in (*chosen, *settings)}
+    idle = [name for name in settings if name not in chosen]
+    if idle:
+        raise InputError(f"there are settings of {', '.join(idle)}, but only {', '.join(chosen)} are to run")
+    paper = {name: {"k": str(protocol.neighbours)} if cls is KNN else {} for name, cls in classes.items()}
+    return {name: construct_from_text(classes[name], {**paper[name], **settings.get(name, {})}) for name in chosen}
+
+
+def checked_detectors(protocol: Protocol, given: Mapping[str, Detector] | None) -> dict[str, Detector]:
+    """The detectors to run, by name, whose settings are looked at before any work; the protocol's own if None is given.
+
+    Raises:
+        InputError: one is no detector, or has a setting that cannot be.
+    """
+    chosen = dict(default_detectors(protocol) if given is None else given)
+    for name, detector in chosen.items():
+        require(isinstance(detector, Detector), f"detectors[{name!r}]", detector, "an outfield.Detector")
+        detector.check_settings()
+    return chosen
+
+
+def checked_seeds(seeds: int | Iterable[int]) -> list[int]:
+    """The seeds of learned detectors; a number n means 0 to n − 1.
+
+    Raises:
+        InputError: there is none, or one of them twice.
+    """
+    if isinstance(seeds, int):
+        require_number("seeds", seeds, least=1, whole=True)
+        return list(range(seeds))
+    chosen = [int(seed) for seed in seeds]
+    require(bool(chosen) and len({*chosen}) == len(chosen), "seeds", chosen, "different whole numbers, at least one")
+    return chosen
+
+
+def checked_fractions(fractions: Iterable[float]) -> list[float]:
+    """The fractions, the smallest first, with 1 among them unless there are none.
+
+    Raises:
+        InputError: one is not above 0 and at most 1, or comes twice.
+    """
+    found = list(fractions)
+    for fraction in found:
+        require_number("fraction", fraction, above=0, most=1)
+    require(len({*found}) == len(found), "fractions", found, "different numbers")
+    return sorted({*map(float, found), 1.0}) if found else []
+
+
+def held_out_count(wanted: int | None, detectors: Iterable[Detector], test: int) -> int:
+    """How many of the samples of a test set are held out.
+
+    Args:
+        wanted: so many; None for a tenth of them, at most 1,000, where a detector calibrates itself, and none else.
+        detectors: that will run.
+        test: how many samples the test set has.
+
+    Raises:
+        InputError: more than half of them, or so few that they calibrate nothing.
+    """
+    if wanted is None:
+        tenth = min(MOST, round(SHARE * test))
+        return tenth if tenth >= 2 * LEAST and any(one.uses_held_out for one in detectors) else 0
+    require_number("held_out", wanted, least=0, whole=True)
+    if wanted and not 2 * LEAST <= wanted <= test // 2:
+        raise InputError(
+            f"held_out is {wanted}; it must be 0, or from {2 * LEAST} to {test // 2}, half of the ID test set"
+        )
+    return int(wanted)
+
+
+def perturbation(detectors: Mapping[str, Detector]) -> Odin | None:
+    """ODIN's, at the temperature of the detector that scores it; None where none does."""
+    if not any("odin_logits" in detector.needs_to_score for detector in detectors.values()):
+        return None
+    found = {name: detector.temperature for name, detector in detectors.items() if isinstance(detector, ODIN)}
+    if len({*found.values()}) > 1:
+        shown = ", ".join(f"{value:g} ({name})" for name, value in found.items())
+        raise InputError(f"ODIN's temperatures are {shown}; a run perturbs images at one, so run each on its own")
+    return Odin(next(iter(found.values()))) if found else Odin()
+
+
+def fields_needed(detectors: Iterable[Detector]) -> frozenset[str]:
+    """The fields that any of the detectors fits on or scores."""
+    return frozenset(
+        name
+        for detector in detectors
+        for name in (detector.on, *detector.needs_to_fit, *detector.needs_to_score, *detector.uses)
+    )
+
+
+def left_out_sets(protocol: Protocol, problems: Mapping[str, str], allow_missing: bool) -> list[str]:
+    """The names of OOD sets that are not there, if that is allowed.
+
+    Args:
+        protocol: which OOD sets there should be.
+        problems: what is wrong, by the name of the set.
+        allow_missing: go on without OOD sets.
+
+    Raises:
+        InputError: it is not allowed, an ID set is among them, or no OOD set is left.
+    """
+    fatal = [text for name, text in problems.items() if name in (TRAIN, TEST) or not allow_missing]
+    if fatal:
+        hint = "" if {TRAIN, TEST} & set(problems) else "; allow_missing=True goes on without them"
+        raise InputError("these sets are missing: " + "; ".join(fatal) + hint)
+    if set(protocol.ood) <= set(problems):
+        raise InputError("no OOD set is there; at least one is needed")
+    return [name for name in protocol.ood if name in problems]
+
+
+def empty_run(
+    protocol: Protocol,
+    detectors: Mapping[str, Detector],
+    seeds: list[int],
+    fractions: Sequence[float],
+    device: str,
+    layout: bool,
+    given: Iterable[Key] = (),
+) -> BenchmarkRun:
+    """A run without results whose provenance says what is about to happen.
+
+    Raises:
+        InputError: there is no detector.
+        MissingExtraError: a layout is wanted, and scikit-learn is not installed.
+    """
+    if layout:
+        library("sklearn", "report")  # found to be missing before the work, not after it
+    if not detectors:
+        raise InputError("there is no detector to run; name at least one")
+    run = BenchmarkRun(protocol, provenance=about_this_run(device))
+    run.provenance |= {"protocol": protocol.plain(), "seeds": seeds, "backbones": {}}
+    if fractions:
+        run.provenance["fractions"] = {"of training rows": [*fractions], "seed": SEED}
+    run.provenance["detectors"] = {
+        name: {
+            "settings": settings_of(detector),
+            "given": sorted({key.backbone for key in given if key.detector == name}),
+        }
+        for name, detector in detectors.items()
+    }
+    return run
+
+
+def find_images(
+    protocol: Protocol, data: PathLike | Mapping[str, ImageSource], download: bool = False
+) -> tuple[dict[str, ImageSource], dict[str, str]]:
+    """Images of every set that is there, and what is wrong with each that is not; for the arguments see run_benchmark."""
+    wanted = {TRAIN: (protocol.id, "train"), TEST: (protocol.id, "test")} | {ood: (ood, "test") for ood in protocol.ood}
+    if isinstance(data, Mapping):
+        unknown = [part for part in data if part not in wanted]
+        if unknown:
+            raise InputError(
+                f"data has {', '.join(unknown)}, but the protocol of {protocol.id} has {', '.join(wanted)}; with_ood adds one"
+            )
+        return {part: data[part] for part in wanted if part in data}, {
+            part: part for part in wanted if part not in data
+        }
+    images: dict[str, ImageSource] = {}
+    problems: dict[str, str] = {}
+    for part, (name, split) in wanted.items():
+        try:
+            images[part] = find(name, split, data, download)
+        except (StorageError, UnknownNameError) as error:
+            problems[part] = f"{name} ({split}): {error}"
+    return images, problems
+
+
+def check_images(images: Mapping[str, ImageSource]) -> None:
+    """Refuse training images without labels, and ID images that stand for another set as well."""
+    if images[TRAIN].labels is None:
+        raise InputError(f"the training images of {images[TRAIN].name} have no labels; detectors learn from them")
+    ood = [part for part in images if part not in (TRAIN, TEST)]
+    for part, known in [(TEST, TRAIN), *((part, known) for part in ood for known in (TRAIN, TEST))]:
+        one, other = images[part], images[known]
+        # The first pair that differs ends it, mostly the very first.
+        if len(one) == len(other) and all(np.array_equal(one[index], other[index]) for index in range(len(one))):
+            raise InputError(f"{part} and the {known} set of {other.name} are the same images, one by one")
+
+
+def open_backbones(backbones: Sequence[str | Backbone], device: str) -> dict[str, Backbone]:
+    """Every backbone by a short name; all are opened before any work, so that a wrong name costs no time."""
+    if not backbones or isinstance(backbones, str):
+        raise InputError(f"backbones is {backbones!r}; it must be a list of at least one")
+    opened: dict[str, Backbone] = {}
+    for name, backbone in zip(backbone_names(backbones), backbones, strict=True):
+        opened[name] = Backbone.open(backbone, device) if isinstance(backbone, str) else backbone
+    prints: dict[str, str] = {}
+    for name, backbone in opened.items():
+        twin = prints.setdefault(backbone.fingerprint(), name)
+        if twin != name:
+            raise InputError(f"{twin} and {name} are the same backbone; a spread over backbones needs different ones")
+    return opened
+
+
+def backbone_names(backbones: Sequence[str | Backbone]) -> list[str]:
+    """Short names that differ: of a file its own, with as many of its folders as it takes.
+
+    >>> backbone_names(["a/resnet.safetensors", "b/resnet.safetensors", "timm:vgg11"])
+    ['a/resnet', 'b/resnet', 'vgg11']
+    """
+    given = [backbone if isinstance(backbone, str) else backbone.name for backbone in backbones]
+    files = [re.sub(r"^(timm|torchvision):(.*@)?", "", name).removesuffix(".safetensors") for name in given]
+    parts = [PurePath(file).parts for file in files]
+    for depth in range(1, max(map(len, parts)) + 1):
+        names = ["/".join(part.strip("/\\") for part in path[-depth:]) for path in parts]
+        if len(set(names)) == len(names):
+            return names
+    raise InputError(f"the backbones are {', '.join(given)}; each must be given once")
+
+
+def check_logits(backbones: Mapping[str, Backbone], detectors: Mapping[str, Detector]) -> None:
+    """Refuse detectors of logits on a network that was trained without labels.
+
+    Raises:
+        MissingFieldError: such a network gives features alone.
+    """
+    of_logits = {"logits", "odin_logits", "head"}
+    needing = [name for name, one in detectors.items() if of_logits & {*one.needs_to_fit, *one.needs_to_score}]
+    for name, backbone in backbones.items():
+        if needing and getattr(backbone, "projects", False):
+            raise MissingFieldError(
+                f"{name} was trained without labels: it gives features and no logits, which {', '.join(needing)} need; name "
+                "detectors of features alone, such as --detector KNN --detector SSD"
+            )
+
+
+def notes_of(backbone: str | Backbone) -> dict[str, Any]:
+    """What the file of a backbone that Outfield trained tells of it (recipe, accuracy), without paths."""
+    if not isinstance(backbone, str) or not os.path.isfile(backbone):
+        return {}
+    header, _ = read_record(backbone, "classifier")
+    found: dict[str, Any] = without_paths({name: header[name] for name in ("classifier", "notes") if header.get(name)})
+    return found

@@ -1,0 +1,281 @@
+"""Results: how each detector told each OOD set from the ID test set, and all that a benchmark hands on, as a file too."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from outfield.benchmark.layout import Layout
+from outfield.benchmark.protocol import Protocol
+from outfield.config import require
+from outfield.detectors import Detector
+from outfield.energy import History
+from outfield.errors import FileFormatError, OutfieldError, OutfieldWarning
+from outfield.extras import library
+from outfield.features import FeatureSource
+from outfield.files import PathLike, read_record, write_record
+from outfield.files import Record as FileRecord
+from outfield.scores import Separation
+
+if TYPE_CHECKING:
+    from outfield.benchmark.comparison import Comparison
+
+COLUMNS = ("backbone", "detector", "seed", "ood", "level", "fpr95", "auroc", "aupr_in", "aupr_out", "n_id", "n_ood")
+"""Of :meth:`BenchmarkRun.table`."""
+ENTRIES = {
+    **dict.fromkeys(("protocol", "accuracies", "provenance"), dict),
+    **dict.fromkeys(("records", "scores", "histories", "views", "classes", "low_data"), list),
+}
+"""Of the header of a run's file."""
+
+
+@dataclass(frozen=True)
+class Key:
+    """Which fitted detector: on which backbone's features, from which seed (None where there is nothing random)."""
+
+    backbone: str
+    detector: str
+    seed: int | None = None
+
+
+@dataclass(frozen=True)
+class Result:
+    """How one fitted detector told one OOD set from the ID test set; fractions.
+
+    ``backbone`` and ``level`` are empty and ``seed`` is None where :func:`evaluate` made it.
+    """
+
+    backbone: str
+    detector: str
+    seed: int | None
+    ood: str
+    level: str
+    fpr95: float
+    auroc: float
+    aupr_in: float
+    aupr_out: float
+    id_rejected_at_95_ood_recall: float
+    n_id: int
+    n_ood: int
+
+    @classmethod
+    def of(cls, key: Key, ood: str, level: str, scores_id: Any, scores_ood: Any) -> Result:
+        """All metrics of scores (N,) of the ID test set against those (M,) of an OOD set."""
+        found = Separation(scores_id, scores_ood)
+        metrics = (
+            found.fpr95(),
+            found.auroc(),
+            found.aupr_in(),
+            found.aupr_out(),
+            found.id_rejected_at_95_ood_recall(),
+        )
+        return cls(key.backbone, key.detector, key.seed, ood, level, *metrics, len(scores_id), len(scores_ood))
+
+
+Record = Result
+"""What a result of a benchmark was called in version 0.1."""
+
+
+def evaluate(
+    detectors: Mapping[str, Detector] | Detector, test: FeatureSource, ood: Mapping[str, FeatureSource]
+) -> list[Result]:
+    """Score the ID test set once per detector and every OOD set against it.
+
+    Args:
+        detectors: fitted detectors by the name to report, or one, which goes by its class's name.
+        test: held-out ID data.
+        ood: OOD sets by name.
+
+    Raises:
+        InputError: something else was given.
+    """
+    if isinstance(detectors, Detector):
+        detectors = {type(detectors).__name__: detectors}
+    for what, given in (("detectors", detectors), ("ood", ood)):
+        require(isinstance(given, Mapping), what, type(given).__name__, 'a mapping by name, such as {"svhn": features}')
+    results = []
+    for name, detector in detectors.items():
+        scores_id = detector.score(test)
+        results += [Result.of(Key("", name), other, "", scores_id, detector.score(data)) for other, data in ood.items()]
+    return results
+
+
+@dataclass(frozen=True)
+class LowData:
+    """A detector that was fitted on a fraction of the training rows: means over the OOD sets, or why it could not be."""
+
+    fraction: float
+    backbone: str
+    detector: str
+    seed: int | None
+    fpr95: float | None = None
+    auroc: float | None = None
+    reason: str = ""
+
+
+@dataclass(repr=False)
+class BenchmarkRun:
+    """All that the tables, the figures and the page are made from.
+
+    Attributes:
+        protocol: The ID set and its OOD sets.
+        records: Results of every fitted detector on every OOD set.
+        scores: Of each set (N,), float32, by fitted detector, then by set; the ID test set goes by the protocol's ``id``.
+        histories: Training curves of learned detectors.
+        layouts: Features in two dimensions, one picture for each backbone.
+        accuracies: Each backbone's share of ID test images that it classifies rightly.
+        provenance: JSON-ready: commit, versions, machine, settings of each detector, seeds, data (checksum and number of images
+            of each set), backbones (checksum, architecture, accuracy), seconds of each stage, when it began.
+        classes: Names of the ID set's classes by label, as the data has them; none where it has none.
+        low_data: Detectors that were fitted on fractions of the training rows; none where that was not asked for.
+    """
+
+    protocol: Protocol
+    records: list[Result] = field(default_factory=list)
+    scores: dict[Key, Mapping[str, np.ndarray]] = field(default_factory=dict)
+    histories: dict[Key, History] = field(default_factory=dict)
+    layouts: list[Layout] = field(default_factory=list)
+    accuracies: dict[str, float] = field(default_factory=dict)
+    provenance: dict[str, Any] = field(default_factory=dict)
+    classes: tuple[str, ...] = ()
+    low_data: list[LowData] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        """One line: the ID set, and how many of everything there are."""
+        counts = [
+            f"{count} {word}{'s' * (count != 1)}"
+            for what, word in (("detector", "detector"), ("ood", "OOD set"), ("backbone", "backbone"))
+            for count in [len({getattr(record, what) for record in self.records})]
+        ]
+        records = f"{len(self.records):,} record{'s' * (len(self.records) != 1)}"
+        return f"BenchmarkRun({self.protocol.id}: {' × '.join(counts)}, {records})"
+
+    @property
+    def views(self) -> list[Layout]:
+        """What ``layouts`` was called in version 0.1."""
+        warnings.warn("BenchmarkRun.views is called layouts now", DeprecationWarning, stacklevel=2)
+        return self.layouts
+
+    def drop(self, detector: str) -> None:
+        """Take back all results of a detector, as if it had not been run."""
+        self.records = [record for record in self.records if record.detector != detector]
+        self.low_data = [found for found in self.low_data if found.detector != detector]
+        self.scores = {key: found for key, found in self.scores.items() if key.detector != detector}
+        self.histories = {key: found for key, found in self.histories.items() if key.detector != detector}
+        self.provenance.get("chosen", {}).pop(detector, None)
+
+    def table(self) -> Any:
+        """The records as a ``pandas.DataFrame``, one row for each backbone, detector, seed and OOD set; fractions.
+
+        The columns are backbone, detector, seed (a nullable integer: none where nothing is random), ood, level, fpr95,
+        auroc, aupr_in, aupr_out, n_id and n_ood.
+
+        Raises:
+            MissingExtraError: pandas is not installed, which comes with the extra ``tables``.
+        """
+        pandas = library("pandas", "tables")
+        columns = {name: [getattr(record, name) for record in self.records] for name in COLUMNS}
+        return pandas.DataFrame(columns | {"seed": pandas.array(columns["seed"], dtype="Int64")})
+
+    def compare(
+        self, first: str, second: str, *, resamples: int = 1000, coverage: float = 0.95, seed: int = 0
+    ) -> Comparison:
+        """By how much two detectors differ in FPR95 and AUROC, with paired bootstrap intervals.
+
+        Rows of every set are drawn again with replacement, the same for both detectors; what exactly is computed, and the
+        arguments, are in :mod:`outfield.benchmark.comparison`.
+
+        Returns:
+            Differences (first − second) by OOD set, level and "average": ``run.compare("KNN", "SSD").fpr95["near"].value``.
+
+        Raises:
+            UnknownNameError: the run has no scores of such a detector.
+            InputError: there is nothing that can be compared, or a setting cannot be.
+        """
+        from outfield.benchmark.comparison import compare
+
+        return compare(self, first, [second], resamples=resamples, coverage=coverage, seed=seed)[0]
+
+
+def save_run(run: BenchmarkRun, path: PathLike) -> None:
+    """Write records, scores, training curves, layouts and provenance to a ``.safetensors`` file, atomically.
+
+    A warning tells what a run that is there already has and this one lacks.
+    """
+    lost = _lost(path, run)
+    if lost:
+        warnings.warn(
+            f"the run in {path} had {lost}, which this one lacks: the results go on without; what was computed is kept and found "
+            "when it is run again",
+            OutfieldWarning,
+            stacklevel=2,
+        )
+    tensors: dict[str, Tensor] = {}
+    for number, scores in enumerate(run.scores.values()):
+        tensors |= {f"scores.{number}.{name}": torch.from_numpy(values) for name, values in scores.items()}
+    for number, layout in enumerate(run.layouts):
+        tensors |= {f"view.{number}.{name}": value for name, value in layout.record().tensors.items()}
+    header = {
+        "protocol": run.protocol.plain(),
+        "records": [asdict(record) for record in run.records],
+        "scores": [asdict(key) for key in run.scores],
+        "histories": [[asdict(key), asdict(history)] for key, history in run.histories.items()],
+        "views": [layout.record().header for layout in run.layouts],
+        "accuracies": run.accuracies,
+        "provenance": run.provenance,
+        "classes": list(run.classes),
+        "low_data": [asdict(one) for one in run.low_data],
+    }
+    write_record(path, "benchmark run", FileRecord(header, tensors))
+
+
+def _lost(path: PathLike, run: BenchmarkRun) -> str:
+    """Backbones, detectors, seeds and OOD sets that the run at ``path`` has and ``run`` lacks; none if there is none."""
+    try:
+        before = load_run(path)
+    except OutfieldError:
+        return ""
+    lost = []
+    for what in ("backbone", "detector", "seed", "ood"):
+        there, here = (dict.fromkeys(getattr(record, what) for record in one.records) for one in (before, run))
+        gone = [str(value) for value in there if value is not None and value not in here]
+        name = "OOD set" if what == "ood" else what
+        lost += [f"the {name}{'s' * (len(gone) > 1)} {', '.join(gone)}"] if gone else []
+    return " and ".join(lost)
+
+
+def load_run(path: PathLike) -> BenchmarkRun:
+    """What :func:`save_run` wrote.
+
+    Raises:
+        StorageError: there is no such file.
+        FileFormatError: truncated, changed, or not a benchmark's results.
+    """
+    found = read_record(path, "benchmark run", ENTRIES)
+    header = found.header
+    try:
+        return BenchmarkRun(
+            Protocol(**header["protocol"]),
+            [Result(**record) for record in header["records"]],
+            {
+                Key(**key): {name: value.numpy() for name, value in found.part(f"scores.{number}").tensors.items()}
+                for number, key in enumerate(header["scores"])
+            },
+            {Key(**key): History(**history) for key, history in header["histories"]},
+            [
+                Layout.from_record(FileRecord(view, found.part(f"view.{number}").tensors))
+                for number, view in enumerate(header["views"])
+            ],
+            header["accuracies"],
+            header["provenance"],
+            tuple(map(str, header["classes"])),
+            [LowData(**one) for one in header["low_data"]],
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise FileFormatError(f"{path} holds a run that this version of Outfield cannot read: {error!r}") from error

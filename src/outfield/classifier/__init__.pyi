@@ -1,0 +1,37 @@
+"""Made by tools/stubs.py from __init__.py: what type checkers and editors see."""
+
+from outfield.classifier.augmentation import Augmentation as Augmentation
+from outfield.classifier.augmentation import PadAndShift as PadAndShift
+from outfield.classifier.augmentation import Recoloured as Recoloured
+from outfield.classifier.losses import AUGMENTATIONS as AUGMENTATIONS
+from outfield.classifier.losses import CrossEntropy as CrossEntropy
+from outfield.classifier.losses import LOSSES as LOSSES
+from outfield.classifier.losses import LogitNorm as LogitNorm
+from outfield.classifier.losses import SimCLR as SimCLR
+from outfield.classifier.pixels import Pixels as Pixels
+from outfield.classifier.pixels import check_share as check_share
+from outfield.classifier.recipe import Recipe as Recipe
+from outfield.classifier.training import Curve as Curve
+from outfield.classifier.training import HeldOut as HeldOut
+from outfield.classifier.training import TrainingCheckpoint as TrainingCheckpoint
+from outfield.classifier.training import classifier_for as classifier_for
+from outfield.classifier.training import train_classifier as train_classifier
+
+__all__ = [
+    "AUGMENTATIONS",
+    "Augmentation",
+    "CrossEntropy",
+    "Curve",
+    "HeldOut",
+    "LOSSES",
+    "LogitNorm",
+    "PadAndShift",
+    "Pixels",
+    "Recipe",
+    "Recoloured",
+    "SimCLR",
+    "TrainingCheckpoint",
+    "check_share",
+    "classifier_for",
+    "train_classifier",
+]

@@ -1,0 +1,287 @@
+"""Options that several commands share, the files that they name, and checks of these before any work.
+
+A file is named as FILE, FILE#SET, NAME=FILE, timm:NAME@FILE, or as a data set in a folder.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from outfield.errors import InputError, StorageError
+from outfield.extras import check_installed
+
+if TYPE_CHECKING:
+    from outfield.features import FeatureSource
+
+FEATURES = (
+    "a FeatureSet: .safetensors, .npz, .npy (features alone), .csv or .parquet; FILE.npz#SET for one set of several"
+)
+DATA_FOLDER = (
+    "Folder that holds the data sets (NAME_train.npz, NAME_test.npz, NAME.npz, torchvision's layout, or folders of "
+    "images)."
+)
+DATA = (".safetensors", ".npz", ".npy", ".parquet")
+"""Endings of files that hold data or detectors, which no text may replace."""
+LOCAL, RAY = "local", "ray"
+RUN = "run.safetensors"
+REPORT = ("report.html", "tables.md", "tables.tex", "results.csv", "results.json")
+"""What a report writes beside the run, and figures in a folder of their own."""
+
+Download = Annotated[
+    bool, typer.Option("--download", help="Get sets that are not there, where their publishers offer them to everyone.")
+]
+Near = Annotated[
+    list[str] | None,
+    typer.Option("--near", help=f"Stand-ins for near OOD, FILE or NAME=FILE ({FEATURES}); any number of times."),
+]
+Far = Annotated[
+    list[str] | None, typer.Option("--far", help="Stand-ins for far OOD, FILE or NAME=FILE; any number of times.")
+]
+Engine = Annotated[
+    str, typer.Option(help="local: this process. ray: the workers of a Ray cluster.", metavar="local|ray")
+]
+Workers = Annotated[int | None, typer.Option(min=1, help="Workers on Ray. Default: as many as there are cores for.")]
+Address = Annotated[
+    str,
+    typer.Option(
+        help="The Ray cluster: local starts one here, auto finds one that runs.", metavar="auto|local|HOST:PORT"
+    ),
+]
+Size = Annotated[
+    str | None,
+    typer.Option(help="Resize to this, N or HxW; with --crop, N is the shorter edge's.", metavar="N|HxW"),
+]
+Crop = Annotated[str | None, typer.Option(help="Cut this out of the middle, N or HxW.", metavar="N|HxW")]
+Mean = Annotated[str | None, typer.Option(help="Of each channel in [0, 1]; one number for grey.", metavar="R,G,B")]
+Std = Annotated[str | None, typer.Option(help="Of each channel; one number for grey.", metavar="R,G,B")]
+Trust = Annotated[
+    bool, typer.Option("--trust", help="Open a .pt2 network, which may run code that is in the file (ONNX runs none).")
+]
+Interpolation = Annotated[
+    str | None, typer.Option(help="nearest, bilinear, bicubic, lanczos, box or hamming, as Pillow does it.")
+]
+
+
+class Input(NamedTuple):
+    """A file that is read, and what it is to the user."""
+
+    what: str
+    path: Path
+
+
+class Output(NamedTuple):
+    """A file that will be written.
+
+    Attributes:
+        option: The option that named it.
+        path: Where it goes; may hold {seed}.
+        endings: One of these it must have; any but those of :data:`DATA` if empty.
+        what: What is written, in the plural, for the error.
+        makes_folder: Whether the folder it lies in is made where it is not there.
+    """
+
+    option: str
+    path: Path
+    endings: tuple[str, ...] = ()
+    what: str = "results"
+    makes_folder: bool = False
+
+
+def check_places(inputs: Iterable[Input], outputs: Sequence[Output], seeds: Iterable[int] | None = None) -> None:
+    """Find out before long work whether its results can be written after it, and would destroy nothing.
+
+    Args:
+        inputs: All files that the command reads.
+        outputs: All files that it writes.
+        seeds: A file of its own is written for each; None if there is one of each.
+
+    Raises:
+        InputError: An ending is wrong, {seed} is missing, or an output is the same file as an input or another output, be it by
+            another name or through a link.
+        StorageError: An output cannot be written where it should go.
+    """
+    taken = [*inputs]
+    for output in outputs:
+        _check_ending(output)
+        if seeds is not None and "{seed}" not in output.path.name:
+            raise InputError(f"{output.path}: with --seeds every seed gets its own file; put {{seed}} into its name")
+        paths = [output.path] if seeds is None else [for_seed(output.path, seed) for seed in seeds]
+        for path in paths:
+            for what, other in taken:
+                if _same_file(path, other):
+                    named = f"{what} are both {path}" if what.startswith("-") else f"would overwrite {what}, {other}"
+                    raise InputError(
+                        f"{output.option} {'and ' * what.startswith('-')}{named}; give it a name of its own"
+                    )
+            _check_writable(path, output.makes_folder)
+        taken += [Input(output.option, path) for path in paths]
+
+
+def check_report(inputs: Sequence[Input], folder: Path) -> None:
+    """Find out before long work whether a report can be made, and written into ``folder``.
+
+    Raises:
+        MissingExtraError: A library is not installed that a report needs.
+        InputError: A file of the report would take the place of an input.
+        StorageError: The folder cannot be made, or not written to.
+    """
+    check_installed("report", "matplotlib", "jinja2")
+    check_places(inputs, [Output("--out", folder / name, makes_folder=True) for name in REPORT])
+
+
+def for_seed(path: Path, seed: int) -> Path:
+    """The path with the seed where {seed} stands."""
+    return path.with_name(path.name.replace("{seed}", str(seed)))
+
+
+def _same_file(one: Path, other: Path) -> bool:
+    """Whether two paths lead to the same file, or would once it is there: spelled otherwise, through links, or by hard links."""
+    if os.path.realpath(one) == os.path.realpath(other):
+        return True
+    try:
+        return os.path.samefile(one, other)
+    except (OSError, ValueError):  # one of them is not there, or cannot be
+        return False
+
+
+def _check_writable(path: Path, makes_folder: bool) -> None:
+    from outfield.files import check_writable
+
+    folder = path.parent
+    if not makes_folder or os.path.isdir(folder):
+        check_writable(path)
+        return
+    while not os.path.lexists(folder) and folder != folder.parent:
+        folder = folder.parent
+    if not os.path.isdir(folder):
+        raise StorageError(f"cannot make the folder {path.parent}: {folder} is not a folder")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise StorageError(f"cannot make the folder {path.parent}: {folder} is not writable")
+
+
+def _check_ending(output: Output) -> None:
+    """Of the path, and of the file that it is a link to, which would be replaced."""
+    for path in (output.path, Path(os.path.realpath(output.path))):
+        if output.endings and path.suffix not in output.endings:
+            either = " or ".join(filter(None, (", ".join(output.endings[:-1]), output.endings[-1])))
+            raise InputError(f"{output.option} {path}: {output.what} are saved as {either}")
+        if path.suffix == ".parquet":
+            check_installed("tables", "pyarrow")
+        if not output.endings and path.suffix in DATA:
+            raise InputError(f"{output.option} {path}: {output.what} are text; {path.suffix} is for data and detectors")
+
+
+def feature_file(what: str, source: str | None) -> list[Input]:
+    """The file of ``FILE`` or ``FILE#SET``."""
+    from outfield.features import split_source
+
+    return [] if source is None else [Input(what, split_source(source)[0])]
+
+
+def image_files(what: str, source: str | None, folder: Path | None = None) -> list[Input]:
+    """The file of images, if it is one; of a set by name, those in the folder that may hold it."""
+    if source is None:
+        return []
+    names = [source] if folder is None else [f"{source}_train.npz", f"{source}_test.npz", f"{source}.npz"]
+    return [Input(what, path) for path in (Path(folder or "", name) for name in names) if os.path.isfile(path)]
+
+
+def backbone_file(backbone: str) -> list[Input]:
+    """The file in ``FILE`` or ``timm:NAME@FILE``."""
+    path = Path(backbone.partition("@")[2] if ":" in backbone.partition("@")[0] else backbone)
+    return [Input("the backbone", path)] if os.path.isfile(path) else []
+
+
+def named_sets(option: str, sources: list[str] | None) -> dict[str, str]:
+    """Sources ``NAME=FILE`` or ``FILE`` by name; a file whose own name has a = in it is found first.
+
+    Raises:
+        InputError: two have the same name.
+    """
+    from outfield.features import split_source
+
+    found: dict[str, str] = {}
+    for source in sources or []:
+        path, part = split_source(source)
+        name, equals, file = source.partition("=")
+        if not equals or os.path.isfile(path):
+            name, file = part or path.stem, source
+        if name in found:
+            raise InputError(f"two sets of {option} have the same name, {name}; use NAME=FILE")
+        found[name] = file
+    return found
+
+
+def set_files(option: str, sets: dict[str, str]) -> list[Input]:
+    """The files of sets."""
+    return [place for name, source in sets.items() for place in feature_file(f"the set {name} of {option}", source)]
+
+
+def opened(sets: dict[str, str]) -> dict[str, FeatureSource]:
+    """The sets, opened."""
+    from outfield.features import open_or_read
+
+    return {name: open_or_read(source) for name, source in sets.items()}
+
+
+def on_ray(engine: str, workers: int | None) -> bool:
+    """Whether a Ray cluster does the work.
+
+    Raises:
+        InputError: There is no such engine, or workers are named without Ray.
+        MissingExtraError: Ray is not installed.
+    """
+    if engine not in (LOCAL, RAY):
+        raise InputError(f"--engine is {engine!r}; it must be local or ray")
+    if engine == LOCAL and workers is not None:
+        raise InputError(f"--workers is {workers}, but workers are for --engine ray; without it there is this process")
+    if engine == RAY:
+        check_installed("ray", "ray", "fsspec", "pyarrow")
+    return engine == RAY
+
+
+def setting_texts(items: list[str] | None) -> dict[str, str]:
+    """``["NAME=VALUE", …]`` as a dictionary."""
+    return dict(item.partition("=")[::2] for item in items or [])
+
+
+def preprocessing_settings(
+    size: str | None, crop: str | None, mean: str | None, std: str | None, interpolation: str | None
+) -> dict[str, Any]:
+    """Settings of a network's preprocessing as ``Backbone.open`` takes them, without those that are not given.
+
+    Raises:
+        InputError: a text that is no such setting.
+
+    >>> preprocessing_settings("256", "224x192", "0.5,0.5,0.5", None, None)
+    {'size': 256, 'crop': (224, 192), 'mean': (0.5, 0.5, 0.5)}
+    """
+    found = {
+        "size": _sides("--size", size),
+        "crop": _sides("--crop", crop),
+        "mean": _numbers("--mean", mean),
+        "std": _numbers("--std", std),
+        "interpolation": interpolation,
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _sides(option: str, text: str | None) -> int | tuple[int, ...] | None:
+    if text is None:
+        return None
+    sides = text.lower().replace("×", "x").split("x")
+    if len(sides) > 2 or not all(side.isascii() and side.isdigit() and len(side) < 6 for side in sides):
+        raise InputError(f"{option} is {text!r}; it must be N or HEIGHTxWIDTH, such as 224 or 224x160")
+    return int(sides[0]) if len(sides) == 1 else tuple(int(side) for side in sides)
+
+
+def _numbers(option: str, text: str | None) -> tuple[float, ...] | None:
+    try:
+        return None if text is None else tuple(float(number) for number in text.split(","))
+    except ValueError as error:
+        raise InputError(f"{option} is {text!r}; it must be a number for each channel, such as 0.5,0.5,0.5") from error

@@ -1,0 +1,171 @@
+"""A Ray cluster, that runs already or is started here, and work for its workers by Ray Data."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from outfield import errors
+from outfield.config import require_number
+from outfield.errors import InputError, OutfieldError, StorageError
+from outfield.extras import library
+from outfield.files import reason
+
+LOCAL = "local"
+ANSWER = 10.0
+"""Seconds that a cluster may take to answer at its address."""
+STORE = 256 * 2**20
+"""Bytes of shared memory of a new cluster, besides what has to lie there: work and results go through files."""
+RETRIES = 4
+"""How often work is done again whose worker died: what kills one worker would kill every worker after it."""
+BLOCKS = 4096
+"""Pieces in which Ray Data hands items out, at most."""
+
+
+@contextmanager
+def connected(address: str = LOCAL, cpus: int | None = None, content: int = 0) -> Iterator[Any]:
+    """The module ``ray``, connected while the context lasts. A connection that is there already is used, and stays.
+
+    Args:
+        address: "local" starts a cluster on this machine; "auto" finds one that runs; else where one listens.
+        cpus: cores of a new cluster; all of the machine if None.
+        content: bytes that will lie in its shared memory.
+
+    Raises:
+        MissingExtraError: Ray is not installed.
+        StorageError: there is no cluster at the address, or a new one does not start.
+    """
+    ray = library("ray", extra="ray")
+    if ray.is_initialized():
+        yield ray
+        return
+    _check_address(address)
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
+    settings: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    if address == LOCAL:
+        own = {"num_cpus": cpus, "include_dashboard": False, "object_store_memory": STORE + 2 * content}
+        settings |= {**own, "_temp_dir": os.environ.get("RAY_TMPDIR")}
+    try:
+        ray.init(address=address, **settings)
+    except Exception as error:  # a cluster that cannot be had leads to errors of many kinds
+        where = "no Ray cluster could be started here" if address == LOCAL else f"there is no Ray cluster at {address}"
+        raise StorageError(f"{where}: {error!s:.500}") from error
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def _check_address(address: str) -> None:
+    """Find out whether somebody listens at ``HOST:PORT``; Ray would go on asking for minutes."""
+    wrong = f"address is {address!r}; it must be local, auto, or where a cluster listens, such as host:6379"
+    if not isinstance(address, str) or not address:
+        raise InputError(wrong)
+    if ":" not in address:
+        return
+    host, _, port = address.rpartition("//")[2].rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
+        raise InputError(wrong)
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), ANSWER).close()
+    except OSError as error:
+        raise StorageError(f"there is no Ray cluster at {address}: {reason(error)}") from error
+
+
+def worker_count(ray: Any, workers: int | None, threads: int = 1) -> int:
+    """How many workers of so many threads there will be: as many as the cluster has cores for, by default.
+
+    Raises:
+        InputError: the cluster has fewer cores than they need.
+    """
+    cores = int(ray.cluster_resources().get("CPU", 0))
+    most = max(1, cores // threads)
+    count = most if workers is None else workers
+    require_number("workers", count, least=1, whole=True)
+    if count * threads > cores:
+        raise InputError(
+            f"workers is {count}, of {threads} threads each, but the cluster has {cores} cores; take {most} workers or fewer"
+        )
+    return count
+
+
+def mapped(
+    ray: Any,
+    worker: type,
+    arguments: Sequence[Any],
+    items: Sequence[Mapping[str, Any]],
+    *,
+    workers: int,
+    cpus: int = 1,
+    gpus: int = 0,
+) -> Iterator[dict[str, Any]]:
+    """What workers say of items, as it comes. Ray Data starts a worker again that died, and does its items again.
+
+    Args:
+        ray: the library, connected.
+        worker: a class; called with columns of one item, it gives columns of results, ``error`` among them: empty, or an
+            :func:`error_text`.
+        arguments: of its constructor.
+        items: rows of plain values.
+        workers: how many there are, at most.
+        cpus: cores that each of them uses.
+        gpus: GPUs that each of them uses.
+
+    Raises:
+        OutfieldError: what a worker raised.
+        ray.exceptions.RayError: the cluster failed, or an item killed its workers again and again.
+    """
+    data = library("ray.data", extra="ray")
+    count = min(workers, len(items))
+    # Ray Data waits a tenth of a second for all that is under way before it hands out more; meanwhile a worker goes on with its
+    # second item. Where there are few, the second is left to a worker that starts later.
+    at_a_time = 2 if len(items) >= 4 * count else 1
+    with _quiet(data):
+        work = data.from_items([*items], override_num_blocks=min(len(items), BLOCKS)).map_batches(
+            worker,
+            batch_size=1,
+            compute=data.ActorPoolStrategy(size=count, max_tasks_in_flight_per_actor=at_a_time),
+            fn_constructor_args=tuple(arguments),
+            num_cpus=cpus,
+            num_gpus=gpus,
+            max_task_retries=RETRIES,
+        )
+        for row in work.iter_rows():
+            if row["error"]:
+                raise error_of(row["error"])
+            yield row
+
+
+@contextmanager
+def _quiet(data: Any) -> Iterator[None]:
+    """Ray Data without its own lines of progress."""
+    context, logger = data.DataContext.get_current(), logging.getLogger("ray.data")
+    before = context.enable_progress_bars, context.enable_auto_log_stats, logger.level
+    context.enable_progress_bars = context.enable_auto_log_stats = False
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        context.enable_progress_bars, context.enable_auto_log_stats, level = before
+        logger.setLevel(level)
+
+
+def error_text(error: OutfieldError) -> str:
+    """An error as a worker hands it on."""
+    return f"{type(error).__name__}: {error}"
+
+
+def error_of(text: str) -> OutfieldError:
+    """The error that a worker handed on.
+
+    >>> error_of(error_text(errors.InputError("k is 0")))
+    InputError('k is 0')
+    """
+    kind, _, message = text.partition(": ")
+    found = getattr(errors, kind, StorageError)
+    return found(message) if issubclass(found, OutfieldError) else StorageError(message)

@@ -1,0 +1,310 @@
+"""Guards over any number of rows, by this process or by the workers of a Ray cluster; what was done before is gone on with."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import logging
+import tempfile
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from outfield.cluster.catalog import Part, catalog, default_part_rows, located
+from outfield.cluster.cluster import connected, error_text, mapped, worker_count
+from outfield.cluster.manifest import MARK, SUMMARY, Manifest, Results
+from outfield.cluster.storage import Place
+from outfield.config import require_choice, require_number
+from outfield.energy import limited_worker
+from outfield.errors import FileFormatError, InputError, OutfieldError, StorageError
+from outfield.extras import library
+from outfield.features import arrow
+from outfield.files import PathLike, as_path
+from outfield.guard import COLUMNS, Guard, Verdict
+from outfield.images import BYTES_AT_MOST, ON_ERROR, ImageSource, decode
+from outfield.progress import bar
+
+log = logging.getLogger("outfield")
+WINDOW, FILES_AT_ONCE = 64, 16
+"""Image files that are read ahead, and at the same time: object stores take long to begin an answer."""
+
+
+class Scored(NamedTuple):
+    """What a folder of results holds.
+
+    Attributes:
+        rows: how many.
+        ood: how many of them are OOD.
+        failed: how many could not be read.
+        parts: how many files there are.
+        made: how many of these were made now; the others were there.
+    """
+
+    rows: int
+    ood: int
+    failed: int
+    parts: int
+    made: int
+
+
+def score_files(
+    guard: PathLike,
+    source: str,
+    out: str,
+    *,
+    engine: str = "local",
+    workers: int | None = None,
+    threads: int = 1,
+    part_rows: int | None = None,
+    address: str = "local",
+    device: str = "auto",
+    on_error: str = "skip",
+) -> Scored:
+    """Score everything at an address with a guard, and write verdicts as Parquet files into a folder.
+
+    Called again with the same arguments after it was ended in any way, it does what is missing. Rows are cut into parts by the
+    source alone, and each part is scored at once on a fixed number of threads: both engines, and any number of workers, give
+    the same bits on CPUs of one kind. The SHA-256 of every part is kept, and checked before and after the work.
+
+    Args:
+        guard: its file.
+        source: a folder of images, a list of them (``.txt``), or Parquet of features or encoded images; a path or an address.
+        out: the folder of results; a path or an address.
+        engine: "local" for this process, "ray" for the workers of a Ray cluster.
+        workers: how many there are on Ray; as many as there are cores for, if None.
+        threads: on which the network runs in each of them.
+        part_rows: rows of a part, at most; by the number of rows if None.
+        address: of the Ray cluster: "local" starts one here, "auto" finds one that runs.
+        device: "cpu", "cuda", or "auto" for GPUs where there are any.
+        on_error: "skip" tells in an image's row that it cannot be read; "fail" ends with an error.
+
+    Raises:
+        InputError: a setting that cannot be, nothing to score, or a folder that holds results of something else.
+        StorageError: a file cannot be read or written, or workers die again and again.
+        FileFormatError: a file is damaged.
+    """
+    require_choice("engine", engine, ("local", "ray"))
+    require_choice("on_error", on_error, ON_ERROR)
+    require_number("threads", threads, least=1, whole=True)
+    if engine == "local" and workers is not None:
+        raise InputError(f"workers is {workers}, but they are for the engine ray; the local one is this process")
+    content = Place.of(str(as_path(guard))).read()
+    model = Guard.load(guard, device) if engine == "local" else None
+    target, origin = Place.of(out), Place.of(source)
+    if f"{target.address.rstrip('/')}/".startswith(f"{origin.address.rstrip('/')}/"):
+        raise InputError(f"--out {out} lies in {source}, which is scored; name a folder outside of it")
+    if engine == "ray" and (target.in_own_memory or origin.in_own_memory):
+        raise InputError(
+            "files in the memory of this process cannot be seen by workers; use a folder or an object store"
+        )
+    with bar("looking through the source"):
+        found = catalog(source)
+        parts = found.parts(part_rows)
+    size = default_part_rows(len(found)) if part_rows is None else int(part_rows)
+    sha256 = hashlib.sha256(content).hexdigest()
+    results = Results(target, Manifest(sha256, found.digest, len(found), len(parts), size, threads, on_error))
+    todo = results.missing(parts)
+    if len(todo) < len(parts):
+        log.info("%s of %s parts are there already", f"{len(parts) - len(todo):,}", f"{len(parts):,}")
+        with bar("checking results"):
+            results.check([part for part in parts if part not in {*todo}])
+    try:
+        if model is not None:
+            _score_here(Scorer(model, target, on_error, results.mark, results.columns), todo, threads, results)
+        elif todo:
+            with connected(address, None if workers is None else workers * threads, len(content)) as ray:
+                count, gpus = worker_count(ray, workers, threads), _gpus(ray, device)
+                given = (ray.put(content), "cuda" if gpus else "cpu", threads, target.address, on_error, results.mark)
+                _score_on_ray(ray, (*given, results.columns), todo, count, threads, gpus, results)
+        with bar("checking results", len(parts), "parts"):
+            counts = results.check(parts)
+    finally:
+        results.save()
+    scored = Scored(*counts, len(parts), len(todo))
+    target.under(SUMMARY).write(json.dumps(scored._asdict()).encode())
+    return scored
+
+
+def _score_here(scorer: Scorer, parts: Sequence[Part], threads: int, results: Results) -> None:
+    """Score parts one after the other in a thread of this process that uses so many cores."""
+    with limited_worker("scoring", threads) as pool, bar("scoring", len(parts), "parts") as advance:
+        for number, part in enumerate(parts):
+            results.record(part.file, pool.submit(scorer.write, part).result())
+            advance(number + 1)
+
+
+def _score_on_ray(
+    ray: Any, given: tuple[Any, ...], parts: Sequence[Part], workers: int, threads: int, gpus: int, results: Results
+) -> None:
+    """Score parts on workers that hold the guard.
+
+    Raises:
+        OutfieldError: what a worker raised; or workers died at the same part again and again.
+    """
+    items = [{"part": part.to_text()} for part in parts]
+    rows = mapped(ray, ScoringActor, given, items, workers=workers, cpus=threads, gpus=gpus)
+    try:
+        with bar("scoring", len(parts), "parts") as advance:
+            for number, row in enumerate(rows):
+                results.record(row["file"], row["sha256"])
+                advance(number + 1)
+    except ray.exceptions.RayError as error:
+        first = results.missing(parts)[0]
+        raise StorageError(
+            f"workers died or failed, perhaps for lack of memory: {error!s:.500}; the first part that is missing is "
+            f"{first.file}, {first.rows:,} rows from {first.files()[0]} on. What was written is kept: run the command again"
+        ) from error
+
+
+def _gpus(ray: Any, device: str) -> int:
+    """How many GPUs a worker gets."""
+    if device not in ("auto", "cpu", "cuda"):
+        raise InputError(f"device is {device!r}; workers of Ray take auto, cpu or cuda")
+    there = ray.cluster_resources().get("GPU", 0) >= 1
+    if device == "cuda" and not there:
+        raise InputError("device is 'cuda', but the cluster has no GPU; use cpu or auto")
+    return int(there and device != "cpu")
+
+
+class Scorer:
+    """A guard that scores parts.
+
+    Args:
+        guard: the guard.
+        out: the folder of results.
+        on_error: "skip" tells in an image's row that it cannot be read, "fail" raises an error.
+        mark: of the results, see :class:`Manifest`.
+        columns: see :class:`Results`.
+    """
+
+    def __init__(self, guard: Guard, out: Place, on_error: str, mark: str, columns: Mapping[str, str]) -> None:
+        self.guard, self.out, self.on_error, self.mark, self.columns = guard, out, on_error, mark, columns
+
+    def write(self, part: Part) -> str:
+        """Score a part, write its results, and give their SHA-256; a part that is there already is left as it is.
+
+        Raises:
+            OutfieldError: rows cannot be read, or results not be written.
+        """
+        place = self.out.under(part.file)
+        if place.exists():
+            content = place.read()
+        else:
+            content = self.as_parquet(self.verdicts(part))
+            place.write(content)
+        return hashlib.sha256(content).hexdigest()
+
+    def verdicts(self, part: Part) -> list[Verdict]:
+        """A verdict on each row of a part, in order, whose file is what the row is called.
+
+        Raises:
+            OutfieldError: rows cannot be read; or their Parquet file is not the one that was counted.
+        """
+        files = part.files()
+        if part.holds_images():
+            found = [*self.guard.stream(PartImages(part, files), on_error=self.on_error, workers=0)]
+        else:
+            found = self._of_features(part, files)
+        if not part.names and part.place().stamp() != part.stamp:
+            raise FileFormatError(f"{part.prefix} was changed while it was scored; score it anew, into another folder")
+        return found
+
+    def _of_features(self, part: Part, files: Sequence[str]) -> list[Verdict]:
+        rows = part.features([*self.guard.widths])
+        with located(f"{part.prefix}, rows {part.start:,} to {part.stop:,}"):
+            return [*self.guard.judge(rows, files)]
+
+    def as_parquet(self, verdicts: Sequence[Verdict]) -> bytes:
+        """Verdicts as a Parquet file that bears the mark, with the same columns whatever the verdicts are."""
+        pyarrow, columns = arrow(), {}
+        kinds = dict.fromkeys(("file", "class_name", "triggered_by", "error"), pyarrow.string())
+        kinds |= {"class_index": pyarrow.int64(), "is_ood": pyarrow.bool_()}
+        for name in COLUMNS:
+            cells = [getattr(one, name) for one in verdicts]
+            columns[self.columns.get(name, name)] = pyarrow.array(cells, kinds.get(name, pyarrow.float64()))
+        for member in self.guard.members:
+            cells = [one.members.get(member) for one in verdicts]
+            columns[f"p_value {member}"] = pyarrow.array(cells, pyarrow.float64())
+        file = io.BytesIO()
+        table = pyarrow.table(columns).replace_schema_metadata({MARK: self.mark.encode()})
+        pyarrow.parquet.write_table(table, file, write_page_checksum=True)
+        return file.getvalue()
+
+
+class ScoringActor(Scorer):
+    """What a worker of Ray Data holds: the guard, read from its bytes in the cluster's memory once."""
+
+    def __init__(self, content: Any, device: str, threads: int, out: str, *settings: Any) -> None:
+        torch.set_num_threads(threads)  # the process is the worker's own
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "worker.guard"
+            path.write_bytes(library("ray", extra="ray").get(content))
+            super().__init__(Guard.load(path, device), Place.of(out), *settings)
+
+    def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, list[str]]:
+        """Write the results of parts."""
+        answers: dict[str, list[str]] = {"file": [], "sha256": [], "error": []}
+        for part in map(Part.of_text, map(str, batch["part"])):
+            sha256 = error = ""
+            try:
+                sha256 = self.write(part)
+            except OutfieldError as problem:
+                error = error_text(problem)
+            for column, value in zip(answers.values(), (part.file, sha256, error), strict=True):
+                column.append(value)
+        return answers
+
+
+class PartImages(ImageSource):
+    """The images of a part, each decoded when the guard asks for it.
+
+    Args:
+        part: of image files, or of rows of a Parquet file that holds images.
+        names: what its rows are called.
+    """
+
+    def __init__(self, part: Part, names: Sequence[str]) -> None:
+        self.part, self.names, self.name = part, tuple(names), part.file
+        self.files = self.names
+        self.labels, self.classes = None, None
+        self._first = 0
+        self._window: Sequence[bytes | OutfieldError | None] = () if part.names else part.encoded_images()
+
+    def __len__(self) -> int:
+        return self.part.rows
+
+    @property
+    def size(self) -> None:
+        return None
+
+    def fingerprint(self) -> str:
+        return hashlib.sha256(self.part.to_text().encode()).hexdigest()
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        if not self._first <= index < self._first + len(self._window):
+            self._first, window = index, slice(index, index + WINDOW)
+            with ThreadPoolExecutor(FILES_AT_ONCE) as pool:
+                self._window = [*pool.map(_content, self.part.addresses()[window], self.files[window])]
+        content = self._window[index - self._first]
+        if isinstance(content, OutfieldError):
+            raise content
+        if content is None:
+            raise FileFormatError(f"{self.files[index]} is empty")
+        return decode(content, self.files[index])
+
+
+def _content(address: str, shown: str) -> bytes | OutfieldError:
+    """What an image file holds, or why it cannot be read: an address that leads nowhere is the error of its own row alone."""
+    try:
+        content = replace(Place.of(address), shown=shown).read(BYTES_AT_MOST + 1)
+    except OutfieldError as error:
+        return error
+    if len(content) > BYTES_AT_MOST:
+        return StorageError(f"cannot read {shown}: an image may have {BYTES_AT_MOST:,} bytes")
+    return content

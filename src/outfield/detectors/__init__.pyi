@@ -1,0 +1,139 @@
+"""Made by tools/stubs.py from __init__.py: what type checkers and editors see."""
+
+from outfield.detectors.base import Batch as Batch
+from outfield.detectors.base import Detector as Detector
+from outfield.detectors.base import LARGEST as LARGEST
+from outfield.detectors.base import lacking as lacking
+from outfield.detectors.base import load as load
+from outfield.detectors.combined.calibration import Calibration as Calibration
+from outfield.detectors.combined.fused import Fused as Fused
+from outfield.detectors.combined.heat import HEAT as HEAT
+from outfield.detectors.combined.mahalanobis import Mahalanobis as Mahalanobis
+from outfield.detectors.combined.members import CombinedDetector as CombinedDetector
+from outfield.detectors.combined.members import ComposedDetector as ComposedDetector
+from outfield.detectors.combined.members import names_of as names_of
+from outfield.detectors.combined.sum import LEAST as LEAST
+from outfield.detectors.combined.sum import Summed as Summed
+from outfield.detectors.describe import Entry as Entry
+from outfield.detectors.describe import detector_groups as detector_groups
+from outfield.detectors.describe import detectors_markdown as detectors_markdown
+from outfield.detectors.distance.combood import CombOOD as CombOOD
+from outfield.detectors.distance.combood import LEAST_SQUARE as LEAST_SQUARE
+from outfield.detectors.distance.cosine_mean import CosineMean as CosineMean
+from outfield.detectors.distance.cosines import directions as directions
+from outfield.detectors.distance.kde import KDE as KDE
+from outfield.detectors.distance.knn import KNN as KNN
+from outfield.detectors.distance.neighbours import Neighbours as Neighbours
+from outfield.detectors.distance.nnguide import NNGuide as NNGuide
+from outfield.detectors.distance.pca import PCA as PCA
+from outfield.detectors.distance.per_class_gaussian import PerClassGaussian as PerClassGaussian
+from outfield.detectors.distance.relation import Relation as Relation
+from outfield.detectors.distance.rmds import RMDS as RMDS
+from outfield.detectors.distance.she import SHE as SHE
+from outfield.detectors.distance.ssd import GaussianMixture as GaussianMixture
+from outfield.detectors.distance.ssd import MixtureDetector as MixtureDetector
+from outfield.detectors.distance.ssd import SSD as SSD
+from outfield.detectors.head.ash_scale_lts import ASH as ASH
+from outfield.detectors.head.ash_scale_lts import LTS as LTS
+from outfield.detectors.head.ash_scale_lts import SCALE as SCALE
+from outfield.detectors.head.dice import DICE as DICE
+from outfield.detectors.head.fdbd import fDBD as fDBD
+from outfield.detectors.head.gradnorm import GradNorm as GradNorm
+from outfield.detectors.head.nci import NCI as NCI
+from outfield.detectors.head.react_vra import ReAct as ReAct
+from outfield.detectors.head.react_vra import VRA as VRA
+from outfield.detectors.head.vim import Residual as Residual
+from outfield.detectors.head.vim import ViM as ViM
+from outfield.detectors.logits.kl_matching import KLMatching as KLMatching
+from outfield.detectors.logits.maxlogit_entropy_gen import Entropy as Entropy
+from outfield.detectors.logits.maxlogit_entropy_gen import GEN as GEN
+from outfield.detectors.logits.maxlogit_entropy_gen import MaxLogit as MaxLogit
+from outfield.detectors.logits.msp_odin_energy import EnergyLogits as EnergyLogits
+from outfield.detectors.logits.msp_odin_energy import MSP as MSP
+from outfield.detectors.logits.msp_odin_energy import ODIN as ODIN
+from outfield.detectors.logits.openmax import OpenMax as OpenMax
+from outfield.detectors.logits.tempscale import TempScale as TempScale
+from outfield.detectors.registry import DETECTORS as DETECTORS
+from outfield.detectors.registry import register as register
+from outfield.detectors.selection.auto import Auto as Auto
+from outfield.detectors.selection.choice import AUTO as AUTO
+from outfield.detectors.selection.choice import CHOICES as CHOICES
+from outfield.detectors.selection.choice import Choice as Choice
+from outfield.detectors.selection.choice import Rows as Rows
+from outfield.detectors.selection.choice import Trial as Trial
+from outfield.detectors.selection.choice import ViewsChoice as ViewsChoice
+from outfield.detectors.selection.choice import choose as choose
+from outfield.detectors.selection.choice import choose_views as choose_views
+from outfield.detectors.trained.ebm import EBM as EBM
+from outfield.detectors.trained.energy_corrected import EnergyCorrected as EnergyCorrected
+from outfield.detectors.trained.learned_energy import LearnedEnergy as LearnedEnergy
+
+__all__ = [
+    "ASH",
+    "AUTO",
+    "Auto",
+    "Batch",
+    "CHOICES",
+    "Calibration",
+    "Choice",
+    "CombOOD",
+    "CombinedDetector",
+    "ComposedDetector",
+    "CosineMean",
+    "DETECTORS",
+    "DICE",
+    "Detector",
+    "EBM",
+    "EnergyCorrected",
+    "EnergyLogits",
+    "Entropy",
+    "Entry",
+    "Fused",
+    "GEN",
+    "GaussianMixture",
+    "GradNorm",
+    "HEAT",
+    "KDE",
+    "KLMatching",
+    "KNN",
+    "LARGEST",
+    "LEAST",
+    "LEAST_SQUARE",
+    "LTS",
+    "LearnedEnergy",
+    "MSP",
+    "Mahalanobis",
+    "MaxLogit",
+    "MixtureDetector",
+    "NCI",
+    "NNGuide",
+    "Neighbours",
+    "ODIN",
+    "OpenMax",
+    "PCA",
+    "PerClassGaussian",
+    "RMDS",
+    "ReAct",
+    "Relation",
+    "Residual",
+    "Rows",
+    "SCALE",
+    "SHE",
+    "SSD",
+    "Summed",
+    "TempScale",
+    "Trial",
+    "VRA",
+    "ViM",
+    "ViewsChoice",
+    "choose",
+    "choose_views",
+    "detector_groups",
+    "detectors_markdown",
+    "directions",
+    "fDBD",
+    "lacking",
+    "load",
+    "names_of",
+    "register",
+]

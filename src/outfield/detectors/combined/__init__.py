@@ -1,0 +1,1 @@
+"""Detectors that are made of others."""

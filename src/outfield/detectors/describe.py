@@ -1,0 +1,98 @@
+"""The detectors in words, as their classes tell: for the command line and for the table in docs/detectors.md."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from outfield.detectors.registry import DETECTORS
+from outfield.features import HEAD, HEAD_FIELDS
+
+HEADER = ("detector", "what it is", "reference", "to fit", "to score")
+CHEAPEST = ("logits", "odin_logits", "features", "labels")
+"""Fields in the order in which they are had."""
+WORDS = {"odin_logits": "logits at the perturbed input", **dict.fromkeys(HEAD_FIELDS, "the classifier's last layer")}
+"""What a field is called in a sentence, where that is not its name."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One detector in words.
+
+    Attributes:
+        name: of its class.
+        what: the first line of its documentation, without the reference.
+        reference: whose method it is; empty where the documentation names nobody.
+        to_fit: fields that fit reads, with default settings.
+        to_score: fields that score reads.
+    """
+
+    name: str
+    what: str
+    reference: str
+    to_fit: tuple[str, ...]
+    to_score: tuple[str, ...]
+
+    @property
+    def needs(self) -> str:
+        """What it needs, in words: of each row that it scores, and for fitting besides."""
+        besides = [field for field in self.to_fit if field not in self.to_score]
+        return _in_words(self.to_score) + (f", {_in_words(besides)} to fit" if besides else "")
+
+
+def entries() -> list[Entry]:
+    """Every detector, in the order of :data:`outfield.DETECTORS`."""
+    return [_entry(name) for name in DETECTORS]
+
+
+def detector_groups() -> dict[str, list[Entry]]:
+    """Every detector by what it needs, in words: those that need least first, and in a group in the order of names."""
+    found: dict[str, list[Entry]] = {}
+    for one in sorted(entries(), key=_burden):
+        found.setdefault(one.needs, []).append(one)
+    return found
+
+
+def _burden(entry: Entry) -> tuple[int, tuple[int, ...], int]:
+    """The more a detector needs, the later it is listed; logits are cheaper to have than features."""
+    return len(entry.to_score), tuple(sorted(map(_rank, entry.to_score))), len({*entry.to_fit} - {*entry.to_score})
+
+
+def _rank(field: str) -> int:
+    return CHEAPEST.index(field) if field in CHEAPEST else len(CHEAPEST)
+
+
+def _in_words(fields: Iterable[str]) -> str:
+    """``("features", "labels")`` as "features and labels"; the fields of the classifier's last layer are one thing."""
+    words = list(dict.fromkeys(WORDS.get(field, field) for field in sorted(fields, key=_rank)))
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
+def _entry(name: str) -> Entry:
+    detector = DETECTORS[name]()
+    first = (inspect.getdoc(type(detector)) or "").partition("\n")[0]
+    what, reference, rest = re.fullmatch(r"(.*?)(?: \(([^()]*\d{4}[^()]*)\))?(\.?)", first).groups()  # type: ignore[union-attr]
+    sees_features = "features" in detector.needs_to_score
+    to_fit = ("features",) * sees_features + _named(detector.needs_to_fit)
+    return Entry(name, what + rest, reference or "", to_fit, detector.needs_to_score)
+
+
+def _named(needs: tuple[str, ...]) -> tuple[str, ...]:
+    """The fields behind the names of what a detector needs; of the classifier's last layer its own, not the logits."""
+    return tuple(field for need in needs for field in (HEAD_FIELDS if need == HEAD else (need,)))
+
+
+def detectors_markdown() -> str:
+    """All of them as a table in Markdown."""
+    rows = [
+        (f"`{one.name}`", one.what, one.reference or "–", _fields(one.to_fit), _fields(one.to_score))
+        for one in entries()
+    ]
+    lines = [HEADER, ("---",) * len(HEADER), *rows]
+    return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
+
+
+def _fields(names: tuple[str, ...]) -> str:
+    return ", ".join(f"`{name}`" for name in names) or "nothing"

@@ -1,0 +1,1 @@
+"""Detectors of distances and densities in feature space."""

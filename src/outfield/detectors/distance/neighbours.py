@@ -1,0 +1,322 @@
+"""The distance to the k-th nearest row, exactly, at about the price of one matrix product.
+
+With c the mean of the rows b, z' = z − c and b' = b − c, the nearest rows have the largest closeness z'·b' − ½ ‖b'‖², which for
+all of them is one product; whatever offset the rows share has gone from it before it is rounded. Rounding moves a closeness by
+at most E, see :meth:`Neighbours.error`, and so the k-th largest of them, too. A row whose closeness is more than 2 E above the
+k-th as computed is certainly nearer than the k-th neighbour, one more than 2 E below is certainly farther; only the few between
+them can be it, and their distances are taken from the differences themselves, in float64.
+
+Where too many lie between them to be sure, the product is taken once more in float64, whose E is far smaller; and where not
+even that decides, as among many rows that all but coincide, every distance is taken from its difference.
+
+For banks too large to look at all rows, :class:`ApproximateNeighbours` lets an index of faiss find most of the nearest.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from outfield.extras import library
+from outfield.modes import rounded_products
+
+TABLE_BYTES = {"cpu": 2**28, "cuda": 2**30}
+"""Size of the largest table of closenesses held at once."""
+BANK_ROWS = 2**16
+"""Rows looked at together, at most."""
+BANK_NUMBERS = 2**25
+"""Numbers of rows looked at together, at most: 256 MiB in float64."""
+INDEX_NUMBERS = 2**28
+"""Numbers of rows, at most, of which faiss keeps a copy of its own, 1 GiB; larger banks are given to it in pieces."""
+FAISS_POINTS = 4096
+"""Points that faiss looks at together."""
+SPARE = 14
+"""How many rows more than k are looked at: as many may lie within rounding of the k-th before a slower way is taken."""
+NUMBERS_AT_ONCE = 2**22
+"""Numbers of differences held at once."""
+INDEXES = ("ivf", "hnsw")
+"""Of faiss: lists of rows by k-means, of which those with the nearest centres are looked at; a graph of near rows."""
+LEAST_IN_A_LIST = 39
+"""Rows that k-means wants for each centre; faiss complains of fewer."""
+MOST_FOR_A_LIST = 64
+"""Rows of which k-means learns a centre, at most."""
+LINKS = 32
+"""Links of a row in the graph."""
+
+
+class Neighbours:
+    """Rows to which distances are asked.
+
+    Args:
+        rows: (M, D), float32. They are kept, not copied.
+        faiss: let that library look for the nearest rows; for rows on the CPU, where it is installed.
+    """
+
+    def __init__(self, rows: Tensor, faiss: bool = False) -> None:
+        self.rows, self.faiss = rows, faiss
+        self.bank_rows = max(1, min(BANK_ROWS, BANK_NUMBERS // rows.shape[1]))
+        pieces = rows.split(self.bank_rows)
+        total = torch.stack([piece.sum(0, dtype=torch.float64) for piece in pieces]).sum(0)
+        self.centre = (total / len(rows)).float()
+        self.half_squares = torch.cat([self.centred(piece, torch.float64).square().sum(1) / 2 for piece in pieces])
+        self.radius = float((2 * self.half_squares.max()).sqrt())
+
+    def kth_distance(self, z: Tensor, k: int) -> Tensor:
+        """‖z − b_(k)‖ for each point z (N, D) → (N,), float32: the k-th smallest of all, as float64 would give it.
+
+        Args:
+            z: points, float32, on the device of the rows.
+            k: counted from 1; at most M.
+        """
+        return self._proved(z, k, 1, self._kth_square)[:, 0].sqrt().float()
+
+    def smallest_squares(self, z: Tensor, k: int) -> Tensor:
+        """The k smallest ‖z − b‖² of each point z (N, D), or as many as there are rows → (N, min(k, M)), ascending, float64.
+
+        Where rows are shared out, the k smallest of all shares' are those of all rows.
+        """
+        k = min(k, len(self.rows))
+        return self._proved(z, k, k, self._smallest)
+
+    def _proved(
+        self, z: Tensor, k: int, columns: int, attempt: Callable[[Tensor, int, torch.dtype], tuple[Tensor, Tensor]]
+    ) -> Tensor:
+        """The last ``columns`` of the k smallest squares (N, columns), by the cheapest way that is sure of them."""
+        squares = torch.empty(len(z), columns, dtype=torch.float64, device=z.device)
+        left = torch.arange(len(z), device=z.device)
+        rounded = rounded_products(z.device) and not self.faiss  # then E says nothing of float32
+        for dtype in [torch.float64] if rounded else [torch.float32, torch.float64]:
+            unsure = [left[:0]]
+            for some in _parts(left, self._at_once(dtype)):
+                squares[some], sure = attempt(z[some], k, dtype)
+                unsure.append(some[~sure])
+            left = torch.cat(unsure)
+        for some in _parts(left, self._at_once(torch.float64)):
+            squares[some] = self._by_differences(z[some], k)[:, -columns:]
+        return squares
+
+    def _kth_square(self, z: Tensor, k: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """‖z − b_(k)‖² (N, 1), float64, by a product in ``dtype``, and whether it is certainly that (N,)."""
+        values, index, error = self._candidates(z, k, dtype)
+        found, above = self.kth_among(z, k, values, index, error)
+        # Rows that were not looked at may be nearer, but by 8 E at most: nothing to a float32, or nothing at all.
+        all_seen = values.shape[1] == len(self.rows) or above[:, -1:] < -2 * error
+        return found, (all_seen | (found == 0) | (8 * error <= 2**-26 * found))[:, 0]
+
+    def _smallest(self, z: Tensor, k: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """The k smallest squares (N, k), of rows found by a product in ``dtype``, and whether they certainly are (N,)."""
+        values, index, error = self._candidates(z, k, dtype)
+        points = torch.arange(len(z), device=z.device).repeat_interleave(index.shape[1])
+        squares = self.squares(z, points, index.reshape(-1)).reshape(index.shape)
+        below = values[:, -1].double() - values[:, k - 1].double()
+        sure = (below < -2 * error[:, 0]) | (values.shape[1] == len(self.rows))
+        return squares.sort(1).values[:, :k], sure
+
+    def _by_differences(self, z: Tensor, k: int) -> Tensor:
+        """The k smallest squares (N, k), ascending, from every difference: exact, and some hundred times as slow."""
+        best = torch.empty(len(z), 0, dtype=torch.float64, device=z.device)
+        for piece in self.rows.split(self.bank_rows):
+            distances = torch.cdist(z.double(), piece.double(), compute_mode="donot_use_mm_for_euclid_dist")
+            best = torch.cat([best, distances], 1)
+            best = best.topk(min(k, best.shape[1]), dim=1, largest=False).values
+        return best.square()
+
+    def kth_among(self, z: Tensor, k: int, values: Tensor, index: Tensor, error: Tensor) -> tuple[Tensor, Tensor]:
+        """The k-th smallest ‖z − b‖² (N, 1), float64, among some rows of each point z (N, D), from as few differences as will do.
+
+        Args:
+            z: points.
+            k: counted from 1.
+            values: closenesses of the rows as computed (N, count), descending.
+            index: the rows (N, count).
+            error: how far rounding may have moved a closeness of each point (N, 1).
+
+        Returns:
+            The squares, and how far each closeness lies above the k-th as computed (N, count), float64.
+        """
+        above = values.double() - values[:, k - 1 : k].double()
+        near = above.abs() <= 2 * error
+        squares = torch.full_like(above, torch.inf)
+        points, places = near.nonzero(as_tuple=True)
+        squares[points, places] = self.squares(z, points, index[points, places])
+        rank = k - 1 - (above > 2 * error).sum(1, keepdim=True)
+        return squares.sort(1).values.gather(1, rank), above
+
+    def error(self, z: Tensor, dtype: torch.dtype) -> Tensor:
+        """E of each centred point z (N, D) → (N, 1): how far rounding may move a closeness computed in ``dtype``.
+
+        A sum of D products, in whatever order, is off by at most γ ‖z'‖ ‖b'‖, see :func:`rounding`; the offset adds γ ½ ‖b'‖².
+        What rounding z' does to all closenesses alike does not matter; the rest of it, and what rounding b' does, is
+        u ‖b'‖ (‖z'‖ + ‖b'‖) at most. The last summand is for products below the smallest float.
+        """
+        length: Tensor = z.double().norm(dim=1, keepdim=True)
+        least = (z.shape[1] + 8) * torch.finfo(dtype).tiny
+        return rounding(z.shape[1], dtype) * self.radius * (length + self.radius) + least
+
+    def _candidates(self, z: Tensor, k: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+        """The largest closenesses of each point, :data:`SPARE` more than k where there are, descending, their rows, and E."""
+        centred, count = self.centred(z, dtype), min(k + SPARE, len(self.rows))
+        if self._by_faiss(dtype) and self.rows.numel() <= INDEX_NUMBERS:
+            values, index = map(torch.from_numpy, self._index.search(_with_ones(centred), count))
+        else:
+            values, index = merged(self._closest(centred, count), count)
+        return values, index, self.error(centred, dtype)
+
+    def _closest(self, z: Tensor, count: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """The largest closenesses of centred points, and their rows, of some rows at a time."""
+        for start in range(0, len(self.rows), self.bank_rows):
+            piece = self.centred(self.rows[start : start + self.bank_rows], z.dtype)
+            offsets = -self.half_squares[start : start + self.bank_rows].to(z.dtype)
+            most = min(count, len(piece))
+            if self._by_faiss(z.dtype):
+                faiss: Any = library("faiss", extra="faiss")
+                rows, kind = _with_offsets(piece, offsets), faiss.METRIC_INNER_PRODUCT
+                values, index = map(torch.from_numpy, faiss.knn(_with_ones(z), rows, most, kind))
+            else:
+                values, index = torch.addmm(offsets, z, piece.T).topk(most, dim=1)
+            yield values, index + start
+
+    def _by_faiss(self, dtype: torch.dtype) -> bool:
+        return self.faiss and dtype == torch.float32
+
+    def _at_once(self, dtype: torch.dtype) -> int:
+        """Points for which there is room in a table of closenesses, which faiss does not hold."""
+        if self._by_faiss(dtype):
+            return FAISS_POINTS
+        row = min(len(self.rows), self.bank_rows) * dtype.itemsize
+        return max(1, TABLE_BYTES.get(self.rows.device.type, 2**28) // row)
+
+    @functools.cached_property
+    def _index(self) -> Any:
+        faiss: Any = library("faiss", extra="faiss")
+        index = faiss.IndexFlatIP(self.rows.shape[1] + 1)
+        for piece, halves in zip(self.rows.split(self.bank_rows), self.half_squares.split(self.bank_rows), strict=True):
+            index.add(_with_offsets(self.centred(piece), -halves.float()))
+        return index
+
+    def squares(self, z: Tensor, points: Tensor, rows: Tensor) -> Tensor:
+        """‖z_i − b_j‖² of pairs of indices i and j (P,), from the differences, float64."""
+        at_once = max(1, NUMBERS_AT_ONCE // z.shape[1])
+        pairs = zip(points.split(at_once), rows.split(at_once), strict=True)
+        return torch.cat([(z[i].double() - self.rows[j].double()).square().sum(1) for i, j in pairs])
+
+    def centred(self, rows: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Rows (n, D) less the mean of all rows that are known."""
+        return rows.to(dtype) - self.centre.to(dtype)
+
+
+class ApproximateNeighbours:
+    """Rows to which distances are asked, on the CPU; faiss looks at a part of them, so that a distance may be too large.
+
+    Which part is decided by distances between rows less their mean, in float32; the distances that are given come from the
+    differences themselves, in float64, so that an offset which all rows share spoils neither. The index is made anew from the
+    rows whenever it is needed: what a file holds is never handed to faiss's reader. Threads build a graph together, so that
+    two builds may differ.
+
+    Args:
+        rows: (M, D), float32. They are kept, not copied, but faiss keeps a copy of its own.
+        kind: one of :data:`INDEXES`.
+        probes: how many lists, or rows on the way, are looked at; 0 for a sixteenth of the lists, or twice as many rows as are
+            asked for and 64 at least.
+    """
+
+    def __init__(self, rows: Tensor, kind: str, probes: int = 0) -> None:
+        faiss: Any = library("faiss", extra="faiss")
+        self.all, self.kind, self.probes = Neighbours(rows.cpu()), kind, probes
+        count, width = rows.shape
+        if kind == "ivf":
+            lists = max(1, min(math.isqrt(count), count // LEAST_IN_A_LIST))
+            self.index = faiss.IndexIVFFlat(faiss.IndexFlatL2(width), width, lists)
+            chosen = torch.linspace(0, count - 1, min(count, MOST_FOR_A_LIST * lists), dtype=torch.float64).long()
+            self.index.train(self.all.centred(self.all.rows[chosen]).numpy())
+        else:
+            self.index = faiss.IndexHNSWFlat(width, LINKS)
+        for piece in self.all.rows.split(self.all.bank_rows):
+            self.index.add(self.all.centred(piece).numpy())
+
+    def kth_distance(self, z: Tensor, k: int) -> Tensor:
+        """The k-th smallest distance of points z (N, D) to the rows that are found (N,), float32, where z is.
+
+        Points for which fewer than k rows are found are compared with all rows.
+        """
+        points = z.cpu()
+        centred = self.all.centred(points)
+        values, index = self._search(centred, k)
+        known = index[:, k - 1] >= 0
+        found = torch.empty(len(points), dtype=torch.float32)
+        some = known.nonzero()[:, 0]
+        squares, _ = self.all.kth_among(points[some], k, values[some], index[some], self.error(centred[some]))
+        found[some] = squares[:, 0].sqrt().float()
+        if len(some) < len(points):
+            found[~known] = self.all.kth_distance(points[~known], k)
+        return found.to(z.device)
+
+    def distances(self, z: Tensor, k: int) -> Tensor:
+        """Distances to the nearest rows that are found (N, at least k), ascending, float64, infinite where there are too few."""
+        points = z.cpu()
+        _, index = self._search(self.all.centred(points), k)
+        squares = torch.full(index.shape, torch.inf, dtype=torch.float64)
+        which, place = (index >= 0).nonzero(as_tuple=True)
+        squares[which, place] = self.all.squares(points, which, index[which, place])
+        return squares.sqrt().sort(1).values
+
+    def error(self, z: Tensor) -> Tensor:
+        """How far rounding may move −½ ‖z' − b'‖² of each centred point z' (N, D), in whatever order it is summed → (N, 1).
+
+        The sum is off by γ ‖z' − b'‖² at most, and what rounding z' and b' does to the differences adds less than that for
+        (‖z'‖ + ‖b'‖)², which is larger.
+        """
+        length: Tensor = z.double().norm(dim=1, keepdim=True)
+        return rounding(z.shape[1], torch.float32) * (length + self.all.radius).square()
+
+    def _search(self, centred: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """−½ ‖z' − b'‖² of the rows that are found, descending, and the rows, −1 where there are no more: both (N, count)."""
+        count = min(k + SPARE, len(self.all.rows))
+        if self.kind == "ivf":
+            self.index.nprobe = self.probes or math.ceil(self.index.nlist / 16)
+        else:
+            self.index.hnsw.efSearch = max(count, self.probes or max(2 * count, 64))
+        squares, index = self.index.search(centred.numpy(), count)
+        return torch.from_numpy(squares) / -2, torch.from_numpy(index)
+
+
+def rounding(width: int, dtype: torch.dtype) -> float:
+    """γ = n u / (1 − n u), u the unit roundoff: how far a sum of n products may be off, as a share of its parts' sizes.
+
+    n is the width and eight more, for what is rounded besides.
+    """
+    share = (width + 8) * torch.finfo(dtype).eps / 2
+    return share / (1 - share)
+
+
+def merged(pieces: Iterable[tuple[Tensor, Tensor]], count: int) -> tuple[Tensor, Tensor]:
+    """The ``count`` largest values of all pieces (n, m), descending, and the indices that came with them."""
+
+    def both(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        values = torch.cat([one[0], other[0]], 1)
+        values, chosen = values.topk(min(count, values.shape[1]), dim=1)
+        return values, torch.cat([one[1], other[1]], 1).gather(1, chosen)
+
+    return functools.reduce(both, pieces)
+
+
+def _with_ones(z: Tensor) -> np.ndarray:
+    """(z, 1): its inner product with (b, −½ ‖b‖²) is the closeness."""
+    extended: np.ndarray = torch.cat([z, z.new_ones(len(z), 1)], 1).numpy()
+    return extended
+
+
+def _with_offsets(rows: Tensor, offsets: Tensor) -> np.ndarray:
+    extended: np.ndarray = torch.cat([rows, offsets[:, None]], 1).numpy()
+    return extended
+
+
+def _parts(rows: Tensor, size: int) -> tuple[Tensor, ...]:
+    """``rows`` (N,) in parts of ``size``; no part where there are none."""
+    return rows.split(size) if len(rows) else ()

@@ -1,0 +1,141 @@
+"""Detectors that are the mixture itself: SSD (distance to the nearest class) and the mixture's energy."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from outfield.detectors.base import Batch, Detector, accept, take
+from outfield.detectors.memo import once
+from outfield.detectors.registry import register
+from outfield.energy import ClassStatistics, MixturePrior, normalise, piece_rows, workers_for
+from outfield.features import FeatureSource
+from outfield.modes import own_modes, products
+from outfield.progress import Advance, bar
+
+
+class MixtureDetector(Detector):
+    """Base of the detectors that need only the mixture.
+
+    Args:
+        floor: see :class:`outfield.energy.priors.mixture.MixturePrior`.
+        ridge: see there too.
+        on: The field that it works on: "features", or a stage of the network such as "stage2".
+
+    Attributes:
+        mixture_: the fitted mixture of the L2-normalised features.
+    """
+
+    mixture_: MixturePrior
+
+    fit_needs = ("labels",)
+    fits_in_pieces = True
+
+    added_settings: ClassVar[Mapping[str, Any]] = MappingProxyType({"on": "features", "ridge": 0.0})
+
+    def __init__(self, floor: float = 1e-6, on: str = "features", ridge: float = 0.0) -> None:
+        self.floor = floor
+        self.on = on
+        self.ridge = ridge
+
+    def _check_settings(self) -> None:
+        MixturePrior(self.floor, self.ridge)  # which says what they must be
+
+    def partial_fit(self, batch: FeatureSource) -> Self:
+        """Learn from one more batch, or file, of ID training data; for features that come by and by."""
+        with self._fitting(batch, "partial_fit") as data:
+            self._check_width(batch)
+            self._check_about(batch)
+            self.mixture_ = copy.copy(self.mixture_) if self._fitted else MixturePrior(self.floor, self.ridge)
+            self._learn(data)
+        return self
+
+    def statistics(self, parts: Iterable[FeatureSource]) -> ClassStatistics:
+        """What a fit needs to know of data, in one pass over parts of it; nothing is learned yet.
+
+        Statistics of different parts merge (:meth:`outfield.ClassStatistics.merge`), wherever they were gathered, and
+        :meth:`fit_statistics` learns from them what ``fit`` would learn from all of the data, up to rounding.
+
+        Args:
+            parts: at least one, each read once and then let go.
+
+        Raises:
+            InputError: there is no part, or a setting or row that cannot be.
+            MissingFieldError: a part lacks labels, or the field that ``on`` names.
+        """
+        self.check_settings()
+
+        def pieces() -> Iterator[tuple[Tensor, Tensor]]:
+            for part in parts:
+                accept(type(self).__name__, part, (self.on, *self.needs_to_fit), "statistics")
+                data = part.on(self.on)
+                size = piece_rows(data.shapes["features"][1], self.device)
+                for piece in data.batches(size, ("features", "labels")):
+                    yield piece["features"], piece["labels"]
+
+        with own_modes(self.device), products(self.device):
+            return ClassStatistics.over(pieces(), prepare=lambda z: normalise(z.to(self.device)))
+
+    def fit_statistics(self, statistics: ClassStatistics) -> Self:
+        """Learn from what :meth:`statistics` gathered; returns self.
+
+        Raises:
+            InputError: they are something else, or a setting that cannot be.
+        """
+        self.check_settings()
+        self.mixture_ = MixturePrior(self.floor, self.ridge).merge(statistics)
+        self._width, self._about = statistics.means.shape[1], {}
+        self._fitted, self._fingerprint = True, None
+        return self
+
+    def _fit(self, train: FeatureSource) -> None:
+        self.mixture_ = MixturePrior(self.floor, self.ridge)
+        self._learn(train)
+
+    def _learn(self, data: FeatureSource) -> None:
+        rows, width = data.shapes["features"]
+        size, workers = piece_rows(width, self.device), workers_for(rows, width, self.device)
+
+        def pieces(advance: Advance) -> Iterator[tuple[Tensor, Tensor]]:
+            for i, piece in enumerate(data.batches(size, ("features", "labels"))):
+                yield piece["features"], piece["labels"]
+                advance(min(rows, (i + 1) * size))
+
+        with bar(f"fitting {type(self).__name__}", rows, "samples") as advance:
+            statistics = ClassStatistics.over(pieces(advance), workers, lambda z: normalise(z.to(self.device)))
+        self.mixture_.merge(statistics)
+
+    def _state(self) -> dict[str, Tensor]:
+        return self.mixture_.state()
+
+    def _load_state(self, state: dict[str, Tensor]) -> None:
+        self.mixture_ = MixturePrior(self.floor, self.ridge).load_state(state)
+        take(state, "mean", (self._width,), torch.float64)
+
+
+@register
+class SSD(MixtureDetector):
+    """Mahalanobis distance on normalised features (Lee et al. 2018, Sehwag et al. 2021).
+
+    score = min_c (z − μ_c)ᵀ Σ⁻¹ (z − μ_c).
+    """
+
+    def _score(self, batch: Batch) -> Tensor:
+        z = once(normalise, batch["features"])
+        return self.mixture_.prepared(z).mahalanobis_sq(z).amin(1)
+
+
+@register
+class GaussianMixture(MixtureDetector):
+    """Energy of the mixture of Gaussians (Lafon, Rambour & Thome 2022, "ours without energy").
+
+    score = −log Σ_c π_c exp(−½ (z − μ_c)ᵀ Σ⁻¹ (z − μ_c)).
+    """
+
+    def _score(self, batch: Batch) -> Tensor:
+        return self.mixture_.energy(once(normalise, batch["features"]))

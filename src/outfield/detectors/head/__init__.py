@@ -1,0 +1,1 @@
+"""Detectors that apply the classifier's last layer themselves."""

@@ -1,0 +1,1 @@
+"""Detectors of the classifier's outputs."""

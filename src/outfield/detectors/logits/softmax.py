@@ -1,0 +1,50 @@
+"""What detectors of a classifier's outputs share: their base, and its probabilities, exact also where they are all but 0 or 1."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from outfield.detectors.base import Detector
+from outfield.detectors.memo import once, wide
+from outfield.features import FeatureSource
+
+LOWEST = torch.finfo(torch.float64).min
+
+
+class LogitDetector(Detector):
+    """Base of the detectors that score logits; there is nothing to learn unless a subclass does."""
+
+    score_needs = ("logits",)
+    fits_in_pieces = True
+
+    def _fit(self, train: FeatureSource) -> None:
+        pass
+
+
+def log_shares(logits: Tensor, scale: float = 1.0) -> tuple[Tensor, Tensor]:
+    """log p and log (1 − p) for p = softmax(scale · l), float64, each with its full relative precision.
+
+    With m the class of the largest logit and r = Σ_{c ≠ m} exp(scale (l_c − l_m)), p_m = 1 / (1 + r) and
+    1 − p_m = r / (1 + r): confident rows, whose p_m rounds to 1, differ in r all the same.
+
+    Args:
+        logits: l (N, K), of any floating type and size.
+        scale: Factor above 0, such as 1 / T.
+
+    Returns:
+        log p (N, K), finite, and log (1 − p) (N, K), which is −inf where there is one class only.
+    """
+    below = below_top(logits, scale)
+    top = below.argmax(dim=1, keepdim=True)
+    log_rest = below.scatter(1, top, -torch.inf).logsumexp(1, keepdim=True)
+    log_total = log_rest.exp().log1p()
+    log_p = below - log_total
+    return log_p, torch.log1p(-log_p.exp()).scatter(1, top, log_rest - log_total)
+
+
+def below_top(logits: Tensor, scale: float = 1.0) -> Tensor:
+    """scale · (l_c − max l) (N, K), float64: 0 at the largest logit, finite everywhere."""
+    double = once(wide, logits)
+    below = (double - double.amax(dim=1, keepdim=True)).clamp_min(LOWEST)
+    return (below * scale).clamp_min(LOWEST)

@@ -1,0 +1,178 @@
+"""The detector to use where nobody wants to choose one: it chooses, fits and fuses several by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+
+from outfield.config import require_number
+from outfield.detectors.base import Detector
+from outfield.detectors.combined.sum import Summed, apart, check_weights
+from outfield.detectors.registry import register
+from outfield.detectors.selection.candidates import default_members
+from outfield.detectors.selection.choice import Choice, choose
+from outfield.energy import MixturePrior, normalise
+from outfield.errors import FileFormatError, InputError
+from outfield.features import HEAD_FIELDS, FeatureSet, FeatureSource, Part, clustered, spaces
+from outfield.stand_in import StandIns
+
+COUNTS = (1, 2, 5, 10, 20)
+"""Numbers of clusters that are compared."""
+FEWEST = 10
+"""Rows for each cluster, on average, at least."""
+MOST = 50_000
+"""Rows that are clustered, drawn from more: a covariance hardly becomes better by others."""
+UNSEEN = 5
+"""One row in so many tells how likely the others make it."""
+WIDEST = 2048
+"""Columns of the rows whose likelihoods are compared; wider rows are projected on so many random directions."""
+ROWS_AT_ONCE = 8192
+
+
+@register
+class Auto(Summed):
+    """The sum of detectors that stand-ins for OOD data choose, with no OOD data at all (Fisher 1925).
+
+    score = Σ_m w_m t_m(s_m(x)) as in :class:`outfield.Fused`; members and weights are picked by :func:`outfield.choose` when it
+    is fitted. Without stand-ins, which are made of images, there is nothing to choose by: it adds up the energy of the logits,
+    the distance to the fifth neighbour (an earlier one, where a class has fewer than five rows), SSD, and SSD on the network's
+    second stage, as far as the training data has what they need. Rows that nothing divides into classes, neither labels nor
+    logits, are clustered for SSD, into as many clusters as make rows that were left out most likely. What it needs to score
+    depends on its members, and so on the fields that the training data has.
+
+    Args:
+        most_members: how many detectors the sum may have.
+        held_out: share of the training rows that is kept for calibration where fit is given no held-out rows.
+        seed: of the split of rows.
+
+    Attributes:
+        members_: the fitted members.
+        weights_: how much each member counts; None where all count the same.
+        choice_: what was chosen, and from what, or None where there were no stand-ins; not part of a saved detector.
+    """
+
+    uses: ClassVar[tuple[str, ...]] = (
+        "labels",
+        "logits",
+        *HEAD_FIELDS,
+        *(name for name in spaces() if name != "features"),
+    )
+
+    uses_stand_ins = True
+
+    weights_: tuple[float, ...] | None
+    choice_: Choice | None
+
+    def __init__(self, most_members: int = 8, held_out: float = 0.1, seed: int = 0) -> None:
+        self.most_members = most_members
+        self.held_out = held_out
+        self.seed = seed
+
+    def _check_settings(self) -> None:
+        require_number("most_members", self.most_members, least=1, whole=True)
+        require_number("held_out", self.held_out, above=0, most=0.5)
+        require_number("seed", self.seed, least=0, whole=True)
+
+    @property
+    def needs_to_score(self) -> tuple[str, ...]:
+        return super().needs_to_score or ("features",)
+
+    def _recipe(self) -> Sequence[Detector]:
+        return ()
+
+    def _weights(self) -> Sequence[float] | None:
+        return self.weights_
+
+    def _fit(
+        self,
+        train: FeatureSource,
+        held_out: FeatureSource | None = None,
+        stand_ins: StandIns[Any] | Mapping[str, Mapping[str, FeatureSource]] | None = None,
+    ) -> None:
+        train, held_out = apart(train, held_out, float(self.held_out), int(self.seed))
+        self.choice_ = None if stand_ins is None else self._choose(train, held_out, stand_ins)
+        self.weights_ = None
+        if self.choice_ is None:
+            known = with_clusters(train, int(self.seed)) if is_one_class(train) else train
+            self.members_ = tuple(
+                member.fresh().to(self._device).fit(known if "labels" in member.needs_to_fit else train)
+                for member in default_members(train, known)
+            )
+            self._calibrate(held_out)
+        else:
+            chosen = self.choice_.detector
+            self.members_, self.calibrations_, self.sum_ = chosen.members_, chosen.calibrations_, chosen.sum_
+            self.weights_ = None if chosen.weights is None else tuple(chosen.weights)
+            self._moved()
+
+    def _choose(
+        self,
+        train: FeatureSource,
+        held_out: FeatureSource,
+        stand_ins: StandIns[Any] | Mapping[str, Mapping[str, FeatureSource]],
+    ) -> Choice:
+        most, seed = int(self.most_members), int(self.seed)
+        return choose(train, held_out, stand_ins, most_members=most, seed=seed, device=self._device)
+
+    def _notes(self) -> dict[str, Any]:
+        weights = {} if self.weights_ is None else {"weights": list(self.weights_)}
+        return {**super()._notes(), **weights}
+
+    def _load_notes(self, notes: dict[str, Any]) -> None:
+        super()._load_notes(notes)
+        weights = notes.get("weights")
+        try:
+            check_weights(weights, len(notes["members"]))
+        except InputError as error:
+            raise FileFormatError(str(error)) from error
+        self.weights_ = None if weights is None else tuple(float(weight) for weight in weights)
+
+
+def is_one_class(train: FeatureSource) -> bool:
+    """Whether nothing tells classes apart: there are no logits, and no labels or a single one."""
+    if "logits" in train.shapes:
+        return False
+    if "labels" not in train.shapes:
+        return True
+    seen: set[int] = set()
+    for piece in train.batches(ROWS_AT_ONCE, ["labels"]):
+        seen.update(piece["labels"].unique().tolist())
+        if len(seen) > 1:
+            return False
+    return True
+
+
+def with_clusters(train: FeatureSource, seed: int) -> FeatureSet:
+    """Rows, 50,000 at most, with their cluster as label (:func:`outfield.clustered`); no OOD data takes part.
+
+    How many clusters there are is chosen by the rows: a fifth of them is left out, the mixture of Gaussians with one covariance
+    (:class:`~outfield.energy.priors.mixture.MixturePrior`) is fitted to the clusters of the others for 1, 2, 5, 10 and 20 of
+    them, as far as each has ten rows on average, and the number with the largest mean log-density of what was left out is taken;
+    of equal ones the smallest.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    chosen = torch.zeros(len(train), dtype=torch.bool)
+    chosen[torch.randperm(len(train), generator=generator)[:MOST]] = True
+    names = [name for name in train.row_fields if name != "labels"]
+    pieces = [*Part(train, chosen).batches(ROWS_AT_ONCE, names)]  # other rows are read, and not kept
+    rows = FeatureSet(**{name: torch.cat([piece[name] for piece in pieces]) for name in names}, about=train.about)
+    return clustered(rows, _count(rows, generator, seed), seed=seed)
+
+
+def _count(rows: FeatureSet, generator: torch.Generator, seed: int) -> int:
+    order = torch.randperm(len(rows), generator=generator)
+    left_out, own = order[: len(rows) // UNSEEN], order[len(rows) // UNSEEN :]
+    z, part = normalise(rows.features.double()), FeatureSet(rows.features[own])
+    if z.shape[1] > WIDEST:
+        z = z @ torch.randn(z.shape[1], WIDEST, generator=generator, dtype=z.dtype) / WIDEST**0.5
+    best, likeliest = COUNTS[0], -float("inf")
+    for count in COUNTS:
+        if count > 1 and len(own) < FEWEST * count:
+            break
+        mixture = MixturePrior().fit(z[own], clustered(part, count, seed=seed).labels)
+        likely = float(mixture.log_prob(z[left_out]).mean())
+        if likely > likeliest:
+            best, likeliest = count, likely
+    return best

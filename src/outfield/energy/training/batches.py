@@ -1,0 +1,166 @@
+"""Training rows, normalised: a tensor on the device, or rows on disk that are read batch by batch.
+
+Rows of a Parquet or compressed file cannot be picked one by one; they are first copied to a temporary file. That file has no
+name: nothing of it is left when the process ends, however it ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import Future
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from outfield.energy.projection import normalise, resolve
+from outfield.energy.threads import limited_worker
+from outfield.errors import OutfieldError, StorageError
+from outfield.features import FeatureSet, FeatureSource
+from outfield.files import Fingerprint, reason
+
+ROWS_AT_ONCE = 8192
+WAYS_OUT = "set TMPDIR to a folder with more room, or load the features with in_memory()"
+
+
+class RowsOnDisk:
+    """L2-normalised float32 rows (N, D) of features on disk, given on a device; indexed like a tensor, by rows."""
+
+    dtype = torch.float32
+
+    def __init__(self, source: FeatureSource, device: torch.device) -> None:
+        self.source, self.device = source, device
+        self.shape = source.shapes["features"]
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, index: Tensor | slice) -> Tensor:
+        if isinstance(index, slice):
+            index = torch.arange(len(self), device="cpu")[index]
+        return self.given(self.read(index.cpu()))
+
+    def read(self, index: Tensor) -> Tensor:
+        """The features at an index (…) on the CPU as they are in the file (…, D), ready to be sent to the device."""
+        rows = self._picked(index.flatten()).view(*index.shape, -1)
+        return rows.pin_memory() if self.device.type == "cuda" else rows
+
+    def _picked(self, index: Tensor) -> Tensor:
+        return self.source.rows(index, ["features"])["features"]
+
+    def given(self, rows: Tensor) -> Tensor:
+        """What :meth:`read` gave, normalised, on the device, which is not waited for."""
+        moved = rows.to(self.device, non_blocking=True)
+        return normalise(moved.flatten(0, -2)).view(rows.shape)
+
+    def pieces(self) -> Iterator[Tensor]:
+        """All rows, in order."""
+        for piece in self.source.batches(ROWS_AT_ONCE, ["features"]):
+            yield normalise(piece["features"].to(self.device))
+
+
+class _CopiedRows(RowsOnDisk):
+    """The same of a source whose rows cannot be picked, by way of a copy in a file.
+
+    Raises:
+        StorageError: the copy does not fit; the message names the folder and the ways out.
+    """
+
+    def __init__(self, source: FeatureSource, device: torch.device, file: Any) -> None:
+        super().__init__(source, device)
+        needed = 0
+        try:
+            for piece in source.batches(ROWS_AT_ONCE, ["features"]):
+                rows = piece["features"].contiguous()
+                if not file.tell():
+                    self.kind, needed = rows.dtype, len(source) * rows[0].nbytes
+                    if (free := shutil.disk_usage(tempfile.gettempdir()).free) < needed:
+                        raise OSError(f"only {free:,} bytes are free there")
+                file.write(rows.view(torch.uint8).numpy().data)
+            file.flush()
+        except OutfieldError:
+            raise
+        except OSError as error:
+            raise StorageError(
+                f"rows of this file cannot be picked one by one, and a temporary copy of its features, {needed:,} bytes, does "
+                f"not fit into {tempfile.gettempdir()}: {reason(error)}; {WAYS_OUT}"
+            ) from error
+        self.copy = np.memmap(file, np.uint8, "r", shape=(len(source), needed // len(source)))
+
+    def _picked(self, index: Tensor) -> Tensor:
+        return torch.from_numpy(np.asarray(self.copy[index.numpy()])).view(self.kind)
+
+
+Rows = Tensor | RowsOnDisk
+
+
+@contextlib.contextmanager
+def rows_of(data: FeatureSource, device: torch.device) -> Iterator[Rows]:
+    """The normalised features of ``data``: on the device, or, of a stream, on disk."""
+    if isinstance(data, FeatureSet):
+        z = torch.empty(data.shapes["features"], dtype=torch.float32, device=device)
+        for start, piece in zip(range(0, len(data), ROWS_AT_ONCE), RowsOnDisk(data, device).pieces(), strict=True):
+            z[start : start + len(piece)] = piece
+        yield z
+    elif data.picks_rows:
+        yield RowsOnDisk(data, device)
+    else:
+        with contextlib.ExitStack() as stack:
+            try:
+                file = stack.enter_context(tempfile.TemporaryFile())
+            except OSError as error:
+                raise StorageError(f"no temporary file could be made: {reason(error)}; {WAYS_OUT}") from error
+            yield _CopiedRows(data, device, file)
+
+
+class Batches:
+    """Batches of rows in an order that is known before; of rows on disk the next is read while the device works on this one.
+
+    Args:
+        z: All rows (N, D).
+        size: Rows of a batch, B.
+    """
+
+    def __init__(self, z: Rows, size: int) -> None:
+        self.z, self.size = z, size
+        self.orders: Tensor | None = None
+        self.coming: tuple[int, Future[Tensor]] | None = None
+        self.reader = limited_worker("rows")  # its thread starts with the first read
+
+    def take(self, orders: Tensor, number: int) -> Tensor:
+        """The rows (S, B, D) of the batch ``number``, counted from 0, in the orders (S, N) of S fits."""
+        if isinstance(self.z, Tensor):
+            return self.z[self._of(orders, number)]
+        if orders is not self.orders:
+            self.orders, self.there, self.coming = orders, orders.cpu(), None
+        expected = self.coming
+        found = expected[1] if expected is not None and expected[0] == number else self._begin(self.z, number)
+        last = (number + 2) * self.size > orders.shape[1]
+        self.coming = None if last else (number + 1, self._begin(self.z, number + 1))
+        return self.z.given(found.result())
+
+    def _of(self, orders: Tensor, number: int) -> Tensor:
+        return orders[:, number * self.size : (number + 1) * self.size]
+
+    def _begin(self, z: RowsOnDisk, number: int) -> Future[Tensor]:
+        return self.reader.submit(z.read, self._of(self.there, number))
+
+
+def fingerprint_of_rows(z: Rows) -> str:
+    """SHA-256 of the rows, the same in memory and on disk."""
+    digest = Fingerprint()
+    digest.begin("z", z.dtype, tuple(z.shape))
+    for piece in [z] if isinstance(z, Tensor) else z.pieces():
+        digest.update(piece.cpu())
+    return digest.hexdigest()
+
+
+def projection_for(name: str, z: Rows) -> str:
+    """:func:`outfield.energy.projection.resolve` for rows in memory or on disk: one that takes "auto" looks at all of them."""
+    pieces = [z] if isinstance(z, Tensor) else z.pieces()
+    resolved = {resolve(name, piece) for piece in pieces} if name == "auto" else {resolve(name, z[:1])}
+    return "sphere" if resolved == {"sphere", "relu_sphere"} else resolved.pop()

@@ -1,0 +1,260 @@
+"""The training loop: epochs over batches, their history, when they have diverged, what a checkpoint holds. No printing.
+
+The loop trains S models side by side, each with its own weights, batches and noise; one batch of one model leaves most of a GPU
+idle, and an honest table needs several seeds. What a step is, is said in :mod:`outfield.energy.training.step`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from outfield.config import to_plain
+from outfield.energy.chains import Sampler, make_start
+from outfield.energy.engine import make_step
+from outfield.energy.network import CorrectedEnergy
+from outfield.energy.projection import Projection
+from outfield.energy.training import History, Training
+from outfield.energy.training.batches import Batches, Rows, fingerprint_of_rows
+from outfield.energy.training.checkpoints import Checkpoint, Keeper, State
+from outfield.energy.training.step import part
+from outfield.errors import DivergenceError, InputError
+from outfield.modes import own_modes, products
+
+CHECK_EVERY = 25
+"""Batches between looks at the energies' size (each look waits for the device)."""
+
+Progress = Callable[[int, int, History], None]
+"""Called after each step with (steps done, steps in all, history so far, of the first model)."""
+
+
+def train(
+    model: CorrectedEnergy,
+    z: Rows,
+    training: Training,
+    sampler: Sampler,
+    project: Projection,
+    seed: int,
+    checkpoint: Checkpoint | None = None,
+    progress: Progress | None = None,
+) -> History:
+    """Train the model's network on rows z (N, D), a tensor or rows on disk, in place.
+
+    Everything random comes from ``seed``; on the CPU equal seeds give equal bits, also across a resume.
+
+    An interrupt (KeyboardInterrupt, SystemExit) goes on after the last whole step has been written to the checkpoint.
+
+    Raises:
+        DivergenceError: energies became non-finite or larger than ``training.energy_limit``.
+        InputError: the checkpoint belongs to another fit, or the engine or precision asked for cannot be had.
+        FileFormatError: the checkpoint is damaged.
+        StorageError: the checkpoint cannot be written, which is found before the first step.
+    """
+    return train_seeds([model], z, training, sampler, project, [seed], checkpoint, progress)[0]
+
+
+def train_seeds(
+    models: Sequence[CorrectedEnergy],
+    z: Rows,
+    training: Training,
+    sampler: Sampler,
+    project: Projection,
+    seeds: Sequence[int],
+    checkpoint: Checkpoint | None = None,
+    progress: Progress | None = None,
+) -> list[History]:
+    """Train models that differ in their weights only, each from its own seed; see :func:`train`."""
+    for name in ("temperature", "prior", "prior_temperature"):
+        if len({getattr(model, name) for model in models}) > 1:
+            raise InputError(f"the models differ in {name}; models that are trained together must share it")
+    with own_modes(z.device):
+        run = Run(models, z, training, sampler, project, seeds)
+        keeper = None if checkpoint is None else Keeper(checkpoint, run, run.identity(checkpoint))
+        if keeper is not None:
+            keeper.resume()
+        try:
+            while not run.over:
+                run.step()
+                if run.over:
+                    run.check_result()
+                if keeper is not None:
+                    keeper.after_step(run.over)
+                if progress is not None:
+                    progress(run.epoch * run.batches + run.batch, training.epochs * run.batches, run.histories[0])
+        except (KeyboardInterrupt, SystemExit) as error:
+            if keeper is not None:
+                keeper.interrupted(error)
+            raise
+    return run.histories
+
+
+class Run:
+    """The state of a training loop between two steps: ``epoch`` epochs and ``batch`` batches of the next one are done."""
+
+    def __init__(
+        self,
+        models: Sequence[CorrectedEnergy],
+        z: Rows,
+        training: Training,
+        sampler: Sampler,
+        project: Projection,
+        seeds: Sequence[int],
+    ) -> None:
+        self.models, self.z, self.project, self.seeds = models, z, project, seeds
+        self.training, self.sampler = training, sampler
+        self.generators = [torch.Generator(z.device).manual_seed(seed) for seed in seeds]
+        self.batch_size = min(training.batch_size, len(z))
+        self.batches = len(z) // self.batch_size
+        self.rows = Batches(z, self.batch_size)
+        starts = [make_start(training.start, m.prior, training.replay_size, training.replay_fresh) for m in models]
+        self.stepper = make_step(models, z[:1], self.batch_size, training, sampler, project, starts, self.generators)
+        self.epoch = self.batch = 0
+        self.orders = torch.zeros(len(models), len(z), dtype=torch.int64, device=z.device)
+        self.sums = torch.zeros(len(models), 3, dtype=torch.float64, device=z.device)
+        self.largest = torch.zeros(len(models), dtype=torch.float32, device=z.device)
+        self.histories = [History() for _ in models]
+        self.averages = [
+            {name: torch.zeros_like(value) for name, value in _weights(model.network) if training.average > 1}
+            for model in models
+        ]
+
+    @property
+    def over(self) -> bool:
+        """Whether all epochs are done."""
+        return self.epoch == self.training.epochs
+
+    def step(self) -> None:
+        """One batch: chains, loss, optimiser; closes the epoch after its last batch."""
+        if self.batch == 0:  # a new tensor: the last one may be part of a checkpoint that is yet to be written
+            orders = [torch.randperm(len(self.z), generator=g, device=self.z.device) for g in self.generators]
+            self.orders = torch.stack(orders)
+        result = self.stepper.run(self.rows.take(self.orders, self.batch))
+        self.sums += result[:, :3]
+        self.largest = torch.maximum(self.largest, result[:, 3:].amax(1))
+        self.batch += 1
+        if self.batch % CHECK_EVERY == 0 or self.batch == self.batches:
+            self.check()
+        if self.batch == self.batches:
+            self._close_epoch()
+
+    def _close_epoch(self) -> None:
+        for history, means in zip(self.histories, (self.sums / self.batches).tolist(), strict=True):
+            for values, mean in zip((history.loss, history.real_energy, history.negative_energy), means, strict=True):
+                values.append(mean)
+        self.sums.zero_()
+        self.epoch, self.batch = self.epoch + 1, 0
+        self._average()
+
+    @torch.no_grad()
+    def _average(self) -> None:
+        """The mean of the weights at the ends of the last epochs, which varies less from fit to fit than the last weights do."""
+        count = self.epoch - max(0, self.training.epochs - self.training.average)
+        for model, means in zip(self.models, self.averages, strict=True):
+            for name, value in _weights(model.network):
+                if count > 0 and means:
+                    means[name] += (value - means[name]) / count
+                    if self.over:
+                        value.copy_(means[name])
+
+    def check(self) -> None:
+        """Stop a run whose energies mean nothing any more."""
+        limit = self.training.energy_limit
+        epoch, batch = (self.epoch + 1, self.batch) if self.batch else (self.epoch, self.batches)
+        for seed, largest in zip(self.seeds, self.largest.tolist(), strict=True):
+            if not largest <= limit:
+                which = f" of seed {seed}" if len(self.seeds) > 1 else ""
+                raise DivergenceError(
+                    f"training{which} diverged in epoch {epoch} of {self.training.epochs}, batch {batch} of {self.batches}: "
+                    f"the mean absolute energy is {largest:.3g} (the limit is {limit:.3g}). "
+                    f"Lower learning_rate (now {self.training.learning_rate:g}), raise l2 (now {self.training.l2:g}), "
+                    f"or lower the sampler's step_size (now {getattr(self.sampler, 'step_size', None)})."
+                )
+
+    def check_result(self) -> None:
+        """The last step's weights have not been looked at yet: see what they make of real rows."""
+        with torch.no_grad(), products(self.z.device):
+            rows = self.z[: self.batch_size]
+            self.largest = torch.stack([model.residual(rows).abs().mean() for model in self.models])
+        self.check()
+
+    def identity(self, checkpoint: Checkpoint) -> dict[str, Any]:
+        """What must be equal for a checkpoint to belong to this fit: the rows, and settings, ready for JSON.
+
+        Raises:
+            InputError: a setting is of a class that is not marked as configurable.
+        """
+        first = self.models[0]
+        settings = {
+            "training": to_plain(self.training),
+            "sampler": to_plain(self.sampler),
+            "projection": getattr(self.project, "__name__", type(self.project).__name__),
+            "seeds": [int(seed) for seed in self.seeds],
+            "weights": {name: list(value.shape) for name, value in first.network.state_dict().items()},
+            "temperature": to_plain(first.temperature),
+            "prior": to_plain(first.prior),
+            "prior_temperature": to_plain(first.prior_temperature),
+            "device": self.z.device.type,
+        }
+        more = dict(checkpoint.identity)
+        settings |= more.pop("settings", {})
+        return {"features": fingerprint_of_rows(self.z), "settings": settings, **more}
+
+    def state(self) -> State:
+        """For a checkpoint."""
+        tensors = {"sums": self.sums, "largest": self.largest}
+        rows = zip(self.models, self.averages, self.generators, self.stepper.state(), strict=True)
+        for index, (model, means, generator, state) in enumerate(rows):
+            state |= {f"network.{name}": value for name, value in model.network.state_dict().items()}
+            state |= {f"average.{name}": value for name, value in means.items()}
+            state["generator"] = generator.get_state()
+            tensors |= {f"{index}.{name}": value for name, value in state.items()}
+        header = {"epoch": self.epoch, "batch": self.batch, "histories": [asdict(h) for h in self.histories]}
+        return State(header, tensors, {"orders": self.orders})
+
+    def take(self, header: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        """Go on from a checkpoint; nothing is changed if it does not hold what it should.
+
+        Raises:
+            ValueError, KeyError, RuntimeError: what is wrong with it.
+        """
+        epoch, batch = header["epoch"], header["batch"]
+        if not (0 <= epoch * self.batches + batch <= self.training.epochs * self.batches and 0 <= batch < self.batches):
+            raise ValueError(f"epoch {epoch} and batch {batch} are not in this fit")
+        histories = [History.of(entry, epoch) for entry in header["histories"]]
+        self._check_tensors(tensors)
+        for index, (model, means, generator) in enumerate(
+            zip(self.models, self.averages, self.generators, strict=True)
+        ):
+            for name, value in means.items():
+                value.copy_(tensors[f"{index}.average.{name}"])
+            model.network.load_state_dict(part(tensors, f"{index}.network."))
+            generator.set_state(tensors[f"{index}.generator"])
+        device = self.z.device
+        there = {name: value.to(device) for name, value in tensors.items()}
+        self.stepper.load_state([part(there, f"{index}.") for index in range(len(self.models))])
+        self.orders, self.sums, self.largest = (there[name] for name in ("orders", "sums", "largest"))
+        self.epoch, self.batch, self.histories = epoch, batch, histories
+
+    def _check_tensors(self, found: dict[str, Tensor]) -> None:
+        """Refuse tensors that are not of the names, types and shapes that a checkpoint of this run has."""
+        state = self.state()
+        expected = state.moving | state.fixed
+        if self.training.start == "replay":
+            size = max(self.training.replay_size, self.batch_size)
+            buffer = torch.empty(size, self.z.shape[1], dtype=self.z.dtype, device="meta")
+            expected |= {f"{index}.start.buffer": buffer for index in range(len(self.models))}
+        if strange := sorted(found.keys() ^ expected.keys()):
+            raise ValueError(f"{strange[0]} is {'missing' if strange[0] in expected else 'not part of it'}")
+        for name, like in expected.items():
+            if (found[name].shape, found[name].dtype) != (like.shape, like.dtype):
+                got = f"{found[name].dtype} {tuple(found[name].shape)}"
+                raise ValueError(f"{name} is {got}, not {like.dtype} {tuple(like.shape)}")
+
+
+def _weights(network: nn.Module) -> list[tuple[str, Tensor]]:
+    """The floating tensors of a network, by name, as they are trained: what is written to them is in the network."""
+    return [(name, value) for name, value in network.state_dict().items() if value.is_floating_point()]

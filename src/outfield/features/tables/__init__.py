@@ -1,0 +1,1 @@
+"""Tables: CSV and Parquet files, frames, and how their columns become features."""

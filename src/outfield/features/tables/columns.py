@@ -1,0 +1,291 @@
+"""The columns of a table: their cells as numbers or texts, what is learned of each on training rows, and the entries of rows that
+its cells become."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from outfield.config import require_number
+from outfield.errors import InputError, OutfieldWarning
+
+NUMBER, TRUTH, TEXT = "number", "truth", "text"
+"""What a column can hold: numbers, true or false, or names of levels."""
+MISSING = ("NAType", "NaTType")
+"""Types of pandas' marks for a missing cell, which is not imported for them."""
+SHOWN = 8
+"""Names of columns in a message."""
+MOST_LEVELS = 200
+"""A column with more texts than these names its rows rather than telling of them."""
+MANY_LEVELS = 20
+"""With more levels than these, of which most are numbers, a column is likely one of numbers with some other mark in it."""
+
+
+class Cells(NamedTuple):
+    """One column.
+
+    Attributes:
+        kind: What it holds.
+        values: Numbers and truths as float64 (N,), NaN where a cell is missing; texts as objects (N,), None where one is.
+    """
+
+    kind: str
+    values: np.ndarray
+
+    @property
+    def missing(self) -> np.ndarray:
+        """Which cells are missing (N,)."""
+        if self.kind == TEXT:
+            return np.array([value is None for value in self.values], dtype=bool)
+        found: np.ndarray = np.isnan(self.values)
+        return found
+
+
+def columns_of(frame: Any) -> dict[str, Any]:
+    """The columns of a DataFrame of pandas or polars, a table of pyarrow, or a mapping, by name."""
+    names = next((getattr(frame, name) for name in ("column_names", "columns") if hasattr(frame, name)), None)
+    if isinstance(frame, Mapping):
+        names = frame
+    if names is None or callable(names):
+        raise InputError(
+            f"the table is a {type(frame).__name__}; pass a DataFrame, or columns by name such as {{'age': [31, 45]}}"
+        )
+    listed = [*names]
+    if not listed:
+        raise InputError("the table has no columns; at least one is needed")
+    if not all(isinstance(name, str) for name in listed):
+        raise InputError(
+            f"the columns of a table have texts as names; these are {listed[:SHOWN]!r:.200}: give them names, such as "
+            "frame.columns = [f'x{i}' for i in range(frame.shape[1])]"
+        )
+    twice = [name for name, count in Counter(listed).items() if count > 1]
+    if twice:
+        raise InputError(f"the table has several columns called {twice[0]!r}; each name may stand once")
+    found = {name: levels_as_texts(frame[name]) for name in listed}
+    single = [name for name, column in found.items() if not hasattr(column, "__len__")]
+    if single:
+        raise InputError(
+            f"column {single[0]!r} is {found[single[0]]!r:.60}; a column is a list with a value for each row, also of one row"
+        )
+    lengths = {name: len(column) for name, column in found.items()}
+    if len(set(lengths.values())) > 1 or 0 in lengths.values():
+        raise InputError(f"the columns of a table are equally long and have rows; these have {lengths!r:.200}")
+    return found
+
+
+def levels_as_texts(column: Any) -> Any:
+    """A column that its owner declared to be a category, of pandas or pyarrow, as texts; any other column as it is.
+
+    Its levels may be numbers, such as those of bus lines, of which mean and standard deviation tell nothing.
+    """
+    kind = column.dtype if hasattr(column, "dtype") else getattr(column, "type", None)
+    if str(kind).partition("<")[0] not in ("category", "dictionary"):
+        return column
+    values = column.to_pylist() if hasattr(column, "to_pylist") else [*column]
+    return np.array([None if is_missing(value) else str(value) for value in values], dtype=object)
+
+
+def rows_of(columns: Mapping[str, Any], index: np.ndarray) -> dict[str, np.ndarray]:
+    """Chosen rows (numbers, or a mask) of columns that :func:`columns_of` gave."""
+    return {name: array_of(column)[index] for name, column in columns.items()}
+
+
+def array_of(column: Any) -> np.ndarray:
+    """A column of any frame as an array."""
+    return np.asarray(column.to_numpy() if hasattr(column, "to_numpy") else column)
+
+
+def cells_of(name: str, column: Any) -> Cells:
+    """A column as numbers, truths or texts."""
+    array = array_of(column)
+    if array.ndim != 1:
+        raise InputError(f"column {name!r} has shape {array.shape}; a column has one value for each row")
+    if array.dtype.kind in "OUT":
+        return _of_objects(name, array.astype(object))
+    if array.dtype.kind not in "biuf":
+        raise InputError(f"column {name!r} holds {array.dtype}; turn it into numbers or texts, or leave it out")
+    return _finite(name, Cells(TRUTH if array.dtype.kind == "b" else NUMBER, array.astype(np.float64)))
+
+
+def _of_objects(name: str, array: np.ndarray) -> Cells:
+    values = [None if is_missing(value) else value for value in array]
+    present = [value for value in values if value is not None]
+    if present and all(isinstance(value, str) for value in present):
+        return Cells(TEXT, np.array(values, dtype=object))
+    truths = all(isinstance(value, bool | np.bool_) for value in present)
+    if truths or all(is_number(value) for value in present):
+        try:
+            numbers = np.array([np.nan if value is None else float(value) for value in values])
+        except OverflowError as error:
+            raise InputError(f"column {name!r} holds a number that is too large; the largest is 1.8e308") from error
+        return _finite(name, Cells(TRUTH if truths and present else NUMBER, numbers))
+    kinds = sorted({type(value).__name__ for value in present})
+    advice = (
+        "decode them, or write the file in UTF-8"
+        if kinds == ["bytes"]
+        else "turn it into one of these, or leave it out"
+    )
+    raise InputError(
+        f"column {name!r} holds {' and '.join(kinds[:SHOWN])}; a column holds numbers, truths or texts alone: {advice}"
+    )
+
+
+def is_number(value: Any) -> bool:
+    """Whether a cell holds a number, which truths are not."""
+    return isinstance(value, int | float | np.integer | np.floating | Decimal) and not isinstance(value, bool)
+
+
+def is_missing(value: Any) -> bool:
+    """Whether a cell holds nothing, in any way of writing that."""
+    return value is None or type(value).__name__ in MISSING or (isinstance(value, float | Decimal) and value != value)
+
+
+def _finite(name: str, cells: Cells) -> Cells:
+    count = int(np.isinf(cells.values).sum())
+    if count:
+        raise InputError(f"column {name!r} holds {count} infinite numbers; a missing cell is empty or NaN")
+    return cells
+
+
+@dataclass(frozen=True)
+class Column:
+    """What was learned of a column.
+
+    Attributes:
+        name: Its name.
+        kind: What it holds: "number", "truth" or "text".
+        levels: The texts that training rows had, sorted; none of other columns.
+        mean: Subtracted from a number.
+        scale: A number is divided by it: the standard deviation of training rows, or 1 where that is 0.
+        median: In the place of a missing number or truth.
+    """
+
+    name: str
+    kind: str
+    levels: tuple[str, ...]
+    mean: float
+    scale: float
+    median: float
+
+    @property
+    def entries(self) -> tuple[str, ...]:
+        """What each of its entries in a row is."""
+        return tuple(f"{self.name} = {level}" for level in self.levels) if self.kind == TEXT else (self.name,)
+
+    @property
+    def spread(self) -> float | None:
+        """The standard deviation of training rows; None of truths and texts, of a constant, and where it was not learned.
+
+        A constant has scale 1 beside a mean that is its median, numbers that are not standardised have scale 1 and mean 0.
+        """
+        same = math.isclose(self.mean, self.median, rel_tol=1e-12)
+        unknown = self.scale == 1.0 and (self.mean == 0.0 or same)
+        return None if self.kind != NUMBER or unknown else self.scale
+
+    @property
+    def usual(self) -> np.ndarray:
+        """Entries of cells that hold what is usual (U, E), float64: the median, or of texts each level in its row."""
+        values = self.levels if self.kind == TEXT else [self.median]
+        return self.entries_of(Cells(self.kind, np.array(values, dtype=object if self.kind == TEXT else np.float64)))
+
+    def valid(self) -> Self:
+        """This column, if it can have been learned.
+
+        Raises:
+            InputError: It cannot.
+        """
+        good = self.kind in (NUMBER, TRUTH) or (self.kind == TEXT and bool(self.levels))
+        if not good or not all(isinstance(text, str) for text in (self.name, *self.levels)):
+            raise InputError(f"column {self.name!r:.60} is of kind {self.kind!r:.60}, with {len(self.levels)} levels")
+        for name in ("mean", "median"):
+            require_number(name, getattr(self, name))
+        require_number("scale", self.scale, above=0)
+        return self
+
+    def checked(self, cells: Cells) -> Cells:
+        """Cells of a later frame, if they are what the training rows had; cells that are all missing are.
+
+        Raises:
+            InputError: They are of another kind.
+        """
+        if cells.missing.all():
+            empty = np.full(len(cells.values), None) if self.kind == TEXT else np.full(len(cells.values), np.nan)
+            return Cells(self.kind, empty)
+        if cells.kind == self.kind or (TEXT not in (cells.kind, self.kind)):
+            return Cells(self.kind, cells.values)
+        raise InputError(f"column {self.name!r} holds {cells.kind}s, but {self.kind}s in the training rows")
+
+    def unseen(self, cells: Cells) -> list[str]:
+        """The texts that no training row had, one for each cell."""
+        known = {None, *self.levels}
+        return [text for text in cells.values if text not in known] if self.kind == TEXT else []
+
+    def entries_of(self, cells: Cells) -> np.ndarray:
+        """Cells as entries of rows (N, E), float64."""
+        if self.kind == TEXT:
+            place = {level: index for index, level in enumerate(self.levels)}
+            found = np.zeros((len(cells.values), len(self.levels)))
+            for row, text in enumerate(cells.values):
+                if text in place:
+                    found[row, place[text]] = 1.0
+            return found
+        filled = np.where(cells.missing, self.median, cells.values)
+        with np.errstate(over="ignore", divide="ignore"):
+            rows = (filled - self.mean) / self.scale
+            wide = np.isinf(filled - self.mean)  # beyond the largest float64, of which halves are not
+            rows[wide] = (filled[wide] / 2 - self.mean / 2) / (self.scale / 2)
+        return rows[:, None]
+
+
+def learned(name: str, cells: Cells, standardise: bool) -> Column:
+    """What a column of training rows is."""
+    present = cells.values[~cells.missing]
+    if not len(present):
+        raise InputError(f"column {name!r} is empty; drop it")
+    if cells.kind == TEXT:
+        levels = tuple(sorted(set(present.tolist())))
+        _tell_numbers(name, levels)
+        if len(levels) > MOST_LEVELS:
+            raise InputError(
+                f"column {name!r} holds {len(levels):,} different texts; at most {MOST_LEVELS} levels are taken: leave it out, "
+                "or group them"
+            )
+        return Column(name, TEXT, levels, 0.0, 1.0, 0.0)
+    # Halves, since the sum or difference of two numbers may be beyond the largest float64.
+    median = float(np.median(present / 2)) * 2
+    if cells.kind == TRUTH or not standardise:
+        return Column(name, cells.kind, (), 0.0, 1.0, median)
+    filled = np.where(cells.missing, median, cells.values)
+    largest = float(np.abs(filled).max()) or 1.0
+    mean = float((filled / largest).mean()) * largest
+    spread = float(((filled / 2 - mean / 2) / largest).std()) * 2 * largest
+    # The rounding of a constant column's mean is no spread.
+    scale = spread if spread > 1e-12 * largest else 1.0
+    return Column(name, NUMBER, (), mean, scale, median)
+
+
+def _tell_numbers(name: str, levels: Sequence[str]) -> None:
+    """Warn of a column of numbers that a text in it, such as "unknown", made one of texts."""
+    others = [level for level in levels if not _is_number(level)]
+    if len(levels) > MANY_LEVELS and 0 < len(others) < len(levels) / 2:
+        warnings.warn(
+            f"column {name!r} is taken as texts with {len(levels)} levels, most of which are numbers; for a column of numbers, "
+            f"empty the cells that are not, such as {others[0]!r:.60}",
+            OutfieldWarning,
+            stacklevel=4,
+        )
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,235 @@
+"""Tables in files: CSV and Parquet by pyarrow, which is imported when a table is read; single columns also of other files."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from outfield.errors import FileFormatError, InputError, OutfieldError
+from outfield.extras import library
+from outfield.features.tables.columns import NUMBER, TEXT, levels_as_texts
+from outfield.files import PathLike, Stamp, as_path, find_npz, open_to_read
+
+TABLE_ENDINGS = (".csv", ".parquet")
+"""Of files that hold tables."""
+COLUMN_ENDINGS = (".csv", ".jsonl", ".parquet", ".npz")
+"""Of files that a single column is read from."""
+INDEX = r"__index_level_\d+__"
+"""What pandas calls the index of a frame in a Parquet file; it is no column of the frame."""
+BLOCK = 2**20
+"""Bytes of a CSV parsed together, at first; no row may be longer."""
+LARGEST_BLOCK = 2**31 - 1
+THREADED = 1000
+"""Columns up to which reading on several threads pays."""
+
+
+@cache
+def arrow() -> Any:
+    """pyarrow with the modules that read and write files."""
+    library("pyarrow.csv", extra="tables")
+    library("pyarrow.parquet", extra="tables")
+    return library("pyarrow", extra="tables")
+
+
+@contextmanager
+def opened(stamp: Stamp) -> Iterator[BinaryIO]:
+    """A table's file, to be read by pyarrow, of which every error becomes one of ours."""
+    with io.BufferedReader(stamp.open()) as file:
+        try:
+            yield file
+        except OutfieldError:
+            raise
+        except Exception as error:  # a damaged file leads to errors of many kinds
+            reason = str(error).strip().partition("\n")[0]
+            raise FileFormatError(f"{stamp.path} cannot be read as {stamp.path.suffix[1:]}: {reason:.300}") from error
+
+
+def whole_parquet(file: Any, columns: Sequence[str] | None = None) -> Any:
+    """A Parquet file as a table of pyarrow, of some columns or of all."""
+    # Nothing is read ahead: a thread of pyarrow that still holds the file when the program ends would abort it.
+    with arrow().parquet.ParquetFile(file, pre_buffer=False, page_checksum_verification=True) as parquet:
+        return parquet.read(columns=columns)
+
+
+def csv_header(path: Path, file: BinaryIO) -> list[str]:
+    """The names in the first line of a CSV."""
+    try:
+        return next(csv.reader([file.readline(LARGEST_BLOCK).decode("utf-8-sig")]), [])
+    except UnicodeDecodeError as error:
+        raise FileFormatError(f"{path} is not UTF-8 text ({error.reason} at byte {error.start})") from error
+    except csv.Error as error:
+        raise FileFormatError(f"{path} cannot be read as csv: {error}") from error
+
+
+def whole_csv(path: Path, file: BinaryIO, names: Sequence[str], types: Mapping[str, Any], **convert: Any) -> Any:
+    """A CSV as a table of pyarrow, in blocks as large as its longest row takes."""
+    module = arrow().csv
+    options = module.ConvertOptions(column_types=types, **convert)
+    parse = module.ParseOptions(ignore_empty_lines=len(names) > 1)  # of a single column they are empty cells
+    block = BLOCK
+    while True:
+        file.seek(0)
+        read = module.ReadOptions(block_size=block, use_threads=len(names) <= THREADED)
+        try:
+            return module.read_csv(file, read, parse, options)
+        except arrow().ArrowInvalid as error:
+            if "conversion error" in str(error):
+                raise _no_number(path, names, str(error)) from error
+            if block >= min(os.fstat(file.fileno()).st_size, LARGEST_BLOCK):
+                raise
+        block = min(16 * block, LARGEST_BLOCK)
+
+
+def _no_number(path: Path, names: Sequence[str], message: str) -> InputError:
+    """What pyarrow says of a cell that it cannot convert, with the name of its column."""
+    column = re.search(r"column #(\d+)", message)
+    where = f"column {names[int(column[1])]!r}" if column and int(column[1]) < len(names) else "a column"
+    cell = re.search(r"invalid value '(.*)'", message, re.DOTALL)
+    shown = f", such as {cell[1][:40]!r}" if cell else ""
+    kind = "whole numbers" if "int64" in message else "numbers"
+    return InputError(f"{path}: {where} holds cells that are not {kind}{shown}")
+
+
+def read_table(path: PathLike, kinds: Mapping[str, str] | None = None, *, texts: bool = False) -> dict[str, np.ndarray]:
+    """The columns of a CSV or Parquet file by name, in the types that the file or its cells have.
+
+    Args:
+        path: The file. In a CSV, empty cells and those that say NA, NaN or null are missing.
+        kinds: What columns of a CSV are known to hold, so that texts that look like numbers stay texts.
+        texts: Of a CSV, give all of these columns as texts, so that no cell of them is refused.
+
+    Raises:
+        StorageError: There is no such file.
+        FileFormatError: It cannot be read.
+        InputError: It has another ending, or no row, or a cell that is not what its column is known to hold.
+        MissingExtraError: pyarrow is not installed.
+    """
+    file = as_path(path)
+    if file.suffix not in TABLE_ENDINGS:
+        had = repr(file.suffix) if file.suffix else "without an ending"
+        raise InputError(f"{file}: tables are read from {' or '.join(TABLE_ENDINGS)}, not {had}")
+    with opened(Stamp.of(file)) as content:
+        known = dict.fromkeys(kinds or {}, TEXT) if texts else kinds or {}
+        table = whole_parquet(content) if file.suffix == ".parquet" else _frame_csv(file, content, known)
+        if not table.num_rows:
+            raise InputError(f"{file} has no rows; at least one is needed")
+        said = table.schema.pandas_metadata or {}  # what pandas wrote beside the columns of a Parquet file
+        index = said.get("index_columns", [])
+        names = [name for name in table.column_names if name not in index and not re.fullmatch(INDEX, name)]
+        if len(set(names)) < len(names):
+            raise InputError(f"{file} has two columns of the same name; each name may stand once")
+        declared = {one["name"] for one in said.get("columns", []) if one["pandas_type"] == "categorical"}
+        return {name: _array(table.column(name), name in declared) for name in names}
+
+
+def _frame_csv(file: Path, content: BinaryIO, kinds: Mapping[str, str]) -> Any:
+    names = csv_header(file, content)
+    if len(names) == 1 and re.search(r"[;\t|]", names[0]):
+        raise InputError(f"{file} begins with {names[0].strip()!r:.100}; the cells of a table must be parted by commas")
+    types = {TEXT: arrow().string(), NUMBER: arrow().float64()}
+    known = {name: types[kind] for name, kind in kinds.items() if kind in types}
+    return whole_csv(file, content, names, known, strings_can_be_null=True)
+
+
+def _array(column: Any, category: bool) -> np.ndarray:
+    """A column; of one that was a category its texts, although Parquet keeps numbers that are levels as numbers."""
+    plain = levels_as_texts(column.dictionary_encode() if category else column)
+    found: np.ndarray = plain if isinstance(plain, np.ndarray) else plain.to_numpy()
+    return found
+
+
+def read_column(path: Path, names: Sequence[str]) -> tuple[str, np.ndarray, int]:
+    """The first of the columns ``names`` that a file has: its name, its numbers (N,) as float64, and how many rows had none.
+
+    Empty cells (null in JSON and Parquet) are left out: a row of an image that could not be read has no score.
+    """
+    if path.suffix not in COLUMN_ENDINGS:
+        raise InputError(
+            f"{path}: scores are read from {', '.join(COLUMN_ENDINGS)}, not {path.suffix or 'without an ending'!r}"
+        )
+    read = {".csv": _csv_column, ".jsonl": _json_column, ".parquet": _parquet_column, ".npz": _npz_column}
+    name, cells = read[path.suffix](path, names)
+    full = [cell for cell in cells if cell is not None and cell != ""]
+    if not full:
+        raise InputError(f"{path}: column {name!r} holds no number")
+    return name, np.array([_number(path, name, cell) for cell in full]), len(cells) - len(full)
+
+
+def _number(path: Path, name: str, cell: Any) -> float:
+    if isinstance(cell, str | int | float) and not isinstance(cell, bool):
+        try:
+            return float(cell)
+        except (ValueError, OverflowError):
+            pass
+    raise InputError(f"{path}: column {name!r} holds {cell!r:.40}, which is no number")
+
+
+def _first(path: Path, names: Sequence[str], there: Sequence[str]) -> str:
+    for name in names:
+        if name in there:
+            return name
+    raise InputError(f"{path} has no column {' or '.join(names)}; it has {', '.join(there)[:200] or 'none'}")
+
+
+def _lines(path: Path) -> Iterator[str]:
+    with io.TextIOWrapper(io.BufferedReader(open_to_read(path)), encoding="utf-8-sig", newline="") as file:
+        try:
+            yield from file
+        except UnicodeDecodeError as error:
+            raise FileFormatError(f"{path} is not UTF-8 text ({error.reason} at byte {error.start})") from error
+
+
+def _csv_column(path: Path, names: Sequence[str]) -> tuple[str, list[Any]]:
+    rows = csv.reader(_lines(path), strict=True)  # which takes no pyarrow
+    try:
+        header = next(rows, [])
+        name = _first(path, names, header)
+        place, cells = header.index(name), []
+        for row in filter(None, rows):
+            if len(row) != len(header):
+                raise FileFormatError(f"{path}, line {rows.line_num}: {len(row)} cells, but {len(header)} columns")
+            cells.append(row[place])
+    except csv.Error as error:
+        raise FileFormatError(f"{path}, line {rows.line_num}, cannot be read as csv: {error}") from error
+    return name, cells
+
+
+def _json_column(path: Path, names: Sequence[str]) -> tuple[str, list[Any]]:
+    rows = []
+    for number, line in enumerate(_lines(path), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise FileFormatError(f"{path}, line {number}, cannot be read as JSON: {error!s:.100}") from error
+        if not isinstance(row, dict):
+            raise FileFormatError(f"{path}, line {number}, is no JSON object")
+        rows.append(row)
+    name = _first(path, names, list(dict.fromkeys(key for row in rows for key in row)))
+    return name, [row.get(name) for row in rows]
+
+
+def _parquet_column(path: Path, names: Sequence[str]) -> tuple[str, list[Any]]:
+    with opened(Stamp.of(path)) as file, arrow().parquet.ParquetFile(file, page_checksum_verification=True) as parquet:
+        name = _first(path, names, parquet.schema_arrow.names)
+        return name, parquet.read(columns=[name]).column(name).to_pylist()
+
+
+def _npz_column(path: Path, names: Sequence[str]) -> tuple[str, list[Any]]:
+    found = find_npz(path).arrays
+    name = _first(path, names, list(found))
+    array = np.asarray(found[name].read())
+    if array.ndim != 1 or array.dtype.kind not in "fiu":
+        raise InputError(f"{path}: {name} must be a vector of numbers; it has shape {array.shape}, {array.dtype}")
+    return name, array.tolist()

@@ -1,0 +1,398 @@
+"""TablePreprocessing: from the columns of a table to features, learned once on training rows and kept for later ones."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import re
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from outfield.config import require, require_choice
+from outfield.errors import FileFormatError, InputError, OutfieldError, OutfieldWarning
+from outfield.features.set import FeatureSet
+from outfield.features.source import NETWORK, network_text
+from outfield.features.tables.columns import (
+    SHOWN,
+    TEXT,
+    TRUTH,
+    Cells,
+    Column,
+    array_of,
+    cells_of,
+    columns_of,
+    is_missing,
+    is_number,
+    learned,
+)
+from outfield.features.tables.reader import read_table
+from outfield.files import PathLike, Record, read_record, write_record
+
+ENDINGS = (".safetensors",)
+REFUSE, MEDIAN = "refuse", "median"
+LENGTH = 3.0
+"""The constant entry of a row, as a multiple of the root of its width, which is the usual length of a standardised row."""
+NAMELESS = r"\s*|Unnamed: \d+"
+"""Names of columns that have none: in a CSV, and as pandas reads it."""
+LARGEST = 1e30
+"""Entries are cut off here, so that the widest outlier is a float32."""
+DIGITS = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*", re.ASCII)
+"""A number in a cell of a CSV."""
+TRUTHS = {"1": 1.0, "true": 1.0, "TRUE": 1.0, "True": 1.0, "0": 0.0, "false": 0.0, "FALSE": 0.0, "False": 0.0}
+"""What says true or false in a cell of a CSV."""
+
+
+@dataclass(frozen=True)
+class TablePreprocessing:
+    """How the columns of a table become features; made by :meth:`fit` or :meth:`load`, applied by calling it with a frame.
+
+    Numbers are standardised by mean and standard deviation of the training rows; truths become 0 and 1; a column of texts
+    becomes one entry for each level of the training rows, 1 for the row's level. The last entry of a row is a constant,
+    3 √D for the D others: detectors of features look at the direction of a row alone, and beside a constant the direction
+    tells how long the row is, so that nothing is lost.
+
+    Attributes:
+        columns: What was learned of each column, in the order of the training frame.
+        label: The column that holds the class of a row, or None.
+        classes: The classes in the order in which labels count them.
+        others: Whether a frame may have columns beside these, as it may where ``columns`` was given to :meth:`fit`.
+        missing: "refuse" makes a missing cell an error; "median" puts the median of the training rows in the place of a
+            number or truth, and no level in the place of a text.
+    """
+
+    columns: tuple[Column, ...]
+    label: str | None
+    classes: tuple[str, ...]
+    others: bool
+    missing: str
+
+    POLICIES: ClassVar[tuple[str, ...]] = (REFUSE, MEDIAN)
+
+    @classmethod
+    def fit(
+        cls,
+        frame: Any,
+        label: str | None = None,
+        columns: Sequence[str] | None = None,
+        *,
+        standardise: bool = True,
+        missing: str = REFUSE,
+    ) -> Self:
+        """Learn from training rows.
+
+        Args:
+            frame: A DataFrame (pandas, polars), a table of pyarrow, columns by name, or the path of a CSV or Parquet file.
+            label: Column that holds the class of each row, texts, truths or whole numbers; None where there is none.
+            columns: Columns to take, in this order; all but the label if None, and then later frames may have no others.
+            standardise: Shift and scale numbers to mean 0 and standard deviation 1; leave them as they are if False.
+            missing: What missing cells are: "refuse" for an error, "median" to fill them in.
+
+        Raises:
+            InputError: A column that is not there, cannot be used, or has missing cells.
+        """
+        require(isinstance(standardise, bool), "standardise", standardise, "True or False")
+        require(isinstance(label, str | None), "label", label, "the name of a column, or None where there is none")
+        require_choice("missing", missing, cls.POLICIES)
+        found = _read(frame, {})
+        taken = _named(found, columns, label)
+        cells = {name: cells_of(name, found[name]) for name in taken}
+        _refuse_missing(cells, missing)
+        known = tuple(learned(name, own, standardise) for name, own in cells.items())
+        classes = () if label is None else _classes(label, found[label])
+        return cls(known, label, classes, columns is not None, missing)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What each entry of a row is, such as "age" or "colour = red"; the last is the constant."""
+        return (*(name for column in self.columns for name in column.entries), "constant")
+
+    def __call__(self, frame: Any) -> FeatureSet:
+        """The rows of a frame as features, with labels where it has their column and all of them are known classes.
+
+        Where the training rows had no such column, all rows are of one class, so that one Gaussian is fitted to them. Columns
+        are taken by their names, whatever their order is. A text that the training rows did not have has no level: its entries
+        are 0, and a warning says how many there are.
+
+        Raises:
+            InputError: Columns are missing or unknown, hold something else than in training, or have missing cells.
+        """
+        found, cells = self._found(frame)
+        return self._features(cells, self._labels(found))
+
+    def cells(self, frame: Any) -> dict[str, Cells]:
+        """The cells of a frame by column, as they are before they become features; :meth:`features_of` does that.
+
+        Raises:
+            InputError: As for a call.
+        """
+        return self._found(frame)[1]
+
+    def _found(self, frame: Any) -> tuple[dict[str, Any], dict[str, Cells]]:
+        """All columns of a frame, and the cells of those that are taken."""
+        found = _read(frame, self._kinds())
+        self._check_names(found)
+        cells = {column.name: column.checked(cells_of(column.name, found[column.name])) for column in self.columns}
+        _refuse_missing(cells, self.missing)
+        return found, cells
+
+    def usable(self, frame: Any) -> tuple[FeatureSet | None, dict[int, str]]:
+        """As a call, but a row with a cell that cannot be used does not end all: the others are given, without labels.
+
+        Returns:
+            The other rows in their order, None if there are none; and for each row that is left out, by its number counted
+            from 0, why: a cell that is missing where none may be, infinite, or no number in a column of numbers.
+
+        Raises:
+            InputError: Columns are missing or unknown.
+        """
+        cells, errors = self.usable_cells(frame)
+        return self.features_of(cells), errors
+
+    def usable_cells(self, frame: Any) -> tuple[dict[str, Cells], dict[int, str]]:
+        """As :meth:`cells`, but without the rows that cannot be used; and why each of those cannot, as :meth:`usable` says."""
+        try:
+            return self.cells(frame), {}
+        except OutfieldError:
+            pass  # whatever concerns all rows is found again
+        is_csv = str(frame).endswith(".csv") if isinstance(frame, str | os.PathLike) else False
+        found = _read(frame, self._kinds(), texts=is_csv)
+        self._check_names(found)
+        return _sort_out(self.columns, found, missing=self.missing == MEDIAN, texts=is_csv)
+
+    def features_of(self, cells: Mapping[str, Cells]) -> FeatureSet | None:
+        """Cells that :meth:`cells` or :meth:`usable_cells` gave as features, without labels; None where there is no row."""
+        return self._features(cells, None) if len(next(iter(cells.values())).values) else None
+
+    def _kinds(self) -> dict[str, str]:
+        return {column.name: column.kind for column in self.columns}
+
+    def _features(self, cells: Mapping[str, Cells], labels: Tensor | None) -> FeatureSet:
+        self._tell_unseen(cells)
+        parts = [column.entries_of(cells[column.name]) for column in self.columns]
+        rows = np.concatenate(parts, axis=1)
+        constant = np.full((len(rows), 1), LENGTH * math.sqrt(rows.shape[1]))
+        features = within_float32(np.concatenate([rows, constant], axis=1))
+        about = {NETWORK: network_text(f"table of {len(self.columns)} columns", self.fingerprint())}
+        return FeatureSet(features, labels=labels, about=about)
+
+    def _check_names(self, found: Mapping[str, Any]) -> None:
+        wanted = [column.name for column in self.columns]
+        lacking = [name for name in wanted if name not in found]
+        if lacking:
+            only = next(iter(found)) if len(found) == 1 else ""
+            hint = "; cells must be parted by commas" if any(mark in only for mark in ";\t|") else ""
+            raise InputError(f"the table lacks {_listed(lacking)}; it has {_listed([*found])}{hint}")
+        unknown = [name for name in found if name not in (*wanted, self.label)]
+        if unknown and not self.others:
+            _refuse_nameless(unknown)
+            raise InputError(
+                f"the table has {_listed(unknown)}, which the training rows did not have; drop them, or name the columns to "
+                "take when it is fitted: columns=[…], --columns on the command line"
+            )
+
+    def _tell_unseen(self, cells: Mapping[str, Cells]) -> None:
+        for column in self.columns:
+            unseen = column.unseen(cells[column.name])
+            if len(unseen):
+                warnings.warn(
+                    f"column {column.name!r} has {len(unseen)} cells that no training row had, such as {unseen[0]!r:.60}; "
+                    "they have no level",
+                    OutfieldWarning,
+                    stacklevel=4,
+                )
+
+    def _labels(self, found: Mapping[str, Any]) -> Tensor | None:
+        if self.label is None:
+            return torch.zeros(len(next(iter(found.values()))), dtype=torch.int64)
+        if self.label not in found:
+            return None
+        texts = _class_texts(self.label, found[self.label])
+        if not set(texts) <= set(self.classes):
+            return None
+        number = {name: index for index, name in enumerate(self.classes)}
+        return torch.tensor([number[str(text)] for text in texts])
+
+    def fingerprint(self) -> str:
+        """A digest of all that was learned: rows of another table are refused by detectors."""
+        told = json.dumps([{**vars(column)} for column in self.columns] + [self.missing], default=list)
+        return hashlib.sha256(told.encode()).hexdigest()
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it as plain data."""
+        return {**vars(self), "columns": [dict(vars(column)) for column in self.columns], "classes": [*self.classes]}
+
+    @classmethod
+    def of_json(cls, said: Mapping[str, Any]) -> Self:
+        """What :meth:`to_json` made.
+
+        Raises:
+            FileFormatError: It is something else.
+        """
+        try:
+            columns = tuple(Column(**{**own, "levels": tuple(own["levels"])}).valid() for own in said["columns"])
+            made = cls(columns, said["label"], tuple(said["classes"]), said["others"], said["missing"])
+            require_choice("missing", made.missing, cls.POLICIES)
+            names = {column.name for column in columns}
+            require(len(names) == len(columns) > 0, "columns", [*names], "columns of different names, at least one")
+            require(isinstance(made.label, str | None), "label", made.label, "a name or None")
+            texts = all(isinstance(one, str) for one in made.classes)
+            require(texts, "classes", made.classes, "texts")
+            require(isinstance(made.others, bool), "others", made.others, "True or False")
+        except (KeyError, TypeError, AttributeError, InputError) as error:
+            raise FileFormatError(f"this is no preprocessing of a table: {error!r:.200}") from error
+        return made
+
+    def save(self, path: PathLike) -> None:
+        """Write to a ``.safetensors`` file, atomically.
+
+        Raises:
+            InputError: Another ending.
+            StorageError: The file could not be written; what was there stays.
+        """
+        write_record(path, "table", Record({"table": self.to_json()}, {}), endings=ENDINGS)
+
+    @classmethod
+    def load(cls, path: PathLike) -> Self:
+        """Read what :meth:`save` wrote.
+
+        Raises:
+            StorageError: There is no such file.
+            FileFormatError: It is truncated, changed, or something else.
+        """
+        header, _ = read_record(path, "table", {"table": dict})
+        return cls.of_json(header["table"])
+
+
+def within_float32(entries: np.ndarray) -> np.ndarray:
+    """Entries of rows as features hold them, float32 and cut off at :data:`LARGEST`."""
+    cut: np.ndarray = entries.clip(-LARGEST, LARGEST).astype(np.float32)
+    return cut
+
+
+def _read(frame: Any, kinds: Mapping[str, str], *, texts: bool = False) -> dict[str, Any]:
+    is_path = isinstance(frame, str | os.PathLike)
+    return columns_of(read_table(frame, kinds, texts=texts) if is_path else frame)
+
+
+def _named(found: Mapping[str, Any], columns: Sequence[str] | None, label: str | None) -> list[str]:
+    if columns is not None and (isinstance(columns, str) or not isinstance(columns, Iterable)):
+        raise InputError(f"columns is {columns!r:.200}; it must be a list of names, or None for all")
+    taken = [name for name in found if name != label] if columns is None else [*columns]
+    if columns is None:
+        _refuse_nameless(taken)
+    lacking = [name for name in (*taken, *([] if label is None else [label])) if name not in found]
+    if lacking:
+        raise InputError(f"the table has no {_listed(lacking)}; it has {_listed([*found])}")
+    if not taken or len(set(taken)) < len(taken) or label in taken:
+        raise InputError(f"columns is {taken!r:.200}; name at least one, each once, and not the label")
+    return taken
+
+
+def _refuse_nameless(names: Sequence[str]) -> None:
+    """Refuse the numbers of rows, which pandas writes as a column without a name."""
+    for name in names:
+        if re.fullmatch(NAMELESS, name):
+            raise InputError(
+                f"a column has no name{f', so that it is called {name!r}' if name else ''}: is it the index of a frame? Leave it "
+                "out (frame.to_csv(path, index=False)), name it, or name the columns to take: columns=[…], --columns on the "
+                "command line"
+            )
+
+
+def _refuse_missing(cells: Mapping[str, Cells], missing: str) -> None:
+    counts = {name: int(own.missing.sum()) for name, own in cells.items()} if missing == REFUSE else {}
+    holes = [f"{name!r} ({count:,} of {len(cells[name].values):,})" for name, count in counts.items() if count]
+    if holes:
+        shown = ", ".join(holes[:SHOWN]) + ", …" * (len(holes) > SHOWN)
+        raise InputError(
+            f"cells are missing in column {shown}; fill them, or fit with missing='median' (--missing median on the command line)"
+        )
+
+
+def _classes(label: str, column: Any) -> tuple[str, ...]:
+    texts = _class_texts(label, column)
+    if any(text is None for text in texts):
+        raise InputError(f"the label {label!r} has missing cells; every training row has a class")
+    known = {str(text) for text in texts}
+    numbers = all(text.removeprefix("-").isdecimal() for text in known)
+    return tuple(sorted(known, key=(lambda text: (int(text), text)) if numbers else None))
+
+
+def _class_texts(label: str, column: Any) -> list[str | None]:
+    """The class of each row as a text: of whole numbers their digits, None where it is missing."""
+    cells = cells_of(label, column)
+    if cells.kind == TEXT:
+        return [*cells.values]
+    if not np.array_equal(cells.values[~cells.missing] % 1, np.zeros(int((~cells.missing).sum()))):
+        raise InputError(f"the label {label!r} holds numbers that are not whole; classes are texts or whole numbers")
+    return [None if value != value else str(int(value)) for value in cells.values.tolist()]
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(repr(name) for name in names[:SHOWN])
+    return f"column{'s' * (len(names) > 1)} {shown}{', …' * (len(names) > SHOWN)}"
+
+
+def _sort_out(
+    columns: Sequence[Column], found: Mapping[str, Any], *, missing: bool, texts: bool
+) -> tuple[dict[str, Cells], dict[int, str]]:
+    """The cells of usable rows by column, and for each other row, by its number, the first reason why it is not one."""
+    rows: dict[str, list[Any]] = {}
+    errors: dict[int, str] = {}
+    for column in columns:
+        rows[column.name] = []
+        for number, value in enumerate(array_of(found[column.name])):
+            try:
+                cell = _cell(column, value, missing, texts)
+            except InputError as error:
+                cell = None
+                errors.setdefault(number, str(error))
+            rows[column.name].append(cell)
+    usable = [number for number in range(len(rows[columns[0].name])) if number not in errors]
+    cells = {
+        column.name: Cells(
+            column.kind,
+            np.array([rows[column.name][number] for number in usable], object if column.kind == TEXT else np.float64),
+        )
+        for column in columns
+    }
+    return cells, errors
+
+
+def _cell(column: Column, value: Any, missing: bool, texts: bool) -> Any:
+    """A cell as a text or number; None where it is missing and may be."""
+    if is_missing(value):
+        if not missing:
+            raise InputError(f"its cell in column {column.name!r} is missing")
+        return None
+    if column.kind == TEXT:
+        if not isinstance(value, str):
+            raise InputError(f"column {column.name!r} holds {value!r:.40} here, which is no text")
+        return value
+    if texts and isinstance(value, str):
+        value = _value(column.kind, value)
+    if not (is_number(value) or isinstance(value, bool | np.bool_)):
+        kind = "is neither true nor false" if column.kind == TRUTH else "is no number"
+        raise InputError(f"column {column.name!r} holds {value!r:.40} here, which {kind}")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if math.isinf(number):
+        raise InputError(f"column {column.name!r} holds a number here that is infinite, or above 1.8e308")
+    return number
+
+
+def _value(kind: str, text: str) -> Any:
+    """What the text of a cell says: a number, or for truths 0 or 1; the text itself where it says something else."""
+    if kind == TRUTH:
+        return TRUTHS.get(text, text)
+    return float(text) if DIGITS.fullmatch(text) else text

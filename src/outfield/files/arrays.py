@@ -1,0 +1,452 @@
+"""Arrays in files: safetensors, ``.npy`` and ``.npz``, found by their headers and proved while their bytes are read.
+
+The libraries read the headers; nothing is unpickled. The bytes are read here, from plain files: a memory map would end
+the process where a file is cut short, and the pread of safetensors 0.8 reads a whole tensor for each row.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import io
+import math
+import os
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from outfield.errors import FileFormatError, InputError, OutfieldError, StorageError
+from outfield.files.paths import PathLike, as_path, open_descriptor, reason
+
+DTYPES = {
+    "F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float64, "BOOL": torch.bool,
+    "I8": torch.int8, "I16": torch.int16, "I32": torch.int32, "I64": torch.int64, "C64": torch.complex64,
+    "U8": torch.uint8, "U16": torch.uint16, "U32": torch.uint32, "U64": torch.uint64,
+    "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2,
+}  # fmt: skip
+"""Types of numbers by their names in safetensors files."""
+HEADER_NAME = "outfield"
+"""Name of the text among a file's metadata that is the header of a file of ours."""
+HEADER_MEMBER = "outfield_header"
+"""Name of the array that is this text in an ``.npz``."""
+AT_ONCE = 2**22
+"""Bytes read in one go; what was read is still near the processor when its digest is taken."""
+PIECE = 2**26
+"""Bytes of a tensor that are copied at once to be digested."""
+
+
+class NotInRowsError(InputError):
+    """The rows of an array do not lie one after the other in its file, so that it can only be read whole."""
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """A file as it was when it was opened; a change of it is found."""
+
+    path: Path
+    device: int
+    inode: int
+    size: int
+    changed_ns: int
+
+    @classmethod
+    def of(cls, path: PathLike, file: io.FileIO | None = None) -> Stamp:
+        """Of a file that may be read, or is open already; ``path`` is what messages call it."""
+        if file is None:
+            with open_to_read(path) as opened:
+                return cls.of(path, opened)
+        status = os.fstat(file.fileno())
+        return cls(Path(path), status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+
+    def open(self) -> io.FileIO:
+        """The same file once more, to be read."""
+        with contextlib.suppress(StorageError):
+            file = open_to_read(self.path)
+            if Stamp.of(self.path, file) == self:
+                return file
+            file.close()
+        raise self._changed()
+
+    def check(self, file: io.FileIO | None = None) -> None:
+        """Raise a :class:`FileFormatError` if the file, open or at its path, is not what it was."""
+        if file is None:
+            self.open().close()
+        elif Stamp.of(self.path, file) != self:
+            raise self._changed()
+
+    def _changed(self) -> FileFormatError:
+        return FileFormatError(f"{self.path} changed while it was being read; open it again once it is written")
+
+
+def open_to_read(path: PathLike) -> io.FileIO:
+    """An ordinary file, opened; see :func:`outfield.files.paths.open_descriptor` for what is refused."""
+    return io.FileIO(open_descriptor(path), "r")
+
+
+def fill(content: IO[bytes] | io.FileIO, view: memoryview, start: int | None, path: PathLike) -> None:
+    """Read bytes into all of ``view``, from ``start`` on or, where that is None, the next ones."""
+    done = 0
+    with _errors(path, "a file that can be read"):
+        if start is not None:
+            content.seek(start)
+        while done < len(view):
+            count = content.readinto(view[done : done + AT_ONCE])  # type: ignore[union-attr]
+            if not count:
+                raise FileFormatError(f"{path} is truncated: it ended while it was being read")
+            done += count
+
+
+class Fingerprint:
+    """SHA-256 over names, types, shapes and bytes of tensors, which may come in pieces; names must ascend."""
+
+    def __init__(self) -> None:
+        self._sha = hashlib.sha256()
+
+    def begin(self, name: str, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+        """The next tensor's bytes follow."""
+        self._sha.update(f"{name}|{dtype}|{shape}|".encode())
+
+    def update(self, content: Tensor | np.ndarray) -> None:
+        """More bytes of it, from a contiguous tensor of any type, or bytes as they are."""
+        if isinstance(content, np.ndarray):
+            self._sha.update(content.data)
+        elif content.numel():
+            flat = content.reshape(-1)
+            if flat.stride(0) != 1:  # a single number may have any stride and be called contiguous
+                flat = flat.clone(memory_format=torch.contiguous_format)
+            self._sha.update(flat.view(torch.uint8).numpy().data)
+
+    def hexdigest(self) -> str:
+        """The digest of all that came."""
+        return self._sha.hexdigest()
+
+
+def fingerprint(tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 over names, types, shapes and bytes; what lies on a GPU or is not contiguous is never copied whole."""
+    digest = Fingerprint()
+    for name in sorted(tensors):
+        tensor = tensors[name].detach()
+        digest.begin(name, tensor.dtype, tuple(tensor.shape))
+        if tensor.numel():
+            row = tensor.nbytes // len(tensor) if tensor.dim() else tensor.nbytes
+            for piece in tensor.split(max(1, PIECE // row)) if tensor.dim() else (tensor,):
+                digest.update(piece.cpu().contiguous())
+    return digest.hexdigest()
+
+
+class _Crc:
+    """The CRC-32 that an archive has of a member, as a digest."""
+
+    def __init__(self, before: bytes) -> None:
+        self.value = zlib.crc32(before)
+
+    def update(self, content: np.ndarray) -> None:
+        self.value = zlib.crc32(content.data, self.value)
+
+    def hexdigest(self) -> str:
+        return str(self.value)
+
+
+@dataclass
+class Proof:
+    """The digest that an array had when it was written; compared in the first pass over its bytes."""
+
+    written: str
+    begin: Callable[[], Any]
+    proved: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredArray:
+    """An array in a file.
+
+    Attributes:
+        stamp: the file.
+        name: of the array.
+        dtype: of an entry; numpy's where the file is numpy's, which knows byte orders, else torch's.
+        shape: of the array.
+        offset: of its first byte in the file, or in the member that is unpacked.
+        member: of an archive that is compressed; its rows can be read in their order only.
+        columns_first: whether the array lies in the file column by column, as Fortran has it.
+        proof: what its bytes must be, if the file says so.
+    """
+
+    stamp: Stamp
+    name: str
+    dtype: np.dtype[Any] | torch.dtype
+    shape: tuple[int, ...]
+    offset: int
+    member: str | None = None
+    columns_first: bool = False
+    proof: Proof | None = None
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """Its type as torch has it."""
+        return self.dtype if isinstance(self.dtype, torch.dtype) else torch.from_numpy(np.empty(0, self.dtype)).dtype
+
+    @property
+    def picks_rows(self) -> bool:
+        """Whether any row can be read without those before it."""
+        return self.member is None
+
+    @property
+    def size(self) -> int:
+        """Bytes in all."""
+        return self.dtype.itemsize * math.prod(self.shape)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row."""
+        return self.dtype.itemsize * math.prod(self.shape[1:])
+
+    def check_size(self, there: int) -> None:
+        """Refuse a shape that no array has, and one of which more or fewer bytes are there."""
+        extent = self.dtype.itemsize * math.prod(max(side, 1) for side in self.shape)
+        if extent >= 2**63 or min(self.shape, default=0) < 0 or self.size != there:
+            raise FileFormatError(
+                f"{self.stamp.path} is truncated, or holds too much: {there:,} bytes for an array of shape {self.shape}"
+            )
+
+    def check_rows(self) -> None:
+        """Refuse an array that cannot be read in rows: objects, or columns one after the other."""
+        self.check_objects()
+        if self.columns_first:
+            raise NotInRowsError(
+                f"{self.stamp.path} holds an array column by column; save numpy.ascontiguousarray of it"
+            )
+
+    def check_objects(self) -> None:
+        """Refuse an array that would have to be unpickled."""
+        if isinstance(self.dtype, np.dtype) and self.dtype.hasobject:
+            raise FileFormatError(
+                f"{self.stamp.path} holds pickled objects, which are never unpickled; save plain arrays"
+            )
+
+    def entry(self) -> Tensor | np.ndarray:
+        """One entry, 0, with as many dimensions as the array: what an array of its type is taken for."""
+        return self._shaped(np.zeros(self.dtype.itemsize, np.uint8), (1,) * len(self.shape))
+
+    @contextlib.contextmanager
+    def rows(self, file: io.FileIO | None = None) -> Iterator[RowReader]:
+        """Its rows from the first to the last, to be used in a ``with`` statement; ``file`` where it is open already."""
+        with self.stamp.open() if file is None else contextlib.nullcontext(file) as opened:
+            yield RowReader(self, opened)
+
+    def read(self, file: io.FileIO | None = None) -> Tensor | np.ndarray:
+        """All of it, proved, in memory of its own."""
+        self.check_objects()
+        with self.rows(file) as reader:
+            room = reader.bytes(self.size)
+        return self._shaped(room, self.shape[::-1]).T if self.columns_first else self._shaped(room, self.shape)
+
+    def pick(self, numbers: np.ndarray) -> Tensor | np.ndarray:
+        """The rows with these numbers (n,), one small read each; the whole array is proved before."""
+        if self.proof is not None and not self.proof.proved:
+            with self.rows() as reader:
+                while reader.left:
+                    reader.bytes(min(reader.left, AT_ONCE))
+        room, width = _room(self.stamp, len(numbers) * self.row_bytes), self.row_bytes
+        with self.stamp.open() as file:
+            for place in np.argsort(numbers, kind="stable").tolist():
+                view = memoryview(room.data)[place * width : (place + 1) * width]
+                fill(file, view, self.offset + int(numbers[place]) * width, self.stamp.path)
+        return self._shaped(room, (len(numbers), *self.shape[1:]))
+
+    def _shaped(self, room: np.ndarray, shape: tuple[int, ...]) -> Tensor | np.ndarray:
+        if not isinstance(self.dtype, torch.dtype):
+            return room.view(self.dtype).reshape(shape)
+        return (
+            torch.from_numpy(room).view(self.dtype).reshape(shape)
+            if len(room)
+            else torch.empty(shape, dtype=self.dtype)
+        )
+
+
+class RowReader:
+    """One pass over an array. Its last rows are given only when the whole array was what was written."""
+
+    def __init__(self, array: StoredArray, file: io.FileIO) -> None:
+        self.array, self.file, self.left, self.path = array, file, array.size, array.stamp.path
+        self.content: Any = file
+        with _errors(self.path):
+            self.digest = None if array.proof is None or array.proof.proved else array.proof.begin()
+            if array.member is not None:
+                self.content = zipfile.ZipFile(file).open(array.member)  # noqa: SIM115
+                self.content.read(array.offset)
+
+    def read(self, rows: int) -> Tensor | np.ndarray:
+        """The next rows (n, …)."""
+        return self.array._shaped(self.bytes(rows * self.array.row_bytes), (rows, *self.array.shape[1:]))
+
+    def bytes(self, size: int) -> np.ndarray:
+        """The next bytes (size,)."""
+        room, plain = _room(self.array.stamp, size), self.content is self.file
+        for start in range(0, size, AT_ONCE):
+            piece = room[start : start + AT_ONCE]
+            at = self.array.offset + self.array.size - self.left if plain else None
+            fill(self.content, memoryview(piece.data), at, self.path)
+            if self.digest is not None:
+                self.digest.update(piece)
+            self.left -= len(piece)
+        if not self.left:
+            self._finish()
+        return room
+
+    def _finish(self) -> None:
+        if self.content is not self.file:
+            with _errors(self.path):
+                self.content.read(1)  # nothing, but it makes zipfile compare its CRC-32
+        self.array.stamp.check(self.file)
+        if self.digest is not None and self.array.proof is not None:
+            check_digest(self.path, self.array.proof.written, self.digest.hexdigest(), f"its {self.array.name}")
+            self.array.proof.proved = True
+
+
+def check_digest(path: PathLike, written: str, found: str, what: str) -> None:
+    """Refuse a file whose content has another digest than the one written into it."""
+    if written != found:
+        raise FileFormatError(f"{path} was changed after it was written: its checksum does not match {what}")
+
+
+def _room(stamp: Stamp, size: int) -> np.ndarray:
+    """Memory (size,) in bytes, aligned as torch has it, so that equal numbers give equal results to the bit."""
+    try:
+        return torch.empty(size, dtype=torch.uint8).numpy()
+    except RuntimeError as error:
+        raise StorageError(f"cannot read {stamp.path}: {size:,} bytes of memory could not be had") from error
+
+
+@contextlib.contextmanager
+def _errors(path: PathLike, what: str = "an .npz archive of arrays") -> Iterator[None]:
+    """What libraries raise of a broken file, as a :class:`FileFormatError`."""
+    try:
+        yield
+    except OutfieldError:
+        raise
+    except OSError as error:
+        raise StorageError(f"cannot read {path}: {reason(error)}") from error
+    except Exception as error:
+        raise FileFormatError(f"{path} is truncated, or is not {what} ({error})") from error
+
+
+class ArrayFile(NamedTuple):
+    """The arrays of a file, by name, and its metadata."""
+
+    arrays: dict[str, StoredArray]
+    metadata: dict[str, str]
+
+
+def find_tensors(path: PathLike, file: io.FileIO | None = None) -> ArrayFile:
+    """What the header of a safetensors file says; ``file`` where it is open already."""
+    from safetensors import safe_open
+
+    path = as_path(path)
+    if file is None:
+        with open_to_read(path) as opened:
+            return find_tensors(path, opened)
+    arrays: dict[str, StoredArray] = {}
+    stamp, opened_again = Stamp.of(path, file), Path(f"/dev/fd/{file.fileno()}")
+    by_name = not opened_again.exists()  # else it is the same file also where another takes its place meanwhile
+    with _errors(path, "a safetensors file"):
+        with safe_open(path if by_name else opened_again, "numpy", backend="pread") as found:
+            offset = 8 + int.from_bytes(_bytes_at(file, 0, 8, path), "little")
+            for name in found.offset_keys():  # one after the other, without gaps: safetensors saw to it
+                said = found.get_slice(name)
+                dtype, shape = said.get_dtype(), tuple(said.get_shape())
+                if dtype not in DTYPES:
+                    raise FileFormatError(f"{path} holds {dtype} in {name!r}; known are {', '.join(DTYPES)}")
+                array = StoredArray(stamp=stamp, name=name, dtype=DTYPES[dtype], shape=shape, offset=offset)
+                array.check_size(array.size)
+                arrays[name] = array
+                offset += array.size
+            metadata = found.metadata() or {}
+        stamp.check(None if by_name else file)
+    return ArrayFile(arrays, metadata)
+
+
+def _bytes_at(file: io.FileIO, start: int, count: int, path: PathLike) -> bytes:
+    content = bytearray(count)
+    fill(file, memoryview(content), start, path)
+    return bytes(content)
+
+
+def find_npy(path: PathLike) -> StoredArray:
+    """Where the array of an ``.npy`` file lies."""
+    path = as_path(path)
+    with open_to_read(path) as file, _errors(path, "an .npy file"):
+        stamp = Stamp.of(path, file)
+        found = _array(stamp, path.stem, file, stamp.size)
+        found.check_objects()
+    return found
+
+
+def find_npz(path: PathLike, file: io.FileIO | None = None) -> ArrayFile:
+    """Where the arrays of an ``.npz`` lie; ``file`` where it is open already."""
+    path = as_path(path)
+    if file is None:
+        with open_to_read(path) as opened:
+            return find_npz(path, opened)
+    arrays: dict[str, StoredArray] = {}
+    stamp = Stamp.of(path, file)
+    with _errors(path):
+        archive = zipfile.ZipFile(file)
+        for info in archive.infolist():
+            name = info.filename.removesuffix(".npy")
+            with archive.open(info) as content:
+                array = _array(stamp, name, content, info.file_size)
+            if info.compress_type != zipfile.ZIP_STORED:
+                array = replace(array, member=info.filename)
+            else:
+                names, extra = struct.unpack("<26xHH", _bytes_at(file, info.header_offset, 30, path))
+                start = info.header_offset + 30 + names + extra
+                header = _bytes_at(file, start, array.offset, path)
+                proof = Proof(str(info.CRC), functools.partial(_Crc, header))
+                array = replace(array, offset=start + array.offset, proof=proof)
+            if name in arrays:
+                raise FileFormatError(f"{path} holds two arrays {name!r}")
+            arrays[name] = array
+    ours = arrays.pop(HEADER_MEMBER, None)
+    return ArrayFile(arrays, {} if ours is None else {HEADER_NAME: str(ours.read(file))})
+
+
+def _array(stamp: Stamp, name: str, content: IO[bytes] | io.FileIO, size: int) -> StoredArray:
+    """The array whose ``.npy`` begins here and has so many bytes."""
+    version = np.lib.format.read_magic(content)
+    read = {1: np.lib.format.read_array_header_1_0}.get(version[0], np.lib.format.read_array_header_2_0)
+    if version not in ((1, 0), (2, 0), (3, 0)):  # the third differs in the names of columns only
+        raise ValueError(f"version {version} of .npy")
+    shape, columns_first, dtype = read(content)
+    array = StoredArray(
+        stamp=stamp,
+        name=name,
+        dtype=dtype,
+        shape=shape,
+        offset=content.tell(),
+        columns_first=columns_first and len(shape) > 1,
+    )
+    if not dtype.hasobject:
+        array.check_size(size - array.offset)
+    return array
+
+
+def read_npz(path: PathLike) -> dict[str, np.ndarray]:
+    """All arrays of an ``.npz``."""
+    with open_to_read(path) as file:
+        return {name: np.asarray(array.read(file)) for name, array in find_npz(path, file).arrays.items()}
+
+
+def read_tensors(path: PathLike) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """Metadata and tensors of any safetensors file, unproved."""
+    with open_to_read(path) as file:
+        found = find_tensors(path, file)
+        return found.metadata, {name: torch.as_tensor(array.read(file)) for name, array in found.arrays.items()}

@@ -1,0 +1,274 @@
+"""Files of ours: arrays and one JSON header, written atomically, proved when they are read, never unpickled.
+
+A file is a safetensors file with the header as the metadata entry ``outfield``, or an ``.npz`` with the header as the text
+``outfield_header``. The header is ``{"format": 2, "kind": ..., "digests": {array: sha256}, "sha256": ..., ...}``: each array
+has a digest of its own (name, type, shape and bytes), and ``sha256`` is the digest of the header with those digests. So the
+header is proved when it is read, each array when that array is, and a changed byte anywhere is found by whoever reads it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import logging
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from outfield.errors import FileFormatError, InputError
+from outfield.files.arrays import (
+    DTYPES,
+    HEADER_MEMBER,
+    HEADER_NAME,
+    Fingerprint,
+    Proof,
+    StoredArray,
+    check_digest,
+    find_npz,
+    find_tensors,
+    fingerprint,
+    open_to_read,
+)
+from outfield.files.atomic import write_atomically
+from outfield.files.paths import PathLike, check_ending
+
+RECORD_ENDINGS = (".safetensors",)
+"""Of the files that :func:`write_record` writes: detectors, thresholds, checkpoints, classifiers, runs."""
+FORMAT = 2
+NARROWER = {torch.float32: torch.float16, torch.float64: torch.float32}
+SAME = "same"
+"""In a header, by the name of a tensor that is not in the file the name of the one that it equals."""
+WORTH_SHARING = 2**16
+"""Bytes from which on it is worth looking for an equal tensor."""
+log = logging.getLogger(__name__)
+
+
+class Record(NamedTuple):
+    """What a file holds: a header, ready for JSON, and tensors by name.
+
+    >>> inner = Record({"settings": {}}, {"means": torch.zeros(3)})
+    >>> outer = Record.of({"version": 1}, detector=inner)
+    >>> outer.header, list(outer.tensors)
+    ({'version': 1, 'detector': {'settings': {}}}, ['detector.means'])
+    >>> outer.part("detector").header
+    {'settings': {}}
+    """
+
+    header: dict[str, Any]
+    tensors: dict[str, Tensor]
+
+    @classmethod
+    def of(cls, header: Mapping[str, Any], **parts: Record) -> Record:
+        """A record of others: the header of each stands under its name, its tensors are called ``name.…``."""
+        return cls(
+            {**header, **{name: part.header for name, part in parts.items()}},
+            {f"{name}.{key}": value for name, part in parts.items() for key, value in part.tensors.items()},
+        )
+
+    def part(self, name: str) -> Record:
+        """One of the records that :meth:`of` joined; empty where there is none."""
+        start = f"{name}."
+        own = {key.removeprefix(start): value for key, value in self.tensors.items() if key.startswith(start)}
+        return Record(self.header.get(name, {}), own)
+
+    def narrowed(self) -> Record:
+        """The same with half as many bits: float32 becomes float16, float64 becomes float32.
+
+        Raises:
+            InputError: a number is too large for that.
+        """
+        found = {name: value.to(NARROWER.get(value.dtype, value.dtype)) for name, value in self.tensors.items()}
+        for name, value in found.items():
+            if not bool(value.isfinite().all()):
+                raise InputError(f"{name} holds numbers that are too large for {value.dtype}".replace("torch.", ""))
+        return Record(self.header, found)
+
+
+def write_record(
+    path: PathLike, kind: str, record: Record, *, endings: Sequence[str] = RECORD_ENDINGS, once: bool = False
+) -> None:
+    """Write a record to ``path``: an ``.npz`` where it ends so, else a safetensors file.
+
+    Args:
+        path: the file.
+        kind: what it holds.
+        record: its header and tensors.
+        endings: that its name may have.
+        once: write large tensors that are equal once; :func:`read_record` gives them all.
+
+    Raises:
+        InputError: its name has another ending, or the file cannot hold tensors of such a type.
+        StorageError: see :func:`write_atomically`.
+    """
+    ending = check_ending(path, endings).suffix
+    header = record.header
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in record.tensors.items()}
+    if once:
+        tensors, same = _without_repeats(tensors)
+        header = {**header, SAME: same} if same else header
+    digests = {name: fingerprint({name: tensor}) for name, tensor in tensors.items()}
+    body = json.loads(json.dumps({**header, "format": FORMAT, "kind": kind, "digests": digests}))  # as it will be read
+    text = json.dumps({**body, "sha256": _digest(body)}, sort_keys=True)
+    write = _write_npz if ending == ".npz" else _write_tensors
+    for name, tensor in tensors.items():
+        if tensor.dtype not in DTYPES.values() or (ending == ".npz" and tensor.dtype == torch.bfloat16):
+            raise InputError(f"{path}: {ending} cannot hold {name}, which is {tensor.dtype}".replace("torch.", ""))
+    write_atomically(path, lambda file: write(file, tensors, text))
+    log.debug("wrote a %s of %d arrays to %s", kind, len(tensors), path)
+
+
+def _write_tensors(file: BinaryIO, tensors: Mapping[str, Tensor], text: str) -> None:
+    """Not safetensors' own writer, which needs a path or holds all of the file in memory."""
+    types = {dtype: name for name, dtype in DTYPES.items()}
+    names = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))  # so that all are aligned
+    header: dict[str, Any] = {"__metadata__": {HEADER_NAME: text}}
+    offset = 0
+    for name in names:
+        tensor, end = tensors[name], offset + tensors[name].nbytes
+        header[name] = {"dtype": types[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [offset, end]}
+        offset = end
+    content = json.dumps(header).encode()
+    content += b" " * (-len(content) % 8)
+    file.write(struct.pack("<Q", len(content)) + content)
+    for name in names:
+        if tensors[name].numel():
+            file.write(tensors[name].reshape(-1).view(torch.uint8).numpy().data)
+
+
+def _write_npz(file: BinaryIO, tensors: Mapping[str, Tensor], text: str) -> None:
+    # The header comes first, so that a table of contents that lost its end is found.
+    np.savez(file, **{HEADER_MEMBER: np.array(text)}, **{name: tensor.numpy() for name, tensor in tensors.items()})  # type: ignore[arg-type]
+
+
+def _without_repeats(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors without those that equal an earlier one to the bit, and by the name of each of these that one's name."""
+    kept: dict[str, Tensor] = {}
+    same: dict[str, str] = {}
+    for name, tensor in tensors.items():
+        found = next((earlier for earlier, other in kept.items() if _equal(tensor, other)), None)
+        if found is None:
+            kept[name] = tensor
+        else:
+            same[name] = found
+    return kept, same
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    if one.nbytes < WORTH_SHARING or one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    return torch.equal(one.reshape(-1).view(torch.uint8), other.reshape(-1).view(torch.uint8))
+
+
+def read_record(
+    path: PathLike,
+    kind: str,
+    entries: Mapping[str, type | tuple[type, ...]] | None = None,
+    ranks: Mapping[str, int] | None = None,
+) -> Record:
+    """Read a file that :func:`write_record` wrote.
+
+    Args:
+        path: the file.
+        kind: what it must hold.
+        entries: what its header must hold, and of which types; float takes integers too.
+        ranks: which tensors it must hold, and of how many dimensions.
+
+    Raises:
+        StorageError: there is no such file, or it cannot be read.
+        FileFormatError: it is truncated, changed, incomplete, of another kind, from a newer version, or not ours at all.
+    """
+    with open_to_read(path) as file:
+        header, arrays = find_record(path, kind, file)
+        if header is None:
+            raise FileFormatError(
+                f"{path} is a safetensors file, but not one that Outfield wrote: it has no Outfield header"
+            )
+        tensors = {name: torch.as_tensor(array.read(file)) for name, array in arrays.items()}
+    same = header.pop(SAME, {})
+    named = same.items() if isinstance(same, dict) else [("", None)]
+    if any(name in tensors or str(other) not in tensors for name, other in named):
+        raise FileFormatError(f"{path} has a broken Outfield header ({SAME} is {same!r:.100})")
+    tensors |= {name: tensors[str(other)] for name, other in named}
+    for name, wanted in (entries or {}).items():
+        kinds = wanted if isinstance(wanted, tuple) else (wanted,)
+        if type(header.get(name)) not in ((*kinds, int) if float in kinds else kinds):
+            found = (
+                f"{header[name]!r:.100}, not {' or '.join(one.__name__ for one in kinds)}"
+                if name in header
+                else "missing"
+            )
+            raise FileFormatError(f"{path} is not a complete {kind}: {name} is {found}")
+    for name, rank in (ranks or {}).items():
+        if name not in tensors or tensors[name].ndim != rank:
+            found = f"of shape {tuple(tensors[name].shape)}" if name in tensors else "missing"
+            raise FileFormatError(f"{path} is not a complete {kind}: {name} is {found}; it must have {rank} dimensions")
+    log.debug("read a %s of %d arrays from %s", kind, len(tensors), path)
+    return Record(header, tensors)
+
+
+def find_record(
+    path: PathLike, kind: str | None = None, file: io.FileIO | None = None
+) -> tuple[dict[str, Any] | None, dict[str, StoredArray]]:
+    """Header (None where the file is not ours) and arrays of a safetensors file or an ``.npz``.
+
+    The header is proved here, and each array when it is read.
+    """
+    if file is None:
+        with open_to_read(path) as opened:
+            return find_record(path, kind, opened)
+    file.seek(0)
+    arrays, metadata = (find_npz if file.read(2) == b"PK" else find_tensors)(path, file)
+    if HEADER_NAME not in metadata:
+        if any('"sha256"' in text and '"kind"' in text for text in metadata.values()):
+            raise FileFormatError(f"{path} was changed after it was written: its header has another name")
+        return None, arrays
+    header = _parsed(path, metadata[HEADER_NAME])
+    if kind is not None and header["kind"] != kind:
+        raise FileFormatError(f"{path} holds a {header['kind']}, not a {kind}")
+    digests = header.pop("digests")
+    odd = ", ".join(sorted(set(arrays) ^ set(digests)))
+    if odd:
+        raise FileFormatError(f"{path} was changed after it was written: {odd:.200} was added or taken away")
+    proved = {
+        name: replace(array, proof=Proof(digests[name], partial(_begun, array))) for name, array in arrays.items()
+    }
+    return {name: value for name, value in header.items() if name not in ("format", "kind")}, proved
+
+
+def kind_of(path: PathLike) -> str | None:
+    """What a file of ours holds; None where it is a safetensors file of somebody else."""
+    text = find_tensors(path).metadata.get(HEADER_NAME)
+    return None if text is None else str(_parsed(path, text)["kind"])
+
+
+def _begun(array: StoredArray) -> Fingerprint:
+    """The digest of an array before its bytes."""
+    digest = Fingerprint()
+    digest.begin(array.name, array.torch_dtype, array.shape)
+    return digest
+
+
+def _parsed(path: PathLike, text: str) -> dict[str, Any]:
+    """The header of a file, proved."""
+    try:
+        body = json.loads(text)
+        written, wanted = body.pop("sha256"), (body["format"], body["kind"], body["digests"])
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
+        raise FileFormatError(f"{path} has a broken Outfield header ({error!r:.100})") from error
+    if wanted[0] != FORMAT:
+        raise FileFormatError(f"{path} is of file format {wanted[0]!r}; this version of Outfield reads format {FORMAT}")
+    check_digest(path, written, _digest(body), "its header")
+    if not isinstance(wanted[1], str) or not isinstance(wanted[2], dict):
+        raise FileFormatError(f"{path} has a broken Outfield header (kind is {wanted[1]!r:.100})")
+    return dict(body)
+
+
+def _digest(body: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()

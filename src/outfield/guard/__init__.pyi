@@ -1,0 +1,39 @@
+"""Made by tools/stubs.py from __init__.py: what type checkers and editors see."""
+
+from outfield.guard.build import ImagePlan as ImagePlan
+from outfield.guard.explanation import ColumnWhy as ColumnWhy
+from outfield.guard.explanation import RowWhy as RowWhy
+from outfield.guard.guard import Guard as Guard
+from outfield.guard.guard import RowGuard as RowGuard
+from outfield.guard.guard import open_guard as open_guard
+from outfield.guard.guard_file import describe_guard as describe_guard
+from outfield.guard.readers import ImageReader as ImageReader
+from outfield.guard.readers import Reader as Reader
+from outfield.guard.readers import TableReader as TableReader
+from outfield.guard.verdict import COLUMNS as COLUMNS
+from outfield.guard.verdict import VERDICT_ENDINGS as VERDICT_ENDINGS
+from outfield.guard.verdict import Verdict as Verdict
+from outfield.guard.verdict import Verdicts as Verdicts
+from outfield.guard.verdict import as_json as as_json
+from outfield.guard.verdict import as_json_lines as as_json_lines
+from outfield.guard.verdict import write_verdicts as write_verdicts
+
+__all__ = [
+    "COLUMNS",
+    "ColumnWhy",
+    "Guard",
+    "ImagePlan",
+    "ImageReader",
+    "Reader",
+    "RowGuard",
+    "RowWhy",
+    "TableReader",
+    "VERDICT_ENDINGS",
+    "Verdict",
+    "Verdicts",
+    "as_json",
+    "as_json_lines",
+    "describe_guard",
+    "open_guard",
+    "write_verdicts",
+]

@@ -1,0 +1,47 @@
+"""Made by tools/stubs.py from __init__.py: what type checkers and editors see."""
+
+from outfield.images.datasets.catalogue import DATASETS as DATASETS
+from outfield.images.datasets.catalogue import find as find
+from outfield.images.datasets.catalogue import title as title
+from outfield.images.decoding import BYTES_AT_MOST as BYTES_AT_MOST
+from outfield.images.decoding import ON_ERROR as ON_ERROR
+from outfield.images.decoding import Skipped as Skipped
+from outfield.images.decoding import decode as decode
+from outfield.images.decoding import pixels_of as pixels_of
+from outfield.images.decoding import size_of as size_of
+from outfield.images.decoding import summary as summary
+from outfield.images.folder import IMAGE_ENDINGS as IMAGE_ENDINGS
+from outfield.images.folder import ImageFiles as ImageFiles
+from outfield.images.folder import image_names as image_names
+from outfield.images.folder import open_images as open_images
+from outfield.images.image_source import ImageArray as ImageArray
+from outfield.images.image_source import ImageSource as ImageSource
+from outfield.images.image_source import part_of as part_of
+from outfield.images.stand_in_files import SHEET as SHEET
+from outfield.images.stand_in_files import check_free as check_free
+from outfield.images.stand_in_files import write_stand_ins as write_stand_ins
+from outfield.images.stand_in_sets import stand_ins as stand_ins
+
+__all__ = [
+    "BYTES_AT_MOST",
+    "DATASETS",
+    "IMAGE_ENDINGS",
+    "ImageArray",
+    "ImageFiles",
+    "ImageSource",
+    "ON_ERROR",
+    "SHEET",
+    "Skipped",
+    "check_free",
+    "decode",
+    "find",
+    "image_names",
+    "open_images",
+    "part_of",
+    "pixels_of",
+    "size_of",
+    "stand_ins",
+    "summary",
+    "title",
+    "write_stand_ins",
+]

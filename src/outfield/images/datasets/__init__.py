@@ -1,0 +1,1 @@
+"""Published image data sets: known by name, found in a folder, downloaded, read as they lie on disk."""

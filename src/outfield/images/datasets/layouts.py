@@ -1,0 +1,270 @@
+"""Layouts of published image sets, as they lie on disk after unpacking: a reader for each, from the path that shows it is there.
+
+A reader takes that path and returns the images; it raises a :class:`~outfield.errors.FileFormatError` that names the file
+where one is missing, truncated or changed, or an :class:`~outfield.errors.InputError` where the images make no set.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from outfield.errors import FileFormatError
+from outfield.extras import library
+from outfield.files import check_readable
+from outfield.images.datasets.pickles import read_plain_pickle
+from outfield.images.folder import EncodedImages, ImageFiles
+from outfield.images.image_source import ImageArray, ImageSource
+
+CIFAR10 = {
+    "data_batch_1": "c99cafc152244af753f735de768cd75f",
+    "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
+    "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
+    "data_batch_4": "634d18415352ddfa80567beed471001a",
+    "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
+    "test_batch": "40351d587109b95175f43aff81a1287e",
+    "batches.meta": "5ff9c542aee3614f3951f8cda6e48888",
+}
+CIFAR100 = {
+    "train": "16019d7e3df5f24257cddd939b257f8d",
+    "test": "f0ef6b0ae62326f3e7ffdfab6717acfc",
+    "meta": "7973b15100ade9c7d40fb424638fde48",
+}
+"""MD5 of the files of the Python versions, which is all that is published of them; the last names the classes."""
+CLASS_NAMES = {"labels": "label_names", "fine_labels": "fine_label_names"}
+"""The entry with the names of the classes, by that with the labels."""
+SVHN = {
+    "train_32x32.mat": "435e94d69a87fde4fd4d7f3dd208dfc32cb6ae8af2240d066de1df7508d083b8",
+    "test_32x32.mat": "cdce80dfb2a2c4c6160906d0bd7c68ec5a99d7ca4831afa54f09182025b6a75b",
+}
+"""SHA-256 of the published files."""
+LMDB_IN_USE = threading.Lock()
+"""Held while one is open: a second thread must not open it too."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One way in which a set may lie in a folder.
+
+    Args:
+        what: lies there, for messages.
+        places: by split, the path in that folder that shows it is there.
+        read: that path → images.
+    """
+
+    what: str
+    places: Mapping[str, str]
+    read: Callable[[Path], ImageSource]
+
+
+def cifar10_binary(place: Path) -> ImageArray:
+    """CIFAR-10's binary version, from the split's first file: records of a label and 3072 bytes, channel by channel."""
+    batches = [f"data_batch_{i}.bin" for i in range(1, 6)]
+    files = batches if place.name in batches else [place.name]
+    records = np.concatenate([_records(place.parent / file, 1 + 3072) for file in files])
+    return _cifar(place.parent / "batches.meta.txt", records[:, 1:], records[:, 0], 10)
+
+
+def cifar100_binary(place: Path) -> ImageArray:
+    """CIFAR-100's binary version, from the split's file: records of a coarse label, a fine one and 3072 bytes."""
+    records = _records(place, 2 + 3072)
+    return _cifar(place.parent / "fine_label_names.txt", records[:, 2:], records[:, 1], 100)
+
+
+def _records(path: Path, length: int) -> np.ndarray:
+    """Records of ``length`` bytes (n, length)."""
+    _check_there(path)
+    content = np.fromfile(path, np.uint8)
+    if not len(content) or len(content) % length:
+        raise FileFormatError(
+            f"{path} is truncated, or is not of the binary version: it has {len(content):,} bytes, not records of {length:,}"
+        )
+    return content.reshape(-1, length)
+
+
+def _cifar(names: Path, pixels: np.ndarray, labels: np.ndarray, classes: int) -> ImageArray:
+    if labels.max() >= classes:
+        raise FileFormatError(f"{names.parent} holds a label {labels.max()}; expected 0 to {classes - 1}")
+    images = np.ascontiguousarray(pixels.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
+    return ImageArray(images, labels, classes=_lines(names) if names.exists() else None)
+
+
+def cifar_python(place: Path, checksums: Mapping[str, str], labels: str) -> ImageArray:
+    """The Python version of CIFAR-10 or CIFAR-100, from the split's first file.
+
+    Its files are pickles, which run code when they are unpickled; here they are parsed instead. Their MD5 tells damage.
+
+    Args:
+        place: The file.
+        checksums: MD5 of every file of the set, as published; the last is that of the names of classes.
+        labels: The entry that holds the labels.
+    """
+    *_, meta = checksums
+    training = [name for name in checksums if name.startswith("data_batch")]
+    files = training if place.name in training else [place.name]
+    batches = [_pickled(place.parent / name, checksums[name], "data", labels) for name in files]
+    (names,) = _pickled(place.parent / meta, checksums[meta], CLASS_NAMES[labels])
+    pixels = np.concatenate([np.asarray(data, np.uint8).reshape(-1, 3072) for data, _ in batches])
+    targets = np.concatenate([np.asarray(numbers, np.int64) for _, numbers in batches])
+    images = np.ascontiguousarray(pixels.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
+    return ImageArray(images, targets, classes=[str(name) for name in names])
+
+
+def _pickled(path: Path, md5: str, *entries: str) -> list[Any]:
+    """Entries of a published pickle."""
+    _check_digest(path, "MD5", md5)
+    found = read_plain_pickle(path)
+    if missing := [entry for entry in entries if entry not in found]:
+        raise FileFormatError(f"{path} has no entry {missing[0]!r}")
+    return [found[entry] for entry in entries]
+
+
+def svhn(place: Path) -> ImageArray:
+    """SVHN's cropped digits, from ``test_32x32.mat`` or ``train_32x32.mat``; digit 0 has label 0."""
+    _check_digest(place, "SHA-256", SVHN[place.name])
+    arrays = library("scipy.io", extra="images").loadmat(place)
+    images = np.ascontiguousarray(arrays["X"].transpose(3, 0, 1, 2))
+    labels = arrays["y"].ravel().astype(np.int64) % 10  # where 10 stands for the digit 0
+    return ImageArray(images, labels, classes=tuple("0123456789"))
+
+
+def textures(place: Path) -> ImageFiles:
+    """A split of the Describable Textures Dataset, from its list, ``labels/test1.txt``, of CLASS/FILE."""
+    names = _lines(place)
+    owners = [name.partition("/")[0] for name in names]
+    classes = sorted(set(owners))
+    return _listed(place, place.parent.parent / "images", names, [classes.index(owner) for owner in owners], classes)
+
+
+def places365(place: Path, listing: str) -> ImageFiles:
+    """A split of Places365, small images, from their folder.
+
+    Args:
+        place: the folder, ``val_256``.
+        listing: the list beside it, of FILE LABEL.
+    """
+    classes = [name for _, name in sorted(_numbered(place.parent / "categories_places365.txt"))]
+    listed = _numbered(place.parent / listing)
+    names, labels = [name for _, name in listed], [label for label, _ in listed]
+    return _listed(place.parent / listing, place, names, labels, classes)
+
+
+def _numbered(path: Path) -> list[tuple[int, str]]:
+    """Lines of NAME NUMBER, where a slash may precede the name, as (number, name)."""
+    columns = _columns(path, 2)
+    try:
+        return [(int(number), name.removeprefix("/")) for name, number in columns]
+    except ValueError as error:
+        raise FileFormatError(f"{path} should hold lines of a name and a number ({error})") from error
+
+
+def tiny_imagenet_val(place: Path) -> ImageFiles:
+    """TinyImageNet's validation images, from ``val/val_annotations.txt``: FILE, class, and a box that is not used."""
+    lines = _columns(place, 2)
+    classes = sorted({owner for _, owner in lines})
+    labels = [classes.index(owner) for _, owner in lines]
+    return _listed(place, place.parent / "images", [name for name, _ in lines], labels, classes)
+
+
+def _listed(listing: Path, folder: Path, names: list[str], labels: list[int], classes: Sequence[str]) -> ImageFiles:
+    """Files that a list names, which must all be there."""
+    found = ImageFiles(folder, names, labels, classes=classes)
+    for name in names:
+        if not os.path.exists(folder / name):
+            raise FileFormatError(f"{folder / name} is missing; {listing} lists it")
+    return found
+
+
+class LmdbImages(EncodedImages):
+    """Encoded images in an LMDB, by key, as LSUN is published.
+
+    An LMDB may be opened only once in a process, and a handle is of no use to a forked one; so it is opened for each image,
+    which takes a small part of the time of decoding, and nothing has to be shared with the workers of a DataLoader.
+
+    Args:
+        folder: of the LMDB.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        with _reading_lmdb(folder) as transaction:
+            keys = [key.hex() for key in transaction.cursor().iternext(keys=True, values=False)]
+        super().__init__(keys)
+
+    def where(self, index: int) -> str:
+        return f"{self.folder}, key {bytes.fromhex(self.names[index])!r},"
+
+    def content(self, index: int) -> bytes:
+        with _reading_lmdb(self.folder) as transaction:
+            return bytes(transaction.get(bytes.fromhex(self.names[index]), default=b""))
+
+
+@contextmanager
+def _reading_lmdb(folder: Path) -> Iterator[Any]:
+    lmdb = library("lmdb", extra="lsun")
+    check_readable(folder / "data.mdb")
+    try:
+        with (
+            LMDB_IN_USE,
+            lmdb.open(str(folder), readonly=True, lock=False, readahead=False, create=False) as database,
+            database.begin() as transaction,
+        ):
+            _check_whole(folder, database)
+            yield transaction
+    except lmdb.Error as error:
+        raise FileFormatError(f"{folder} is truncated, or is not an LMDB ({error})") from error
+
+
+def _check_whole(folder: Path, database: Any) -> None:
+    """Refuse an LMDB that was cut short: it is mapped into memory, and a look behind its end would end the process."""
+    needed = (database.info()["last_pgno"] + 1) * database.stat()["psize"]
+    size = (folder / "data.mdb").stat().st_size
+    if size < needed:
+        raise FileFormatError(f"{folder} is truncated: it has {size:,} of {needed:,} bytes")
+
+
+def _lines(path: Path) -> list[str]:
+    """Lines of a text file that are not blank."""
+    _check_there(path)
+    try:
+        found = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except UnicodeDecodeError as error:
+        raise FileFormatError(f"{path} is not a text file ({error})") from error
+    if not found:
+        raise FileFormatError(f"{path} is empty")
+    return found
+
+
+def _columns(path: Path, count: int) -> list[list[str]]:
+    """The first ``count`` words of each line."""
+    found = [line.split()[:count] for line in _lines(path)]
+    for number, words in enumerate(found, 1):
+        if len(words) < count:
+            raise FileFormatError(f"{path} is truncated in line {number}: expected at least {count} words, got {words}")
+    return found
+
+
+def _check_there(path: Path) -> None:
+    if not path.exists():
+        raise FileFormatError(f"{path} is missing; the other files of the set are there")
+    check_readable(path)
+
+
+def _check_digest(path: Path, kind: str, expected: str) -> None:
+    """Refuse a file that is not the published one, byte for byte."""
+    _check_there(path)
+    with open(path, "rb") as file:
+        make = hashlib.sha256 if kind == "SHA-256" else lambda: hashlib.md5(usedforsecurity=False)
+        found = hashlib.file_digest(file, make).hexdigest()
+    if found != expected:
+        raise FileFormatError(
+            f"{path} is truncated or changed: its {kind} is {found}, that of the published file {expected}; get it again"
+        )

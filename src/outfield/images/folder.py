@@ -1,0 +1,351 @@
+"""Images in files: a folder of them, decoded one by one, or an ``.npz`` of arrays. Nothing is unpickled.
+
+A folder is read at any depth, each image once, through links too, but never round in circles.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from functools import cached_property
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from outfield.config import require_choice
+from outfield.errors import FileFormatError, InputError, StorageError
+from outfield.files import PathLike, as_path, open_to_read, read_npz, reason
+from outfield.images.decoding import BYTES_AT_MOST, ON_ERROR, Skipped, decode, size_of
+from outfield.images.image_source import ImageArray, ImageSource
+from outfield.progress import bar
+
+IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff", ".gif")
+"""What the name of an image file ends with, in small or capital letters."""
+NPZ_ARRAYS = "images, uint8 (N, H, W, 3), and perhaps labels, integers (N,), and classes, the names of the classes"
+
+
+class EncodedImages(ImageSource):
+    """Images kept as JPEG, PNG and the like, each decoded when it is asked for; sizes may differ.
+
+    A subclass tells the content and the name of each. :func:`outfield.images.decoding.decode` says what becomes of turned,
+    grey, transparent and animated images.
+
+    Args:
+        names: of the images (N), part of the fingerprint.
+        labels: (N,), integers from 0.
+        name: see :class:`ImageSource`.
+        classes: names of the classes, by label.
+
+    Raises:
+        InputError: no image, or labels that do not fit.
+    """
+
+    names: tuple[str, ...]
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        labels: ArrayLike | None = None,
+        name: str = "images",
+        classes: Sequence[str] | None = None,
+    ) -> None:
+        self.names, self.name = tuple(names), name
+        if not self.names:
+            raise InputError(f"{name} has no images; at least one is needed")
+        self._set_labels(labels, classes)
+
+    @abstractmethod
+    def content(self, index: int) -> bytes:
+        """The encoded image."""
+
+    def where(self, index: int) -> str:
+        """Where it lies, for errors."""
+        return self.names[index]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        """One image, uint8 (H, W, 3).
+
+        Raises:
+            FileFormatError: it is broken, or has more than 8 bits a channel.
+            InputError: it is too large to be held.
+            StorageError: it cannot be read.
+        """
+        return decode(self.content(index), self.where(index))
+
+    def opened(self, index: int) -> AbstractContextManager[BinaryIO]:
+        """The encoded image as a file, of which only the beginning may be read."""
+        return io.BytesIO(self.content(index))
+
+    @cached_property
+    def size(self) -> tuple[int, int] | None:
+        """Height and width where all images share them, else None; the beginnings of files tell, up to the first difference.
+
+        Raises:
+            FileFormatError: one is broken.
+            StorageError: one cannot be read.
+        """
+        first = self._size_of(0)
+        with bar(f"sizes of {self.name}", len(self), "images") as advance:
+            for index in range(1, len(self)):
+                if self._size_of(index) != first:
+                    return None
+                advance(index + 1)
+        return first
+
+    def _size_of(self, index: int) -> tuple[int, int]:
+        with self.opened(index) as file:
+            return size_of(file, self.where(index))
+
+    def __repr__(self) -> str:
+        classes = "" if self.labels is None else f", {len(np.unique(self.labels))} classes"
+        return f"{type(self).__name__}({self.name}: {len(self):,} images{classes})"
+
+    def fingerprint(self) -> str:
+        digest = hashlib.sha256(f"encoded images|{len(self)}|".encode())
+        with bar(f"checksum of {self.name}", len(self), "images") as advance:
+            for index, name in enumerate(self.names):
+                content = self.content(index)
+                digest.update(f"{name}|{len(content)}|".encode("utf-8", "surrogateescape") + content)
+                advance(index + 1)
+        return self._with_labels(digest)
+
+
+class ImageFiles(EncodedImages):
+    """Image files, read and decoded one by one; it travels to the workers of a DataLoader as a list of names.
+
+    Args:
+        folder: where the files are.
+        names: of the files, relative to ``folder``, with forward slashes.
+        labels: (N,), integers from 0.
+        name: see :class:`ImageSource`; the folder's own if None.
+        classes: names of the classes, by label.
+
+    Attributes:
+        refused: what was named like an image and could not even be opened, where :meth:`of` was told to leave it out.
+
+    See :meth:`EncodedImages.__getitem__` for what an image is and how a broken one fails.
+
+    Raises:
+        InputError: no image, labels that do not fit, or a name that leads out of the folder.
+    """
+
+    def __init__(
+        self,
+        folder: PathLike,
+        names: Sequence[str],
+        labels: ArrayLike | None = None,
+        name: str | None = None,
+        classes: Sequence[str] | None = None,
+    ) -> None:
+        self.folder = as_path(folder, "folder")
+        self.refused: tuple[Skipped, ...] = ()
+        for file in names:
+            _check_inside(self.folder, file)
+        super().__init__(names, labels, name or self.folder.resolve().name, classes)
+
+    @classmethod
+    def of(cls, folder: PathLike, name: str | None = None, on_error: str = "fail") -> ImageFiles:
+        """All image files in a folder, at any depth, in the order of their paths; hidden ones are left out.
+
+        If the folder itself holds no image file, its sub-folders are the classes, in alphabetical order, as in torchvision's
+        ``ImageFolder``; if it does, there are no labels.
+
+        Args:
+            folder: where they lie.
+            name: see :class:`ImageSource`; the folder's own if None.
+            on_error: "fail" makes pipes, links to nowhere and folders that may not be read an error; "skip" leaves them out, and
+                :attr:`refused` tells them.
+
+        Raises:
+            StorageError: there is no such folder.
+            InputError: no image is in it.
+            FileFormatError: some sub-folders hold images and another one, being a class too, does not.
+        """
+        if not os.path.isdir(as_path(folder, "folder")):
+            raise StorageError(f"cannot read {folder}: there is no such folder")
+        require_choice("on_error", on_error, ON_ERROR)
+        names: list[str] = []
+        refused: list[Skipped] = []
+        with bar(f"looking through {folder}", unit="images") as advance:
+            for found in image_names(folder, refused if on_error == "skip" else None):
+                names.append(found)
+                advance(len(names))
+        names.sort(key=lambda found: found.split("/"))
+        if not names:
+            raise InputError(f"there is no image in {folder}; images end with {', '.join(IMAGE_ENDINGS)}")
+        owners = [found.partition("/")[0] for found in names]
+        if any("/" not in found for found in names):
+            files = cls(folder, names, name=name)
+        elif empty := sorted(set(sub_folders(folder)) - set(owners)):
+            raise FileFormatError(
+                f"{Path(folder) / empty[0]} holds no image, but each sub-folder of {folder} is a class; remove it, or name "
+                "the folder above the classes"
+            )
+        else:
+            number = {owner: label for label, owner in enumerate(sorted(set(owners)))}
+            files = cls(folder, names, [number[owner] for owner in owners], name, tuple(number))
+        files.refused = tuple(refused)
+        return files
+
+    def where(self, index: int) -> str:
+        return str(self.folder / self.names[index])
+
+    def opened(self, index: int) -> AbstractContextManager[BinaryIO]:
+        return io.BufferedReader(open_to_read(self.folder / self.names[index]))
+
+    def content(self, index: int) -> bytes:
+        where = self.where(index)
+        with self.opened(index) as file:
+            if os.fstat(file.fileno()).st_size > BYTES_AT_MOST:
+                raise InputError(f"{where} is too large: an image file may have {BYTES_AT_MOST:,} bytes")
+            try:
+                return file.read()
+            except OSError as error:
+                raise StorageError(f"cannot read {where}: {reason(error)}") from error
+
+
+def _check_inside(folder: Path, name: str) -> None:
+    """Refuse a name that leads out of the folder, as a list that came with a data set may hold."""
+    leads_out = not isinstance(name, str) or not name or "\0" in name or os.path.isabs(name)
+    if leads_out or (".." in name and ".." in Path(name).parts):
+        raise InputError(f"names holds {name!r}; it must be the name of a file in {folder}, without .. in it")
+
+
+def image_names(folder: PathLike, refused: list[Skipped] | None = None) -> Iterator[str]:
+    """Image files in a folder at any depth, relative to it, with forward slashes; hidden ones are left out.
+
+    Links to files count under each of their names. A folder is read once: under its own name if it lies here, else under that
+    of a link to it. A link to a folder that this one lies in is not followed.
+
+    Args:
+        folder: Where to look.
+        refused: Gets what would be an error, which then is left out.
+
+    Raises:
+        StorageError: A folder may not be read, or what is named like an image is not an ordinary file (a pipe, a link to
+            nowhere), so that a part of the set would be missing.
+    """
+    seen = {_identity(above) for above in Path(folder).resolve().parents}
+    own, linked = deque([""]), deque[str]()
+    while own or linked:
+        inner = own.popleft() if own else linked.popleft()
+        try:
+            identity = _identity(Path(folder) / inner)
+            entries = [] if identity in seen else _entries(Path(folder) / inner)
+        except StorageError as error:
+            _refuse(inner, error, refused if inner else None)
+            continue
+        seen.add(identity)
+        for entry in entries:
+            name = f"{inner}/{entry.name}" if inner else entry.name
+            if _is_folder(entry):
+                (linked if entry.is_symlink() else own).append(name)
+            elif entry.name.lower().endswith(IMAGE_ENDINGS):
+                try:
+                    _check_ordinary(entry)
+                except StorageError as error:
+                    _refuse(name, error, refused)
+                else:
+                    yield name
+
+
+def _refuse(name: str, error: StorageError, refused: list[Skipped] | None) -> None:
+    if refused is None:
+        raise error
+    refused.append(Skipped(name, str(error)))
+
+
+def sub_folders(folder: PathLike) -> list[str]:
+    """Names of the folders that lie in a folder themselves, not by a link, and are not hidden."""
+    return [entry.name for entry in _entries(Path(folder)) if entry.is_dir(follow_symlinks=False)]
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    """What lies in a folder and is not hidden, in the order of names."""
+    try:
+        with os.scandir(folder) as entries:
+            return sorted((e for e in entries if not e.name.startswith(".")), key=lambda entry: entry.name)
+    except OSError as error:
+        raise StorageError(f"cannot read {folder}: {reason(error)}") from error
+
+
+def _identity(folder: Path) -> tuple[int, int]:
+    """Device and number of a folder on it: the same under every name."""
+    try:
+        status = os.stat(folder)
+    except OSError as error:
+        raise StorageError(f"cannot read {folder}: {reason(error)}") from error
+    return status.st_dev, status.st_ino
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link that leads to itself
+        return False
+
+
+def _check_ordinary(entry: os.DirEntry[str]) -> None:
+    try:
+        ordinary = entry.is_file()
+    except OSError:
+        ordinary = False
+    if not ordinary:
+        raise StorageError(f"cannot read {entry.path}: it is not an ordinary file, nor a link to one; remove it")
+
+
+def open_images(source: PathLike, name: str | None = None, on_error: str = "fail") -> ImageSource:
+    """Images of an ``.npz`` (in memory) or of a folder (decoded one by one).
+
+    Args:
+        source: an ``.npz`` that holds ``images``, uint8 (N, H, W, 3), and perhaps ``labels`` (N,) and ``classes``, the names of
+            the classes; or a folder, see :meth:`ImageFiles.of`.
+        name: what to call them; the name of the file or folder if None.
+        on_error: see :meth:`ImageFiles.of`.
+
+    Raises:
+        StorageError: there is no such file or folder, or it is a file of another kind.
+        FileFormatError: the ``.npz`` is truncated, holds other arrays, or pickled ones.
+        InputError: its images or labels have a wrong type or shape; or the folder holds no image.
+    """
+    path = as_path(source, "source")
+    if os.path.isdir(path):
+        return ImageFiles.of(path, name, on_error)
+    if not os.path.lexists(path):
+        raise StorageError(f"cannot read {path}: there is no such file or folder{_named_set(path)}")
+    if path.suffix.lower() != ".npz":
+        raise StorageError(f"cannot read {path}: images are read from an .npz file or a folder of image files")
+    arrays = read_npz(path)
+    if "images" not in arrays or set(arrays) - {"images", "labels", "classes"}:
+        shown = ", ".join(list(arrays)[:6]) or "nothing"
+        raise FileFormatError(
+            f"{path} holds {shown}{', …' if len(arrays) > 6 else ''}; expected {NPZ_ARRAYS}, and nothing else"
+        )
+    classes = arrays.get("classes")
+    if classes is not None and (classes.ndim != 1 or classes.dtype.kind != "U"):
+        raise InputError(f"{path}: classes is {classes.dtype} of shape {classes.shape}; it must be a vector of text")
+    try:
+        names = None if classes is None else classes.tolist()
+        return ImageArray(arrays["images"], arrays.get("labels"), name or path.stem, names)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+
+
+def _named_set(path: Path) -> str:
+    """A hint where the path may be meant as the name of a set."""
+    if path.suffix or len(path.parts) != 1:
+        return ""
+    return (
+        f'; if it is the name of a set, say in which folder that is kept: find("{path}", split, folder), or on the command line '
+        "--data FOLDER"
+    )

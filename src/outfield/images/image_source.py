@@ -1,0 +1,256 @@
+"""Sources of images: colour pixels as bytes, labels where they are known, a digest; in memory, or some images of another."""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from outfield.errors import InputError
+from outfield.files import class_labels
+
+
+class ImageSource(ABC):
+    """N images, in memory (:class:`ImageArray`) or decoded one by one (:class:`outfield.images.folder.ImageFiles`).
+
+    Attributes:
+        name: what to call it in progress bars, tables and errors.
+        labels: class of each image (N,), int64 from 0, or None.
+        classes: names of the classes, or None.
+        names: of the images, such as those of their files, or None.
+    """
+
+    name: str
+    labels: np.ndarray | None
+    classes: tuple[str, ...] | None
+    names: tuple[str, ...] | None = None
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def __getitem__(self, index: int) -> np.ndarray:
+        """One image, uint8 (H, W, 3)."""
+
+    @property
+    @abstractmethod
+    def size(self) -> tuple[int, int] | None:
+        """Height and width where all images share them, else None."""
+
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """SHA-256 of the content, pixels (or files) and labels: equal for equal data wherever it lies."""
+
+    def _set_labels(self, labels: ArrayLike | None, classes: Sequence[str] | None) -> None:
+        """Store labels and names of classes, checked against each other and the number of images."""
+        self.labels = None if labels is None else class_labels(labels).numpy()
+        self.classes = None if classes is None else tuple(classes)
+        if self.labels is None:
+            return
+        if len(self.labels) != len(self):
+            raise InputError(f"{self.name} has {len(self)} images but {len(self.labels)} labels")
+        if self.classes is not None and self.labels.max() >= len(self.classes):
+            raise InputError(
+                f"{self.name} has a label {self.labels.max()} but only {len(self.classes)} names of classes"
+            )
+
+    def _with_labels(self, digest: Any) -> str:
+        """The digest of the images and of their labels."""
+        if self.labels is not None:
+            digest.update(b"labels|" + np.ascontiguousarray(self.labels).tobytes())
+        found: str = digest.hexdigest()
+        return found
+
+
+class ImageArray(ImageSource):
+    """Images of one size in memory, or in a memory-mapped file.
+
+    Args:
+        images: uint8 (N, H, W, 3).
+        labels: (N,), integers from 0.
+        name: see :class:`ImageSource`.
+        classes: names of the classes, by label.
+
+    Raises:
+        InputError: another type or shape, no image, labels that do not fit.
+
+    >>> ImageArray(np.zeros((2, 32, 32, 3), np.uint8), labels=[0, 1], name="black")
+    ImageArray(black: 2 images of 32 × 32, 2 classes)
+    """
+
+    def __init__(
+        self,
+        images: np.ndarray,
+        labels: ArrayLike | None = None,
+        name: str = "images",
+        classes: Sequence[str] | None = None,
+    ) -> None:
+        if not isinstance(images, np.ndarray) or images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] != 3:
+            raise InputError(
+                f"images of {name}: {_kind(images)}; they must be a numpy array, uint8, of shape (N, H, W, 3){_advice(images)}"
+            )
+        if np.ma.is_masked(images):
+            raise InputError(f"images of {name} have masked entries; every pixel must hold a number")
+        if 0 in images.shape:
+            raise InputError(f"images of {name} have shape {images.shape}: there is nothing in them")
+        self.images, self.name = images, name
+        self._set_labels(labels, classes)
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        image: np.ndarray = self.images[index]
+        return image
+
+    @property
+    def size(self) -> tuple[int, int]:
+        return self.images.shape[1], self.images.shape[2]
+
+    def __repr__(self) -> str:
+        classes = "" if self.labels is None else f", {len(np.unique(self.labels))} classes"
+        return f"ImageArray({self.name}: {len(self):,} images of {self.size[0]} × {self.size[1]}{classes})"
+
+    def fingerprint(self) -> str:
+        digest = hashlib.sha256(f"images|{self.images.shape}|".encode())
+        for start in range(0, len(self), 4096):
+            digest.update(np.ascontiguousarray(self.images[start : start + 4096]).data)
+        return self._with_labels(digest)
+
+
+def _advice(images: object) -> str:
+    """How to make images what they must be, where their shape and type tell."""
+    if not isinstance(images, np.ndarray):
+        return ""
+    shape, steps = images.shape, []
+    if len(shape) == 3 and shape[2] != 3:
+        steps.append("grey images become colour by numpy.repeat(images[..., None], 3, axis=3)")
+    elif len(shape) == 3:
+        steps.append("a single image becomes a set of one by images[None]")
+    elif len(shape) == 4 and shape[3] == 1:
+        steps.append("grey images become colour by numpy.repeat(images, 3, axis=3)")
+    elif len(shape) == 4 and shape[3] == 4:
+        steps.append("drop the fourth channel by images[..., :3]")
+    elif len(shape) == 4 and shape[1] == 3 != shape[3]:
+        steps.append("channels go last by images.transpose(0, 2, 3, 1)")
+    if images.dtype.kind == "f":
+        steps.append("values in [0, 1] become bytes by (255 * images).round().astype(numpy.uint8)")
+    elif images.dtype.kind in "iu" and images.dtype != np.uint8:
+        steps.append("values in 0 … 255 become bytes by images.astype(numpy.uint8)")
+    return "".join(f"; {step}" for step in steps)
+
+
+class ImageList(ImageSource):
+    """Images of different sizes in memory.
+
+    Args:
+        images: Each uint8 (H, W, 3).
+        labels: (N,), integers from 0.
+        name: See :class:`ImageSource`.
+        classes: Names of the classes, by label.
+
+    Raises:
+        InputError: No image, one of another type or shape, or labels that do not fit.
+    """
+
+    def __init__(
+        self,
+        images: Sequence[np.ndarray],
+        labels: ArrayLike | None = None,
+        name: str = "images",
+        classes: Sequence[str] | None = None,
+    ) -> None:
+        self.images, self.name = tuple(images), name
+        if not self.images:
+            raise InputError(f"{name} has no images; at least one is needed")
+        for index, image in enumerate(self.images):
+            check_image(image, f"image {index} of {name}")
+        self._set_labels(labels, classes)
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        return self.images[index]
+
+    @property
+    def size(self) -> tuple[int, int] | None:
+        sizes = {(image.shape[0], image.shape[1]) for image in self.images}
+        return sizes.pop() if len(sizes) == 1 else None
+
+    def __repr__(self) -> str:
+        return f"ImageList({self.name}: {len(self):,} images)"
+
+    def fingerprint(self) -> str:
+        digest = hashlib.sha256(f"list of images|{len(self)}|".encode())
+        for image in self.images:
+            digest.update(f"{image.shape}|".encode() + np.ascontiguousarray(image).tobytes())
+        return self._with_labels(digest)
+
+
+def check_image(image: Any, what: str) -> None:
+    """Refuse what is not uint8 (H, W, 3), or empty."""
+    good = isinstance(image, np.ndarray) and image.dtype == np.uint8 and image.ndim == 3 and image.shape[2] == 3
+    if not good or 0 in image.shape or np.ma.is_masked(image):
+        raise InputError(f"{what} is {_kind(image)}; images are numpy arrays, uint8 (H, W, 3)")
+
+
+def _kind(found: object) -> str:
+    return f"{found.dtype} of shape {found.shape}" if isinstance(found, np.ndarray) else type(found).__name__
+
+
+def as_images(images: Any) -> ImageSource:
+    """A source of images as it is; an array (N, H, W, 3) or a list of images (H, W, 3) as one."""
+    if isinstance(images, ImageSource):
+        return images
+    if isinstance(images, list | tuple):
+        return ImageList(images)
+    if isinstance(images, np.ndarray):
+        return ImageArray(images)
+    raise InputError(
+        f"images is a {type(images).__name__}; it must be uint8 (N, H, W, 3), a list of images, or what "
+        "outfield.open_images(path) gives"
+    )
+
+
+class PartOfImages(ImageSource):
+    """Chosen images of a set that decodes them one by one.
+
+    Args:
+        images: the set.
+        index: numbers of the images, in the order in which they are wanted.
+    """
+
+    def __init__(self, images: ImageSource, index: np.ndarray) -> None:
+        self.images, self.index, self.name, self.classes = images, index, images.name, images.classes
+        self.labels = None if images.labels is None else np.asarray(images.labels)[index]
+        self.names = None if images.names is None else tuple(images.names[i] for i in index.tolist())
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        return self.images[int(self.index[index])]
+
+    @property
+    def size(self) -> tuple[int, int] | None:
+        return self.images.size
+
+    def fingerprint(self) -> str:
+        chosen = np.ascontiguousarray(self.index, np.int64).tobytes()
+        return hashlib.sha256(b"part|" + chosen + self.images.fingerprint().encode()).hexdigest()
+
+    def __repr__(self) -> str:
+        return f"PartOfImages({self.name}: {len(self):,} of {len(self.images):,} images)"
+
+
+def part_of(images: ImageSource, index: np.ndarray) -> ImageSource:
+    """Some images of a set, in the order of the index (n,); those in memory stay an :class:`ImageArray`."""
+    if not isinstance(images, ImageArray):
+        return PartOfImages(images, index)
+    labels = None if images.labels is None else images.labels[index]
+    return ImageArray(images.images[index], labels, images.name, images.classes)

@@ -1,0 +1,45 @@
+"""Made by tools/stubs.py from __init__.py: what type checkers and editors see."""
+
+from outfield.report.benchmark_files import read_run as read_run
+from outfield.report.benchmark_files import results_csv as results_csv
+from outfield.report.benchmark_files import results_json as results_json
+from outfield.report.benchmark_files import write_report as write_report
+from outfield.report.benchmark_files import write_tables as write_tables
+from outfield.report.benchmark_tables import fraction_table as fraction_table
+from outfield.report.benchmark_tables import full_table as full_table
+from outfield.report.benchmark_tables import results_table as results_table
+from outfield.report.benchmark_tables import tables as tables
+from outfield.report.canvas import save_figure as save_figure
+from outfield.report.choice_table import choice_figure as choice_figure
+from outfield.report.choice_table import in_words as in_words
+from outfield.report.choice_table import trials_csv as trials_csv
+from outfield.report.choice_table import trials_table as trials_table
+from outfield.report.figures import write_overview as write_overview
+from outfield.report.table import Table as Table
+from outfield.report.toys import cross_figure as cross_figure
+from outfield.report.toys import grid_figure as grid_figure
+from outfield.report.toys import toy_json as toy_json
+from outfield.report.toys import toy_table as toy_table
+
+__all__ = [
+    "Table",
+    "choice_figure",
+    "cross_figure",
+    "fraction_table",
+    "full_table",
+    "grid_figure",
+    "in_words",
+    "read_run",
+    "results_csv",
+    "results_json",
+    "results_table",
+    "save_figure",
+    "tables",
+    "toy_json",
+    "toy_table",
+    "trials_csv",
+    "trials_table",
+    "write_overview",
+    "write_report",
+    "write_tables",
+]

@@ -1,0 +1,171 @@
+"""The look of figures (colours, axes, letters), and how a figure becomes a PNG or SVG inside a page.
+
+Matplotlib's settings belong to the whole process, so they stay as they are: what a figure looks like is said to its own axes
+and letters. This is the one module that imports Matplotlib, which comes with the extra ``outfield[report]``.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Mapping
+from typing import Any
+from xml.etree import ElementTree
+
+from outfield.extras import library
+from outfield.files import PathLike, write_bytes
+from outfield.report.table import visible
+
+Figure: Any = library("matplotlib.figure", extra="report").Figure
+Line2D: Any = library("matplotlib.lines", extra="report").Line2D
+Patch: Any = library("matplotlib.patches", extra="report").Patch
+PathPatch: Any = library("matplotlib.patches", extra="report").PathPatch
+Path: Any = library("matplotlib.path", extra="report").Path
+Text: Any = library("matplotlib.text", extra="report").Text
+MaxNLocator: Any = library("matplotlib.ticker", extra="report").MaxNLocator
+MultipleLocator: Any = library("matplotlib.ticker", extra="report").MultipleLocator
+Colormap: Any = library("matplotlib.colors", extra="report").LinearSegmentedColormap
+RendererSVG: Any = library("matplotlib.backends.backend_svg", extra="report").RendererSVG
+
+INK, MUTED = "#1d2433", "#6b7488"
+FAINT, RULE = "#dfe3ea", "#c4cad6"
+ID, NEAR, MID, FAR = "#2f6fde", "#e08a1e", "#5e2a84", "#c23b4b"
+FONT = "DejaVu Sans"
+SIZE = 9.5  # points of a letter, where nothing else is said
+
+
+def new_figure(width: float, height: float, layout: str | None = None) -> Any:
+    """An empty figure of so many inches, without a window and without pyplot."""
+    return Figure(figsize=(width, height), layout=layout, facecolor="white")
+
+
+def subplots(figure: Any, rows: int = 1, columns: int = 1, **place: Any) -> Any:
+    """Axes in a grid (rows, columns), in the look of all figures; ``place`` of the grid, such as ``left`` and ``wspace``."""
+    found = figure.subplots(rows, columns, squeeze=False, gridspec_kw=place)
+    for axes in found.flat:
+        prepare(axes)
+    return found
+
+
+def prepare(axes: Any) -> None:
+    """Give axes the look of all figures: thin lines to the left and below, muted numbers, no grid."""
+    axes.set_facecolor("white")
+    axes.grid(visible=False)
+    for side, spine in axes.spines.items():
+        spine.set(edgecolor=RULE, linewidth=0.8, visible=side in ("left", "bottom"))
+    axes.tick_params(which="both", color=MUTED, labelcolor=MUTED, labelsize=SIZE, labelfontfamily=FONT)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.label.set(color=MUTED, fontsize=SIZE)
+
+
+def faint_grid(axes: Any, axis: str = "both") -> None:
+    """Faint lines behind what is drawn."""
+    axes.grid(axis=axis, color=FAINT, linewidth=0.7)
+    axes.set_axisbelow(True)
+
+
+def finish(figure: Any) -> Any:
+    """The figure with its letters in one font, and as they are: a dollar sign begins no formula."""
+    for text in figure.findobj(Text):
+        text.set(fontfamily=FONT, usetex=False, parse_math=False)
+        text.set_text("\n".join(map(visible, text.get_text().split("\n"))))
+    return figure
+
+
+def save_figure(figure: Any, path: PathLike, dpi: int = 150) -> None:
+    """Write a figure as PNG, atomically."""
+    buffer = io.BytesIO()
+    finish(figure).savefig(buffer, format="png", dpi=dpi, facecolor="white", transparent=False)
+    write_bytes(path, buffer.getvalue())
+
+
+class _Letters(RendererSVG):  # type: ignore[misc]
+    """SVG whose letters are letters, not outlines, whatever ``svg.fonttype`` says."""
+
+    def draw_text(
+        self, gc: Any, x: float, y: float, s: str, prop: Any, angle: float, ismath: bool = False, mtext: Any = None
+    ) -> None:
+        self._draw_text_as_text(gc, x, y, s, prop, angle, ismath, mtext)
+
+
+def svg_text(figure: Any) -> str:
+    """A figure as SVG without a background; its ids are random."""
+    figure = finish(figure)
+    figure.set_dpi(72)
+    for patch in (figure.patch, *(axes.patch for axes in figure.axes)):
+        patch.set_visible(False)
+    buffer = io.StringIO()
+    width, height = figure.get_size_inches() * 72
+    renderer = _Letters(width, height, buffer, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+    figure.draw(renderer)
+    renderer.finalize()
+    return buffer.getvalue()
+
+
+def inline_svg(figure: Any, label: str, prefix: str, colours: Mapping[str, str]) -> str:
+    """A figure as an ``svg`` element of a page.
+
+    Args:
+        figure: What to draw.
+        label: What it shows, for those who do not see it.
+        prefix: Of the ids in it; different for each SVG of a page.
+        colours: By a colour of the figure ("#2f6fde"), what stands for it on the page ("var(--id)").
+    """
+    root = ElementTree.fromstring(re.sub(r"<!DOCTYPE[^>]*>", "", svg_text(figure)))
+    for node in root.iter():
+        node.tag = node.tag.partition("}")[2]
+        node.attrib = {key.partition("}")[2] or key: value for key, value in node.attrib.items()}
+    for parent in root.iter("defs"):
+        for child in parent.findall("style"):  # its rules would hold for the whole page
+            parent.remove(child)
+    used = [node.attrib["id"] for node in root.iter() if "id" in node.attrib and node.tag != "g"]
+    ids = {name: f"{prefix}-{number}" for number, name in enumerate(dict.fromkeys(used))}
+    for node in root.iter():
+        _tidy(node, ids, colours)
+    root.attrib = {"viewBox": root.attrib["viewBox"], "role": "img", "aria-label": visible(label)}
+    return ElementTree.tostring(root, encoding="unicode", short_empty_elements=False)
+
+
+def _tidy(node: ElementTree.Element, ids: Mapping[str, str], colours: Mapping[str, str]) -> None:
+    """One node: short coordinates, ids of its own, colours and font of the page."""
+    node.text = (node.text or "").strip() or None
+    node.tail = None
+    if node.tag == "g":
+        node.attrib.pop("id", None)
+    for key, value in list(node.attrib.items()):
+        if key == "d":
+            value = _short_path(value)
+        elif key in ("x", "y", "width", "height"):
+            value = _rounded(value)
+        elif key == "transform":
+            value = "" if value.startswith("rotate(-0 ") else _rounded(value)
+        elif key == "id":
+            value = ids[value]
+        elif key in ("href", "clip-path"):
+            value = re.sub(r"#([\w.-]+)", lambda match: f"#{ids[match[1]]}", value)
+        elif key == "style":
+            value = re.sub(r"font-family:[^;]*;?\s*", "", value)
+            value = re.sub(r"#[0-9a-f]{6}\b", lambda match: colours.get(match[0], match[0]), value)
+        if value:
+            node.attrib[key] = value
+        else:
+            del node.attrib[key]
+
+
+def _rounded(text: str) -> str:
+    return re.sub(r"-?\d+\.\d+", lambda match: f"{float(match[0]):.1f}".removesuffix(".0"), text)
+
+
+def _short_path(path: str) -> str:
+    """A path in as few characters as a tenth of a point needs; a stroke shorter than a point becomes a dot.
+
+    >>> _short_path("M 10.04 20.06 \\nL 10.2 20.06 \\nM 1 2 L 30 40 z")
+    'M10 20.1h0M1 2L30 40z'
+    """
+    path = re.sub(r"\s*([A-Za-z])\s*", r"\1", _rounded(" ".join(path.split())))
+    return re.sub(r"M([-\d.]+) ([-\d.]+)L(?=([-\d.]+) \2(?![\d.]))[-\d.]+ [-\d.]+(?=M|$)", _dot, path)
+
+
+def _dot(match: re.Match[str]) -> str:
+    near = abs(float(match[1]) - float(match[3])) < 1
+    return f"M{match[1]} {match[2]}h0" if near else match[0]

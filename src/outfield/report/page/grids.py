@@ -1,0 +1,271 @@
+"""Tables of text on the page, and where the numbers come from, as tables: commit, versions, machine, data, settings, time.
+
+Rows that belong together share a body, and so stay together when a table is sorted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from outfield.benchmark import commit_in_words
+from outfield.percent import percent
+from outfield.report.page.template import Section, count, is_long
+from outfield.report.table import Table
+from outfield.version import __version__
+
+PAIR = ["what", "value"]  # header of a table of names and values, which goes without saying and is not shown
+ASCENDING, DESCENDING = "ascending", "descending"
+LABELS = {
+    "cpus": "processors",
+    "cuda": "CUDA",
+    "dirty": "uncommitted changes",
+    "gpu": "GPU",
+    "id": "ID set",
+    "missing": "sets not there",
+    "neighbours": "k of KNN",
+    "sha256": "SHA-256",
+}
+"""Names in the provenance that need another word."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column's heading, whether it holds numbers, and the order in which its best comes first."""
+
+    words: str
+    number: bool
+    first: str
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell: pieces of text with whether each is bold, how it is set, and how many rows it spans."""
+
+    pieces: Sequence[tuple[str, bool]]
+    kind: str = ""
+    code: bool = False
+    rows: int = 1
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table as the page shows it: name and explanation, columns, and bodies of rows that stay together."""
+
+    name: str
+    rest: str
+    kinds: str
+    columns: Sequence[Column]
+    bodies: Sequence[Sequence[Sequence[Cell]]]
+    notes: Sequence[str] = ()
+    anchor: str = ""
+
+
+def tables_section(tables: Sequence[Table], of_id: str) -> Section | None:
+    """All tables; what they are called is what they are linked by, less the ID set's name."""
+    if not tables:
+        return None
+    shown, below = [], []
+    for number, table in enumerate(tables, 1):
+        anchor, (name, _, rest) = f"table-{number}", table.title.partition(": ")
+        short = re.sub(r"\s*\([^()]*\)$", "", name).removeprefix(of_id).lstrip(" ,") or name
+        below.append((anchor, short[:1].upper() + short[1:]))
+        shown.append(grid_of(table, name, rest, anchor))
+    return Section("tables", "Tables", "tables.html", shown, below)
+
+
+def grid_of(table: Table, name: str, rest: str = "", anchor: str = "") -> Grid:
+    """A table as the page shows it."""
+    groups: list[list[int]] = []
+    for index, row in enumerate(table.rows):
+        if row and not row[0] and groups:
+            groups[-1].append(index)
+        else:
+            groups.append([index])
+    pair = table.header == PAIR
+    columns = [
+        Column(words, place >= table.left, DESCENDING if "↑" in words and "↓" not in words else ASCENDING)
+        for place, words in enumerate(table.header)
+    ]
+    kinds = {
+        "sortable": len(groups) > 1 and not pair,
+        "dense": len(table.header) > 7,
+        "pair": pair,
+        "peers": any(len(row) > 1 and is_long(row[1]) for row in table.rows),
+    }
+    bodies = [_body(table, group) for group in groups]
+    return Grid(
+        name, rest, " ".join(kind for kind, is_so in kinds.items() if is_so), columns, bodies, table.notes, anchor
+    )
+
+
+def _body(table: Table, group: Sequence[int]) -> list[list[Cell]]:
+    """Rows that belong together; only the first has a name, which spans them all."""
+    rows = []
+    for index in group:
+        name, *others = table.rows[index]
+        cells = [_cell(table, index, place, text) for place, text in enumerate(others, 1)]
+        head = Cell([(name, False)], "long" if is_long(name) else "", _is_digest(name), len(group))
+        rows.append([head, *cells] if index == group[0] else cells)
+    return rows
+
+
+def _cell(table: Table, row: int, column: int, text: str) -> Cell:
+    """A cell of which the best numbers are bold."""
+    kind = "number" if column >= table.left else "long" if is_long(text) else "kind"
+    if not any(place[:2] == (row, column) for place in table.best):
+        return Cell([(text, False)], kind, _is_digest(text))
+    parts = [(part, (row, column, which) in table.best) for which, part in enumerate(text.split(" / "))]
+    between = [(" / ", False)] * len(parts)
+    return Cell([piece for pair in zip(parts, between, strict=True) for piece in pair][:-1], kind)
+
+
+def _is_digest(text: str) -> bool:
+    return re.fullmatch(r"[0-9a-f]{32,64}", text) is not None
+
+
+def provenance_section(about: Mapping[str, Any]) -> Section | None:
+    """Where the numbers come from; None where the run does not say."""
+    if not about:
+        return None
+    tables = provenance_tables(about)
+    log = about.get("stages")
+    log = log if isinstance(log, list) else []
+    content = {
+        "pairs": [grid_of(table, table.title) for table in tables if table.header == PAIR],
+        "others": [grid_of(table, table.title) for table in tables if table.header != PAIR],
+        "log": grid_of(_records_table("Every stage", log), "Every stage") if log else None,
+        "stages": f"All {count(len(log), 'stage')}",
+    }
+    return Section("provenance", "Provenance", "provenance.html", content)
+
+
+def origin(about: Mapping[str, Any]) -> str:
+    """One line: version, commit, time."""
+    words = [f"Made with Outfield {about.get('versions', {}).get('outfield', __version__)}"]
+    if about.get("commit"):
+        words.append(commit_in_words(about))
+    if about.get("started"):
+        words.append(str(about["started"]).replace("T", " ").replace("+00:00", " UTC"))
+    return ", ".join(words) + "."
+
+
+def provenance_tables(about: Mapping[str, Any]) -> list[Table]:
+    """A run's provenance as tables: plain values in one, each mapping in one of its own, time by kind of stage."""
+    plain = {name: value for name, value in about.items() if not _nested(value)}
+    tables = [_pair_table("This run", plain)] if plain else []
+    for name, value in about.items():
+        if name == "stages" and isinstance(value, list):
+            tables += [_time_table(value)] if value else []
+        elif _nested(value):
+            tables += _nested_tables(_title(name), value)
+    return tables
+
+
+def _nested(value: object) -> bool:
+    return isinstance(value, Mapping) or (isinstance(value, list) and any(isinstance(item, Mapping) for item in value))
+
+
+def _nested_tables(title: str, value: Any) -> list[Table]:
+    if isinstance(value, list):
+        return [_records_table(title, value)]
+    inner = list(value.values())
+    if not all(isinstance(item, Mapping) for item in inner):
+        return [_pair_table(title, value)]
+    if any(_nested(part) for item in inner for part in item.values()):
+        if all("settings" in item for item in inner):
+            return [_settings_table(title, value)]
+        return [table for name, item in value.items() for table in _nested_tables(f"{title}: {name}", item)]
+    return [_records_table(title, [{"name": name} | dict(item) for name, item in value.items()])] if value else []
+
+
+def _pair_table(title: str, values: Mapping[str, Any]) -> Table:
+    # What a backbone's file notes of its training has rows of its own; the curve of it is too long for any.
+    notes = values.get("notes")
+    if isinstance(notes, Mapping):
+        values = {
+            name: value for name, value in {**values, **notes, **values}.items() if name not in ("notes", "curve")
+        }
+    rows = [[_words(name), _value(value, name)] for name, value in values.items()]
+    return Table(title, PAIR, rows, 2)
+
+
+def _value(value: Any, name: str) -> str:
+    """Settings in lines, anything else in words."""
+    settings = isinstance(value, Mapping) and "type" in value
+    return "\n".join(_lines(value, name)) if settings else _plain(value, name)
+
+
+def _records_table(title: str, records: Sequence[Any]) -> Table:
+    """A row for each record, a column for each name that one of them has."""
+    rows = [record if isinstance(record, Mapping) else {"value": record} for record in records]
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    text = [[_plain(row[column], column) if column in row else "–" for column in columns] for row in rows]
+    return Table(title, [_words(column) for column in columns], text, len(columns))
+
+
+def _settings_table(title: str, detectors: Mapping[str, Mapping[str, Any]]) -> Table:
+    """Settings of each detector: its own on the first line, those of each object below it on one more."""
+    rows = []
+    for name, about in detectors.items():
+        others = {key: value for key, value in about.items() if key != "settings" and value not in ([], None)}
+        lines = _lines(about["settings"], name) + [f"{_words(key)}: {_plain(value)}" for key, value in others.items()]
+        rows.append([name, "\n".join(lines) or "–"])
+    return Table(title, ["name", "settings"], rows, 2)
+
+
+def _lines(settings: Mapping[str, Any], name: str) -> list[str]:
+    """One line for plain settings, then those of each mapping; the type only where the name does not say it."""
+    kind = settings.get("type")
+    words = [str(kind)] if kind and kind.lower() != name.lower() else []
+    words += [f"{_words(n)} {_plain(v)}" for n, v in settings.items() if n != "type" and not isinstance(v, Mapping)]
+    below = [(inner, _lines(value, inner)) for inner, value in settings.items() if isinstance(value, Mapping)]
+    first = [", ".join(words)] if words else []
+    return first + [f"{_words(inner)}: {line}" for inner, lines in below for line in lines]
+
+
+def _time_table(log: Sequence[Mapping[str, Any]]) -> Table:
+    """Seconds of each kind of stage, by detector or backbone."""
+    sums: dict[tuple[str, str], list[float]] = {}
+    for entry in log:
+        what = (str(entry.get("what", "–")), str(entry.get("detector") or entry.get("backbone") or "–"))
+        sums.setdefault(what, []).append(float(entry.get("seconds") or 0.0))
+    rows = [[what, of, f"{len(found):,}", f"{sum(found):,.1f}"] for (what, of), found in sums.items()]
+    rows.append(["all", "–", f"{len(log):,}", f"{sum(map(sum, sums.values())):,.1f}"])
+    return Table("Time", ["stage", "of", "number", "seconds"], rows, 2)
+
+
+def _words(name: object) -> str:
+    return LABELS.get(str(name), str(name).replace("_", " "))
+
+
+def _title(name: object) -> str:
+    words = _words(name)
+    return words[:1].upper() + words[1:]
+
+
+def _plain(value: Any, name: object = "") -> str:
+    """A value in words: accuracies in percent, numbers short, lists joined."""
+    if value is None and name == "dirty":
+        return "unknown"  # which is not the same as none
+    if value is None or value == "":
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return percent(value) if str(name).endswith("accuracy") else f"{value:.6g}"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{_words(key)} {_plain(item)}" for key, item in value.items()) or "none"
+    if isinstance(value, list | tuple):
+        joint = " " if name == "command" else " → " if _falls(value) else ", "
+        return joint.join(_plain(item) for item in value) or "none"
+    return str(value)
+
+
+def _falls(value: Sequence[Any]) -> bool:
+    """Whether it is a schedule, which is a pair of numbers that fall."""
+    return len(value) == 2 and all(isinstance(item, float) for item in value) and value[0] > value[1]

@@ -1,0 +1,35 @@
+"""Made by tools/stubs.py from __init__.py: what type checkers and editors see."""
+
+from outfield.scores.drift import Drift as Drift
+from outfield.scores.metrics import Separation as Separation
+from outfield.scores.metrics import aupr_in as aupr_in
+from outfield.scores.metrics import aupr_out as aupr_out
+from outfield.scores.metrics import auroc as auroc
+from outfield.scores.metrics import fpr95 as fpr95
+from outfield.scores.metrics import id_rejected_at_95_ood_recall as id_rejected_at_95_ood_recall
+from outfield.scores.metrics import ood_accepted as ood_accepted
+from outfield.scores.threshold import Threshold as Threshold
+from outfield.scores.threshold import check_keep as check_keep
+from outfield.scores.threshold import fewest as fewest
+from outfield.scores.threshold import same as same
+from outfield.scores.vectors import as_scores as as_scores
+from outfield.scores.vectors import marked as marked
+from outfield.scores.vectors import rank as rank
+
+__all__ = [
+    "Drift",
+    "Separation",
+    "Threshold",
+    "as_scores",
+    "aupr_in",
+    "aupr_out",
+    "auroc",
+    "check_keep",
+    "fewest",
+    "fpr95",
+    "id_rejected_at_95_ood_recall",
+    "marked",
+    "ood_accepted",
+    "rank",
+    "same",
+]

@@ -1,0 +1,314 @@
+"""The Open Inference Protocol (V2): from the body of a request to images, rows or columns, and from verdicts to an answer."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import math
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from outfield.features import NUMBER, TEXT, TRUTH
+from outfield.guard import Guard, Verdict
+from outfield.serve.limits import Refused
+
+HEADER_LENGTH = "inference-header-content-length"
+"""The HTTP header that says how long the JSON in front of binary tensors is."""
+OUTPUTS = {"score": "FP32", "p_value": "FP32", "is_ood": "BOOL", "label": "INT64"}
+INPUT_TYPES = ("BYTES", "UINT8", "FP32")
+
+
+class Asked(NamedTuple):
+    """What a request asks for.
+
+    Attributes:
+        id: Which the answer repeats, or None.
+        inputs: By name: a list of encoded images, or an array.
+        outputs: Names of what is wanted, and whether as binary.
+    """
+
+    id: str | None
+    inputs: dict[str, list[bytes] | np.ndarray]
+    outputs: dict[str, bool]
+
+
+def parse(body: bytearray, header_length: str | None, plain: bool = False) -> Asked:
+    """Read a request.
+
+    Args:
+        body: JSON, and behind it the bytes of binary tensors, if any.
+        header_length: How long the JSON is; None where there is nothing else.
+        plain: Whether inputs are columns of a table: more types of numbers, and texts as they are, not images in Base64.
+
+    Raises:
+        Refused: It is no request of the protocol.
+    """
+    length = len(body)
+    if header_length is not None:
+        length = int(header_length) if header_length.isdecimal() and len(header_length) < 16 else -1
+    if not 0 <= length <= len(body):
+        raise Refused(
+            400, f"Inference-Header-Content-Length is {str(header_length)[:20]!r}; the body has {len(body)} bytes"
+        )
+    try:
+        said = json.loads(body[:length])
+    except (ValueError, RecursionError) as error:
+        raise Refused(400, f"the request is no JSON: {error}") from error
+    inputs = said.get("inputs") if isinstance(said, dict) else None
+    if not isinstance(inputs, list) or not inputs or not all(isinstance(one, dict) for one in inputs):
+        raise Refused(400, "the request must be an object with a list of inputs")
+    number = said.get("id")
+    if number is not None and not isinstance(number, str):
+        raise Refused(400, "the id of a request is a text")
+    rest = memoryview(body)[length:]
+    found: dict[str, list[bytes] | np.ndarray] = {}
+    for one in inputs:
+        name, value, rest = _input(one, rest, plain)
+        if name in found:
+            raise Refused(400, f"input {name!r} is there twice")
+        found[name] = value
+    if len(rest):
+        raise Refused(400, f"{len(rest):,} bytes at the end belong to no input")
+    return Asked(number, found, _wanted(said))
+
+
+def _input(said: dict[str, Any], rest: memoryview, plain: bool) -> tuple[str, list[bytes] | np.ndarray, memoryview]:
+    """One input: its name, what it holds, and the bytes behind it."""
+    name, datatype = said.get("name"), said.get("datatype")
+    known = COLUMN_TYPES if plain else INPUT_TYPES
+    if not isinstance(name, str) or not isinstance(datatype, str) or datatype not in known:
+        raise Refused(400, f"an input has a name and a datatype, one of {', '.join(known)}")
+    shape = shape_of(said.get("shape"), name)
+    size = _parameters(said).get("binary_data_size")
+    if size is None:
+        if "data" not in said:
+            raise Refused(400, f"input {name!r} has no data")
+        if plain:
+            return name, values_of(said["data"], shape, datatype, name), rest
+        if datatype == "BYTES":
+            return name, _one_each(texts_of(said["data"], name), shape, name), rest
+        return name, numbers_of(said["data"], shape, datatype, name), rest
+    if type(size) is not int or not 0 <= size <= len(rest):
+        raise Refused(400, f"input {name!r} says binary_data_size {str(size)[:20]}; {len(rest)} bytes are left")
+    own, rest = rest[:size], rest[size:]
+    if datatype == "BYTES":
+        return name, _one_each(texts_of_bytes(own, name), shape, name), rest
+    return name, numbers_of_bytes(own, shape, datatype, name), rest
+
+
+def _one_each(elements: list[bytes], shape: tuple[int, ...], name: str) -> list[bytes]:
+    if len(elements) != math.prod(shape) or math.prod(shape[1:]) != 1:
+        raise Refused(400, f"input {name!r} has {len(elements)} elements and shape {[*shape]}; it is [N] or [N, 1]")
+    return elements
+
+
+def _parameters(said: dict[str, Any]) -> dict[str, Any]:
+    found = said.get("parameters", {})
+    return found if isinstance(found, dict) else {}
+
+
+def _wanted(said: dict[str, Any]) -> dict[str, bool]:
+    """Outputs by name, and whether as binary; all where none is named."""
+    binary = _parameters(said).get("binary_data_output", False) is True
+    outputs = said.get("outputs") or [{"name": name} for name in OUTPUTS]
+    if not isinstance(outputs, list) or not all(isinstance(one, dict) for one in outputs):
+        raise Refused(400, "outputs must be a list of objects")
+    for one in outputs:
+        if not isinstance(one.get("name"), str) or one["name"] not in OUTPUTS:
+            raise Refused(400, f"there is no output {str(one.get('name'))[:50]!r}; there are {', '.join(OUTPUTS)}")
+    return {one["name"]: _parameters(one).get("binary_data", binary) is True for one in outputs}
+
+
+def answer(asked: Asked, name: str, verdicts: Sequence[Verdict]) -> tuple[bytes, int | None]:
+    """The body of an answer, and how long its JSON is where binary tensors follow, else None."""
+    found = {
+        "score": [one.score for one in verdicts],
+        "p_value": [one.p_value for one in verdicts],
+        "is_ood": [one.is_ood for one in verdicts],
+        "label": [-1 if one.class_index is None else one.class_index for one in verdicts],
+    }
+    outputs, parts = [], []
+    for output, binary in asked.outputs.items():
+        datatype = OUTPUTS[output]
+        array = np.array(found[output], NUMPY_TYPES[datatype])
+        told: dict[str, Any] = {"name": output, "datatype": datatype, "shape": [len(verdicts)]}
+        if binary:
+            parts.append(array.tobytes())
+            told["parameters"] = {"binary_data_size": len(parts[-1])}
+        else:
+            told["data"] = [one if math.isfinite(one) else None for one in array.tolist()]
+        outputs.append(told)
+    number = {} if asked.id is None else {"id": asked.id}
+    head = json.dumps({"model_name": name, "model_version": "1", **number, "outputs": outputs}).encode()
+    return b"".join([head, *parts]), len(head) if parts else None
+
+
+# Tensors: datatypes, flat lists of numbers, and the bytes of the binary extension
+
+NUMPY_TYPES: dict[str, np.dtype[Any]] = {
+    "UINT8": np.dtype("u1"),
+    "FP32": np.dtype("<f4"),
+    "FP64": np.dtype("<f8"),
+    "INT32": np.dtype("<i4"),
+    "BOOL": np.dtype("?"),
+    "INT64": np.dtype("<i8"),
+}
+"""Of numbers that come and go."""
+MOST_NUMBERS = 2**31
+
+
+def shape_of(given: Any, name: str) -> tuple[int, ...]:
+    """A shape that says how many numbers there are.
+
+    Raises:
+        Refused: It is no list of numbers above 0, or of too many.
+    """
+    good = isinstance(given, list) and 0 < len(given) <= 8 and all(type(one) is int and one > 0 for one in given)
+    if not good:
+        raise Refused(
+            400,
+            f"the shape of input {name!r} is {str(given)[:100]}; it must be a list of one to eight whole numbers above 0",
+        )
+    if math.prod(given) > MOST_NUMBERS:
+        raise Refused(
+            400, f"the shape of input {name!r} is {str(given)[:100]}; these are more than {MOST_NUMBERS:,} numbers"
+        )
+    return tuple(given)
+
+
+def numbers_of(data: Any, shape: tuple[int, ...], datatype: str, name: str) -> np.ndarray:
+    """Numbers of a JSON list, flat or nested, as an array of the shape.
+
+    Raises:
+        Refused: They are something else, or too few or too many.
+    """
+    try:
+        array = np.array(data)
+    except (ValueError, OverflowError, TypeError, RecursionError) as error:
+        raise Refused(400, f"the data of input {name!r} is no list of numbers") from error
+    whole = datatype == "UINT8"
+    if array.dtype.kind not in ("iu" if whole else "iuf") or array.size != math.prod(shape) or _holds_bool(data, array):
+        raise Refused(
+            400, f"the data of input {name!r} must be {math.prod(shape):,} numbers of {datatype}, as its shape says"
+        )
+    if whole and (array.min() < 0 or array.max() > 255):
+        raise Refused(400, f"the data of input {name!r} must lie in 0 … 255")
+    with np.errstate(over="ignore"):
+        return array.astype(NUMPY_TYPES[datatype]).reshape(shape)
+
+
+def _holds_bool(data: Any, array: np.ndarray) -> bool:
+    """Whether true or false is among numbers, of which numpy makes 1 and 0; lists are nested as deep as the array has sides."""
+    flat: Any = [data]
+    for _ in range(array.ndim):
+        flat = chain.from_iterable(flat)
+    return bool in set(map(type, flat))
+
+
+def numbers_of_bytes(content: memoryview, shape: tuple[int, ...], datatype: str, name: str) -> np.ndarray:
+    """Numbers of a binary part, as an array of the shape.
+
+    Raises:
+        Refused: There are too few bytes, or too many.
+    """
+    kind = NUMPY_TYPES[datatype]
+    if len(content) != math.prod(shape) * kind.itemsize:
+        size = math.prod(shape) * kind.itemsize
+        raise Refused(400, f"input {name!r} has {len(content):,} bytes; its shape and {datatype} make {size:,}")
+    return np.frombuffer(content, kind).reshape(shape)
+
+
+def texts_of(data: Any, name: str) -> list[bytes]:
+    """Elements of BYTES in JSON: texts in Base64, in a flat list or one of one-element lists.
+
+    Raises:
+        Refused: They are something else.
+    """
+    flat = (
+        [one[0] if isinstance(one, list) and len(one) == 1 else one for one in data] if isinstance(data, list) else []
+    )
+    try:
+        return [base64.b64decode(one, validate=True) for one in flat]
+    except (binascii.Error, ValueError, TypeError) as error:
+        raise Refused(400, f"the data of input {name!r} must be a list of encoded images as Base64 texts") from error
+
+
+def texts_of_bytes(content: memoryview, name: str) -> list[bytes]:
+    """Elements of BYTES in a binary part: each is its length, 4 bytes, little end first, and so many bytes.
+
+    Raises:
+        Refused: A length does not agree with the bytes.
+    """
+    found, at = [], 0
+    while at < len(content):
+        length = int.from_bytes(content[at : at + 4], "little")
+        if at + 4 + length > len(content):
+            raise Refused(400, f"input {name!r} ends within an element")
+        found.append(bytes(content[at + 4 : at + 4 + length]))
+        at += 4 + length
+    return found
+
+
+# Columns of a table: one input for each, named as the column is
+
+DATATYPES = {NUMBER: "FP64", TRUTH: "BOOL", TEXT: "BYTES"}
+"""Of the inputs that a guard of a table names; other numbers are taken, too."""
+
+COLUMN_TYPES = ("BYTES", "FP64", "FP32", "INT64", "INT32", "UINT8", "BOOL")
+"""Datatypes that a column may have."""
+
+
+def values_of(data: Any, shape: tuple[int, ...], datatype: str, name: str) -> list[bytes] | np.ndarray:
+    """A column that came as JSON, flat or a list of one-element lists; null is a missing number.
+
+    Raises:
+        Refused: It holds something else than its datatype says, or another number of cells than its shape says.
+    """
+    cells = (
+        [one[0] if isinstance(one, list) and len(one) == 1 else one for one in data] if isinstance(data, list) else []
+    )
+    kinds = {"BYTES": (str,), "BOOL": (bool,), "FP32": (int, float, type(None)), "FP64": (int, float, type(None))}
+    if len(cells) != math.prod(shape) or not all(type(one) in kinds.get(datatype, (int,)) for one in cells):
+        raise Refused(
+            400, f"the data of input {name!r} must be {math.prod(shape):,} cells of {datatype}, as its shape says"
+        )
+    if datatype == "BYTES":
+        return [one.encode("utf-8", "surrogatepass") for one in cells]
+    try:
+        return np.array([np.nan if one is None else one for one in cells], bool if datatype == "BOOL" else np.float64)
+    except OverflowError as error:
+        raise Refused(400, f"input {name!r} holds a number that is too large") from error
+
+
+def inputs_of(guard: Guard) -> dict[str, dict[str, Any]]:
+    """The inputs that a guard of rows takes, by name, as the protocol describes them."""
+    if guard.table is None:
+        return {name: {"name": name, "datatype": "FP32", "shape": [-1, width]} for name, width in guard.widths.items()}
+    return {
+        column.name: {"name": column.name, "datatype": DATATYPES[column.kind], "shape": [-1]}
+        for column in guard.table.columns
+    }
+
+
+def frame_of(inputs: Mapping[str, np.ndarray | list[bytes]]) -> dict[str, np.ndarray]:
+    """The inputs of a request as the columns of a table, each [N] or [N, 1].
+
+    Raises:
+        Refused: An input has another shape, or texts that are no UTF-8.
+    """
+    return {name: _column(name, value) for name, value in inputs.items()}
+
+
+def _column(name: str, value: np.ndarray | list[bytes]) -> np.ndarray:
+    if isinstance(value, list):
+        try:
+            return np.array([text.decode() for text in value], dtype=object)
+        except UnicodeDecodeError as error:
+            raise Refused(400, f"input {name!r} holds texts that are no UTF-8") from error
+    if value.ndim not in (1, 2) or value.size != len(value):
+        raise Refused(400, f"input {name!r} has shape {[*value.shape]}; a column is [N] or [N, 1]")
+    return value.reshape(-1)

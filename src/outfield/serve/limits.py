@@ -1,0 +1,113 @@
+"""What clients may ask for, how a service is set up, and how a request is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from outfield.config import require, require_number
+from outfield.errors import InputError, StorageError
+
+MEGABYTE = 2**20
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one client, and all of them together, may ask for.
+
+    Attributes:
+        body: Bytes of one request.
+        pixels: Of one image, before it is resized.
+        images: Of one request.
+        timeout: Seconds for one request, from its first line to its answer.
+        queue: Images of all requests to one guard that wait or are worked on; beyond it clients are told to come back.
+        batch: Images that a network is given at once, unless one request has more.
+        wait: Seconds for which a batch waits for images that are being decoded.
+        connections: Clients at a time.
+    """
+
+    body: int = 32 * MEGABYTE
+    pixels: int = 50_000_000
+    images: int = 64
+    timeout: float = 30.0
+    queue: int = 256
+    batch: int = 32
+    wait: float = 0.004
+    connections: int = 1024
+
+    def __post_init__(self) -> None:
+        for name in ("body", "pixels", "images", "queue", "batch", "connections"):
+            require_number(name, getattr(self, name), least=1, whole=True)
+        require_number("timeout", self.timeout, above=0, most=86_400)
+        require_number("wait", self.wait, least=0, most=1)
+        require(self.images <= self.queue, "images", self.images, f"at most queue, {self.queue}")
+
+    @property
+    def held(self) -> int:
+        """Bytes of all requests' bodies that are held at a time."""
+        return 8 * self.body
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a service is reached and what it keeps.
+
+    Attributes:
+        limits: What clients may ask for.
+        token: Which they must send, or None.
+        drift_state: File that keeps what was seen, or None.
+        save_every: Seconds between two times that it is written.
+        look_every: Seconds between two looks at whether the file of a guard has changed.
+        device: Where the networks run.
+    """
+
+    limits: Limits = Limits()
+    token: str | None = None
+    drift_state: Path | None = None
+    save_every: float = 5.0
+    look_every: float = 1.0
+    device: str = "auto"
+
+
+def read_token(file: Path | None, environment: str | None) -> str | None:
+    """The token of a file, or else of the environment; None where neither gives one.
+
+    Raises:
+        StorageError: The file cannot be read.
+        InputError: There is no token in it, or one that no header can carry.
+    """
+    if file is None and environment is None:
+        return None
+    try:
+        token = (environment or "") if file is None else file.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise StorageError(f"cannot read the token from {file}: {error}") from error
+    token = token.strip()
+    where = "OUTFIELD_TOKEN" if file is None else str(file)
+    if not token or not token.isascii() or not token.isprintable() or " " in token:
+        raise InputError(f"{where} must hold a token of printable ASCII letters without spaces")
+    return token
+
+
+RETRY_AFTER = 1
+"""Seconds after which a client whom we could not serve may come back."""
+
+
+class Refused(Exception):  # noqa: N818  # not a failure of ours
+    """An answer other than 200.
+
+    Args:
+        status: Of HTTP.
+        message: For the client: what was wrong, and what would be right.
+        headers: Of the answer.
+    """
+
+    def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.status, self.message, self.headers = status, message, dict(headers or {})
+
+
+def busy(why: str) -> Refused:
+    """There is no room now."""
+    return Refused(429, f"{why}; come back in a moment", {"Retry-After": str(RETRY_AFTER)})

@@ -1,0 +1,178 @@
+"""The gate of the service: tokens, headers that every answer carries, one log line and one count a request."""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import json
+import logging
+import time
+from collections.abc import Collection, MutableMapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from outfield.serve.limits import Refused
+from outfield.serve.logs import log, tell
+from outfield.serve.prometheus import Counts
+
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; "
+    "connect-src 'self'; form-action 'none'; base-uri 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Permissions-Policy": "camera=(self), microphone=(), geolocation=()",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+"""Of every answer: nothing is loaded from elsewhere, and no script is run but ours."""
+OPEN = ("/", "/page.css", "/page.js", "/rows.js", "/icon.svg", "/v2/health/live", "/v2/health/ready")
+"""What is shown without a token: the page itself, and whether the service runs."""
+WORDS = {
+    *(
+        "",
+        "v1",
+        "check",
+        "guards",
+        "traffic",
+        "reload",
+        "v2",
+        "health",
+        "live",
+        "ready",
+        "models",
+        "versions",
+        "1",
+        "infer",
+    ),
+    *("metrics", "openapi.json", "page.css", "page.js", "rows.js", "icon.svg"),
+}
+"""Parts of our own addresses. Others come from clients, may be secrets that were put in the wrong place, and are not logged."""
+KNOWN_HEADERS = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
+
+
+class Gate:
+    """Everything passes here on its way in and out.
+
+    Args:
+        app: What is behind it.
+        token: Which clients must send, or None.
+        counts: Metrics.
+        names: Of the guards, which are parts of addresses, too.
+    """
+
+    def __init__(self, app: ASGIApp, token: str | None, counts: Counts, names: Collection[str] = ()) -> None:
+        self.app, self.counts = app, counts
+        self._words = WORDS | set(names)
+        self._token = None if token is None else token.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Of ASGI."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        began, status = time.monotonic(), 0
+        scope["state"] = {**scope.get("state", {}), "began": began}
+
+        async def sent(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message.get("headers", []), *KNOWN_HEADERS]
+            await send(message)
+
+        try:
+            self._check(scope)
+            await self.app(scope, receive, sent)
+        except Refused as refused:
+            await respond(refused, sent)
+        except ClientDisconnect:
+            status = status or 499
+        except Exception:
+            log.exception("failed")
+            if status == 0:
+                await respond(Refused(500, "the service failed; its log says why"), sent)
+        self._finish(scope, status, time.monotonic() - began)
+
+    def _check(self, scope: Scope) -> None:
+        """Refuse whom the token is missing, and pages of other places that use a browser of somebody who may come in."""
+        headers = Headers(scope=scope)
+        _check_length(scope, headers)
+        origin = headers.get("origin")
+        if origin is not None and urlsplit(origin).netloc != headers.get("host"):
+            raise Refused(403, "this service answers no pages of other places", {"Connection": "close"})
+        if self._token is None:
+            _check_host(scope, headers.get("host"))
+            return
+        if scope["path"] in OPEN:
+            return
+        kind, _, given = headers.get("authorization", "").partition(" ")
+        good = hmac.compare_digest(given.strip().encode("utf-8", "surrogateescape"), self._token)
+        if kind.lower() != "bearer" or not good:
+            challenge = {"WWW-Authenticate": "Bearer", "Connection": "close"}
+            raise Refused(401, "send the token: Authorization: Bearer …", challenge)
+
+    def _finish(self, scope: Scope, status: int, seconds: float) -> None:
+        route = getattr(scope.get("route"), "path", "other")
+        self.counts.requests.labels(route, str(status)).inc()
+        state: MutableMapping[str, Any] = scope["state"]
+        guard = state.get("guard")
+        if guard is not None and status == 200:
+            self.counts.seconds.labels(guard).observe(seconds)
+        level = logging.INFO if status < 500 else logging.WARNING
+        if log.isEnabledFor(level):
+            about = {name: state[name] for name in ("guard", "images", "ood") if name in state}
+            path = "/".join(part if part in self._words else "…" for part in scope["path"].split("/"))
+            told = {"method": scope["method"], "path": path, "status": status, "ms": round(1000 * seconds, 2)}
+            tell(level, "request", **told, **about)
+
+
+def _check_length(scope: Scope, headers: Headers) -> None:
+    """Refuse a request that says in two ways where it ends: a proxy in front may believe the other one (RFC 9112, 6.1).
+
+    h11 refuses lengths that differ and codings other than chunked, but takes chunked with a length, and from HTTP/1.0.
+    """
+    if "transfer-encoding" not in headers:
+        return
+    if "content-length" in headers:
+        raise Refused(
+            400, "the request has a Content-Length and a Transfer-Encoding; send one of them", {"Connection": "close"}
+        )
+    if scope.get("http_version") == "1.0":
+        raise Refused(400, "HTTP/1.0 has no Transfer-Encoding; send a Content-Length", {"Connection": "close"})
+
+
+def _check_host(scope: Scope, host: str | None) -> None:
+    """Refuse a name that somebody gave to this machine's own address: so a page of another place would be taken for ours.
+
+    Only where no token protects a service that this machine alone can reach.
+    """
+    here = scope.get("server")
+    if here is None or not _is_loopback(str(here[0])):
+        return
+    name = urlsplit(f"//{host}").hostname if host is not None else None
+    if name is not None and name != "localhost" and not _is_loopback(name):
+        raise Refused(
+            403,
+            "without a token this service answers by localhost and 127.0.0.1 alone; ask for it so, or start it with a token",
+            {"Connection": "close"},
+        )
+
+
+def _is_loopback(name: str) -> bool:
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+async def respond(refused: Refused, send: Send) -> None:
+    """Send a refusal: ``{"error": …}``."""
+    body = json.dumps({"error": refused.message}).encode()
+    head = {"content-type": "application/json", "content-length": str(len(body)), **refused.headers}
+    raw = [(name.lower().encode(), value.encode()) for name, value in head.items()]
+    await send({"type": "http.response.start", "status": refused.status, "headers": raw})
+    await send({"type": "http.response.body", "body": body})

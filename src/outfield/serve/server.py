@@ -1,0 +1,189 @@
+"""Runs the service: sockets, signals, and an end that loses nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Generator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from outfield.errors import InputError
+from outfield.serve.logs import tell
+from outfield.serve.routes import make_app
+from outfield.serve.service import Service
+
+
+class PatientProtocol(H11Protocol):
+    """HTTP/1.1 whose clients have as long for a first line and headers as uvicorn gives them between two requests."""
+
+    _slow: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """A client has come."""
+        super().connection_made(transport)
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        """A client has sent something: a whole head, or a part of one."""
+        super().data_received(data)
+        self._watch()
+
+    def _watch(self) -> None:
+        """Begin to count the seconds where no request has begun, and stop where one has."""
+        begun = self.cycle is not None and not self.cycle.response_complete
+        if begun and self._slow is not None:
+            self._slow.cancel()
+            self._slow = None
+        elif not begun and self._slow is None:
+            self._slow = self.loop.call_later(self.timeout_keep_alive, self.transport.close)
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server, which ends with 0 when it is asked to end, and reads guards again on SIGHUP.
+
+    Args:
+        config: Of uvicorn.
+        listening: Where clients come to.
+        hang_up: Called on SIGHUP.
+        ready: Called with the port once clients can come.
+    """
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        listening: socket.socket,
+        hang_up: Callable[[], Any],
+        ready: Callable[[int], None],
+    ) -> None:
+        super().__init__(config)
+        self._listening, self._hang_up, self._ready = listening, hang_up, ready
+
+    async def serve(self, sockets: Any = None) -> None:
+        """Serve until it is asked to end."""
+        await super().serve([self._listening])
+
+    async def startup(self, sockets: Any = None) -> None:
+        """Listen, then tell where."""
+        await super().startup(sockets)
+        if self.started:
+            self._ready(self._listening.getsockname()[1])
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """The first SIGINT or SIGTERM finishes what was accepted; a second SIGINT ends at once."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def hang_up(_: int, __: FrameType | None) -> None:
+            threading.Thread(target=self._hang_up, name="outfield reload", daemon=True).start()
+
+        handlers = {signal.SIGINT: self.handle_exit, signal.SIGTERM: self.handle_exit, signal.SIGHUP: hang_up}
+        before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def make_server(
+    service: Service,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    tls_cert: Path | None = None,
+    tls_key: Path | None = None,
+    listening: socket.socket | None = None,
+    ready: Callable[[str], None] = lambda _: None,
+) -> Server:
+    """A server that is not running yet; ``run`` runs it.
+
+    Args:
+        service: What is served.
+        host: Where to listen.
+        port: Of it; 0 takes a free one.
+        tls_cert: Certificate chain, PEM; with ``tls_key`` the server speaks HTTPS.
+        tls_key: Its key, PEM.
+        listening: What :func:`listen` gave for the host and port, where it was asked already.
+        ready: Called with the address once clients can come.
+
+    Raises:
+        InputError: One of the two files without the other, files that are none, or an address that cannot be had.
+    """
+    check_tls(tls_cert, tls_key)
+    limits = service.settings.limits
+    config = uvicorn.Config(
+        make_app(service),
+        host=host,
+        port=port,
+        http=PatientProtocol,
+        ws="none",
+        loop="asyncio",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        limit_concurrency=limits.connections,
+        timeout_keep_alive=max(1, round(min(limits.timeout, 20))),
+        timeout_graceful_shutdown=round(limits.timeout) + 5,
+        ssl_certfile=None if tls_cert is None else str(tls_cert),
+        ssl_keyfile=None if tls_key is None else str(tls_key),
+    )
+    with _tls_errors(tls_cert, tls_key):
+        config.load()
+
+    def tell_ready(found: int) -> None:
+        shown = f"[{host}]" if ":" in host else host
+        address = f"{'http' if tls_cert is None else 'https'}://{shown}:{found}/"
+        tell(logging.INFO, "serving", address=address, guards=[*service.models])
+        ready(address)
+
+    return Server(config, listening or listen(host, port), service.reload, tell_ready)
+
+
+def check_tls(cert: Path | None, key: Path | None) -> None:
+    """Find out whether a certificate and its key can be used; for the password of a key one is asked when it is used.
+
+    Raises:
+        InputError: One of the two files without the other, or files that are none.
+    """
+    if (cert is None) != (key is None):
+        raise InputError("TLS needs both, --tls-cert and --tls-key")
+    if cert is None or key is None:
+        return
+    with _tls_errors(cert, key):
+        if b"ENCRYPTED" not in key.read_bytes():
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key)
+
+
+@contextlib.contextmanager
+def _tls_errors(cert: Path | None, key: Path | None) -> Generator[None, None, None]:
+    try:
+        yield
+    except (OSError, ValueError) as error:  # ssl's errors are OSErrors
+        raise InputError(f"--tls-cert {cert} and --tls-key {key} cannot be used: {error}") from error
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket at an address; who comes before the server runs waits.
+
+    Raises:
+        InputError: There is no such address here, or somebody else listens there.
+    """
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=1024)
+    except (OSError, UnicodeError) as error:
+        raise InputError(f"cannot listen at {host}, port {port}: {error}; choose another --host or --port") from error

@@ -1,0 +1,128 @@
+"""What a run hands on: its records as a table, names of classes, a file; and results of single detectors."""
+
+from __future__ import annotations
+
+import sys
+import types
+from dataclasses import replace
+
+import pytest
+import torch
+from tests.helpers.fake_benchmark import PROTOCOL, FakeBackbone, detectors, feature_sets, image_sets
+from tests.helpers.records import SMALL, record, small_run
+
+import outfield as of
+from outfield.benchmark import BenchmarkRun, benchmark_features, load_run, run_benchmark, save_run
+from outfield.benchmark.result import COLUMNS
+
+
+class TestTable:
+    def test_one_row_for_each_record(self):
+        pandas = pytest.importorskip("pandas")
+        run = small_run()
+        table = run.table()
+        assert isinstance(table, pandas.DataFrame)
+        assert list(table.columns) == list(COLUMNS)
+        assert len(table) == len(run.records)
+        for row, found in zip(table.to_dict("records"), run.records, strict=True):
+            assert {name: row[name] for name in COLUMNS if name != "seed"} == {
+                name: getattr(found, name) for name in COLUMNS if name != "seed"
+            }
+        assert table["seed"].dtype == "Int64"
+        assert table["seed"].isna().tolist() == [one.seed is None for one in run.records]
+        assert table[table["detector"] == "EnergyCorrected"]["seed"].tolist() == [0, 1] * 8
+        by_hand = [one.fpr95 for one in run.records if (one.detector, one.level) == ("KNN", "near")]
+        means = table.groupby(["detector", "level"])["fpr95"].mean()
+        assert means["KNN", "near"] == pytest.approx(sum(by_hand) / len(by_hand))
+
+    def test_what_pandas_is_given(self, monkeypatch):
+        """Where pandas is not installed, too: its two names stand for themselves here."""
+        fake = types.ModuleType("pandas")
+        fake.DataFrame = dict
+        fake.array = lambda values, dtype: (dtype, values)
+        monkeypatch.setitem(sys.modules, "pandas", fake)
+        found = [record(SMALL, "KNN", "a", 0.5, 0.75), record(SMALL, "EBM", "d", 0.25, 0.875, "other", seed=3)]
+        assert BenchmarkRun(SMALL, found).table() == {
+            "backbone": ["net", "other"],
+            "detector": ["KNN", "EBM"],
+            "seed": ("Int64", [None, 3]),
+            "ood": ["a", "d"],
+            "level": ["near", "far"],
+            "fpr95": [0.5, 0.25],
+            "auroc": [0.75, 0.875],
+            "aupr_in": [0.5, 0.5],
+            "aupr_out": [0.5, 0.5],
+            "n_id": [100, 100],
+            "n_ood": [50, 50],
+        }
+        assert [*BenchmarkRun(SMALL).table()] == list(COLUMNS)
+
+    def test_without_pandas_it_says_what_to_install(self, monkeypatch):
+        monkeypatch.setitem(sys.modules, "pandas", None)
+        with pytest.raises(of.MissingExtraError, match=r"needs pandas.*pip install 'outfield\[tables\]'"):
+            small_run().table()
+
+
+class TestRepr:
+    def test_it_is_one_short_line(self):
+        assert repr(small_run()) == "BenchmarkRun(shapes: 2 detectors × 4 OOD sets × 2 backbones, 24 records)"
+        one = BenchmarkRun(SMALL, [record(SMALL, "KNN", "a", 0.5, 0.5)])
+        assert repr(one) == "BenchmarkRun(shapes: 1 detector × 1 OOD set × 1 backbone, 1 record)"
+        many = BenchmarkRun(SMALL, one.records * 1234)
+        assert repr(many).endswith("1 backbone, 1,234 records)")
+
+    def test_of_an_empty_run(self):
+        assert repr(BenchmarkRun(SMALL)) == "BenchmarkRun(shapes: 0 detectors × 0 OOD sets × 0 backbones, 0 records)"
+
+
+NAMES = ("dark", "grey", "bright")
+
+
+@pytest.mark.parametrize("protocol", [PROTOCOL, replace(PROTOCOL, id="cifar10")], ids=["shapes", "cifar10"])
+@pytest.mark.parametrize(("test", "train"), [(NAMES, ("a", "b", "c")), (None, NAMES), (None, None)])
+def test_images_name_their_classes(protocol, test, train, tmp_path):
+    """Not a published set that the ID set is called after."""
+    images = image_sets()
+    images["test"].classes, images["train"].classes = test, train
+    run = run_benchmark(protocol, images, [FakeBackbone()], tmp_path, detectors=detectors("SSD"), layout=False)
+    assert run.classes == (test or train or ())
+
+
+def test_features_have_none_unless_they_are_given():
+    sets = {"net": feature_sets()}
+    assert benchmark_features(PROTOCOL, sets, detectors=detectors("SSD"), layout=False).classes == ()
+    named = benchmark_features(PROTOCOL, sets, detectors=detectors("SSD"), layout=False, classes=list(NAMES))
+    assert named.classes == NAMES
+
+
+def test_a_saved_run_keeps_them(tmp_path):
+    run = benchmark_features(PROTOCOL, {"net": feature_sets()}, detectors=detectors("SSD"), layout=False, classes=NAMES)
+    save_run(run, tmp_path / "run.safetensors")
+    found = load_run(tmp_path / "run.safetensors")
+    assert (found.classes, found.records) == (NAMES, run.records)
+
+
+@pytest.fixture
+def sets():
+    torch.manual_seed(0)
+    labels = torch.arange(60) % 3
+    train = of.FeatureSet(torch.rand(60, 5) + 4 * torch.eye(5)[labels], labels=labels)
+    return train, train, {"other": of.FeatureSet(torch.rand(30, 5))}
+
+
+def test_one_detector_goes_by_its_class(sets):
+    train, test, ood = sets
+    detector = of.SSD().fit(train)
+    alone, named = of.evaluate(detector, test, ood), of.evaluate({"SSD": detector}, test, ood)
+    assert alone == named
+    assert [(result.detector, result.ood, result.n_id, result.n_ood) for result in alone] == [("SSD", "other", 60, 30)]
+    assert alone[0].auroc == of.auroc(detector.score(test), detector.score(ood["other"]))
+
+
+def test_what_is_no_mapping_is_refused_with_what_would_be_right(sets):
+    train, test, ood = sets
+    detector = of.SSD().fit(train)
+    with pytest.raises(of.InputError, match="ood is 'FeatureSet'; it must be a mapping by name"):
+        of.evaluate(detector, test, ood["other"])
+    with pytest.raises(of.InputError, match="detectors is 'list'"):
+        of.evaluate([detector], test, ood)

@@ -1,0 +1,397 @@
+"""Choosing a fused detector by stand-ins: weights are fitted on half of the held-out rows, and nothing else decides."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+
+import numpy as np
+import pytest
+import torch
+from tests.helpers.samples import make_set
+
+import outfield as of
+from outfield.detectors import CHOICES, Calibration, Rows, ViewsChoice, choose_views
+from outfield.detectors.combined.sum import apart
+from outfield.detectors.selection import choice as home
+from outfield.detectors.selection.candidates import default_candidates
+from outfield.detectors.selection.weights import Terms, left_out, weight_path
+from outfield.stand_in import StandIns
+
+TRAIN, HELD_OUT = make_set(300, seed=1), make_set(120, seed=2)
+STAND_INS = {
+    "near": {"turned": make_set(80, seed=3, shift=0.1), "mixed": make_set(70, seed=4, shift=0.15)},
+    "far": {"jigsaw": make_set(60, seed=5, shift=0.5)},
+}
+REAL = {"svhn": make_set(90, seed=6, shift=0.2)}
+CANDIDATES = [of.MSP(), of.KNN(k=5), of.SSD(), of.SSD(on="spread")]
+NAMES = ("MSP", "KNN", "SSD", "SSD on spread")
+CHOOSES = torch.randperm(120, generator=torch.Generator().manual_seed(7))[:60]
+
+
+@pytest.fixture(scope="module")
+def choice():
+    return of.choose(TRAIN, HELD_OUT, STAND_INS, CANDIDATES, most_members=3, real=REAL, seed=7)
+
+
+@pytest.fixture(scope="module")
+def terms():
+    """What each candidate adds to a row, row by row: calibrated on the ID rows that choose and are not in the same tenth."""
+    fitted = [type(one)(**vars(one)).fit(TRAIN) for one in CANDIDATES]
+    known = [one.score(HELD_OUT)[CHOOSES].double() for one in fitted]
+
+    def added(scores):
+        found = torch.empty(len(scores[0]), 4, dtype=torch.float64)
+        for row in range(len(found)):
+            others = [i for i in range(60) if i % 10 != row % 10]
+            for column, (h, s) in enumerate(zip(known, scores)):
+                found[row, column] = Calibration.of(h[others]).surprise(s[row : row + 1])[0]
+        return found
+
+    sets = {(level, name): rows for level, found in STAND_INS.items() for name, rows in found.items()}
+    sets["real", "svhn"] = REAL["svhn"]
+    return Terms(added(known), {kind: added([one.score(rows) for one in fitted]) for kind, rows in sets.items()})
+
+
+def test_equal_scores_tell_nothing_apart():
+    """However many rows calibrate: ID rows and others have the same terms."""
+    zeros = torch.zeros(70, 1, dtype=torch.float64)
+    found = home.folded(zeros[:45], {("near", "a"): zeros})
+    assert {*found.ids[:, 0].tolist()} == {*found.others["near", "a"][:, 0].tolist()}
+    assert float(found.accepted(torch.ones(1, 1, dtype=torch.float64))["near", "a"].min()) > 0.4
+
+
+def test_the_settings_are_those_that_do_best_on_a_kind_left_out(choice, terms):
+    losses = left_out(terms, 3)
+    l2, count = min(losses, key=lambda setting: (losses[setting], setting[1]))
+    assert (choice.l2, len(choice.chosen.members)) == (l2, count)
+    assert choice.chosen.left_out == pytest.approx(losses[l2, count])
+    assert [trial.left_out for trial in choice.trials] == pytest.approx([losses[l2, n] for n in (1, 2, 3)])
+
+
+def test_the_weights_are_those_of_the_regression(choice, terms):
+    path = weight_path(terms, choice.l2, 3)
+    assert [len(trial.members) for trial in choice.trials] == sorted(path) == [1, 2, 3]
+    for trial in choice.trials:
+        weights = path[len(trial.members)]
+        expected = {name: float(weight) for name, weight in zip(NAMES, weights) if weight}
+        assert trial.weights == pytest.approx(expected)
+        assert max(trial.weights.values()) == 1.0
+
+
+def check_trial(trial, terms):
+    counts = torch.tensor([trial.weights.get(name, 0.0) for name in NAMES], dtype=torch.float64)
+    ids = (terms.ids @ counts).sort().values
+    limits = [ids[math.ceil(kept * 60) - 1] for kept in (0.90, 0.93, 0.95, 0.97)]
+    found = {
+        name: [float((rows @ counts <= limit).double().mean()) for limit in limits]
+        for (_, name), rows in terms.others.items()
+    }
+    assert trial.fpr95 == pytest.approx({name: found[name][2] for name in ("turned", "mixed", "jigsaw")})
+    assert trial.real == pytest.approx({"svhn": found["svhn"][2]})
+    assert trial.near == pytest.approx((found["turned"][2] + found["mixed"][2]) / 2)
+    assert trial.far == pytest.approx(found["jigsaw"][2])
+    assert trial.mean == pytest.approx((trial.near + trial.far) / 2)
+    near = (np.mean(found["turned"]) + np.mean(found["mixed"])) / 2
+    assert trial.loss == pytest.approx((near + np.mean(found["jigsaw"])) / 2)
+
+
+def test_a_trial_is_what_a_naive_computation_gives(choice, terms):
+    for trial in (*choice.trials, *choice.singles, choice.chosen):
+        check_trial(trial, terms)
+
+
+def test_every_candidate_alone(choice):
+    assert {trial.members for trial in choice.singles} == {(name,) for name in NAMES}
+    losses = [trial.loss for trial in choice.singles]
+    assert losses == sorted(losses)
+    assert choice.trials[0].weights == choice.singles[0].weights
+
+
+def test_the_chosen_one_is_fitted(choice):
+    assert choice.chosen in choice.trials
+    assert choice.detector.names == choice.chosen.members
+    assert choice.weights == choice.chosen.weights
+    by_name, weights = dict(zip(NAMES, CANDIDATES, strict=True)), [*choice.weights.values()]
+    again = of.Fused([by_name[name] for name in choice.weights], seed=7, weights=weights).fit(TRAIN, held_out=HELD_OUT)
+    assert torch.equal(choice.detector.score(REAL["svhn"]), again.score(REAL["svhn"]))
+
+
+def test_rows_that_calibrate_the_sum_choose_nothing(choice):
+    """Whatever the other half of the held-out rows is, members and weights stay."""
+    rest = torch.ones(120, dtype=torch.bool).index_fill(0, CHOOSES, False)
+    fields = {name: value.clone() for name, value in HELD_OUT.tensors().items()}
+    for name in ("features", "logits", "spread"):
+        fields[name][rest] = 0.1 * fields[name][rest].roll(1, 0) + 0.3
+    other = of.choose(TRAIN, of.FeatureSet(**fields), STAND_INS, CANDIDATES, most_members=3, seed=7)
+    assert other.weights == choice.weights
+    for one, two in zip(other.detector.calibrations_, choice.detector.calibrations_, strict=True):
+        assert torch.equal(one.scores, two.scores)
+    assert not torch.equal(other.detector.sum_.scores, choice.detector.sum_.scores)
+
+
+@pytest.mark.parametrize(("rows", "repetitions"), [(40, 40), (80, 30), (200, 20), (1000, 8)])
+@pytest.mark.parametrize("made_of_them", [False, True])
+def test_p_values_are_valid_after_the_choice(rows, repetitions, made_of_them):
+    """Of fresh ID rows a tenth has a p-value of at most 0.1, also where stand-ins are made of the held-out rows."""
+    candidates = [of.MSP(), of.EnergyLogits(), of.GEN(), of.CosineMean(), of.SSD(), of.SSD(on="spread")]
+    shares = []
+    for i in range(repetitions):
+        held_out, fresh = make_set(rows, seed=5000 + i), make_set(1000, seed=9000 + i)
+        choice = of.choose(TRAIN, held_out, None if made_of_them else STAND_INS, candidates, device="cpu")
+        shares.append(float((choice.detector.p_values(fresh) <= 0.1).double().mean()))
+    error = np.std(shares, ddof=1) / math.sqrt(repetitions)
+    assert np.mean(shares) <= 0.1 + 3 * error
+    assert np.mean(shares) >= 0.07
+
+
+def test_members_of_one_kind_are_told_apart():
+    choice = of.choose(TRAIN, HELD_OUT, STAND_INS, [of.KNN(k=k) for k in (1, 5, 20)], most_members=2)
+    assert repr(choice.detector.members) == repr(tuple(of.KNN(k=int(name[6:])) for name in choice.chosen.members))
+
+
+def test_one_kind_alone_is_chosen_by_with_the_usual_settings():
+    choice = of.choose(TRAIN, HELD_OUT, {"far": STAND_INS["far"]}, CANDIDATES)
+    assert choice.l2 == 0.01
+    assert choice.chosen is choice.trials[-1]
+    assert choice.chosen.near == choice.chosen.far == choice.chosen.fpr95["jigsaw"]
+    assert choice.chosen.left_out is None
+
+
+def test_real_sets_decide_nothing(choice):
+    for real in (None, {"other": STAND_INS["far"]["jigsaw"]}):
+        other = of.choose(TRAIN, HELD_OUT, STAND_INS, CANDIDATES, most_members=3, real=real, seed=7)
+        assert [trial.weights for trial in other.trials] == [trial.weights for trial in choice.trials]
+        assert other.detector.fingerprint() == choice.detector.fingerprint()
+    assert other.trials[0].real != choice.trials[0].real
+
+
+def test_the_seed_splits_the_held_out_rows(choice):
+    other = of.choose(TRAIN, HELD_OUT, STAND_INS, CANDIDATES, most_members=3, seed=8)
+    assert {t.members: t.mean for t in other.singles} != {t.members: t.mean for t in choice.singles}
+
+
+def test_candidates_that_lack_a_field_are_left_out_and_named():
+    choice = of.choose(TRAIN, HELD_OUT, STAND_INS, [of.KNN(k=5), of.SSD(on="stage2")])
+    assert choice.chosen.members == ("KNN",)
+    assert list(choice.skipped) == ["SSD(floor=1e-06, on='stage2', ridge=0.0)"]
+    assert "needs stage2" in choice.skipped["SSD(floor=1e-06, on='stage2', ridge=0.0)"]
+    choice = of.choose(TRAIN, HELD_OUT, STAND_INS, [of.KNN(k=5), of.KNN(k=301)])
+    name = "KNN(k=301, on='features', index='exact', probes=0)"
+    assert choice.skipped == {name: "k is 301 but there are only 300 training samples; lower k"}
+    with pytest.raises(of.InputError, match="no candidate could be fitted: SSD"):
+        of.choose(TRAIN, HELD_OUT, STAND_INS, [of.SSD(on="stage2")])
+
+
+def test_candidates_that_this_data_does_not_allow_are_left_out_and_named():
+    rng = torch.Generator().manual_seed(0)
+    weight = torch.randn(5, 8, generator=rng)
+
+    def plane(n):
+        """Rows in four of eight dimensions."""
+        features = torch.rand(n, 4, generator=rng) @ torch.eye(4, 8)
+        head = {"head_weight": weight, "head_bias": torch.zeros(5)}
+        return of.FeatureSet(features, labels=torch.arange(n) % 5, logits=features @ weight.T, **head)
+
+    narrow, other = plane(300), plane(200)
+    with pytest.raises(of.InputError, match="nothing to match the logits with"):
+        of.ViM(dimension=6).fit(narrow)
+    choice = of.choose(narrow, other, {"near": {"far away": other}}, [of.KNN(k=5), of.ViM(dimension=6)])
+    assert choice.chosen.members == ("KNN",)
+    (reason,) = choice.skipped.values()
+    assert "nothing to match the logits with" in reason
+
+
+def test_settings_are_looked_at_before_anything_is_fitted(monkeypatch):
+    monkeypatch.setattr(of.KNN, "_fit", lambda self, train: pytest.fail("was fitted"))
+    with pytest.raises(of.InputError, match="k is 0"):
+        of.choose(TRAIN, HELD_OUT, STAND_INS, [of.KNN(k=5), of.KNN(k=0)])
+
+
+def test_eight_members_at_most_unless_one_says_otherwise():
+    candidates = [of.KNN(k=k) for k in range(1, 40)]
+    choice = of.choose(TRAIN, HELD_OUT, STAND_INS, candidates)
+    assert len(choice.singles) == 39
+    assert max(len(trial.members) for trial in choice.trials) <= 8
+    assert len(of.choose(TRAIN, HELD_OUT, STAND_INS, CANDIDATES, most_members=1).chosen.members) == 1
+
+
+@pytest.mark.parametrize("seed", [-1, 0.5, "a", None])
+def test_seeds(seed):
+    with pytest.raises(of.InputError, match=f"seed is {seed!r}; it must be a whole number at least 0"):
+        of.choose(TRAIN, HELD_OUT, STAND_INS, CANDIDATES, seed=seed)
+
+
+def test_the_seed_is_0_unless_one_says_otherwise():
+    found, expected = (of.choose(TRAIN, HELD_OUT, STAND_INS, CANDIDATES, **more) for more in ({}, {"seed": 0}))
+    assert [trial.fpr95 for trial in found.trials] == [trial.fpr95 for trial in expected.trials]
+    assert found.detector.fingerprint() == expected.detector.fingerprint()
+
+
+def test_progress_is_told(monkeypatch):
+    told = []
+
+    @contextlib.contextmanager
+    def bar(text, total=None, unit=""):
+        told.append((text, total, unit))
+        yield told.append
+
+    monkeypatch.setattr(home, "bar", bar)
+    of.choose(TRAIN, HELD_OUT, STAND_INS, [of.MSP(), of.SSD()], most_members=1)
+    expected = [("fitting candidates", 2, "detectors"), 1, 2, ("scoring candidates", 2, "detectors"), 1, 2]
+    assert told == [*expected, ("leaving out kinds of stand-ins", None, "")]
+
+
+def test_stand_ins_by_the_name_of_their_kind(choice):
+    made = StandIns(STAND_INS["near"] | STAND_INS["far"], {"turned": "near", "mixed": "near", "jigsaw": "far"})
+    other = of.choose(TRAIN, HELD_OUT, made, CANDIDATES, most_members=3, seed=7)
+    assert other.weights == choice.weights
+
+
+def test_rows_alone_will_do():
+    choice = of.choose(TRAIN, HELD_OUT, None, CANDIDATES, seed=7)
+    made = of.feature_stand_ins(HELD_OUT[CHOOSES.sort().values], seed=7)
+    again = of.choose(TRAIN, HELD_OUT, made, CANDIDATES, seed=7)
+    assert [trial.fpr95 for trial in choice.singles] == [trial.fpr95 for trial in again.singles]
+    assert set(choice.chosen.fpr95) == {"mixed", "swapped"}
+    kept, others = apart(TRAIN, None, 0.1, 3)
+    alone = of.choose(TRAIN, candidates=CANDIDATES, seed=3)
+    again = of.choose(kept, others, candidates=CANDIDATES, seed=3)
+    assert [trial.fpr95 for trial in alone.trials] == [trial.fpr95 for trial in again.trials]
+    assert alone.detector.fingerprint() == again.detector.fingerprint()
+
+
+class TestDefaultCandidates:
+    def test_what_can_be_fitted_is_tried(self):
+        found = default_candidates(TRAIN)
+        names = of.Fused(found).names
+        assert {
+            "EnergyLogits",
+            "KNN k=1",
+            "KNN k=5",
+            "KNN k=50",
+            "SSD ridge=0.0",
+            "SSD ridge=0.3",
+            "SSD ridge=1.0",
+            "SSD on spread",
+            "ViM",
+            "fDBD",
+        } <= set(names)
+        assert [one.k for one in found if isinstance(one, of.KNN)] == [1, 5, 50]
+        for one in found:
+            type(one)(**vars(one)).fit(TRAIN)
+
+    def test_it_depends_on_the_fields(self):
+        bare = of.FeatureSet(TRAIN.features)
+        kinds = {type(one).__name__ for one in default_candidates(bare)}
+        assert "KNN" in kinds
+        assert not {"SSD", "EnergyLogits"} & kinds
+        assert [one.k for one in default_candidates(bare[:50]) if isinstance(one, of.KNN)] == [1, 5, 50]
+        assert [one.k for one in default_candidates(bare[:49]) if isinstance(one, of.KNN)] == [1, 5]
+
+    def test_neighbours_fit_into_the_smallest_class(self):
+        rows = of.FeatureSet(TRAIN.features, labels=[0] * 290 + [1] * 10)
+        found = default_candidates(rows)
+        assert [one.k for one in found if isinstance(one, of.KNN)] == [1, 5]
+        assert len({repr(one) for one in found}) == len(found)
+
+    def test_a_class_of_one_row_leaves_those_without_neighbours(self):
+        found = default_candidates(of.FeatureSet(TRAIN.features, labels=[0] * 299 + [1]))
+        assert [one.k for one in found if isinstance(one, of.KNN)] == [1]
+        assert any(isinstance(one, of.SSD) for one in found)
+
+    def test_they_are_what_choose_tries(self):
+        choice = of.choose(TRAIN, HELD_OUT, {"near": STAND_INS["near"]}, most_members=1)
+        assert {trial.members[0] for trial in choice.singles} == set(of.Fused(default_candidates(TRAIN)).names)
+
+
+class TestMistakes:
+    @pytest.mark.parametrize("bad", [[], 3, {"mid": {}}, {"near": [3]}, {"near": HELD_OUT}, {}, {"near": {}},
+                                     {"near": {"a": HELD_OUT}, "far": [3]}])  # fmt: skip
+    def test_stand_ins(self, bad):
+        with pytest.raises(of.InputError, match="stand_ins is"):
+            of.choose(TRAIN, HELD_OUT, bad, CANDIDATES)
+
+    def test_candidates(self):
+        with pytest.raises(of.InputError, match="candidates is"):
+            of.choose(TRAIN, HELD_OUT, STAND_INS, [])
+        with pytest.raises(
+            of.InputError, match=r"KNN\(k=0, on='features', index='exact', probes=0\) cannot be fitted: k is 0"
+        ):
+            of.choose(TRAIN, HELD_OUT, STAND_INS, [of.KNN(k=0)])
+        for bad in (0, 2.5, None):
+            with pytest.raises(of.InputError, match="most_members is"):
+                of.choose(TRAIN, HELD_OUT, STAND_INS, CANDIDATES, most_members=bad)
+
+    def test_held_out_rows(self):
+        with pytest.raises(of.InputError, match="are training rows"):
+            of.choose(TRAIN, TRAIN[:100], STAND_INS, CANDIDATES)
+        with pytest.raises(of.TooFewSamplesError, match="held_out has 39 rows"):
+            of.choose(TRAIN, HELD_OUT[:39], STAND_INS, CANDIDATES)
+
+    def test_held_out_rows_need_no_labels(self):
+        bare = of.FeatureSet(HELD_OUT.features, logits=HELD_OUT.logits, spread=HELD_OUT.spread)
+        choice = of.choose(TRAIN, bare, STAND_INS, CANDIDATES, most_members=3, seed=7)
+        assert choice.detector.names == choice.chosen.members
+        with pytest.raises(of.MissingFieldError, match=r"MSP.score needs logits"):
+            of.choose(TRAIN, of.FeatureSet(HELD_OUT.features), STAND_INS, CANDIDATES)
+        with pytest.raises(of.MissingFieldError, match=r"Fused.of_fitted needs logits"):
+            of.Fused.of_fitted([of.MSP().fit(TRAIN)], of.FeatureSet(HELD_OUT.features))
+
+    def test_of_fitted(self):
+        with pytest.raises(
+            of.NotFittedError, match=r"KNN\(k=50, on='features', index='exact', probes=0\) is not fitted"
+        ):
+            of.Fused.of_fitted([of.KNN()], HELD_OUT)
+        with pytest.raises(of.TooFewSamplesError, match="39 rows"):
+            of.Fused.of_fitted([of.KNN().fit(TRAIN)], HELD_OUT[:39])
+        fitted = of.Fused.of_fitted([of.KNN().fit(TRAIN)], HELD_OUT, rule="z", seed=3)
+        again = of.Fused([of.KNN()], rule="z", seed=3).fit(TRAIN, held_out=HELD_OUT)
+        assert torch.equal(fitted.score(TRAIN), again.score(TRAIN))
+        assert fitted.fingerprint() == again.fingerprint()
+
+
+class TestLearnedCandidates:
+    @staticmethod
+    def names(rows: int) -> list[str]:
+        rng = np.random.default_rng(0)
+        train = of.FeatureSet(rng.random((rows, 3), np.float32), labels=np.arange(rows) % 2)
+        return [repr(one) for one in default_candidates(train)]
+
+    def test_a_corrected_mixture_is_tried_where_there_are_rows_to_learn_from(self):
+        expected = [repr(of.EnergyCorrected.quick(temperature)) for temperature in (1000.0, 8000.0)]
+        assert [name for name in self.names(5000) if "EnergyCorrected" in name] == expected
+        assert not any("EnergyCorrected" in name for name in self.names(4999))
+
+
+class TestViews:
+    """Views are chosen by stand-ins, as members are."""
+
+    @staticmethod
+    def rows(shift: float) -> Rows:
+        made = {"turned": make_set(60, seed=3, shift=shift), "jigsaw": make_set(60, seed=4, shift=2 * shift)}
+        return Rows(TRAIN[:200], HELD_OUT[:100], StandIns(made, {"turned": "near", "jigsaw": "far"}))
+
+    def test_the_views_that_tell_stand_ins_best_are_taken(self):
+        asked = []
+
+        def rows_of(views):
+            asked.append(views)
+            return self.rows({"one": 0.3, "flip": 0.9, "six": 0.5}[views])
+
+        found = choose_views(rows_of, "cpu")
+        assert asked == ["one", "flip", "six"] == [*CHOICES]
+        assert found.views == "flip"
+        for views, shift in (("one", 0.3), ("flip", 0.9), ("six", 0.5)):
+            assert found.losses[views] == of.choose(*self.rows(shift), device="cpu").chosen.loss
+        assert found.losses["flip"] < found.losses["six"] < found.losses["one"]
+
+    def test_of_equal_views_the_cheaper_are_taken(self):
+        same = self.rows(0.4)
+        assert choose_views(lambda views: same, "cpu", ["flip", "six"]).views == "flip"
+
+    @pytest.mark.parametrize(
+        ("views", "shown"), [("six", "six (one 25.3, six 21.0)"), ("one", "one (one 25.3, six 21.0)")]
+    )
+    def test_in_words(self, views, shown):
+        assert str(ViewsChoice(views, {"one": 0.2531, "six": 0.21})) == shown

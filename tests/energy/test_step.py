@@ -1,0 +1,233 @@
+"""Training against the same loop written out by hand: the order of random numbers, the chains, the loss, Adam, every setting."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+import torch
+from tests.helpers.samples import make_set, quick
+
+import outfield as of
+from outfield.energy import PROJECTIONS, train
+
+SAMPLER = of.Langevin(steps=3, step_size=(3e-2, 1e-2), noise_std=(2e-2, 1e-2))
+TRAINING = of.Training(
+    epochs=2, batch_size=16, learning_rate=2e-3, betas=(0.3, 0.8), l2=0.7, input_noise=0.05, precision="float32"
+)
+ENGINES = ["fused", "eager"]
+VARIANTS = {
+    "as it is": {},
+    "another rate": {"learning_rate": 7e-3},
+    "other betas": {"betas": (0.0, 0.5)},
+    "little l2": {"l2": 0.1},  # without any, the gradient of the last bias is rounding, and Adam makes a step of it
+    "more noise": {"input_noise": 0.5},
+    "from data": {"start": "data"},
+    "from N(0, I)": {"start": "normal"},
+    "from a buffer": {"start": "replay", "replay_size": 24, "replay_fresh": 0.3, "epochs": 6},
+    "from a smaller buffer": {"start": "replay", "replay_size": 18, "replay_fresh": 0.3, "epochs": 6},
+    "from a buffer that is renewed": {"start": "replay", "replay_size": 24, "replay_fresh": 0.9, "epochs": 6},
+}
+
+
+def rows(n=40, d=6):
+    """Rows on the sphere in two classes of 30 and 10."""
+    g = torch.Generator().manual_seed(0)
+    labels = (torch.arange(n) % 4 == 0).long()
+    z = torch.rand(2, d, generator=g)[labels] + 0.4 * torch.randn(n, d, generator=g)
+    return torch.nn.functional.normalize(z.relu(), dim=1), labels
+
+
+def tiny(prior, weights=3):
+    return of.CorrectedEnergy(of.MLP(hidden=10, depth=1).build(6, weights), 0.5, prior, 2.0)
+
+
+class Adam:
+    """Kingma & Ba 2015, algorithm 1."""
+
+    def __init__(self, parameters, rate, betas):
+        self.parameters, self.rate, self.betas, self.t = parameters, rate, betas, 0
+        self.m, self.v = ([torch.zeros_like(p) for p in parameters] for _ in range(2))
+
+    @torch.no_grad()
+    def step(self, gradients):
+        self.t += 1
+        (one, two), t = self.betas, self.t
+        for p, m, v, g in zip(self.parameters, self.m, self.v, gradients, strict=True):
+            m.copy_(one * m + (1 - one) * g)
+            v.copy_(two * v + (1 - two) * g * g)
+            p.sub_(self.rate * (m / (1 - one**t)) / ((v / (1 - two**t)).sqrt() + 1e-8))
+
+
+def by_hand(model, z, training, seed):
+    """Appendix A.2 of the paper; the loss of every step."""
+    g, prior, project = torch.Generator().manual_seed(seed), model.prior, PROJECTIONS["relu_sphere"]
+    parameters = list(model.network.parameters())
+    adam, buffer, losses = Adam(parameters, training.learning_rate, training.betas), None, []
+    n, d, steps = training.batch_size, z.shape[1], SAMPLER.steps
+    for _ in range(training.epochs):
+        order = torch.randperm(len(z), generator=g)
+        for b in range(len(z) // n):
+            real = z[order[b * n : (b + 1) * n]]
+            if training.start == "data":
+                x = real
+            elif training.start == "normal" or prior is None:
+                x = torch.randn(n, d, generator=g)
+            else:
+                x = prior.sample(n, g)
+            if training.start == "replay":
+                if buffer is None:
+                    buffer = torch.cat([x] * math.ceil(max(training.replay_size, n) / n))[
+                        : max(training.replay_size, n)
+                    ]
+                chosen = torch.randperm(len(buffer), generator=g)[:n]
+                x = torch.where(torch.rand(n, generator=g)[:, None] < training.replay_fresh, x, buffer[chosen])
+            noise, x = torch.randn(steps, n, d, generator=g), project(x)
+            for t in range(steps):
+                x = x.detach().requires_grad_()
+                energy = model.network(x).squeeze(1) / 0.5 + (0 if prior is None else prior.energy(x) / 2.0)
+                (slope,) = torch.autograd.grad(energy.sum(), x)
+                share = t / (steps - 1)
+                rate, std = 3e-2 + share * (1e-2 - 3e-2), 2e-2 + share * (1e-2 - 2e-2)
+                x = project(x - rate * slope + std * noise[t]).detach()
+            if buffer is not None:
+                buffer[chosen] = x
+            extra = training.input_noise * torch.randn(2, n, d, generator=g)
+            e_real, e_fake = (model.network(w).squeeze(1) / 0.5 for w in (real + extra[0], x + extra[1]))
+            loss = e_real.mean() - e_fake.mean() + training.l2 * ((e_real**2).mean() + (e_fake**2).mean())
+            adam.step(torch.autograd.grad(loss, parameters))
+            losses.append(float(loss.detach()))
+    return losses
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("with_prior", [True, False])
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda name: name.replace(" ", "-"))
+def test_training_is_the_loop_written_out(variant, with_prior, engine):
+    z, labels = rows()
+    prior = of.MixturePrior().fit(z, labels) if with_prior else None
+    training = dataclasses.replace(TRAINING, **VARIANTS[variant])
+    ours, hand = tiny(prior), tiny(prior)
+    history = train(ours, z, dataclasses.replace(training, engine=engine), SAMPLER, PROJECTIONS["relu_sphere"], seed=5)
+    losses = by_hand(hand, z, training, seed=5)
+    for a, b in zip(ours.network.parameters(), hand.network.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
+    means = [sum(losses[i : i + 2]) / 2 for i in range(0, len(losses), 2)]
+    assert history.loss == pytest.approx(means, rel=1e-4, abs=1e-5)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_comparison_notices_every_variant(engine):
+    """Any two variants end further apart than the comparison allows."""
+    z, labels = rows()
+    prior, ends = of.MixturePrior().fit(z, labels), {}
+    for name, changes in VARIANTS.items():
+        model = tiny(prior)
+        train(model, z, dataclasses.replace(TRAINING, engine=engine, **changes), SAMPLER, PROJECTIONS["relu_sphere"], 5)
+        ends[name] = torch.cat([p.detach().flatten() for p in model.network.parameters()])
+    names = list(ends)
+    for i, one in enumerate(names):
+        for two in names[:i]:
+            assert float((ends[one] - ends[two]).abs().max()) > 1e-4, (one, two)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("rate", [3e-3, 2e-5])
+def test_the_first_step_of_adam_is_the_learning_rate(engine, rate):
+    """With β₁ = 0 the first step is − rate · g / (|g| + 1e-8): the rate itself wherever the gradient is not tiny."""
+    z, _ = rows()
+    model = tiny(None)
+    before = [p.detach().clone() for p in model.network.parameters()]
+    training = of.Training(epochs=1, batch_size=40, learning_rate=rate, l2=1.0, engine=engine, precision="float32")
+    train(model, z, training, SAMPLER, PROJECTIONS["relu_sphere"], seed=0)
+    moved = torch.cat(
+        [(p.detach() - b).abs().flatten() for p, b in zip(model.network.parameters(), before, strict=True)]
+    )
+    assert float(moved.max()) == pytest.approx(rate, rel=1e-2)
+    assert float(moved.median()) == pytest.approx(rate, rel=1e-2)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_weights_and_noise_have_seeds_of_their_own(engine):
+    z, labels = rows()
+    prior = of.MixturePrior().fit(z, labels)
+
+    def ends(weights, seed):
+        model = tiny(prior, weights)
+        history = train(
+            model, z, dataclasses.replace(TRAINING, engine=engine), SAMPLER, PROJECTIONS["relu_sphere"], seed
+        )
+        return history.loss, model(z).tolist()
+
+    same, again, other_noise, other_weights = ends(1, 1), ends(1, 1), ends(1, 2), ends(2, 1)
+    assert same == again
+    assert all(a != b for a, b in zip(same, other_noise, strict=True))
+    assert all(a != b for a, b in zip(same, other_weights, strict=True))
+
+
+@pytest.mark.parametrize("name", ["EBM", "EnergyCorrected"])
+@pytest.mark.parametrize("seed", [0, 7])
+def test_a_detectors_seed_is_that_of_its_weights(name, seed, train_set):
+    still = of.Training(epochs=1, batch_size=32, learning_rate=1e-30)
+    detector = quick(name, training=still, seed=seed).fit(train_set)
+    for found, built in zip(
+        detector.model_.network.parameters(), detector.network.build(6, seed).parameters(), strict=True
+    ):
+        assert torch.equal(found, built)
+
+
+@pytest.mark.parametrize("name", ["EBM", "EnergyCorrected"])
+def test_a_detectors_seed_is_that_of_its_chains(name, train_set):
+    """Weights that do not move are those of seed 0; the energies of chain ends tell the chains apart."""
+    still = of.Training(epochs=1, batch_size=120, learning_rate=1e-30, input_noise=0.0)
+    sampler = of.Langevin(steps=1, step_size=(0.0, 0.0), noise_std=(0.1, 0.1))
+    z = torch.nn.functional.normalize(train_set.features, dim=1)
+    for seed in (1, 2):
+        detector = quick(name, training=still, sampler=sampler, seed=seed).fit(train_set)
+        g = torch.Generator().manual_seed(seed)
+        torch.randperm(120, generator=g)
+        begin = torch.randn(120, 6, generator=g) if name == "EBM" else detector.prior_.sample(120, g)
+        ends = PROJECTIONS["relu_sphere"](PROJECTIONS["relu_sphere"](begin) + 0.1 * torch.randn(120, 6, generator=g))
+        expected = float(detector.model_.residual(ends).mean())
+        assert detector.history_.negative_energy == [pytest.approx(expected, rel=1e-4)]
+        assert detector.history_.real_energy == [pytest.approx(float(detector.model_.residual(z).mean()), rel=1e-4)]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_every_epoch_has_a_mean_of_its_own(engine):
+    """Nothing moves and nothing is random, so all epochs are alike: sums of one must not reach into the next."""
+    z, _ = rows()
+    model = tiny(None)
+    still = of.Training(
+        epochs=4, batch_size=20, learning_rate=1e-30, input_noise=0.0, start="data", engine=engine, precision="float32"
+    )
+    sampler = of.Langevin(steps=2, step_size=(0.1, 0.1), noise_std=(0.0, 0.0))
+    history = train(model, z, still, sampler, PROJECTIONS["none"], seed=0)
+    expected = float(model.residual(z).detach().mean())
+    assert history.real_energy == pytest.approx([expected] * 4, rel=1e-4)
+    assert history.negative_energy == pytest.approx([history.negative_energy[0]] * 4, rel=1e-4)
+    assert history.loss == pytest.approx([history.loss[0]] * 4, rel=1e-4)
+
+
+def test_the_limit_is_one_of_mean_absolute_energies():
+    z, _ = rows()
+    model = tiny(None)
+    energy = float(model.residual(z).detach().abs().mean())
+    still = of.Training(epochs=1, batch_size=40, learning_rate=1e-30, input_noise=0.0, start="data")
+    sampler = of.Langevin(steps=0)
+    with pytest.raises(of.DivergenceError, match=f"{energy:.3g}"):
+        train(model, z, dataclasses.replace(still, energy_limit=0.99 * energy), sampler, PROJECTIONS["none"], seed=0)
+    train(model, z, dataclasses.replace(still, energy_limit=1.01 * energy), sampler, PROJECTIONS["none"], seed=0)
+
+
+@pytest.mark.parametrize("name", ["EBM", "EnergyCorrected"])
+def test_both_engines_begin_between_rows(name):
+    data = make_set(100)
+
+    def fitted(engine, start="mixed"):
+        training = dataclasses.replace(quick(name).training, engine=engine, start=start)
+        return quick(name, training=training).fit(data).score(data)
+
+    assert torch.allclose(fitted("eager"), fitted("fused"), rtol=1e-4, atol=1e-6)
+    assert not torch.allclose(fitted("eager"), fitted("eager", "data"), rtol=1e-4, atol=1e-6)

@@ -1,0 +1,431 @@
+"""Training: its settings, its history, averaged weights, divergence, and priors that are not the mixture."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from tests.helpers.samples import make_set, quick
+from torch import nn
+
+import outfield as of
+from outfield.config import configurable, to_plain
+from outfield.energy import PROJECTIONS, train
+from outfield.energy.training.step import InTurn, loss_of
+
+LEARNED = ["EBM", "EnergyCorrected"]
+NUMBERS = ("epochs", "batch_size", "replay_size", "learning_rate", "energy_limit", "l2", "input_noise", "replay_fresh")
+NO_NUMBERS = (-1, float("nan"), float("inf"), "1", None, True, (1,), [1], 10**30 * 10, np.array([1, 2]))
+
+
+def tiny_model(prior=None, seed=0, width=6):
+    return of.CorrectedEnergy(
+        of.MLP(hidden=8, depth=1).build(width, seed), temperature=0.5, prior=prior, prior_temperature=2.0
+    )
+
+
+def test_the_network_of_the_paper():
+    network = of.MLP().build(512, seed=0)
+    shapes = [tuple(m.weight.shape) for m in network if isinstance(m, nn.Linear)]
+    assert shapes == [(1024, 512), *[(1024, 1024)] * 4, (1, 1024)]
+    assert sum(isinstance(m, nn.LeakyReLU) and m.negative_slope == 0.2 for m in network) == 5
+    weights = [m.weight for m in network if isinstance(m, nn.Linear)]
+    assert not any(torch.equal(a, b) for a, b in itertools.pairwise(weights))
+
+
+def test_the_defaults_are_the_papers():
+    """Table of hyper-parameters in its appendix; what it leaves open is said in docs/method.md."""
+    expected = {
+        "epochs": 20, "batch_size": 256, "learning_rate": 5e-6, "betas": (0.0, 0.999), "l2": 10.0, "input_noise": 1e-3,
+        "start": "auto", "replay_size": 10_000, "replay_fresh": 0.05, "energy_limit": 1e4, "engine": "auto",
+        "precision": "auto", "average": 0,
+    }  # fmt: skip
+    ours, alone = of.EnergyCorrected(), of.EBM()
+    assert dataclasses.asdict(ours.training) == dataclasses.asdict(of.Training()) == expected
+    assert dataclasses.asdict(alone.training) == expected | {"learning_rate": 5e-5, "l2": 0.1}
+    assert ours.sampler == of.Langevin() == of.Langevin(steps=20, step_size=(1e-6, 1e-7), noise_std=(1e-3, 1e-4))
+    assert alone.sampler == of.Langevin(steps=200, step_size=(1e-2, 1e-3), noise_std=(1e-2, 1e-3))
+    assert (ours.temperature, alone.temperature) == (1, 1e-2)
+    assert ours.prior_temperature == 1e3 / 2  # stated for an energy with the factor ½
+    assert dataclasses.asdict(of.MLP()) == {"hidden": 1024, "depth": 4, "slope": 0.2}
+    assert of.MixturePrior().floor == 1e-6
+
+
+def test_loss_is_the_formula():
+    model = tiny_model()
+    real, negatives = torch.rand(7, 6), torch.rand(5, 6)
+    loss, on_real, on_negatives = loss_of(model, real, negatives, l2=0.3)
+    e, n = model.residual(real), model.residual(negatives)
+    torch.testing.assert_close(loss, e.mean() - n.mean() + 0.3 * ((e**2).mean() + (n**2).mean()))
+    torch.testing.assert_close((on_real, on_negatives), (e, n))
+
+
+def test_negatives_distributed_as_data_give_no_likelihood_gradient():
+    model = tiny_model()
+    real = torch.rand(400, 6, generator=torch.Generator().manual_seed(0))
+    shuffled = real[torch.randperm(400, generator=torch.Generator().manual_seed(1))]
+    loss_of(model, real, shuffled, l2=0.0)[0].backward()
+    assert all(float(p.grad.abs().max()) < 1e-6 for p in model.network.parameters())
+
+
+def test_every_parameter_gets_a_gradient():
+    model = tiny_model()
+    loss_of(model, torch.rand(9, 6), torch.rand(9, 6), l2=1.0)[0].backward()
+    assert all(float(p.grad.abs().max()) > 0 for p in model.network.parameters())
+
+
+def test_temperatures_are_one_unless_said_otherwise():
+    z = torch.rand(20, 6)
+    prior = of.MixturePrior().fit(z, torch.arange(20) % 2)
+    network = of.MLP(hidden=4, depth=0).build(6, 0)
+    torch.testing.assert_close(of.CorrectedEnergy(network, prior=prior)(z), network(z).squeeze(1) + prior.energy(z))
+    torch.testing.assert_close(of.CorrectedEnergy(network)(z), network(z).squeeze(1))
+    both = of.CorrectedEnergy(network, 4.0, prior, 3.0)
+    torch.testing.assert_close(both(z), network(z).squeeze(1) / 4 + prior.energy(z) / 3)
+    torch.testing.assert_close(both.residual(z), network(z).squeeze(1) / 4)
+
+
+def test_a_zero_residual_leaves_the_prior():
+    z = torch.rand(20, 6)
+    prior = of.MixturePrior().fit(z, torch.arange(20) % 2)
+    model = tiny_model(prior)
+    for p in model.network.parameters():
+        nn.init.zeros_(p)
+    torch.testing.assert_close(model(z), prior.energy(z) / 2.0)
+
+
+@pytest.mark.parametrize("name", LEARNED)
+def test_history_has_a_row_an_epoch(name, train_set):
+    detector = quick(name).fit(train_set)
+    history = detector.history_
+    assert len(history) == len(history.loss) == len(history.real_energy) == len(history.negative_energy) == 2
+    assert all(abs(value) < 1e3 for value in history.loss)
+
+
+@pytest.mark.parametrize("start", ["prior", "normal", "data", "replay"])
+def test_every_start_trains(start, train_set, test_set):
+    training = of.Training(epochs=2, batch_size=32, learning_rate=1e-3, start=start, replay_size=64)
+    detector = quick("EnergyCorrected", training=training).fit(train_set)
+    assert torch.isfinite(detector.score(test_set)).all()
+
+
+@pytest.mark.parametrize("sampler", [of.MetropolisLangevin(steps=2), of.HamiltonianMonteCarlo(steps=2, leapfrog=2)])
+def test_every_sampler_trains_and_is_saved(sampler, train_set, test_set, tmp_path):
+    detector = quick("EnergyCorrected", sampler=sampler).fit(train_set)
+    detector.save(tmp_path / "d.safetensors")
+    assert of.load(tmp_path / "d.safetensors").sampler == sampler
+
+
+def test_training_lowers_real_energies_below_negative_ones(train_set):
+    training = of.Training(epochs=30, batch_size=40, learning_rate=3e-3, l2=0.1, start="normal")
+    history = quick("EBM", training=training).fit(train_set).history_
+    assert history.real_energy[-1] < history.negative_energy[-1] - 0.2
+
+
+def test_features_with_negative_entries_are_not_cut_off(train_set):
+    centred = of.FeatureSet(train_set.features - 1.5, labels=train_set.labels)
+    assert quick("EBM").fit(train_set).projection_ == "relu_sphere"
+    assert quick("EBM").fit(centred).projection_ == "sphere"
+    with pytest.raises(of.UnknownNameError, match="sphere"):
+        quick("EBM", projection="cube").fit(train_set)
+
+
+def test_a_batch_larger_than_the_data_is_the_data(train_set):
+    training = of.Training(epochs=1, batch_size=10_000)
+    assert len(quick("EnergyCorrected", training=training).fit(train_set[:9]).history_) == 1
+
+
+@configurable
+class UnitPrior(of.Prior):
+    """N(m, s² I): a prior that needs no labels and cannot be sampled."""
+
+    def __init__(self, scale: float = 1.0) -> None:
+        self.scale = scale
+
+    def fit(self, z, labels):
+        self.mean = z.mean(0)
+        return self
+
+    def energy(self, z):
+        return 0.5 * (z - self.mean.to(z)).square().sum(1) / self.scale**2
+
+    def state(self):
+        return {"mean": self.mean}
+
+    def load_state(self, state):
+        self.mean = state["mean"]
+        return self
+
+
+def test_any_prior_can_be_corrected(train_set, test_set, tmp_path):
+    unlabelled = of.FeatureSet(train_set.features)
+    data_start = of.Training(epochs=1, batch_size=32, start="data")
+    detector = quick("EnergyCorrected", prior=UnitPrior(0.3), training=data_start).fit(unlabelled)
+    detector.save(tmp_path / "d.safetensors")
+    loaded = of.load(tmp_path / "d.safetensors")
+    assert loaded.prior.scale == 0.3
+    assert torch.equal(loaded.score(test_set), detector.score(test_set))
+    with pytest.raises(of.InputError, match="start='data'"):
+        quick("EnergyCorrected", prior=UnitPrior(), training=of.Training(epochs=1)).fit(unlabelled)
+
+
+def test_a_failed_refit_leaves_the_first_fit_whole(train_set, test_set, tmp_path):
+    detector = quick("EnergyCorrected").fit(train_set)
+    before = detector.score(test_set)
+    detector.training = of.Training(epochs=9, batch_size=32, learning_rate=1e30, l2=0.0)
+    with pytest.raises(of.DivergenceError):
+        detector.fit(make_set(seed=6, shift=0.5))
+    detector.save(tmp_path / "d.safetensors")
+    assert torch.equal(detector.score(test_set), before)
+    assert torch.equal(of.load(tmp_path / "d.safetensors").score(test_set), before)
+
+
+class TestDivergence:
+    @pytest.mark.parametrize("rate", [1e3, 1e30])
+    def test_exploding_energies_stop_with_advice(self, rate, train_set):
+        training = of.Training(epochs=50, batch_size=32, learning_rate=rate, l2=0.0)
+        with pytest.raises(of.DivergenceError, match=r"diverged in epoch .*learning_rate.*l2.*step_size"):
+            quick("EnergyCorrected", training=training).fit(train_set)
+
+    @pytest.mark.parametrize("rate", [10.0, 1e30])
+    def test_the_last_step_is_looked_at_too(self, rate, train_set):
+        training = of.Training(epochs=1, batch_size=1000, learning_rate=rate)
+        with pytest.raises(of.DivergenceError, match="epoch 1 of 1, batch 1 of 1"):
+            quick("EnergyCorrected", training=training, network=of.MLP(hidden=64, depth=2)).fit(train_set)
+
+    @pytest.mark.parametrize("step", [1, 3, 4, 5, 12])
+    def test_the_message_says_where(self, step, train_set, monkeypatch):
+        """Of three epochs of four batches, as soon as energies are looked at: at the end of an epoch at the latest."""
+        run, steps = InTurn.run, []
+
+        def explode(self, real):
+            steps.append(0)
+            return run(self, real) * (torch.nan if len(steps) == step else 1)
+
+        monkeypatch.setattr(InTurn, "run", explode)
+        monkeypatch.setattr("outfield.energy.training.loop.CHECK_EVERY", 1)
+        training = of.Training(epochs=3, batch_size=30, learning_rate=1e-3)
+        epoch, batch = (step - 1) // 4 + 1, (step - 1) % 4 + 1
+        where = f"^training diverged in epoch {epoch} of 3, batch {batch} of 4: the mean absolute energy is nan"
+        with pytest.raises(of.DivergenceError, match=where):
+            quick("EnergyCorrected", training=training).fit(train_set)
+
+    def test_a_failed_fit_leaves_nothing_behind(self, train_set, test_set, tmp_path):
+        training = of.Training(epochs=50, batch_size=32, learning_rate=1e30, l2=0.0)
+        detector = quick("EBM", training=training)
+        with pytest.raises(of.DivergenceError):
+            detector.fit(train_set)
+        with pytest.raises(of.NotFittedError):
+            detector.score(test_set)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"temperature": "warm"},
+        {"temperature": 0.0},
+        {"training": 5},
+        {"sampler": None},
+        {"network": "MLP"},
+        {"seed": -1},
+        {"seed": 2**70},
+        {"seed": 0.5},
+        {"prior": "mixture"},
+        {"prior_temperature": 0},
+    ],
+)
+def test_bad_settings_of_a_detector_stop_before_any_work(wrong, train_set):
+    with pytest.raises(of.InputError, match=next(iter(wrong))):
+        quick("EnergyCorrected", **wrong).fit(train_set)
+
+
+def test_what_could_not_be_saved_is_refused_before_training(train_set):
+    class Homemade(UnitPrior):
+        """Not marked as configurable."""
+
+    with pytest.raises(of.InputError, match="configurable"):
+        quick("EnergyCorrected", prior=Homemade()).fit(train_set)
+    with pytest.raises(of.InputError, match="checkpoint"):
+        quick("EnergyCorrected").fit(train_set, checkpoint=5)
+
+
+def test_numpy_numbers_are_numbers(train_set, tmp_path):
+    training = of.Training(epochs=1, batch_size=32, learning_rate=np.float32(1e-3))
+    quick("EnergyCorrected", prior_temperature=np.float32(5), training=training).fit(train_set).save(
+        tmp_path / "d.safetensors"
+    )
+    assert of.load(tmp_path / "d.safetensors").prior_temperature == 5
+
+
+def test_the_loop_leaves_the_prior_alone():
+    z = torch.rand(64, 6)
+    prior = of.MixturePrior().fit(z, torch.arange(64) % 2)
+    before = prior.energy(z)
+    train(tiny_model(prior), z, of.Training(epochs=1, batch_size=16), of.Langevin(steps=2), PROJECTIONS["none"], seed=0)
+    assert torch.equal(prior.energy(z), before)
+
+
+def test_energies_that_fell_without_end_are_found_after_the_last_step(train_set, monkeypatch):
+    monkeypatch.setattr(of.CorrectedEnergy, "residual", lambda self, rows: torch.full((len(rows),), -1e9))
+    training = of.Training(epochs=1, batch_size=1000, learning_rate=1e-6)
+    with pytest.raises(of.DivergenceError, match=r"the mean absolute energy is 1e\+09"):
+        quick("EnergyCorrected", training=training).fit(train_set)
+
+
+def test_a_prior_of_one_s_own_is_not_fitted_in_pieces(train_set, tmp_path):
+    train_set.save(tmp_path / "train.safetensors")
+    data_start = of.Training(epochs=1, batch_size=32, start="data")
+    detector = quick("EnergyCorrected", prior=UnitPrior(0.3), training=data_start)
+    with pytest.raises(of.InputError, match="UnitPrior cannot be fitted in pieces; load the features first"):
+        detector.fit(of.open_features(tmp_path / "train.safetensors"))
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+@pytest.mark.parametrize("bad", NO_NUMBERS)
+def test_numbers_that_make_no_sense(name, bad):
+    with pytest.raises(of.InputError, match=name):
+        of.Training(**{name: bad})
+
+
+@pytest.mark.parametrize("name", ["epochs", "batch_size", "replay_size"])
+@pytest.mark.parametrize("bad", [0, 2.0, 2.5, np.float64(2)])
+def test_counts_that_make_no_sense(name, bad):
+    with pytest.raises(of.InputError, match=name):
+        of.Training(**{name: bad})
+
+
+@pytest.mark.parametrize(
+    ("name", "bad"), [("learning_rate", 0), ("energy_limit", 0.0), ("replay_fresh", 1.01), ("learning_rate", 1e300)]
+)
+def test_numbers_just_outside(name, bad):
+    with pytest.raises(of.InputError, match=name):
+        of.Training(**{name: bad})
+
+
+@pytest.mark.parametrize("name", ["start", "engine", "precision"])
+@pytest.mark.parametrize("bad", ["moon", "", None, 1, ("auto",), ["auto"], np.array(["auto", "eager"])])
+def test_names_that_make_no_sense(name, bad):
+    with pytest.raises(of.InputError, match=name):
+        of.Training(**{name: bad})
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [0.5, (0.5,), (0.1, 0.2, 0.3), [0.0, 0.9], (2, 3), (-0.1, 0.9), (0.0, 1.0), ("0", "1"), (None, 0.9),
+     (0.0, float("nan")), (True, 0.9), None, "ab"],
+)  # fmt: skip
+def test_betas_that_make_no_sense(bad):
+    with pytest.raises(of.InputError, match="betas"):
+        of.Training(betas=bad)
+    of.Training(betas=(0, 1 - 1e-12))
+
+
+def test_numpys_numbers_are_numbers(train_set, test_set):
+    given = of.Training(
+        epochs=np.int64(1), batch_size=np.int32(32), learning_rate=np.float32(1e-3), betas=(np.float64(0), np.float32(0.5)),
+        l2=np.float64(1), input_noise=np.float32(0.5), start="replay", replay_size=np.int64(40), replay_fresh=np.float64(0.25),
+        energy_limit=np.float64(1e3),
+    )  # fmt: skip
+    plain = of.Training(1, 32, float(np.float32(1e-3)), (0.0, 0.5), 1.0, 0.5, "replay", 40, 0.25, 1e3)
+    for engine in ("fused", "eager"):
+        found, expected = (
+            quick("EBM", training=dataclasses.replace(one, engine=engine)).fit(train_set).score(test_set)
+            for one in (given, plain)
+        )
+        assert found.tolist() == expected.tolist()
+
+
+def test_the_quick_correction_s_network_alone_tells_rows_between_classes():
+    generator = torch.Generator().manual_seed(0)
+    centres = torch.tensor([[4.0, 0.2, 0.2, 1.0], [0.2, 4.0, 0.2, 1.0], [0.2, 0.2, 4.0, 1.0]])
+    labels = torch.arange(9000) % 3
+    features = (centres[labels] + 0.2 * torch.randn(9000, 4, generator=generator)).abs()
+    detector = of.EnergyCorrected.quick().fit(of.FeatureSet(features, labels=labels))
+    between = (centres + centres.roll(1, 0)) / 2
+    known, mixed = (detector.model_.residual(torch.nn.functional.normalize(z)) for z in (features[:300], between))
+    assert of.auroc(known, mixed) > 0.95
+
+
+def test_the_quick_correction_is_saved_whole(tmp_path):
+    detector = of.EnergyCorrected.quick(seed=2).fit(DATA)
+    detector.save(tmp_path / "d.safetensors")
+    loaded = of.load(tmp_path / "d.safetensors")
+    assert repr(loaded) == repr(detector)
+    assert torch.equal(loaded.score(DATA), detector.score(DATA))
+
+
+DATA = make_set(100)
+
+
+def trained(epochs, average=0, name="EBM", engine="eager", seeds=(0,), start="auto", **more):
+    training = dataclasses.replace(
+        quick(name).training, epochs=epochs, average=average, engine=engine, start=start, replay_size=40
+    )
+    return quick(name, training=training).fit_seeds(DATA, seeds, **more)
+
+
+def weights(detector):
+    return {name: value.double() for name, value in detector.model_.network.state_dict().items()}
+
+
+def mean_of(detectors):
+    found = [weights(detector) for detector in detectors]
+    return {name: torch.stack([one[name] for one in found]).mean(0) for name in found[0]}
+
+
+def close(a, b):
+    return all(torch.allclose(a[name], b[name], rtol=1e-5, atol=1e-7) for name in a)
+
+
+@pytest.mark.parametrize("engine", ["eager", "fused"])
+@pytest.mark.parametrize("name", ["EBM", "EnergyCorrected"])
+def test_the_mean_of_the_last_epochs(name, engine):
+    alone = {epochs: trained(epochs, name=name, engine=engine)[0] for epochs in (1, 2, 3, 4)}
+    assert not close(weights(alone[3]), weights(alone[4]))
+    for average, over in ((1, [4]), (2, [3, 4]), (9, [1, 2, 3, 4])):
+        found = trained(4, average, name=name, engine=engine)[0]
+        assert close(weights(found), mean_of([alone[epochs] for epochs in over]))
+        assert found.history_.loss == alone[4].history_.loss
+
+
+def test_the_mean_of_one_epoch_is_that_epoch_to_the_bit():
+    one, mean = weights(trained(1)[0]), weights(trained(1, average=2)[0])
+    assert all(torch.equal(value, mean[name]) for name, value in one.items())
+
+
+def test_seeds_are_not_mixed_up():
+    together = trained(3, 2, seeds=(0, 1))
+    for seed, found in zip((0, 1), together, strict=True):
+        assert close(weights(found), mean_of([trained(epochs, seeds=(seed,))[0] for epochs in (2, 3)]))
+
+
+@pytest.mark.parametrize("stop", [4, 9])
+def test_a_fit_that_was_cut_off_ends_with_the_same_bits(stop, tmp_path, monkeypatch):
+    whole = trained(3, 2, start="replay")[0]
+    steps, run = 0, InTurn.run
+
+    def interrupted(self, real):
+        nonlocal steps
+        steps += 1
+        if steps == stop:
+            raise KeyboardInterrupt
+        return run(self, real)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(InTurn, "run", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            trained(3, 2, start="replay", checkpoint=tmp_path / "c.safetensors")
+    for _ in range(2):  # the second finds all of it done
+        found = trained(3, 2, start="replay", checkpoint=tmp_path / "c.safetensors")[0]
+        assert all(torch.equal(a, b) for a, b in zip(weights(found).values(), weights(whole).values(), strict=True))
+
+
+def test_how_many_epochs_are_averaged():
+    assert "average" not in to_plain(of.Training())
+    assert to_plain(of.Training(average=3))["average"] == 3
+    for bad in (-1, 2.5, "a", None, 10**10):
+        with pytest.raises(of.InputError, match="average is"):
+            of.Training(average=bad)

@@ -1,0 +1,379 @@
+"""Files that are truncated, changed, foreign or cannot be written: a clear error, and nothing half-written."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import resource
+import signal
+import struct
+import zipfile
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors.torch import save_file
+from tests.helpers.samples import make_set, quick
+
+import outfield as of
+from outfield.benchmark import BenchmarkRun, Protocol, load_run, save_run
+from outfield.files import Record, check_writable, make_folder, read_record, write_bytes, write_record
+
+
+@pytest.fixture
+def saved(tmp_path):
+    path = tmp_path / "detector.safetensors"
+    quick("SSD").fit(make_set()).save(path)
+    return path
+
+
+def readers(path):
+    return [lambda: of.load(path), lambda: of.Threshold.load(path), lambda: of.FeatureSet.load(path)]
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(where=st.floats(0, 1), bit=st.integers(0, 7))
+def test_a_changed_bit_anywhere_is_found(saved, where, bit):
+    content = bytearray(saved.read_bytes())
+    index = min(int(where * len(content)), len(content) - 1)
+    content[index] ^= 1 << bit
+    other = saved.with_name("changed.safetensors")
+    other.write_bytes(content)
+    try:
+        loaded = of.load(other)
+    except of.OutfieldError:
+        return
+    test = make_set(n=20, seed=3)  # padding in the header may be changed without meaning anything
+    assert torch.equal(loaded.score(test), of.load(saved).score(test))
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(share=st.floats(0, 0.999))
+def test_a_truncated_file_is_found(saved, share):
+    content = saved.read_bytes()
+    other = saved.with_name("short.safetensors")
+    other.write_bytes(content[: int(share * len(content))])
+    for read in readers(other):
+        with pytest.raises(of.FileFormatError, match="truncated"):
+            read()
+
+
+def test_truncated_npz(tmp_path):
+    path = tmp_path / "set.npz"
+    make_set().save(path)
+    content = path.read_bytes()
+    for share in (0.0, 0.3, 0.9, 0.99):
+        path.write_bytes(content[: int(share * len(content))])
+        with pytest.raises(of.FileFormatError, match="truncated"):
+            of.FeatureSet.load(path)
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(from_end=st.booleans(), where=st.integers(0, 900), bit=st.integers(0, 7), compressed=st.booleans())
+def test_a_changed_npz_is_found(tmp_path, from_end, where, bit, compressed):
+    path = tmp_path / "set.npz"
+    data = make_set(n=8)
+    data.save(path)
+    if compressed:
+        np.savez_compressed(path, **dict(np.load(path)))
+    content = bytearray(path.read_bytes())
+    content[-1 - where if from_end else where] ^= 1 << bit
+    path.write_bytes(content)
+    try:
+        loaded = of.FeatureSet.load(path)
+    except of.OutfieldError:
+        return
+    assert loaded.tensors().keys() == data.tensors().keys()  # times in the archive's index mean nothing
+    assert all(torch.equal(value, loaded.tensors()[name]) for name, value in data.tensors().items())
+
+
+def test_nothing_is_unpickled(tmp_path):
+    class Bomb:
+        def __reduce__(self):
+            return (os.mkdir, (str(tmp_path / "exploded"),))
+
+    objects = tmp_path / "objects.npz"
+    np.savez(objects, features=np.array([Bomb()], dtype=object))
+    pickled = tmp_path / "pickled.safetensors"
+    pickled.write_bytes(pickle.dumps(Bomb()))
+    torch_file = tmp_path / "torch.safetensors"
+    torch.save({"features": torch.ones(2, 2)}, torch_file)
+    single = tmp_path / "single.npz"
+    with open(single, "wb") as file:
+        np.save(file, np.ones((2, 2)))
+    for path in (objects, pickled, torch_file, single):
+        with pytest.raises(of.FileFormatError):
+            of.FeatureSet.load(path)
+    with pytest.raises(of.FileFormatError):
+        of.load(pickled)
+    assert not (tmp_path / "exploded").exists()
+
+
+def test_foreign_files(tmp_path):
+    foreign = tmp_path / "foreign.safetensors"
+    save_file({"weight": torch.ones(3)}, foreign)
+    with pytest.raises(of.FileFormatError, match="not one that Outfield wrote"):
+        of.load(foreign)
+    with pytest.raises(of.FileFormatError, match="weight"):
+        of.FeatureSet.load(foreign)
+    with pytest.raises(of.FileFormatError):
+        of.Threshold.load(foreign)
+    archive = tmp_path / "foreign.npz"
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("hello.txt", "hello")
+    with pytest.raises(of.FileFormatError):
+        of.FeatureSet.load(archive)
+    plain = tmp_path / "plain.safetensors"
+    save_file({"features": torch.ones(3, 2), "labels": torch.arange(3)}, plain)
+    assert len(of.FeatureSet.load(plain)) == 3
+
+
+def test_the_wrong_kind_of_our_own_files(saved, tmp_path):
+    of.Threshold.fit(np.arange(100)).save(tmp_path / "t.safetensors")
+    with pytest.raises(of.FileFormatError, match="holds a Threshold, not a detector"):
+        of.load(tmp_path / "t.safetensors")
+    with pytest.raises(of.FileFormatError, match="holds a detector, not a Threshold"):
+        of.Threshold.load(saved)
+    with pytest.raises(of.FileFormatError, match="holds a detector, not a FeatureSet"):
+        of.FeatureSet.load(saved)
+
+
+def rewritten(path, change):
+    """The file with its header changed and the length field put right, as a careful forger would."""
+    content = path.read_bytes()
+    (size,) = struct.unpack("<Q", content[:8])
+    header = json.loads(content[8 : 8 + size])
+    ours = json.loads(header["__metadata__"]["outfield"])
+    change(ours)
+    header["__metadata__"]["outfield"] = json.dumps(ours)
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + content[8 + size :])
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda h: h["settings"].update(floor=0.5), "checksum"),
+        (lambda h: h.update(width=99), "checksum"),
+        (lambda h: h.update(format=3), "format 3"),
+        (lambda h: h.update(format=True), "header"),
+        (lambda h: h.update(format=1), "format 1"),
+        (lambda h: h["digests"].popitem(), "checksum"),
+        (lambda h: h.pop("sha256"), "header"),
+        (lambda h: h.clear(), "header"),
+    ],
+)
+def test_a_forged_header_is_found(saved, change, words):
+    rewritten(saved, change)
+    with pytest.raises(of.FileFormatError, match=words):
+        of.load(saved)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda h: h.update(detector="Nonsense"), "no detector 'Nonsense'"),
+        (lambda h: h["settings"].update(colour="red"), "no setting colour"),
+        (lambda h: h.pop("settings"), "settings"),
+    ],
+)
+def test_a_consistent_file_that_makes_no_sense_is_found(saved, change, words):
+    header, tensors = read_record(saved, "detector")
+    change(header)
+    write_record(saved, "detector", Record(header, tensors))
+    with pytest.raises(of.FileFormatError, match=words):
+        of.load(saved)
+
+
+def test_what_a_file_must_hold(tmp_path):
+    path = tmp_path / "f.safetensors"
+    entries, ranks = {"number": float, "name": (str, type(None))}, {"rows": 2}
+    good = {"number": 3, "name": None}
+    write_record(path, "kind", Record(good, {"rows": torch.ones(2, 3), "more": torch.ones(1)}))
+    assert read_record(path, "kind", entries, ranks)[0] == good
+    for header, tensors, words in (
+        ({"name": "x"}, {"rows": torch.ones(2, 3)}, "not a complete kind: number is missing"),
+        (good | {"number": True}, {"rows": torch.ones(2, 3)}, "number is True, not float"),
+        (good | {"name": ["x"]}, {"rows": torch.ones(2, 3)}, r"name is \['x'\], not str or NoneType"),
+        (good, {}, "rows is missing"),
+        (good, {"rows": torch.ones(2)}, r"rows is of shape \(2,\); it must have 2 dimensions"),
+    ):
+        write_record(path, "kind", Record(header, tensors))
+        with pytest.raises(of.FileFormatError, match=words):
+            read_record(path, "kind", entries, ranks)
+
+
+@pytest.mark.parametrize("name", ["protocol", "records", "scores", "histories", "views", "accuracies", "provenance"])
+def test_runs_with_a_right_checksum_and_a_wrong_content(tmp_path, name):
+    path = tmp_path / "run.safetensors"
+    save_run(BenchmarkRun(Protocol("id", ("near",), (), ("far",))), path)
+    header, tensors = read_record(path, "benchmark run")
+    for value in (None, 3, "text", [3], [[3, 4, 5]], [{"x": 1}], {"x": 1}, [[{}, {}]]):
+        if (name, type(value)) in (("accuracies", dict), ("provenance", dict)):
+            continue
+        write_record(path, "benchmark run", Record(header | {name: value}, tensors))
+        with pytest.raises(of.FileFormatError, match="run"):
+            load_run(path)
+
+
+def test_missing_files_and_folders(tmp_path):
+    for read in readers(tmp_path / "nothing.safetensors"):
+        with pytest.raises(of.StorageError, match="no such file"):
+            read()
+    with pytest.raises(of.StorageError):
+        of.FeatureSet.load(tmp_path / "nothing.npz")
+    with pytest.raises(of.StorageError, match="cannot write"):
+        make_set().save(tmp_path / "no" / "folder.npz")
+    with pytest.raises(OSError, match="cannot write"):
+        quick("MSP").fit(make_set()).save(tmp_path / "no" / "d.safetensors")
+
+
+def test_places_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder.npz").mkdir()
+    for target in (
+        tmp_path / "file" / "x.npz",
+        tmp_path / ("n" * 300 + ".npz"),
+        tmp_path / "folder.npz",
+        "/proc/x.npz",
+    ):
+        with pytest.raises(of.StorageError, match="cannot write"):
+            make_set().save(target)
+    with pytest.raises(of.StorageError, match="folder"):
+        of.FeatureSet.load(tmp_path / "folder.npz")
+
+
+def test_devices_and_links_survive(tmp_path):
+    os.mkfifo(tmp_path / "pipe.npz")
+    with pytest.raises(of.StorageError, match="not an ordinary file"):
+        make_set().save(tmp_path / "pipe.npz")
+    make_set().save(tmp_path / "real.npz")
+    (tmp_path / "link.npz").symlink_to("real.npz")
+    make_set(n=33).save(tmp_path / "link.npz")
+    assert (tmp_path / "link.npz").is_symlink()
+    assert len(of.FeatureSet.load(tmp_path / "real.npz")) == 33
+
+
+@pytest.mark.parametrize("ending", [".safetensors", ".npz"])
+def test_a_full_disk_leaves_the_old_file_and_no_scraps(tmp_path, ending):
+    """The kernel refuses to let the file grow, as it does when a disk is full."""
+    path = tmp_path / f"set{ending}"
+    small, large = make_set(n=20), make_set(n=20_000)
+    small.save(path)
+    before = path.read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+    try:
+        with pytest.raises(of.StorageError, match="cannot write"):
+            large.save(path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == [path.name]
+
+
+def test_an_interrupted_write_leaves_no_scraps(tmp_path, monkeypatch):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("outfield.files.record._write_tensors", stop)
+    with pytest.raises(KeyboardInterrupt):
+        make_set().save(tmp_path / "set.safetensors")
+    assert not list(tmp_path.iterdir())
+
+
+def test_files_have_ordinary_permissions(saved):
+    mask = os.umask(0)
+    os.umask(mask)
+    assert saved.stat().st_mode & 0o777 == 0o666 & ~mask
+
+
+def test_every_error_is_in_one_tree():
+    from outfield import errors
+
+    kinds = [
+        c
+        for c in vars(errors).values()
+        if isinstance(c, type) and issubclass(c, Exception) and c.__module__ == errors.__name__
+    ]
+    assert len(kinds) >= 9
+    assert all(issubclass(kind, of.OutfieldError | of.OutfieldWarning) for kind in kinds)
+    for kind in kinds:
+        assert kind.__name__ in errors.__doc__ or kind is of.OutfieldWarning
+
+
+def test_what_cannot_be_written_is_found_before_the_work(tmp_path):
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("folder", "pipe"):
+        with pytest.raises(of.StorageError, match=rf"cannot write .*/{name}: it is there and is not an ordinary file"):
+            check_writable(tmp_path / name)
+    with pytest.raises(of.StorageError, match="there is no folder"):
+        check_writable(tmp_path / "none/file")
+    (tmp_path / "file").touch()
+    for name in ("file", "new"):
+        check_writable(tmp_path / name)
+        write_bytes(tmp_path / name, b"content")
+        assert (tmp_path / name).read_bytes() == b"content"
+
+
+def test_a_folder_is_made_with_those_it_lies_in(tmp_path):
+    for _ in range(2):
+        make_folder(tmp_path / "a/b")
+        assert (tmp_path / "a/b").is_dir()
+    (tmp_path / "file").touch()
+    with pytest.raises(of.StorageError, match=r"cannot make the folder .*/file: File exists"):
+        make_folder(tmp_path / "file")
+
+
+BANK = torch.arange(2**14, dtype=torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("other", "again"),
+    [
+        (BANK.clone(), True),
+        (BANK[:-1], False),
+        (BANK.view(torch.int32), False),
+        (BANK.reshape(2, -1), False),
+        (torch.cat([BANK[:-1], BANK[:1]]), False),
+    ],
+    ids=["equal", "shorter", "another type", "another shape", "another number"],
+)
+def test_large_tensors_that_are_equal_are_written_once(tmp_path, other, again):
+    sizes = []
+    for once in (False, True):
+        path = tmp_path / f"{once}.safetensors"
+        write_record(path, "thing", Record({"x": 1}, {"a": BANK, "b": other}), once=once)
+        header, found = read_record(path, "thing")
+        assert header == {"x": 1}
+        assert torch.equal(found["a"], BANK)
+        assert torch.equal(found["b"], other)
+        sizes.append(path.stat().st_size)
+    assert (sizes[0] - sizes[1] > 0.9 * BANK.nbytes) == again
+    assert (found["a"] is found["b"]) == again
+
+
+@pytest.mark.parametrize("same", [["a"], {"b": "c"}, {"a": "a"}, {"b": 3}, "a"])
+def test_names_that_stand_for_nothing(tmp_path, same):
+    write_record(tmp_path / "f.safetensors", "thing", Record({"same": same}, {"a": BANK}))
+    with pytest.raises(of.FileFormatError, match=r"broken Outfield header .same is"):
+        read_record(tmp_path / "f.safetensors", "thing")
+
+
+def test_detectors_with_the_same_bank_share_it(tmp_path):
+    train, held_out = make_set(3000, seed=1), make_set(100, seed=2)
+    fused = of.Fused([of.KNN(k=1), of.KNN(k=5), of.KDE()]).fit(train, held_out=held_out)
+    fused.save(tmp_path / "fused.safetensors")
+    loaded = of.load(tmp_path / "fused.safetensors")
+    one, five, kde = loaded.members_
+    assert one.bank_ is five.bank_
+    assert one.bank_.data_ptr() == kde.bank_.data_ptr()
+    assert torch.equal(loaded.score(held_out), fused.score(held_out))
+    assert loaded.fingerprint() == fused.fingerprint()
+    assert (tmp_path / "fused.safetensors").stat().st_size < 1.2 * one.bank_.nbytes + 60_000

@@ -1,0 +1,27 @@
+"""Scores and files are what they were in version 0.1.0: see freeze.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.golden import freeze
+
+KEPT = Path(__file__).parent / "kept"
+
+
+def compare(found: dict[str, np.ndarray], kept: dict[str, np.ndarray]) -> None:
+    assert sorted(found) == sorted(kept)
+    for name, values in kept.items():
+        np.testing.assert_allclose(found[name], values, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_every_detector_scores_as_before():
+    compare(freeze.scores(), dict(np.load(KEPT / "scores.npz")))
+
+
+def test_files_of_every_kind_say_what_they_said():
+    kept = dict(np.load(KEPT / "judged.npz"))
+    compare(freeze.judged(KEPT / "files"), kept)

@@ -1,0 +1,276 @@
+"""Building a guard: labels, detectors of all kinds, networks without stages, and what is said on the way."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from tests.helpers.guards import NAMES, labelled, noise, same, small_guard, trained
+from tests.helpers.networks import NORMALISED, Plain, seeded
+from torch import nn
+
+import outfield as of
+from outfield.detectors import ViewsChoice
+from outfield.guard import ImagePlan, build
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory):
+    return trained(tmp_path_factory.mktemp("network") / "net.safetensors")
+
+
+def nameless(network, tmp_path):
+    """The same weights without the names of the classes, as timm:NAME@FILE."""
+    module, classifier, _ = of.load_classifier(network)
+    save_file(module.state_dict(), tmp_path / "w.safetensors")
+    settings = {"size": classifier.size, "mean": classifier.mean, "std": classifier.std, "small_images": True}
+    return of.Backbone.named("test_resnet", weights=tmp_path / "w.safetensors", device="cpu", **settings)
+
+
+class TestLabels:
+    def test_names_come_from_the_folders_where_the_network_has_none(self, network, tmp_path):
+        guard = small_guard(nameless(network, tmp_path), detector="SSD")
+        assert guard.names == NAMES
+        assert guard.provenance["accuracy"] == 1.0
+        assert guard.provenance["labels"] == "given"
+        guard.save(tmp_path / "my.guard")
+        assert of.Guard.load(tmp_path / "my.guard", device="cpu").names == NAMES
+
+    def test_without_labels_the_network_says_them(self, network, caplog):
+        images, held = (of.ImageArray(labelled(n, seed).images) for n, seed in ((200, 1), (160, 2)))
+        with caplog.at_level(logging.INFO, "outfield"):
+            guard = of.Guard.build(str(network), images, held, detector="SSD", device="cpu")
+        assert "its own predictions take their place" in caplog.text
+        assert guard.provenance["accuracy"] is None
+        assert guard.provenance["labels"] == "predicted"
+        assert guard(noise(20)).is_ood.all()
+        with_labels = small_guard(network, detector="SSD")  # on these pictures the network is always right
+        assert same(guard(noise(1)[0]), with_labels(noise(1)[0]))
+
+    def test_other_numbers_of_classes_are_not_taken_for_the_networks(self, network, tmp_path, caplog):
+        pictures = labelled(200, 1)
+        images = of.ImageArray(pictures.images, pictures.labels // 2, "two", ("one", "other"))
+        with caplog.at_level(logging.INFO, "outfield"):
+            guard = of.Guard.build(nameless(network, tmp_path), images, detector="SSD", device="cpu")
+        assert "predictions" in caplog.text
+        assert guard.names == ()
+        assert guard(pictures.images[0]).label == "0"
+
+    def test_a_wrong_order_of_classes_is_seen(self, network, tmp_path, caplog):
+        pictures = labelled(200, 1)
+        images = of.ImageArray(pictures.images, (pictures.labels + 1) % 4, "turned", NAMES)
+        with caplog.at_level(logging.INFO, "outfield"):
+            of.Guard.build(nameless(network, tmp_path), images, detector="SSD", device="cpu")
+        assert "right on 0.0 % of the held-out images, no more than by guessing" in caplog.text
+
+    def test_one_class_alone(self, network):
+        pictures = labelled(800, 1)
+        images = of.ImageArray(pictures.images[pictures.labels == 1], name="one")
+        guard = of.Guard.build(str(network), images, device="cpu")
+        assert guard(noise(10)).is_ood.all()
+
+    def test_class_folders_that_the_network_does_not_know(self, network):
+        pictures = labelled(200, 1)
+        images = of.ImageArray(pictures.images, pictures.labels, "animals", ("cat", "dog", "cow", "hen"))
+        with pytest.raises(
+            of.InputError,
+            match="animals cannot be used: the network has no class 'cat'; its classes are across, down",
+        ):
+            of.Guard.build(str(network), images, detector="SSD", device="cpu")
+
+    def test_classes_are_found_by_name_whatever_their_order(self, network):
+        pictures = labelled(200, 1)
+        turned = of.ImageArray(pictures.images, 3 - pictures.labels, "turned", NAMES[::-1])
+        guard = of.Guard.build(str(network), turned, labelled(160, 2), detector="SSD", device="cpu")
+        assert guard.provenance["accuracy"] == 1.0
+        assert same(guard(noise(1)[0]), small_guard(network, detector="SSD")(noise(1)[0]))
+        assert turned.classes == NAMES[::-1]
+
+
+class TestDetectors:
+    @pytest.mark.parametrize("detector", ["KNN", "MSP", "ODIN", "Fused", of.SSD(on="stage2"), of.Mahalanobis()])
+    def test_any_detector(self, network, tmp_path, detector):
+        guard = small_guard(network, detector=detector)
+        guard.save(tmp_path / "my.guard")
+        again = of.Guard.load(tmp_path / "my.guard", device="cpu")
+        found = guard(labelled(20, 5))
+        assert all(same(a, b) for a, b in zip(found, again(labelled(20, 5)), strict=True))
+        assert set(found[0].members) == set(guard.members)
+        assert found.is_ood.mean() < 0.4
+
+    def test_the_given_detector_is_left_alone(self, network):
+        given = of.SSD()
+        small_guard(network, detector=given)
+        with pytest.raises(of.NotFittedError):
+            given.score(None)
+
+    def test_views_are_the_same_when_images_are_judged(self, network, tmp_path):
+        guard, plain = small_guard(network, detector="SSD", views="flip"), small_guard(network, detector="SSD")
+        image = labelled(1, 6).images[0]
+        assert guard(image).score != plain(image).score
+        np.testing.assert_allclose(guard(image).score, guard(image[:, ::-1].copy()).score, rtol=1e-4)
+        guard.save(tmp_path / "my.guard")
+        assert same(of.Guard.load(tmp_path / "my.guard", device="cpu")(image), guard(image))
+
+    def test_a_threshold_that_keeps_more(self, network):
+        strict, mild = (small_guard(network, detector="SSD", keep=keep) for keep in (0.8, 0.99))
+        assert strict.threshold.value < mild.threshold.value
+        given = labelled(100, 5)
+        assert strict(given).is_ood.sum() > mild(given).is_ood.sum()
+
+    def test_the_same_twice(self, network, tmp_path):
+        for name in ("one", "other"):
+            made = of.Guard.build(str(network), labelled(80, 1), labelled(80, 2), seed=3, device="cpu")
+            made.save(tmp_path / f"{name}.guard")
+        assert (tmp_path / "one.guard").read_bytes() == (tmp_path / "other.guard").read_bytes()
+
+
+def test_a_network_without_stages():
+    layers = (nn.Flatten(), nn.Linear(16 * 16 * 3, 12), nn.ReLU(), nn.Linear(12, 4))
+    backbone = of.Backbone(seeded(lambda: nn.Sequential(*layers)), size=16, **NORMALISED)
+    guard = of.Guard.build(backbone, labelled(200, 1), labelled(100, 2), device="cpu")
+    assert not guard.provenance["stages"]
+    assert len(guard(labelled(5, 3))) == 5
+    assert backbone.names == ()  # the one that was given is left alone
+
+
+def test_rows_of_the_guards_own_network_are_judged(network):
+    guard = small_guard(network, detector="SSD")
+    images = labelled(12, 4)
+    rows = guard.backbone.extract(images, precision="float32")
+    assert all(same(a, b) for a, b in zip(guard.judge(rows), guard(images), strict=True))
+    other = of.Backbone.load(network, device="cpu")
+    with torch.no_grad():
+        next(other.network.parameters()).view(-1)[0] += 1
+    with pytest.raises(of.InputError, match="network is"):
+        guard.judge(other.extract(images))
+
+
+def test_pixels_are_prepared_one_by_one_and_judged_together(network):
+    guard = small_guard(network, detector="SSD")
+    images = [*labelled(3, 4).images, noise(1, size=40)[0]]
+    ready = torch.stack([guard.prepare(image) for image in images])
+    assert ready.shape == (4, 16, 16, 3)
+    found = guard.judge_pixels(ready, ["a", "b", "c", "d"])
+    assert [one.file for one in found] == ["a", "b", "c", "d"]
+    assert all(same(a, b) for a, b in zip(found, guard(images), strict=True))
+    with pytest.raises(of.InputError, match="one image"):
+        guard.prepare(labelled(3, 4).images)
+    for wrong in (ready.float(), ready[0], ready[:, :15], ready[..., :1], ready[:0], ready.numpy()):
+        with pytest.raises(of.InputError, match=r"uint8 \(N, 16, 16, 3\)"):
+            guard.judge_pixels(wrong)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"keep": 0}, "keep is 0"),
+        ({"seed": -1}, "seed is -1"),
+        ({"float16": 1}, "float16 is 1"),
+        ({"max_train": 0}, "max_train is 0"),
+        ({"detector": 3}, "detector is 3"),
+        ({"detector": "nothing"}, "nothing"),
+        ({"views": "nine"}, "views is 'nine'"),
+        ({"device": "tpu?"}, "device"),
+        ({"precision": "int8"}, "precision is 'int8'"),
+    ],
+)
+def test_settings_that_cannot_be(network, settings, said):
+    with pytest.raises(of.InputError, match=said):
+        small_guard(network, **settings)
+
+
+def test_what_is_no_network():
+    with pytest.raises(of.InputError, match=r"wrap a network, outfield\.Backbone"):
+        of.Guard.build(seeded(Plain), labelled(200, 1))
+    with pytest.raises(of.UnknownNameError):
+        of.Guard.build("nothing", labelled(200, 1))
+
+
+def test_a_network_that_its_library_builds_otherwise_is_refused_before_the_work(network):
+    """As torchvision's GoogLeNet and Inception do, which change a setting once they have their published weights."""
+    backbone = of.Backbone.load(network, device="cpu")
+    backbone.network.transform_input = True
+    with pytest.raises(of.InputError, match=r"a guard cannot hold net.*other settings"):
+        small_guard(backbone)
+    backbone = of.Backbone.load(network, device="cpu")
+    del backbone.network.bn1.running_mean
+    with pytest.raises(of.InputError, match=r"a guard cannot hold net.*lacks bn1\.running_mean"):
+        small_guard(backbone)
+
+
+class TestViews:
+    def test_stand_ins_choose_them(self, network, monkeypatch, caplog):
+        seen = {}
+
+        def choose(rows_of, device):
+            seen.update({views: rows_of(views) for views in ("one", "flip")})
+            return ViewsChoice("flip", {"one": 0.3, "flip": 0.25})
+
+        monkeypatch.setattr(build, "choose_views", choose)
+        with caplog.at_level(logging.INFO, "outfield"):
+            guard = small_guard(network, views="auto")
+        assert guard.reader.views == of.Views.of("flip")
+        assert "views flip (one 30.0, flip 25.0)" in caplog.text
+        assert [rows.train.about.get("views") for rows in seen.values()] == ["one", "flip"]
+        expected = small_guard(network, views="flip")
+        assert same(guard(noise(1)[0]), expected(noise(1)[0]))
+        for rows in seen.values():
+            assert len(rows.train) == 200
+            assert len(rows.held_out) == guard.provenance["choose"]
+            assert {len(one) for one in rows.stand_ins.values()} == {len(rows.held_out)}
+
+    def test_for_other_detectors_they_are_named(self, network):
+        with pytest.raises(of.InputError, match=r"views are chosen for Auto alone.*with SSD name them: one, flip, six"):
+            small_guard(network, detector="SSD", views="auto")
+
+
+class TestHeldOut:
+    @pytest.mark.parametrize(("total", "expected"), [(177, 59), (300, 100), (900, 240), (2000, 400), (40_000, 5000)])
+    def test_how_many_are_split_off(self, total, expected):
+        assert ImagePlan().held_out(None, total, 59, "images").sum() == expected
+
+    def test_too_few_images(self):
+        plan = ImagePlan()
+        assert plan.held_out(None, 118, 59, "images").sum() == 59
+        with pytest.raises(of.TooFewSamplesError, match=r"117 images, of which 59 .* at least 118"):
+            plan.held_out(None, 117, 59, "images")
+        with pytest.raises(of.TooFewSamplesError):  # every class keeps its only image
+            plan.held_out(np.arange(200), 200, 59, "images")
+
+    def test_no_image_is_in_two_parts(self, caplog):
+        images = labelled(300, 1)
+        images.images[:, 0, 0] = np.stack([np.arange(300) % 256, np.arange(300) // 256, np.zeros(300)], 1)
+        with caplog.at_level(logging.INFO, "outfield"):
+            parts = ImagePlan().divide(images, None, 59)
+        found = [{tuple(pixel) for pixel in part.images[:, 0, 0].tolist()} for part in parts]
+        assert [len(part) for part in found] == [200, 60, 40]
+        assert len(set.union(*found)) == 300
+        assert "100 of 300 images are held out" in caplog.text
+
+    def test_given_images_are_divided_by_what_they_are_for(self):
+        plan = ImagePlan()
+        parts = plan.divide(labelled(200, 1), labelled(159, 2), 59)
+        assert [len(part) for part in parts] == [200, 90, 69]
+        parts = plan.divide(labelled(200, 1), labelled(159, 2), 19)
+        assert parts.choose is None
+        assert len(parts.calibrate) == 159
+        fewest = plan.divide(labelled(200, 1), labelled(59, 2), 59)
+        assert (len(fewest.choose), len(fewest.calibrate)) == (40, 19)
+        with pytest.raises(of.TooFewSamplesError, match="58 held-out images; at least 59"):
+            plan.divide(labelled(200, 1), labelled(58, 2), 59)
+
+    def test_a_detector_is_fitted_on_so_many_at_most(self, caplog):
+        with caplog.at_level(logging.INFO, "outfield"):
+            parts = ImagePlan(max_train=100).divide(labelled(200, 1), labelled(159, 2), 59)
+        assert np.bincount(parts.train.labels).tolist() == [25, 25, 25, 25]
+        assert "fitted on 100 of 200" in caplog.text
+        assert len(ImagePlan(max_train=200).divide(labelled(200, 1), labelled(159, 2), 59).train) == 200
+
+    def test_classes_of_one_image_each(self):
+        held = of.ImageArray(labelled(80, 2).images, np.arange(80))
+        parts = ImagePlan().divide(labelled(200, 1), held, 59)
+        assert (len(parts.choose), len(parts.calibrate)) == (50, 30)

@@ -1,0 +1,413 @@
+"""Published sets on disk: every layout is read as it was written, and a broken file is named."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.io import savemat
+from tests.helpers.published import pixels, save, textures_folder, write
+
+import outfield as of
+from outfield.images import DATASETS, ImageFiles, find
+from outfield.images.datasets import layouts
+
+
+def md5(path):
+    return hashlib.md5(path.read_bytes()).hexdigest()
+
+
+def planes(images):
+    """Images as CIFAR stores them: (N, 3072), channel by channel."""
+    return images.transpose(0, 3, 1, 2).reshape(len(images), -1)
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Let a published set have so many images."""
+
+    def shrink(name, **counts):
+        monkeypatch.setitem(DATASETS, name, replace(DATASETS[name], counts=counts))
+
+    return shrink
+
+
+# CIFAR
+
+
+def binary_cifar10(folder, images, labels):
+    """Five train files and a test file, each of all the images."""
+    folder.mkdir(parents=True)
+    records = np.concatenate([np.array(labels, np.uint8)[:, None], planes(images)], axis=1)
+    for name in [f"data_batch_{i}" for i in range(1, 6)] + ["test_batch"]:
+        (folder / f"{name}.bin").write_bytes(
+            np.roll(records, int(name[-1]) if name[-1] != "h" else 0, axis=0).tobytes()
+        )
+    (folder / "batches.meta.txt").write_text("\n".join(f"class {i}" for i in range(10)) + "\n\n")
+
+
+@pytest.mark.parametrize("inside", ["", "cifar10"])
+def test_binary_cifar10(tmp_path, small, inside):
+    small("cifar10", train=20, test=4)
+    binary_cifar10(tmp_path / inside / "cifar-10-batches-bin", pixels(), [3, 0, 9, 1])
+    test, train = find("cifar10", "test", tmp_path), find("cifar10", "train", tmp_path)
+    assert np.array_equal(test.images, pixels())
+    assert test.labels.tolist() == [3, 0, 9, 1]
+    assert test.classes == tuple(f"class {i}" for i in range(10))
+    assert train.labels.tolist() == [1, 3, 0, 9, 9, 1, 3, 0, 0, 9, 1, 3, 3, 0, 9, 1, 1, 3, 0, 9]
+    assert np.array_equal(train.images[:4], np.roll(pixels(), 1, axis=0))
+
+
+def test_binary_cifar100_has_the_fine_labels(tmp_path, small):
+    small("cifar100", train=4, test=4)
+    labels = np.array([[1, 30], [2, 99], [3, 0], [19, 5]], np.uint8)
+    records = np.concatenate([labels, planes(pixels())], axis=1)
+    (tmp_path / "cifar-100-binary").mkdir()
+    for split in ("train", "test"):
+        (tmp_path / f"cifar-100-binary/{split}.bin").write_bytes(records.tobytes())
+        found = find("cifar100", split, tmp_path)
+        assert np.array_equal(found.images, pixels())
+        assert found.labels.tolist() == [30, 99, 0, 5]
+        assert found.classes is None  # their file is not there
+
+
+def test_broken_binary_cifar(tmp_path, small):
+    folder = tmp_path / "cifar-10-batches-bin"
+    binary_cifar10(folder, pixels(), [3, 0, 9, 1])
+    with pytest.raises(of.FileFormatError, match="leads to 4 images, but the published set has 10,000"):
+        find("cifar10", "test", tmp_path)
+    small("cifar10", train=20, test=4)
+    path = folder / "test_batch.bin"
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(of.FileFormatError, match=r"test_batch\.bin is truncated.*12,291 bytes, not records of 3,073"):
+        find("cifar10", "test", tmp_path)
+    path.write_bytes(b"\x0a" * 4 * 3073)
+    with pytest.raises(of.FileFormatError, match="a label 10; expected 0 to 9"):
+        find("cifar10", "test", tmp_path)
+    (folder / "data_batch_4.bin").unlink()
+    with pytest.raises(of.FileFormatError, match=r"data_batch_4\.bin is missing"):
+        find("cifar10", "train", tmp_path)
+
+
+def test_the_published_size_of_binary_cifar10(tmp_path):
+    (tmp_path / "cifar-10-batches-bin").mkdir()
+    with open(tmp_path / "cifar-10-batches-bin/test_batch.bin", "wb") as file:
+        file.truncate(30_730_000)  # the published file's size, without its bytes on disk
+    assert len(find("cifar10", "test", tmp_path)) == 10_000
+
+
+class Trap:
+    """Its pickle writes a file when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = str(path)
+
+    def __reduce__(self):
+        return (open, (self.path, "w"))
+
+
+def python_cifar10(folder, images, labels, extra=None):
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in layouts.CIFAR10:
+        entry = {"data": planes(images), "labels": list(labels), "extra": extra}
+        (folder / name).write_bytes(pickle.dumps(entry, protocol=2))
+    (folder / "batches.meta").write_bytes(pickle.dumps({"label_names": [f"class {i}" for i in range(10)]}, protocol=2))
+
+
+def publish(monkeypatch, table, folder):
+    """Let the files in the folder be the published ones."""
+    for name in table:
+        monkeypatch.setitem(table, name, md5(folder / name))
+
+
+def test_python_cifar_of_the_published_bytes(tmp_path, small, monkeypatch):
+    small("cifar10", train=20, test=4)
+    folder = tmp_path / "cifar-10-batches-py"
+    python_cifar10(folder, pixels(), [3, 0, 9, 1])
+    publish(monkeypatch, layouts.CIFAR10, folder)
+    found = find("cifar10", "test", tmp_path)
+    assert np.array_equal(found.images, pixels())
+    assert found.labels.tolist() == [3, 0, 9, 1]
+    assert found.classes[9] == "class 9"
+    train = find("cifar10", "train", tmp_path)
+    assert np.array_equal(train.images, np.concatenate([pixels()] * 5))
+    assert train.labels.tolist() == [3, 0, 9, 1] * 5
+
+
+def test_python_cifar100_has_the_fine_labels(tmp_path, small, monkeypatch):
+    small("cifar100", train=4, test=4)
+    folder = tmp_path / "cifar-100-python"
+    folder.mkdir()
+    for name in ("train", "test"):
+        entry = {"data": planes(pixels()), "fine_labels": [30, 99, 0, 5], "coarse_labels": [1, 2, 3, 19]}
+        (folder / name).write_bytes(pickle.dumps(entry, protocol=2))
+    (folder / "meta").write_bytes(pickle.dumps({"fine_label_names": [f"class {i}" for i in range(100)]}, protocol=2))
+    publish(monkeypatch, layouts.CIFAR100, folder)
+    for split in ("train", "test"):
+        found = find("cifar100", split, tmp_path)
+        assert np.array_equal(found.images, pixels())
+        assert found.labels.tolist() == [30, 99, 0, 5]
+        assert found.classes[99] == "class 99"
+
+
+def test_python_cifar_of_the_published_bytes_is_not_unpickled_either(tmp_path, small, monkeypatch):
+    """Another file of the same MD5 can be made by whoever chooses both."""
+    small("cifar10", test=4)
+    folder = tmp_path / "cifar-10-batches-py"
+    python_cifar10(folder, pixels(), [3, 0, 9, 1], Trap(tmp_path / "sprung"))
+    publish(monkeypatch, layouts.CIFAR10, folder)
+    with pytest.raises(
+        of.FileFormatError, match=r"test_batch is truncated, or is not a pickle of plain values \(it calls"
+    ):
+        find("cifar10", "test", tmp_path)
+    assert not (tmp_path / "sprung").exists()
+
+
+def test_python_cifar_of_other_bytes_is_refused(tmp_path):
+    python_cifar10(tmp_path / "cifar-10-batches-py", pixels(), [3, 0, 9, 1])
+    with pytest.raises(of.FileFormatError, match=r"test_batch is truncated or changed: its MD5 is \w+, .*40351d587109"):
+        find("cifar10", "test", tmp_path)
+
+
+@pytest.mark.parametrize("damaged", ["data_batch_5", "batches.meta"])
+def test_one_other_file_of_python_cifar_is_named(tmp_path, monkeypatch, damaged):
+    folder = tmp_path / "cifar-10-batches-py"
+    python_cifar10(folder, pixels(), [3, 0, 9, 1])
+    publish(monkeypatch, layouts.CIFAR10, folder)
+    (folder / damaged).write_bytes(pickle.dumps(Trap(tmp_path / "sprung")))
+    with pytest.raises(of.FileFormatError, match=f"{damaged} is truncated or changed"):
+        find("cifar10", "train", tmp_path)
+    assert not (tmp_path / "sprung").exists()
+    (folder / damaged).unlink()
+    with pytest.raises(of.FileFormatError, match=f"{damaged} is missing"):
+        find("cifar10", "train", tmp_path)
+
+
+def test_the_checksums_are_those_that_torchvision_knows():
+    from torchvision.datasets import CIFAR10, CIFAR100
+
+    for ours, theirs in ((layouts.CIFAR10, CIFAR10), (layouts.CIFAR100, CIFAR100)):
+        assert list(ours.items()) == [
+            *map(tuple, theirs.train_list + theirs.test_list),
+            (theirs.meta["filename"], theirs.meta["md5"]),
+        ]
+
+
+def test_the_binary_version_goes_before_the_python_one(tmp_path, small):
+    small("cifar10", test=4)
+    python_cifar10(tmp_path / "cifar-10-batches-py", pixels(), [3, 0, 9, 1], Trap(tmp_path / "sprung"))
+    binary_cifar10(tmp_path / "cifar-10-batches-bin", pixels(), [3, 0, 9, 1])
+    assert len(find("cifar10", "test", tmp_path)) == 4
+
+
+# SVHN
+
+
+def svhn_file(path, labels):
+    savemat(path, {"X": pixels(len(labels)).transpose(1, 2, 3, 0), "y": np.array(labels)[:, None]})
+
+
+def test_svhn(tmp_path, small, monkeypatch):
+    small("svhn", test=4)
+    path = tmp_path / "test_32x32.mat"
+    svhn_file(path, [10, 1, 9, 10])
+    with pytest.raises(
+        of.FileFormatError, match=r"test_32x32\.mat is truncated or changed.*cdce80dfb2a2c4c6160906d0bd"
+    ):
+        find("svhn", "test", tmp_path)
+    monkeypatch.setitem(layouts.SVHN, path.name, hashlib.sha256(path.read_bytes()).hexdigest())
+    found = find("svhn", "test", tmp_path)
+    assert np.array_equal(found.images, pixels())
+    assert found.labels.tolist() == [0, 1, 9, 0]
+    assert found.classes[9] == "9"
+    assert found.images.flags.c_contiguous
+
+
+# sets of files
+
+
+@pytest.mark.parametrize("where", ["dtd/dtd", "dtd", "textures/dtd/dtd"])
+def test_textures(tmp_path, small, where):
+    small("textures", train=1, test=2)
+    textures_folder(tmp_path / where)
+    found = find("textures", "test", tmp_path)
+    assert isinstance(found, ImageFiles)
+    assert found.classes == ("banded", "dotted")
+    assert found.labels.tolist() == [1, 0]
+    assert np.array_equal(found[1], pixels()[2])
+    assert np.array_equal(find("textures", "train", tmp_path)[0], pixels()[1])
+
+
+def test_textures_are_torchvisions(tmp_path, small):
+    from torchvision.datasets import DTD
+
+    small("textures", test=2)
+    textures_folder(tmp_path / "dtd/dtd")
+    theirs, ours = DTD(tmp_path, split="test"), find("textures", "test", tmp_path)
+    for index in range(2):
+        image, label = theirs[index]
+        assert np.array_equal(np.asarray(image), ours[index])
+        assert label == ours.labels[index]
+
+
+def test_broken_textures(tmp_path, small):
+    textures_folder(tmp_path / "dtd/dtd")
+    with pytest.raises(of.FileFormatError, match="leads to 2 images, but the published set has 1,880"):
+        find("textures", "test", tmp_path)
+    (tmp_path / "dtd/dtd/images/banded/c.jpg").unlink()
+    with pytest.raises(of.FileFormatError, match=r"banded/c\.jpg is missing; .*test1\.txt lists it"):
+        find("textures", "test", tmp_path)
+    write(tmp_path / "dtd/dtd/labels/test1.txt", "")
+    with pytest.raises(of.FileFormatError, match=r"test1\.txt is empty"):
+        find("textures", "test", tmp_path)
+
+
+@pytest.mark.parametrize("name", ["../../../secret.jpg", "/secret.jpg", "dotted/../../../secret.jpg", "a\0b.jpg"])
+def test_a_list_that_leads_out_of_the_set_is_refused(tmp_path, small, name):
+    small("textures", test=2)
+    small("places365", test=1)
+    small("tinyimagenet", test=1)
+    save(tmp_path / "secret.jpg", pixels()[0])
+    textures_folder(tmp_path / "dtd/dtd")
+    write(tmp_path / "dtd/dtd/labels/test1.txt", f"dotted/a.jpg\n{name}\n")
+    places_folder(tmp_path)
+    write(tmp_path / "places365_val.txt", f"/{name} 0\n")
+    tiny_folder(tmp_path / "tiny-imagenet-200")
+    (tmp_path / "tiny-imagenet-200/test").rename(tmp_path / "away")
+    write(tmp_path / "tiny-imagenet-200/val/val_annotations.txt", f"{name}\tn02\t0\t0\t1\t1\n")
+    for set_name in ("textures", "places365", "tinyimagenet"):
+        with pytest.raises(
+            of.FileFormatError, match=r"does not lead to the published set: names holds .*secret|b\.jpg"
+        ):
+            find(set_name, "test", tmp_path)
+
+
+def places_folder(folder):
+    save(folder / "val_256/Places365_val_00000001.jpg", pixels()[0])
+    save(folder / "val_256/Places365_val_00000002.jpg", pixels()[1])
+    save(folder / "data_256_standard/a/abbey/1.jpg", pixels()[2])
+    write(folder / "categories_places365.txt", "/a/airfield 0\n/a/abbey 1\n")
+    write(folder / "places365_val.txt", "Places365_val_00000001.jpg 1\nPlaces365_val_00000002.jpg 0\n")
+    write(folder / "places365_train_standard.txt", "/a/abbey/1.jpg 1\n")
+
+
+@pytest.mark.parametrize("where", ["", "places365"])
+def test_places365(tmp_path, small, where):
+    small("places365", train=1, test=2)
+    places_folder(tmp_path / where)
+    found = find("places365", "test", tmp_path)
+    assert found.classes == ("a/airfield", "a/abbey")
+    assert found.labels.tolist() == [1, 0]
+    assert np.array_equal(found[1], pixels()[1])
+    train = find("places365", "train", tmp_path)
+    assert train.labels.tolist() == [1]
+    assert np.array_equal(train[0], pixels()[2])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("Places365_val_00000001.jpg one\n", r"places365_val\.txt should hold lines of a name and a number"),
+        ("Places365_val_00000001.jpg 0\nPlaces", r"places365_val\.txt is truncated in line 2"),
+        ("Places365_val_00000001.jpg 2\n", "a label 2 but only 2 names"),
+        (None, r"places365_val\.txt is missing"),
+    ],
+)
+def test_a_broken_list_of_places(tmp_path, small, text, message):
+    small("places365", test=1)
+    places_folder(tmp_path)
+    listing = tmp_path / "places365_val.txt"
+    listing.unlink() if text is None else listing.write_text(text)
+    with pytest.raises(of.FileFormatError, match=message):
+        find("places365", "test", tmp_path)
+
+
+def tiny_folder(folder):
+    save(folder / "train/n02/images/n02_0.JPEG", pixels()[0])
+    save(folder / "train/n01/images/n01_0.JPEG", pixels()[1])
+    write(folder / "train/n01/n01_boxes.txt", "n01_0.JPEG\t0\t0\t62\t44\n")
+    save(folder / "val/images/val_0.JPEG", pixels()[2])
+    save(folder / "val/images/val_1.JPEG", pixels()[3])
+    write(folder / "val/val_annotations.txt", "val_1.JPEG\tn02\t0\t32\t44\t62\nval_0.JPEG\tn01\t5\t5\t9\t9\n")
+    save(folder / "test/images/test_0.JPEG", pixels()[3])
+    save(folder / "test/images/test_1.JPEG", pixels()[0])
+
+
+def test_tinyimagenet(tmp_path, small):
+    small("tinyimagenet", train=2, test=2)
+    folder = tmp_path / "tiny-imagenet-200"
+    tiny_folder(folder)
+    train, test = find("tinyimagenet", "train", tmp_path), find("tinyimagenet", "test", tmp_path)
+    assert train.classes == ("n01", "n02")
+    assert train.labels.tolist() == [0, 1]
+    assert np.array_equal(train[0], pixels()[1])
+    assert test.labels is None
+    assert np.array_equal(test[0], pixels()[3])
+    (folder / "test").rename(tmp_path / "away")
+    val = find("tinyimagenet", "test", tmp_path)
+    assert val.labels.tolist() == [1, 0]
+    assert np.array_equal(val[0], pixels()[3])
+
+
+def test_an_empty_folder_of_tinyimagenet(tmp_path):
+    (tmp_path / "tiny-imagenet-200/test/images").mkdir(parents=True)
+    with pytest.raises(of.FileFormatError, match="does not lead to the published set: there is no image in"):
+        find("tinyimagenet", "test", tmp_path)
+
+
+# LSUN
+
+
+def test_lsun_without_lmdb_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "lmdb", None)
+    (tmp_path / "test_lmdb").mkdir()
+    with pytest.raises(of.MissingExtraError, match=r"needs lmdb, .*pip install 'outfield\[lsun\]'"):
+        find("lsun", "test", tmp_path)
+
+
+def test_lsun(tmp_path, small):
+    lmdb = pytest.importorskip("lmdb")
+    small("lsun", test=4)
+    for index, image in enumerate(pixels()):
+        save(tmp_path / f"{index}.png", image)
+    with lmdb.open(str(tmp_path / "test_lmdb")) as database, database.begin(write=True) as transaction:
+        for index in range(4):
+            transaction.put(f"key {index}".encode(), (tmp_path / f"{index}.png").read_bytes())
+    found = find("lsun", "test", tmp_path)
+    assert isinstance(found, layouts.LmdbImages)
+    assert np.array_equal(found[2], pixels()[2])
+    assert found.labels is None
+    assert np.array_equal(pickle.loads(pickle.dumps(found))[3], pixels()[3])
+    assert found.fingerprint() == find("lsun", "test", tmp_path).fingerprint()
+    from torch.utils.data import DataLoader
+
+    loader = DataLoader(found, batch_size=2, num_workers=2, collate_fn=list)
+    assert np.array_equal(np.stack([image for batch in loader for image in batch]), pixels())
+
+
+def test_an_lsun_that_was_cut_short_does_not_end_the_process(tmp_path):
+    lmdb = pytest.importorskip("lmdb")
+    with lmdb.open(str(tmp_path / "test_lmdb")) as database, database.begin(write=True) as transaction:
+        for index in range(40):
+            transaction.put(f"key {index}".encode(), bytes(5000))
+    file = tmp_path / "test_lmdb/data.mdb"
+    os.truncate(file, 8 * 4096)
+    with pytest.raises(of.FileFormatError, match=r"test_lmdb is truncated: it has 32,768 of [\d,]+ bytes"):
+        find("lsun", "test", tmp_path)
+
+
+def test_broken_lsun(tmp_path):
+    pytest.importorskip("lmdb")
+    (tmp_path / "test_lmdb").mkdir()
+    (tmp_path / "test_lmdb/data.mdb").write_bytes(b"no database" * 1000)
+    with pytest.raises(of.FileFormatError, match="test_lmdb is truncated, or is not an LMDB"):
+        find("lsun", "test", tmp_path)
+    (tmp_path / "test_lmdb/data.mdb").unlink()
+    os.mkfifo(tmp_path / "test_lmdb/data.mdb")
+    with pytest.raises(of.StorageError, match=r"data\.mdb"):
+        find("lsun", "test", tmp_path)

@@ -1,0 +1,26 @@
+"""``make test-gpu`` on a machine that has torch and pytest, but not every extra."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+LACKS = ("mlflow", "pyod", "ray", "uvicorn", "fastapi", "pandas", "pyarrow", "onnx", "matplotlib", "jinja2")
+CODE = f"""
+import sys
+sys.modules.update(dict.fromkeys({LACKS!r}))
+import pytest
+sys.exit(pytest.main(["tests", "-m", "gpu", "--collect-only", "-q", "-n", "0", "-p", "no:cacheprovider"]))
+"""
+
+
+def test_tests_of_the_gpu_are_collected_without_the_extras():
+    environment = {**os.environ, "OUTFIELD_TEST_GPU": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", CODE], cwd=Path(__file__).parents[2], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout[-2000:]
+    found = {line.partition(":")[0] for line in done.stdout.splitlines() if line.startswith("tests/")}
+    assert {"tests/energy/test_engine.py", "tests/detectors/test_contract.py"} <= found
