@@ -42,7 +42,7 @@ DEFAULTS = {
     of.Drift: {"calibration": None, "keep": None, "alpha": 0.01, "window": 1000, "bins": 20, "seed": 0},
     of.Threshold.fit: {"keep": 0.95},
     of.Threshold.kept_interval: {"confidence": 0.9},
-    of.Detector.save: {"half": False},
+    of.Detector.save: {"float16": False},
     of.Fused.of_fitted: {"rule": "fisher", "seed": 0},
     of.choose: {
         "held_out": None,

@@ -43,15 +43,8 @@ ROOMS = {
     "energy": Box(6.65, BELOW, "densities, chains,\ntheir training", colour=NEAR),
     "studies": Box(11.45, BELOW, "toys, demo", colour=NEAR),
     "files": Box(6.6, 0.3, "written atomically, with checksums, never unpickled", 13.2, 0.62, MID),
-    "progress": Box(
-        6.6,
-        -0.52,
-        "and the other leaves, which everyone may use: config, devices, errors, extras, modes, percent, version",
-        13.2,
-        0.62,
-        MUTED,
-    ),
 }
+LEAVES = Box(6.6, -0.52, "which everyone may use: settings, errors, devices, progress", 13.2, 0.62, MUTED)
 WAYS = [
     ("images", "backbone", "pixels"),
     ("backbone", "features", "FeatureSet"),
@@ -85,6 +78,7 @@ def draw(path: str) -> None:
     )
     for name, box in ROOMS.items():
         _box(axes, name, box)
+    _box(axes, "leaves", LEAVES)
     for start, end, words in WAYS:
         _arrow(axes, ROOMS[start], ROOMS[end], words)
     save(figure, path, dpi=110)

@@ -59,13 +59,14 @@ def on_terminal(command: list[str], columns: int = 100, stdout: int | None = Non
     """Run a command with stderr, and stdout if it is not given, on a terminal of so many columns."""
     ours, theirs = os.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    inherited = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
     began = time.monotonic()
     running = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
         stdout=theirs if stdout is None else stdout,
         stderr=theirs,
-        env={**os.environ, "TERM": "xterm", **environment},
+        env={**inherited, "TERM": "xterm", **environment},
     )
     os.close(theirs)
     pieces = []

@@ -6,12 +6,11 @@ import subprocess
 import sys
 import textwrap
 
-ROOMS = [f"images.{name}" for name in ("source", "folder", "decoding", "datasets.catalogue", "stand_in_sets")]
-ROOMS += [f"backbone.{name}" for name in ("backbone", "weights", "pretrained", "architectures", "extraction")]
-ROOMS += [f"classifier.{name}" for name in ("recipe", "train", "learner", "batch_norm", "augment")]
+ROOMS = ("images", "backbone", "classifier")
 
 PROGRAM = """
 import importlib
+import pkgutil
 import sys
 
 class Refuse:
@@ -24,7 +23,9 @@ class Refuse:
 sys.meta_path.insert(0, Refuse())
 folder, *rooms = sys.argv[1:]
 for room in rooms:
-    importlib.import_module(f"outfield.{room}")
+    found = importlib.import_module(f"outfield.{room}")
+    for module in pkgutil.walk_packages(found.__path__, f"outfield.{room}."):
+        importlib.import_module(module.name)
 
 import numpy as np
 from torch import nn

@@ -184,7 +184,7 @@ def test_a_run_without_a_view_has_no_picture(made):
 
 def test_the_command_leaves_everything_beside_the_page(made, tmp_path, monkeypatch, capsys):
     asked = []
-    monkeypatch.setattr(demo, "run_demo", lambda live, device: asked.append((live, device)) or made[0])
+    monkeypatch.setattr("outfield.studies.run_demo", lambda live, device: asked.append((live, device)) or made[0])
     app(["demo", "--out", str(tmp_path / "demo [/]"), "--live", "--device", "cpu"], standalone_mode=False)
     assert asked == [(True, "cpu")]
     (tmp_path / "demo [/]").rename(tmp_path / "demo")

@@ -134,16 +134,19 @@ def prepared() -> Iterator[None]:
                 setattr(sys, name, stack.enter_context(open(os.devnull, "w")))
         if isinstance(sys.stderr, io.TextIOWrapper):
             sys.stderr.reconfigure(errors="outfield")
-        sys.stdout.flush()
-        sys.stdout = output = _Output(
-            sys.stdout.buffer, sys.stdout.encoding, "outfield", line_buffering=sys.stdout.isatty()
-        )
+        output = None
+        if isinstance(sys.stdout, io.TextIOWrapper):  # a caller in Python may have put something else there
+            sys.stdout.flush()
+            sys.stdout = output = _Output(
+                sys.stdout.buffer, sys.stdout.encoding, "outfield", line_buffering=sys.stdout.isatty()
+            )
         try:
             yield
-            output.flush()
+            sys.stdout.flush()
         finally:
             sys.stdout, sys.stderr = before
-            output.detach()
+            if output is not None:
+                output.detach()
 
 
 def _spelled(error: UnicodeError) -> tuple[bytes, int]:

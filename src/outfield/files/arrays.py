@@ -95,7 +95,7 @@ def open_to_read(path: PathLike) -> io.FileIO:
 def fill(content: IO[bytes] | io.FileIO, view: memoryview, start: int | None, path: PathLike) -> None:
     """Read bytes into all of ``view``, from ``start`` on or, where that is None, the next ones."""
     done = 0
-    with _errors(path, "a file that can be read"):
+    with read_errors(path, "a file that can be read"):
         if start is not None:
             content.seek(start)
         while done < len(view):
@@ -278,7 +278,7 @@ class RowReader:
     def __init__(self, array: StoredArray, file: io.FileIO) -> None:
         self.array, self.file, self.left, self.path = array, file, array.size, array.stamp.path
         self.content: Any = file
-        with _errors(self.path):
+        with read_errors(self.path):
             self.digest = None if array.proof is None or array.proof.proved else array.proof.begin()
             if array.member is not None:
                 self.content = zipfile.ZipFile(file).open(array.member)  # noqa: SIM115
@@ -304,7 +304,7 @@ class RowReader:
 
     def _finish(self) -> None:
         if self.content is not self.file:
-            with _errors(self.path):
+            with read_errors(self.path):
                 self.content.read(1)  # nothing, but it makes zipfile compare its CRC-32
         self.array.stamp.check(self.file)
         if self.digest is not None and self.array.proof is not None:
@@ -327,7 +327,7 @@ def _room(stamp: Stamp, size: int) -> np.ndarray:
 
 
 @contextlib.contextmanager
-def _errors(path: PathLike, what: str = "an .npz archive of arrays") -> Iterator[None]:
+def read_errors(path: PathLike, what: str = "an .npz archive of arrays") -> Iterator[None]:
     """What libraries raise of a broken file, as a :class:`FileFormatError`."""
     try:
         yield
@@ -357,7 +357,7 @@ def find_tensors(path: PathLike, file: io.FileIO | None = None) -> ArrayFile:
     arrays: dict[str, StoredArray] = {}
     stamp, opened_again = Stamp.of(path, file), Path(f"/dev/fd/{file.fileno()}")
     by_name = not opened_again.exists()  # else it is the same file also where another takes its place meanwhile
-    with _errors(path, "a safetensors file"):
+    with read_errors(path, "a safetensors file"):
         with safe_open(path if by_name else opened_again, "numpy", backend="pread") as found:
             offset = 8 + int.from_bytes(_bytes_at(file, 0, 8, path), "little")
             for name in found.offset_keys():  # one after the other, without gaps: safetensors saw to it
@@ -383,7 +383,7 @@ def _bytes_at(file: io.FileIO, start: int, count: int, path: PathLike) -> bytes:
 def find_npy(path: PathLike) -> StoredArray:
     """Where the array of an ``.npy`` file lies."""
     path = as_path(path)
-    with open_to_read(path) as file, _errors(path, "an .npy file"):
+    with open_to_read(path) as file, read_errors(path, "an .npy file"):
         stamp = Stamp.of(path, file)
         found = _array(stamp, path.stem, file, stamp.size)
         found.check_objects()
@@ -398,7 +398,7 @@ def find_npz(path: PathLike, file: io.FileIO | None = None) -> ArrayFile:
             return find_npz(path, opened)
     arrays: dict[str, StoredArray] = {}
     stamp = Stamp.of(path, file)
-    with _errors(path):
+    with read_errors(path):
         archive = zipfile.ZipFile(file)
         for info in archive.infolist():
             name = info.filename.removesuffix(".npy")

@@ -35,6 +35,7 @@ from outfield.files.arrays import (
     find_tensors,
     fingerprint,
     open_to_read,
+    read_errors,
 )
 from outfield.files.atomic import write_atomically
 from outfield.files.paths import PathLike, check_ending
@@ -223,8 +224,10 @@ def find_record(
     if file is None:
         with open_to_read(path) as opened:
             return find_record(path, kind, opened)
-    file.seek(0)
-    arrays, metadata = (find_npz if file.read(2) == b"PK" else find_tensors)(path, file)
+    with read_errors(path, "a file that can be read"):
+        file.seek(0)
+        zipped = file.read(2) == b"PK"
+    arrays, metadata = (find_npz if zipped else find_tensors)(path, file)
     if HEADER_NAME not in metadata:
         if any('"sha256"' in text and '"kind"' in text for text in metadata.values()):
             raise FileFormatError(f"{path} was changed after it was written: its header has another name")
