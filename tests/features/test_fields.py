@@ -138,8 +138,8 @@ def test_what_is_no_field():
         of.FeatureSet(np.eye(2)).labels = torch.arange(2)
 
 
-def test_the_readme_says_what_the_fields_are():
-    text = Path(__file__).parents[2].joinpath("README.md").read_text()
+def test_the_page_says_what_the_fields_are():
+    text = Path(__file__).parents[2].joinpath("docs/start.md").read_text()
     rows = dict(re.findall(r"^\| `(\w+)` (.*?)(?:, …)? \|", text, re.MULTILINE))
     shown = {name: field for name, field in FIELDS.items() if name == "stage1" or not name.startswith("stage")}
     assert f"up to `stage{len(FIELDS) - len(shown) + 1}`" in text
