@@ -31,9 +31,9 @@ import torch
 from torch import Tensor
 
 import outfield as of
-from outfield.devices import resolve_device
 from outfield.energy import PROJECTIONS, CorrectedEnergy, History, Training, build_network, normalise, train
-from outfield.energy.projection import resolve
+from outfield.energy.chains import resolve
+from outfield.modes import resolve_device
 from outfield.report import Table
 from outfield.scores import auroc, fpr95
 

@@ -46,7 +46,7 @@ ROOMS = {
     "progress": Box(
         6.6,
         -0.52,
-        "and the other leaves, which everyone may use: config, devices, errors, extras, modes, percent, version",
+        "and the other leaves, which everyone may use: config, errors, extras, modes, percent, version",
         13.2,
         0.62,
         MUTED,

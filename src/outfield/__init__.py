@@ -14,7 +14,7 @@ import importlib.util
 import logging
 from typing import Any
 
-from outfield.doors import door
+from outfield.extras import door
 from outfield.version import __version__ as __version__
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # who wants to see messages adds another

@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from outfield.config import require, require_number
+from outfield.errors import InputError
 
 Product = Callable[[Tensor, Tensor], Tensor]
 Undo = Callable[[], None]
@@ -280,3 +281,27 @@ def _try_algorithms() -> Undo:
 
 WITHOUT_TF32 = Switch(_turn_off_tf32)
 FASTEST_CONVOLUTIONS = Switch(_try_algorithms)
+
+
+def resolve_device(device: str | torch.device) -> torch.device:
+    """A device by its name; "auto" is a GPU where there is one, else the CPU.
+
+    Raises:
+        InputError: There is no such device here, or it cannot do what detectors need: keep numbers, and compute in float64.
+    """
+    if not isinstance(device, str | torch.device):
+        raise InputError(f'device is {device!r}; it must be a name, such as "cpu", "cuda" or "auto", or a torch.device')
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        found = torch.device(device)
+        if found.type == "cpu":
+            return torch.device("cpu")  # an index has no meaning there
+        if torch.ones(1, dtype=torch.float64, device=found).add(1).item() == 2:
+            return found
+        reason = "it does not keep numbers"
+    except Exception as error:  # every kind of device has kinds of errors of its own
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    raise InputError(
+        f"device {str(device)!r} cannot be used here ({reason[:200]}); use cpu, auto, or cuda where there is a GPU"
+    )

@@ -17,10 +17,9 @@ import torch
 from tests.helpers.samples import make_set, quick
 
 import outfield as of
-from outfield.energy import SineMLP
-from outfield.energy.training import checkpoints
-from outfield.energy.training.checkpoints import Keeper, State, differences
-from outfield.energy.training.step import InTurn
+from outfield.energy import SineMLP, loop
+from outfield.energy.loop import Keeper, State, differences
+from outfield.energy.step import InTurn
 from outfield.files import Record, read_record, write_record
 
 LEARNED = ["EBM", "EnergyCorrected"]
@@ -130,7 +129,7 @@ class TestInterrupts:
 
         with monkeypatch.context() as patch:
             cut(patch, 3)
-            patch.setattr(checkpoints, "write_record", impatient)
+            patch.setattr(loop, "write_record", impatient)
             with pytest.raises(KeyboardInterrupt):
                 detector.fit(train_set, checkpoint=path)
         assert path.read_bytes() == before
@@ -174,7 +173,7 @@ class TestInterrupts:
             raise of.StorageError("no space left")
 
         cut(monkeypatch, 2)
-        monkeypatch.setattr(checkpoints, "write_record", full)
+        monkeypatch.setattr(loop, "write_record", full)
         with pytest.raises(KeyboardInterrupt), pytest.warns(of.OutfieldWarning, match="no space left"):
             quick("EBM").fit(train_set, checkpoint=tmp_path / "fit.safetensors")
 
@@ -201,7 +200,7 @@ class TestInterrupts:
 
     def test_it_is_written_as_often_as_asked(self, train_set, tmp_path, monkeypatch):
         write, written = write_record, []
-        monkeypatch.setattr(checkpoints, "write_record", lambda *a: written.append(a[2].header["epoch"]) or write(*a))
+        monkeypatch.setattr(loop, "write_record", lambda *a: written.append(a[2].header["epoch"]) or write(*a))
         detector = quick("EBM", **settings("EBM"))
         detector.fit(train_set, checkpoint=of.Checkpoint(tmp_path / "always.safetensors", seconds=0))
         assert len(written) == 3 * BATCHES
@@ -380,7 +379,7 @@ class Run:
 def clock(monkeypatch):
     """A clock that moves when it is told to."""
     now = [100.0]
-    monkeypatch.setattr(checkpoints.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(loop.time, "monotonic", lambda: now[0])
     return now
 
 

@@ -15,8 +15,7 @@ from torch import nn
 
 import outfield as of
 from outfield.energy import PROJECTIONS, SineMLP, engine, train, train_seeds
-from outfield.energy.engine import torch_operations
-from outfield.energy.engine.fused_step import FusedStep, Positions, Recorder
+from outfield.energy.engine import FusedStep, Positions, Recorder, torch_operations
 from outfield.energy.network import layers_of
 
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="there is no Triton here")
@@ -162,7 +161,7 @@ class TestPyTorch:
                     g.copy_(new)
 
         train(models[0], z, dataclasses.replace(TRAINING, engine="eager"), SAMPLER, PROJECTIONS["sphere"], seed=0)
-        monkeypatch.setattr("outfield.energy.engine.fused_step.Recorder", Late)
+        monkeypatch.setattr("outfield.energy.engine.Recorder", Late)
         train(models[1], z, dataclasses.replace(TRAINING, engine="fused"), SAMPLER, PROJECTIONS["sphere"], seed=0)
         assert apart(models[0](z).detach(), models[1](z).detach()) < 1e-5
 

@@ -14,7 +14,7 @@ from torch import nn
 import outfield as of
 from outfield.config import configurable, to_plain
 from outfield.energy import PROJECTIONS, train
-from outfield.energy.training.step import InTurn, loss_of
+from outfield.energy.step import InTurn, loss_of
 
 LEARNED = ["EBM", "EnergyCorrected"]
 NUMBERS = ("epochs", "batch_size", "replay_size", "learning_rate", "energy_limit", "l2", "input_noise", "replay_fresh")
@@ -206,7 +206,7 @@ class TestDivergence:
             return run(self, real) * (torch.nan if len(steps) == step else 1)
 
         monkeypatch.setattr(InTurn, "run", explode)
-        monkeypatch.setattr("outfield.energy.training.loop.CHECK_EVERY", 1)
+        monkeypatch.setattr("outfield.energy.loop.CHECK_EVERY", 1)
         training = of.Training(epochs=3, batch_size=30, learning_rate=1e-3)
         epoch, batch = (step - 1) // 4 + 1, (step - 1) % 4 + 1
         where = f"^training diverged in epoch {epoch} of 3, batch {batch} of 4: the mean absolute energy is nan"

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from outfield.adapters.export_files import Written, about, new_folder, size_of
+from outfield.adapters.graph import Written, about, new_folder, size_of
 from outfield.errors import InputError
 from outfield.extras import check_installed, library
 from outfield.files import PathLike, as_path

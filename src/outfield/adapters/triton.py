@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 
-from outfield.adapters.export_files import Written, about, new_folder, size_of
+from outfield.adapters.graph import Written, about, new_folder, size_of
 from outfield.adapters.onnx import to_onnx
 from outfield.errors import InputError
 from outfield.files import PathLike, as_path

@@ -1,6 +1,6 @@
 """Any number of rows: guards over folders, Parquet and object stores, by this process or on Ray; fits and banks in shares."""
 
-from outfield.doors import door
+from outfield.extras import door
 
 __getattr__, __dir__, __all__ = door(
     __name__,

@@ -16,8 +16,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from outfield.serve.limits import Refused
-from outfield.serve.logs import log, tell
-from outfield.serve.prometheus import Counts
+from outfield.serve.telemetry import Counts, log, tell
 
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; "

@@ -15,8 +15,7 @@ from outfield.guard import Guard, Verdict
 from outfield.scores import Drift, same
 from outfield.serve.batcher import Batcher
 from outfield.serve.limits import Settings
-from outfield.serve.logs import tell
-from outfield.serve.prometheus import Counts
+from outfield.serve.telemetry import Counts, tell
 
 Stamp = tuple[int, int, int]
 

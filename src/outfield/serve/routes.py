@@ -19,7 +19,7 @@ from outfield.errors import OutfieldError
 from outfield.features import FIELDS
 from outfield.guard import Verdict
 from outfield.serve import inference_protocol as protocol
-from outfield.serve.form import files_of
+from outfield.serve.body import files_of
 from outfield.serve.limits import Refused
 from outfield.serve.middleware import Gate
 from outfield.serve.models import Model

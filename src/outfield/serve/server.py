@@ -18,9 +18,9 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from outfield.errors import InputError
-from outfield.serve.logs import tell
 from outfield.serve.routes import make_app
 from outfield.serve.service import Service
+from outfield.serve.telemetry import tell
 
 
 class PatientProtocol(H11Protocol):

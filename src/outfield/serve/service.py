@@ -25,7 +25,7 @@ from outfield.serve.body import Bodies
 from outfield.serve.inference_protocol import frame_of, inputs_of
 from outfield.serve.limits import Limits, Refused, Settings, busy
 from outfield.serve.models import Model, load_models
-from outfield.serve.prometheus import Counts
+from outfield.serve.telemetry import Counts
 
 Image = bytes | np.ndarray
 T = TypeVar("T")

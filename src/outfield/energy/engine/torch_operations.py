@@ -15,13 +15,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from outfield.energy import projection
-from outfield.energy.engine.fused_step import Operations, Positions
+from outfield.energy.chains import Projection, identity, relu_sphere
+from outfield.energy.engine import Operations, Positions
 from outfield.energy.network import CorrectedEnergy, Layers, layers_of
-from outfield.energy.priors.mixture import MixturePrior
-from outfield.energy.projection import Projection
-from outfield.energy.training import Training
-from outfield.energy.training.step import adam_settings, adam_state, load_adam_state
+from outfield.energy.priors import MixturePrior
+from outfield.energy.step import Training, adam_settings, adam_state, load_adam_state
 from outfield.modes import rounded_products
 
 SMALLEST = 2**16
@@ -126,9 +124,9 @@ class TorchOperations(Operations):
             z.copy.copy_(z.exact)
 
     def project(self, z: Tensor) -> None:
-        if self.projection is projection.relu_sphere:
+        if self.projection is relu_sphere:
             z.relu_()
-        if self.projection is not projection.identity:
+        if self.projection is not identity:
             z.div_(z.norm(dim=-1, keepdim=True).clamp_min_(1e-12))
 
     def state(self) -> list[dict[str, Tensor]]:

@@ -15,7 +15,8 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn import functional
 
-from outfield.energy.engine.fused_step import Operations, Positions
+from outfield.energy.chains import Projection, relu_sphere, sphere
+from outfield.energy.engine import Operations, Positions
 from outfield.energy.engine.kernels import (
     backward_kernel,
     bias_kernel,
@@ -27,10 +28,8 @@ from outfield.energy.engine.kernels import (
     weights_kernel,
 )
 from outfield.energy.network import CorrectedEnergy, Layers, layers_of
-from outfield.energy.priors.mixture import MixturePrior
-from outfield.energy.projection import Projection, relu_sphere, sphere
-from outfield.energy.training import Training
-from outfield.energy.training.step import MOMENTS, part
+from outfield.energy.priors import MixturePrior
+from outfield.energy.step import MOMENTS, Training, part
 from outfield.errors import OutfieldWarning
 
 MOST_CLASSES = 512

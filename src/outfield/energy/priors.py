@@ -1,16 +1,13 @@
-"""The mixture of class-conditional Gaussians with one covariance (appendix A.3 of the paper).
+"""Priors, which a network corrects: densities known up to a constant that can be evaluated and differentiated.
 
-q(z) = Σ_c π_c N(z; μ_c, Σ),  π_c = N_c / N,  μ_c = mean of class c,  Σ = (1/N) Σ_c Σ_{i: y_i = c} (z_i − μ_c)(z_i − μ_c)ᵀ.
-
-Fitting is one pass over batches in float64 (:class:`outfield.ClassStatistics`); afterwards Σ = V diag(λ) Vᵀ is
-decomposed once, with its eigenvalues floored, and every distance is taken in whitened coordinates
-w = (z − m) V diag(λ)^(−1/2), where all classes are unit balls: one (N, D)·(D, D) product and one (N, D)·(D, K) product,
-whatever K is.
+The mixture of Gaussians (:class:`outfield.MixturePrior`) is the one the paper uses. To add another, subclass
+:class:`Prior`, mark it with :func:`outfield.config.configurable`, and pass an instance to ``EnergyCorrected(prior=...)``.
 """
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from types import MappingProxyType
@@ -19,12 +16,41 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from outfield.config import configurable, require, require_number
-from outfield.energy.priors import Prior
-from outfield.energy.priors.moments import ClassStatistics
+from outfield.config import arguments, configurable, require, require_number
+from outfield.energy.moments import ClassStatistics
 from outfield.energy.threads import on_one_core
 from outfield.errors import FileFormatError, InputError, NotFittedError
 from outfield.modes import in_full, own_modes, products
+
+
+class Prior(ABC):
+    """A density q(z) ∝ exp(−E(z)). Constructor arguments are settings; what is learned ends in ``_``."""
+
+    needs_labels: bool = False
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in arguments(self).items())})"
+
+    @abstractmethod
+    def fit(self, z: Tensor, labels: Tensor | None) -> Self:
+        """Learn from rows z (N, D) and, where they are used, labels (N,)."""
+
+    @abstractmethod
+    def energy(self, z: Tensor) -> Tensor:
+        """−log q up to a constant (N,), differentiable in z (N, D), computed in z's type on z's device."""
+
+    def sample(self, n: int, generator: torch.Generator) -> Tensor:
+        """n points drawn from q (n, D), on the generator's device. Priors without this start chains from data."""
+        raise InputError(f"{type(self).__name__} cannot be sampled; start its chains from data (start='data')")
+
+    @abstractmethod
+    def state(self) -> dict[str, Tensor]:
+        """What was learned, as tensors."""
+
+    @abstractmethod
+    def load_state(self, state: dict[str, Tensor]) -> Self:
+        """Take back what :meth:`state` gave."""
+
 
 TOLERANCE = 1e-2
 """Rounding of a squared distance above which the slower, refined formula is taken; real features stay far below it."""

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from outfield.energy.projection import normalise, resolve
+from outfield.energy.chains import normalise, resolve
 from outfield.energy.threads import limited_worker
 from outfield.errors import OutfieldError, StorageError
 from outfield.features import FeatureSet, FeatureSource
@@ -160,7 +160,7 @@ def fingerprint_of_rows(z: Rows) -> str:
 
 
 def projection_for(name: str, z: Rows) -> str:
-    """:func:`outfield.energy.projection.resolve` for rows in memory or on disk: one that takes "auto" looks at all of them."""
+    """:func:`outfield.energy.chains.resolve` for rows in memory or on disk: one that takes "auto" looks at all of them."""
     pieces = [z] if isinstance(z, Tensor) else z.pieces()
     resolved = {resolve(name, piece) for piece in pieces} if name == "auto" else {resolve(name, z[:1])}
     return "sphere" if resolved == {"sphere", "relu_sphere"} else resolved.pop()

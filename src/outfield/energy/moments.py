@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from outfield.config import require
-from outfield.energy.projection import identity
+from outfield.energy.chains import identity
 from outfield.energy.threads import can_limit, limited_worker
 from outfield.errors import InputError
 
