@@ -1,7 +1,8 @@
-"""Where points may live: maps from R^D onto a set, applied to chains after every step and to features once.
+"""Markov chains that follow an energy: where points may live, how chains are run, and where those of a training step begin.
 
-Post-ReLU features, L2-normalised, lie on the non-negative part of the unit sphere. A chain that may leave it teaches the
-network "norm ≠ 1" and nothing else.
+Projections are applied to chains after every step and to features once. Post-ReLU features, L2-normalised, lie on the
+non-negative part of the unit sphere; a chain that may leave it teaches the network "norm ≠ 1" and nothing else. How a chain moves
+is said in :mod:`outfield.energy.samplers`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from outfield.config import require
-from outfield.errors import InputError, UnknownNameError
+from outfield.errors import InputError
 from outfield.modes import own_modes
 
 if TYPE_CHECKING:
@@ -39,15 +40,6 @@ def relu_sphere(z: Tensor) -> Tensor:
 
 
 PROJECTIONS: dict[str, Projection] = {"none": identity, "sphere": sphere, "relu_sphere": relu_sphere}
-
-
-def resolve(name: str, z: Tensor) -> str:
-    """``"auto"`` becomes ``"relu_sphere"`` when no entry of the training features z is negative, else ``"sphere"``."""
-    if name == "auto":
-        return "relu_sphere" if bool((z >= 0).all()) else "sphere"
-    if name not in PROJECTIONS:
-        raise UnknownNameError(f"projection is {name!r}; it must be one of auto, {', '.join(PROJECTIONS)}")
-    return name
 
 
 def normalise(features: Tensor) -> Tensor:
@@ -75,12 +67,7 @@ class Chains(NamedTuple):
 
 
 class Random:
-    """Random numbers for the moves of chains; normal ones are drawn for several moves at a time, which suits a GPU.
-
-    Args:
-        generator: Where the numbers come from.
-        moves: How many moves there will be.
-    """
+    """Random numbers for a number of moves; normal ones are drawn for several moves at a time, which suits a GPU."""
 
     def __init__(self, generator: torch.Generator, moves: int) -> None:
         self.generator = generator
@@ -107,22 +94,16 @@ def moves_at_once(left: int, numbers: int) -> int:
 
 
 class Sampler(Protocol):
-    """Settings of a chain and how it moves.
-
-    A state is whatever the sampler wants to keep from one move to the next, such as the gradient where the chains are; its
-    attribute ``z`` (N, D) says where they are.
-    """
+    """Settings of a chain and how it moves. A state is what it keeps between moves; its ``z`` (N, D) says where chains are."""
 
     @property
     def steps(self) -> int: ...
 
     def begin(self, energy: Energy, z: Tensor) -> Any:
         """The state of chains that stand at z (N, D)."""
-        ...
 
     def move(self, energy: Energy, state: Any, t: int, project: Projection, random: Random) -> tuple[Any, Tensor]:
         """One transition at step t: the new state, and whether each proposal was accepted (N,), or () if none can fail."""
-        ...
 
 
 def run_chains(
@@ -132,7 +113,7 @@ def run_chains(
     project: Projection = identity,
     generator: torch.Generator | None = None,
 ) -> Chains:
-    """Run one chain from each row of ``start`` (N, D).
+    """Run one chain from each row of ``start`` (N, D); global random state, grad mode and module modes stay as they are.
 
     Args:
         energy: (N, D) → (N,), each row's energy a function of that row alone, differentiable. Autocast of the caller does
@@ -164,13 +145,7 @@ def run_chains(
         return follow(energy, start.clone() if start.is_inference() else start, sampler, project, generator)
 
 
-def follow(
-    energy: Energy,
-    start: Tensor,
-    sampler: Sampler,
-    project: Projection,
-    generator: torch.Generator,
-) -> Chains:
+def follow(energy: Energy, start: Tensor, sampler: Sampler, project: Projection, generator: torch.Generator) -> Chains:
     """:func:`run_chains` without a look at the start's values, which on a GPU would wait for them."""
     z = project(start.detach())
     if z.shape != start.shape:
@@ -185,24 +160,16 @@ def follow(
 
 
 def energy_and_grad(energy: Energy, z: Tensor) -> tuple[Tensor, Tensor]:
-    """E(z) (N,) and ∇E(z) (N, D), detached.
-
-    Raises:
-        InputError: the energy is not one number for each row, or does not depend on z differentiably.
-    """
+    """E(z) (N,) and ∇E(z) (N, D), detached; the energy must be one number for each row, and differentiable."""
     with torch.enable_grad():
         leaf = z.detach().requires_grad_()
         value = energy(leaf)
         if not isinstance(value, Tensor) or value.shape != z.shape[:1]:
             got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-            raise InputError(
-                f"energy gave {got} for points {tuple(z.shape)}; it must give a tensor of shape ({len(z)},)"
-            )
+            raise InputError(f"energy gave {got} for points {tuple(z.shape)}; it must give shape ({len(z)},)")
         (grad,) = torch.autograd.grad(value.sum(), leaf, allow_unused=True) if value.requires_grad else (None,)
     if grad is None:
-        raise InputError(
-            "energy has no gradient at its points; it must be computed from them by differentiable operations"
-        )
+        raise InputError("energy has no gradient at its points; it must be computed by differentiable operations")
     return value.detach(), grad
 
 
@@ -221,11 +188,7 @@ def _check_start(start: Tensor) -> None:
 
 
 class Start:
-    """Where the chains of a training step begin: N points for N real rows (N, D). This one remembers nothing.
-
-    Args:
-        points: (real rows, generator) → points.
-    """
+    """Where the chains of a training step begin: N points for N real rows (N, D). This one remembers nothing."""
 
     remembers = False
 
@@ -248,12 +211,9 @@ class Start:
 
 
 class Replay(Start):
-    """Ends of earlier chains, a share of them replaced by fresh starts: persistent contrastive divergence (Tieleman 2008).
+    """Ends of earlier chains, of which ``size`` are kept; a chain begins anew with probability ``fresh_share``.
 
-    Args:
-        fresh: Where new chains begin.
-        size: How many chain ends are kept, at least one batch.
-        fresh_share: Probability that a chain begins anew.
+    This is persistent contrastive divergence (Tieleman 2008).
     """
 
     remembers = True
@@ -284,7 +244,6 @@ class Replay(Start):
 
 
 STARTS = ("auto", "prior", "normal", "uniform", "data", "mixed", "replay")
-"""Names of starts; :func:`make_start` says what they are."""
 
 
 def make_start(name: str, prior: Prior | None, replay_size: int, replay_fresh: float) -> Start:
@@ -297,9 +256,6 @@ def make_start(name: str, prior: Prior | None, replay_size: int, replay_fresh: f
       prior betray themselves by more than being far from the data (``docs/correction.md``); these have the zeros and the
       coordinates of real rows.
     - "replay": :class:`Replay`. "auto", and its new chains: the prior where there is one, else normal.
-
-    Raises:
-        InputError: it is "prior", and there is none.
     """
     if name == "auto":
         name = "normal" if prior is None else "prior"
@@ -309,7 +265,7 @@ def make_start(name: str, prior: Prior | None, replay_size: int, replay_fresh: f
         return Start(_POINTS[name])
     if prior is None:
         raise InputError(
-            "start is 'prior' but there is no prior here; it must be auto, normal, uniform, data, mixed or replay"
+            "start is 'prior' but there is no prior; it must be auto, normal, uniform, data, mixed or replay"
         )
     return Start(lambda real, generator: prior.sample(len(real), generator).to(real.dtype))
 

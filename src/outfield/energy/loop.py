@@ -26,6 +26,10 @@ from outfield.errors import DivergenceError, FileFormatError, InputError, Outfie
 from outfield.files import RECORD_ENDINGS, PathLike, Record, as_path, check_output, read_record, write_record
 from outfield.modes import own_modes, products
 
+VERSION = 2
+"""Of what a checkpoint holds."""
+SHARED = ("temperature", "prior", "prior_temperature")
+"""What models that are trained together have in common."""
 CHECK_EVERY = 25
 """Batches between looks at the energies' size (each look waits for the device)."""
 
@@ -45,15 +49,8 @@ def train(
 ) -> History:
     """Train the model's network on rows z (N, D), a tensor or rows on disk, in place.
 
-    Everything random comes from ``seed``; on the CPU equal seeds give equal bits, also across a resume.
-
-    An interrupt (KeyboardInterrupt, SystemExit) goes on after the last whole step has been written to the checkpoint.
-
-    Raises:
-        DivergenceError: energies became non-finite or larger than ``training.energy_limit``.
-        InputError: the checkpoint belongs to another fit, or the engine or precision asked for cannot be had.
-        FileFormatError: the checkpoint is damaged.
-        StorageError: the checkpoint cannot be written, which is found before the first step.
+    Everything random comes from ``seed``; on the CPU equal seeds give equal bits, also across a resume. An interrupt
+    (KeyboardInterrupt, SystemExit) goes on after the last whole step has been written to the checkpoint.
     """
     return train_seeds([model], z, training, sampler, project, [seed], checkpoint, progress)[0]
 
@@ -69,7 +66,7 @@ def train_seeds(
     progress: Progress | None = None,
 ) -> list[History]:
     """Train models that differ in their weights only, each from its own seed; see :func:`train`."""
-    for name in ("temperature", "prior", "prior_temperature"):
+    for name in SHARED:
         if len({getattr(model, name) for model in models}) > 1:
             raise InputError(f"the models differ in {name}; models that are trained together must share it")
     with own_modes(z.device):
@@ -183,11 +180,7 @@ class Run:
         self.check()
 
     def identity(self, checkpoint: Checkpoint) -> dict[str, Any]:
-        """What must be equal for a checkpoint to belong to this fit: the rows, and settings, ready for JSON.
-
-        Raises:
-            InputError: a setting is of a class that is not marked as configurable.
-        """
+        """What must be equal for a checkpoint to belong to this fit: the rows, and settings, ready for JSON."""
         first = self.models[0]
         settings = {
             "training": to_plain(self.training),
@@ -195,9 +188,7 @@ class Run:
             "projection": getattr(self.project, "__name__", type(self.project).__name__),
             "seeds": [int(seed) for seed in self.seeds],
             "weights": {name: list(value.shape) for name, value in first.network.state_dict().items()},
-            "temperature": to_plain(first.temperature),
-            "prior": to_plain(first.prior),
-            "prior_temperature": to_plain(first.prior_temperature),
+            **{name: to_plain(getattr(first, name)) for name in SHARED},
             "device": self.z.device.type,
         }
         more = dict(checkpoint.identity)
@@ -217,25 +208,19 @@ class Run:
         return State(header, tensors, {"orders": self.orders})
 
     def take(self, header: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-        """Go on from a checkpoint; nothing is changed if it does not hold what it should.
-
-        Raises:
-            ValueError, KeyError, RuntimeError: what is wrong with it.
-        """
+        """Go on from a checkpoint; nothing is changed if it does not hold what it should, which is an error of Python's."""
         epoch, batch = header["epoch"], header["batch"]
         if not (0 <= epoch * self.batches + batch <= self.training.epochs * self.batches and 0 <= batch < self.batches):
             raise ValueError(f"epoch {epoch} and batch {batch} are not in this fit")
         histories = [History.of(entry, epoch) for entry in header["histories"]]
         self._check_tensors(tensors)
-        for index, (model, means, generator) in enumerate(
-            zip(self.models, self.averages, self.generators, strict=True)
-        ):
+        fits = zip(self.models, self.averages, self.generators, strict=True)
+        for index, (model, means, generator) in enumerate(fits):
             for name, value in means.items():
                 value.copy_(tensors[f"{index}.average.{name}"])
             model.network.load_state_dict(part(tensors, f"{index}.network."))
             generator.set_state(tensors[f"{index}.generator"])
-        device = self.z.device
-        there = {name: value.to(device) for name, value in tensors.items()}
+        there = {name: value.to(self.z.device) for name, value in tensors.items()}
         self.stepper.load_state([part(there, f"{index}.") for index in range(len(self.models))])
         self.orders, self.sums, self.largest = (there[name] for name in ("orders", "sums", "largest"))
         self.epoch, self.batch, self.histories = epoch, batch, histories
@@ -261,10 +246,6 @@ def _weights(network: nn.Module) -> list[tuple[str, Tensor]]:
     return [(name, value) for name, value in network.state_dict().items() if value.is_floating_point()]
 
 
-VERSION = 2
-"""Of what a checkpoint holds."""
-
-
 @dataclass(frozen=True)
 class Checkpoint:
     """Where a running fit is kept so that one that was interrupted or killed can go on.
@@ -288,13 +269,7 @@ class Checkpoint:
 
 
 class State(NamedTuple):
-    """What must survive a restart.
-
-    Attributes:
-        header: Plain values, ready for JSON.
-        moving: Tensors that the next step may change in place.
-        fixed: Tensors that nobody changes in place.
-    """
+    """What must survive a restart: plain values, tensors that the next step may change in place, and tensors that it may not."""
 
     header: dict[str, Any]
     moving: dict[str, Tensor]
@@ -302,15 +277,10 @@ class State(NamedTuple):
 
 
 class Keeper:
-    """Keeps a run in its checkpoint.
+    """Keeps a run in its checkpoint, whose ``identity`` must be equal; a path that cannot be written is an error at once.
 
-    Args:
-        checkpoint: Where and how often.
-        run: What is kept.
-        identity: What must be equal for a checkpoint to belong to this run, ready for JSON.
-
-    Raises:
-        StorageError: the file cannot be written, which is found before any work.
+    An interrupt can come in the middle of a step, when weights, moments and generators belong to no step at all. So what a
+    step has changed is copied when the step is whole, into one of two sets of tensors in turn; an interrupt writes the last.
     """
 
     def __init__(self, checkpoint: Checkpoint, run: Run, identity: Mapping[str, Any]) -> None:
@@ -322,12 +292,7 @@ class Keeper:
         self._spare: dict[str, Tensor] | None = None
 
     def resume(self) -> None:
-        """Go on from the checkpoint, if there is one.
-
-        Raises:
-            InputError: it belongs to another fit.
-            FileFormatError: it is damaged, or was written by an earlier version.
-        """
+        """Go on from the checkpoint, if there is one, undamaged and of this fit."""
         if not self.path.exists():
             return
         header, tensors = read_record(self.path, "Checkpoint")

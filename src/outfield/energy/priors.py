@@ -1,7 +1,9 @@
-"""Priors, which a network corrects: densities known up to a constant that can be evaluated and differentiated.
+"""Priors, which a network corrects; the paper's is a mixture of class-conditional Gaussians with one covariance (appendix A.3).
 
-The mixture of Gaussians (:class:`outfield.MixturePrior`) is the one the paper uses. To add another, subclass
-:class:`Prior`, mark it with :func:`outfield.config.configurable`, and pass an instance to ``EnergyCorrected(prior=...)``.
+q(z) = Σ_c π_c N(z; μ_c, Σ),  π_c = N_c / N,  μ_c = mean of class c,  Σ = (1/N) Σ_c Σ_{i: y_i = c} (z_i − μ_c)(z_i − μ_c)ᵀ.
+
+Σ = V diag(λ) Vᵀ is decomposed once, and every distance is taken in whitened coordinates w = (z − m) V diag(λ)^(−1/2), where all
+classes are unit balls: one (N, D)·(D, D) product and one (N, D)·(D, K) product, whatever K is.
 """
 
 from __future__ import annotations
@@ -24,7 +26,11 @@ from outfield.modes import in_full, own_modes, products
 
 
 class Prior(ABC):
-    """A density q(z) ∝ exp(−E(z)). Constructor arguments are settings; what is learned ends in ``_``."""
+    """A density q(z) ∝ exp(−E(z)). Constructor arguments are settings; what is learned ends in ``_``.
+
+    To add one, subclass this, mark it with :func:`outfield.config.configurable`, and pass an instance to
+    ``EnergyCorrected(prior=...)``.
+    """
 
     needs_labels: bool = False
 
@@ -56,17 +62,16 @@ TOLERANCE = 1e-2
 """Rounding of a squared distance above which the slower, refined formula is taken; real features stay far below it."""
 
 
-def mahalanobis_sq(w: Tensor, centres: Tensor, squares: Tensor | None = None) -> Tensor:
-    """Squared distances ‖w_i − m_c‖² (N, K) of whitened rows w (N, D) to whitened class means m_c (K, D).
+def mahalanobis_sq(w: Tensor, centres: Tensor, squares: Tensor) -> Tensor:
+    """‖w_i − m_c‖² (N, K) of whitened rows w (N, D) to whitened class means m_c (K, D), whose ``squares`` are ‖m_c‖² (K,).
 
-    Expanded into ‖w‖² − 2 w·m + ‖m‖², so that the work is one matrix product; rounding below 0 is cut off. ``squares`` are ‖m‖²
-    (K,), where they are known.
+    Expanded into ‖w‖² − 2 w·m + ‖m‖², so that the work is one matrix product; rounding below 0 is cut off.
     """
-    cross = torch.addmm(centres.square().sum(1) if squares is None else squares, w, centres.T, alpha=-2)
+    cross = torch.addmm(squares, w, centres.T, alpha=-2)
     return (cross + w.square().sum(1, keepdim=True)).clamp_min(0)
 
 
-def mahalanobis_sq_refined(w: Tensor, centres: Tensor, squares: Tensor | None = None) -> Tensor:
+def mahalanobis_sq_refined(w: Tensor, centres: Tensor, squares: Tensor) -> Tensor:
     """The same where ‖m‖² is so large that the expansion's rounding would drown small distances.
 
     With the nearest class a found by the expansion and u = w − m_a, ‖w − m_c‖² = ‖u‖² − 2 u·(m_c − m_a) + ‖m_c − m_a‖², whose
@@ -76,9 +81,8 @@ def mahalanobis_sq_refined(w: Tensor, centres: Tensor, squares: Tensor | None = 
     u = w - centres[nearest]
     along = u @ centres.T
     apart = torch.cdist(centres, centres, compute_mode="donot_use_mm_for_euclid_dist").square()
-    return (
-        u.square().sum(1, keepdim=True) - 2 * (along - along.gather(1, nearest[:, None])) + apart[nearest]
-    ).clamp_min(0)
+    difference = along - along.gather(1, nearest[:, None])
+    return (u.square().sum(1, keepdim=True) - 2 * difference + apart[nearest]).clamp_min(0)
 
 
 @dataclass(frozen=True)
@@ -249,9 +253,7 @@ class MixturePrior(Prior):
         """w = (z − m) V diag(λ)^(−1/2) (N, D): coordinates in which every class has covariance I."""
         known = self.prepared(z)
         if z.ndim != 2 or z.shape[1] != len(known.mean):
-            raise InputError(
-                f"z has shape {tuple(z.shape)}; this mixture takes rows of {len(known.mean)} numbers, (N, D)"
-            )
+            raise InputError(f"z has shape {tuple(z.shape)}; this mixture takes rows (N, {len(known.mean)})")
         return known.whiten(z)
 
     @in_full
@@ -260,13 +262,9 @@ class MixturePrior(Prior):
         return self.prepared(z).distances_sq(self.whiten(z))
 
     @in_full
-    def energy_whitened(self, w: Tensor) -> Tensor:
-        """The energy at whitened points w (N, D) → (N,)."""
-        return self.prepared(w).energy(w)
-
     def energy(self, z: Tensor) -> Tensor:
         """E(z) = −log Σ_c π_c exp(−½ d_c²(z)) (N,)."""
-        return self.energy_whitened(self.whiten(z))
+        return self.prepared(z).energy(self.whiten(z))
 
     @in_full
     def gradient(self, z: Tensor) -> Tensor:
@@ -304,10 +302,5 @@ class MixturePrior(Prior):
         return {field.name: getattr(self.parameters_, field.name) for field in fields(MixtureParameters)}
 
     def load_state(self, state: dict[str, Tensor]) -> Self:
-        """Take back what :meth:`state` gave.
-
-        Raises:
-            FileFormatError: a tensor is missing, or is not of the shape or among the values that the others call for.
-        """
         self._statistics, self._parameters, self._prepared = None, MixtureParameters.from_state(state), {}
         return self

@@ -1,8 +1,12 @@
-"""Training of energies by maximum likelihood: its settings and what it remembers of its epochs.
+"""Training of energies by maximum likelihood: its settings, its loss, and one step in plain PyTorch.
 
-One step and its loss are in :mod:`~outfield.energy.step`, the loop over epochs in :mod:`~outfield.energy.loop`,
-the rows it reads in :mod:`~outfield.energy.batches`, what survives an interrupt in
-:mod:`~outfield.energy.loop`.
+For a batch of real rows z and chain ends z' (both with a little noise added):
+
+    L = mean E_θ(z) − mean E_θ(z') + α (mean E_θ(z)² + mean E_θ(z')²).
+
+The prior's energy has no gradient in θ, so it appears only inside the chains. :class:`EagerStep` is the reference that
+:mod:`outfield.energy.engine` must agree with. A step has ``run``, real rows (S, B, D) of S fits → (S, 5): the loss, mean E_θ of
+real rows and of negatives, mean |E_θ| of both; ``state`` and ``load_state``, tensors of each fit that survive a restart.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -83,10 +87,9 @@ class Training:
             value = getattr(self, name)
             require(isinstance(value, str) and value in known, name, value, f"one of {', '.join(known)}")
         pair = isinstance(self.betas, tuple) and len(self.betas) == 2
-        require(pair, "betas", self.betas, "a pair of numbers from 0 to below 1")
+        require(pair and 1 not in self.betas, "betas", self.betas, "a pair of numbers from 0 to below 1")
         for beta in self.betas:
             require_number("betas", beta, least=0, most=1)
-            require(beta < 1, "betas", self.betas, "a pair of numbers from 0 to below 1")
 
 
 @dataclass
@@ -102,11 +105,7 @@ class History:
 
     @classmethod
     def of(cls, entry: Any, epochs: int | None = None) -> History:
-        """A history from its plain form in a file; ``epochs`` is how long it must be, if that is known.
-
-        Raises:
-            ValueError: it is not one.
-        """
+        """A history from its plain form in a file, of ``epochs`` epochs if that is known; else a ValueError."""
         names = [one.name for one in fields(cls)]
         if not isinstance(entry, dict) or sorted(entry) != sorted(names) or not isinstance(entry["loss"], list):
             raise ValueError(f"a history must have {', '.join(names)}")
@@ -119,24 +118,6 @@ class History:
 
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
-
-
-class Step(Protocol):
-    """Takes training steps of S independent fits side by side and keeps their weights and optimiser."""
-
-    def run(self, real: Tensor) -> Tensor:
-        """One step on real rows (S, B, D).
-
-        Returns:
-            (S, 5): the loss, mean E_θ of real rows and of negatives, mean |E_θ| of real rows and of negatives.
-        """
-        ...
-
-    def state(self) -> list[dict[str, Tensor]]:
-        """For each fit what must survive a restart: ``adam.INDEX.NAME`` for each parameter, ``start.NAME``."""
-        ...
-
-    def load_state(self, states: Sequence[dict[str, Tensor]]) -> None: ...
 
 
 def loss_of(model: CorrectedEnergy, real: Tensor, negatives: Tensor, l2: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -176,7 +157,9 @@ class EagerStep:
         begin = self.start.begin(real, self.generator)
         negatives = follow(self.model, begin, self.sampler, self.project, self.generator).ends
         self.start.end(negatives)
-        noisy, noisy_negatives = self._noisy(torch.stack([real, negatives]))
+        z = torch.stack([real, negatives])
+        noise = torch.randn(z.shape, generator=self.generator, device=z.device, dtype=z.dtype)
+        noisy, noisy_negatives = z + self.training.input_noise * noise
         loss, on_real, on_negatives = loss_of(self.model, noisy, noisy_negatives, self.training.l2)
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()
@@ -184,10 +167,6 @@ class EagerStep:
         on_real, on_negatives = on_real.detach(), on_negatives.detach()
         means = on_real.mean(), on_negatives.mean(), on_real.abs().mean(), on_negatives.abs().mean()
         return torch.stack([loss.detach(), *means])[None]
-
-    def _noisy(self, z: Tensor) -> Tensor:
-        noise = torch.randn(z.shape, generator=self.generator, device=z.device, dtype=z.dtype)
-        return z + self.training.input_noise * noise
 
     def state(self) -> list[dict[str, Tensor]]:
         return [adam_state(self.optimiser) | {f"start.{name}": value for name, value in self.start.state().items()}]
@@ -200,7 +179,7 @@ class EagerStep:
 class InTurn:
     """Steps of one fit each, taken one after the other."""
 
-    def __init__(self, steps: Sequence[Step]) -> None:
+    def __init__(self, steps: Sequence[Any]) -> None:
         self.steps = steps
 
     def run(self, real: Tensor) -> Tensor:
@@ -234,8 +213,7 @@ def part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
 
 def adam_settings(training: Training) -> dict[str, Any]:
     """Arguments of PyTorch's Adam, which takes Python's floats only."""
-    first, second = training.betas
-    return {"lr": float(training.learning_rate), "betas": (float(first), float(second))}
+    return {"lr": float(training.learning_rate), "betas": tuple(map(float, training.betas))}
 
 
 def adam_state(optimiser: torch.optim.Adam) -> dict[str, Tensor]:

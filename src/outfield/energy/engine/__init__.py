@@ -19,10 +19,9 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib.util
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -31,11 +30,17 @@ from outfield.energy.chains import Projection, Sampler, Start, identity, moves_a
 from outfield.energy.network import CorrectedEnergy, Layers, layers_of
 from outfield.energy.priors import MixturePrior
 from outfield.energy.samplers import Langevin, linear
-from outfield.energy.step import EagerStep, InTurn, Step, Training, part
+from outfield.energy.step import EagerStep, InTurn, Training, part
 from outfield.errors import InputError
 from outfield.modes import products
 
+if TYPE_CHECKING:
+    from outfield.energy.engine.torch_operations import TorchOperations
+    from outfield.energy.engine.triton_operations import TritonOperations
+
 PROJECTIONS = (identity, sphere, relu_sphere)
+LANES = 4
+"""Parallel branches of a recording."""
 
 
 def make_step(
@@ -47,12 +52,8 @@ def make_step(
     project: Projection,
     starts: Sequence[Start],
     generators: Sequence[torch.Generator],
-) -> Step:
-    """The fastest step that can train these models on batches of rows like z (N, D).
-
-    Raises:
-        InputError: the engine or the precision that was asked for cannot be had.
-    """
+) -> FusedStep | InTurn:
+    """The fastest step that can train these models on batches of rows like z (N, D)."""
     reason = obstacle(models[0], sampler, project, z)
     if training.engine == "fused" and reason is not None:
         raise InputError(f"engine is 'fused', but {reason}; it must be auto or eager here")
@@ -61,18 +62,17 @@ def make_step(
     rows = list(zip(models, starts, generators, strict=True))
     if not fused:
         return InTurn([EagerStep(m, training, sampler, project, start, g) for m, start, g in rows])
-    from outfield.energy.engine.torch_operations import TorchOperations
-
+    langevin = cast(Langevin, sampler)
     if has_triton(z.device):
         from outfield.energy.engine.triton_operations import TritonOperations
 
         kernels = TritonOperations(models, training, project, batch_size)
-        return FusedStep(rows, kernels, training, cast(Langevin, sampler), batch_size)
+        return FusedStep(rows, kernels, training, langevin, batch_size)
+    from outfield.energy.engine.torch_operations import TorchOperations
+
+    pieces = [TorchOperations(model, training, project) for model in models]
     return InTurn(
-        [
-            FusedStep([row], TorchOperations(row[0], training, project), training, cast(Langevin, sampler), batch_size)
-            for row in rows
-        ]
+        [FusedStep([row], piece, training, langevin, batch_size) for row, piece in zip(rows, pieces, strict=True)]
     )
 
 
@@ -121,10 +121,6 @@ def has_triton(device: torch.device) -> bool:
     return triton_operations.works(device)
 
 
-LANES = 4
-"""Parallel branches of a recording."""
-
-
 class Positions(NamedTuple):
     """Where chains are (S, B, D): exact, as the products take it, and what rounding left (all one tensor in float32)."""
 
@@ -133,72 +129,17 @@ class Positions(NamedTuple):
     rest: Tensor
 
 
-class Operations(ABC):
-    """The pieces of a step; all tensors have a leading axis of S fits, ``layer`` counts from 0."""
-
-    @abstractmethod
-    def forward(self, layer: int, x: Tensor, out: Tensor) -> Tensor:
-        """φ(x Wᵀ + b), in ``out`` or in a tensor of its own."""
-
-    @abstractmethod
-    def turn(self, layer: int, x: Tensor, out: Tensor) -> Tensor:
-        """(v / T) φ'(x Wᵀ + b): the top layer forward and the beginning of the way back in one."""
-
-    @abstractmethod
-    def backward(self, layer: int, g: Tensor, below: Tensor, out: Tensor) -> Tensor:
-        """(g W) φ'(below)."""
-
-    @abstractmethod
-    def head(self, h: Tensor, energy: Tensor, pull: Tensor, g: Tensor) -> None:
-        """E = (h·v + c) / T, pull = ∂L/∂(T E), g = pull · v · φ'(h); the first half of the rows is real."""
-
-    def prepare(self, z: Positions) -> None:
-        """What :meth:`descend` needs of the prior, made while the network is busy."""
-
-    @abstractmethod
-    def descend(self, g: Tensor, z: Positions, out: Tensor) -> Tensor:
-        """g W_0 + ∇E_prior(z) / T_prior."""
-
-    def advance(self) -> None:
-        """Begin a step of Adam."""
-
-    @abstractmethod
-    def learn(self, layer: int, g: Tensor, x: Tensor) -> None:
-        """Adam on one layer: W with gᵀ x, b with the sum of g. Layers may be learned at the same time."""
-
-    def finish(self) -> None:
-        """End a step of Adam, when every layer's gradient is there."""
-
-    @abstractmethod
-    def move(self, z: Positions, grad: Tensor, noise: Tensor, sizes: tuple[float, float]) -> None:
-        """z ← P(z − α grad + σ noise) in place, with (α, σ) = ``sizes``."""
-
-    @abstractmethod
-    def project(self, z: Tensor) -> None:
-        """z ← P(z) in place."""
-
-    @abstractmethod
-    def state(self) -> list[dict[str, Tensor]]: ...
-
-    @abstractmethod
-    def load_state(self, states: Sequence[dict[str, Tensor]]) -> None: ...
-
-
 class FusedStep:
-    """The fast step for S models of one shape (see :mod:`outfield.energy.engine`).
+    """The order of a step's pieces, and their buffers, for S fits of one shape: model, start of the chains, random numbers.
 
-    Args:
-        fits: For each fit its model, where its chains begin, and its source of randomness.
-        operations: The pieces of the step, for these models; they update the models' parameters in place.
-        training: The settings, with the precision already chosen.
-        sampler: How chains move.
-        batch_size: Number of real rows, B.
+    The pieces are ``operations`` (see :class:`~outfield.energy.engine.torch_operations.TorchOperations`), which update the
+    models' parameters in place.
     """
 
     def __init__(
         self,
         fits: Sequence[tuple[CorrectedEnergy, Start, torch.Generator]],
-        operations: Operations,
+        operations: TorchOperations | TritonOperations,
         training: Training,
         sampler: Langevin,
         batch_size: int,
