@@ -177,14 +177,10 @@ class TestInfer:
             assert answer.status_code == 400
             assert f"numbers of {kind}" in answer.json()["error"]
 
-    def test_a_huge_shape_is_told_its_limit(self, service):
-        for shape in ([2**31 + 1], [2**16, 2**15, 2], [10**30]):
-            one = {"name": "pixels", "datatype": "UINT8", "shape": shape, "data": [1]}
-            error = self.infer(service, {"inputs": [one]}).json()["error"]
-            assert "more than 2,147,483,648 numbers" in error
-        one["shape"] = [2**31]
-        assert "must be 2,147,483,648 numbers" in self.infer(service, {"inputs": [one]}).json()["error"]
-        for shape in ([1] * 9, [], [0], [True]):
+    def test_a_shape_is_checked(self, service):
+        one = {"name": "pixels", "datatype": "UINT8", "shape": [2**16, 2**15, 2], "data": [1]}
+        assert "must be 4,294,967,296 numbers" in self.infer(service, {"inputs": [one]}).json()["error"]
+        for shape in ([1] * 9, [], [0], [True], [2**31], [10**30]):
             one["shape"] = shape
             assert "one to eight whole numbers above 0" in self.infer(service, {"inputs": [one]}).json()["error"]
 
@@ -472,17 +468,3 @@ def test_guards_of_a_network_given_in_python_say_what_is_missing(files, tmp_path
     small_guard(backbone, detector="SSD").save(tmp_path / "own.guard")
     with pytest.raises(of.InputError, match="pass it"), running(tmp_path / "own.guard"):
         pass
-
-
-def test_words_of_all_addresses_are_logged(files):
-    """Parts of our own addresses; all others are left out of the log."""
-    from outfield.serve import Service, Settings
-    from outfield.serve.middleware import WORDS
-    from outfield.serve.routes import make_app
-
-    service = Service([files["ssd"]], Settings(device="cpu"))
-    paths = [getattr(route, "path", "") for route in make_app(service).routes]
-    service.stop()
-    words = {part for path in paths for part in path.split("/")} - {"{name}", "{version}"}
-    assert words <= WORDS
-    assert {"infer", "check", "openapi.json"} <= words

@@ -71,12 +71,7 @@ class Settings:
 
 
 def read_token(file: Path | None, environment: str | None) -> str | None:
-    """The token of a file, or else of the environment; None where neither gives one.
-
-    Raises:
-        StorageError: The file cannot be read.
-        InputError: There is no token in it, or one that no header can carry.
-    """
+    """The token of a file, or else of the environment; None where neither gives one."""
     if file is None and environment is None:
         return None
     try:
@@ -95,13 +90,7 @@ RETRY_AFTER = 1
 
 
 class Refused(Exception):  # noqa: N818  # not a failure of ours
-    """An answer other than 200.
-
-    Args:
-        status: Of HTTP.
-        message: For the client: what was wrong, and what would be right.
-        headers: Of the answer.
-    """
+    """An answer other than 200; the message says what was wrong, and what would be right."""
 
     def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(message)

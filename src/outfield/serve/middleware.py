@@ -30,42 +30,18 @@ HEADERS = {
 """Of every answer: nothing is loaded from elsewhere, and no script is run but ours."""
 OPEN = ("/", "/page.css", "/page.js", "/rows.js", "/icon.svg", "/v2/health/live", "/v2/health/ready")
 """What is shown without a token: the page itself, and whether the service runs."""
-WORDS = {
-    *(
-        "",
-        "v1",
-        "check",
-        "guards",
-        "traffic",
-        "reload",
-        "v2",
-        "health",
-        "live",
-        "ready",
-        "models",
-        "versions",
-        "1",
-        "infer",
-    ),
-    *("metrics", "openapi.json", "page.css", "page.js", "rows.js", "icon.svg"),
-}
-"""Parts of our own addresses. Others come from clients, may be secrets that were put in the wrong place, and are not logged."""
 KNOWN_HEADERS = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
 
 
 class Gate:
     """Everything passes here on its way in and out.
 
-    Args:
-        app: What is behind it.
-        token: Which clients must send, or None.
-        counts: Metrics.
-        names: Of the guards, which are parts of addresses, too.
+    ``words`` are parts of our own addresses. Others come from clients, may be secrets that were put in the wrong place, and are
+    not logged.
     """
 
-    def __init__(self, app: ASGIApp, token: str | None, counts: Counts, names: Collection[str] = ()) -> None:
-        self.app, self.counts = app, counts
-        self._words = WORDS | set(names)
+    def __init__(self, app: ASGIApp, token: str | None, counts: Counts, words: Collection[str] = ()) -> None:
+        self.app, self.counts, self._words = app, counts, words
         self._token = None if token is None else token.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -137,9 +113,8 @@ def _check_length(scope: Scope, headers: Headers) -> None:
     if "transfer-encoding" not in headers:
         return
     if "content-length" in headers:
-        raise Refused(
-            400, "the request has a Content-Length and a Transfer-Encoding; send one of them", {"Connection": "close"}
-        )
+        message = "the request has a Content-Length and a Transfer-Encoding; send one of them"
+        raise Refused(400, message, {"Connection": "close"})
     if scope.get("http_version") == "1.0":
         raise Refused(400, "HTTP/1.0 has no Transfer-Encoding; send a Content-Length", {"Connection": "close"})
 
@@ -154,11 +129,8 @@ def _check_host(scope: Scope, host: str | None) -> None:
         return
     name = urlsplit(f"//{host}").hostname if host is not None else None
     if name is not None and name != "localhost" and not _is_loopback(name):
-        raise Refused(
-            403,
-            "without a token this service answers by localhost and 127.0.0.1 alone; ask for it so, or start it with a token",
-            {"Connection": "close"},
-        )
+        message = "without a token this service answers only to localhost and 127.0.0.1; ask for it so, or start it with a token"
+        raise Refused(403, message, {"Connection": "close"})
 
 
 def _is_loopback(name: str) -> bool:

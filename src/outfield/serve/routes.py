@@ -32,27 +32,19 @@ SCORES = 1001
 """Calibration scores that are told, at most: evenly spaced among all of them, with the least and the largest."""
 
 _OBJECT = {"application/json": {"schema": {"type": "object"}}}
-INFER: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "content": {**_OBJECT, "application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
-    }
-}
 _FILE = {"type": "string", "format": "binary"}
 _FILES = {"type": "object", "properties": {"file": {"type": "array", "items": _FILE}}}
-CHECK: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "content": {"multipart/form-data": {"schema": _FILES}, "image/*": {"schema": _FILE}},
-    }
-}
+_TENSORS = {**_OBJECT, "application/octet-stream": {"schema": _FILE}}
+_IMAGES = {"multipart/form-data": {"schema": _FILES}, "image/*": {"schema": _FILE}}
+INFER: dict[str, Any] = {"requestBody": {"required": True, "content": _TENSORS}}
+CHECK: dict[str, Any] = {"requestBody": {"required": True, "content": _IMAGES}}
 PAGE = {
     "/": ("page.html", "text/html"),
     "/page.css": ("page.css", "text/css"),
     "/page.js": ("page.js", "text/javascript"),
     "/rows.js": ("rows.js", "text/javascript"),
+    "/icon.svg": ("icon.svg", "image/svg+xml"),
 }
-PAGE |= {"/icon.svg": ("icon.svg", "image/svg+xml")}
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -65,7 +57,8 @@ def make_app(service: Service) -> FastAPI:
         await asyncio.to_thread(service.stop)
 
     app = FastAPI(title="Outfield", version=__version__, docs_url=None, redoc_url=None, lifespan=life)
-    app.add_middleware(Gate, token=service.settings.token, counts=service.counts, names=service.models)
+    words = {"", "1", *service.models}
+    app.add_middleware(Gate, token=service.settings.token, counts=service.counts, words=words)
     app.add_exception_handler(HTTPException, _refuse)
     app.add_exception_handler(Refused, _refuse)
     _add_health(app, service)
@@ -73,6 +66,7 @@ def make_app(service: Service) -> FastAPI:
     _add_check(app, service)
     _add_telling(app, service)
     _add_page(app)
+    words |= {part for route in app.routes for part in getattr(route, "path", "").split("/")}
     return app
 
 
@@ -150,9 +144,8 @@ def _add_infer(app: FastAPI, service: Service) -> None:
         content, json_length = protocol.answer(asked, model.name, verdicts)
         if json_length is None:
             return Response(content, media_type="application/json")
-        return Response(
-            content, headers={protocol.HEADER_LENGTH: str(json_length)}, media_type="application/octet-stream"
-        )
+        headers = {protocol.HEADER_LENGTH: str(json_length)}
+        return Response(content, headers=headers, media_type="application/octet-stream")
 
 
 def _images(asked: protocol.Asked) -> list[bytes | np.ndarray] | None:
@@ -189,11 +182,11 @@ def _add_check(app: FastAPI, service: Service) -> None:
         model, deadline = service.model(guard), _deadline(request, service)
         async with service.bodies.read(request, deadline) as body:
             files = await files_of(body, request.headers.get("content-type", ""), service.settings.limits)
-            found = await service.work.images(model, [one.content for one in files], deadline)
+            found = await service.work.images(model, [content for _, content in files], deadline)
         _count(service, request, model.name, found)
         verdicts = [
-            Verdict.failed(file.name, str(one)) if isinstance(one, OutfieldError) else replace(one, file=file.name)
-            for file, one in zip(files, found, strict=True)
+            Verdict.failed(name, str(one)) if isinstance(one, OutfieldError) else replace(one, file=name)
+            for (name, _), one in zip(files, found, strict=True)
         ]
         return _json([_plain(one) for one in verdicts])
 

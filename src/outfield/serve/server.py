@@ -49,14 +49,7 @@ class PatientProtocol(H11Protocol):
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server, which ends with 0 when it is asked to end, and reads guards again on SIGHUP.
-
-    Args:
-        config: Of uvicorn.
-        listening: Where clients come to.
-        hang_up: Called on SIGHUP.
-        ready: Called with the port once clients can come.
-    """
+    """uvicorn's server, which ends with 0 when it is asked to end, calls ``hang_up`` on SIGHUP, and ``ready`` with its port."""
 
     def __init__(
         self,
@@ -109,17 +102,8 @@ def make_server(
 ) -> Server:
     """A server that is not running yet; ``run`` runs it.
 
-    Args:
-        service: What is served.
-        host: Where to listen.
-        port: Of it; 0 takes a free one.
-        tls_cert: Certificate chain, PEM; with ``tls_key`` the server speaks HTTPS.
-        tls_key: Its key, PEM.
-        listening: What :func:`listen` gave for the host and port, where it was asked already.
-        ready: Called with the address once clients can come.
-
-    Raises:
-        InputError: One of the two files without the other, files that are none, or an address that cannot be had.
+    Port 0 takes a free one. With a certificate chain and its key, both PEM, it speaks HTTPS. ``listening`` is what :func:`listen`
+    gave, where it was asked already; ``ready`` is called with the address once clients can come.
     """
     check_tls(tls_cert, tls_key)
     limits = service.settings.limits
@@ -154,11 +138,7 @@ def make_server(
 
 
 def check_tls(cert: Path | None, key: Path | None) -> None:
-    """Find out whether a certificate and its key can be used; for the password of a key one is asked when it is used.
-
-    Raises:
-        InputError: One of the two files without the other, or files that are none.
-    """
+    """Find out whether a certificate and its key can be used; the password of a key is asked for when it is used."""
     if (cert is None) != (key is None):
         raise InputError("TLS needs both, --tls-cert and --tls-key")
     if cert is None or key is None:
@@ -177,11 +157,7 @@ def _tls_errors(cert: Path | None, key: Path | None) -> Generator[None, None, No
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket at an address; who comes before the server runs waits.
-
-    Raises:
-        InputError: There is no such address here, or somebody else listens there.
-    """
+    """A socket at an address; clients that come before the server runs wait."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=1024)

@@ -1,4 +1,4 @@
-"""What the service counts, with prometheus_client, under the names that Prometheus asks for."""
+"""What the service tells of itself: counts for Prometheus, and log lines of JSON that hold neither an image nor a token."""
 
 from __future__ import annotations
 
@@ -107,13 +107,7 @@ LONGEST = 500
 
 
 def tell(level: int, event: str, **about: Any) -> None:
-    """Log an event.
-
-    Args:
-        level: Of :mod:`logging`.
-        event: What happened, in a word or two.
-        about: Plain values.
-    """
+    """Log an event, and plain values about it."""
     log.log(level, event, extra={"about": about})
 
 
