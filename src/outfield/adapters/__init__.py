@@ -7,10 +7,5 @@ Each needs its library.
 from outfield.extras import door
 
 __getattr__, __dir__, __all__ = door(
-    __name__,
-    {
-        "mlflow": ("to_mlflow",),
-        "onnx": ("to_onnx", "to_pt2"),
-        "triton": ("to_triton", "to_triton_ensemble"),
-    },
+    __name__, {"mlflow": ("to_mlflow",), "onnx": ("to_onnx", "to_pt2"), "triton": ("to_triton", "to_triton_ensemble")}
 )

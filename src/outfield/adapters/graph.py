@@ -51,12 +51,7 @@ FIXED = "len(images) in a network fixes their number, images.shape[0] does not; 
 
 
 class Decision(nn.Module):
-    """From scores (N,) to p-values (N,), float32, and verdicts (N,).
-
-    Args:
-        reference: held-out scores (n,), float64.
-        value: the threshold.
-    """
+    """From scores (N,) to p-values (N,), float32, and verdicts (N,), by held-out scores (n,), float64, and the threshold."""
 
     def __init__(self, reference: Tensor, value: float) -> None:
         super().__init__()
@@ -73,11 +68,7 @@ class Decision(nn.Module):
 
 
 class FieldsGraph(nn.Module):
-    """From the fields that a guard's detector needs, (N, D) each, in their order, to score, p-value and verdict.
-
-    Args:
-        guard: on the CPU.
-    """
+    """From the fields that a guard's detector needs, (N, D) each, in their order, to score, p-value and verdict."""
 
     outputs = ("score", "p_value", "is_ood")
 
@@ -96,57 +87,29 @@ class FieldsGraph(nn.Module):
 
 
 class ImagesGraph(nn.Module):
-    """From images to score, p-value, verdict and class.
+    """From bytes (N, h, w, C) or floats (N, C, h, w) to score, p-value, verdict and class, (N,) each.
 
-    Args:
-        guard: on the CPU.
+    Without ``verdicts``, to the fields that a :class:`FieldsGraph` takes, (N, D) each, and the class.
     """
 
-    outputs = ("score", "p_value", "is_ood", "label")
-
-    def __init__(self, guard: Guard) -> None:
-        super().__init__()
-        self.network = guard.backbone.network
-        self.rest = FieldsGraph(guard)
-        self._fields = guard.image_reader.extraction.fields
-
-    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
-        """Score, p-value, verdict and number of the class (N,) each, of bytes (N, h, w, C) or floats (N, C, h, w)."""
-        fields = self._fields(images)
-        return *self.rest(*(fields[name] for name in self.rest.names)), fields["logits"].argmax(1)
-
-
-class NetworkGraph(nn.Module):
-    """From images to what the detector scores, (N, D) each, and the class: what stands before a :class:`FieldsGraph`.
-
-    Args:
-        guard: on the CPU.
-    """
-
-    def __init__(self, guard: Guard) -> None:
+    def __init__(self, guard: Guard, verdicts: bool) -> None:
         super().__init__()
         self.network = guard.backbone.network
         self.names = guard.detector.needs_to_score
-        self.outputs = (*self.names, "label")
+        self.rest = FieldsGraph(guard) if verdicts else None
+        self.outputs = (*(self.names if self.rest is None else self.rest.outputs), "label")
         self._fields = guard.image_reader.extraction.fields
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
-        """The fields, and the number of the class (N,), of bytes (N, h, w, C) or floats (N, C, h, w)."""
         fields = self._fields(images)
-        return *(fields[name].clone() for name in self.names), fields["logits"].argmax(1)
+        found = [fields[name] for name in self.names]
+        results = [one.clone() for one in found] if self.rest is None else self.rest(*found)
+        return *results, fields["logits"].argmax(1)
 
 
 @dataclass(frozen=True)
 class Traced:
-    """A guard that was traced.
-
-    Attributes:
-        program: a ``torch.export.ExportedProgram`` for any number of images.
-        inputs: names of what goes in.
-        outputs: names of what comes out.
-        examples: inputs, all with the same number of rows, at least 1; :meth:`expected` are their outputs.
-        expected: outputs of PyTorch for them.
-    """
+    """A guard as a ``torch.export.ExportedProgram`` for any number of images, with examples and what PyTorch gives for them."""
 
     program: Any
     inputs: tuple[str, ...]
@@ -156,25 +119,16 @@ class Traced:
 
 
 def traced(guard: Guard, takes: str = "pixels", gives: str = "verdicts") -> Traced:
-    """Trace a guard.
-
-    Args:
-        guard: on the CPU, of a network that runs in float32.
-        takes: one of :data:`INPUTS`.
-        gives: "verdicts", or "features" for what the detector scores and the class: the network without the detector.
-
-    Raises:
-        InputError: it is on another device or of another precision, or its detector or network cannot be traced.
-    """
+    """Trace a guard; see :func:`outfield.adapters.onnx.to_onnx` for what it takes and gives."""
     _check(guard, takes)
     pixels = _noise(guard)
     with torch.no_grad(), undisturbed(guard.backbone.network):
         if takes == "features":
-            graph: FieldsGraph | ImagesGraph | NetworkGraph = FieldsGraph(guard)
+            graph: FieldsGraph | ImagesGraph = FieldsGraph(guard)
             known, inputs = guard.image_reader.extraction.fields(pixels), guard.detector.needs_to_score
             examples = tuple(known[name].contiguous() for name in inputs)
         else:
-            graph = NetworkGraph(guard) if gives == "features" else ImagesGraph(guard)
+            graph = ImagesGraph(guard, gives == "verdicts")
             inputs = ("pixels" if takes == "pixels" else "images",)
             examples = (pixels if takes == "pixels" else _normalised(guard, pixels),)
         # Once before it is traced: what a detector makes when it is first asked, and keeps, must not be made of stand-ins.
@@ -195,14 +149,11 @@ def traced(guard: Guard, takes: str = "pixels", gives: str = "verdicts") -> Trac
 
 def _check(guard: Guard, takes: str) -> None:
     if guard.device.type != "cpu":
-        raise InputError(
-            f"the guard is on {guard.device}; load it on the CPU to export it: Guard.load(path, device='cpu')"
-        )
+        raise InputError(f"the guard is on {guard.device}; to export it, load it with Guard.load(path, device='cpu')")
     if guard.image_reader.precision not in ("float32", "auto"):
         raise InputError(
-            f"the guard's network runs in {guard.image_reader.precision}, but exported graphs run in float32, whose scores are "
-            "others; build "
-            "it with precision='float32'"
+            f"the guard's network runs in {guard.image_reader.precision}, but exported graphs run in float32, whose scores "
+            "differ; build it with precision='float32'"
         )
     if takes != "features" and not getattr(guard.backbone.network, "gives_gradients", True):
         raise InputError(
@@ -232,11 +183,7 @@ Score = Callable[[Batch], Tensor]
 
 
 def scorer(detector: Detector) -> Score:
-    """What gives a fitted detector's scores (n,), float32, of the fields that it needs.
-
-    Raises:
-        InputError: the detector cannot be exported.
-    """
+    """What gives a fitted detector's scores (n,), float32, of the fields that it needs."""
     if isinstance(detector, ODIN):
         raise InputError(
             f"{type(detector).__name__} cannot be exported: what it scores takes a gradient through the network; these can: "
@@ -254,9 +201,7 @@ def scorer(detector: Detector) -> Score:
 
 def exportable() -> tuple[str, ...]:
     """Names of the detectors that are exported by themselves."""
-    return tuple(
-        name for name, cls in DETECTORS.items() if not issubclass(cls, ODIN) and not issubclass(cls, CombinedDetector)
-    )
+    return tuple(name for name, cls in DETECTORS.items() if not issubclass(cls, ODIN | CombinedDetector))
 
 
 def kth_distance(bank: Tensor, k: int) -> Callable[[Tensor], Tensor]:
@@ -376,15 +321,9 @@ FORMULAS: dict[Any, Callable[[Any], Score]] = {
 
 
 class Written(NamedTuple):
-    """What was written.
+    """What was written: bytes of all files, version of ONNX's operators or None, name, type and shape of what goes in and out.
 
-    Attributes:
-        size: bytes, of all files together.
-        opset: version of ONNX's operators; None where there are none.
-        inputs: what goes in: name, type and shape, in words.
-        outputs: likewise, what comes out.
-        apart: largest difference of a score from the guard's, where it was tried, relative to the larger of it and one; None
-            where it is the guard itself.
+    ``apart`` is the largest difference of a score from the guard's, relative to the larger of it and one, or None.
     """
 
     size: int
@@ -401,12 +340,7 @@ class Written(NamedTuple):
 
 @contextlib.contextmanager
 def new_folder(path: PathLike) -> Iterator[Path]:
-    """A folder to be filled, which is put in its place once the block ends without an error.
-
-    Raises:
-        InputError: there is something at ``path`` already.
-        StorageError: it cannot be made.
-    """
+    """A folder to be filled, which is put in its place, where nothing may be yet, once the block ends without an error."""
     target = as_path(path)
     if target.exists() or target.is_symlink():
         raise InputError(f"{target} is there already; remove it, or name another folder")
@@ -427,12 +361,7 @@ def size_of(folder: Path) -> int:
 
 
 def about(guard: Guard, takes: str) -> dict[str, str]:
-    """How images are made into what a graph takes, what it was made of, and the threshold.
-
-    Args:
-        guard: which.
-        takes: what the graph takes, one of :data:`outfield.adapters.graph.INPUTS`.
-    """
+    """How images are made into what a graph takes, what it was made of, and the threshold."""
     threshold, backbone = guard.threshold, guard.backbone
     said = {
         "version": __version__,

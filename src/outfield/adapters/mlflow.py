@@ -60,11 +60,7 @@ def to_mlflow(path: PathLike, folder: PathLike) -> Written:
 
 
 class GuardModel:
-    """What MLflow calls.
-
-    Args:
-        guard: which.
-    """
+    """What MLflow calls."""
 
     def __init__(self, guard: Guard) -> None:
         self.guard = guard
@@ -84,11 +80,7 @@ class GuardModel:
 
 
 def images_of(given: Any) -> Any:
-    """What is in a table, mapping or array, as a guard takes several images.
-
-    Raises:
-        InputError: there are several columns, and none is called "image"; or there is none.
-    """
+    """What is in a table, mapping or array, as a guard takes several images."""
     columns = getattr(given, "columns", None)
     if columns is not None or isinstance(given, Mapping):
         names = list(given if columns is None else columns)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import tempfile
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,11 +21,12 @@ from outfield.extras import check_installed, library
 from outfield.files import PathLike, check_output, write_atomically, write_bytes
 from outfield.guard import Guard
 
-ENDINGS = (".onnx",)
 LARGEST = 2**31 - 1
 """Bytes of a file with all of its numbers; those of a larger one lie beside it, since protobuf ends there."""
-TOLERANCE = 1e-3
-"""How far a score in ONNX Runtime may be from PyTorch's where it is tried, relative to the larger of it and one."""
+TOLERANCE = {"ONNX Runtime": 1e-3, "torch.export": 1e-4}
+"""How far a score may be from the guard's where it is tried, relative to the larger of it and one."""
+SAID = "outfield.json"
+"""The file inside of a ``.pt2`` that says what it is: ``torch.export.load(path, extra_files={"outfield.json": ""})``."""
 
 
 def to_onnx(guard: Guard, path: PathLike, *, takes: str = "pixels", gives: str = "verdicts") -> Written:
@@ -45,14 +46,13 @@ def to_onnx(guard: Guard, path: PathLike, *, takes: str = "pixels", gives: str =
         StorageError: the file could not be written; what was there stays.
     """
     check_installed("onnx", "onnx", "onnxscript", "onnxruntime")
-    checked = check_output(path, ENDINGS)
+    checked = check_output(path, (".onnx",))
     found = traced(guard, takes, gives)
     model = converted(found)
     for name, text in about(guard, takes).items():
         entry = model.metadata_props.add()
         entry.key, entry.value = name, text
-    large = sum(len(tensor.raw_data) for tensor in model.graph.initializer) > LARGEST - 2**24
-    if large:
+    if sum(len(tensor.raw_data) for tensor in model.graph.initializer) > LARGEST - 2**24:
         return _write_large(checked, model, found)
     content = model.SerializeToString()
     apart = compared(content, found)
@@ -60,12 +60,48 @@ def to_onnx(guard: Guard, path: PathLike, *, takes: str = "pixels", gives: str =
     return _written(len(content), model, apart)
 
 
-def converted(found: Traced) -> Any:
-    """A traced guard as a model of ONNX.
+def to_pt2(guard: Guard, path: PathLike, *, takes: str = "pixels") -> Written:
+    """Write a guard as a ``torch.export.ExportedProgram``, atomically.
+
+    ``torch.export.load(path).module()(pixels)`` gives score, p-value, verdict and class. PyTorch reads such files with pickle:
+    load only those that you trust.
+
+    Args:
+        guard: on the CPU.
+        path: ``.pt2``.
+        takes: see :func:`to_onnx`.
 
     Raises:
-        InputError: it has steps that ONNX lacks.
+        InputError: the guard cannot be exported, or the path has another ending.
+        StorageError: the file could not be written; what was there stays.
     """
+    checked = check_output(path, (".pt2",))
+    found = traced(guard, takes)
+    for node in found.program.graph.nodes:
+        node.meta.pop("stack_trace", None)  # places in this machine's files
+    apart = difference(found.program.module()(*found.examples)[0], found, "torch.export")
+    said = {SAID: json.dumps(about(guard, takes))}
+    write_atomically(checked, lambda file: torch.export.save(found.program, file, extra_files=said))
+    inputs = tuple(map(_told, found.inputs, found.examples))
+    return Written(checked.stat().st_size, None, inputs, tuple(map(_told, found.outputs, found.expected)), apart)
+
+
+def _told(name: str, value: Tensor) -> str:
+    return f"{name} {str(value.dtype).removeprefix('torch.')} [{', '.join(['N', *map(str, value.shape[1:])])}]"
+
+
+def difference(scores: Tensor, found: Traced, runner: str) -> float:
+    """How far scores, or features, of the examples are from PyTorch's, relative to the larger of each and one."""
+    scores, wanted = scores.double(), found.expected[0].double()
+    apart = float(((scores - wanted).abs() / wanted.abs().clamp_min(1)).max())
+    if not apart <= TOLERANCE[runner]:
+        said = f"{runner} gives scores {scores.tolist()!s:.300} where the guard gives {wanted.tolist()!s:.300}"
+        raise InputError(f"{said}; nothing was written")
+    return apart
+
+
+def converted(found: Traced) -> Any:
+    """A traced guard as a model of ONNX."""
     try:
         with torch.no_grad():
             program = torch.onnx.export(
@@ -86,11 +122,7 @@ def converted(found: Traced) -> Any:
 
 
 def compared(model: bytes | str, found: Traced) -> float:
-    """How far ONNX Runtime's scores, or features, are from PyTorch's, each relative to the larger of it and one.
-
-    Raises:
-        InputError: too far, or it cannot run the model.
-    """
+    """The :func:`difference` of ONNX Runtime's scores, or features."""
     runtime = library("onnxruntime", extra="onnx")
     options = runtime.SessionOptions()
     options.log_severity_level = 3
@@ -100,14 +132,7 @@ def compared(model: bytes | str, found: Traced) -> float:
         scores = session.run([found.outputs[0]], given)[0]
     except Exception as error:  # of ONNX Runtime
         raise InputError(f"ONNX Runtime cannot run what was exported: {str(error).splitlines()[0]:.300}") from error
-    wanted = found.expected[0].double().numpy()
-    apart = float((np.abs(scores - wanted) / np.maximum(np.abs(wanted), 1)).max())
-    if not apart <= TOLERANCE:
-        raise InputError(
-            f"ONNX Runtime gives scores {np.round(scores, 4).tolist()} where PyTorch gives {np.round(wanted, 4).tolist()}; "
-            "nothing was written"
-        )
-    return apart
+    return difference(torch.from_numpy(scores), found, "ONNX Runtime")
 
 
 def _write_large(path: Path, model: Any, found: Traced) -> Written:
@@ -174,10 +199,6 @@ def exact(program: Any, examples: tuple[Tensor, ...]) -> Any:
     """The same ``ExportedProgram`` with constants where numbers meet float64: PyTorch's exporter rounds numbers to float32.
 
     0.1 would be 1e-8 off, and the smallest float64, which keeps a row of zeros from being divided by 0, would be 0.
-
-    Args:
-        program: what was traced.
-        examples: what it was traced with.
     """
     module = _module(program)
     constants: dict[float, fx.Node] = {}
@@ -286,63 +307,3 @@ STEPS = {
     ATEN.argsort.stable: _argsort,
 }
 """Functions in the place of steps, for ``ExportedProgram.run_decompositions``."""
-
-
-PT2_ENDINGS = (".pt2",)
-SAID = "outfield.json"
-"""The file inside of the file that says what it is: ``torch.export.load(path, extra_files={"outfield.json": ""})``."""
-PT2_TOLERANCE = 1e-4
-"""How far its scores may be from the guard's where it is tried, relative to the larger of a score and one."""
-
-
-def to_pt2(guard: Guard, path: PathLike, *, takes: str = "pixels") -> Written:
-    """Write a guard as a ``torch.export.ExportedProgram``, atomically.
-
-    ``torch.export.load(path).module()(pixels)`` gives score, p-value, verdict and class. PyTorch reads such files with pickle:
-    load only those that you trust.
-
-    Args:
-        guard: on the CPU.
-        path: ``.pt2``.
-        takes: see :func:`outfield.adapters.onnx.to_onnx`.
-
-    Raises:
-        InputError: the guard cannot be exported, or the path has another ending.
-        StorageError: the file could not be written; what was there stays.
-    """
-    checked = check_output(path, PT2_ENDINGS)
-    found = traced(guard, takes)
-    for node in found.program.graph.nodes:
-        node.meta.pop("stack_trace", None)  # places in this machine's files
-    apart = compared_program(found)
-    said = json.dumps(about(guard, takes))
-
-    def write(file: BinaryIO) -> None:
-        torch.export.save(found.program, file, extra_files={SAID: said})
-
-    write_atomically(checked, write)
-    shown = [
-        tuple(_shown_tensor(name, value) for name, value in zip(names, values, strict=True))
-        for names, values in ((found.inputs, found.examples), (found.outputs, found.expected))
-    ]
-    return Written(checked.stat().st_size, None, shown[0], shown[1], apart)
-
-
-def compared_program(found: Traced) -> float:
-    """How far the program's scores are from the guard's, each relative to the larger of it and one.
-
-    Raises:
-        InputError: too far.
-    """
-    scores, wanted = found.program.module()(*found.examples)[0].double(), found.expected[0].double()
-    apart = float(((scores - wanted).abs() / wanted.abs().clamp_min(1)).max())
-    if not apart <= PT2_TOLERANCE:
-        raise InputError(
-            f"torch.export gives scores {scores.tolist()} where the guard gives {wanted.tolist()}; nothing was written"
-        )
-    return apart
-
-
-def _shown_tensor(name: str, value: torch.Tensor) -> str:
-    sides = ", ".join(["N", *map(str, value.shape[1:])])
-    return f"{name} {str(value.dtype).removeprefix('torch.')} [{sides}]"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from outfield.adapters.graph import Written, about, new_folder, size_of
 from outfield.adapters.onnx import to_onnx
@@ -40,33 +41,27 @@ def to_triton(guard: Guard, repository: PathLike, name: str = "guard", *, takes:
     """
     check_name(name)
     with new_folder(as_path(repository) / name) as folder:
-        (folder / "1").mkdir()
-        found = to_onnx(guard, folder / "1" / "model.onnx", takes=takes)
-        text = configuration(name, found, about(guard, takes), ('backend: "onnxruntime"', *BATCHES))
-        (folder / "config.pbtxt").write_text(text, encoding="utf-8")
-        size = size_of(folder)
-    return found._replace(size=size)
+        found = _write_model(folder, guard, name, about(guard, takes), takes=takes)
+        return found._replace(size=size_of(folder))
+
+
+def _write_model(folder: Path, guard: Guard, name: str, said: Mapping[str, str], **how: str) -> Written:
+    """``1/model.onnx``, by :func:`~outfield.adapters.onnx.to_onnx`, and ``config.pbtxt``."""
+    (folder / "1").mkdir()
+    found = to_onnx(guard, folder / "1" / "model.onnx", **how)
+    text = configuration(name, found, said, ('backend: "onnxruntime"', *BATCHES))
+    (folder / "config.pbtxt").write_text(text, encoding="utf-8")
+    return found
 
 
 def check_name(name: str) -> None:
-    """Whether a model can have a name.
-
-    Raises:
-        InputError: it cannot.
-    """
+    """Refuse a name that a model cannot have."""
     if not NAME.fullmatch(name):
         raise InputError(f"name is {name!r}; a model's name has letters, digits and _ . - only")
 
 
 def configuration(name: str, found: Written, said: Mapping[str, str], how: Sequence[str]) -> str:
-    """The text of ``config.pbtxt``.
-
-    Args:
-        name: of the model.
-        found: what goes in and what comes out.
-        said: parameters.
-        how: it is run, as lines.
-    """
+    """The text of ``config.pbtxt``: inputs and outputs as ``found``, parameters ``said``, and lines that say how it is run."""
     alone = not any("ensemble" in line for line in how)  # an ensemble hands on what its steps give
     inputs, outputs = (",\n".join(_tensor(one, alone) for one in values) for values in (found.inputs, found.outputs))
     lines = [
@@ -77,7 +72,8 @@ def configuration(name: str, found: Written, said: Mapping[str, str], how: Seque
         *how,
     ]
     for key, text in said.items():
-        lines.append(f'parameters {{\n  key: "{key}"\n  value {{ string_value: {_quoted(text)} }}\n}}')
+        quoted = json.dumps(text, ensure_ascii=False)
+        lines.append(f'parameters {{\n  key: "{key}"\n  value {{ string_value: {quoted} }}\n}}')
     return "\n".join([*lines, ""])
 
 
@@ -89,10 +85,6 @@ def _tensor(shown: str, reshape: bool) -> str:
     if reshape and ", " not in shape:
         dims += "\n    reshape { shape: [ ] }"
     return f'  {{\n    name: "{name}"\n    data_type: TYPE_{TYPES[kind]}\n    {dims}\n  }}'
-
-
-def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
 
 
 NETWORK, DETECTOR = "network", "detector"
@@ -122,20 +114,13 @@ def to_triton_ensemble(guard: Guard, repository: PathLike, name: str = "guard", 
         new_folder(home / models[NETWORK]) as network,
         new_folder(home / models[DETECTOR]) as detector,
     ):
-        written = {}
-        for step, folder, how in (
-            (NETWORK, network, {"takes": takes, "gives": "features"}),
-            (DETECTOR, detector, {"takes": "features"}),
-        ):
-            (folder / "1").mkdir()
-            written[step] = to_onnx(guard, folder / "1" / "model.onnx", **how)
-            text = configuration(models[step], written[step], {}, ('backend: "onnxruntime"', *BATCHES))
-            (folder / "config.pbtxt").write_text(text, encoding="utf-8")
+        written = {
+            NETWORK: _write_model(network, guard, models[NETWORK], {}, takes=takes, gives="features"),
+            DETECTOR: _write_model(detector, guard, models[DETECTOR], {}, takes="features"),
+        }
         label = [one for one in written[NETWORK].outputs if one.startswith("label ")]
-        apart = written[DETECTOR].apart
-        found = Written(
-            0, written[DETECTOR].opset, written[NETWORK].inputs, (*written[DETECTOR].outputs, *label), apart
-        )
+        last = written[DETECTOR]
+        found = last._replace(inputs=written[NETWORK].inputs, outputs=(*last.outputs, *label))
         (whole / "1").mkdir()  # of a version, which holds nothing
         text = configuration(name, found, about(guard, takes), ('platform: "ensemble"', _scheduling(models, written)))
         (whole / "config.pbtxt").write_text(text, encoding="utf-8")
