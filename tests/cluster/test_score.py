@@ -521,7 +521,7 @@ def test_parquet_of_features(here, tmp_path):
         ("none", StorageError, "cannot read none: there is no such file or folder"),
         ("my.guard", InputError, "nothing that can be scored"),
         ("empty", InputError, "there is nothing in empty"),
-        ("both", InputError, "holds both images"),
+        ("both", InputError, "holds images, such as"),
         ("nothing-*.parquet", InputError, "there is no Parquet file"),
         ("empty.txt", InputError, "there is no image in the list"),
         ("binary.txt", InputError, "not text"),

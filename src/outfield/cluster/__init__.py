@@ -3,10 +3,5 @@
 from outfield.extras import door
 
 __getattr__, __dir__, __all__ = door(
-    __name__,
-    {
-        "cluster": ("connected",),
-        "scorer": ("score_files",),
-        "shards": ("ShardedBank", "fit_mixture"),
-    },
+    __name__, {"cluster": ("connected",), "scorer": ("score_files",), "shards": ("ShardedBank", "fit_mixture")}
 )

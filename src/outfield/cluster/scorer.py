@@ -37,21 +37,13 @@ WINDOW, FILES_AT_ONCE = 64, 16
 
 
 class Scored(NamedTuple):
-    """What a folder of results holds.
-
-    Attributes:
-        rows: how many.
-        ood: how many of them are OOD.
-        failed: how many could not be read.
-        parts: how many files there are.
-        made: how many of these were made now; the others were there.
-    """
+    """What a folder of results holds."""
 
     rows: int
     ood: int
-    failed: int
+    failed: int  # rows that could not be read
     parts: int
-    made: int
+    made: int  # parts that were made now; the others were there
 
 
 def score_files(
@@ -84,11 +76,6 @@ def score_files(
         address: of the Ray cluster: "local" starts one here, "auto" finds one that runs.
         device: "cpu", "cuda", or "auto" for GPUs where there are any.
         on_error: "skip" tells in an image's row that it cannot be read; "fail" ends with an error.
-
-    Raises:
-        InputError: a setting that cannot be, nothing to score, or a folder that holds results of something else.
-        StorageError: a file cannot be read or written, or workers die again and again.
-        FileFormatError: a file is damaged.
     """
     require_choice("engine", engine, ("local", "ray"))
     require_choice("on_error", on_error, ON_ERROR)
@@ -143,11 +130,7 @@ def _score_here(scorer: Scorer, parts: Sequence[Part], threads: int, results: Re
 def _score_on_ray(
     ray: Any, given: tuple[Any, ...], parts: Sequence[Part], workers: int, threads: int, gpus: int, results: Results
 ) -> None:
-    """Score parts on workers that hold the guard.
-
-    Raises:
-        OutfieldError: what a worker raised; or workers died at the same part again and again.
-    """
+    """Score parts on workers that hold the guard."""
     items = [{"part": part.to_text()} for part in parts]
     rows = mapped(ray, ScoringActor, given, items, workers=workers, cpus=threads, gpus=gpus)
     try:
@@ -174,25 +157,13 @@ def _gpus(ray: Any, device: str) -> int:
 
 
 class Scorer:
-    """A guard that scores parts.
-
-    Args:
-        guard: the guard.
-        out: the folder of results.
-        on_error: "skip" tells in an image's row that it cannot be read, "fail" raises an error.
-        mark: of the results, see :class:`Manifest`.
-        columns: see :class:`Results`.
-    """
+    """A guard that scores parts into a folder; ``mark`` is of its :class:`Manifest`, ``columns`` of :class:`Results`."""
 
     def __init__(self, guard: Guard, out: Place, on_error: str, mark: str, columns: Mapping[str, str]) -> None:
         self.guard, self.out, self.on_error, self.mark, self.columns = guard, out, on_error, mark, columns
 
     def write(self, part: Part) -> str:
-        """Score a part, write its results, and give their SHA-256; a part that is there already is left as it is.
-
-        Raises:
-            OutfieldError: rows cannot be read, or results not be written.
-        """
+        """Score a part, write its results, and give their SHA-256; a part that is there already is left as it is."""
         place = self.out.under(part.file)
         if place.exists():
             content = place.read()
@@ -202,11 +173,7 @@ class Scorer:
         return hashlib.sha256(content).hexdigest()
 
     def verdicts(self, part: Part) -> list[Verdict]:
-        """A verdict on each row of a part, in order, whose file is what the row is called.
-
-        Raises:
-            OutfieldError: rows cannot be read; or their Parquet file is not the one that was counted.
-        """
+        """A verdict on each row of a part, in order, whose file is what the row is called."""
         files = part.files()
         if part.holds_images():
             found = [*self.guard.stream(PartImages(part, files), on_error=self.on_error, workers=0)]
@@ -263,12 +230,7 @@ class ScoringActor(Scorer):
 
 
 class PartImages(ImageSource):
-    """The images of a part, each decoded when the guard asks for it.
-
-    Args:
-        part: of image files, or of rows of a Parquet file that holds images.
-        names: what its rows are called.
-    """
+    """The images of a part, each decoded when the guard asks for it."""
 
     def __init__(self, part: Part, names: Sequence[str]) -> None:
         self.part, self.names, self.name = part, tuple(names), part.file
@@ -342,16 +304,9 @@ class Counts(NamedTuple):
 
 @dataclass(frozen=True)
 class Manifest:
-    """What results in a folder are of. Whoever goes on with them must agree in all of it.
+    """What results in a folder are of: a run that goes on with them must agree in all of it.
 
-    Attributes:
-        guard: SHA-256 of its file.
-        source: digest of the names, sizes and times of change of what is scored.
-        rows: how many there are.
-        parts: into how many they are cut.
-        part_rows: rows of a part, at most.
-        threads: on which the network runs, for each worker.
-        on_error: what an image does that cannot be read.
+    ``guard`` is the SHA-256 of its file, ``source`` the digest of the names, sizes and times of change of what is scored.
     """
 
     guard: str
@@ -369,16 +324,9 @@ class Manifest:
 
 
 class Results:
-    """A folder of results that is begun, or was begun for the same ones, perhaps by somebody else at this moment.
+    """A folder of results that is begun, or was begun for the same ones, perhaps by another process at this moment.
 
-    Attributes:
-        head: the manifest without digests.
-        digests: SHA-256 of parts by name, of those whose writer told it.
-        columns: of its files by those of verdicts, where they are called otherwise.
-
-    Raises:
-        InputError: it holds results of something else, or other files.
-        FileFormatError: its manifest is damaged.
+    ``digests`` are the SHA-256 of parts by name, of those whose writer told it.
     """
 
     def __init__(self, out: Place, manifest: Manifest) -> None:
@@ -407,11 +355,7 @@ class Results:
                 )
 
     def missing(self, parts: Sequence[Part]) -> list[Part]:
-        """The parts that are not there yet.
-
-        Raises:
-            InputError: there are files of parts that do not exist.
-        """
+        """The parts that are not there yet."""
         there = {name for name in self.out.names() if name.endswith(".parquet")}
         unknown = sorted(there - {part.file for part in parts})
         if unknown:
@@ -436,10 +380,7 @@ class Results:
     def check(self, parts: Sequence[Part]) -> Counts:
         """Read parts back, several at a time: each must be what was written, with every row once and in its place.
 
-        A part without a digest, of an earlier version or of a writer that was killed, is compared with the source alone.
-
-        Raises:
-            FileFormatError: parts are damaged or not what they should be; it names some, and says how many there are.
+        A part without a digest, of Outfield 0.1.0 or of a writer that was killed, is compared with the source alone.
         """
         with ThreadPoolExecutor(8) as pool:
             found = [*pool.map(self._looked_at, parts)]

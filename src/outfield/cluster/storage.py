@@ -20,13 +20,7 @@ STAMPS = ("ETag", "etag", "md5Hash", "generation", "mtime", "LastModified", "las
 
 @dataclass(frozen=True)
 class Place:
-    """A file or folder.
-
-    Attributes:
-        system: the file system, of fsspec.
-        path: as that file system calls it.
-        shown: as the user wrote it.
-    """
+    """A file or folder: its file system of fsspec, its path there, and as the user wrote it."""
 
     system: Any
     path: str
@@ -34,16 +28,9 @@ class Place:
 
     @classmethod
     def of(cls, address: str) -> Place:
-        """The place at an address, or at a path of this machine.
-
-        Raises:
-            InputError: there is no such kind of address.
-            MissingExtraError: fsspec, or what it needs for this kind of address, is not installed.
-        """
+        """The place at an address, or at a path of this machine."""
         if not isinstance(address, str) or not address or "\0" in address:
-            raise InputError(
-                f"address is {address!r:.100}; it must be a path, or an address such as s3://bucket/folder"
-            )
+            raise InputError(f"address is {address!r:.100}; it must be a path, or such as s3://bucket/folder")
         fsspec = library("fsspec", extra="ray")
         try:
             system, path = fsspec.core.url_to_fs(address)
