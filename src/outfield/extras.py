@@ -18,14 +18,7 @@ from outfield.errors import MissingExtraError
 
 
 def library(name: str, extra: str) -> ModuleType:
-    """A module of a library that is installed with an extra of Outfield.
-
-    Args:
-        name: The full name of the module, such as "PIL.Image".
-        extra: The extra that installs it, such as "images".
-
-    Raises:
-        MissingExtraError: The library is not installed, or its installation is broken.
+    """A module such as "PIL.Image" of a library that is installed with an extra of Outfield, such as "images".
 
     >>> library("json", extra="none").loads("[1]")
     [1]
@@ -39,11 +32,7 @@ def library(name: str, extra: str) -> ModuleType:
 
 
 def check_installed(extra: str, *names: str) -> None:
-    """Find out before long work, without importing them, whether the libraries of an extra are there.
-
-    Raises:
-        MissingExtraError: One of them is not installed.
-    """
+    """Find out before long work, without importing them, whether the libraries of an extra are there."""
     for name in names:
         if importlib.util.find_spec(name) is None:
             raise _missing(name, extra, "is not installed")
@@ -56,12 +45,7 @@ def _missing(name: str, extra: str, reason: str) -> MissingExtraError:
 def door(
     room: str, homes: Mapping[str, tuple[str, ...]]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """``__getattr__``, ``__dir__`` and ``__all__`` of a room.
-
-    Args:
-        room: its ``__name__``.
-        homes: the public names by the module, relative to the room, that defines them.
-    """
+    """``__getattr__``, ``__dir__`` and ``__all__`` of a room, whose public names are given by the module that defines them."""
     home_of = {name: home for home, names in homes.items() for name in names}
 
     def load(name: str) -> Any:

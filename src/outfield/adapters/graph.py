@@ -42,12 +42,8 @@ from outfield.files import PathLike, as_path, make_folder, reason
 from outfield.guard import Guard
 from outfield.version import __version__
 
-INPUTS = ("pixels", "normalised", "features")
-"""What goes in: bytes (N, h, w, C), normalised images (N, C, h, w), or the fields that the detector scores."""
 EXAMPLES = 3
 """Images that a graph is traced with; what it computes does not depend on how many they are."""
-
-FIXED = "len(images) in a network fixes their number, images.shape[0] does not; "
 
 
 class Decision(nn.Module):
@@ -79,7 +75,6 @@ class FieldsGraph(nn.Module):
         self._score = scorer(guard.detector)
 
     def forward(self, *fields: Tensor) -> tuple[Tensor, ...]:
-        """Score, p-value and verdict (N,) each."""
         finite = torch.stack([field.isfinite().all(1) for field in fields]).all(0)
         scores = self._score(dict(zip(self.names, fields, strict=True)))
         scores = torch.where(finite, scores, torch.nan)  # whatever a detector makes of numbers that are none
@@ -130,7 +125,10 @@ def traced(guard: Guard, takes: str = "pixels", gives: str = "verdicts") -> Trac
         else:
             graph = ImagesGraph(guard, gives == "verdicts")
             inputs = ("pixels" if takes == "pixels" else "images",)
-            examples = (pixels if takes == "pixels" else _normalised(guard, pixels),)
+            if takes != "pixels":
+                like = torch.device("cpu"), torch.float32, torch.contiguous_format
+                pixels = guard.backbone.input.preparation(*like)(pixels)
+            examples = (pixels,)
         # Once before it is traced: what a detector makes when it is first asked, and keeps, must not be made of stand-ins.
         expected = graph.eval()(*examples)
         rows = open_rows(examples)
@@ -139,11 +137,11 @@ def traced(guard: Guard, takes: str = "pixels", gives: str = "verdicts") -> Trac
             program = torch.export.export(graph, examples, dynamic_shapes=shapes, strict=False)
         except Exception as error:  # a network may be anybody's
             said = " ".join(str(error).split())
-            raise InputError(
-                f"{guard.backbone.name} with {type(guard.detector).__name__} cannot be traced by torch.export: "
-                f"{type(error).__name__}: {said:.300}; {FIXED if 'specialized' in said else ''}--features-only exports the "
-                "detector without the network"
-            ) from error
+            advice = "--features-only exports the detector without the network"
+            if "specialized" in said:
+                advice = f"len(images) in a network fixes their number, images.shape[0] does not; {advice}"
+            what = f"{guard.backbone.name} with {type(guard.detector).__name__} cannot be traced by torch.export"
+            raise InputError(f"{what}: {type(error).__name__}: {said:.300}; {advice}") from error
     return Traced(program, inputs, graph.outputs, examples, tuple(expected))
 
 
@@ -160,10 +158,6 @@ def _check(guard: Guard, takes: str) -> None:
             f"{guard.backbone.name} is itself an ONNX file, which is not traced; export the detector alone (--features-only, in "
             "Python takes='features') and run it behind that file"
         )
-
-
-def _normalised(guard: Guard, pixels: Tensor) -> Tensor:
-    return guard.backbone.input.preparation(torch.device("cpu"), torch.float32, torch.contiguous_format)(pixels)
 
 
 def _noise(guard: Guard) -> Tensor:

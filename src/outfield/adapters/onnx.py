@@ -1,4 +1,4 @@
-"""A guard as an ONNX file: image in, score, p-value, verdict and class out, for any number of images at once.
+"""A guard as an ONNX file, or one of ``torch.export``: images in, score, p-value, verdict and class of each out.
 
 Resizing and cropping stay outside: the graph takes pixels of the network's size, and its metadata says how they are made. Steps
 that ONNX lacks, or that PyTorch's exporter rounds, are replaced by others that keep their precision: the second half here.
@@ -11,7 +11,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, fx
 
@@ -57,7 +56,7 @@ def to_onnx(guard: Guard, path: PathLike, *, takes: str = "pixels", gives: str =
     content = model.SerializeToString()
     apart = compared(content, found)
     write_bytes(checked, content)
-    return _written(len(content), model, apart)
+    return _written(len(content), found, apart, model)
 
 
 def to_pt2(guard: Guard, path: PathLike, *, takes: str = "pixels") -> Written:
@@ -82,8 +81,14 @@ def to_pt2(guard: Guard, path: PathLike, *, takes: str = "pixels") -> Written:
     apart = difference(found.program.module()(*found.examples)[0], found, "torch.export")
     said = {SAID: json.dumps(about(guard, takes))}
     write_atomically(checked, lambda file: torch.export.save(found.program, file, extra_files=said))
-    inputs = tuple(map(_told, found.inputs, found.examples))
-    return Written(checked.stat().st_size, None, inputs, tuple(map(_told, found.outputs, found.expected)), apart)
+    return _written(checked.stat().st_size, found, apart)
+
+
+def _written(size: int, found: Traced, apart: float, model: Any = None) -> Written:
+    imports = () if model is None else model.opset_import
+    opset = next((one.version for one in imports if one.domain in ("", "ai.onnx")), None)
+    inputs, outputs = map(_told, found.inputs, found.examples), map(_told, found.outputs, found.expected)
+    return Written(size, opset, tuple(inputs), tuple(outputs), apart)
 
 
 def _told(name: str, value: Tensor) -> str:
@@ -114,8 +119,7 @@ def converted(found: Traced) -> Any:
     except Exception as error:  # of torch's exporter
         said = next((line for line in str(error).splitlines() if "No ONNX function" in line), str(error))
         raise InputError(f"this guard cannot be written as ONNX: {said:.300}") from error
-    if program is None:
-        raise InputError("this guard cannot be written as ONNX: PyTorch gave no model")
+    assert program is not None  # as torch.onnx.export with dynamo=True promises
     model = program.model_proto
     _clean(model)
     return model
@@ -146,7 +150,7 @@ def _write_large(path: Path, model: Any, found: Traced) -> Written:
         size = there.stat().st_size + data.stat().st_size
         for file, target in ((data, path.with_name(data.name)), (there, path)):
             file.replace(target)
-    return _written(size, model, apart)
+    return _written(size, found, apart, model)
 
 
 def _clean(model: Any) -> None:
@@ -158,19 +162,6 @@ def _clean(model: Any) -> None:
         entry.doc_string = ""
     for value in (*model.graph.input, *model.graph.output):
         value.type.tensor_type.shape.dim[0].dim_param = "N"
-
-
-def _written(size: int, model: Any, apart: float) -> Written:
-    opset = next(one.version for one in model.opset_import if one.domain in ("", "ai.onnx"))
-    inputs, outputs = (tuple(map(_shown, values)) for values in (model.graph.input, model.graph.output))
-    return Written(size, opset, inputs, outputs, apart)
-
-
-def _shown(value: Any) -> str:
-    onnx = library("onnx", extra="onnx")
-    kind = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)).name
-    sides = [dim.dim_param or str(dim.dim_value) for dim in value.type.tensor_type.shape.dim]
-    return f"{value.name} {kind} [{', '.join(sides)}]"
 
 
 ATEN = torch.ops.aten

@@ -87,40 +87,28 @@ def _tensor(shown: str, reshape: bool) -> str:
     return f'  {{\n    name: "{name}"\n    data_type: TYPE_{TYPES[kind]}\n    {dims}\n  }}'
 
 
-NETWORK, DETECTOR = "network", "detector"
-"""The steps, whose models are called NAME_network and NAME_detector."""
-
-
 def to_triton_ensemble(guard: Guard, repository: PathLike, name: str = "guard", *, takes: str = "pixels") -> Written:
     """Write a guard as three models of a Triton repository: ``NAME_network``, ``NAME_detector``, and the ensemble ``NAME``.
 
-    Args:
-        guard: on the CPU.
-        repository: a folder; other models in it stay as they are.
-        name: of the ensemble.
-        takes: "pixels" or "normalised", see :func:`outfield.adapters.onnx.to_onnx`.
-
-    Raises:
-        InputError: the guard cannot be exported, the name cannot be, or such a model is there already.
-        StorageError: a folder could not be written.
+    See :func:`to_triton`; it takes "pixels" or "normalised".
     """
     check_name(name)
     if takes == "features":
         raise InputError("takes is 'features'; an ensemble takes images: 'pixels' or 'normalised'")
     home = as_path(repository)
-    models = {step: f"{name}_{step}" for step in (NETWORK, DETECTOR)}
+    models = {step: f"{name}_{step}" for step in ("network", "detector")}
     with (
         new_folder(home / name) as whole,  # which is put in its place last, when its steps are there
-        new_folder(home / models[NETWORK]) as network,
-        new_folder(home / models[DETECTOR]) as detector,
+        new_folder(home / models["network"]) as network,
+        new_folder(home / models["detector"]) as detector,
     ):
         written = {
-            NETWORK: _write_model(network, guard, models[NETWORK], {}, takes=takes, gives="features"),
-            DETECTOR: _write_model(detector, guard, models[DETECTOR], {}, takes="features"),
+            "network": _write_model(network, guard, models["network"], {}, takes=takes, gives="features"),
+            "detector": _write_model(detector, guard, models["detector"], {}, takes="features"),
         }
-        label = [one for one in written[NETWORK].outputs if one.startswith("label ")]
-        last = written[DETECTOR]
-        found = last._replace(inputs=written[NETWORK].inputs, outputs=(*last.outputs, *label))
+        label = [one for one in written["network"].outputs if one.startswith("label ")]
+        last = written["detector"]
+        found = last._replace(inputs=written["network"].inputs, outputs=(*last.outputs, *label))
         (whole / "1").mkdir()  # of a version, which holds nothing
         text = configuration(name, found, about(guard, takes), ('platform: "ensemble"', _scheduling(models, written)))
         (whole / "config.pbtxt").write_text(text, encoding="utf-8")
@@ -130,7 +118,7 @@ def to_triton_ensemble(guard: Guard, repository: PathLike, name: str = "guard", 
 def _scheduling(models: dict[str, str], written: dict[str, Written]) -> str:
     """Which value of which step goes where; values are called as they are in the steps."""
     steps = []
-    for step in (NETWORK, DETECTOR):
+    for step in ("network", "detector"):
         maps = [
             f'      {kind}_map {{ key: "{one}" value: "{one}" }}'
             for kind, values in (("input", written[step].inputs), ("output", written[step].outputs))

@@ -53,12 +53,10 @@ class Part:
 
     @property
     def file(self) -> str:
-        """The name of the file of its results."""
         return f"part-{self.number:07d}.parquet"
 
     @property
     def stop(self) -> int:
-        """The first row behind it, in a Parquet file."""
         return self.start + self.rows
 
     def place(self) -> Place:
@@ -131,12 +129,10 @@ class Part:
         return arrow().Table.from_batches(held)
 
     def to_text(self) -> str:
-        """As JSON, in letters that every column of text can hold."""
         return json.dumps(asdict(self))
 
     @classmethod
     def of_text(cls, text: str) -> Part:
-        """What :meth:`to_text` wrote."""
         plain: dict[str, Any] = json.loads(text)
         return cls(**{**plain, "names": tuple(plain["names"])})
 

@@ -8,7 +8,7 @@ import json
 import logging
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -104,27 +104,21 @@ def score_files(
             results.check([part for part in parts if part not in {*todo}])
     try:
         if model is not None:
-            _score_here(Scorer(model, target, on_error, results.mark, results.columns), todo, threads, results)
+            scorer = Scorer(model, target, on_error, results.mark, results.columns)
+            with limited_worker("scoring", threads) as pool:
+                results.keep(todo, ((part.file, pool.submit(scorer.write, part).result()) for part in todo))
         elif todo:
             with connected(address, None if workers is None else workers * threads, len(content)) as ray:
                 count, gpus = worker_count(ray, workers, threads), _gpus(ray, device)
                 given = (ray.put(content), "cuda" if gpus else "cpu", threads, target.address, on_error, results.mark)
                 _score_on_ray(ray, (*given, results.columns), todo, count, threads, gpus, results)
         with bar("checking results", len(parts), "parts"):
-            counts = results.check(parts)
+            rows, ood, failed = results.check(parts)
     finally:
         results.save()
-    scored = Scored(*counts, len(parts), len(todo))
+    scored = Scored(rows, ood, failed, len(parts), len(todo))
     target.under(SUMMARY).write(json.dumps(scored._asdict()).encode())
     return scored
-
-
-def _score_here(scorer: Scorer, parts: Sequence[Part], threads: int, results: Results) -> None:
-    """Score parts one after the other in a thread of this process that uses so many cores."""
-    with limited_worker("scoring", threads) as pool, bar("scoring", len(parts), "parts") as advance:
-        for number, part in enumerate(parts):
-            results.record(part.file, pool.submit(scorer.write, part).result())
-            advance(number + 1)
 
 
 def _score_on_ray(
@@ -134,10 +128,7 @@ def _score_on_ray(
     items = [{"part": part.to_text()} for part in parts]
     rows = mapped(ray, ScoringActor, given, items, workers=workers, cpus=threads, gpus=gpus)
     try:
-        with bar("scoring", len(parts), "parts") as advance:
-            for number, row in enumerate(rows):
-                results.record(row["file"], row["sha256"])
-                advance(number + 1)
+        results.keep(parts, ((row["file"], row["sha256"]) for row in rows))
     except ray.exceptions.RayError as error:
         first = results.missing(parts)[0]
         raise StorageError(
@@ -178,15 +169,12 @@ class Scorer:
         if part.holds_images():
             found = [*self.guard.stream(PartImages(part, files), on_error=self.on_error, workers=0)]
         else:
-            found = self._of_features(part, files)
+            rows = part.features([*self.guard.widths])
+            with located(f"{part.prefix}, rows {part.start:,} to {part.stop:,}"):
+                found = [*self.guard.judge(rows, files)]
         if not part.names and part.place().stamp() != part.stamp:
             raise FileFormatError(f"{part.prefix} was changed while it was scored; score it anew, into another folder")
         return found
-
-    def _of_features(self, part: Part, files: Sequence[str]) -> list[Verdict]:
-        rows = part.features([*self.guard.widths])
-        with located(f"{part.prefix}, rows {part.start:,} to {part.stop:,}"):
-            return [*self.guard.judge(rows, files)]
 
     def as_parquet(self, verdicts: Sequence[Verdict]) -> bytes:
         """Verdicts as a Parquet file that bears the mark, with the same columns whatever the verdicts are."""
@@ -216,17 +204,13 @@ class ScoringActor(Scorer):
             super().__init__(Guard.load(path, device), Place.of(out), *settings)
 
     def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, list[str]]:
-        """Write the results of parts."""
-        answers: dict[str, list[str]] = {"file": [], "sha256": [], "error": []}
-        for part in map(Part.of_text, map(str, batch["part"])):
-            sha256 = error = ""
-            try:
-                sha256 = self.write(part)
-            except OutfieldError as problem:
-                error = error_text(problem)
-            for column, value in zip(answers.values(), (part.file, sha256, error), strict=True):
-                column.append(value)
-        return answers
+        (text,) = batch["part"]
+        part, sha256, error = Part.of_text(str(text)), "", ""
+        try:
+            sha256 = self.write(part)
+        except OutfieldError as problem:
+            error = error_text(problem)
+        return {"file": [part.file], "sha256": [sha256], "error": [error]}
 
 
 class PartImages(ImageSource):
@@ -294,14 +278,6 @@ SAYS = {
 }
 
 
-class Counts(NamedTuple):
-    """Rows of results: how many, how many OOD, how many that could not be read."""
-
-    rows: int
-    ood: int
-    failed: int
-
-
 @dataclass(frozen=True)
 class Manifest:
     """What results in a folder are of: a run that goes on with them must agree in all of it.
@@ -355,7 +331,6 @@ class Results:
                 )
 
     def missing(self, parts: Sequence[Part]) -> list[Part]:
-        """The parts that are not there yet."""
         there = {name for name in self.out.names() if name.endswith(".parquet")}
         unknown = sorted(there - {part.file for part in parts})
         if unknown:
@@ -364,22 +339,25 @@ class Results:
             )
         return [part for part in parts if part.file not in there]
 
-    def record(self, name: str, sha256: str) -> None:
-        """Keep the digest of a part that was written, in the manifest too unless that was written a moment ago."""
-        self.digests[name] = sha256
-        if time.monotonic() - self._saved > PAUSE * self._cost:
-            self.save()
+    def keep(self, parts: Sequence[Part], written: Iterable[tuple[str, str]]) -> None:
+        """Keep names and digests of parts as they are written, in the manifest too unless that was written a moment ago."""
+        with bar("scoring", len(parts), "parts") as advance:
+            for number, (name, sha256) in enumerate(written):
+                self.digests[name] = sha256
+                if time.monotonic() - self._saved > PAUSE * self._cost:
+                    self.save()
+                advance(number + 1)
 
     def save(self) -> None:
-        """Write the manifest with all digests."""
         began = time.monotonic()
         self.out.under(MANIFEST).write(_text({**self.head, "sha256": dict(sorted(self.digests.items()))}))
         self._saved = time.monotonic()
         self._cost = self._saved - began
 
-    def check(self, parts: Sequence[Part]) -> Counts:
+    def check(self, parts: Sequence[Part]) -> list[int]:
         """Read parts back, several at a time: each must be what was written, with every row once and in its place.
 
+        Gives the numbers of rows, of those OOD, and of those that could not be read.
         A part without a digest, of Outfield 0.1.0 or of a writer that was killed, is compared with the source alone.
         """
         with ThreadPoolExecutor(8) as pool:
@@ -390,9 +368,9 @@ class Results:
         if wrong:
             names = ", ".join(name for name, _ in wrong[:NAMED]) + ", …" * (len(wrong) > NAMED)
             raise FileFormatError(f"{wrong[0][1]}; there are {len(wrong):,} such files: remove {names} and run again")
-        return Counts(*(sum(column) for column in zip(*(one for one in found if isinstance(one, Counts)), strict=True)))
+        return [sum(column) for column in zip(*(one for one in found if isinstance(one, tuple)), strict=True)]
 
-    def _looked_at(self, part: Part) -> Counts | FileFormatError:
+    def _looked_at(self, part: Part) -> tuple[int, int, int] | FileFormatError:
         place, expected = self.out.under(part.file), part.files()
         content = place.read()
         sha256 = hashlib.sha256(content).hexdigest()
@@ -411,7 +389,7 @@ class Results:
             )
         self.digests[part.file] = sha256
         ood, failed = table.column("is_ood").to_pylist(), table.column("error")
-        return Counts(len(found), sum(map(bool, ood)), len(found) - failed.null_count)
+        return len(found), sum(map(bool, ood)), len(found) - failed.null_count
 
 
 def _text(plain: dict[str, Any]) -> bytes:

@@ -28,7 +28,6 @@ class Place:
 
     @classmethod
     def of(cls, address: str) -> Place:
-        """The place at an address, or at a path of this machine."""
         if not isinstance(address, str) or not address or "\0" in address:
             raise InputError(f"address is {address!r:.100}; it must be a path, or such as s3://bucket/folder")
         fsspec = library("fsspec", extra="ray")
@@ -47,7 +46,6 @@ class Place:
 
     @property
     def local(self) -> bool:
-        """Whether it lies in the file system of this machine."""
         return self._has_protocol("file")
 
     @property
@@ -62,16 +60,13 @@ class Place:
 
     @property
     def suffix(self) -> str:
-        """The ending of its name, in small letters."""
         return os.path.splitext(self.path)[1].lower()
 
     def under(self, name: str) -> Place:
-        """The file ``name`` in this folder."""
         return Place(self.system, f"{self.path.rstrip('/')}/{name}", f"{self.shown.rstrip('/')}/{name}")
 
     @contextmanager
     def _errors(self, what: str) -> Iterator[None]:
-        """Errors of any file system as one of ours."""
         try:
             yield
         except OutfieldError:
@@ -89,7 +84,6 @@ class Place:
             return bool(self.system.isdir(self.path))
 
     def exists(self) -> bool:
-        """Whether there is something."""
         with self._errors("read"):
             return bool(self.system.exists(self.path))
 
@@ -106,7 +100,6 @@ class Place:
 
     @contextmanager
     def opened(self) -> Iterator[BinaryIO]:
-        """A file, to be read here and there."""
         with self._errors("read"), self.system.open(self.path, "rb") as file:
             yield file
 
@@ -132,7 +125,6 @@ class Place:
                 self.system.pipe_file(self.path, content)
 
     def make_folder(self) -> None:
-        """Make it a folder where it is none."""
         with self._errors("make the folder"):
             self.system.makedirs(self.path, exist_ok=True)
 

@@ -58,7 +58,6 @@ class RowsOnDisk:
         return normalise(moved.flatten(0, -2)).view(rows.shape)
 
     def pieces(self) -> Iterator[Tensor]:
-        """All rows, in order."""
         for piece in self.source.batches(ROWS_AT_ONCE, ["features"]):
             yield normalise(piece["features"].to(self.device))
 

@@ -188,44 +188,29 @@ def _check_start(start: Tensor) -> None:
 
 
 class Start:
-    """Where the chains of a training step begin: N points for N real rows (N, D). This one remembers nothing."""
+    """Where the chains of a training step begin: N points for N real rows (N, D), made by ``points(real, generator)``.
 
-    remembers = False
-
-    def __init__(self, points: Callable[[Tensor, torch.Generator], Tensor]) -> None:
-        self._points = points
-
-    def begin(self, real: Tensor, generator: torch.Generator) -> Tensor:
-        """Starting points (N, D) for a batch of real rows (N, D)."""
-        return self._points(real, generator)
-
-    def end(self, ends: Tensor) -> None:
-        """Told where the chains that it began ended."""
-
-    def state(self) -> dict[str, Tensor]:
-        """What must survive a restart."""
-        return {}
-
-    def load_state(self, state: dict[str, Tensor]) -> None:
-        """Take back what :meth:`state` gave."""
-
-
-class Replay(Start):
-    """Ends of earlier chains, of which ``size`` are kept; a chain begins anew with probability ``fresh_share``.
-
-    This is persistent contrastive divergence (Tieleman 2008).
+    With a ``size`` so many chain ends are kept, and a chain begins where one of them is, or anew with probability
+    ``fresh_share``: persistent contrastive divergence (Tieleman 2008).
     """
 
-    remembers = True
-
-    def __init__(self, fresh: Start, size: int, fresh_share: float) -> None:
-        self.fresh, self.size, self.fresh_share = fresh, size, fresh_share
+    def __init__(
+        self, points: Callable[[Tensor, torch.Generator], Tensor], size: int = 0, fresh_share: float = 1.0
+    ) -> None:
+        self._points, self.size, self.fresh_share = points, size, fresh_share
         self._buffer: Tensor | None = None
         self._chosen: Tensor | None = None
 
+    @property
+    def remembers(self) -> bool:
+        return self.size > 0
+
     def begin(self, real: Tensor, generator: torch.Generator) -> Tensor:
+        """Starting points (N, D) for a batch of real rows (N, D)."""
+        new = self._points(real, generator)
+        if not self.remembers:
+            return new
         n, device = len(real), real.device
-        new = self.fresh.begin(real, generator)
         if self._buffer is None:
             self._buffer = new[torch.arange(max(self.size, n), device=device) % n]
         self._chosen = torch.randperm(len(self._buffer), generator=generator, device=device)[:n]
@@ -233,6 +218,7 @@ class Replay(Start):
         return torch.where(renew[:, None], new, self._buffer[self._chosen])
 
     def end(self, ends: Tensor) -> None:
+        """Told where the chains that it began ended."""
         if self._buffer is not None and self._chosen is not None:
             self._buffer[self._chosen] = ends
 
@@ -255,19 +241,23 @@ def make_start(name: str, prior: Prior | None, replay_size: int, replay_fresh: f
     - "mixed": the mean of a real row and the next one of its batch, which is shuffled: between two classes, mostly. Samples of a
       prior betray themselves by more than being far from the data (``docs/correction.md``); these have the zeros and the
       coordinates of real rows.
-    - "replay": :class:`Replay`. "auto", and its new chains: the prior where there is one, else normal.
+    - "replay": ends of earlier chains. "auto", and its new chains: the prior where there is one, else normal.
     """
+    if name == "replay":
+        return Start(_points("auto", prior), replay_size, replay_fresh)
+    return Start(_points(name, prior))
+
+
+def _points(name: str, prior: Prior | None) -> Callable[[Tensor, torch.Generator], Tensor]:
     if name == "auto":
         name = "normal" if prior is None else "prior"
-    if name == "replay":
-        return Replay(make_start("auto", prior, 0, 0.0), replay_size, replay_fresh)
     if name != "prior":
-        return Start(_POINTS[name])
+        return _POINTS[name]
     if prior is None:
         raise InputError(
             "start is 'prior' but there is no prior; it must be auto, normal, uniform, data, mixed or replay"
         )
-    return Start(lambda real, generator: prior.sample(len(real), generator).to(real.dtype))
+    return lambda real, generator: prior.sample(len(real), generator).to(real.dtype)
 
 
 _POINTS: dict[str, Callable[[Tensor, torch.Generator], Tensor]] = {

@@ -122,7 +122,6 @@ class Run:
 
     @property
     def over(self) -> bool:
-        """Whether all epochs are done."""
         return self.epoch == self.training.epochs
 
     def step(self) -> None:
@@ -196,7 +195,6 @@ class Run:
         return {"features": fingerprint_of_rows(self.z), "settings": settings, **more}
 
     def state(self) -> State:
-        """For a checkpoint."""
         tensors = {"sums": self.sums, "largest": self.largest}
         rows = zip(self.models, self.averages, self.generators, self.stepper.state(), strict=True)
         for index, (model, means, generator, state) in enumerate(rows):

@@ -138,7 +138,6 @@ class _Sums:
         self.empty = True
 
     def add(self, rows: Tensor, labels: Tensor) -> None:
-        """Take one piece: rows (n, D), labels (n,)."""
         _check(rows, labels)
         z = self.prepare(rows).double()
         found, index = labels.to(z.device).unique(return_inverse=True)

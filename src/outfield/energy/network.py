@@ -73,7 +73,6 @@ class MLP:
         return _stacked([], self._widths(width), float(self.slope), generator)
 
     def weights(self, width: int) -> int:
-        """How many numbers the network has."""
         return _count(self._widths(width))
 
     def _widths(self, width: int) -> list[int]:

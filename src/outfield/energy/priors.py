@@ -128,7 +128,6 @@ class MixtureParameters:
 
     @classmethod
     def from_state(cls, state: dict[str, Tensor]) -> MixtureParameters:
-        """From tensors of a file, checked."""
         names = [field.name for field in fields(cls)]
         if missing := sorted(set(names) - set(state)):
             raise FileFormatError(f"the mixture's state lacks {', '.join(missing)}")

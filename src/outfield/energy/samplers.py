@@ -37,7 +37,6 @@ class Evaluated(NamedTuple):
 
     @classmethod
     def at(cls, z: Tensor, energy: Energy) -> Evaluated:
-        """Evaluate the energy at z (N, D)."""
         return cls(z, *energy_and_grad(energy, z))
 
 

@@ -56,7 +56,6 @@ class Batcher:
             self._changed.notify()
 
     def submit(self, job: Job) -> Future[list[Verdict]]:
-        """Put a job at the end of the queue."""
         with self._changed:
             if self._stopping:
                 raise RuntimeError("the batcher was stopped")
@@ -124,7 +123,6 @@ class Batcher:
             start += len(job)
 
     def _verdicts(self, jobs: list[Job]) -> list[Verdict]:
-        """Of one job of rows, or of several of images."""
         guard, rows = jobs[0].guard, jobs[0].rows
         if isinstance(rows, FeatureSet):
             return [*guard.judge(rows)]

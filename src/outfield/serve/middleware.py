@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from outfield.serve.limits import Refused
@@ -45,7 +46,6 @@ class Gate:
         self._token = None if token is None else token.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Of ASGI."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -63,13 +63,13 @@ class Gate:
             self._check(scope)
             await self.app(scope, receive, sent)
         except Refused as refused:
-            await respond(refused, sent)
+            await refusal(refused)(scope, receive, sent)
         except ClientDisconnect:
             status = status or 499
         except Exception:
             log.exception("failed")
             if status == 0:
-                await respond(Refused(500, "the service failed; its log says why"), sent)
+                await refusal(Refused(500, "the service failed; its log says why"))(scope, receive, sent)
         self._finish(scope, status, time.monotonic() - began)
 
     def _check(self, scope: Scope) -> None:
@@ -140,10 +140,6 @@ def _is_loopback(name: str) -> bool:
         return False
 
 
-async def respond(refused: Refused, send: Send) -> None:
-    """Send a refusal: ``{"error": …}``."""
-    body = json.dumps({"error": refused.message}).encode()
-    head = {"content-type": "application/json", "content-length": str(len(body)), **refused.headers}
-    raw = [(name.lower().encode(), value.encode()) for name, value in head.items()]
-    await send({"type": "http.response.start", "status": refused.status, "headers": raw})
-    await send({"type": "http.response.body", "body": body})
+def refusal(refused: Refused) -> Response:
+    """A refusal as an answer: ``{"error": …}``."""
+    return Response(json.dumps({"error": refused.message}), refused.status, refused.headers, "application/json")

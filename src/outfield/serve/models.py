@@ -35,7 +35,6 @@ class Model:
         self.batcher = Batcher(name, settings.limits.batch, settings.limits.wait, self._seen)
 
     def _seen(self, guard: Guard, verdicts: Sequence[Verdict]) -> None:
-        """Count the verdicts of a batch, in the thread that made them."""
         self.counts.see(self.name, verdicts)
         drift = self.drift
         if guard.threshold is not drift.threshold:

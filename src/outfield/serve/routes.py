@@ -21,7 +21,7 @@ from outfield.guard import Verdict
 from outfield.serve import inference_protocol as protocol
 from outfield.serve.body import files_of
 from outfield.serve.limits import Refused
-from outfield.serve.middleware import Gate
+from outfield.serve.middleware import Gate, refusal
 from outfield.serve.models import Model
 from outfield.serve.service import Service
 from outfield.version import __version__
@@ -75,11 +75,11 @@ async def _refuse(_: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException):
         error = Refused(error.status_code, str(error.detail), error.headers)
     assert isinstance(error, Refused)
-    return _json({"error": error.message}, error.status, error.headers)
+    return refusal(error)
 
 
-def _json(content: Any, status: int = 200, headers: Any = None) -> Response:
-    return Response(json.dumps(content), status, headers, "application/json")
+def _json(content: Any, status: int = 200) -> Response:
+    return Response(json.dumps(content), status, media_type="application/json")
 
 
 def _deadline(request: Request, service: Service) -> float:

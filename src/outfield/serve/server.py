@@ -29,12 +29,10 @@ class PatientProtocol(H11Protocol):
     _slow: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """A client has come."""
         super().connection_made(transport)
         self._watch()
 
     def data_received(self, data: bytes) -> None:
-        """A client has sent something: a whole head, or a part of one."""
         super().data_received(data)
         self._watch()
 
@@ -52,21 +50,15 @@ class Server(uvicorn.Server):
     """uvicorn's server, which ends with 0 when it is asked to end, calls ``hang_up`` on SIGHUP, and ``ready`` with its port."""
 
     def __init__(
-        self,
-        config: uvicorn.Config,
-        listening: socket.socket,
-        hang_up: Callable[[], Any],
-        ready: Callable[[int], None],
+        self, config: uvicorn.Config, listening: socket.socket, hang_up: Callable[[], Any], ready: Callable[[int], None]
     ) -> None:
         super().__init__(config)
         self._listening, self._hang_up, self._ready = listening, hang_up, ready
 
     async def serve(self, sockets: Any = None) -> None:
-        """Serve until it is asked to end."""
         await super().serve([self._listening])
 
     async def startup(self, sockets: Any = None) -> None:
-        """Listen, then tell where."""
         await super().startup(sockets)
         if self.started:
             self._ready(self._listening.getsockname()[1])

@@ -39,7 +39,6 @@ class Work:
         self._pool = ThreadPoolExecutor(2, "outfield decode")
 
     def stop(self) -> None:
-        """Let the threads finish what they have."""
         self._pool.shutdown()
 
     async def aside(self, function: Callable[..., T], body: bytearray, *others: object) -> T:
@@ -75,7 +74,6 @@ class Work:
     async def rows(
         self, model: Model, fields: Mapping[str, np.ndarray | list[bytes]], deadline: float
     ) -> list[Verdict]:
-        """Verdicts on rows of the guard's network, or of its table."""
         guard = model.guard
         try:
             if guard.table is None:
@@ -144,15 +142,7 @@ def _features(widths: Mapping[str, int], fields: Mapping[str, np.ndarray | list[
 
 
 class Service:
-    """Guards that are served.
-
-    Args:
-        paths: Their files; the first is the one that clients get who name none.
-        settings: Of the service.
-
-    Raises:
-        OutfieldError: A file is no guard, or two have the same name.
-    """
+    """Guards that are served; clients who name none get the first."""
 
     def __init__(self, paths: Sequence[Path], settings: Settings = Settings()) -> None:
         self.settings, self.counts = settings, Counts()
@@ -176,7 +166,6 @@ class Service:
         return {name: bool(model.reload(even_unchanged=True)) for name, model in self.models.items()}
 
     def stop(self) -> None:
-        """Finish what was accepted, and write what was seen."""
         self.ready = False
         self._ended.set()
         self._keeper.join()

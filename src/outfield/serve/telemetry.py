@@ -37,7 +37,6 @@ class Scores:
         self.of: dict[str, Histogram] = {}
 
     def collect(self) -> Iterator[Metric]:
-        """All of them under one head."""
         found = [metric for histogram in self.of.values() for metric in histogram.collect()]
         for metric in found[1:]:
             found[0].samples += metric.samples
@@ -82,7 +81,6 @@ class Counts:
         self.evidence.labels(name).set_function(lambda: model.drift.summary()["log_wealth"])
 
     def see(self, name: str, verdicts: Sequence[Verdict]) -> None:
-        """Count the verdicts of one batch."""
         ood = sum(bool(one.is_ood) for one in verdicts)
         self.samples.labels(name, "ood").inc(ood)
         self.samples.labels(name, "id").inc(len(verdicts) - ood)
@@ -91,7 +89,6 @@ class Counts:
         self.batches.labels(name).observe(len(verdicts))
 
     def text(self) -> bytes:
-        """In Prometheus's text format."""
         return prometheus_client.generate_latest(self.registry)
 
 
@@ -115,7 +112,6 @@ class JsonLines(logging.Formatter):
     """A record as a JSON object."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The object, on one line."""
         time = datetime.datetime.fromtimestamp(record.created, datetime.UTC).isoformat(timespec="milliseconds")
         line = {"time": time, "level": record.levelname.lower(), "event": record.getMessage()[:LONGEST]}
         about: dict[str, Any] = getattr(record, "about", {})

@@ -204,7 +204,6 @@ class FusedStep:
         self._loss()
 
     def _langevin(self, t: int) -> None:
-        """One move of every chain."""
         steps, at_once = self.sampler.steps, self.noise.shape[1]
         if t % at_once == 0:
             self._draw(self.noise[:, : min(at_once, steps - t)])
@@ -226,7 +225,6 @@ class FusedStep:
         return ops.descend(g, self.z, self.grad)
 
     def _loss(self) -> None:
-        """Both passes of the loss and the optimiser."""
         ops, batch = self.operations, self.real.shape[1]
         with self.recorder.beside():
             ops.advance()
@@ -336,6 +334,5 @@ class Recorder:
             yield
 
     def join(self) -> None:
-        """Wait for what :meth:`beside` began."""
         while self.on_gpu and self.busy:
             torch.cuda.current_stream().wait_stream(self.busy.pop())

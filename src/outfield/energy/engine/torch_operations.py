@@ -49,7 +49,6 @@ class TorchOperations:
         self._refresh()  # packs the first weights
 
     def _refresh(self) -> None:
-        """Bring what the products use of the weights up to date."""
         for index, layer in enumerate(self.linears):
             if self.products != torch.float32:
                 self.weights[index].copy_(layer.weight)
