@@ -4,7 +4,7 @@ One convention holds everywhere: **a score is one float per sample, and higher m
 
     images ─backbone▶ FeatureSet ─Detector.fit / .score▶ scores (N,) ─Threshold▶ is_ood (N,)
 
-A name is imported from its room when it is first asked for: ``import outfield`` costs nothing, and a program that only
+A name is imported from its room when it is first used: ``import outfield`` costs nothing, and a program that only
 scores never loads what trains. What type checkers and editors see is ``__init__.pyi``. A new detector needs no line here:
 whatever :mod:`outfield.detectors` has registered is found.
 """

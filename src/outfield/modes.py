@@ -24,7 +24,7 @@ from outfield.errors import InputError
 
 Product = Callable[[Tensor, Tensor], Tensor]
 Undo = Callable[[], None]
-# What makes a new tensor of the default type where none is asked for
+# Operations that make a new tensor of the default type where no type is given
 FLOATING = ("empty", "eye", "linspace", "logspace", "ones", "rand", "randn", "zeros")
 
 

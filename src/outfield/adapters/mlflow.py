@@ -5,7 +5,9 @@ Nothing in it is pickled: the folder holds the guard's own file, and MLflow asks
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -38,23 +40,16 @@ def to_mlflow(path: PathLike, folder: PathLike) -> Written:
     check_installed("mlflow", "mlflow", "pandas")
     guard, source = Guard.load(path, "cpu"), as_path(path)
     mlflow = library("mlflow.pyfunc", extra="mlflow")
-    with new_folder(folder) as made:
-        (made / "source").mkdir()
-        copy = made / "source" / DATA
-        copy.write_bytes(source.read_bytes())
-        target = made / "model"
+    with new_folder(folder) as made, tempfile.TemporaryDirectory() as scratch:
+        copy = Path(scratch) / DATA
+        copy.symlink_to(source.absolute())
         mlflow.save_model(
-            str(target),
+            str(made),
             loader_module=__name__,
             data_path=str(copy),
             pip_requirements=[f"outfield[images,mlflow]=={__version__}"],
             metadata=about(guard, "pixels"),
         )
-        copy.unlink()
-        copy.parent.rmdir()
-        for file in target.iterdir():
-            file.rename(made / file.name)
-        target.rmdir()
         size = size_of(made)
     return Written(size, None, (f"{COLUMN}: paths, bytes, or uint8 [N, H, W, 3]",), COLUMNS, None)
 

@@ -1,7 +1,7 @@
 """A guard as a model of NVIDIA's Triton Inference Server: an ONNX file and its configuration in a repository; or an ensemble.
 
-Network, detector and threshold are one graph, so that one model does it all; images are decoded, resized and cropped by whoever
-asks, as the parameter ``outfield.preprocessing`` of the configuration says.
+Network, detector and threshold are one graph, so that one model does it all; images are decoded, resized and cropped by the
+client, as the parameter ``outfield.preprocessing`` of the configuration says.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ NAMES = ("file", "path", "name", "key")
 """Columns that say what a row is called; the first of them that is there counts."""
 IMAGES = ("image", "bytes", "content")
 """Columns of encoded images: of bytes, or of structures with ``bytes``, as the data sets of Hugging Face have them."""
-ROWS_AT_ONCE, FILES_AT_ONCE = 1024, 16
+FILES_AT_ONCE = 16
 KNOWN = (
     "a folder of images, an image, a list of them (.txt, one address or path in each line), a Parquet file, a folder of these, "
     "or a pattern such as s3://bucket/part-*.parquet"
@@ -120,7 +120,7 @@ class Part:
                 done = begins if done is None else done
         if done is None or ends < self.stop:
             raise FileFormatError(f"{self.prefix} has {ends:,} rows instead of {self.stop:,}; it was changed meanwhile")
-        for batch in file.iter_batches(ROWS_AT_ONCE, row_groups=groups, columns=columns):
+        for batch in file.iter_batches(1024, row_groups=groups, columns=columns):
             first, last = max(self.start - done, 0), min(self.stop - done, len(batch))
             held += [batch.slice(first, last - first)] if last > first else []
             done += len(batch)

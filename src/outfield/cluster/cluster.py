@@ -16,8 +16,6 @@ from outfield.extras import library
 from outfield.files import reason
 
 LOCAL = "local"
-ANSWER = 10.0
-"""Seconds that a cluster may take to answer at its address."""
 STORE = 256 * 2**20
 """Bytes of shared memory of a new cluster, besides what has to lie there: work and results go through files."""
 RETRIES = 4
@@ -56,7 +54,7 @@ def connected(address: str = LOCAL, cpus: int | None = None, content: int = 0) -
 
 
 def _check_address(address: str) -> None:
-    """Find out whether somebody listens at ``HOST:PORT``; Ray would go on asking for minutes."""
+    """Find out whether anything listens at ``HOST:PORT``; Ray would go on trying for minutes."""
     wrong = f"address is {address!r}; it must be local, auto, or where a cluster listens, such as host:6379"
     if not isinstance(address, str) or not address:
         raise InputError(wrong)
@@ -66,7 +64,7 @@ def _check_address(address: str) -> None:
     if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
         raise InputError(wrong)
     try:
-        socket.create_connection((host.strip("[]"), int(port)), ANSWER).close()
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
     except OSError as error:
         raise StorageError(f"there is no Ray cluster at {address}: {reason(error)}") from error
 

@@ -29,10 +29,10 @@ from outfield.scores import marked
 PART_ROWS = 16_384
 """Rows of a part, which a worker that fits a mixture holds at a time."""
 SHARES = 64
-"""Shares of the parts, at most, whoever gathers them: the order of additions is that of the source alone."""
+"""Shares of the parts, at most, for any number of workers: the order of additions depends on the source alone."""
 FIELDS = ("classes", "counts", "means", "scatter")
 ROWS = 1024
-"""Points that the workers of a bank are asked for together."""
+"""Points that are sent to the workers of a bank together."""
 AHEAD = 3
 """Questions that are under way at a time."""
 
@@ -154,7 +154,7 @@ class ShardedBank:
     def of_source(
         cls, ray: Any, source: str, k: int = 50, *, on: str = "features", workers: int | None = None
     ) -> ShardedBank:
-        """A bank of Parquet files, of which each worker reads its own share: no machine ever holds all of it."""
+        """A bank of Parquet files. Each worker reads its own share, so no machine ever holds all of it."""
         require_number("k", k, least=1, whole=True)
         found, count = _tables(source, "features"), worker_count(ray, workers)
         shares = _shares(found.parts(-(-len(found) // count)), count)

@@ -54,6 +54,7 @@ def normalise(features: Tensor) -> Tensor:
 
 
 Energy = Callable[[Tensor], Tensor]
+Points = Callable[[Tensor, torch.Generator], Tensor]
 
 NUMBERS_AT_ONCE = 2**22
 """Normal numbers drawn together for several moves."""
@@ -190,13 +191,11 @@ def _check_start(start: Tensor) -> None:
 class Start:
     """Where the chains of a training step begin: N points for N real rows (N, D), made by ``points(real, generator)``.
 
-    With a ``size`` so many chain ends are kept, and a chain begins where one of them is, or anew with probability
+    With a ``size``, that many chain ends are kept, and a chain begins at one of them, or anew with probability
     ``fresh_share``: persistent contrastive divergence (Tieleman 2008).
     """
 
-    def __init__(
-        self, points: Callable[[Tensor, torch.Generator], Tensor], size: int = 0, fresh_share: float = 1.0
-    ) -> None:
+    def __init__(self, points: Points, size: int = 0, fresh_share: float = 1.0) -> None:
         self._points, self.size, self.fresh_share = points, size, fresh_share
         self._buffer: Tensor | None = None
         self._chosen: Tensor | None = None
@@ -248,7 +247,7 @@ def make_start(name: str, prior: Prior | None, replay_size: int, replay_fresh: f
     return Start(_points(name, prior))
 
 
-def _points(name: str, prior: Prior | None) -> Callable[[Tensor, torch.Generator], Tensor]:
+def _points(name: str, prior: Prior | None) -> Points:
     if name == "auto":
         name = "normal" if prior is None else "prior"
     if name != "prior":
@@ -260,7 +259,7 @@ def _points(name: str, prior: Prior | None) -> Callable[[Tensor, torch.Generator
     return lambda real, generator: prior.sample(len(real), generator).to(real.dtype)
 
 
-_POINTS: dict[str, Callable[[Tensor, torch.Generator], Tensor]] = {
+_POINTS: dict[str, Points] = {
     "normal": lambda real, g: torch.randn(real.shape, generator=g, device=real.device, dtype=real.dtype),
     "uniform": lambda real, g: torch.rand(real.shape, generator=g, device=real.device, dtype=real.dtype),
     "data": lambda real, g: real,

@@ -206,7 +206,7 @@ class Run:
         return State(header, tensors, {"orders": self.orders})
 
     def take(self, header: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-        """Go on from a checkpoint; nothing is changed if it does not hold what it should, which is an error of Python's."""
+        """Go on from a checkpoint; one that lacks something raises a ValueError, KeyError or RuntimeError and changes nothing."""
         epoch, batch = header["epoch"], header["batch"]
         if not (0 <= epoch * self.batches + batch <= self.training.epochs * self.batches and 0 <= batch < self.batches):
             raise ValueError(f"epoch {epoch} and batch {batch} are not in this fit")

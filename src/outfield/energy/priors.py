@@ -230,7 +230,7 @@ class MixturePrior(Prior):
 
     @property
     def parameters_(self) -> MixtureParameters:
-        """Learned parameters; the covariance is decomposed when they are first asked for."""
+        """Learned parameters; the covariance is decomposed when they are first used."""
         if self._parameters is None:
             if self._statistics is None:
                 raise NotFittedError("this mixture is not fitted; call fit or partial_fit first")

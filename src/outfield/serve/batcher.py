@@ -21,7 +21,7 @@ from outfield.guard import Guard, Verdict
 class Job:
     """One request: prepared images (N, h, w, C) or rows of the network, and the guard that prepared and judges them.
 
-    After the deadline, by the monotonic clock, nobody waits for the answer any more.
+    After the deadline, by the monotonic clock, no client waits for the answer any more.
     """
 
     guard: Guard
@@ -37,7 +37,7 @@ class Batcher:
     """A queue of jobs, and the thread that works on them in their order.
 
     A batch has ``batch`` images at most, unless one job has more; one that is not full waits up to ``wait`` seconds while more
-    images are on their way. ``done`` is called in the thread with the verdicts of each batch, before anybody has the answer.
+    images are on their way. ``done`` is called in the thread with the verdicts of each batch, before clients get the answer.
     """
 
     def __init__(self, name: str, batch: int, wait: float, done: Callable[[Guard, Sequence[Verdict]], None]) -> None:

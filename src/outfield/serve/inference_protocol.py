@@ -163,7 +163,7 @@ def numbers_of(data: Any, shape: tuple[int, ...], datatype: str, name: str) -> n
 
 
 def _holds_bool(data: Any, array: np.ndarray) -> bool:
-    """Whether true or false is among numbers, of which numpy makes 1 and 0; lists are nested as deep as the array has sides."""
+    """Whether true or false is among numbers; numpy would make 1 and 0 of them. Lists are nested as deep as the array."""
     flat: Any = [data]
     for _ in range(array.ndim):
         flat = chain.from_iterable(flat)

@@ -73,7 +73,7 @@ class Gate:
         self._finish(scope, status, time.monotonic() - began)
 
     def _check(self, scope: Scope) -> None:
-        """Refuse whom the token is missing, and pages of other places that use a browser of somebody who may come in."""
+        """Refuse requests without the token, and pages of other sites in the browser of a client who has it."""
         headers = Headers(scope=scope)
         _check_length(scope, headers)
         origin = headers.get("origin")
@@ -120,7 +120,7 @@ def _check_length(scope: Scope, headers: Headers) -> None:
 
 
 def _check_host(scope: Scope, host: str | None) -> None:
-    """Refuse a name that somebody gave to this machine's own address: so a page of another place would be taken for ours.
+    """Refuse a foreign host name that leads to this machine's own address (DNS rebinding): its pages would pass for ours.
 
     Only where no token protects a service that this machine alone can reach.
     """

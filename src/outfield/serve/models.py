@@ -17,8 +17,6 @@ from outfield.serve.batcher import Batcher
 from outfield.serve.limits import Settings
 from outfield.serve.telemetry import Counts, tell
 
-Stamp = tuple[int, int, int]
-
 
 class Model:
     """One guard: its file, what it has seen (``drift``, kept in ``state`` if that is a file), and images ``accepted`` now."""
@@ -99,7 +97,7 @@ def ready_guard(path: Path, settings: Settings) -> Guard:
     return guard
 
 
-def stamp(path: Path) -> Stamp | None:
+def stamp(path: Path) -> tuple[int, int, int] | None:
     """What changes when a file is written again; None where there is no file."""
     try:
         found = os.stat(path)
@@ -112,7 +110,7 @@ def load_models(paths: Sequence[Path], settings: Settings, counts: Counts) -> di
     """The guards of some files, by the names of the files without their endings."""
     names = [path.stem for path in paths]
     if not paths or len({*names}) < len(names):
-        raise InputError(f"guards are asked for by the names of their files, so these must differ: {sorted(names)}")
+        raise InputError(f"guards are served by the names of their files, which must differ: {sorted(names)}")
     guards = [ready_guard(path, settings) for path in paths]
     state = settings.drift_state
     states = [state] * len(names)

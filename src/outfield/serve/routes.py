@@ -26,15 +26,12 @@ from outfield.serve.models import Model
 from outfield.serve.service import Service
 from outfield.version import __version__
 
-BINS = 40
-"""Of the histogram of calibration scores."""
-SCORES = 1001
-"""Calibration scores that are told, at most: evenly spaced among all of them, with the least and the largest."""
+BINS = 40  # of the histogram of calibration scores
+SCORES = 1001  # calibration scores that are told, at most: evenly spaced, with the least and the largest
 
-_OBJECT = {"application/json": {"schema": {"type": "object"}}}
 _FILE = {"type": "string", "format": "binary"}
 _FILES = {"type": "object", "properties": {"file": {"type": "array", "items": _FILE}}}
-_TENSORS = {**_OBJECT, "application/octet-stream": {"schema": _FILE}}
+_TENSORS = {"application/json": {"schema": {"type": "object"}}, "application/octet-stream": {"schema": _FILE}}
 _IMAGES = {"multipart/form-data": {"schema": _FILES}, "image/*": {"schema": _FILE}}
 INFER: dict[str, Any] = {"requestBody": {"required": True, "content": _TENSORS}}
 CHECK: dict[str, Any] = {"requestBody": {"required": True, "content": _IMAGES}}
@@ -45,7 +42,6 @@ PAGE = {
     "/rows.js": ("rows.js", "text/javascript"),
     "/icon.svg": ("icon.svg", "image/svg+xml"),
 }
-PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def make_app(service: Service) -> FastAPI:
@@ -211,7 +207,7 @@ def _add_telling(app: FastAPI, service: Service) -> None:
     @app.get("/metrics", tags=["Verdicts"])
     async def metrics() -> Response:
         """Prometheus."""
-        return Response(service.counts.text(), media_type=PROMETHEUS)
+        return Response(service.counts.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 def _add_page(app: FastAPI) -> None:
