@@ -16,7 +16,7 @@ import torch
 import outfield as of
 from measure import D, features
 from outfield.energy import CorrectedEnergy, Langevin, MixturePrior, train
-from outfield.energy.projection import relu_sphere
+from outfield.energy.chains import relu_sphere
 
 ROWS, LOOKS = 10_000, (1, 6, 21, 39)
 

@@ -20,8 +20,8 @@ import torch
 import outfield as of
 from measure import D, Line, Results, TorchMixture, features, step_flops
 from outfield.energy import CorrectedEnergy, Langevin, MixturePrior, train_seeds
+from outfield.energy.chains import relu_sphere
 from outfield.energy.engine.triton_operations import TritonOperations
-from outfield.energy.projection import relu_sphere
 
 N, EPOCHS = 50_000, 20
 CORRECTION, ALONE = of.EnergyCorrected(), of.EBM()

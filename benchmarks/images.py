@@ -19,9 +19,9 @@ import torch
 
 from outfield.backbone import Backbone, Classifier, Odin
 from outfield.benchmark import PROTOCOLS, benchmark_features
-from outfield.devices import resolve_device
 from outfield.features import FeatureSet
 from outfield.images import ImageArray
+from outfield.modes import resolve_device
 from outfield.percent import percent
 
 PROTOCOL = PROTOCOLS["cifar10"]

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from outfield.energy import MixturePrior, Prior
-from outfield.energy.projection import relu_sphere
+from outfield.energy.chains import relu_sphere
 from outfield.percent import percent
 
 D, HIDDEN, DEPTH = 512, 1024, 4

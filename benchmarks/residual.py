@@ -31,9 +31,17 @@ import torch
 from torch import Tensor
 
 import outfield as of
-from outfield.devices import resolve_device
-from outfield.energy import PROJECTIONS, CorrectedEnergy, History, Training, build_network, normalise, train
-from outfield.energy.projection import resolve
+from outfield.energy import (
+    PROJECTIONS,
+    CorrectedEnergy,
+    History,
+    Training,
+    build_network,
+    normalise,
+    projection_for,
+    train,
+)
+from outfield.modes import resolve_device
 from outfield.report import Table
 from outfield.scores import auroc, fpr95
 
@@ -216,7 +224,7 @@ def checkpoints(
             ends.append((weights, time.perf_counter() - begun))
 
     training = replace(fit.training, epochs=max(epochs))
-    project = PROJECTIONS[resolve("auto", sets.train)]
+    project = PROJECTIONS[projection_for("auto", sets.train)]
     train(model, sets.train, training, fit.sampler, project, seed, progress=keep)
     for epoch in epochs:
         for averaged in (False, True):
@@ -230,7 +238,7 @@ def records(fit: Fit, group: str, sets: Sets, seed: int, epochs: list[int]) -> I
     """One record for each number of epochs, averaged or not, and temperature; the residual alone has temperature None."""
     prior = of.MixturePrior(ridge=fit.ridge).fit(sets.train, sets.labels)
     generator = torch.Generator(sets.train.device).manual_seed(1)
-    samples = PROJECTIONS[resolve("auto", sets.train)](prior.sample(2000, generator).to(sets.train.device))
+    samples = PROJECTIONS[projection_for("auto", sets.train)](prior.sample(2000, generator).to(sets.train.device))
     weights = fit.network.weights(sets.train.shape[1])
     about = {"group": group, "fit": fit.name, "seed": seed, "weights": weights, "rows": len(sets.train)}
     alone = {"epoch": 0, "averaged": False, "seconds": 0.0, "temperature": None}

@@ -57,7 +57,7 @@ class Bare:
 def child(path: Path, bare: bool, timeout: float, body: int, token: str | None) -> None:
     """The process that serves; it prints its port."""
     from outfield.serve import Limits, Service, Settings, make_server
-    from outfield.serve.logs import log
+    from outfield.serve.telemetry import log
 
     log.setLevel("WARNING")
     service = Service([path], Settings(Limits(body=body, timeout=timeout), token, device="cpu", look_every=0.5))

@@ -26,9 +26,9 @@ from torchmetrics.functional.classification import binary_auroc
 import outfield as of
 from measure import DEPTH, HIDDEN, D, Line, Results, TorchMixture, features, in_turns, machine, peak_memory, step_flops
 from outfield.energy import CorrectedEnergy, MixturePrior, train
+from outfield.energy.chains import relu_sphere
 from outfield.energy.engine import has_bfloat16
 from outfield.energy.engine.torch_operations import pack
-from outfield.energy.projection import relu_sphere
 
 N = 50_000
 

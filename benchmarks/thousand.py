@@ -36,7 +36,7 @@ import outfield as of
 from measure import machine
 from outfield.detectors.distance.neighbours import INDEXES
 from outfield.detectors.head.vim import principal_dimension
-from outfield.energy.training.loop import Run
+from outfield.energy.loop import Run
 from thousand_data import CLASSES, QUERIES, ROWS, WIDTH, Size, forget, make, opened, size_of
 
 TIMED_ROWS = {"cpu": 4096, "cuda": 8192}

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import outfield as of
-from outfield.devices import resolve_device
+from outfield.modes import resolve_device
 
 
 @pytest.mark.parametrize("name", ["cpu", "cpu:0", "cpu:5", torch.device("cpu")])

@@ -4,7 +4,7 @@ One convention holds everywhere: **a score is one float per sample, and higher m
 
     images ─backbone▶ FeatureSet ─Detector.fit / .score▶ scores (N,) ─Threshold▶ is_ood (N,)
 
-A name is imported from its room when it is first asked for: ``import outfield`` costs nothing, and a program that only
+A name is imported from its room when it is first used: ``import outfield`` costs nothing, and a program that only
 scores never loads what trains. What type checkers and editors see is ``__init__.pyi``. A new detector needs no line here:
 whatever :mod:`outfield.detectors` has registered is found.
 """
@@ -14,7 +14,7 @@ import importlib.util
 import logging
 from typing import Any
 
-from outfield.doors import door
+from outfield.extras import door
 from outfield.version import __version__ as __version__
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # who wants to see messages adds another
@@ -23,78 +23,35 @@ _load, _, _names = door(
     __name__,
     {
         "backbone": (
-            "Backbone",
-            "Classifier",
-            "Odin",
-            "Perturb",
-            "Preprocessing",
-            "Views",
-            "load_classifier",
-            "save_classifier",
+            "Backbone", "Classifier", "Odin", "Perturb", "Preprocessing", "Views", "load_classifier", "save_classifier",
         ),
         "benchmark": (
-            "BenchmarkRun",
-            "PROTOCOLS",
-            "Protocol",
-            "Result",
-            "benchmark_features",
-            "evaluate",
-            "paper_detectors",
+            "BenchmarkRun", "PROTOCOLS", "Protocol", "Result", "benchmark_features", "evaluate", "paper_detectors",
             "run_benchmark",
         ),
         "classifier": ("Recipe", "TrainingCheckpoint", "classifier_for", "train_classifier"),
         "detectors": ("Choice", "DETECTORS", "Detector", "choose", "load"),
         "energy": (
-            "Checkpoint",
-            "ClassStatistics",
-            "CorrectedEnergy",
-            "HamiltonianMonteCarlo",
-            "History",
-            "Langevin",
-            "MLP",
-            "MetropolisLangevin",
-            "MixturePrior",
-            "Prior",
-            "Training",
-            "run_chains",
+            "Checkpoint", "ClassStatistics", "CorrectedEnergy", "HamiltonianMonteCarlo", "History", "Langevin", "MLP",
+            "MetropolisLangevin", "MixturePrior", "Prior", "Training", "run_chains",
         ),
         "errors": (
-            "DivergenceError",
-            "FileFormatError",
-            "InputError",
-            "MissingExtraError",
-            "MissingFieldError",
-            "NotFittedError",
-            "OutfieldError",
-            "OutfieldWarning",
-            "StorageError",
-            "TooFewSamplesError",
+            "DivergenceError", "FileFormatError", "InputError", "MissingExtraError", "MissingFieldError",
+            "NotFittedError", "OutfieldError", "OutfieldWarning", "StorageError", "TooFewSamplesError",
             "UnknownNameError",
         ),
         "features": (
-            "FeatureSet",
-            "FeatureStream",
-            "TablePreprocessing",
-            "clustered",
-            "feature_stand_ins",
-            "open_features",
+            "FeatureSet", "FeatureStream", "TablePreprocessing", "clustered", "feature_stand_ins", "open_features",
         ),
         "guard": ("ColumnWhy", "Guard", "RowGuard", "RowWhy", "Verdict", "Verdicts", "open_guard"),
         "images": ("ImageArray", "ImageSource", "find", "open_images", "stand_ins"),
         "progress": ("show_progress",),
         "scores": (
-            "Drift",
-            "Separation",
-            "Threshold",
-            "aupr_in",
-            "aupr_out",
-            "auroc",
-            "fpr95",
-            "id_rejected_at_95_ood_recall",
+            "Drift", "Separation", "Threshold", "aupr_in", "aupr_out", "auroc", "fpr95", "id_rejected_at_95_ood_recall",
             "ood_accepted",
         ),
     },
-)
+)  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

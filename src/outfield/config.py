@@ -18,7 +18,6 @@ import numpy as np
 
 from outfield.errors import InputError, UnknownNameError
 
-SHOWN_NAMES = 24
 CONFIGURABLE: dict[str, type] = {}
 """Every class that may appear as a setting, by name."""
 
@@ -36,12 +35,10 @@ def configurable(cls: C) -> C:
     """
     if not isinstance(cls, type):
         raise InputError(f"configurable takes a class, not {cls!r}")
-    holder = CONFIGURABLE.get(cls.__name__, cls)
-    if (holder.__module__, holder.__qualname__) != (cls.__module__, cls.__qualname__):
-        raise InputError(
-            f"there is a setting {cls.__name__} already, in {holder.__module__}; call the class in {cls.__module__} "
-            "by another name"
-        )
+    other = CONFIGURABLE.get(cls.__name__, cls)
+    if (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
+        there = f"there is a setting {cls.__name__} already, in {other.__module__}"
+        raise InputError(f"{there}; call the class in {cls.__module__} by another name")
     CONFIGURABLE[cls.__name__] = cls
     return cls
 
@@ -52,24 +49,15 @@ def is_configurable(value: Any) -> bool:
 
 
 def arguments(obj: Any) -> dict[str, Any]:
-    """Constructor arguments of ``obj``, read back from its attributes.
-
-    Raises:
-        InputError: its constructor did not store one of them under its name.
-    """
-    names = list(inspect.signature(type(obj)).parameters)
-    for name in names:
-        if not hasattr(obj, name):
-            raise InputError(f"{type(obj).__name__} does not keep its argument {name}; its constructor must store it")
+    """Constructor arguments of ``obj``, read back from its attributes."""
+    names, cls = inspect.signature(type(obj)).parameters, type(obj).__name__
+    if lost := [name for name in names if not hasattr(obj, name)]:
+        raise InputError(f"{cls} does not keep its argument {lost[0]}; its constructor must store it")
     return {name: getattr(obj, name) for name in names}
 
 
 def to_plain(value: Any) -> Any:
-    """Settings to what JSON can hold.
-
-    Raises:
-        InputError: a value that is neither plain nor of a :func:`configurable` class.
-    """
+    """Settings to what JSON can hold: plain values, and objects of :func:`configurable` classes."""
     if isinstance(value, np.generic):
         value = value.item()
     if value is None or isinstance(value, bool | int | float | str):
@@ -77,10 +65,8 @@ def to_plain(value: Any) -> Any:
     if isinstance(value, tuple | list):
         return [to_plain(item) for item in value]
     if not is_configurable(value):
-        raise InputError(
-            f"{shown(value)} cannot be kept in a file; settings are numbers, text, tuples of them, or objects whose class "
-            "is marked with @outfield.config.configurable"
-        )
+        kinds = "numbers, text, tuples of them, or objects whose class is marked with @outfield.config.configurable"
+        raise InputError(f"{shown(value)} cannot be kept in a file; settings are {kinds}")
     return {"type": type(value).__name__, **{key: to_plain(item) for key, item in said_settings(value).items()}}
 
 
@@ -99,12 +85,7 @@ def said_settings(obj: Any) -> dict[str, Any]:
 
 
 def from_plain(value: Any) -> Any:
-    """What :func:`to_plain` made, back to settings.
-
-    Raises:
-        UnknownNameError: a type that is not registered.
-        InputError: an argument that the type does not take, or a value it refuses.
-    """
+    """What :func:`to_plain` made, back to settings."""
     if isinstance(value, list):
         return tuple(from_plain(item) for item in value)
     if not isinstance(value, dict):
@@ -112,18 +93,10 @@ def from_plain(value: Any) -> Any:
     rest = {key: from_plain(item) for key, item in value.items() if key != "type"}
     name = value.get("type")
     if not isinstance(name, str) or not _is_known(name):
-        raise UnknownNameError(
-            f"unknown setting of type {shown(name)}; known: {_some(sorted(CONFIGURABLE), str(name))}"
-        )
+        known = sorted(CONFIGURABLE)
+        some = difflib.get_close_matches(str(name)[:50], known, 5) or [*known[:24], "…"]
+        raise UnknownNameError(f"unknown setting of type {shown(name)}; known: {', '.join(some)}")
     return construct(CONFIGURABLE[name], rest)
-
-
-def _some(known: list[str], wanted: str) -> str:
-    """The names that are like the one that is wanted, or as many as fit a line or three."""
-    alike = difflib.get_close_matches(wanted[:50], known, 5)
-    chosen = alike or known[:SHOWN_NAMES]
-    left = len(known) - len(chosen)
-    return ", ".join(chosen) + (f" and {left} others" if left else "")
 
 
 def _is_known(name: str) -> bool:
@@ -149,13 +122,9 @@ def construct(cls: type, settings: Mapping[str, Any]) -> Any:
 def construct_from_text(cls: type, settings: Mapping[str, str]) -> Any:
     """``cls`` with settings given as text; ``training.epochs`` reaches into a setting that has settings of its own.
 
-    A detector's settings, which its constructor only stores, are checked here too (:meth:`outfield.Detector.check_settings`):
-    whoever types them learns of a mistake before any work.
+    A detector's settings, which its constructor only stores, are checked here too, before any work.
 
-    Raises:
-        InputError: a setting that there is not, or a value that it does not take.
-
-    >>> from outfield.energy.network import MLP
+    >>> from outfield.energy import MLP
     >>> construct_from_text(MLP, {"hidden": "8"})
     MLP(hidden=8, depth=4, slope=0.2)
     """
@@ -185,7 +154,7 @@ def _changed(cls: type, settings: Mapping[str, Any], path: str, text: str) -> An
 def settings_of(obj: Any, prefix: str = "") -> dict[str, Any]:
     """Every setting of ``obj`` by the path that :func:`construct_from_text` takes.
 
-    >>> from outfield.energy.network import MLP
+    >>> from outfield.energy import MLP
     >>> settings_of(MLP())
     {'hidden': 1024, 'depth': 4, 'slope': 0.2}
     """
@@ -206,10 +175,6 @@ def _parse(text: str) -> Any:
     return from_plain(value)
 
 
-SHOWN = 100
-"""Characters of a value that an error message shows."""
-
-
 def shown(value: Any) -> str:
     """A value as an error message shows it: its repr, cut where it is long, whatever that repr does.
 
@@ -220,7 +185,7 @@ def shown(value: Any) -> str:
         text = repr(value)
     except Exception:  # a number of thousands of digits, or a class whose repr fails
         return f"a value of type {type(value).__name__} that cannot be shown"
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}… ({len(text)} characters in all)"
+    return text if len(text) <= 100 else f"{text[:100]}… ({len(text)} characters in all)"
 
 
 def _bare(name: Any) -> str:

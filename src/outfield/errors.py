@@ -3,7 +3,7 @@
 ::
 
     OutfieldError
-    ├── InputError (ValueError)            an argument or array is not what was asked for
+    ├── InputError (ValueError)            an argument or array is not what it must be
     │   ├── MissingFieldError              a FeatureSet lacks a field that a detector needs
     │   ├── TooFewSamplesError             not enough samples for what was asked
     │   └── UnknownNameError               no detector, prior or option of that name
@@ -22,7 +22,7 @@ class OutfieldError(Exception):
 
 
 class InputError(OutfieldError, ValueError):
-    """An argument or array is not what was asked for."""
+    """An argument or array is not what it must be."""
 
 
 class MissingFieldError(InputError):

@@ -1,4 +1,4 @@
-"""How PyTorch computes and draws while our code, or a network of somebody else's, runs.
+"""Where and how PyTorch computes and draws while our code, or a network of somebody else's, runs.
 
 * A caller's modes (autocast, inference mode, default device) are set aside, and products of float32 are taken in full. These
   belong to a thread; nothing process-wide is changed. The default type cannot be set for a thread, so our code names its types.
@@ -20,10 +20,11 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from outfield.config import require, require_number
+from outfield.errors import InputError
 
 Product = Callable[[Tensor, Tensor], Tensor]
 Undo = Callable[[], None]
-# What makes a new tensor of the default type where none is asked for
+# Operations that make a new tensor of the default type where no type is given
 FLOATING = ("empty", "eye", "linspace", "logspace", "ones", "rand", "randn", "zeros")
 
 
@@ -132,13 +133,8 @@ def _leading_bits(x: Tensor, round_off: bool = False) -> Tensor:
 class Seeded(TorchDispatchMode):
     """While the block runs, random numbers of this thread come from generators of their own, one for each device.
 
-    Every operation that draws is handed such a generator; with equal seeds it gives what the global one would.
-
-    Args:
-        seed: Of the generators, from 0.
-
-    Attributes:
-        drew: Whether anything has been drawn.
+    Every operation that draws is handed such a generator; with equal seeds it gives what the global one would. ``drew`` says
+    whether anything has been drawn.
 
     >>> with Seeded(3):
     ...     drawn = torch.rand(2)
@@ -167,14 +163,10 @@ class Seeded(TorchDispatchMode):
             taking, device = _with_generator(func), _device(args, kwargs)
             if taking is not None and device.type != "meta":  # where there are no numbers to be drawn
                 self.drew = True
-                kwargs["generator"] = self._generator(device)
-                return taking(*args, **kwargs)
+                if device not in self._generators:
+                    self._generators[device] = torch.Generator(device).manual_seed(self.seed)
+                return taking(*args, **(kwargs | {"generator": self._generators[device]}))
         return func(*args, **kwargs)
-
-    def _generator(self, device: torch.device) -> torch.Generator:
-        if device not in self._generators:
-            self._generators[device] = torch.Generator(device).manual_seed(self.seed)
-        return self._generators[device]
 
 
 def _device(args: Any, kwargs: Any) -> torch.device:
@@ -211,10 +203,7 @@ def building(seed: int = 0) -> Iterator[None]:
 class Switch:
     """A process-wide setting of a GPU's libraries that several threads may need at the same time.
 
-    It is counted: the first that needs it makes the setting, the last one puts back what was there.
-
-    Args:
-        change: Makes the setting and returns what puts back the old one.
+    It is counted: the first that needs it makes the setting by ``change``, the last one calls what that gave.
     """
 
     def __init__(self, change: Callable[[], Undo]) -> None:
@@ -225,7 +214,6 @@ class Switch:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """The setting, while the block runs."""
         with self._lock:
             if not self._holders:
                 self._undo = self._change()
@@ -280,3 +268,21 @@ def _try_algorithms() -> Undo:
 
 WITHOUT_TF32 = Switch(_turn_off_tf32)
 FASTEST_CONVOLUTIONS = Switch(_try_algorithms)
+
+
+def resolve_device(device: str | torch.device) -> torch.device:
+    """A device by its name, which must keep numbers and compute in float64; "auto" is a GPU where there is one, else the CPU."""
+    if not isinstance(device, str | torch.device):
+        raise InputError(f'device is {device!r}; it must be a name, such as "cpu", "cuda" or "auto", or a torch.device')
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        found = torch.device(device)
+        if found.type == "cpu":
+            return torch.device("cpu")  # an index has no meaning there
+        if torch.ones(1, dtype=torch.float64, device=found).add(1).item() == 2:
+            return found
+        reason = "it does not keep numbers"
+    except Exception as error:  # every kind of device has kinds of errors of its own
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    raise InputError(f"device {str(device)!r} cannot be used here ({reason[:200]}); use cpu, auto, or cuda")

@@ -1,7 +1,5 @@
 """How a share is written, wherever a person reads it: "94.0 %"."""
 
-from __future__ import annotations
-
 
 def percent(share: float, digits: int = 1) -> str:
     """A share in percent, with its sign.
@@ -13,9 +11,5 @@ def percent(share: float, digits: int = 1) -> str:
 
 
 def in_percent(share: float, digits: int = 1) -> str:
-    """A share in percent, where a heading says so already.
-
-    >>> in_percent(0.94)
-    '94.0'
-    """
+    """A share in percent, where a heading says so already."""
     return f"{100 * share:.{digits}f}"

@@ -64,12 +64,7 @@ class _Bar:
 
 @contextmanager
 def bar(title: str, total: int | None = None, unit: str = "") -> Iterator[Advance]:
-    """Show ``title``, and how far the work has come, while the block runs. Blocks may lie in one another, and in threads.
-
-    Args:
-        title: What is being done.
-        total: How many units there are to do; None where that is not known.
-        unit: What is counted, in the plural.
+    """Show ``title``, and how many of ``total`` units are done, while the block runs. Blocks may be nested, and in threads.
 
     >>> with bar("counting", 3) as advance:
     ...     for i in range(3):

@@ -17,11 +17,7 @@ S = TypeVar("S")
 
 
 class StandIns(Mapping[str, T], Generic[T]):
-    """Sets by the name of their kind, each of which stands for a level.
-
-    Args:
-        sets: The sets.
-        levels: "near" or "far" for each of them.
+    """Sets by the name of their kind, each of which stands for a level, "near" or "far".
 
     >>> made = StandIns({"turned90": [1, 2], "blocks": [3]}, {"turned90": "near", "blocks": "far"})
     >>> made.map(len).by_level()
@@ -50,21 +46,14 @@ class StandIns(Mapping[str, T], Generic[T]):
 
     def by_level(self) -> dict[str, dict[str, T]]:
         """The sets of each level by name, for :func:`outfield.choose`; levels without any are left out."""
-        found = {
-            level: {name: one for name, one in self._sets.items() if self.levels[name] == level} for level in LEVELS
-        }
+        found: dict[str, dict[str, T]] = {level: {} for level in LEVELS}
+        for name, one in self._sets.items():
+            found[self.levels[name]][name] = one
         return {level: sets for level, sets in found.items() if sets}
 
 
 class Partners:
-    """Other samples of a set to mix a sample with: of another class where labels are known, else any but itself.
-
-    Where all labels are the same, any other sample will do.
-
-    Args:
-        count: How many samples there are.
-        labels: The class of each (N,), or None.
-    """
+    """Other samples of a set to mix a sample with: of another class where labels (N,) are known and differ, else any other."""
 
     def __init__(self, count: int, labels: np.ndarray | None) -> None:
         known = np.arange(count) if labels is None or len(np.unique(labels)) < 2 else np.asarray(labels)
@@ -74,7 +63,6 @@ class Partners:
         self._begin, self._end = (np.searchsorted(ordered, known, side) for side in ("left", "right"))
 
     def choices(self, index: np.ndarray | int) -> np.ndarray:
-        """How many samples each of these can be mixed with."""
         found: np.ndarray = self.count - (self._end[index] - self._begin[index])
         return found
 
@@ -86,12 +74,7 @@ class Partners:
 
 
 def chosen_kinds(kinds: Iterable[str] | None, known: Mapping[str, T]) -> dict[str, T]:
-    """The kinds of these names; all if None.
-
-    Raises:
-        InputError: It is something else than names, or none.
-        UnknownNameError: There is no such kind.
-    """
+    """The kinds of these names; all if None."""
     if kinds is None:
         return dict(known)
     names = [kinds] if isinstance(kinds, str) else list(kinds) if isinstance(kinds, Iterable) else []

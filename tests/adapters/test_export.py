@@ -179,9 +179,10 @@ def test_numbers_of_a_large_guard_lie_beside_it(light, tmp_path, monkeypatch):
 
 
 def test_scores_that_differ_are_not_written(light, tmp_path, monkeypatch):
-    monkeypatch.setattr(adapter, "TOLERANCE", -1.0)
-    with pytest.raises(of.InputError, match=r"ONNX Runtime gives scores .* where PyTorch gives"):
-        to_onnx(light, tmp_path / "wrong.onnx", takes="features")
+    monkeypatch.setattr(adapter, "TOLERANCE", {"ONNX Runtime": -1.0, "torch.export": -1.0})
+    for write, name in ((to_onnx, "ONNX Runtime"), (to_pt2, "torch.export")):
+        with pytest.raises(of.InputError, match=rf"{name} gives scores .* where the guard gives"):
+            write(light, tmp_path / f"wrong.{write.__name__[3:]}", takes="features")
     assert not list(tmp_path.iterdir())
 
 

@@ -13,8 +13,7 @@ from tests.helpers.samples import make_set, quick
 from torch import nn
 
 import outfield as of
-from outfield.adapters.formulas import exportable, kth_distance, scorer, surprise
-from outfield.adapters.graph import Decision, Traced, open_rows
+from outfield.adapters.graph import Decision, Traced, exportable, kth_distance, open_rows, scorer, surprise
 from outfield.adapters.onnx import STEPS, converted
 from outfield.detectors import Calibration, Summed
 

@@ -345,7 +345,7 @@ class TestCutOff:
             patch.setattr(
                 "outfield.detectors.trained.learned_energy.Checkpoint", functools.partial(of.Checkpoint, seconds=0.0)
             )
-            patch.setattr("outfield.energy.training.checkpoints.write_record", write_and_die)
+            patch.setattr("outfield.energy.loop.write_record", write_and_die)
             with pytest.raises(KeyboardInterrupt):
                 run_images(tmp_path)
         assert (count["fit"], count["step"]) == (4, stop)

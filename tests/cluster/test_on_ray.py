@@ -202,9 +202,9 @@ def test_a_cluster_ends_with_the_driver_that_started_it(here, alone, tmp_path):
 def test_errors_of_workers_are_ours(here, tmp_path, monkeypatch):
     content = ray.put((here / "my.guard").read_bytes())
     worker = ScoringActor(content, "cpu", 1, str(tmp_path), "fail", "mark", {})
-    found = worker({"part": [part.to_text() for part in catalog("photos").parts(8)]})
-    assert [bool(text) for text in found["error"]] == [False, False, False, True, False, False]
-    rows = [dict(zip(found, row, strict=True)) for row in zip(*found.values(), strict=True)]
+    answers = [worker({"part": [part.to_text()]}) for part in catalog("photos").parts(8)]
+    rows = [{name: column[0] for name, column in answer.items()} for answer in answers]
+    assert [bool(row["error"]) for row in rows] == [False, False, False, True, False, False]
     with monkeypatch.context() as patch:
         patch.setattr(ray.data.Dataset, "iter_rows", lambda self: iter(rows))
         with pytest.raises(FileFormatError, match=r"photos/left/broken.png is truncated"):

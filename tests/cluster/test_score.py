@@ -42,6 +42,10 @@ def here(folder, monkeypatch):
     return folder
 
 
+def photos(out):
+    return score("my.guard", "photos", str(out), part_rows=5)
+
+
 def plain(verdicts):
     """Verdicts as rows of results."""
     columns = verdicts.table()
@@ -93,18 +97,18 @@ def test_a_part_without_a_readable_image_has_the_same_columns(here, tmp_path):
 
 def test_only_missing_parts_are_done_again(here, tmp_path, monkeypatch):
     out = tmp_path / "out"
-    score("my.guard", "photos", str(out), part_rows=5)
+    photos(out)
     before = rows_of(out)
     (out / "part-0000003.parquet").unlink()
     stamps = {path.name: path.stat().st_mtime_ns for path in out.glob("part-*")}
     made = []
     real = Scorer.verdicts
     monkeypatch.setattr(Scorer, "verdicts", lambda self, part: made.append(part.number) or real(self, part))
-    assert score("my.guard", "photos", str(out), part_rows=5).made == 1
+    assert photos(out).made == 1
     assert made == [3]
     assert rows_of(out) == before
     assert all((out / name).stat().st_mtime_ns == stamp for name, stamp in stamps.items())
-    assert score("my.guard", "photos", str(out), part_rows=5).made == 0
+    assert photos(out).made == 0
 
 
 def test_an_error_keeps_what_is_done(here, tmp_path):
@@ -143,14 +147,8 @@ def test_links_are_followed_but_not_round_in_circles(here, tmp_path):
     (photos / NAMES[0] / ".hidden.png").write_bytes(b"")
     rows = rows_of_folder(here, tmp_path / "out", str(photos))
     names = [row["file"].removeprefix(f"{photos}/") for row in rows]
-    assert names == [
-        "across/0000.png",
-        "across/gone.png",
-        "across/link.png",
-        "down/0001.png",
-        "left/0002.png",
-        "right/0003.png",
-    ]
+    files = ["0000.png", "gone.png", "link.png"]
+    assert names == [*(f"across/{name}" for name in files), "down/0001.png", "left/0002.png", "right/0003.png"]
     assert rows[1]["error"] is not None
     assert rows[2]["score"] == pytest.approx(rows[3]["score"])
 
@@ -172,12 +170,12 @@ def without_digests(out):
 
 def test_results_of_0_1_0_are_gone_on_with_in_its_columns(here, tmp_path):
     out = tmp_path / "out"
-    score("my.guard", "photos", str(out), part_rows=5)
+    photos(out)
     assert "triggered_by" in parquet.read_schema(out / "part-0000000.parquet").names
     without_digests(out)
     for part in out.glob("part-*"):
         part.unlink()
-    assert score("my.guard", "photos", str(out), part_rows=5).made == 5
+    assert photos(out).made == 5
     names = parquet.read_schema(out / "part-0000000.parquet").names
     assert "rang" in names
     assert "triggered_by" not in names
@@ -212,36 +210,32 @@ def test_a_part_that_is_damaged_in_the_midst_is_found_at_the_end(here, tmp_path,
 
     monkeypatch.setattr(Scorer, "write", damaging)
     with pytest.raises(FileFormatError, match=r"part-0000000.parquet is damaged.*; remove it and run again"):
-        score("my.guard", "photos", str(out), part_rows=5)
+        photos(out)
     (out / "part-0000000.parquet").unlink()
-    assert score("my.guard", "photos", str(out), part_rows=5).made == 1
+    assert photos(out).made == 1
 
 
 def test_rows_that_were_changed_are_found_without_digests(here, tmp_path):
     out = tmp_path / "out"
-    score("my.guard", "photos", str(out), part_rows=5)
+    photos(out)
     without_digests(out)
     table = parquet.read_table(out / "part-0000001.parquet")
     for wrong in (table.slice(1), pyarrow.concat_tables([table, table.slice(0, 1)]), table.take([1, 0, 2, 3, 4])):
         parquet.write_table(wrong, out / "part-0000001.parquet")
         with pytest.raises(FileFormatError, match=r"part-0000001.parquet has \d rows that are not the 5 of its part"):
-            score("my.guard", "photos", str(out), part_rows=5)
+            photos(out)
     (out / "part-0000001.parquet").write_bytes(b"PAR1")
-    with pytest.raises(
-        FileFormatError, match=r"part-0000001.parquet cannot be read as Parquet.*; remove it and run again"
-    ):
-        score("my.guard", "photos", str(out), part_rows=5)
+    with pytest.raises(FileFormatError, match=r"part-0000001.parquet cannot be read as Parquet.*; remove it and run"):
+        photos(out)
     os.truncate(out / "part-0000003.parquet", 1000)
-    with pytest.raises(
-        FileFormatError, match=r"2 such files: remove part-0000001.parquet, part-0000003.parquet and run"
-    ):
-        score("my.guard", "photos", str(out), part_rows=5)
+    with pytest.raises(FileFormatError, match=r"2 such files: remove part-0000001.parquet, part-0000003.parquet and"):
+        photos(out)
     (out / "part-0000099.parquet").write_bytes(b"")
     with pytest.raises(InputError, match=r"part-0000099.parquet, which is none of its 5 parts"):
-        score("my.guard", "photos", str(out), part_rows=5)
+        photos(out)
     (out / "_manifest.json").write_text("{}")
     with pytest.raises(FileFormatError, match="no manifest"):
-        score("my.guard", "photos", str(out), part_rows=5)
+        photos(out)
 
 
 def test_two_that_begin_at_the_same_moment_do_not_mix(here, tmp_path, monkeypatch):
@@ -269,12 +263,9 @@ def test_two_of_the_same_share_a_folder(here, tmp_path):
         jobs = [pool.submit(score, "my.guard", "photos", str(tmp_path / "out"), part_rows=2) for _ in range(2)]
         done = [job.result() for job in jobs]
     assert [one.rows for one in done] == [22, 22]
-    assert [row["file"] for row in rows_of(tmp_path / "out")] == [row["file"] for row in rows_alone(here, tmp_path)]
+    alone = rows_of_folder(here, tmp_path / "alone", "photos")
+    assert [row["file"] for row in rows_of(tmp_path / "out")] == [row["file"] for row in alone]
     assert len(os.listdir(tmp_path / "out")) == 11 + 2
-
-
-def rows_alone(here, tmp_path):
-    return rows_of_folder(here, tmp_path / "alone", "photos")
 
 
 def test_a_part_of_other_results_is_found(here, tmp_path):
@@ -284,9 +275,7 @@ def test_a_part_of_other_results_is_found(here, tmp_path):
     part = tmp_path / "out" / "part-0000001.parquet"
     (tmp_path / "other" / "part-0000001.parquet").replace(part)
     without_digests(tmp_path / "out")
-    with pytest.raises(
-        FileFormatError, match=r"part-0000001.parquet holds results of another guard, source or setting; rem"
-    ):
+    with pytest.raises(FileFormatError, match=r"part-0000001.parquet holds results of another guard, source or sett"):
         score("my.guard", "photos", str(tmp_path / "out"), part_rows=11)
 
 
@@ -320,23 +309,17 @@ def test_what_a_killed_writer_left_is_no_foreign_file(here, tmp_path):
 def test_a_parquet_file_that_changes_in_the_midst(here, tmp_path, monkeypatch, event):
     width = of.Guard.load("my.guard", device="cpu").widths["features"]
     for name, value in (("f", 1.0), ("g", 2.0)):
-        parquet.write_table(
-            pyarrow.table({"features": np.full((9, width), value).tolist()}), tmp_path / f"{name}.parquet"
-        )
+        table = pyarrow.table({"features": np.full((9, width), value).tolist()})
+        parquet.write_table(table, tmp_path / f"{name}.parquet")
     path, real = tmp_path / "f.parquet", Scorer.verdicts
-    change = {
-        "gone": path.unlink,
-        "cut": lambda: os.truncate(path, 900),
-        "swapped": lambda: os.replace(tmp_path / "g.parquet", path),
+    swap = tmp_path / "g.parquet"
+    change, kind, message = {
+        "gone": (path.unlink, StorageError, "cannot read f.parquet: there is no such file"),
+        "cut": (lambda: os.truncate(path, 900), FileFormatError, "^f.parquet cannot be read as Parquet"),
+        "swapped": (lambda: os.replace(swap, path), FileFormatError, "^f.parquet was changed while it was scored"),
     }[event]
-    said = {
-        "gone": (StorageError, "cannot read f.parquet: there is no such file"),
-        "cut": (FileFormatError, "^f.parquet cannot be read as Parquet"),
-        "swapped": (FileFormatError, "^f.parquet was changed while it was scored"),
-    }
     monkeypatch.setattr(Scorer, "verdicts", lambda self, part: (part.number == 1 and change(), real(self, part))[1])
     monkeypatch.chdir(tmp_path)
-    kind, message = said[event]
     with pytest.raises(kind, match=message):
         score(here / "my.guard", "f.parquet", "out", part_rows=4)
     assert sorted(os.listdir("out")) == ["_manifest.json", "part-0000000.parquet"]
@@ -351,22 +334,16 @@ def test_parquet_that_is_not_of_the_guard(here, tmp_path, monkeypatch):
         ({"features": rows, "split": [1, 2, 3]}, r"^t/a.parquet: a.parquet has a column 'split'; expected feature_0"),
         ({"split": [1, 2, 3]}, r"^t/a.parquet: a.parquet has a column 'split'"),
         ({"label": [1, 2, 3]}, r"^t/a.parquet: a.parquet has no columns feature_0"),
-        (
-            {"feature_0": [1.0], "feature_2": [1.0]},
-            r"^t/a.parquet: a.parquet: the columns of features must be numbered",
-        ),
+        ({"feature_0": [1.0], "feature_2": [1.0]}, r"^t/a.parquet: a.parquet: the columns of features must be numb"),
     ):
         os.makedirs("t", exist_ok=True)
         parquet.write_table(pyarrow.table(columns), "t/a.parquet")
         with pytest.raises(FileFormatError, match=said):
             score(here / "my.guard", "t/a.parquet", "out")
         assert not os.path.exists("out")
-    for number, (cells, said) in enumerate(
-        (
-            ([*rows[:2], None], "column 'features' has 1 empty cells"),
-            ([row[:5] for row in rows], rf"features has 5 columns; this guard's network gives {width}"),
-        )
-    ):
+    empty = [*rows[:2], None], "column 'features' has 1 empty cells"
+    narrow = [row[:5] for row in rows], rf"features has 5 columns; this guard's network gives {width}"
+    for number, (cells, said) in enumerate((empty, narrow)):
         parquet.write_table(pyarrow.table({"features": cells}), "t/a.parquet")
         for source in ("t/a.parquet", f"file://{tmp_path}/t/a.parquet"):
             with pytest.raises(InputError, match=rf"^{source}, rows 0 to 3: .*{said}"):
@@ -521,7 +498,7 @@ def test_parquet_of_features(here, tmp_path):
         ("none", StorageError, "cannot read none: there is no such file or folder"),
         ("my.guard", InputError, "nothing that can be scored"),
         ("empty", InputError, "there is nothing in empty"),
-        ("both", InputError, "holds both images"),
+        ("both", InputError, "holds images, such as"),
         ("nothing-*.parquet", InputError, "there is no Parquet file"),
         ("empty.txt", InputError, "there is no image in the list"),
         ("binary.txt", InputError, "not text"),

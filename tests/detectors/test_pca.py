@@ -9,8 +9,7 @@ from sklearn import decomposition
 from tests.helpers.samples import make_set
 
 import outfield as of
-from outfield.energy import normalise
-from outfield.energy.priors import moments
+from outfield.energy import moments, normalise
 
 
 def rows(data):

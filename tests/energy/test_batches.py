@@ -13,9 +13,8 @@ import torch
 from tests.helpers.samples import make_set, quick
 
 import outfield as of
-from outfield.energy import normalise, projection_for, rows_of
-from outfield.energy.training import batches
-from outfield.energy.training.batches import Batches, RowsOnDisk
+from outfield.energy import batches, normalise, projection_for, rows_of
+from outfield.energy.batches import Batches, RowsOnDisk
 
 DATA = make_set(n=20_000, width=6)
 CPU = torch.device("cpu")

@@ -10,8 +10,8 @@ import torch
 from scipy.stats import gamma, kstest
 
 import outfield as of
-from outfield.energy import PROJECTIONS, chains, identity
-from outfield.energy.chains import STARTS, Random, Replay, energy_and_grad, make_start, moves_at_once
+from outfield.energy import PROJECTIONS, chains, identity, normalise, projection_for
+from outfield.energy.chains import STARTS, Random, energy_and_grad, make_start, moves_at_once
 
 sphere, relu_sphere = PROJECTIONS["sphere"], PROJECTIONS["relu_sphere"]
 SIGMA = 0.7
@@ -268,25 +268,7 @@ class TestStarts:
     def test_data_is_the_batch(self):
         assert make_start("data", None, 10, 0.05).begin(self.real, generator()) is self.real
 
-    def test_normal_is_standard(self):
-        drawn = make_start("normal", None, 10, 0.05).begin(torch.zeros(50_000, 2), generator())
-        assert float(drawn.mean()) == pytest.approx(0, abs=0.02)
-        assert float(drawn.std()) == pytest.approx(1, abs=0.02)
-
-    def test_prior_is_the_priors_sample(self):
-        prior = of.MixturePrior().fit(self.real, torch.zeros(6, dtype=torch.int64))
-        drawn = make_start("prior", prior, 10, 0.05).begin(self.real, generator())
-        assert torch.equal(drawn, prior.sample(6, generator()))
-
-    def test_replay_goes_on_where_chains_ended(self):
-        start = Replay(make_start("normal", None, 0, 0), size=6, fresh_share=0.0)
-        start.begin(self.real, generator(0))
-        ends = torch.arange(18.0).view(6, 3)
-        start.end(ends)
-        again = start.begin(self.real, generator(1))
-        assert sorted(again[:, 0].tolist()) == ends[:, 0].tolist()
-
-    @pytest.mark.parametrize("name", ["prior", "normal", "uniform", "data", "mixed", "replay"])
+    @pytest.mark.parametrize("name", STARTS)
     def test_points_are_where_the_batch_is(self, name):
         prior = of.MixturePrior().fit(self.real, torch.zeros(6, dtype=torch.int64))
         start = make_start(name, prior, 10, 0.5)
@@ -297,19 +279,11 @@ class TestStarts:
         assert (begin.device, begin.dtype, begin.shape) == (self.real.device, torch.float32, self.real.shape)
 
     def test_replay_that_was_loaded_waits_for_its_first_batch(self):
-        start = Replay(make_start("normal", None, 0, 0), size=6, fresh_share=0.0)
+        start = make_start("replay", None, 6, 0.0)
         start.load_state({"buffer": torch.arange(18.0).view(6, 3)})
         start.end(torch.zeros(6, 3))  # the ends of no chains of its own
         assert torch.equal(start.state()["buffer"], torch.arange(18.0).view(6, 3))
         assert sorted(start.begin(self.real, generator())[:, 0].tolist()) == [0, 3, 6, 9, 12, 15]
-
-    def test_replay_renews_its_share(self):
-        start = Replay(make_start("normal", None, 0, 0), size=4000, fresh_share=0.25)
-        batch = torch.zeros(4000, 1)
-        start.begin(batch, generator(0))
-        start.end(torch.full((4000, 1), 99.0))
-        kept = (start.begin(batch, generator(1)) == 99).float().mean()
-        assert float(kept) == pytest.approx(0.75, abs=0.03)
 
     def test_impossible(self):
         with pytest.raises(of.InputError, match="no prior"):
@@ -329,9 +303,10 @@ class TestStarts:
 
     def test_auto_and_new_chains_of_a_buffer_begin_in_the_prior_where_there_is_one(self):
         prior = of.MixturePrior().fit(self.real, torch.zeros(6, dtype=torch.int64))
-        for name in ("auto", "replay"):
+        for name in ("prior", "auto", "replay"):
             drawn = make_start(name, prior, 10, 1.0).begin(self.real, generator())
             assert torch.equal(drawn, prior.sample(6, generator()))
+        for name in ("auto", "replay"):
             without = make_start(name, None, 10, 1.0).begin(self.real, generator())
             assert torch.equal(without, torch.randn(6, 3, generator=generator()))
 
@@ -348,7 +323,7 @@ class TestStarts:
     def test_replay_step_by_step(self, size):
         """Three batches, with the same numbers drawn here; a chain whose number is the share itself is not renewed."""
         mine, theirs = generator(), generator()
-        buffer, start = None, Replay(make_start("normal", None, 0, 0), size, 0.5)
+        buffer, start = None, make_start("replay", None, size, 0.5)
         torch.set_default_dtype(torch.float64)  # what a caller has chosen for itself
         try:
             for number in range(3):
@@ -366,9 +341,41 @@ class TestStarts:
         finally:
             torch.set_default_dtype(torch.float32)
 
-    def test_every_name(self):
-        prior = of.MixturePrior().fit(self.real, torch.zeros(6, dtype=torch.int64))
-        assert STARTS == ("auto", "prior", "normal", "uniform", "data", "mixed", "replay")
-        for name in STARTS:
-            of.Training(start=name)
-            assert make_start(name, prior, 10, 0.05).begin(self.real, generator()).shape == self.real.shape
+
+# Where points may live: lengths of 1, zero rows, and features of any magnitude
+
+Z = torch.tensor([[3.0, -4.0], [0.0, 0.0], [-1.0, -2.0]])
+
+
+def test_each_projection_is_its_formula():
+    assert identity(Z) is Z
+    torch.testing.assert_close(sphere(Z), torch.tensor([[0.6, -0.8], [0.0, 0.0], [-(5**-0.5), -2 * 5**-0.5]]))
+    torch.testing.assert_close(relu_sphere(Z), torch.tensor([[1.0, 0.0], [0.0, 0.0], [0.0, 0.0]]))
+    for project in PROJECTIONS.values():
+        torch.testing.assert_close(project(project(Z)), project(Z))
+        torch.testing.assert_close(project(Z.expand(2, 3, 2)), project(Z).expand(2, 3, 2))
+
+
+def test_auto_looks_for_negative_entries():
+    for z, expected in ((Z, "sphere"), (Z.abs(), "relu_sphere"), (torch.zeros(2, 2), "relu_sphere")):
+        assert projection_for("auto", z) == expected
+    for name in PROJECTIONS:
+        assert projection_for(name, Z) == name
+    with pytest.raises(of.UnknownNameError, match="'cube'; it must be one of auto, none, sphere, relu_sphere"):
+        projection_for("cube", Z)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_features_of_any_type_become_float32_rows_of_length_one(dtype):
+    features = torch.tensor([[3.0, -4.0], [0.0, 0.0]], dtype=dtype)
+    found = normalise(features)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, torch.tensor([[0.6, -0.8], [0.0, 0.0]]), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("scale", "dtype"), [(1e30, torch.float32), (1e-30, torch.float32), (1e300, torch.float64), (1e-300, torch.float64)]
+)
+def test_neither_large_nor_small_features_are_lost(scale, dtype):
+    features = torch.tensor([[3.0, -4.0]], dtype=dtype) * scale
+    torch.testing.assert_close(normalise(features), torch.tensor([[0.6, -0.8]]), rtol=1e-6, atol=0)

@@ -15,11 +15,10 @@ from torch import nn
 
 import outfield as of
 from outfield.energy import PROJECTIONS, SineMLP, engine, train, train_seeds
-from outfield.energy.engine import torch_operations
-from outfield.energy.engine.fused_step import FusedStep, Positions, Recorder
-from outfield.energy.network import layers_of
+from outfield.energy.engine import FusedStep, Positions, Recorder, torch_operations
 
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="there is no Triton here")
+CPU, GPU = torch.device("cpu"), torch.device("cuda:1")
 SAMPLER = of.Langevin(steps=3, step_size=(1e-2, 1e-3), noise_std=(1e-2, 1e-3))
 TRAINING = of.Training(epochs=1, batch_size=32, learning_rate=1e-3, l2=0.5, precision="float32")
 
@@ -103,9 +102,7 @@ class TestPyTorch:
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
     def test_a_packed_product_is_the_product(self, dtype):
-        if not torch_operations._works(dtype) or (
-            dtype == torch.bfloat16 and not engine.has_bfloat16(torch.device("cpu"))
-        ):
+        if not torch_operations._works(dtype) or (dtype == torch.bfloat16 and not engine.has_bfloat16(CPU)):
             pytest.skip("this build of PyTorch cannot pack")
         g = torch.Generator().manual_seed(0)
         weight, x, bias = (torch.randn(*shape, generator=g).to(dtype) for shape in ((256, 256), (9, 256), (256,)))
@@ -118,17 +115,6 @@ class TestPyTorch:
             found = packed(x, bias, activation, 0.3).double()
             assert float((found - expected).abs().max() / expected.abs().max()) < limit
         assert float((packed(x, None, "none", 0.3).double() - exact + bias).abs().max() / exact.abs().max()) < limit
-
-    def test_a_build_with_the_packed_product_is_noticed(self):
-        g = torch.Generator().manual_seed(1)
-        weight, x = torch.randn(8, 8, generator=g), torch.randn(3, 8, generator=g)
-        try:
-            found = torch_operations.Packed(weight)(x, None, "leaky_relu", 0.5)
-        except (RuntimeError, AttributeError, TypeError):
-            pytest.skip("this build of PyTorch cannot pack")
-        right = torch.allclose(found, nn.functional.leaky_relu(x @ weight.T, 0.5), atol=1e-4)
-        torch_operations._works.cache_clear()
-        assert torch_operations._works(torch.float32) == right
 
     def test_a_build_without_the_packed_product_is_noticed(self, monkeypatch):
         monkeypatch.setattr(torch_operations, "SMALLEST", 0)
@@ -162,7 +148,7 @@ class TestPyTorch:
                     g.copy_(new)
 
         train(models[0], z, dataclasses.replace(TRAINING, engine="eager"), SAMPLER, PROJECTIONS["sphere"], seed=0)
-        monkeypatch.setattr("outfield.energy.engine.fused_step.Recorder", Late)
+        monkeypatch.setattr("outfield.energy.engine.Recorder", Late)
         train(models[1], z, dataclasses.replace(TRAINING, engine="fused"), SAMPLER, PROJECTIONS["sphere"], seed=0)
         assert apart(models[0](z).detach(), models[1](z).detach()) < 1e-5
 
@@ -184,7 +170,7 @@ class TestPyTorch:
         assert asked == {"stream": "stream", "capture_error_mode": "thread_local"}
 
     def test_bfloat16_is_close_where_the_cpu_has_units(self):
-        if not engine.has_bfloat16(torch.device("cpu")):
+        if not engine.has_bfloat16(CPU):
             pytest.skip("this CPU has no units for bfloat16")
         z, labels = rows()
         exact, _ = fit(TRAINING, z, labels)
@@ -200,7 +186,7 @@ class TestPyTorch:
 
     def test_chains_in_bfloat16_see_where_they_are(self):
         """With moves this long, gradients at old positions would lead elsewhere."""
-        if not engine.has_bfloat16(torch.device("cpu")):
+        if not engine.has_bfloat16(CPU):
             pytest.skip("this CPU has no units for bfloat16")
         z, _ = rows()
         training = dataclasses.replace(TRAINING, learning_rate=1e-30, input_noise=0.0, start="data")
@@ -281,9 +267,7 @@ class TestInterpreter:
             assert apart(a, b) < 1e-5
 
     def test_more_classes_than_a_program_holds(self, monkeypatch):
-        from outfield.energy.engine import triton_operations
-
-        monkeypatch.setattr(triton_operations, "MOST_CLASSES", 8)
+        monkeypatch.setattr("outfield.energy.engine.triton_operations.MOST_CLASSES", 8)
         z, labels = rows(n=32, width=16)
         sampler = dataclasses.replace(SAMPLER, steps=1)
         (eager, _), (fused, _) = both(dataclasses.replace(TRAINING, batch_size=16), z, labels, sampler=sampler)
@@ -422,26 +406,23 @@ class TestChoice:
             self.choose(precision="bfloat16")
 
     @pytest.mark.parametrize(
-        "network",
+        "layers",
         [
-            nn.Linear(4, 1),
-            nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1)),
-            nn.Sequential(nn.Linear(4, 8), nn.LeakyReLU(), nn.Linear(8, 2)),
-            nn.Sequential(nn.Linear(4, 8), nn.LeakyReLU(0.1), nn.Linear(8, 8), nn.LeakyReLU(0.2), nn.Linear(8, 1)),
-            nn.Sequential(nn.Linear(4, 8, bias=False), nn.LeakyReLU(), nn.Linear(8, 1)),
-            nn.Sequential(nn.Linear(4, 8), nn.LeakyReLU(), nn.Linear(8, 1)).double(),
-            nn.Sequential(nn.Linear(4, 8), nn.LeakyReLU()),
-            nn.Sequential(nn.Linear(4, 8), nn.LeakyReLU(0.0), nn.Linear(8, 1)),
-            nn.Sequential(nn.Linear(4, 8), nn.LeakyReLU(-0.1), nn.Linear(8, 1)),
+            [],
+            [nn.ReLU(), nn.Linear(8, 1)],
+            [nn.LeakyReLU(), nn.Linear(8, 2)],
+            [nn.LeakyReLU(0.1), nn.Linear(8, 8), nn.LeakyReLU(0.2), nn.Linear(8, 1)],
+            [nn.LeakyReLU(), nn.Linear(8, 1, bias=False)],
+            [nn.LeakyReLU(), nn.Linear(8, 1).double()],
+            [nn.LeakyReLU()],
+            [nn.LeakyReLU(0.0), nn.Linear(8, 1)],
+            [nn.LeakyReLU(-0.1), nn.Linear(8, 1)],
         ],
     )
-    def test_other_networks_have_no_layers(self, network):
-        assert layers_of(network) is None
-
-    def test_the_papers_network_has_layers(self):
-        layers = layers_of(of.MLP(hidden=8, depth=4).build(4, 0))
-        assert layers is not None
-        assert (len(layers.linears), layers.slope) == (6, 0.2)
+    def test_other_networks_are_left_to_the_eager_step(self, layers):
+        model = of.CorrectedEnergy(nn.Sequential(nn.Linear(24, 8), *layers))
+        with pytest.raises(of.InputError, match="the network is not"):
+            self.choose(model, engine="fused")
 
 
 class TestSeeds:
@@ -501,21 +482,14 @@ class TestOnDisk:
         if ending == "parquet":
             import pyarrow.parquet
 
-            columns = {"features": train_set.features.numpy().tolist(), "label": train_set.labels.numpy()}
-            pyarrow.parquet.write_table(
-                pyarrow.table(columns).cast(
-                    pyarrow.schema([("features", pyarrow.list_(pyarrow.float32())), ("label", pyarrow.int64())])
-                ),
-                path,
-            )
+            columns = {"features": list(train_set.features.numpy()), "label": train_set.labels.numpy()}
+            pyarrow.parquet.write_table(pyarrow.table(columns), path)
         else:
             train_set.save(path)
         whole = quick(name).fit(train_set)
         streamed = quick(name).fit(of.open_features(path), checkpoint=tmp_path / "fit.safetensors")
         np.testing.assert_allclose(streamed.score(test_set), whole.score(test_set), rtol=1e-5)
-        in_memory = quick(name).fit(
-            train_set, checkpoint=tmp_path / "fit.safetensors"
-        )  # the same fit, so the same checkpoint
+        in_memory = quick(name).fit(train_set, checkpoint=tmp_path / "fit.safetensors")  # the same fit, so no step more
         assert torch.equal(in_memory.model_.network[0].weight, streamed.model_.network[0].weight)
 
 
@@ -527,9 +501,6 @@ def test_tiles_fit_the_shared_memory_of_smaller_gpus():
             assert (tile.M + tile.N) * max(tile.K, 256) * 2 * tile.stages <= memory
 
 
-GPU = torch.device("cuda:1")
-
-
 @pytest.mark.parametrize(("capability", "has"), [((7, 5), False), ((8, 0), True), ((8, 6), True), ((9, 0), True)])
 def test_a_gpu_has_units_from_ampere_on(capability, has, monkeypatch):
     asked = []
@@ -538,26 +509,13 @@ def test_a_gpu_has_units_from_ampere_on(capability, has, monkeypatch):
     assert asked == [GPU]
 
 
-def test_a_build_without_one_dnn_has_none(monkeypatch):
-    def missing():
-        raise RuntimeError("no oneDNN")
-
-    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", missing)
-    assert engine.has_bfloat16(torch.device("cpu")) is False
-
-
 @pytest.mark.parametrize("works", [True, False])
 def test_kernels_run_on_a_gpu_that_compiles_them(works, monkeypatch):
     if importlib.util.find_spec("triton") is None:
         pytest.skip("there is no Triton here")
-    from outfield.energy.engine import triton_operations
-
-    monkeypatch.setattr(triton_operations, "works", lambda device: works)
+    monkeypatch.setattr("outfield.energy.engine.triton_operations.works", lambda device: works)
     assert engine.has_triton(GPU) is works
-    assert engine.has_triton(torch.device("cpu")) is False
-
-
-def test_without_triton_there_are_no_kernels(monkeypatch):
+    assert engine.has_triton(CPU) is False
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert engine.has_triton(GPU) is False
 

@@ -21,37 +21,19 @@ CPU = torch.device("cpu")
 
 
 @contextlib.contextmanager
-def default_dtype():
-    torch.set_default_dtype(torch.float64)
+def chosen(choose, value, before):
+    choose(value)
     try:
         yield
     finally:
-        torch.set_default_dtype(torch.float32)
-
-
-@contextlib.contextmanager
-def default_device():
-    torch.set_default_device("meta")
-    try:
-        yield
-    finally:
-        torch.set_default_device(None)
-
-
-@contextlib.contextmanager
-def deterministic():
-    torch.use_deterministic_algorithms(True)
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(False)
+        choose(before)
 
 
 CHOICES = {
-    "float64 by default": default_dtype,
-    "another device by default": default_device,
+    "float64 by default": lambda: chosen(torch.set_default_dtype, torch.float64, torch.float32),
+    "another device by default": lambda: chosen(torch.set_default_device, "meta", None),
     "a device for a block": lambda: torch.device("meta"),
-    "deterministic algorithms": deterministic,
+    "deterministic algorithms": lambda: chosen(torch.use_deterministic_algorithms, True, False),
     "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
     "inference mode": torch.inference_mode,
     "no gradients": torch.no_grad,
@@ -135,9 +117,8 @@ class TestProducts:
     @pytest.fixture
     def rough(self):
         """The process allows bfloat16 inside its products, which a CPU with units for it then uses."""
-        torch.set_float32_matmul_precision("medium")
-        yield
-        torch.set_float32_matmul_precision("highest")
+        with chosen(torch.set_float32_matmul_precision, "medium", "highest"):
+            yield
 
     a = torch.randn(40, 30, generator=torch.Generator().manual_seed(0))
     b = torch.randn(30, 20, generator=torch.Generator().manual_seed(1))
@@ -225,11 +206,8 @@ class TestProducts:
     def test_the_same_detector_gives_the_same_scores_up_to_rounding(self, train_set, test_set):
         detector = quick("EnergyCorrected").fit(train_set)
         expected = detector.score(test_set)
-        torch.set_float32_matmul_precision("medium")
-        try:
+        with chosen(torch.set_float32_matmul_precision, "medium", "highest"):
             found = detector.score(test_set)
-        finally:
-            torch.set_float32_matmul_precision("highest")
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 

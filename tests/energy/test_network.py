@@ -130,40 +130,29 @@ def test_a_recipe_may_build_another():
 
 
 BAD_SIZES = [-5, 2.5, float("nan"), float("inf"), "8", None, True, 10**30]
+BAD_NUMBERS = [-1.0, float("nan"), float("inf"), "0.2", None, True, 1e30]
+BAD = [
+    *itertools.product([of.MLP, SineMLP], ["hidden", "depth"], BAD_SIZES),
+    *itertools.product([of.MLP, SineMLP], ["hidden"], [0, 2**19]),
+    *itertools.product([SineMLP], ["frequencies"], [*BAD_SIZES, 0]),
+    *itertools.product([of.MLP], ["slope"], BAD_NUMBERS),
+    *itertools.product([SineMLP], ["scale"], BAD_NUMBERS),
+]
 
 
-@pytest.mark.parametrize("recipe", [of.MLP, SineMLP])
-@pytest.mark.parametrize(("name", "bad"), [*itertools.product(["hidden", "depth"], BAD_SIZES), ("hidden", 0)])
-def test_sizes_that_make_no_sense(recipe, name, bad):
+@pytest.mark.parametrize(("recipe", "name", "bad"), BAD)
+def test_settings_that_make_no_sense(recipe, name, bad):
     with pytest.raises(of.InputError, match=name):
-        recipe(**{name: bad})
+        recipe(**{name: bad} | ({"depth": 1000} if bad == 2**19 else {}))  # which no memory holds
 
 
-@pytest.mark.parametrize("bad", [*BAD_SIZES, 0])
-def test_frequencies_that_make_no_sense(bad):
-    with pytest.raises(of.InputError, match="frequencies"):
-        SineMLP(frequencies=bad)
-
-
-@pytest.mark.parametrize("bad", [-1.0, float("nan"), float("inf"), "0.2", None, True, 1e30])
-def test_other_numbers_that_make_no_sense(bad):
-    with pytest.raises(of.InputError, match="slope"):
-        of.MLP(slope=bad)
-    with pytest.raises(of.InputError, match="scale"):
-        SineMLP(scale=bad)
-
-
-def test_networks_that_fit_no_memory():
-    with pytest.raises(of.InputError, match="hidden"):
-        of.MLP(hidden=2**19, depth=1000)
-    with pytest.raises(of.InputError, match="width"):
-        of.MLP(hidden=2).build(10**12, 0)
-
-
-@pytest.mark.parametrize(("width", "seed"), [(0, 0), (2.0, 0), (None, 0), (2, -1), (2, 0.5), (2, 2**70), (2, None)])
+@pytest.mark.parametrize("width", [0, 2.0, None, 10**12])
+@pytest.mark.parametrize("seed", [-1, 0.5, 2**70, None])
 def test_what_cannot_be_built(width, seed):
-    with pytest.raises(of.InputError, match=r"width|seed"):
-        of.MLP(hidden=2).build(width, seed)
+    with pytest.raises(of.InputError, match="width"):
+        of.MLP(hidden=2).build(width, 0)
+    with pytest.raises(of.InputError, match="seed"):
+        of.MLP(hidden=2).build(2, seed)
 
 
 def test_numpys_numbers_will_do():
@@ -174,18 +163,10 @@ def test_numpys_numbers_will_do():
 
 
 @pytest.mark.parametrize(
-    "wrong",
-    [
-        {"network": "MLP"},
-        {"network": of.MLP(hidden=2)},
-        {"prior": "mixture"},
-        {"temperature": 0},
-        {"temperature": float("nan")},
-        {"temperature": None},
-        {"prior_temperature": -1.0},
-        {"prior_temperature": "1"},
-    ],
-)
-def test_an_energy_of_what_is_none(wrong):
-    with pytest.raises(of.InputError, match=next(iter(wrong))):
-        of.CorrectedEnergy(**{"network": nn.Linear(2, 1)} | wrong)
+    ("name", "wrong"),
+    [("network", "MLP"), ("network", of.MLP(hidden=2)), ("prior", "mixture"), ("temperature", 0),
+     ("temperature", float("nan")), ("temperature", None), ("prior_temperature", -1.0), ("prior_temperature", "1")],
+)  # fmt: skip
+def test_an_energy_of_what_is_none(name, wrong):
+    with pytest.raises(of.InputError, match=name):
+        of.CorrectedEnergy(**{"network": nn.Linear(2, 1), name: wrong})

@@ -14,16 +14,24 @@ from torch import nn
 import outfield as of
 from outfield.config import configurable, to_plain
 from outfield.energy import PROJECTIONS, train
-from outfield.energy.training.step import InTurn, loss_of
+from outfield.energy.step import InTurn, loss_of
 
 LEARNED = ["EBM", "EnergyCorrected"]
-NUMBERS = ("epochs", "batch_size", "replay_size", "learning_rate", "energy_limit", "l2", "input_noise", "replay_fresh")
+COUNTS, NAMES = ("epochs", "batch_size", "replay_size"), ("start", "engine", "precision")
+NUMBERS = (*COUNTS, "learning_rate", "energy_limit", "l2", "input_noise", "replay_fresh", "average")
 NO_NUMBERS = (-1, float("nan"), float("inf"), "1", None, True, (1,), [1], 10**30 * 10, np.array([1, 2]))
+NO_NAMES = ("moon", "", None, 1, ("auto",), ["auto"], np.array(["auto", "eager"]))
+WRONG = [
+    *itertools.product(NUMBERS, NO_NUMBERS),
+    *itertools.product(COUNTS, (0, 2.0, 2.5, np.float64(2))),
+    *itertools.product(NAMES, NO_NAMES),
+    ("learning_rate", 0), ("learning_rate", 1e300), ("energy_limit", 0.0), ("replay_fresh", 1.01), ("average", 2.5),
+]  # fmt: skip
 
 
-def tiny_model(prior=None, seed=0, width=6):
+def tiny_model(prior=None):
     return of.CorrectedEnergy(
-        of.MLP(hidden=8, depth=1).build(width, seed), temperature=0.5, prior=prior, prior_temperature=2.0
+        of.MLP(hidden=8, depth=1).build(6, 0), temperature=0.5, prior=prior, prior_temperature=2.0
     )
 
 
@@ -69,12 +77,6 @@ def test_negatives_distributed_as_data_give_no_likelihood_gradient():
     shuffled = real[torch.randperm(400, generator=torch.Generator().manual_seed(1))]
     loss_of(model, real, shuffled, l2=0.0)[0].backward()
     assert all(float(p.grad.abs().max()) < 1e-6 for p in model.network.parameters())
-
-
-def test_every_parameter_gets_a_gradient():
-    model = tiny_model()
-    loss_of(model, torch.rand(9, 6), torch.rand(9, 6), l2=1.0)[0].backward()
-    assert all(float(p.grad.abs().max()) > 0 for p in model.network.parameters())
 
 
 def test_temperatures_are_one_unless_said_otherwise():
@@ -206,7 +208,7 @@ class TestDivergence:
             return run(self, real) * (torch.nan if len(steps) == step else 1)
 
         monkeypatch.setattr(InTurn, "run", explode)
-        monkeypatch.setattr("outfield.energy.training.loop.CHECK_EVERY", 1)
+        monkeypatch.setattr("outfield.energy.loop.CHECK_EVERY", 1)
         training = of.Training(epochs=3, batch_size=30, learning_rate=1e-3)
         epoch, batch = (step - 1) // 4 + 1, (step - 1) % 4 + 1
         where = f"^training diverged in epoch {epoch} of 3, batch {batch} of 4: the mean absolute energy is nan"
@@ -223,23 +225,13 @@ class TestDivergence:
 
 
 @pytest.mark.parametrize(
-    "wrong",
-    [
-        {"temperature": "warm"},
-        {"temperature": 0.0},
-        {"training": 5},
-        {"sampler": None},
-        {"network": "MLP"},
-        {"seed": -1},
-        {"seed": 2**70},
-        {"seed": 0.5},
-        {"prior": "mixture"},
-        {"prior_temperature": 0},
-    ],
-)
-def test_bad_settings_of_a_detector_stop_before_any_work(wrong, train_set):
-    with pytest.raises(of.InputError, match=next(iter(wrong))):
-        quick("EnergyCorrected", **wrong).fit(train_set)
+    ("name", "wrong"),
+    [("temperature", "warm"), ("temperature", 0.0), ("training", 5), ("sampler", None), ("network", "MLP"), ("seed", -1),
+     ("seed", 2**70), ("seed", 0.5), ("prior", "mixture"), ("prior_temperature", 0)],
+)  # fmt: skip
+def test_bad_settings_of_a_detector_stop_before_any_work(name, wrong, train_set):
+    with pytest.raises(of.InputError, match=name):
+        quick("EnergyCorrected", **{name: wrong}).fit(train_set)
 
 
 def test_what_could_not_be_saved_is_refused_before_training(train_set):
@@ -283,32 +275,9 @@ def test_a_prior_of_one_s_own_is_not_fitted_in_pieces(train_set, tmp_path):
         detector.fit(of.open_features(tmp_path / "train.safetensors"))
 
 
-@pytest.mark.parametrize("name", NUMBERS)
-@pytest.mark.parametrize("bad", NO_NUMBERS)
-def test_numbers_that_make_no_sense(name, bad):
-    with pytest.raises(of.InputError, match=name):
-        of.Training(**{name: bad})
-
-
-@pytest.mark.parametrize("name", ["epochs", "batch_size", "replay_size"])
-@pytest.mark.parametrize("bad", [0, 2.0, 2.5, np.float64(2)])
-def test_counts_that_make_no_sense(name, bad):
-    with pytest.raises(of.InputError, match=name):
-        of.Training(**{name: bad})
-
-
-@pytest.mark.parametrize(
-    ("name", "bad"), [("learning_rate", 0), ("energy_limit", 0.0), ("replay_fresh", 1.01), ("learning_rate", 1e300)]
-)
-def test_numbers_just_outside(name, bad):
-    with pytest.raises(of.InputError, match=name):
-        of.Training(**{name: bad})
-
-
-@pytest.mark.parametrize("name", ["start", "engine", "precision"])
-@pytest.mark.parametrize("bad", ["moon", "", None, 1, ("auto",), ["auto"], np.array(["auto", "eager"])])
-def test_names_that_make_no_sense(name, bad):
-    with pytest.raises(of.InputError, match=name):
+@pytest.mark.parametrize(("name", "bad"), WRONG)
+def test_settings_that_make_no_sense(name, bad):
+    with pytest.raises(of.InputError, match=f"{name} is"):
         of.Training(**{name: bad})
 
 
@@ -391,11 +360,6 @@ def test_the_mean_of_the_last_epochs(name, engine):
         assert found.history_.loss == alone[4].history_.loss
 
 
-def test_the_mean_of_one_epoch_is_that_epoch_to_the_bit():
-    one, mean = weights(trained(1)[0]), weights(trained(1, average=2)[0])
-    assert all(torch.equal(value, mean[name]) for name, value in one.items())
-
-
 def test_seeds_are_not_mixed_up():
     together = trained(3, 2, seeds=(0, 1))
     for seed, found in zip((0, 1), together, strict=True):
@@ -405,13 +369,12 @@ def test_seeds_are_not_mixed_up():
 @pytest.mark.parametrize("stop", [4, 9])
 def test_a_fit_that_was_cut_off_ends_with_the_same_bits(stop, tmp_path, monkeypatch):
     whole = trained(3, 2, start="replay")[0]
-    steps, run = 0, InTurn.run
+    steps, run = [], InTurn.run
 
     def interrupted(self, real):
-        nonlocal steps
-        steps += 1
-        if steps == stop:
+        if len(steps) == stop - 1:
             raise KeyboardInterrupt
+        steps.append(0)
         return run(self, real)
 
     with monkeypatch.context() as patch:
@@ -423,9 +386,6 @@ def test_a_fit_that_was_cut_off_ends_with_the_same_bits(stop, tmp_path, monkeypa
         assert all(torch.equal(a, b) for a, b in zip(weights(found).values(), weights(whole).values(), strict=True))
 
 
-def test_how_many_epochs_are_averaged():
+def test_an_average_of_none_is_not_said():
     assert "average" not in to_plain(of.Training())
     assert to_plain(of.Training(average=3))["average"] == 3
-    for bad in (-1, 2.5, "a", None, 10**10):
-        with pytest.raises(of.InputError, match="average is"):
-            of.Training(average=bad)

@@ -15,7 +15,7 @@ import torch
 from tests.helpers.samples import make_set, quick
 
 import outfield as of
-from outfield.energy.priors import moments
+from outfield.energy import moments
 from outfield.features import open_or_read
 
 ROWS, WIDTH = 700, 6

@@ -48,23 +48,10 @@ def batcher(seen):
 
 def test_jobs_that_wait_share_batches_and_keep_their_verdicts(batcher, seen):
     guard = Slow(0.1)
-    jobs = [
-        job(guard, 1),
-        job(guard, 2, 3),
-        job(guard, 4, 5, 6),
-        job(guard, 7),
-        job(guard, 8, 9, 10, 11, 12),
-        job(guard, 13),
-    ]
-    answers = [batcher.submit(one).result(10) if not number else batcher.submit(one) for number, one in enumerate(jobs)]
-    assert [answers[0], *(one.result(10) for one in answers[1:])] == [
-        [1],
-        [2, 3],
-        [4, 5, 6],
-        [7],
-        [8, 9, 10, 11, 12],
-        [13],
-    ]
+    jobs = [[1], [2, 3], [4, 5, 6], [7], [8, 9, 10, 11, 12], [13]]
+    assert batcher.submit(job(guard, 1)).result(10) == [1]
+    answers = [batcher.submit(job(guard, *numbers)) for numbers in jobs[1:]]
+    assert [one.result(10) for one in answers] == jobs[1:]
     assert guard.batches[0] == [1]
     assert [*itertools.chain(*guard.batches)] == [*range(1, 14)]
     assert [4, 5, 6, 7] in guard.batches

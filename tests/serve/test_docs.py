@@ -26,13 +26,8 @@ def test_commands_and_code_of_the_page(tmp_path, monkeypatch):
     with Program(tmp_path, *shlex.split(serve)[2:]) as program:
         place = str(httpx.URL(program.address).netloc, "ascii")
         for line in curls:
-            command = [
-                *shlex.split(line.replace("127.0.0.1:8000", place)),
-                "--silent",
-                "--show-error",
-                "--max-time",
-                "20",
-            ]
+            quietly = ["--silent", "--show-error", "--max-time", "20"]
+            command = [*shlex.split(line.replace("127.0.0.1:8000", place)), *quietly]
             done = subprocess.run(command, capture_output=True, timeout=30, check=True)
             verdicts = json.loads(done.stdout)
             assert [one["is_ood"] for one in verdicts] == [False, True][: len(verdicts)]

@@ -8,11 +8,11 @@ import pytest
 from starlette.datastructures import Headers
 
 from outfield.serve import Limits
-from outfield.serve.form import files_of
+from outfield.serve.body import files_of
 from outfield.serve.inference_protocol import parse
 from outfield.serve.limits import Refused
 from outfield.serve.middleware import Gate
-from outfield.serve.prometheus import Counts
+from outfield.serve.telemetry import Counts
 
 
 def check(host, server=("127.0.0.1", 8000), token=None, **more):

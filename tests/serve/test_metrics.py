@@ -14,8 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import outfield as of
 from outfield.serve import Limits, read_token
-from outfield.serve.logs import JsonLines
-from outfield.serve.prometheus import Counts
+from outfield.serve.telemetry import Counts, JsonLines
 
 
 def parsed(text):

@@ -12,18 +12,13 @@ import pytest
 from tests.guard.test_rows import odd, people
 from tests.helpers.guards import labelled, noise
 from tests.helpers.samples import make_set
-from tests.helpers.service import guard_files, png, running
+from tests.helpers.service import png, running
 
 import outfield as of
 
 CHROMIUM = "/usr/bin/chromium"
 CAMERA = ("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream")
 PAGE = resources.files("outfield.serve") / "page"
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    return guard_files(tmp_path_factory.mktemp("guards"))
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import ssl
 import subprocess
 import sys
@@ -14,14 +15,9 @@ import httpx
 import pytest
 from tests.helpers.guards import labelled
 from tests.helpers.program import outfield
-from tests.helpers.service import Program, guard_files, png
+from tests.helpers.service import Program, png
 
 import outfield as of
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    return guard_files(tmp_path_factory.mktemp("guards"))
 
 
 @pytest.fixture(scope="module")
@@ -137,36 +133,25 @@ class TestUsage:
         """What is wrong is said before anything takes time."""
         monkeypatch.setattr(of.Guard, "load", lambda *_, **__: pytest.fail("a guard was loaded"))
 
-    def test_one_of_several_is_not_there(self, files, tmp_path):
-        done = outfield("serve", files["ssd"], tmp_path / "none.guard", "--device", "cpu")
-        assert done.returncode == 3
-        assert "none.guard" in done.said
-
-    def test_a_device_and_a_time_that_cannot_be(self, files):
-        assert "abacus" in outfield("serve", files["ssd"], "--device", "abacus").said
-        assert "timeout" in outfield("serve", files["ssd"], "--timeout", "0", "--device", "cpu").said
-
-    def test_files_that_are_no_certificate(self, files, tmp_path):
-        for name in ("cert.pem", "key.pem"):
-            (tmp_path / name).write_text("no key")
-        given = ("--tls-cert", tmp_path / "cert.pem", "--tls-key", tmp_path / "key.pem", "--device", "cpu")
-        done = outfield("serve", files["ssd"], *given)
-        assert done.returncode == 2
-        assert "cannot be used" in done.said
-
-    def test_no_guard(self):
-        done = outfield("serve")
-        assert done.returncode == 2
-        assert "outfield serve --demo" in done.said
-
-    def test_no_file(self, tmp_path):
-        assert outfield("serve", tmp_path / "none.guard").returncode == 3
-
-    def test_one_half_of_tls(self, files, tmp_path):
-        (tmp_path / "cert.pem").write_text("")
-        done = outfield("serve", files["ssd"], "--tls-cert", tmp_path / "cert.pem", "--device", "cpu")
-        assert done.returncode == 2
-        assert "--tls-key" in done.said
+    @pytest.mark.parametrize(
+        ("arguments", "code", "said"),
+        [
+            ((), 2, "outfield serve --demo"),
+            (("none.guard",), 3, "none.guard"),
+            (("ssd.guard", "none.guard"), 3, "none.guard"),
+            (("ssd.guard", "--device", "abacus"), 2, "abacus"),
+            (("ssd.guard", "--timeout", "0"), 2, "timeout"),
+            (("ssd.guard", "--queue", "8", "--max-images", "9"), 2, "queue"),
+            (("ssd.guard", "--tls-cert", "words.pem"), 2, "--tls-key"),
+            (("ssd.guard", "--tls-cert", "words.pem", "--tls-key", "words.pem"), 2, "cannot be used"),
+        ],
+    )
+    def test_what_cannot_be(self, files, tmp_path, arguments, code, said):
+        (tmp_path / "words.pem").write_text("no key")
+        (tmp_path / "ssd.guard").symlink_to(files["ssd"])
+        done = outfield("serve", *arguments, cwd=tmp_path)
+        assert done.returncode == code
+        assert said in done.said
 
     @pytest.mark.parametrize("content", [b"", b" \n", b"two words", b"\xff\xfe"])
     def test_a_file_without_a_token(self, files, tmp_path, content):
@@ -175,14 +160,7 @@ class TestUsage:
         assert done.returncode in (2, 3)
         assert "token" in done.said
 
-    def test_more_images_than_the_queue_holds(self, files):
-        done = outfield("serve", files["ssd"], "--queue", "8", "--max-images", "9", "--device", "cpu")
-        assert done.returncode == 2
-        assert "queue" in done.said
-
     def test_a_port_that_is_taken(self, files):
-        import socket
-
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))
             taken.listen()
@@ -195,9 +173,8 @@ class TestDemo:
     def test_it_is_served_at_once_and_knows_its_classes(self, tmp_path, image):
         with Program(tmp_path, "--demo", OUTFIELD_TOKEN="t") as program:
             assert httpx.get(f"{program.address}v1/guards", trust_env=False).status_code == 401
-            with httpx.Client(
-                base_url=program.address, headers={"Authorization": "Bearer t"}, trust_env=False
-            ) as client:
+            headers = {"Authorization": "Bearer t"}
+            with httpx.Client(base_url=program.address, headers=headers, trust_env=False) as client:
                 (told,) = client.get("v1/guards").json()
                 assert told["name"] == "cifar10"
                 assert told["classes"][:3] == ["airplane", "automobile", "bird"]

@@ -8,20 +8,16 @@ import json
 import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import numpy as np
 import pytest
 from tests.helpers.guards import labelled, noise, small_guard
-from tests.helpers.service import guard_files, png, running
+from tests.helpers.service import png, running
 
 import outfield as of
 from outfield.serve import Limits
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    return guard_files(tmp_path_factory.mktemp("guards"))
 
 
 @pytest.fixture(scope="module")
@@ -42,9 +38,8 @@ def images():
 
 def near(found, expected):
     """Whether two verdicts agree, but for the last bits that the size of a batch changes."""
-    same = all(
-        found[name] == getattr(expected, name) for name in ("class_index", "class_name", "is_ood", "triggered_by")
-    )
+    names = ("class_index", "class_name", "is_ood", "triggered_by")
+    same = all(found[name] == getattr(expected, name) for name in names)
     close = np.isclose(found["score"], expected.score, rtol=1e-4) and abs(found["p_value"] - expected.p_value) < 0.02
     return same and close
 
@@ -177,14 +172,10 @@ class TestInfer:
             assert answer.status_code == 400
             assert f"numbers of {kind}" in answer.json()["error"]
 
-    def test_a_huge_shape_is_told_its_limit(self, service):
-        for shape in ([2**31 + 1], [2**16, 2**15, 2], [10**30]):
-            one = {"name": "pixels", "datatype": "UINT8", "shape": shape, "data": [1]}
-            error = self.infer(service, {"inputs": [one]}).json()["error"]
-            assert "more than 2,147,483,648 numbers" in error
-        one["shape"] = [2**31]
-        assert "must be 2,147,483,648 numbers" in self.infer(service, {"inputs": [one]}).json()["error"]
-        for shape in ([1] * 9, [], [0], [True]):
+    def test_a_shape_is_checked(self, service):
+        one = {"name": "pixels", "datatype": "UINT8", "shape": [2**16, 2**15, 2], "data": [1]}
+        assert "must be 4,294,967,296 numbers" in self.infer(service, {"inputs": [one]}).json()["error"]
+        for shape in ([1] * 9, [], [0], [True], [2**31], [10**30]):
             one["shape"] = shape
             assert "one to eight whole numbers above 0" in self.infer(service, {"inputs": [one]}).json()["error"]
 
@@ -288,9 +279,8 @@ class TestLimits:
             assert service.client.post("/v2/models/ssd/infer", content=b"x" * 20_000).status_code == 400
             parts = (b"x" * 1000 for _ in range(30))  # chunked: no length is said
             assert service.client.post("/v2/models/ssd/infer", content=parts).status_code == 413
-            assert (
-                service.client.post("/v1/check", content=b"x", headers={"Content-Encoding": "gzip"}).status_code == 415
-            )
+            packed = service.client.post("/v1/check", content=b"x", headers={"Content-Encoding": "gzip"})
+            assert packed.status_code == 415
             assert service.check(small).status_code == 200
             assert service.service.bodies.held == 0
 
@@ -330,7 +320,7 @@ class TestLimits:
     def test_a_full_queue_is_429_and_nothing_accepted_is_lost(self, files, images):
         limits = Limits(queue=8, images=4, batch=4)
         with running(files["ssd"], limits=limits) as service:
-            guard = next(iter(service.service.models.values())).guard
+            guard = service.service.model(None).guard
             judge = guard.judge_pixels
             guard.judge_pixels = lambda pixels: (time.sleep(0.2), judge(pixels))[1]
 
@@ -352,7 +342,7 @@ class TestLimits:
 
     def test_work_that_takes_too_long_is_504(self, files, images):
         with running(files["ssd"], limits=Limits(timeout=0.5)) as service:
-            guard = next(iter(service.service.models.values())).guard
+            guard = service.service.model(None).guard
             judge, slow = guard.judge_pixels, [True]
             guard.judge_pixels = lambda pixels: (slow[0] and time.sleep(1), judge(pixels))[1]
             assert service.check(png(images[0])).status_code == 504
@@ -362,7 +352,7 @@ class TestLimits:
 
     def test_a_failure_of_ours_is_500_and_the_next_is_served(self, files, images):
         with running(files["ssd"]) as service:
-            guard = next(iter(service.service.models.values())).guard
+            guard = service.service.model(None).guard
             judge = guard.judge_pixels
             guard.judge_pixels = lambda pixels: 1 / 0
             answer = service.check(png(images[0]))
@@ -373,14 +363,11 @@ class TestLimits:
 
     def test_concurrent_requests_share_a_batch(self, files, images):
         with running(files["ssd"], limits=Limits(wait=0.2)) as service:
-            model = next(iter(service.service.models.values()))
+            model = service.service.model(None)
             sizes, judge = [], model.guard.judge_pixels
             model.guard.judge_pixels = lambda pixels: (sizes.append(len(pixels)), judge(pixels))[1]
-            threads = [threading.Thread(target=service.check, args=(png(images[0]),)) for _ in range(12)]
-            for one in threads:
-                one.start()
-            for one in threads:
-                one.join()
+            with ThreadPoolExecutor(12) as pool:
+                list(pool.map(service.check, [png(images[0])] * 12))
             assert sum(sizes) == 12
             assert len(sizes) < 12
 
@@ -426,12 +413,11 @@ class TestReload:
             for one in threads:
                 one.start()
             for number in range(6):
-                count = service.service.counts.reloads.labels("mine", "replaced")._value.get()
+                reloads = service.service.counts.reloads.labels("mine", "replaced")._value
+                count = reloads.get()
                 (tmp_path / "next").write_bytes(contents[(number + 1) % 2])
                 (tmp_path / "next").replace(path)
-                wait_until(
-                    lambda count=count: service.service.counts.reloads.labels("mine", "replaced")._value.get() > count
-                )
+                wait_until(lambda count=count, reloads=reloads: reloads.get() > count)
             ended.set()
             for one in threads:
                 one.join()
@@ -457,7 +443,7 @@ def test_infinite_scores_are_null_in_json(files, images):
     from dataclasses import replace
 
     with running(files["ssd"]) as service:
-        guard = next(iter(service.service.models.values())).guard
+        guard = service.service.model(None).guard
         judge = guard.judge_pixels
         guard.judge_pixels = lambda pixels: [replace(one, score=float("inf")) for one in judge(pixels)]
         assert json.loads(service.check(png(images[0])).text, parse_constant=pytest.fail)[0]["score"] is None
@@ -472,17 +458,3 @@ def test_guards_of_a_network_given_in_python_say_what_is_missing(files, tmp_path
     small_guard(backbone, detector="SSD").save(tmp_path / "own.guard")
     with pytest.raises(of.InputError, match="pass it"), running(tmp_path / "own.guard"):
         pass
-
-
-def test_words_of_all_addresses_are_logged(files):
-    """Parts of our own addresses; all others are left out of the log."""
-    from outfield.serve import Service, Settings
-    from outfield.serve.middleware import WORDS
-    from outfield.serve.routes import make_app
-
-    service = Service([files["ssd"]], Settings(device="cpu"))
-    paths = [getattr(route, "path", "") for route in make_app(service).routes]
-    service.stop()
-    words = {part for path in paths for part in path.split("/")} - {"{name}", "{version}"}
-    assert words <= WORDS
-    assert {"infer", "check", "openapi.json"} <= words

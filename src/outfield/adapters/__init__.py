@@ -4,14 +4,8 @@ Signs are theirs: scikit-learn and OpenOOD have lower = OOD, pyod and pytorch-oo
 Each needs its library.
 """
 
-from outfield.doors import door
+from outfield.extras import door
 
 __getattr__, __dir__, __all__ = door(
-    __name__,
-    {
-        "mlflow": ("to_mlflow",),
-        "onnx": ("to_onnx",),
-        "pt2": ("to_pt2",),
-        "triton": ("to_triton", "to_triton_ensemble"),
-    },
+    __name__, {"mlflow": ("to_mlflow",), "onnx": ("to_onnx", "to_pt2"), "triton": ("to_triton", "to_triton_ensemble")}
 )

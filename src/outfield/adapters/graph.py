@@ -5,32 +5,49 @@ It is what ``torch.export`` traces. The network is looked into as everywhere els
 
 from __future__ import annotations
 
+import contextlib
+import json
+import math
+import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from outfield.adapters.formulas import scorer
 from outfield.backbone import evaluation_mode as undisturbed
-from outfield.errors import InputError
+from outfield.detectors import (
+    DETECTORS,
+    KDE,
+    KNN,
+    LARGEST,
+    LEAST_SQUARE,
+    ODIN,
+    Batch,
+    Calibration,
+    CombinedDetector,
+    CombOOD,
+    ComposedDetector,
+    Detector,
+    NNGuide,
+    Relation,
+    Summed,
+    directions,
+)
+from outfield.energy import normalise
+from outfield.errors import InputError, StorageError
+from outfield.files import PathLike, as_path, make_folder, reason
 from outfield.guard import Guard
+from outfield.version import __version__
 
-INPUTS = ("pixels", "normalised", "features")
-"""What goes in: bytes (N, h, w, C), normalised images (N, C, h, w), or the fields that the detector scores."""
 EXAMPLES = 3
 """Images that a graph is traced with; what it computes does not depend on how many they are."""
 
-FIXED = "len(images) in a network fixes their number, images.shape[0] does not; "
-
 
 class Decision(nn.Module):
-    """From scores (N,) to p-values (N,), float32, and verdicts (N,).
-
-    Args:
-        reference: held-out scores (n,), float64.
-        value: the threshold.
-    """
+    """From scores (N,) to p-values (N,), float32, and verdicts (N,), by held-out scores (n,), float64, and the threshold."""
 
     def __init__(self, reference: Tensor, value: float) -> None:
         super().__init__()
@@ -47,11 +64,7 @@ class Decision(nn.Module):
 
 
 class FieldsGraph(nn.Module):
-    """From the fields that a guard's detector needs, (N, D) each, in their order, to score, p-value and verdict.
-
-    Args:
-        guard: on the CPU.
-    """
+    """From the fields that a guard's detector needs, (N, D) each, in their order, to score, p-value and verdict."""
 
     outputs = ("score", "p_value", "is_ood")
 
@@ -62,7 +75,6 @@ class FieldsGraph(nn.Module):
         self._score = scorer(guard.detector)
 
     def forward(self, *fields: Tensor) -> tuple[Tensor, ...]:
-        """Score, p-value and verdict (N,) each."""
         finite = torch.stack([field.isfinite().all(1) for field in fields]).all(0)
         scores = self._score(dict(zip(self.names, fields, strict=True)))
         scores = torch.where(finite, scores, torch.nan)  # whatever a detector makes of numbers that are none
@@ -70,57 +82,29 @@ class FieldsGraph(nn.Module):
 
 
 class ImagesGraph(nn.Module):
-    """From images to score, p-value, verdict and class.
+    """From bytes (N, h, w, C) or floats (N, C, h, w) to score, p-value, verdict and class, (N,) each.
 
-    Args:
-        guard: on the CPU.
+    Without ``verdicts``, to the fields that a :class:`FieldsGraph` takes, (N, D) each, and the class.
     """
 
-    outputs = ("score", "p_value", "is_ood", "label")
-
-    def __init__(self, guard: Guard) -> None:
-        super().__init__()
-        self.network = guard.backbone.network
-        self.rest = FieldsGraph(guard)
-        self._fields = guard.image_reader.extraction.fields
-
-    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
-        """Score, p-value, verdict and number of the class (N,) each, of bytes (N, h, w, C) or floats (N, C, h, w)."""
-        fields = self._fields(images)
-        return *self.rest(*(fields[name] for name in self.rest.names)), fields["logits"].argmax(1)
-
-
-class NetworkGraph(nn.Module):
-    """From images to what the detector scores, (N, D) each, and the class: what stands before a :class:`FieldsGraph`.
-
-    Args:
-        guard: on the CPU.
-    """
-
-    def __init__(self, guard: Guard) -> None:
+    def __init__(self, guard: Guard, verdicts: bool) -> None:
         super().__init__()
         self.network = guard.backbone.network
         self.names = guard.detector.needs_to_score
-        self.outputs = (*self.names, "label")
+        self.rest = FieldsGraph(guard) if verdicts else None
+        self.outputs = (*(self.names if self.rest is None else self.rest.outputs), "label")
         self._fields = guard.image_reader.extraction.fields
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
-        """The fields, and the number of the class (N,), of bytes (N, h, w, C) or floats (N, C, h, w)."""
         fields = self._fields(images)
-        return *(fields[name].clone() for name in self.names), fields["logits"].argmax(1)
+        found = [fields[name] for name in self.names]
+        results = [one.clone() for one in found] if self.rest is None else self.rest(*found)
+        return *results, fields["logits"].argmax(1)
 
 
 @dataclass(frozen=True)
 class Traced:
-    """A guard that was traced.
-
-    Attributes:
-        program: a ``torch.export.ExportedProgram`` for any number of images.
-        inputs: names of what goes in.
-        outputs: names of what comes out.
-        examples: inputs, all with the same number of rows, at least 1; :meth:`expected` are their outputs.
-        expected: outputs of PyTorch for them.
-    """
+    """A guard as a ``torch.export.ExportedProgram`` for any number of images, with examples and what PyTorch gives for them."""
 
     program: Any
     inputs: tuple[str, ...]
@@ -130,27 +114,21 @@ class Traced:
 
 
 def traced(guard: Guard, takes: str = "pixels", gives: str = "verdicts") -> Traced:
-    """Trace a guard.
-
-    Args:
-        guard: on the CPU, of a network that runs in float32.
-        takes: one of :data:`INPUTS`.
-        gives: "verdicts", or "features" for what the detector scores and the class: the network without the detector.
-
-    Raises:
-        InputError: it is on another device or of another precision, or its detector or network cannot be traced.
-    """
+    """Trace a guard; see :func:`outfield.adapters.onnx.to_onnx` for what it takes and gives."""
     _check(guard, takes)
     pixels = _noise(guard)
     with torch.no_grad(), undisturbed(guard.backbone.network):
         if takes == "features":
-            graph: FieldsGraph | ImagesGraph | NetworkGraph = FieldsGraph(guard)
+            graph: FieldsGraph | ImagesGraph = FieldsGraph(guard)
             known, inputs = guard.image_reader.extraction.fields(pixels), guard.detector.needs_to_score
             examples = tuple(known[name].contiguous() for name in inputs)
         else:
-            graph = NetworkGraph(guard) if gives == "features" else ImagesGraph(guard)
+            graph = ImagesGraph(guard, gives == "verdicts")
             inputs = ("pixels" if takes == "pixels" else "images",)
-            examples = (pixels if takes == "pixels" else _normalised(guard, pixels),)
+            if takes != "pixels":
+                like = torch.device("cpu"), torch.float32, torch.contiguous_format
+                pixels = guard.backbone.input.preparation(*like)(pixels)
+            examples = (pixels,)
         # Once before it is traced: what a detector makes when it is first asked, and keeps, must not be made of stand-ins.
         expected = graph.eval()(*examples)
         rows = open_rows(examples)
@@ -159,34 +137,27 @@ def traced(guard: Guard, takes: str = "pixels", gives: str = "verdicts") -> Trac
             program = torch.export.export(graph, examples, dynamic_shapes=shapes, strict=False)
         except Exception as error:  # a network may be anybody's
             said = " ".join(str(error).split())
-            raise InputError(
-                f"{guard.backbone.name} with {type(guard.detector).__name__} cannot be traced by torch.export: "
-                f"{type(error).__name__}: {said:.300}; {FIXED if 'specialized' in said else ''}--features-only exports the "
-                "detector without the network"
-            ) from error
+            advice = "--features-only exports the detector without the network"
+            if "specialized" in said:
+                advice = f"len(images) in a network fixes their number, images.shape[0] does not; {advice}"
+            what = f"{guard.backbone.name} with {type(guard.detector).__name__} cannot be traced by torch.export"
+            raise InputError(f"{what}: {type(error).__name__}: {said:.300}; {advice}") from error
     return Traced(program, inputs, graph.outputs, examples, tuple(expected))
 
 
 def _check(guard: Guard, takes: str) -> None:
     if guard.device.type != "cpu":
-        raise InputError(
-            f"the guard is on {guard.device}; load it on the CPU to export it: Guard.load(path, device='cpu')"
-        )
+        raise InputError(f"the guard is on {guard.device}; to export it, load it with Guard.load(path, device='cpu')")
     if guard.image_reader.precision not in ("float32", "auto"):
         raise InputError(
-            f"the guard's network runs in {guard.image_reader.precision}, but exported graphs run in float32, whose scores are "
-            "others; build "
-            "it with precision='float32'"
+            f"the guard's network runs in {guard.image_reader.precision}, but exported graphs run in float32, whose scores "
+            "differ; build it with precision='float32'"
         )
     if takes != "features" and not getattr(guard.backbone.network, "gives_gradients", True):
         raise InputError(
             f"{guard.backbone.name} is itself an ONNX file, which is not traced; export the detector alone (--features-only, in "
             "Python takes='features') and run it behind that file"
         )
-
-
-def _normalised(guard: Guard, pixels: Tensor) -> Tensor:
-    return guard.backbone.input.preparation(torch.device("cpu"), torch.float32, torch.contiguous_format)(pixels)
 
 
 def _noise(guard: Guard) -> Tensor:
@@ -199,3 +170,206 @@ def open_rows(examples: tuple[Tensor, ...]) -> tuple[dict[int, Any], ...]:
     """What ``torch.export.export`` takes to leave the number of rows, the same of all examples, open."""
     rows = torch.export.Dim("N", min=1, max=2**30)
     return tuple({0: rows} for _ in examples)
+
+
+Score = Callable[[Batch], Tensor]
+"""From fields by their names, (n, D) each, to scores (n,)."""
+
+
+def scorer(detector: Detector) -> Score:
+    """What gives a fitted detector's scores (n,), float32, of the fields that it needs."""
+    if isinstance(detector, ODIN):
+        raise InputError(
+            f"{type(detector).__name__} cannot be exported: what it scores takes a gradient through the network; these can: "
+            f"{', '.join(exportable())}, and Fused, Auto and HEAT of them"
+        )
+    formula = FORMULAS.get(type(detector)._score)
+    inside: Score = detector._score if formula is None else formula(detector)
+
+    def score(fields: Batch) -> Tensor:
+        own = {"features" if name == detector.on else name: fields[name] for name in detector.needs_to_score}
+        return inside(own).clamp(-LARGEST, LARGEST).float()
+
+    return score
+
+
+def exportable() -> tuple[str, ...]:
+    """Names of the detectors that are exported by themselves."""
+    return tuple(name for name, cls in DETECTORS.items() if not issubclass(cls, ODIN | CombinedDetector))
+
+
+def kth_distance(bank: Tensor, k: int) -> Callable[[Tensor], Tensor]:
+    """‖z − b_(k)‖ (n,), float64, of rows z (n, D) to the k-th nearest row of a bank (M, D).
+
+    The nearest rows have the largest z·b − ½ ‖b‖², taken in float64; the distance itself is that of the difference.
+    """
+    half_squares = bank.double().square().sum(1) / 2
+
+    def distance(z: Tensor) -> Tensor:
+        wide = z.double()
+        closeness = wide @ bank.double().T - half_squares
+        place = closeness.topk(k, dim=1).indices[:, k - 1]
+        return (wide - bank[place].double()).square().sum(1).sqrt()
+
+    return distance
+
+
+def cosines_to(bank: Tensor) -> Callable[[Tensor], Tensor]:
+    """Cosines (n, M), float64, of features (n, D) to the rows of a bank (M, D)."""
+    lengths = bank.double().square().sum(1).sqrt().clamp_min(torch.finfo(torch.float64).tiny)
+    return lambda features: directions(normalise(features)) @ bank.double().T / lengths
+
+
+def _knn(detector: KNN) -> Score:
+    distance = kth_distance(detector.bank_, int(detector.k))
+    return lambda batch: distance(normalise(batch["features"]))
+
+
+def _combood(detector: CombOOD) -> Score:
+    distance = kth_distance(detector.bank_, int(detector.k))
+
+    def score(batch: Batch) -> Tensor:
+        z = normalise(batch["features"])
+        squares = distance(z).float().double().square()
+        x = detector._transformed((z.double() - detector.centre_) / detector.scale_) - detector.mean_
+        mahalanobis_sq = (x @ detector.whitening_.T).square().sum(1)
+        return math.sqrt(z.shape[1]) * squares.clamp_min(LEAST_SQUARE).log() + mahalanobis_sq
+
+    return score
+
+
+def _kde(detector: KDE) -> Score:
+    cosines, kappa, rows = cosines_to(detector.bank_), float(detector.kappa), len(detector.bank_)
+    return lambda batch: math.log(rows) - (kappa * (cosines(batch["features"]) - 1)).logsumexp(1)
+
+
+def _nnguide(detector: NNGuide) -> Score:
+    cosines, energies, k = cosines_to(detector.bank_), detector.energies_, int(detector.k)
+
+    def score(batch: Batch) -> Tensor:
+        guidance = (cosines(batch["features"]) * energies).topk(k, dim=1).values.mean(1)
+        return -batch["logits"].double().logsumexp(1) * guidance
+
+    return score
+
+
+def _relation(detector: Relation) -> Score:
+    cosines, least = cosines_to(detector.bank_), float(detector.threshold)
+
+    def score(batch: Batch) -> Tensor:
+        p = batch["logits"].double().softmax(1)
+        related = cosines(batch["features"]).relu() * (p @ detector.probabilities_.double().T)
+        return -torch.where(related > least, related, 0.0).sum(1)
+
+    return score
+
+
+def _columns(detector: CombinedDetector) -> Score:
+    """The members' scores (n, M), float64."""
+    members = [scorer(member) for member in detector.members_]
+    return lambda batch: torch.stack([member(batch).double() for member in members], dim=1)
+
+
+def _summed(detector: Summed) -> Score:
+    columns = _columns(detector)
+    terms = [one.standard if detector.rule == "z" else surprise(one) for one in detector.calibrations_]
+    weights = detector._weights() or [1.0] * len(terms)
+
+    def score(batch: Batch) -> Tensor:
+        found = zip(weights, terms, columns(batch).unbind(1), strict=True)
+        return torch.stack([weight * term(column) for weight, term, column in found], dim=1).sum(1)
+
+    return score
+
+
+def _composed(detector: ComposedDetector) -> Score:
+    columns = _columns(detector)
+    return lambda batch: detector._combine((columns(batch) - detector.means_) / detector.scales_)
+
+
+def surprise(calibration: Calibration) -> Callable[[Tensor], Tensor]:
+    """:meth:`Calibration.surprise`, with the places among the held-out scores counted instead of searched."""
+    h, n, spread = calibration.scores, len(calibration.scores), calibration.spread
+
+    def found(scores: Tensor) -> Tensor:
+        s = scores.double()
+        above = (h[None, :] <= s[:, None]).sum(1)
+        low, high = h[(above - 1).clamp_min(0)], h[above.clamp_max(n - 1)]
+        inside = (above > 0) & (above < n)
+        between = torch.where(inside, (s - low) / torch.where(inside, high - low, 1.0), 0.0)
+        return -torch.log1p(-(above + between) / (n + 1)) + (s - h[-1]).clamp_min(0.0) / spread
+
+    return found
+
+
+FORMULAS: dict[Any, Callable[[Any], Score]] = {
+    KNN._score: _knn,
+    CombOOD._score: _combood,
+    KDE._score: _kde,
+    NNGuide._score: _nnguide,
+    Relation._score: _relation,
+    Summed._score: _summed,
+    ComposedDetector._score: _composed,
+}
+"""By the method in whose place it stands, so that a detector which inherits that has it, too, and one with its own has not."""
+
+
+class Written(NamedTuple):
+    """What was written: bytes of all files, version of ONNX's operators or None, name, type and shape of what goes in and out.
+
+    ``apart`` is the largest difference of a score from the guard's, relative to the larger of it and one, or None.
+    """
+
+    size: int
+    opset: int | None
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    apart: float | None
+
+    def __str__(self) -> str:
+        opset = "" if self.opset is None else f", opset {self.opset}"
+        apart = "" if self.apart is None else f"; scores within {max(self.apart, 1e-9):.0e} of the guard's"
+        return f"{self.size / 1e6:.2f} MB{opset}; in: {', '.join(self.inputs)}; out: {', '.join(self.outputs)}{apart}"
+
+
+@contextlib.contextmanager
+def new_folder(path: PathLike) -> Iterator[Path]:
+    """A folder to be filled, which is put in its place, where nothing may be yet, once the block ends without an error."""
+    target = as_path(path)
+    if target.exists() or target.is_symlink():
+        raise InputError(f"{target} is there already; remove it, or name another folder")
+    make_folder(target.parent)
+    try:
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".outfield-") as scratch:
+            made = Path(scratch) / "made"
+            made.mkdir()
+            yield made
+            made.rename(target)
+    except OSError as error:
+        raise StorageError(f"cannot write {target}: {reason(error)}") from error
+
+
+def size_of(folder: Path) -> int:
+    """Bytes of all files in a folder."""
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+def about(guard: Guard, takes: str) -> dict[str, str]:
+    """How images are made into what a graph takes, what it was made of, and the threshold."""
+    threshold, backbone = guard.threshold, guard.backbone
+    said = {
+        "version": __version__,
+        "takes": takes,
+        "preprocessing": json.dumps(backbone.preprocessing.to_json()),
+        "network": backbone.name,
+        "network_fingerprint": guard.fingerprint,
+        "detector": repr(guard.detector),
+        "detector_fingerprint": guard.detector.fingerprint(),
+        "members": json.dumps(guard.members),
+        "class_names": json.dumps(guard.names),
+        "views": str(guard.image_reader.views),
+        "threshold": repr(threshold.value),
+        "keep": repr(threshold.keep),
+        "held_out": str(len(threshold.reference)),
+    }
+    return {f"outfield.{name}": text for name, text in said.items()}

@@ -5,12 +5,14 @@ Nothing in it is pickled: the folder holds the guard's own file, and MLflow asks
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from outfield.adapters.export_files import Written, about, new_folder, size_of
+from outfield.adapters.graph import Written, about, new_folder, size_of
 from outfield.errors import InputError
 from outfield.extras import check_installed, library
 from outfield.files import PathLike, as_path
@@ -38,33 +40,22 @@ def to_mlflow(path: PathLike, folder: PathLike) -> Written:
     check_installed("mlflow", "mlflow", "pandas")
     guard, source = Guard.load(path, "cpu"), as_path(path)
     mlflow = library("mlflow.pyfunc", extra="mlflow")
-    with new_folder(folder) as made:
-        (made / "source").mkdir()
-        copy = made / "source" / DATA
-        copy.write_bytes(source.read_bytes())
-        target = made / "model"
+    with new_folder(folder) as made, tempfile.TemporaryDirectory() as scratch:
+        copy = Path(scratch) / DATA
+        copy.symlink_to(source.absolute())
         mlflow.save_model(
-            str(target),
+            str(made),
             loader_module=__name__,
             data_path=str(copy),
             pip_requirements=[f"outfield[images,mlflow]=={__version__}"],
             metadata=about(guard, "pixels"),
         )
-        copy.unlink()
-        copy.parent.rmdir()
-        for file in target.iterdir():
-            file.rename(made / file.name)
-        target.rmdir()
         size = size_of(made)
     return Written(size, None, (f"{COLUMN}: paths, bytes, or uint8 [N, H, W, 3]",), COLUMNS, None)
 
 
 class GuardModel:
-    """What MLflow calls.
-
-    Args:
-        guard: which.
-    """
+    """What MLflow calls."""
 
     def __init__(self, guard: Guard) -> None:
         self.guard = guard
@@ -84,11 +75,7 @@ class GuardModel:
 
 
 def images_of(given: Any) -> Any:
-    """What is in a table, mapping or array, as a guard takes several images.
-
-    Raises:
-        InputError: there are several columns, and none is called "image"; or there is none.
-    """
+    """What is in a table, mapping or array, as a guard takes several images."""
     columns = getattr(given, "columns", None)
     if columns is not None or isinstance(given, Mapping):
         names = list(given if columns is None else columns)

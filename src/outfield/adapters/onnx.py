@@ -1,4 +1,4 @@
-"""A guard as an ONNX file: image in, score, p-value, verdict and class out, for any number of images at once.
+"""A guard as an ONNX file, or one of ``torch.export``: images in, score, p-value, verdict and class of each out.
 
 Resizing and cropping stay outside: the graph takes pixels of the network's size, and its metadata says how they are made. Steps
 that ONNX lacks, or that PyTorch's exporter rounds, are replaced by others that keep their precision: the second half here.
@@ -6,26 +6,26 @@ that ONNX lacks, or that PyTorch's exporter rounds, are replaced by others that 
 
 from __future__ import annotations
 
+import json
 import tempfile
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, fx
 
-from outfield.adapters.export_files import Written, about
-from outfield.adapters.graph import Traced, open_rows, traced
+from outfield.adapters.graph import Traced, Written, about, open_rows, traced
 from outfield.errors import InputError
 from outfield.extras import check_installed, library
-from outfield.files import PathLike, check_output, write_bytes
+from outfield.files import PathLike, check_output, write_atomically, write_bytes
 from outfield.guard import Guard
 
-ENDINGS = (".onnx",)
 LARGEST = 2**31 - 1
 """Bytes of a file with all of its numbers; those of a larger one lie beside it, since protobuf ends there."""
-TOLERANCE = 1e-3
-"""How far a score in ONNX Runtime may be from PyTorch's where it is tried, relative to the larger of it and one."""
+TOLERANCE = {"ONNX Runtime": 1e-3, "torch.export": 1e-4}
+"""How far a score may be from the guard's where it is tried, relative to the larger of it and one."""
+SAID = "outfield.json"
+"""The file inside of a ``.pt2`` that says what it is: ``torch.export.load(path, extra_files={"outfield.json": ""})``."""
 
 
 def to_onnx(guard: Guard, path: PathLike, *, takes: str = "pixels", gives: str = "verdicts") -> Written:
@@ -45,27 +45,68 @@ def to_onnx(guard: Guard, path: PathLike, *, takes: str = "pixels", gives: str =
         StorageError: the file could not be written; what was there stays.
     """
     check_installed("onnx", "onnx", "onnxscript", "onnxruntime")
-    checked = check_output(path, ENDINGS)
+    checked = check_output(path, (".onnx",))
     found = traced(guard, takes, gives)
     model = converted(found)
     for name, text in about(guard, takes).items():
         entry = model.metadata_props.add()
         entry.key, entry.value = name, text
-    large = sum(len(tensor.raw_data) for tensor in model.graph.initializer) > LARGEST - 2**24
-    if large:
+    if sum(len(tensor.raw_data) for tensor in model.graph.initializer) > LARGEST - 2**24:
         return _write_large(checked, model, found)
     content = model.SerializeToString()
     apart = compared(content, found)
     write_bytes(checked, content)
-    return _written(len(content), model, apart)
+    return _written(len(content), found, apart, model)
+
+
+def to_pt2(guard: Guard, path: PathLike, *, takes: str = "pixels") -> Written:
+    """Write a guard as a ``torch.export.ExportedProgram``, atomically.
+
+    ``torch.export.load(path).module()(pixels)`` gives score, p-value, verdict and class. PyTorch reads such files with pickle:
+    load only those that you trust.
+
+    Args:
+        guard: on the CPU.
+        path: ``.pt2``.
+        takes: see :func:`to_onnx`.
+
+    Raises:
+        InputError: the guard cannot be exported, or the path has another ending.
+        StorageError: the file could not be written; what was there stays.
+    """
+    checked = check_output(path, (".pt2",))
+    found = traced(guard, takes)
+    for node in found.program.graph.nodes:
+        node.meta.pop("stack_trace", None)  # places in this machine's files
+    apart = difference(found.program.module()(*found.examples)[0], found, "torch.export")
+    said = {SAID: json.dumps(about(guard, takes))}
+    write_atomically(checked, lambda file: torch.export.save(found.program, file, extra_files=said))
+    return _written(checked.stat().st_size, found, apart)
+
+
+def _written(size: int, found: Traced, apart: float, model: Any = None) -> Written:
+    imports = () if model is None else model.opset_import
+    opset = next((one.version for one in imports if one.domain in ("", "ai.onnx")), None)
+    inputs, outputs = map(_told, found.inputs, found.examples), map(_told, found.outputs, found.expected)
+    return Written(size, opset, tuple(inputs), tuple(outputs), apart)
+
+
+def _told(name: str, value: Tensor) -> str:
+    return f"{name} {str(value.dtype).removeprefix('torch.')} [{', '.join(['N', *map(str, value.shape[1:])])}]"
+
+
+def difference(scores: Tensor, found: Traced, runner: str) -> float:
+    """How far scores, or features, of the examples are from PyTorch's, relative to the larger of each and one."""
+    scores, wanted = scores.double(), found.expected[0].double()
+    apart = float(((scores - wanted).abs() / wanted.abs().clamp_min(1)).max())
+    if not apart <= TOLERANCE[runner]:
+        said = f"{runner} gives scores {scores.tolist()!s:.300} where the guard gives {wanted.tolist()!s:.300}"
+        raise InputError(f"{said}; nothing was written")
+    return apart
 
 
 def converted(found: Traced) -> Any:
-    """A traced guard as a model of ONNX.
-
-    Raises:
-        InputError: it has steps that ONNX lacks.
-    """
+    """A traced guard as a model of ONNX."""
     try:
         with torch.no_grad():
             program = torch.onnx.export(
@@ -78,19 +119,14 @@ def converted(found: Traced) -> Any:
     except Exception as error:  # of torch's exporter
         said = next((line for line in str(error).splitlines() if "No ONNX function" in line), str(error))
         raise InputError(f"this guard cannot be written as ONNX: {said:.300}") from error
-    if program is None:
-        raise InputError("this guard cannot be written as ONNX: PyTorch gave no model")
+    assert program is not None  # as torch.onnx.export with dynamo=True promises
     model = program.model_proto
     _clean(model)
     return model
 
 
 def compared(model: bytes | str, found: Traced) -> float:
-    """How far ONNX Runtime's scores, or features, are from PyTorch's, each relative to the larger of it and one.
-
-    Raises:
-        InputError: too far, or it cannot run the model.
-    """
+    """The :func:`difference` of ONNX Runtime's scores, or features."""
     runtime = library("onnxruntime", extra="onnx")
     options = runtime.SessionOptions()
     options.log_severity_level = 3
@@ -100,14 +136,7 @@ def compared(model: bytes | str, found: Traced) -> float:
         scores = session.run([found.outputs[0]], given)[0]
     except Exception as error:  # of ONNX Runtime
         raise InputError(f"ONNX Runtime cannot run what was exported: {str(error).splitlines()[0]:.300}") from error
-    wanted = found.expected[0].double().numpy()
-    apart = float((np.abs(scores - wanted) / np.maximum(np.abs(wanted), 1)).max())
-    if not apart <= TOLERANCE:
-        raise InputError(
-            f"ONNX Runtime gives scores {np.round(scores, 4).tolist()} where PyTorch gives {np.round(wanted, 4).tolist()}; "
-            "nothing was written"
-        )
-    return apart
+    return difference(torch.from_numpy(scores), found, "ONNX Runtime")
 
 
 def _write_large(path: Path, model: Any, found: Traced) -> Written:
@@ -121,7 +150,7 @@ def _write_large(path: Path, model: Any, found: Traced) -> Written:
         size = there.stat().st_size + data.stat().st_size
         for file, target in ((data, path.with_name(data.name)), (there, path)):
             file.replace(target)
-    return _written(size, model, apart)
+    return _written(size, found, apart, model)
 
 
 def _clean(model: Any) -> None:
@@ -133,19 +162,6 @@ def _clean(model: Any) -> None:
         entry.doc_string = ""
     for value in (*model.graph.input, *model.graph.output):
         value.type.tensor_type.shape.dim[0].dim_param = "N"
-
-
-def _written(size: int, model: Any, apart: float) -> Written:
-    opset = next(one.version for one in model.opset_import if one.domain in ("", "ai.onnx"))
-    inputs, outputs = (tuple(map(_shown, values)) for values in (model.graph.input, model.graph.output))
-    return Written(size, opset, inputs, outputs, apart)
-
-
-def _shown(value: Any) -> str:
-    onnx = library("onnx", extra="onnx")
-    kind = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)).name
-    sides = [dim.dim_param or str(dim.dim_value) for dim in value.type.tensor_type.shape.dim]
-    return f"{value.name} {kind} [{', '.join(sides)}]"
 
 
 ATEN = torch.ops.aten
@@ -174,10 +190,6 @@ def exact(program: Any, examples: tuple[Tensor, ...]) -> Any:
     """The same ``ExportedProgram`` with constants where numbers meet float64: PyTorch's exporter rounds numbers to float32.
 
     0.1 would be 1e-8 off, and the smallest float64, which keeps a row of zeros from being divided by 0, would be 0.
-
-    Args:
-        program: what was traced.
-        examples: what it was traced with.
     """
     module = _module(program)
     constants: dict[float, fx.Node] = {}

@@ -15,12 +15,7 @@ NEED_CLASSES = ("RMDS",)
 
 
 def unfitted(detector: Detector | str) -> Detector:
-    """A new detector of this name, or with the settings of this one.
-
-    Raises:
-        UnknownNameError: There is no detector of that name.
-        InputError: It is neither a name nor a detector.
-    """
+    """A new detector of this name, or with the settings of this one."""
     if isinstance(detector, str):
         return DETECTORS[detector]()
     if not isinstance(detector, Detector):
@@ -32,9 +27,6 @@ def fit_on_rows(detector: Detector | str, features: Any, classes: Any = None, de
     """A detector fitted on features (N, D) and, where they are known, classes (N,).
 
     Without classes all rows are one class, which is what SSD and the mixture then fit.
-
-    Raises:
-        InputError: The detector needs more than features and classes, or classes where there are none.
     """
     made = unfitted(detector).to(device)
     name = type(made).__name__

@@ -1,7 +1,7 @@
 """A guard as a model of NVIDIA's Triton Inference Server: an ONNX file and its configuration in a repository; or an ensemble.
 
-Network, detector and threshold are one graph, so that one model does it all; images are decoded, resized and cropped by whoever
-asks, as the parameter ``outfield.preprocessing`` of the configuration says.
+Network, detector and threshold are one graph, so that one model does it all; images are decoded, resized and cropped by the
+client, as the parameter ``outfield.preprocessing`` of the configuration says.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
-from outfield.adapters.export_files import Written, about, new_folder, size_of
+from outfield.adapters.graph import Written, about, new_folder, size_of
 from outfield.adapters.onnx import to_onnx
 from outfield.errors import InputError
 from outfield.files import PathLike, as_path
@@ -40,33 +41,27 @@ def to_triton(guard: Guard, repository: PathLike, name: str = "guard", *, takes:
     """
     check_name(name)
     with new_folder(as_path(repository) / name) as folder:
-        (folder / "1").mkdir()
-        found = to_onnx(guard, folder / "1" / "model.onnx", takes=takes)
-        text = configuration(name, found, about(guard, takes), ('backend: "onnxruntime"', *BATCHES))
-        (folder / "config.pbtxt").write_text(text, encoding="utf-8")
-        size = size_of(folder)
-    return found._replace(size=size)
+        found = _write_model(folder, guard, name, about(guard, takes), takes=takes)
+        return found._replace(size=size_of(folder))
+
+
+def _write_model(folder: Path, guard: Guard, name: str, said: Mapping[str, str], **how: str) -> Written:
+    """``1/model.onnx``, by :func:`~outfield.adapters.onnx.to_onnx`, and ``config.pbtxt``."""
+    (folder / "1").mkdir()
+    found = to_onnx(guard, folder / "1" / "model.onnx", **how)
+    text = configuration(name, found, said, ('backend: "onnxruntime"', *BATCHES))
+    (folder / "config.pbtxt").write_text(text, encoding="utf-8")
+    return found
 
 
 def check_name(name: str) -> None:
-    """Whether a model can have a name.
-
-    Raises:
-        InputError: it cannot.
-    """
+    """Refuse a name that a model cannot have."""
     if not NAME.fullmatch(name):
         raise InputError(f"name is {name!r}; a model's name has letters, digits and _ . - only")
 
 
 def configuration(name: str, found: Written, said: Mapping[str, str], how: Sequence[str]) -> str:
-    """The text of ``config.pbtxt``.
-
-    Args:
-        name: of the model.
-        found: what goes in and what comes out.
-        said: parameters.
-        how: it is run, as lines.
-    """
+    """The text of ``config.pbtxt``: inputs and outputs as ``found``, parameters ``said``, and lines that say how it is run."""
     alone = not any("ensemble" in line for line in how)  # an ensemble hands on what its steps give
     inputs, outputs = (",\n".join(_tensor(one, alone) for one in values) for values in (found.inputs, found.outputs))
     lines = [
@@ -77,7 +72,8 @@ def configuration(name: str, found: Written, said: Mapping[str, str], how: Seque
         *how,
     ]
     for key, text in said.items():
-        lines.append(f'parameters {{\n  key: "{key}"\n  value {{ string_value: {_quoted(text)} }}\n}}')
+        quoted = json.dumps(text, ensure_ascii=False)
+        lines.append(f'parameters {{\n  key: "{key}"\n  value {{ string_value: {quoted} }}\n}}')
     return "\n".join([*lines, ""])
 
 
@@ -91,51 +87,28 @@ def _tensor(shown: str, reshape: bool) -> str:
     return f'  {{\n    name: "{name}"\n    data_type: TYPE_{TYPES[kind]}\n    {dims}\n  }}'
 
 
-def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
-
-
-NETWORK, DETECTOR = "network", "detector"
-"""The steps, whose models are called NAME_network and NAME_detector."""
-
-
 def to_triton_ensemble(guard: Guard, repository: PathLike, name: str = "guard", *, takes: str = "pixels") -> Written:
     """Write a guard as three models of a Triton repository: ``NAME_network``, ``NAME_detector``, and the ensemble ``NAME``.
 
-    Args:
-        guard: on the CPU.
-        repository: a folder; other models in it stay as they are.
-        name: of the ensemble.
-        takes: "pixels" or "normalised", see :func:`outfield.adapters.onnx.to_onnx`.
-
-    Raises:
-        InputError: the guard cannot be exported, the name cannot be, or such a model is there already.
-        StorageError: a folder could not be written.
+    See :func:`to_triton`; it takes "pixels" or "normalised".
     """
     check_name(name)
     if takes == "features":
         raise InputError("takes is 'features'; an ensemble takes images: 'pixels' or 'normalised'")
     home = as_path(repository)
-    models = {step: f"{name}_{step}" for step in (NETWORK, DETECTOR)}
+    models = {step: f"{name}_{step}" for step in ("network", "detector")}
     with (
         new_folder(home / name) as whole,  # which is put in its place last, when its steps are there
-        new_folder(home / models[NETWORK]) as network,
-        new_folder(home / models[DETECTOR]) as detector,
+        new_folder(home / models["network"]) as network,
+        new_folder(home / models["detector"]) as detector,
     ):
-        written = {}
-        for step, folder, how in (
-            (NETWORK, network, {"takes": takes, "gives": "features"}),
-            (DETECTOR, detector, {"takes": "features"}),
-        ):
-            (folder / "1").mkdir()
-            written[step] = to_onnx(guard, folder / "1" / "model.onnx", **how)
-            text = configuration(models[step], written[step], {}, ('backend: "onnxruntime"', *BATCHES))
-            (folder / "config.pbtxt").write_text(text, encoding="utf-8")
-        label = [one for one in written[NETWORK].outputs if one.startswith("label ")]
-        apart = written[DETECTOR].apart
-        found = Written(
-            0, written[DETECTOR].opset, written[NETWORK].inputs, (*written[DETECTOR].outputs, *label), apart
-        )
+        written = {
+            "network": _write_model(network, guard, models["network"], {}, takes=takes, gives="features"),
+            "detector": _write_model(detector, guard, models["detector"], {}, takes="features"),
+        }
+        label = [one for one in written["network"].outputs if one.startswith("label ")]
+        last = written["detector"]
+        found = last._replace(inputs=written["network"].inputs, outputs=(*last.outputs, *label))
         (whole / "1").mkdir()  # of a version, which holds nothing
         text = configuration(name, found, about(guard, takes), ('platform: "ensemble"', _scheduling(models, written)))
         (whole / "config.pbtxt").write_text(text, encoding="utf-8")
@@ -145,7 +118,7 @@ def to_triton_ensemble(guard: Guard, repository: PathLike, name: str = "guard", 
 def _scheduling(models: dict[str, str], written: dict[str, Written]) -> str:
     """Which value of which step goes where; values are called as they are in the steps."""
     steps = []
-    for step in (NETWORK, DETECTOR):
+    for step in ("network", "detector"):
         maps = [
             f'      {kind}_map {{ key: "{one}" value: "{one}" }}'
             for kind, values in (("input", written[step].inputs), ("output", written[step].outputs))

@@ -1,6 +1,6 @@
 """Backbones: a frozen classifier that turns images into features and logits, with its own preprocessing."""
 
-from outfield.doors import door
+from outfield.extras import door
 
 __getattr__, __dir__, __all__ = door(
     __name__,

@@ -25,12 +25,12 @@ from outfield.backbone.preprocessing.normalisation import Input, as_tuple, check
 from outfield.backbone.preprocessing.preprocessing import TENSOR, whole_or_adapted, whole_or_plain
 from outfield.backbone.views import Views
 from outfield.config import require, require_choice, require_number
-from outfield.devices import resolve_device
 from outfield.errors import InputError, OutfieldWarning
 from outfield.features import NETWORK, FeatureSet, network_text
 from outfield.files import PathLike
 from outfield.files import fingerprint as digest_of
 from outfield.images import ON_ERROR, ImageSource, Skipped, summary
+from outfield.modes import resolve_device
 from outfield.progress import bar
 
 # Where in memory a thing lies, as ``repr`` of a function has it: another place in each process

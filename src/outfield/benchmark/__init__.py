@@ -4,7 +4,7 @@
 tables, figures and pages are made.
 """
 
-from outfield.doors import door
+from outfield.extras import door
 
 __getattr__, __dir__, __all__ = door(
     __name__,

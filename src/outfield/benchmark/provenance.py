@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from outfield.config import arguments, to_plain
-from outfield.devices import resolve_device
+from outfield.modes import resolve_device
 from outfield.version import __version__
 
 LIBRARIES = ("torch", "torchvision", "timm", "numpy", "scipy", "scikit-learn")

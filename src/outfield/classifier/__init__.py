@@ -1,6 +1,6 @@
 """Training of classifiers on images: the paper's recipe, and others."""
 
-from outfield.doors import door
+from outfield.extras import door
 
 __getattr__, __dir__, __all__ = door(
     __name__,

@@ -20,10 +20,10 @@ from outfield.classifier.learner import Learner
 from outfield.classifier.pixels import Pixels, check_source, split_off
 from outfield.classifier.recipe import Recipe
 from outfield.config import require, require_number, to_plain
-from outfield.devices import resolve_device
 from outfield.errors import DivergenceError, FileFormatError, InputError
 from outfield.files import RECORD_ENDINGS, PathLike, Record, as_path, check_output, read_record, write_record
 from outfield.images import ImageSource
+from outfield.modes import resolve_device
 from outfield.percent import percent
 
 

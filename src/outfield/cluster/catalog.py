@@ -29,7 +29,7 @@ NAMES = ("file", "path", "name", "key")
 """Columns that say what a row is called; the first of them that is there counts."""
 IMAGES = ("image", "bytes", "content")
 """Columns of encoded images: of bytes, or of structures with ``bytes``, as the data sets of Hugging Face have them."""
-ROWS_AT_ONCE, FILES_AT_ONCE = 1024, 16
+FILES_AT_ONCE = 16
 KNOWN = (
     "a folder of images, an image, a list of them (.txt, one address or path in each line), a Parquet file, a folder of these, "
     "or a pattern such as s3://bucket/part-*.parquet"
@@ -38,16 +38,9 @@ KNOWN = (
 
 @dataclass(frozen=True)
 class Part:
-    """Some consecutive rows of a source.
+    """Consecutive rows of a source: image files ``names`` in the folder ``root``, or rows of the Parquet file ``root``.
 
-    Attributes:
-        rows: how many.
-        root: address of the folder that the names are relative to; of a Parquet file, the file itself.
-        prefix: what stands before a name in results.
-        names: of image files; none of a Parquet file.
-        stamp: another one where the Parquet file was changed.
-        start: the first row in a Parquet file.
-        number: counted from 0.
+    ``prefix`` stands before a name in results; ``stamp`` is another one where the Parquet file was changed.
     """
 
     rows: int
@@ -60,12 +53,10 @@ class Part:
 
     @property
     def file(self) -> str:
-        """The name of the file of its results."""
         return f"part-{self.number:07d}.parquet"
 
     @property
     def stop(self) -> int:
-        """The first row behind it, in a Parquet file."""
         return self.start + self.rows
 
     def place(self) -> Place:
@@ -79,8 +70,7 @@ class Part:
         return [name if alone else f"{root}/{name}" for name, alone in zip(self.names, own, strict=True)]
 
     def files(self) -> list[str]:
-        """What its rows are called in results: names of files; of a Parquet file what a column of :data:`NAMES`, or the path
-        within an image's structure, says, else ``FILE#ROW``."""
+        """What its rows are called in results: names of files, or of a Parquet file what a column says, else ``FILE#ROW``."""
         if self.names:
             return [readable(self.prefix + name) for name in self.names]
         with _parquet(place := self.place()) as file:
@@ -100,11 +90,7 @@ class Part:
             return _column(file.schema_arrow, IMAGES) is not None
 
     def encoded_images(self) -> list[bytes | None]:
-        """The images in rows of a Parquet file; None where a cell is empty.
-
-        Raises:
-            InputError: the column holds something else than bytes.
-        """
+        """The images in rows of a Parquet file; None where a cell is empty."""
         types = arrow().types
         with _parquet(place := self.place()) as file:
             column = self._table(file, [_column(file.schema_arrow, IMAGES)]).column(0)
@@ -116,18 +102,10 @@ class Part:
         return found
 
     def features(self, fields: Sequence[str]) -> FeatureSet:
-        """The features in rows of a Parquet file, and those of the fields that are there.
-
-        Raises:
-            FileFormatError: the columns are not those of a set of features.
-            InputError: a cell is empty, or holds something else than finite numbers.
-        """
+        """The features in rows of a Parquet file, and those of the fields that are there."""
         with _parquet(place := self.place()) as file:
-            found = {
-                name: columns
-                for name, columns in _fields(place, file.schema_arrow).items()
-                if name in ("features", *fields)
-            }
+            there, wanted = _fields(place, file.schema_arrow), ("features", *fields)
+            found = {name: columns for name, columns in there.items() if name in wanted}
             (rows,) = self._table(file, [*chain(*found.values())]).combine_chunks().to_batches()
         with located(f"{place.shown}, rows {self.start:,} to {self.stop:,}"):
             return FeatureSet(**values_of(_path(place), rows, found))
@@ -141,10 +119,8 @@ class Part:
                 groups.append(group)
                 done = begins if done is None else done
         if done is None or ends < self.stop:
-            raise FileFormatError(
-                f"{self.prefix} has {ends:,} rows, where {self.stop:,} were counted; it was changed meanwhile"
-            )
-        for batch in file.iter_batches(ROWS_AT_ONCE, row_groups=groups, columns=columns):
+            raise FileFormatError(f"{self.prefix} has {ends:,} rows instead of {self.stop:,}; it was changed meanwhile")
+        for batch in file.iter_batches(1024, row_groups=groups, columns=columns):
             first, last = max(self.start - done, 0), min(self.stop - done, len(batch))
             held += [batch.slice(first, last - first)] if last > first else []
             done += len(batch)
@@ -153,12 +129,10 @@ class Part:
         return arrow().Table.from_batches(held)
 
     def to_text(self) -> str:
-        """As JSON, in letters that every column of text can hold."""
         return json.dumps(asdict(self))
 
     @classmethod
     def of_text(cls, text: str) -> Part:
-        """What :meth:`to_text` wrote."""
         plain: dict[str, Any] = json.loads(text)
         return cls(**{**plain, "names": tuple(plain["names"])})
 
@@ -212,12 +186,9 @@ def _path(place: Place) -> Path:
 
 @dataclass(frozen=True)
 class Catalog:
-    """All rows of a source.
+    """All rows of a source: one part for all image files, or one for each Parquet file (``tables``).
 
-    Attributes:
-        wholes: a part for all image files, or one for each Parquet file.
-        digest: of their names, sizes and times of change: another one where the source was changed.
-        tables: whether they are rows of Parquet files.
+    The digest is of names, sizes and times of change: another one where the source was changed.
     """
 
     wholes: tuple[Part, ...]
@@ -228,28 +199,19 @@ class Catalog:
         return sum(one.rows for one in self.wholes)
 
     def parts(self, size: int | None = None) -> list[Part]:
-        """All rows in parts of ``size`` at most; none reaches from one Parquet file into another.
-
-        Raises:
-            InputError: ``size`` is no positive number.
-        """
+        """All rows in parts of ``size`` at most; none reaches from one Parquet file into another."""
         size = default_part_rows(len(self)) if size is None else size
         require_number("part_rows", size, least=1, whole=True)
-        cut = [(one, start) for one in self.wholes for start in range(0, one.rows, size)]
-        return [
-            replace(
-                one,
-                number=number,
-                start=start,
-                rows=min(size, one.rows - start),
-                names=one.names[start : start + size],
-            )
-            for number, (one, start) in enumerate(cut)
-        ]
+        cut: list[Part] = []
+        for one in self.wholes:
+            for start in range(0, one.rows, size):
+                rows, names = min(size, one.rows - start), one.names[start : start + size]
+                cut.append(replace(one, number=len(cut), start=start, rows=rows, names=names))
+        return cut
 
 
 def default_part_rows(rows: int) -> int:
-    """Rows of a part of a source of so many: whole batches, parts enough to share out, not too many files.
+    """Rows of a part by default: whole batches, parts enough to share out, not too many files.
 
     >>> [default_part_rows(rows) for rows in (10, 10_000, 10**9)]
     [64, 128, 4096]
@@ -258,12 +220,7 @@ def default_part_rows(rows: int) -> int:
 
 
 def catalog(source: str) -> Catalog:
-    """What there is at an address.
-
-    Raises:
-        InputError: there is nothing that can be scored.
-        StorageError: there is nothing, or it cannot be read.
-    """
+    """What there is to score at an address."""
     place = Place.of(source)
     if "*" in source:
         return _tables([one for one in place.matches() if one.suffix == TABLES], source)
@@ -289,9 +246,7 @@ def _folder(place: Place) -> Catalog:
     tables = [name for name in names if name.lower().endswith(TABLES)]
     images = [name for name in names if name.lower().endswith(IMAGE_ENDINGS)]
     if tables and images:
-        raise InputError(
-            f"{place.shown} holds both images, such as {images[0]}, and {tables[0]}; name one kind of them"
-        )
+        raise InputError(f"{place.shown} holds images, such as {images[0]}, and {tables[0]}; name one kind of them")
     if tables:
         return _tables([place.under(name) for name in tables], place.shown)
     if not images:
@@ -344,11 +299,7 @@ def _tables(places: Sequence[Place], shown: str) -> Catalog:
 
 
 def _whole(place: Place) -> Part:
-    """All rows of a Parquet file.
-
-    Raises:
-        FileFormatError: it is none, or its columns are neither encoded images nor features.
-    """
+    """All rows of a Parquet file, whose columns must be encoded images or features."""
     with _parquet(place) as file:
         if _column(file.schema_arrow, IMAGES) is None:
             _fields(place, file.schema_arrow)

@@ -16,8 +16,6 @@ from outfield.extras import library
 from outfield.files import reason
 
 LOCAL = "local"
-ANSWER = 10.0
-"""Seconds that a cluster may take to answer at its address."""
 STORE = 256 * 2**20
 """Bytes of shared memory of a new cluster, besides what has to lie there: work and results go through files."""
 RETRIES = 4
@@ -30,14 +28,8 @@ BLOCKS = 4096
 def connected(address: str = LOCAL, cpus: int | None = None, content: int = 0) -> Iterator[Any]:
     """The module ``ray``, connected while the context lasts. A connection that is there already is used, and stays.
 
-    Args:
-        address: "local" starts a cluster on this machine; "auto" finds one that runs; else where one listens.
-        cpus: cores of a new cluster; all of the machine if None.
-        content: bytes that will lie in its shared memory.
-
-    Raises:
-        MissingExtraError: Ray is not installed.
-        StorageError: there is no cluster at the address, or a new one does not start.
+    The address "local" starts a cluster of ``cpus`` cores on this machine, by default of all, for ``content`` bytes in shared
+    memory; "auto" finds one that runs; else it is where one listens.
     """
     ray = library("ray", extra="ray")
     if ray.is_initialized():
@@ -62,7 +54,7 @@ def connected(address: str = LOCAL, cpus: int | None = None, content: int = 0) -
 
 
 def _check_address(address: str) -> None:
-    """Find out whether somebody listens at ``HOST:PORT``; Ray would go on asking for minutes."""
+    """Find out whether anything listens at ``HOST:PORT``; Ray would go on trying for minutes."""
     wrong = f"address is {address!r}; it must be local, auto, or where a cluster listens, such as host:6379"
     if not isinstance(address, str) or not address:
         raise InputError(wrong)
@@ -72,17 +64,13 @@ def _check_address(address: str) -> None:
     if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
         raise InputError(wrong)
     try:
-        socket.create_connection((host.strip("[]"), int(port)), ANSWER).close()
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
     except OSError as error:
         raise StorageError(f"there is no Ray cluster at {address}: {reason(error)}") from error
 
 
 def worker_count(ray: Any, workers: int | None, threads: int = 1) -> int:
-    """How many workers of so many threads there will be: as many as the cluster has cores for, by default.
-
-    Raises:
-        InputError: the cluster has fewer cores than they need.
-    """
+    """How many workers of this many threads there will be; by default as many as the cluster has cores for."""
     cores = int(ray.cluster_resources().get("CPU", 0))
     most = max(1, cores // threads)
     count = most if workers is None else workers
@@ -104,21 +92,10 @@ def mapped(
     cpus: int = 1,
     gpus: int = 0,
 ) -> Iterator[dict[str, Any]]:
-    """What workers say of items, as it comes. Ray Data starts a worker again that died, and does its items again.
+    """What workers say of items (rows of plain values), as it comes. Ray Data starts a worker that died, and its item, again.
 
-    Args:
-        ray: the library, connected.
-        worker: a class; called with columns of one item, it gives columns of results, ``error`` among them: empty, or an
-            :func:`error_text`.
-        arguments: of its constructor.
-        items: rows of plain values.
-        workers: how many there are, at most.
-        cpus: cores that each of them uses.
-        gpus: GPUs that each of them uses.
-
-    Raises:
-        OutfieldError: what a worker raised.
-        ray.exceptions.RayError: the cluster failed, or an item killed its workers again and again.
+    ``worker`` is a class: made with the arguments and called with columns of one item, it gives columns of results, ``error``
+    among them: empty, or an :func:`error_text`, which is raised here. Each uses ``cpus`` cores and ``gpus`` GPUs.
     """
     data = library("ray.data", extra="ray")
     count = min(workers, len(items))

@@ -7,9 +7,10 @@ import io
 import json
 import logging
 import tempfile
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,17 +19,17 @@ import torch
 
 from outfield.cluster.catalog import Part, catalog, default_part_rows, located
 from outfield.cluster.cluster import connected, error_text, mapped, worker_count
-from outfield.cluster.manifest import MARK, SUMMARY, Manifest, Results
-from outfield.cluster.storage import Place
+from outfield.cluster.storage import Place, digest
 from outfield.config import require_choice, require_number
 from outfield.energy import limited_worker
 from outfield.errors import FileFormatError, InputError, OutfieldError, StorageError
 from outfield.extras import library
-from outfield.features import arrow
-from outfield.files import PathLike, as_path
+from outfield.features import arrow, whole_parquet
+from outfield.files import SCRATCH_NAME, PathLike, as_path
 from outfield.guard import COLUMNS, Guard, Verdict
 from outfield.images import BYTES_AT_MOST, ON_ERROR, ImageSource, decode
 from outfield.progress import bar
+from outfield.version import __version__
 
 log = logging.getLogger("outfield")
 WINDOW, FILES_AT_ONCE = 64, 16
@@ -36,21 +37,13 @@ WINDOW, FILES_AT_ONCE = 64, 16
 
 
 class Scored(NamedTuple):
-    """What a folder of results holds.
-
-    Attributes:
-        rows: how many.
-        ood: how many of them are OOD.
-        failed: how many could not be read.
-        parts: how many files there are.
-        made: how many of these were made now; the others were there.
-    """
+    """What a folder of results holds."""
 
     rows: int
     ood: int
-    failed: int
+    failed: int  # rows that could not be read
     parts: int
-    made: int
+    made: int  # parts that were made now; the others were there
 
 
 def score_files(
@@ -83,11 +76,6 @@ def score_files(
         address: of the Ray cluster: "local" starts one here, "auto" finds one that runs.
         device: "cpu", "cuda", or "auto" for GPUs where there are any.
         on_error: "skip" tells in an image's row that it cannot be read; "fail" ends with an error.
-
-    Raises:
-        InputError: a setting that cannot be, nothing to score, or a folder that holds results of something else.
-        StorageError: a file cannot be read or written, or workers die again and again.
-        FileFormatError: a file is damaged.
     """
     require_choice("engine", engine, ("local", "ray"))
     require_choice("on_error", on_error, ON_ERROR)
@@ -116,44 +104,31 @@ def score_files(
             results.check([part for part in parts if part not in {*todo}])
     try:
         if model is not None:
-            _score_here(Scorer(model, target, on_error, results.mark, results.columns), todo, threads, results)
+            scorer = Scorer(model, target, on_error, results.mark, results.columns)
+            with limited_worker("scoring", threads) as pool:
+                results.keep(todo, ((part.file, pool.submit(scorer.write, part).result()) for part in todo))
         elif todo:
             with connected(address, None if workers is None else workers * threads, len(content)) as ray:
                 count, gpus = worker_count(ray, workers, threads), _gpus(ray, device)
                 given = (ray.put(content), "cuda" if gpus else "cpu", threads, target.address, on_error, results.mark)
                 _score_on_ray(ray, (*given, results.columns), todo, count, threads, gpus, results)
         with bar("checking results", len(parts), "parts"):
-            counts = results.check(parts)
+            rows, ood, failed = results.check(parts)
     finally:
         results.save()
-    scored = Scored(*counts, len(parts), len(todo))
+    scored = Scored(rows, ood, failed, len(parts), len(todo))
     target.under(SUMMARY).write(json.dumps(scored._asdict()).encode())
     return scored
-
-
-def _score_here(scorer: Scorer, parts: Sequence[Part], threads: int, results: Results) -> None:
-    """Score parts one after the other in a thread of this process that uses so many cores."""
-    with limited_worker("scoring", threads) as pool, bar("scoring", len(parts), "parts") as advance:
-        for number, part in enumerate(parts):
-            results.record(part.file, pool.submit(scorer.write, part).result())
-            advance(number + 1)
 
 
 def _score_on_ray(
     ray: Any, given: tuple[Any, ...], parts: Sequence[Part], workers: int, threads: int, gpus: int, results: Results
 ) -> None:
-    """Score parts on workers that hold the guard.
-
-    Raises:
-        OutfieldError: what a worker raised; or workers died at the same part again and again.
-    """
+    """Score parts on workers that hold the guard."""
     items = [{"part": part.to_text()} for part in parts]
     rows = mapped(ray, ScoringActor, given, items, workers=workers, cpus=threads, gpus=gpus)
     try:
-        with bar("scoring", len(parts), "parts") as advance:
-            for number, row in enumerate(rows):
-                results.record(row["file"], row["sha256"])
-                advance(number + 1)
+        results.keep(parts, ((row["file"], row["sha256"]) for row in rows))
     except ray.exceptions.RayError as error:
         first = results.missing(parts)[0]
         raise StorageError(
@@ -173,25 +148,13 @@ def _gpus(ray: Any, device: str) -> int:
 
 
 class Scorer:
-    """A guard that scores parts.
-
-    Args:
-        guard: the guard.
-        out: the folder of results.
-        on_error: "skip" tells in an image's row that it cannot be read, "fail" raises an error.
-        mark: of the results, see :class:`Manifest`.
-        columns: see :class:`Results`.
-    """
+    """A guard that scores parts into a folder; ``mark`` is of its :class:`Manifest`, ``columns`` of :class:`Results`."""
 
     def __init__(self, guard: Guard, out: Place, on_error: str, mark: str, columns: Mapping[str, str]) -> None:
         self.guard, self.out, self.on_error, self.mark, self.columns = guard, out, on_error, mark, columns
 
     def write(self, part: Part) -> str:
-        """Score a part, write its results, and give their SHA-256; a part that is there already is left as it is.
-
-        Raises:
-            OutfieldError: rows cannot be read, or results not be written.
-        """
+        """Score a part, write its results, and give their SHA-256; a part that is there already is left as it is."""
         place = self.out.under(part.file)
         if place.exists():
             content = place.read()
@@ -201,24 +164,17 @@ class Scorer:
         return hashlib.sha256(content).hexdigest()
 
     def verdicts(self, part: Part) -> list[Verdict]:
-        """A verdict on each row of a part, in order, whose file is what the row is called.
-
-        Raises:
-            OutfieldError: rows cannot be read; or their Parquet file is not the one that was counted.
-        """
+        """A verdict on each row of a part, in order, whose file is what the row is called."""
         files = part.files()
         if part.holds_images():
             found = [*self.guard.stream(PartImages(part, files), on_error=self.on_error, workers=0)]
         else:
-            found = self._of_features(part, files)
+            rows = part.features([*self.guard.widths])
+            with located(f"{part.prefix}, rows {part.start:,} to {part.stop:,}"):
+                found = [*self.guard.judge(rows, files)]
         if not part.names and part.place().stamp() != part.stamp:
             raise FileFormatError(f"{part.prefix} was changed while it was scored; score it anew, into another folder")
         return found
-
-    def _of_features(self, part: Part, files: Sequence[str]) -> list[Verdict]:
-        rows = part.features([*self.guard.widths])
-        with located(f"{part.prefix}, rows {part.start:,} to {part.stop:,}"):
-            return [*self.guard.judge(rows, files)]
 
     def as_parquet(self, verdicts: Sequence[Verdict]) -> bytes:
         """Verdicts as a Parquet file that bears the mark, with the same columns whatever the verdicts are."""
@@ -248,26 +204,17 @@ class ScoringActor(Scorer):
             super().__init__(Guard.load(path, device), Place.of(out), *settings)
 
     def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, list[str]]:
-        """Write the results of parts."""
-        answers: dict[str, list[str]] = {"file": [], "sha256": [], "error": []}
-        for part in map(Part.of_text, map(str, batch["part"])):
-            sha256 = error = ""
-            try:
-                sha256 = self.write(part)
-            except OutfieldError as problem:
-                error = error_text(problem)
-            for column, value in zip(answers.values(), (part.file, sha256, error), strict=True):
-                column.append(value)
-        return answers
+        (text,) = batch["part"]
+        part, sha256, error = Part.of_text(str(text)), "", ""
+        try:
+            sha256 = self.write(part)
+        except OutfieldError as problem:
+            error = error_text(problem)
+        return {"file": [part.file], "sha256": [sha256], "error": [error]}
 
 
 class PartImages(ImageSource):
-    """The images of a part, each decoded when the guard asks for it.
-
-    Args:
-        part: of image files, or of rows of a Parquet file that holds images.
-        names: what its rows are called.
-    """
+    """The images of a part, each decoded when the guard asks for it."""
 
     def __init__(self, part: Part, names: Sequence[str]) -> None:
         self.part, self.names, self.name = part, tuple(names), part.file
@@ -308,3 +255,152 @@ def _content(address: str, shown: str) -> bytes | OutfieldError:
     if len(content) > BYTES_AT_MOST:
         return StorageError(f"cannot read {shown}: an image may have {BYTES_AT_MOST:,} bytes")
     return content
+
+
+MANIFEST, SUMMARY = "_manifest.json", "_summary.json"
+"""Readers of folders of Parquet files leave names out that begin with an underscore."""
+FORMAT, VERSION = "outfield scores", 2
+"""Version 1, of Outfield 0.1.0, has no digests, and a column ``rang`` for ``triggered_by``; it is gone on with as it is."""
+MARK = b"outfield"
+"""The key in a Parquet file's metadata under which a part says what it belongs to."""
+PAUSE = 20
+"""Seconds between two writings of the manifest, for each second that one takes."""
+NAMED = 20
+"""Damaged files that an error names, at most."""
+SAYS = {
+    "guard": "another guard",
+    "source": "another source, or files of it that were changed since",
+    "rows": "another number of rows",
+    "parts": "another number of parts",
+    "part_rows": "parts of {} rows (--part-rows)",
+    "threads": "{} threads a worker (--threads)",
+    "on_error": "--on-error {}",
+}
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What results in a folder are of: a run that goes on with them must agree in all of it.
+
+    ``guard`` is the SHA-256 of its file, ``source`` the digest of the names, sizes and times of change of what is scored.
+    """
+
+    guard: str
+    source: str
+    rows: int
+    parts: int
+    part_rows: int
+    threads: int
+    on_error: str
+
+    @property
+    def mark(self) -> str:
+        """A digest of all of it, which each of its parts bears."""
+        return digest(*(f"{name}={value}" for name, value in asdict(self).items()))
+
+
+class Results:
+    """A folder of results that is begun, or was begun for the same ones, perhaps by another process at this moment.
+
+    ``digests`` are the SHA-256 of parts by name, of those whose writer told it.
+    """
+
+    def __init__(self, out: Place, manifest: Manifest) -> None:
+        self.out, self.mark = out, manifest.mark
+        there = out.exists()
+        if there and not out.is_folder():
+            raise InputError(f"--out {out.shown} is a file; results are a folder: name one that is new or empty")
+        names = [name for name in out.names() if not SCRATCH_NAME.fullmatch(name)] if there else []
+        if MANIFEST not in names:
+            if names:
+                raise InputError(
+                    f"--out {out.shown} holds {names[0]} and no results of outfield score; name a folder of its own"
+                )
+            out.make_folder()
+            head = {"format": FORMAT, "version": VERSION, "outfield": __version__, "torch": str(torch.__version__)}
+            out.under(MANIFEST).write_first(_text({**head, **asdict(manifest)}))
+        self.head = _read(out.under(MANIFEST))
+        self.digests: dict[str, str] = self.head.pop("sha256", {})
+        self.columns = {"triggered_by": "rang"} if self.head["version"] == 1 else {}
+        self._saved = self._cost = 0.0
+        for name, value in asdict(manifest).items():
+            if self.head.get(name) != value:
+                said = SAYS[name].format(self.head.get(name))
+                raise InputError(
+                    f"--out {out.shown} holds results of {said}; go on with what they were begun with, or name another folder"
+                )
+
+    def missing(self, parts: Sequence[Part]) -> list[Part]:
+        there = {name for name in self.out.names() if name.endswith(".parquet")}
+        unknown = sorted(there - {part.file for part in parts})
+        if unknown:
+            raise InputError(
+                f"{self.out.shown} holds {unknown[0]}, which is none of its {len(parts):,} parts; remove it"
+            )
+        return [part for part in parts if part.file not in there]
+
+    def keep(self, parts: Sequence[Part], written: Iterable[tuple[str, str]]) -> None:
+        """Keep names and digests of parts as they are written, in the manifest too unless that was written a moment ago."""
+        with bar("scoring", len(parts), "parts") as advance:
+            for number, (name, sha256) in enumerate(written):
+                self.digests[name] = sha256
+                if time.monotonic() - self._saved > PAUSE * self._cost:
+                    self.save()
+                advance(number + 1)
+
+    def save(self) -> None:
+        began = time.monotonic()
+        self.out.under(MANIFEST).write(_text({**self.head, "sha256": dict(sorted(self.digests.items()))}))
+        self._saved = time.monotonic()
+        self._cost = self._saved - began
+
+    def check(self, parts: Sequence[Part]) -> list[int]:
+        """Read parts back, several at a time: each must be what was written, with every row once and in its place.
+
+        Gives the numbers of rows, of those OOD, and of those that could not be read.
+        A part without a digest, of Outfield 0.1.0 or of a writer that was killed, is compared with the source alone.
+        """
+        with ThreadPoolExecutor(8) as pool:
+            found = [*pool.map(self._looked_at, parts)]
+        wrong = [(part.file, one) for part, one in zip(parts, found, strict=True) if isinstance(one, FileFormatError)]
+        if len(wrong) == 1:
+            raise FileFormatError(f"{wrong[0][1]}; remove it and run again")
+        if wrong:
+            names = ", ".join(name for name, _ in wrong[:NAMED]) + ", …" * (len(wrong) > NAMED)
+            raise FileFormatError(f"{wrong[0][1]}; there are {len(wrong):,} such files: remove {names} and run again")
+        return [sum(column) for column in zip(*(one for one in found if isinstance(one, tuple)), strict=True)]
+
+    def _looked_at(self, part: Part) -> tuple[int, int, int] | FileFormatError:
+        place, expected = self.out.under(part.file), part.files()
+        content = place.read()
+        sha256 = hashlib.sha256(content).hexdigest()
+        if self.digests.get(part.file, sha256) != sha256:
+            return FileFormatError(f"{place.shown} is damaged: it is not the file that was written, by its SHA-256")
+        try:
+            table = whole_parquet(io.BytesIO(content), ["file", "is_ood", "error"])
+        except Exception as error:  # a damaged file leads to errors of many kinds
+            return FileFormatError(f"{place.shown} cannot be read as Parquet: {error!s:.300}")
+        found = table.column("file").to_pylist()
+        if (table.schema.metadata or {}).get(MARK) != self.mark.encode():
+            return FileFormatError(f"{place.shown} holds results of another guard, source or setting")
+        if found != expected:
+            return FileFormatError(
+                f"{place.shown} has {len(found):,} rows that are not the {len(expected):,} of its part"
+            )
+        self.digests[part.file] = sha256
+        ood, failed = table.column("is_ood").to_pylist(), table.column("error")
+        return len(found), sum(map(bool, ood)), len(found) - failed.null_count
+
+
+def _text(plain: dict[str, Any]) -> bytes:
+    return json.dumps(plain, indent=1).encode()
+
+
+def _read(place: Place) -> dict[str, Any]:
+    try:
+        found = json.loads(place.read())
+    except ValueError as error:
+        raise FileFormatError(f"{place.shown} is damaged: {error}") from error
+    if not isinstance(found, dict) or found.get("format") != FORMAT or found.get("version") not in (1, VERSION):
+        raise FileFormatError(f"{place.shown} is no manifest of {FORMAT}, version 1 or {VERSION}")
+    return found

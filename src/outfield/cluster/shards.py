@@ -29,10 +29,10 @@ from outfield.scores import marked
 PART_ROWS = 16_384
 """Rows of a part, which a worker that fits a mixture holds at a time."""
 SHARES = 64
-"""Shares of the parts, at most, whoever gathers them: the order of additions is that of the source alone."""
+"""Shares of the parts, at most, for any number of workers: the order of additions depends on the source alone."""
 FIELDS = ("classes", "counts", "means", "scatter")
 ROWS = 1024
-"""Points that the workers of a bank are asked for together."""
+"""Points that are sent to the workers of a bank together."""
 AHEAD = 3
 """Questions that are under way at a time."""
 
@@ -63,22 +63,10 @@ def fit_mixture(
 
     Every worker sees its rows once. Counts, means and scatter are merged in float64, pairwise by neighbours (Chan et al. 1979),
     so that the mixture is that of one machine up to rounding, and the same bits for any number of workers.
-
-    Args:
-        detector: such as :class:`outfield.SSD`; it is fitted in place.
-        source: a Parquet file, a folder of them, or a pattern; a path or an address.
-        workers: how many; as many as there are cores, if None.
-        address: of the cluster, see :func:`connected`.
-        part_rows: rows that a worker holds at a time, at most.
-
-    Raises:
-        InputError: another kind of detector or source, or rows that cannot be.
-        StorageError: a file cannot be read, or workers die again and again.
     """
     if not isinstance(detector, MixtureDetector):
-        raise InputError(
-            f"{type(detector).__name__} is not a mixture; only those are fitted in shares: SSD, GaussianMixture"
-        )
+        name = type(detector).__name__
+        raise InputError(f"{name} is not a mixture; only those are fitted in shares: SSD, GaussianMixture")
     detector.check_settings()
     rows = _tables(source, "features and labels")
     shares = _shares(rows.parts(part_rows), SHARES)
@@ -107,11 +95,7 @@ def merged(statistics: Sequence[ClassStatistics]) -> ClassStatistics:
 
 
 class Gatherer:
-    """What a worker of Ray Data does to fit a mixture: the statistics of a share of the parts.
-
-    Args:
-        detector: whose statistics.
-    """
+    """What a worker of Ray Data does to fit a mixture: the statistics of a share of the parts."""
 
     def __init__(self, detector: MixtureDetector) -> None:
         torch.set_num_threads(1)  # the process is the worker's own
@@ -137,11 +121,6 @@ class ShardedBank:
     """A KNN detector whose bank lies in the memory of several workers; scores equal those of a single bank to the bit.
 
     Made by :meth:`of_detector` or :meth:`of_source`, while connected to a cluster; its workers end with this object.
-
-    Attributes:
-        k: which neighbour.
-        rows: of all shards.
-        width: numbers of a row.
     """
 
     def __init__(self, ray: Any, shards: Sequence[Any], k: int, on: str, source: str | None = None) -> None:
@@ -160,12 +139,7 @@ class ShardedBank:
 
     @classmethod
     def of_detector(cls, ray: Any, detector: KNN, workers: int | None = None) -> ShardedBank:
-        """The bank of a fitted detector in equal shares.
-
-        Raises:
-            NotFittedError: it is not fitted.
-            InputError: it is no exact KNN.
-        """
+        """The bank of a fitted detector, an exact KNN, in equal shares."""
         exact = isinstance(detector, KNN) and detector.index == "exact"
         require(exact, "detector", detector, 'an outfield.KNN(index="exact")')
         source = detector.fingerprint()
@@ -180,24 +154,14 @@ class ShardedBank:
     def of_source(
         cls, ray: Any, source: str, k: int = 50, *, on: str = "features", workers: int | None = None
     ) -> ShardedBank:
-        """A bank of Parquet files, of which each worker reads its own share: no machine ever holds all of it.
-
-        Raises:
-            InputError: they are no Parquet files, or rows that cannot be.
-            TooFewSamplesError: there are fewer rows than k.
-        """
+        """A bank of Parquet files. Each worker reads its own share, so no machine ever holds all of it."""
         require_number("k", k, least=1, whole=True)
         found, count = _tables(source, "features"), worker_count(ray, workers)
         shares = _shares(found.parts(-(-len(found) // count)), count)
         return cls(ray, [_worker(ray).remote(None, share, on) for share in shares], k, on)
 
     def score(self, test: FeatureSource) -> Tensor:
-        """One float32 score per row (N,), as :meth:`outfield.KNN.score` of a single bank gives it.
-
-        Raises:
-            InputError: rows of another width.
-            StorageError: workers died again and again.
-        """
+        """One float32 score per row (N,), as :meth:`outfield.KNN.score` of a single bank gives it."""
         rows = test.on(self.on)
         if rows.shapes["features"][1] != self.width:
             raise InputError(f"rows have {rows.shapes['features'][1]} columns, but those of the bank {self.width}")
@@ -224,13 +188,7 @@ class ShardedBank:
 
 
 class Shard:
-    """Some rows of a bank, in a worker of Ray.
-
-    Args:
-        rows: normalised (M, D), float32; None to read them.
-        parts: of Parquet files, as text, that are read.
-        on: the field that is the features.
-    """
+    """Some rows of a bank, in a worker of Ray: normalised rows (M, D), float32, or those of parts that it reads itself."""
 
     def __init__(self, rows: np.ndarray | None, parts: Sequence[str] = (), on: str = "features") -> None:
         torch.set_num_threads(1)  # the process is the worker's own

@@ -20,13 +20,7 @@ STAMPS = ("ETag", "etag", "md5Hash", "generation", "mtime", "LastModified", "las
 
 @dataclass(frozen=True)
 class Place:
-    """A file or folder.
-
-    Attributes:
-        system: the file system, of fsspec.
-        path: as that file system calls it.
-        shown: as the user wrote it.
-    """
+    """A file or folder: its file system of fsspec, its path there, and as the user wrote it."""
 
     system: Any
     path: str
@@ -34,16 +28,8 @@ class Place:
 
     @classmethod
     def of(cls, address: str) -> Place:
-        """The place at an address, or at a path of this machine.
-
-        Raises:
-            InputError: there is no such kind of address.
-            MissingExtraError: fsspec, or what it needs for this kind of address, is not installed.
-        """
         if not isinstance(address, str) or not address or "\0" in address:
-            raise InputError(
-                f"address is {address!r:.100}; it must be a path, or an address such as s3://bucket/folder"
-            )
+            raise InputError(f"address is {address!r:.100}; it must be a path, or such as s3://bucket/folder")
         fsspec = library("fsspec", extra="ray")
         try:
             system, path = fsspec.core.url_to_fs(address)
@@ -60,7 +46,6 @@ class Place:
 
     @property
     def local(self) -> bool:
-        """Whether it lies in the file system of this machine."""
         return self._has_protocol("file")
 
     @property
@@ -75,16 +60,13 @@ class Place:
 
     @property
     def suffix(self) -> str:
-        """The ending of its name, in small letters."""
         return os.path.splitext(self.path)[1].lower()
 
     def under(self, name: str) -> Place:
-        """The file ``name`` in this folder."""
         return Place(self.system, f"{self.path.rstrip('/')}/{name}", f"{self.shown.rstrip('/')}/{name}")
 
     @contextmanager
     def _errors(self, what: str) -> Iterator[None]:
-        """Errors of any file system as one of ours."""
         try:
             yield
         except OutfieldError:
@@ -102,7 +84,6 @@ class Place:
             return bool(self.system.isdir(self.path))
 
     def exists(self) -> bool:
-        """Whether there is something."""
         with self._errors("read"):
             return bool(self.system.exists(self.path))
 
@@ -119,7 +100,6 @@ class Place:
 
     @contextmanager
     def opened(self) -> Iterator[BinaryIO]:
-        """A file, to be read here and there."""
         with self._errors("read"), self.system.open(self.path, "rb") as file:
             yield file
 
@@ -145,7 +125,6 @@ class Place:
                 self.system.pipe_file(self.path, content)
 
     def make_folder(self) -> None:
-        """Make it a folder where it is none."""
         with self._errors("make the folder"):
             self.system.makedirs(self.path, exist_ok=True)
 

@@ -7,7 +7,7 @@ asked for, here as ``outfield.detectors.KNN`` or by name as ``DETECTORS["KNN"]``
 from typing import Any
 
 from outfield.detectors.registry import DETECTORS, register
-from outfield.doors import door
+from outfield.extras import door
 
 _load, _names, __all__ = door(
     __name__,

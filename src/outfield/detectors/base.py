@@ -26,7 +26,6 @@ from outfield.config import (
     to_plain,
 )
 from outfield.detectors.registry import DETECTORS
-from outfield.devices import resolve_device
 from outfield.errors import (
     FileFormatError,
     InputError,
@@ -48,7 +47,7 @@ from outfield.features import (
     spaces,
 )
 from outfield.files import PathLike, Record, fingerprint, read_record, write_record
-from outfield.modes import own_modes, products
+from outfield.modes import own_modes, products, resolve_device
 from outfield.progress import bar
 from outfield.scores import marked
 from outfield.version import __version__

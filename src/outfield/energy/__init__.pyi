@@ -1,36 +1,36 @@
 """Made by tools/stubs.py from __init__.py: what type checkers and editors see."""
 
+from outfield.energy.batches import Rows as Rows
+from outfield.energy.batches import projection_for as projection_for
+from outfield.energy.batches import rows_of as rows_of
 from outfield.energy.chains import Energy as Energy
+from outfield.energy.chains import PROJECTIONS as PROJECTIONS
 from outfield.energy.chains import Sampler as Sampler
+from outfield.energy.chains import identity as identity
+from outfield.energy.chains import normalise as normalise
 from outfield.energy.chains import run_chains as run_chains
+from outfield.energy.loop import Checkpoint as Checkpoint
+from outfield.energy.loop import train as train
+from outfield.energy.loop import train_seeds as train_seeds
+from outfield.energy.moments import ClassStatistics as ClassStatistics
+from outfield.energy.moments import piece_rows as piece_rows
+from outfield.energy.moments import workers_for as workers_for
 from outfield.energy.network import CorrectedEnergy as CorrectedEnergy
 from outfield.energy.network import MLP as MLP
 from outfield.energy.network import Network as Network
 from outfield.energy.network import SineMLP as SineMLP
 from outfield.energy.network import build_network as build_network
+from outfield.energy.priors import MixturePrior as MixturePrior
 from outfield.energy.priors import Prior as Prior
-from outfield.energy.priors.mixture import MixturePrior as MixturePrior
-from outfield.energy.priors.moments import ClassStatistics as ClassStatistics
-from outfield.energy.priors.moments import piece_rows as piece_rows
-from outfield.energy.priors.moments import workers_for as workers_for
-from outfield.energy.projection import PROJECTIONS as PROJECTIONS
-from outfield.energy.projection import identity as identity
-from outfield.energy.projection import normalise as normalise
 from outfield.energy.samplers import HamiltonianMonteCarlo as HamiltonianMonteCarlo
 from outfield.energy.samplers import Langevin as Langevin
 from outfield.energy.samplers import MetropolisLangevin as MetropolisLangevin
+from outfield.energy.step import History as History
+from outfield.energy.step import Training as Training
+from outfield.energy.step import part as part
 from outfield.energy.threads import limited_worker as limited_worker
 from outfield.energy.threads import on_one_core as on_one_core
 from outfield.energy.threads import one_core as one_core
-from outfield.energy.training import History as History
-from outfield.energy.training import Training as Training
-from outfield.energy.training.batches import Rows as Rows
-from outfield.energy.training.batches import projection_for as projection_for
-from outfield.energy.training.batches import rows_of as rows_of
-from outfield.energy.training.checkpoints import Checkpoint as Checkpoint
-from outfield.energy.training.loop import train as train
-from outfield.energy.training.loop import train_seeds as train_seeds
-from outfield.energy.training.step import part as part
 
 __all__ = [
     "Checkpoint",

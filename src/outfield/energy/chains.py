@@ -1,25 +1,60 @@
-"""Markov chains that follow an energy: how they are run, and where those of a training step begin.
+"""Markov chains that follow an energy: where points may live, how chains are run, and where those of a training step begin.
 
-:func:`run_chains` is a pure function of the energy, the starting points, the sampler's settings, a projection and a random
-generator. Global random state, grad mode and module modes are left as they were found. How a chain moves is said in
-:mod:`outfield.energy.samplers`.
+Projections are applied to chains after every step and to features once. Post-ReLU features, L2-normalised, lie on the
+non-negative part of the unit sphere; a chain that may leave it teaches the network "norm ≠ 1" and nothing else. How a chain moves
+is said in :mod:`outfield.energy.samplers`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from outfield.config import require
-from outfield.energy.priors import Prior
-from outfield.energy.projection import Projection, identity
 from outfield.errors import InputError
 from outfield.modes import own_modes
 
+if TYPE_CHECKING:
+    from outfield.energy.priors import Prior
+
+Projection = Callable[[Tensor], Tensor]
+
+
+def identity(z: Tensor) -> Tensor:
+    """z."""
+    return z
+
+
+def sphere(z: Tensor) -> Tensor:
+    """z / ‖z‖ for each row (N, D); a zero row stays zero."""
+    return functional.normalize(z, dim=-1)
+
+
+def relu_sphere(z: Tensor) -> Tensor:
+    """ReLU, then z / ‖z‖ for each row (N, D)."""
+    return functional.normalize(z.relu(), dim=-1)
+
+
+PROJECTIONS: dict[str, Projection] = {"none": identity, "sphere": sphere, "relu_sphere": relu_sphere}
+
+
+def normalise(features: Tensor) -> Tensor:
+    """Features of any floating type and magnitude as float32 rows of length 1 (N, D); a zero row stays zero.
+
+    Each row is divided by its largest entry first, so that 1e30 neither overflows float32 nor its own square.
+    """
+    wide = features if features.dtype == torch.float64 else features.float()
+    # Without abs(): a second table of this size would take seven times as long as both searches.
+    largest = torch.maximum(wide.amax(dim=1, keepdim=True), -wide.amin(dim=1, keepdim=True))
+    return sphere((wide / largest.clamp_min(torch.finfo(wide.dtype).tiny)).float())
+
+
 Energy = Callable[[Tensor], Tensor]
+Points = Callable[[Tensor, torch.Generator], Tensor]
 
 NUMBERS_AT_ONCE = 2**22
 """Normal numbers drawn together for several moves."""
@@ -33,12 +68,7 @@ class Chains(NamedTuple):
 
 
 class Random:
-    """Random numbers for the moves of chains; normal ones are drawn for several moves at a time, which suits a GPU.
-
-    Args:
-        generator: Where the numbers come from.
-        moves: How many moves there will be.
-    """
+    """Random numbers for a number of moves; normal ones are drawn for several moves at a time, which suits a GPU."""
 
     def __init__(self, generator: torch.Generator, moves: int) -> None:
         self.generator = generator
@@ -65,22 +95,16 @@ def moves_at_once(left: int, numbers: int) -> int:
 
 
 class Sampler(Protocol):
-    """Settings of a chain and how it moves.
-
-    A state is whatever the sampler wants to keep from one move to the next, such as the gradient where the chains are; its
-    attribute ``z`` (N, D) says where they are.
-    """
+    """Settings of a chain and how it moves. A state is what it keeps between moves; its ``z`` (N, D) says where chains are."""
 
     @property
     def steps(self) -> int: ...
 
     def begin(self, energy: Energy, z: Tensor) -> Any:
         """The state of chains that stand at z (N, D)."""
-        ...
 
     def move(self, energy: Energy, state: Any, t: int, project: Projection, random: Random) -> tuple[Any, Tensor]:
         """One transition at step t: the new state, and whether each proposal was accepted (N,), or () if none can fail."""
-        ...
 
 
 def run_chains(
@@ -90,7 +114,7 @@ def run_chains(
     project: Projection = identity,
     generator: torch.Generator | None = None,
 ) -> Chains:
-    """Run one chain from each row of ``start`` (N, D).
+    """Run one chain from each row of ``start`` (N, D); global random state, grad mode and module modes stay as they are.
 
     Args:
         energy: (N, D) → (N,), each row's energy a function of that row alone, differentiable. Autocast of the caller does
@@ -122,13 +146,7 @@ def run_chains(
         return follow(energy, start.clone() if start.is_inference() else start, sampler, project, generator)
 
 
-def follow(
-    energy: Energy,
-    start: Tensor,
-    sampler: Sampler,
-    project: Projection,
-    generator: torch.Generator,
-) -> Chains:
+def follow(energy: Energy, start: Tensor, sampler: Sampler, project: Projection, generator: torch.Generator) -> Chains:
     """:func:`run_chains` without a look at the start's values, which on a GPU would wait for them."""
     z = project(start.detach())
     if z.shape != start.shape:
@@ -143,24 +161,16 @@ def follow(
 
 
 def energy_and_grad(energy: Energy, z: Tensor) -> tuple[Tensor, Tensor]:
-    """E(z) (N,) and ∇E(z) (N, D), detached.
-
-    Raises:
-        InputError: the energy is not one number for each row, or does not depend on z differentiably.
-    """
+    """E(z) (N,) and ∇E(z) (N, D), detached; the energy must be one number for each row, and differentiable."""
     with torch.enable_grad():
         leaf = z.detach().requires_grad_()
         value = energy(leaf)
         if not isinstance(value, Tensor) or value.shape != z.shape[:1]:
             got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-            raise InputError(
-                f"energy gave {got} for points {tuple(z.shape)}; it must give a tensor of shape ({len(z)},)"
-            )
+            raise InputError(f"energy gave {got} for points {tuple(z.shape)}; it must give shape ({len(z)},)")
         (grad,) = torch.autograd.grad(value.sum(), leaf, allow_unused=True) if value.requires_grad else (None,)
     if grad is None:
-        raise InputError(
-            "energy has no gradient at its points; it must be computed from them by differentiable operations"
-        )
+        raise InputError("energy has no gradient at its points; it must be computed by differentiable operations")
     return value.detach(), grad
 
 
@@ -179,51 +189,27 @@ def _check_start(start: Tensor) -> None:
 
 
 class Start:
-    """Where the chains of a training step begin: N points for N real rows (N, D). This one remembers nothing.
+    """Where the chains of a training step begin: N points for N real rows (N, D), made by ``points(real, generator)``.
 
-    Args:
-        points: (real rows, generator) → points.
+    With a ``size``, that many chain ends are kept, and a chain begins at one of them, or anew with probability
+    ``fresh_share``: persistent contrastive divergence (Tieleman 2008).
     """
 
-    remembers = False
-
-    def __init__(self, points: Callable[[Tensor, torch.Generator], Tensor]) -> None:
-        self._points = points
-
-    def begin(self, real: Tensor, generator: torch.Generator) -> Tensor:
-        """Starting points (N, D) for a batch of real rows (N, D)."""
-        return self._points(real, generator)
-
-    def end(self, ends: Tensor) -> None:
-        """Told where the chains that it began ended."""
-
-    def state(self) -> dict[str, Tensor]:
-        """What must survive a restart."""
-        return {}
-
-    def load_state(self, state: dict[str, Tensor]) -> None:
-        """Take back what :meth:`state` gave."""
-
-
-class Replay(Start):
-    """Ends of earlier chains, a share of them replaced by fresh starts: persistent contrastive divergence (Tieleman 2008).
-
-    Args:
-        fresh: Where new chains begin.
-        size: How many chain ends are kept, at least one batch.
-        fresh_share: Probability that a chain begins anew.
-    """
-
-    remembers = True
-
-    def __init__(self, fresh: Start, size: int, fresh_share: float) -> None:
-        self.fresh, self.size, self.fresh_share = fresh, size, fresh_share
+    def __init__(self, points: Points, size: int = 0, fresh_share: float = 1.0) -> None:
+        self._points, self.size, self.fresh_share = points, size, fresh_share
         self._buffer: Tensor | None = None
         self._chosen: Tensor | None = None
 
+    @property
+    def remembers(self) -> bool:
+        return self.size > 0
+
     def begin(self, real: Tensor, generator: torch.Generator) -> Tensor:
+        """Starting points (N, D) for a batch of real rows (N, D)."""
+        new = self._points(real, generator)
+        if not self.remembers:
+            return new
         n, device = len(real), real.device
-        new = self.fresh.begin(real, generator)
         if self._buffer is None:
             self._buffer = new[torch.arange(max(self.size, n), device=device) % n]
         self._chosen = torch.randperm(len(self._buffer), generator=generator, device=device)[:n]
@@ -231,6 +217,7 @@ class Replay(Start):
         return torch.where(renew[:, None], new, self._buffer[self._chosen])
 
     def end(self, ends: Tensor) -> None:
+        """Told where the chains that it began ended."""
         if self._buffer is not None and self._chosen is not None:
             self._buffer[self._chosen] = ends
 
@@ -242,7 +229,6 @@ class Replay(Start):
 
 
 STARTS = ("auto", "prior", "normal", "uniform", "data", "mixed", "replay")
-"""Names of starts; :func:`make_start` says what they are."""
 
 
 def make_start(name: str, prior: Prior | None, replay_size: int, replay_fresh: float) -> Start:
@@ -254,25 +240,26 @@ def make_start(name: str, prior: Prior | None, replay_size: int, replay_fresh: f
     - "mixed": the mean of a real row and the next one of its batch, which is shuffled: between two classes, mostly. Samples of a
       prior betray themselves by more than being far from the data (``docs/correction.md``); these have the zeros and the
       coordinates of real rows.
-    - "replay": :class:`Replay`. "auto", and its new chains: the prior where there is one, else normal.
-
-    Raises:
-        InputError: it is "prior", and there is none.
+    - "replay": ends of earlier chains. "auto", and its new chains: the prior where there is one, else normal.
     """
+    if name == "replay":
+        return Start(_points("auto", prior), replay_size, replay_fresh)
+    return Start(_points(name, prior))
+
+
+def _points(name: str, prior: Prior | None) -> Points:
     if name == "auto":
         name = "normal" if prior is None else "prior"
-    if name == "replay":
-        return Replay(make_start("auto", prior, 0, 0.0), replay_size, replay_fresh)
     if name != "prior":
-        return Start(_POINTS[name])
+        return _POINTS[name]
     if prior is None:
         raise InputError(
-            "start is 'prior' but there is no prior here; it must be auto, normal, uniform, data, mixed or replay"
+            "start is 'prior' but there is no prior; it must be auto, normal, uniform, data, mixed or replay"
         )
-    return Start(lambda real, generator: prior.sample(len(real), generator).to(real.dtype))
+    return lambda real, generator: prior.sample(len(real), generator).to(real.dtype)
 
 
-_POINTS: dict[str, Callable[[Tensor, torch.Generator], Tensor]] = {
+_POINTS: dict[str, Points] = {
     "normal": lambda real, g: torch.randn(real.shape, generator=g, device=real.device, dtype=real.dtype),
     "uniform": lambda real, g: torch.rand(real.shape, generator=g, device=real.device, dtype=real.dtype),
     "data": lambda real, g: real,

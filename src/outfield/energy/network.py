@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -23,23 +23,14 @@ MOST_LAYERS = 10_000
 
 
 class Network(Protocol):
-    """A recipe for the network inside an energy.
-
-    Outfield's own recipes draw their weights from a generator of their own. What a recipe of somebody else's draws comes from
-    one with the same seed, instead of PyTorch's global one: see :func:`outfield.modes.building`.
-    """
+    """A recipe for the network inside an energy."""
 
     def build(self, width: int, seed: int) -> nn.Module:
         """A fresh network (N, width) → (N, 1), float32; equal seeds give equal weights."""
-        ...
 
 
 def build_network(recipe: Network, width: int, seed: int) -> nn.Module:
-    """What the recipe builds, checked.
-
-    Raises:
-        InputError: the result is not a network (N, width) → (N, 1) in float32.
-    """
+    """What the recipe builds, checked; a recipe that is not ours draws from a generator of this seed, not the global one."""
     if type(recipe) in (MLP, SineMLP):
         return recipe.build(width, seed)
     with building(seed):
@@ -82,7 +73,6 @@ class MLP:
         return _stacked([], self._widths(width), float(self.slope), generator)
 
     def weights(self, width: int) -> int:
-        """How many numbers the network has."""
         return _count(self._widths(width))
 
     def _widths(self, width: int) -> list[int]:
@@ -154,10 +144,9 @@ def _count(widths: list[int]) -> int:
 
 def _stacked(first: list[nn.Module], widths: list[int], slope: float, generator: torch.Generator) -> nn.Module:
     """``first``, then linear layers of these widths with LeakyReLU after each, then → 1."""
-    layers = first
     for inputs, outputs in itertools.pairwise(widths):
-        layers += [_linear(inputs, outputs, generator), nn.LeakyReLU(slope)]
-    return nn.Sequential(*layers, _linear(widths[-1], 1, generator))
+        first += [_linear(inputs, outputs, generator), nn.LeakyReLU(slope)]
+    return nn.Sequential(*first, _linear(widths[-1], 1, generator))
 
 
 def _linear(inputs: int, outputs: int, generator: torch.Generator) -> nn.Linear:
@@ -206,8 +195,7 @@ class CorrectedEnergy(nn.Module):
         return self.residual(z) + self.prior.energy(z) / self.prior_temperature
 
 
-@dataclass(frozen=True)
-class Layers:
+class Layers(NamedTuple):
     """The linear layers of a network, the last one → 1, with LeakyReLU of one slope between them."""
 
     linears: list[nn.Linear]

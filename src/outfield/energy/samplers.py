@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from outfield.config import configurable, require, require_number
-from outfield.energy.chains import Energy, Random, energy_and_grad
-from outfield.energy.projection import Projection
+from outfield.energy.chains import Energy, Projection, Random, energy_and_grad
 
 MOST_STEPS = 10**9
 LARGEST = 1e30
@@ -38,7 +37,6 @@ class Evaluated(NamedTuple):
 
     @classmethod
     def at(cls, z: Tensor, energy: Energy) -> Evaluated:
-        """Evaluate the energy at z (N, D)."""
         return cls(z, *energy_and_grad(energy, z))
 
 

@@ -1,7 +1,7 @@
 """Threads that keep to one core each, or to a few, however many the rest of the program uses.
 
 ``torch.set_num_threads`` is no help: it also changes what threads that start later get. OpenMP and MKL know a number of threads
-for each thread that calls them, and are asked for that directly.
+for each thread that calls them, and are told it directly.
 """
 
 from __future__ import annotations
@@ -22,23 +22,21 @@ LIBRARIES = ("libtorch_cpu.so", "libtorch_cpu.dylib", "torch_cpu.dll", "libiomp5
 
 
 def limited_worker(name: str, threads: int = 1) -> ThreadPoolExecutor:
-    """A pool of one thread, whose operations run on so many cores wherever :func:`can_limit` says so."""
+    """A pool of one thread, whose operations run on this many cores wherever :func:`can_limit` says so."""
     return ThreadPoolExecutor(1, name, lambda: _limit_this_thread(threads))
 
 
 def on_one_core(work: Callable[[], T]) -> T:
-    """The result of ``work``, done in a thread that keeps to one core, or here where that cannot be had."""
-    if torch.get_num_threads() == 1 or not can_limit():
+    """The result of ``work``, done on one core where that can be had."""
+    with one_core():
         return work()
-    with limited_worker("one-core") as pool:
-        return pool.submit(work).result()
 
 
 @contextlib.contextmanager
 def one_core() -> Iterator[None]:
     """This thread's operations run on one core in the block, afterwards on as many as before; other threads see nothing of it.
 
-    For work that is done before another core has woken up, or has finished what others gave it.
+    For work that is done before another core has woken up.
     """
     before = torch.get_num_threads()
     if before == 1 or not can_limit():

@@ -1,6 +1,6 @@
 """Features: rows of numbers with labels and logits, from networks or tables, in memory or in files."""
 
-from outfield.doors import door
+from outfield.extras import door
 
 __getattr__, __dir__, __all__ = door(
     __name__,

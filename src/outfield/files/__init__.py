@@ -1,6 +1,6 @@
 """Files: written atomically, proved when they are read, never unpickled."""
 
-from outfield.doors import door
+from outfield.extras import door
 
 __getattr__, __dir__, __all__ = door(
     __name__,

@@ -1,6 +1,6 @@
 """Guards: a reader of images, tables or features, a detector and a threshold in one file; verdicts on inputs."""
 
-from outfield.doors import door
+from outfield.extras import door
 
 __getattr__, __dir__, __all__ = door(
     __name__,

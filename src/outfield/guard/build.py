@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from outfield.backbone import MOST_NAMED, Backbone, Odin, Views, accuracy, match_labels
 from outfield.config import require, require_choice, require_number
 from outfield.detectors import AUTO, CHOICES, DETECTORS, LEAST, Auto, Detector, Rows, choose_views
-from outfield.devices import resolve_device
 from outfield.errors import (
     FileFormatError,
     InputError,
@@ -42,6 +41,7 @@ from outfield.files import PathLike, Record, as_path
 from outfield.guard.guard import Guard
 from outfield.guard.readers import ImageReader, Reader, TableReader, looked_into
 from outfield.images import ON_ERROR, ImageSource, open_images, part_of, stand_ins
+from outfield.modes import resolve_device
 from outfield.percent import percent
 from outfield.scores import Threshold, check_keep, fewest
 

@@ -12,10 +12,10 @@ from torch import nn
 from outfield.backbone import Preprocessing
 from outfield.config import from_plain
 from outfield.detectors import Detector
-from outfield.devices import resolve_device
 from outfield.errors import FileFormatError, OutfieldError
 from outfield.files import PathLike, Record, find_record, kind_of, read_record, write_record
 from outfield.guard.readers import READERS, ImageReader, Reader
+from outfield.modes import resolve_device
 from outfield.percent import percent
 from outfield.scores import Threshold
 from outfield.version import __version__

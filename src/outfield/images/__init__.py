@@ -12,7 +12,7 @@ Where to look:
   :mod:`~outfield.images.stand_in_files`.
 """
 
-from outfield.doors import door
+from outfield.extras import door
 
 __getattr__, __dir__, __all__ = door(
     __name__,

@@ -1,6 +1,6 @@
 """Reports: tables, figures and pages of results. Nothing here computes a result."""
 
-from outfield.doors import door
+from outfield.extras import door
 
 __getattr__, __dir__, __all__ = door(
     __name__,

@@ -1,6 +1,6 @@
 """Scores: metrics, thresholds, p-values and drift. A score is one number per sample; higher is more OOD."""
 
-from outfield.doors import door
+from outfield.extras import door
 
 __getattr__, __dir__, __all__ = door(
     __name__,

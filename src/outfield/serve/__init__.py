@@ -1,11 +1,11 @@
 """The service: a guard behind HTTP."""
 
-from outfield.doors import door
+from outfield.extras import door
 
 __getattr__, __dir__, __all__ = door(
     __name__,
     {
-        "logs": ("json_lines",),
+        "telemetry": ("json_lines",),
         "server": ("check_tls", "listen", "make_server"),
         "service": ("Service",),
         "limits": ("Limits", "Settings", "read_token"),

@@ -3,11 +3,11 @@
 from outfield.serve.limits import Limits as Limits
 from outfield.serve.limits import Settings as Settings
 from outfield.serve.limits import read_token as read_token
-from outfield.serve.logs import json_lines as json_lines
 from outfield.serve.server import check_tls as check_tls
 from outfield.serve.server import listen as listen
 from outfield.serve.server import make_server as make_server
 from outfield.serve.service import Service as Service
+from outfield.serve.telemetry import json_lines as json_lines
 
 __all__ = [
     "Limits",

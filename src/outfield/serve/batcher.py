@@ -19,13 +19,9 @@ from outfield.guard import Guard, Verdict
 
 @dataclass(eq=False)
 class Job:
-    """What one request wants to know.
+    """One request: prepared images (N, h, w, C) or rows of the network, and the guard that prepared and judges them.
 
-    Attributes:
-        guard: That prepared the images, and judges them: another one may have taken its place meanwhile.
-        rows: Images that :meth:`outfield.Guard.prepare` gave, stacked (N, h, w, C), or rows of the network.
-        deadline: When nobody waits for the answer any more, by the monotonic clock.
-        answer: The verdicts, once they are there.
+    After the deadline, by the monotonic clock, no client waits for the answer any more.
     """
 
     guard: Guard
@@ -40,11 +36,8 @@ class Job:
 class Batcher:
     """A queue of jobs, and the thread that works on them in their order.
 
-    Args:
-        name: Of the guard, for the thread.
-        batch: Images at once; a job that alone has more is not divided here.
-        wait: Seconds for which a batch that is not full waits while more images are on their way.
-        done: Called in the thread with the verdicts of each batch, before anybody has the answer.
+    A batch has ``batch`` images at most, unless one job has more; one that is not full waits up to ``wait`` seconds while more
+    images are on their way. ``done`` is called in the thread with the verdicts of each batch, before clients get the answer.
     """
 
     def __init__(self, name: str, batch: int, wait: float, done: Callable[[Guard, Sequence[Verdict]], None]) -> None:
@@ -57,17 +50,12 @@ class Batcher:
         self._thread.start()
 
     def announce(self, images: int) -> None:
-        """So many images more (or fewer) are being decoded: a batch may wait for them."""
+        """More images (or, below 0, fewer) are being decoded: a batch may wait for them."""
         with self._changed:
             self._coming += images
             self._changed.notify()
 
     def submit(self, job: Job) -> Future[list[Verdict]]:
-        """Put a job at the end of the queue.
-
-        Raises:
-            RuntimeError: The batcher was stopped.
-        """
         with self._changed:
             if self._stopping:
                 raise RuntimeError("the batcher was stopped")
@@ -105,14 +93,17 @@ class Batcher:
             return [self._jobs.popleft() for _ in range(count)]
 
     def _fitting(self) -> int | None:
-        """How many jobs make a full batch, all of one guard and of images; None where more could be added to all there are."""
-        images, first = 0, self._jobs[0]
+        """How many jobs make a full batch, all images of one guard; None where more could be added to all there are."""
+        first = self._jobs[0]
+        if not isinstance(first.rows, Tensor):
+            return 1
+        images = 0
         for count, job in enumerate(self._jobs):
-            alone = not isinstance(job.rows, Tensor) or job.guard is not first.guard
-            if count and (alone or not isinstance(first.rows, Tensor) or images + len(job) > self.batch):
+            same = isinstance(job.rows, Tensor) and job.guard is first.guard
+            if count and (not same or images + len(job) > self.batch):
                 return count
             images += len(job)
-        return len(self._jobs) if images >= self.batch or not isinstance(first.rows, Tensor) else None
+        return len(self._jobs) if images >= self.batch else None
 
     def _judge(self, jobs: list[Job]) -> None:
         try:
@@ -132,8 +123,7 @@ class Batcher:
             start += len(job)
 
     def _verdicts(self, jobs: list[Job]) -> list[Verdict]:
-        guard, rows = jobs[0].guard, [job.rows for job in jobs]
-        if isinstance(rows[0], FeatureSet):
-            return [verdict for one in rows if isinstance(one, FeatureSet) for verdict in guard.judge(one)]
-        images = [one for one in rows if isinstance(one, Tensor)]
-        return [*guard.judge_pixels(images[0] if len(images) == 1 else torch.cat(images))]
+        guard, rows = jobs[0].guard, jobs[0].rows
+        if isinstance(rows, FeatureSet):
+            return [*guard.judge(rows)]
+        return [*guard.judge_pixels(torch.cat([job.rows for job in jobs if isinstance(job.rows, Tensor)]))]

@@ -1,12 +1,16 @@
-"""Bodies of requests: counted and timed while they are read, whatever their length is said to be."""
+"""Bodies of requests, counted and timed while they are read, and the files of forms, which browsers and ``curl -F`` send."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 
+from python_multipart.multipart import parse_options_header
+from starlette.datastructures import Headers, UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
 from outfield.serve.limits import Limits, Refused, busy
@@ -16,22 +20,14 @@ DRAIN_SECONDS = 2.0
 
 
 class Bodies:
-    """Reads bodies, and knows how many bytes are held of all of them.
-
-    Args:
-        limits: Of one body, of all, and of time.
-    """
+    """Reads bodies, and knows how many bytes are held of all of them."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits, self.held = limits, 0
 
     @contextlib.asynccontextmanager
     async def read(self, request: Request, deadline: float) -> AsyncIterator[bytearray]:
-        """The body, for as long as the block runs.
-
-        Raises:
-            Refused: It is too long or too slow, there is no room for it, or it is compressed.
-        """
+        """The body, for as long as the block runs."""
         body = bytearray()
         try:
             try:
@@ -78,3 +74,44 @@ class Bodies:
                     left -= len(message.get("body", b""))
                     if message["type"] != "http.request" or not message.get("more_body", False):
                         return
+
+
+AT_ONCE = 65_536
+"""Bytes of a body that are read without giving other clients a turn."""
+
+
+async def files_of(body: bytearray, content_type: str, limits: Limits) -> list[tuple[str | None, bytes]]:
+    """The files of a form, or the one image that the body is: the name that the client gave, or None, and the bytes."""
+    kind, options = parse_options_header(content_type)
+    if kind.startswith(b"image/") or kind == b"application/octet-stream":
+        return [(None, bytes(body))]
+    boundary = options.get(b"boundary", b"")
+    if kind != b"multipart/form-data" or not boundary:
+        raise Refused(415, "send multipart/form-data with files, or one image as the body (Content-Type: image/…)")
+    if b"--" + boundary + b"--" not in body[-len(boundary) - 64 :]:
+        raise Refused(400, "the form is broken: its end is missing")
+    parser = MultiPartParser(Headers({"content-type": content_type}), _pieces(body), max_files=limits.images)
+    parser.spool_max_size = limits.body + 1  # so that no file is written to disk
+    try:
+        form = await parser.parse()
+    except (MultiPartException, KeyError, ValueError) as error:
+        said = getattr(error, "message", str(error))
+        if "Too many files" in said:
+            raise Refused(413, f"the form has more than {limits.images} files; send fewer at once") from error
+        raise Refused(400, f"the form is broken: {said}") from error
+    files = [one for _, one in form.multi_items() if isinstance(one, UploadFile)]
+    if not files:
+        raise Refused(400, "there is no file in the form; send at least one")
+    return [(_file_name(one.filename or ""), one.file.read()) for one in files]
+
+
+async def _pieces(body: bytearray) -> AsyncGenerator[bytes, None]:
+    for start in range(0, len(body), AT_ONCE):
+        yield bytes(body[start : start + AT_ONCE])
+        await asyncio.sleep(0)
+    yield b""
+
+
+def _file_name(given: str) -> str | None:
+    """The last part of a name, without letters that cannot be shown."""
+    return re.sub(r"[\x00-\x1f\x7f]", "", given.replace("\\", "/").rpartition("/")[2])[:255] or None

@@ -6,7 +6,7 @@ import base64
 import binascii
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -23,13 +23,7 @@ INPUT_TYPES = ("BYTES", "UINT8", "FP32")
 
 
 class Asked(NamedTuple):
-    """What a request asks for.
-
-    Attributes:
-        id: Which the answer repeats, or None.
-        inputs: By name: a list of encoded images, or an array.
-        outputs: Names of what is wanted, and whether as binary.
-    """
+    """What a request asks for: inputs by name, encoded images or an array, and outputs by name, binary or not."""
 
     id: str | None
     inputs: dict[str, list[bytes] | np.ndarray]
@@ -37,23 +31,14 @@ class Asked(NamedTuple):
 
 
 def parse(body: bytearray, header_length: str | None, plain: bool = False) -> Asked:
-    """Read a request.
+    """Read a request: JSON of ``header_length`` bytes, or all of the body, and behind it the bytes of binary tensors.
 
-    Args:
-        body: JSON, and behind it the bytes of binary tensors, if any.
-        header_length: How long the JSON is; None where there is nothing else.
-        plain: Whether inputs are columns of a table: more types of numbers, and texts as they are, not images in Base64.
-
-    Raises:
-        Refused: It is no request of the protocol.
+    With ``plain`` the inputs are columns of a table: more types of numbers, and texts as they are, not images in Base64.
     """
-    length = len(body)
-    if header_length is not None:
-        length = int(header_length) if header_length.isdecimal() and len(header_length) < 16 else -1
+    said_length = str(len(body)) if header_length is None else header_length
+    length = int(said_length) if said_length.isdecimal() and len(said_length) < 16 else -1
     if not 0 <= length <= len(body):
-        raise Refused(
-            400, f"Inference-Header-Content-Length is {str(header_length)[:20]!r}; the body has {len(body)} bytes"
-        )
+        raise Refused(400, f"Inference-Header-Content-Length is {said_length[:20]!r}; the body has {len(body)} bytes")
     try:
         said = json.loads(body[:length])
     except (ValueError, RecursionError) as error:
@@ -149,52 +134,28 @@ def answer(asked: Asked, name: str, verdicts: Sequence[Verdict]) -> tuple[bytes,
 
 # Tensors: datatypes, flat lists of numbers, and the bytes of the binary extension
 
-NUMPY_TYPES: dict[str, np.dtype[Any]] = {
-    "UINT8": np.dtype("u1"),
-    "FP32": np.dtype("<f4"),
-    "FP64": np.dtype("<f8"),
-    "INT32": np.dtype("<i4"),
-    "BOOL": np.dtype("?"),
-    "INT64": np.dtype("<i8"),
-}
-"""Of numbers that come and go."""
-MOST_NUMBERS = 2**31
+_LETTERS = {"UINT8": "u1", "FP32": "<f4", "FP64": "<f8", "INT32": "<i4", "INT64": "<i8", "BOOL": "?"}
+NUMPY_TYPES: dict[str, np.dtype[Any]] = {name: np.dtype(letters) for name, letters in _LETTERS.items()}
 
 
 def shape_of(given: Any, name: str) -> tuple[int, ...]:
-    """A shape that says how many numbers there are.
-
-    Raises:
-        Refused: It is no list of numbers above 0, or of too many.
-    """
-    good = isinstance(given, list) and 0 < len(given) <= 8 and all(type(one) is int and one > 0 for one in given)
-    if not good:
-        raise Refused(
-            400,
-            f"the shape of input {name!r} is {str(given)[:100]}; it must be a list of one to eight whole numbers above 0",
-        )
-    if math.prod(given) > MOST_NUMBERS:
-        raise Refused(
-            400, f"the shape of input {name!r} is {str(given)[:100]}; these are more than {MOST_NUMBERS:,} numbers"
-        )
+    """The shape of an input."""
+    good = isinstance(given, list) and 0 < len(given) <= 8
+    if not good or not all(type(one) is int and 0 < one < 2**31 for one in given):
+        text = f"the shape of input {name!r} is {str(given)[:100]}; it must be a list of one to eight whole numbers above 0"
+        raise Refused(400, text)
     return tuple(given)
 
 
 def numbers_of(data: Any, shape: tuple[int, ...], datatype: str, name: str) -> np.ndarray:
-    """Numbers of a JSON list, flat or nested, as an array of the shape.
-
-    Raises:
-        Refused: They are something else, or too few or too many.
-    """
+    """Numbers of a JSON list, flat or nested, as an array of the shape."""
     try:
         array = np.array(data)
     except (ValueError, OverflowError, TypeError, RecursionError) as error:
         raise Refused(400, f"the data of input {name!r} is no list of numbers") from error
     whole = datatype == "UINT8"
     if array.dtype.kind not in ("iu" if whole else "iuf") or array.size != math.prod(shape) or _holds_bool(data, array):
-        raise Refused(
-            400, f"the data of input {name!r} must be {math.prod(shape):,} numbers of {datatype}, as its shape says"
-        )
+        raise Refused(400, f"the data of input {name!r} must be {math.prod(shape):,} numbers of {datatype}")
     if whole and (array.min() < 0 or array.max() > 255):
         raise Refused(400, f"the data of input {name!r} must lie in 0 … 255")
     with np.errstate(over="ignore"):
@@ -202,7 +163,7 @@ def numbers_of(data: Any, shape: tuple[int, ...], datatype: str, name: str) -> n
 
 
 def _holds_bool(data: Any, array: np.ndarray) -> bool:
-    """Whether true or false is among numbers, of which numpy makes 1 and 0; lists are nested as deep as the array has sides."""
+    """Whether true or false is among numbers; numpy would make 1 and 0 of them. Lists are nested as deep as the array."""
     flat: Any = [data]
     for _ in range(array.ndim):
         flat = chain.from_iterable(flat)
@@ -210,39 +171,24 @@ def _holds_bool(data: Any, array: np.ndarray) -> bool:
 
 
 def numbers_of_bytes(content: memoryview, shape: tuple[int, ...], datatype: str, name: str) -> np.ndarray:
-    """Numbers of a binary part, as an array of the shape.
-
-    Raises:
-        Refused: There are too few bytes, or too many.
-    """
+    """Numbers of a binary part, as an array of the shape."""
     kind = NUMPY_TYPES[datatype]
-    if len(content) != math.prod(shape) * kind.itemsize:
-        size = math.prod(shape) * kind.itemsize
+    size = math.prod(shape) * kind.itemsize
+    if len(content) != size:
         raise Refused(400, f"input {name!r} has {len(content):,} bytes; its shape and {datatype} make {size:,}")
     return np.frombuffer(content, kind).reshape(shape)
 
 
 def texts_of(data: Any, name: str) -> list[bytes]:
-    """Elements of BYTES in JSON: texts in Base64, in a flat list or one of one-element lists.
-
-    Raises:
-        Refused: They are something else.
-    """
-    flat = (
-        [one[0] if isinstance(one, list) and len(one) == 1 else one for one in data] if isinstance(data, list) else []
-    )
+    """Elements of BYTES in JSON: texts in Base64."""
     try:
-        return [base64.b64decode(one, validate=True) for one in flat]
+        return [base64.b64decode(one, validate=True) for one in _cells(data)]
     except (binascii.Error, ValueError, TypeError) as error:
         raise Refused(400, f"the data of input {name!r} must be a list of encoded images as Base64 texts") from error
 
 
 def texts_of_bytes(content: memoryview, name: str) -> list[bytes]:
-    """Elements of BYTES in a binary part: each is its length, 4 bytes, little end first, and so many bytes.
-
-    Raises:
-        Refused: A length does not agree with the bytes.
-    """
+    """Elements of BYTES in a binary part: each is its length in 4 bytes, little end first, and its bytes."""
     found, at = [], 0
     while at < len(content):
         length = int.from_bytes(content[at : at + 4], "little")
@@ -263,19 +209,11 @@ COLUMN_TYPES = ("BYTES", "FP64", "FP32", "INT64", "INT32", "UINT8", "BOOL")
 
 
 def values_of(data: Any, shape: tuple[int, ...], datatype: str, name: str) -> list[bytes] | np.ndarray:
-    """A column that came as JSON, flat or a list of one-element lists; null is a missing number.
-
-    Raises:
-        Refused: It holds something else than its datatype says, or another number of cells than its shape says.
-    """
-    cells = (
-        [one[0] if isinstance(one, list) and len(one) == 1 else one for one in data] if isinstance(data, list) else []
-    )
-    kinds = {"BYTES": (str,), "BOOL": (bool,), "FP32": (int, float, type(None)), "FP64": (int, float, type(None))}
+    """A column that came as JSON; null is a missing number."""
+    cells, numbers = _cells(data), (int, float, type(None))
+    kinds = {"BYTES": (str,), "BOOL": (bool,), "FP32": numbers, "FP64": numbers}
     if len(cells) != math.prod(shape) or not all(type(one) in kinds.get(datatype, (int,)) for one in cells):
-        raise Refused(
-            400, f"the data of input {name!r} must be {math.prod(shape):,} cells of {datatype}, as its shape says"
-        )
+        raise Refused(400, f"the data of input {name!r} must be {math.prod(shape):,} cells of {datatype}")
     if datatype == "BYTES":
         return [one.encode("utf-8", "surrogatepass") for one in cells]
     try:
@@ -284,26 +222,22 @@ def values_of(data: Any, shape: tuple[int, ...], datatype: str, name: str) -> li
         raise Refused(400, f"input {name!r} holds a number that is too large") from error
 
 
+def _cells(data: Any) -> list[Any]:
+    """The elements of a flat list, or of one of one-element lists."""
+    listed = data if isinstance(data, list) else []
+    return [one[0] if isinstance(one, list) and len(one) == 1 else one for one in listed]
+
+
 def inputs_of(guard: Guard) -> dict[str, dict[str, Any]]:
     """The inputs that a guard of rows takes, by name, as the protocol describes them."""
     if guard.table is None:
         return {name: {"name": name, "datatype": "FP32", "shape": [-1, width]} for name, width in guard.widths.items()}
-    return {
-        column.name: {"name": column.name, "datatype": DATATYPES[column.kind], "shape": [-1]}
-        for column in guard.table.columns
-    }
+    kinds = {column.name: DATATYPES[column.kind] for column in guard.table.columns}
+    return {name: {"name": name, "datatype": kind, "shape": [-1]} for name, kind in kinds.items()}
 
 
-def frame_of(inputs: Mapping[str, np.ndarray | list[bytes]]) -> dict[str, np.ndarray]:
-    """The inputs of a request as the columns of a table, each [N] or [N, 1].
-
-    Raises:
-        Refused: An input has another shape, or texts that are no UTF-8.
-    """
-    return {name: _column(name, value) for name, value in inputs.items()}
-
-
-def _column(name: str, value: np.ndarray | list[bytes]) -> np.ndarray:
+def column_of(name: str, value: np.ndarray | list[bytes]) -> np.ndarray:
+    """An input of a request, [N] or [N, 1], as the column of a table."""
     if isinstance(value, list):
         try:
             return np.array([text.decode() for text in value], dtype=object)

@@ -14,27 +14,16 @@ MEGABYTE = 2**20
 
 @dataclass(frozen=True)
 class Limits:
-    """What one client, and all of them together, may ask for.
+    """What one client, and all of them together, may ask for."""
 
-    Attributes:
-        body: Bytes of one request.
-        pixels: Of one image, before it is resized.
-        images: Of one request.
-        timeout: Seconds for one request, from its first line to its answer.
-        queue: Images of all requests to one guard that wait or are worked on; beyond it clients are told to come back.
-        batch: Images that a network is given at once, unless one request has more.
-        wait: Seconds for which a batch waits for images that are being decoded.
-        connections: Clients at a time.
-    """
-
-    body: int = 32 * MEGABYTE
-    pixels: int = 50_000_000
-    images: int = 64
-    timeout: float = 30.0
-    queue: int = 256
-    batch: int = 32
-    wait: float = 0.004
-    connections: int = 1024
+    body: int = 32 * MEGABYTE  # bytes of one request
+    pixels: int = 50_000_000  # of one image, before it is resized
+    images: int = 64  # of one request
+    timeout: float = 30.0  # seconds for one request, from its first line to its answer
+    queue: int = 256  # images of all requests to one guard at a time; beyond it clients are told to come back
+    batch: int = 32  # images that a network is given at once, unless one request has more
+    wait: float = 0.004  # seconds for which a batch waits for images that are being decoded
+    connections: int = 1024  # clients at a time
 
     def __post_init__(self) -> None:
         for name in ("body", "pixels", "images", "queue", "batch", "connections"):
@@ -51,32 +40,18 @@ class Limits:
 
 @dataclass(frozen=True)
 class Settings:
-    """How a service is reached and what it keeps.
-
-    Attributes:
-        limits: What clients may ask for.
-        token: Which they must send, or None.
-        drift_state: File that keeps what was seen, or None.
-        save_every: Seconds between two times that it is written.
-        look_every: Seconds between two looks at whether the file of a guard has changed.
-        device: Where the networks run.
-    """
+    """How a service is reached and what it keeps."""
 
     limits: Limits = Limits()
-    token: str | None = None
-    drift_state: Path | None = None
-    save_every: float = 5.0
-    look_every: float = 1.0
-    device: str = "auto"
+    token: str | None = None  # which clients must send
+    drift_state: Path | None = None  # file that keeps what was seen
+    save_every: float = 5.0  # seconds between two times that it is written
+    look_every: float = 1.0  # seconds between two looks at whether the file of a guard has changed
+    device: str = "auto"  # where the networks run
 
 
 def read_token(file: Path | None, environment: str | None) -> str | None:
-    """The token of a file, or else of the environment; None where neither gives one.
-
-    Raises:
-        StorageError: The file cannot be read.
-        InputError: There is no token in it, or one that no header can carry.
-    """
+    """The token of a file, or else of the environment; None where neither gives one."""
     if file is None and environment is None:
         return None
     try:
@@ -95,13 +70,7 @@ RETRY_AFTER = 1
 
 
 class Refused(Exception):  # noqa: N818  # not a failure of ours
-    """An answer other than 200.
-
-    Args:
-        status: Of HTTP.
-        message: For the client: what was wrong, and what would be right.
-        headers: Of the answer.
-    """
+    """An answer other than 200; the message says what was wrong, and what would be right."""
 
     def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(message)

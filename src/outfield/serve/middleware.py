@@ -13,11 +13,11 @@ from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from outfield.serve.limits import Refused
-from outfield.serve.logs import log, tell
-from outfield.serve.prometheus import Counts
+from outfield.serve.telemetry import Counts, log, tell
 
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; "
@@ -31,46 +31,21 @@ HEADERS = {
 """Of every answer: nothing is loaded from elsewhere, and no script is run but ours."""
 OPEN = ("/", "/page.css", "/page.js", "/rows.js", "/icon.svg", "/v2/health/live", "/v2/health/ready")
 """What is shown without a token: the page itself, and whether the service runs."""
-WORDS = {
-    *(
-        "",
-        "v1",
-        "check",
-        "guards",
-        "traffic",
-        "reload",
-        "v2",
-        "health",
-        "live",
-        "ready",
-        "models",
-        "versions",
-        "1",
-        "infer",
-    ),
-    *("metrics", "openapi.json", "page.css", "page.js", "rows.js", "icon.svg"),
-}
-"""Parts of our own addresses. Others come from clients, may be secrets that were put in the wrong place, and are not logged."""
 KNOWN_HEADERS = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
 
 
 class Gate:
     """Everything passes here on its way in and out.
 
-    Args:
-        app: What is behind it.
-        token: Which clients must send, or None.
-        counts: Metrics.
-        names: Of the guards, which are parts of addresses, too.
+    ``words`` are parts of our own addresses. Others come from clients, may be secrets that were put in the wrong place, and are
+    not logged.
     """
 
-    def __init__(self, app: ASGIApp, token: str | None, counts: Counts, names: Collection[str] = ()) -> None:
-        self.app, self.counts = app, counts
-        self._words = WORDS | set(names)
+    def __init__(self, app: ASGIApp, token: str | None, counts: Counts, words: Collection[str] = ()) -> None:
+        self.app, self.counts, self._words = app, counts, words
         self._token = None if token is None else token.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Of ASGI."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -88,17 +63,17 @@ class Gate:
             self._check(scope)
             await self.app(scope, receive, sent)
         except Refused as refused:
-            await respond(refused, sent)
+            await refusal(refused)(scope, receive, sent)
         except ClientDisconnect:
             status = status or 499
         except Exception:
             log.exception("failed")
             if status == 0:
-                await respond(Refused(500, "the service failed; its log says why"), sent)
+                await refusal(Refused(500, "the service failed; its log says why"))(scope, receive, sent)
         self._finish(scope, status, time.monotonic() - began)
 
     def _check(self, scope: Scope) -> None:
-        """Refuse whom the token is missing, and pages of other places that use a browser of somebody who may come in."""
+        """Refuse requests without the token, and pages of other sites in the browser of a client who has it."""
         headers = Headers(scope=scope)
         _check_length(scope, headers)
         origin = headers.get("origin")
@@ -138,15 +113,14 @@ def _check_length(scope: Scope, headers: Headers) -> None:
     if "transfer-encoding" not in headers:
         return
     if "content-length" in headers:
-        raise Refused(
-            400, "the request has a Content-Length and a Transfer-Encoding; send one of them", {"Connection": "close"}
-        )
+        message = "the request has a Content-Length and a Transfer-Encoding; send one of them"
+        raise Refused(400, message, {"Connection": "close"})
     if scope.get("http_version") == "1.0":
         raise Refused(400, "HTTP/1.0 has no Transfer-Encoding; send a Content-Length", {"Connection": "close"})
 
 
 def _check_host(scope: Scope, host: str | None) -> None:
-    """Refuse a name that somebody gave to this machine's own address: so a page of another place would be taken for ours.
+    """Refuse a foreign host name that leads to this machine's own address (DNS rebinding): its pages would pass for ours.
 
     Only where no token protects a service that this machine alone can reach.
     """
@@ -155,11 +129,8 @@ def _check_host(scope: Scope, host: str | None) -> None:
         return
     name = urlsplit(f"//{host}").hostname if host is not None else None
     if name is not None and name != "localhost" and not _is_loopback(name):
-        raise Refused(
-            403,
-            "without a token this service answers by localhost and 127.0.0.1 alone; ask for it so, or start it with a token",
-            {"Connection": "close"},
-        )
+        message = "without a token this service answers only to localhost and 127.0.0.1; ask for it so, or start it with a token"
+        raise Refused(403, message, {"Connection": "close"})
 
 
 def _is_loopback(name: str) -> bool:
@@ -169,10 +140,6 @@ def _is_loopback(name: str) -> bool:
         return False
 
 
-async def respond(refused: Refused, send: Send) -> None:
-    """Send a refusal: ``{"error": …}``."""
-    body = json.dumps({"error": refused.message}).encode()
-    head = {"content-type": "application/json", "content-length": str(len(body)), **refused.headers}
-    raw = [(name.lower().encode(), value.encode()) for name, value in head.items()]
-    await send({"type": "http.response.start", "status": refused.status, "headers": raw})
-    await send({"type": "http.response.body", "body": body})
+def refusal(refused: Refused) -> Response:
+    """A refusal as an answer: ``{"error": …}``."""
+    return Response(json.dumps({"error": refused.message}), refused.status, refused.headers, "application/json")

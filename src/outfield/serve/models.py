@@ -15,28 +15,11 @@ from outfield.guard import Guard, Verdict
 from outfield.scores import Drift, same
 from outfield.serve.batcher import Batcher
 from outfield.serve.limits import Settings
-from outfield.serve.logs import tell
-from outfield.serve.prometheus import Counts
-
-Stamp = tuple[int, int, int]
+from outfield.serve.telemetry import Counts, tell
 
 
 class Model:
-    """One guard.
-
-    Args:
-        name: By which clients ask for it.
-        path: Its file.
-        guard: What the file held.
-        settings: Of the service.
-        counts: Its metrics.
-        state: File of what it has seen, or None.
-
-    Attributes:
-        guard: The one that new requests are given to.
-        drift: What was seen since the threshold was chosen.
-        accepted: Images of requests that are worked on now.
-    """
+    """One guard: its file, what it has seen (``drift``, kept in ``state`` if that is a file), and images ``accepted`` now."""
 
     def __init__(
         self, name: str, path: Path, guard: Guard, settings: Settings, counts: Counts, state: Path | None
@@ -50,7 +33,6 @@ class Model:
         self.batcher = Batcher(name, settings.limits.batch, settings.limits.wait, self._seen)
 
     def _seen(self, guard: Guard, verdicts: Sequence[Verdict]) -> None:
-        """Count the verdicts of a batch, in the thread that made them."""
         self.counts.see(self.name, verdicts)
         drift = self.drift
         if guard.threshold is not drift.threshold:
@@ -62,13 +44,8 @@ class Model:
     def reload(self, even_unchanged: bool = False) -> bool | None:
         """Read the file again and let its guard take the place of this one, which finishes what it was given.
 
-        A file that cannot be read, or holds no guard, changes nothing.
-
-        Args:
-            even_unchanged: Read it even if it looks as it did the last time.
-
-        Returns:
-            Whether the guard was replaced; None where the file is as it was.
+        A file that cannot be read, or holds no guard, changes nothing. Gives whether the guard was replaced; None where the file
+        looks as it did the last time, unless ``even_unchanged``.
         """
         with self._reloading:
             found = stamp(self.path)
@@ -113,18 +90,14 @@ class Model:
 
 
 def ready_guard(path: Path, settings: Settings) -> Guard:
-    """The guard of a file, after it has judged an input alone and in a full batch.
-
-    Raises:
-        OutfieldError: The file is no guard, or it cannot judge.
-    """
+    """The guard of a file, after it has judged an input alone and in a full batch."""
     guard = Guard.load(path, settings.device)
     for count in (1, settings.limits.batch):
         guard.warm_up(count)
     return guard
 
 
-def stamp(path: Path) -> Stamp | None:
+def stamp(path: Path) -> tuple[int, int, int] | None:
     """What changes when a file is written again; None where there is no file."""
     try:
         found = os.stat(path)
@@ -134,25 +107,17 @@ def stamp(path: Path) -> Stamp | None:
 
 
 def load_models(paths: Sequence[Path], settings: Settings, counts: Counts) -> dict[str, Model]:
-    """The guards of some files, by the names of the files without their endings.
-
-    Raises:
-        InputError: There is no file, or two have the same name.
-        OutfieldError: A file is no guard.
-    """
+    """The guards of some files, by the names of the files without their endings."""
     names = [path.stem for path in paths]
-    twice = {name for name in names if names.count(name) > 1}
-    if not paths or twice:
-        raise InputError(f"guards are asked for by the names of their files, so these must differ: {sorted(names)}")
+    if not paths or len({*names}) < len(names):
+        raise InputError(f"guards are served by the names of their files, which must differ: {sorted(names)}")
     guards = [ready_guard(path, settings) for path in paths]
-    states = [_state_file(settings.drift_state, name, len(names) > 1) for name in names]
+    state = settings.drift_state
+    states = [state] * len(names)
+    if state is not None and len(names) > 1:  # one beside it for each
+        states = [state.with_name(f"{state.stem}-{name}{state.suffix}") for name in names]
     parts = zip(names, paths, guards, states, strict=True)
     return {name: Model(name, path, guard, settings, counts, state) for name, path, guard, state in parts}
-
-
-def _state_file(given: Path | None, name: str, several: bool) -> Path | None:
-    """Where a guard's state goes: the file that was given, or with several guards one beside it for each."""
-    return given.with_name(f"{given.stem}-{name}{given.suffix}") if given is not None and several else given
 
 
 def _restored(state: Path | None, guard: Guard, name: str) -> Drift:

@@ -19,41 +19,29 @@ from outfield.errors import OutfieldError
 from outfield.features import FIELDS
 from outfield.guard import Verdict
 from outfield.serve import inference_protocol as protocol
-from outfield.serve.form import files_of
+from outfield.serve.body import files_of
 from outfield.serve.limits import Refused
-from outfield.serve.middleware import Gate
+from outfield.serve.middleware import Gate, refusal
 from outfield.serve.models import Model
 from outfield.serve.service import Service
 from outfield.version import __version__
 
-BINS = 40
-"""Of the histogram of calibration scores."""
-SCORES = 1001
-"""Calibration scores that are told, at most: evenly spaced among all of them, with the least and the largest."""
+BINS = 40  # of the histogram of calibration scores
+SCORES = 1001  # calibration scores that are told, at most: evenly spaced, with the least and the largest
 
-_OBJECT = {"application/json": {"schema": {"type": "object"}}}
-INFER: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "content": {**_OBJECT, "application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
-    }
-}
 _FILE = {"type": "string", "format": "binary"}
 _FILES = {"type": "object", "properties": {"file": {"type": "array", "items": _FILE}}}
-CHECK: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "content": {"multipart/form-data": {"schema": _FILES}, "image/*": {"schema": _FILE}},
-    }
-}
+_TENSORS = {"application/json": {"schema": {"type": "object"}}, "application/octet-stream": {"schema": _FILE}}
+_IMAGES = {"multipart/form-data": {"schema": _FILES}, "image/*": {"schema": _FILE}}
+INFER: dict[str, Any] = {"requestBody": {"required": True, "content": _TENSORS}}
+CHECK: dict[str, Any] = {"requestBody": {"required": True, "content": _IMAGES}}
 PAGE = {
     "/": ("page.html", "text/html"),
     "/page.css": ("page.css", "text/css"),
     "/page.js": ("page.js", "text/javascript"),
     "/rows.js": ("rows.js", "text/javascript"),
+    "/icon.svg": ("icon.svg", "image/svg+xml"),
 }
-PAGE |= {"/icon.svg": ("icon.svg", "image/svg+xml")}
-PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def make_app(service: Service) -> FastAPI:
@@ -65,7 +53,8 @@ def make_app(service: Service) -> FastAPI:
         await asyncio.to_thread(service.stop)
 
     app = FastAPI(title="Outfield", version=__version__, docs_url=None, redoc_url=None, lifespan=life)
-    app.add_middleware(Gate, token=service.settings.token, counts=service.counts, names=service.models)
+    words = {"", "1", *service.models}
+    app.add_middleware(Gate, token=service.settings.token, counts=service.counts, words=words)
     app.add_exception_handler(HTTPException, _refuse)
     app.add_exception_handler(Refused, _refuse)
     _add_health(app, service)
@@ -73,6 +62,7 @@ def make_app(service: Service) -> FastAPI:
     _add_check(app, service)
     _add_telling(app, service)
     _add_page(app)
+    words |= {part for route in app.routes for part in getattr(route, "path", "").split("/")}
     return app
 
 
@@ -81,11 +71,11 @@ async def _refuse(_: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException):
         error = Refused(error.status_code, str(error.detail), error.headers)
     assert isinstance(error, Refused)
-    return _json({"error": error.message}, error.status, error.headers)
+    return refusal(error)
 
 
-def _json(content: Any, status: int = 200, headers: Any = None) -> Response:
-    return Response(json.dumps(content), status, headers, "application/json")
+def _json(content: Any, status: int = 200) -> Response:
+    return Response(json.dumps(content), status, media_type="application/json")
 
 
 def _deadline(request: Request, service: Service) -> float:
@@ -150,9 +140,8 @@ def _add_infer(app: FastAPI, service: Service) -> None:
         content, json_length = protocol.answer(asked, model.name, verdicts)
         if json_length is None:
             return Response(content, media_type="application/json")
-        return Response(
-            content, headers={protocol.HEADER_LENGTH: str(json_length)}, media_type="application/octet-stream"
-        )
+        headers = {protocol.HEADER_LENGTH: str(json_length)}
+        return Response(content, headers=headers, media_type="application/octet-stream")
 
 
 def _images(asked: protocol.Asked) -> list[bytes | np.ndarray] | None:
@@ -189,11 +178,11 @@ def _add_check(app: FastAPI, service: Service) -> None:
         model, deadline = service.model(guard), _deadline(request, service)
         async with service.bodies.read(request, deadline) as body:
             files = await files_of(body, request.headers.get("content-type", ""), service.settings.limits)
-            found = await service.work.images(model, [one.content for one in files], deadline)
+            found = await service.work.images(model, [content for _, content in files], deadline)
         _count(service, request, model.name, found)
         verdicts = [
-            Verdict.failed(file.name, str(one)) if isinstance(one, OutfieldError) else replace(one, file=file.name)
-            for file, one in zip(files, found, strict=True)
+            Verdict.failed(name, str(one)) if isinstance(one, OutfieldError) else replace(one, file=name)
+            for (name, _), one in zip(files, found, strict=True)
         ]
         return _json([_plain(one) for one in verdicts])
 
@@ -218,7 +207,7 @@ def _add_telling(app: FastAPI, service: Service) -> None:
     @app.get("/metrics", tags=["Verdicts"])
     async def metrics() -> Response:
         """Prometheus."""
-        return Response(service.counts.text(), media_type=PROMETHEUS)
+        return Response(service.counts.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 def _add_page(app: FastAPI) -> None:

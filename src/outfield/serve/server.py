@@ -18,9 +18,9 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from outfield.errors import InputError
-from outfield.serve.logs import tell
 from outfield.serve.routes import make_app
 from outfield.serve.service import Service
+from outfield.serve.telemetry import tell
 
 
 class PatientProtocol(H11Protocol):
@@ -29,12 +29,10 @@ class PatientProtocol(H11Protocol):
     _slow: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """A client has come."""
         super().connection_made(transport)
         self._watch()
 
     def data_received(self, data: bytes) -> None:
-        """A client has sent something: a whole head, or a part of one."""
         super().data_received(data)
         self._watch()
 
@@ -49,31 +47,18 @@ class PatientProtocol(H11Protocol):
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server, which ends with 0 when it is asked to end, and reads guards again on SIGHUP.
-
-    Args:
-        config: Of uvicorn.
-        listening: Where clients come to.
-        hang_up: Called on SIGHUP.
-        ready: Called with the port once clients can come.
-    """
+    """uvicorn's server, which ends with 0 when it is asked to end, calls ``hang_up`` on SIGHUP, and ``ready`` with its port."""
 
     def __init__(
-        self,
-        config: uvicorn.Config,
-        listening: socket.socket,
-        hang_up: Callable[[], Any],
-        ready: Callable[[int], None],
+        self, config: uvicorn.Config, listening: socket.socket, hang_up: Callable[[], Any], ready: Callable[[int], None]
     ) -> None:
         super().__init__(config)
         self._listening, self._hang_up, self._ready = listening, hang_up, ready
 
     async def serve(self, sockets: Any = None) -> None:
-        """Serve until it is asked to end."""
         await super().serve([self._listening])
 
     async def startup(self, sockets: Any = None) -> None:
-        """Listen, then tell where."""
         await super().startup(sockets)
         if self.started:
             self._ready(self._listening.getsockname()[1])
@@ -109,17 +94,8 @@ def make_server(
 ) -> Server:
     """A server that is not running yet; ``run`` runs it.
 
-    Args:
-        service: What is served.
-        host: Where to listen.
-        port: Of it; 0 takes a free one.
-        tls_cert: Certificate chain, PEM; with ``tls_key`` the server speaks HTTPS.
-        tls_key: Its key, PEM.
-        listening: What :func:`listen` gave for the host and port, where it was asked already.
-        ready: Called with the address once clients can come.
-
-    Raises:
-        InputError: One of the two files without the other, files that are none, or an address that cannot be had.
+    Port 0 takes a free one. With a certificate chain and its key, both PEM, it speaks HTTPS. ``listening`` is what :func:`listen`
+    gave, where it was asked already; ``ready`` is called with the address once clients can come.
     """
     check_tls(tls_cert, tls_key)
     limits = service.settings.limits
@@ -154,11 +130,7 @@ def make_server(
 
 
 def check_tls(cert: Path | None, key: Path | None) -> None:
-    """Find out whether a certificate and its key can be used; for the password of a key one is asked when it is used.
-
-    Raises:
-        InputError: One of the two files without the other, or files that are none.
-    """
+    """Find out whether a certificate and its key can be used; the password of a key is asked for when it is used."""
     if (cert is None) != (key is None):
         raise InputError("TLS needs both, --tls-cert and --tls-key")
     if cert is None or key is None:
@@ -177,11 +149,7 @@ def _tls_errors(cert: Path | None, key: Path | None) -> Generator[None, None, No
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket at an address; who comes before the server runs waits.
-
-    Raises:
-        InputError: There is no such address here, or somebody else listens there.
-    """
+    """A socket at an address; clients that come before the server runs wait."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=1024)

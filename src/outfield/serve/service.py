@@ -21,32 +21,24 @@ from outfield.features import FeatureSet
 from outfield.guard import Guard, Verdict
 from outfield.images import size_of
 from outfield.serve.batcher import Job
-from outfield.serve.body import Bodies
-from outfield.serve.inference_protocol import frame_of, inputs_of
+from outfield.serve.body import AT_ONCE, Bodies
+from outfield.serve.inference_protocol import column_of, inputs_of
 from outfield.serve.limits import Limits, Refused, Settings, busy
 from outfield.serve.models import Model, load_models
-from outfield.serve.prometheus import Counts
+from outfield.serve.telemetry import Counts
 
 Image = bytes | np.ndarray
 T = TypeVar("T")
-AT_ONCE = 65_536
-"""Bytes of a body that are read without giving others a turn."""
 
 
 class Work:
-    """Turns requests into verdicts, all within their time.
+    """Turns requests into verdicts, all within their time."""
 
-    Args:
-        limits: Of pixels, images and time.
-        decoders: Threads that decode.
-    """
-
-    def __init__(self, limits: Limits, decoders: int = 2) -> None:
+    def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        self._pool = ThreadPoolExecutor(decoders, "outfield decode")
+        self._pool = ThreadPoolExecutor(2, "outfield decode")
 
     def stop(self) -> None:
-        """Let the threads finish what they have."""
         self._pool.shutdown()
 
     async def aside(self, function: Callable[..., T], body: bytearray, *others: object) -> T:
@@ -56,18 +48,12 @@ class Work:
         return await asyncio.get_running_loop().run_in_executor(self._pool, lambda: function(body, *others))
 
     async def images(self, model: Model, images: Sequence[Image], deadline: float) -> list[Verdict | OutfieldError]:
-        """For each image its verdict, or why it could not be read.
-
-        Raises:
-            Refused: There are too many, there is no room, or time has run out.
-        """
+        """For each image its verdict, or why it could not be read."""
         guard = model.guard
         if guard.takes != "images":
-            raise Refused(
-                400,
-                f"the guard {model.name} looks at rows, not at images; POST them to /v2/models/{model.name}/infer, whose inputs "
-                f"are {', '.join(inputs_of(guard)):.200}",
-            )
+            where, inputs = f"/v2/models/{model.name}/infer", ", ".join(inputs_of(guard))
+            message = f"the guard {model.name} looks at rows, not at images; POST them to {where}, whose inputs are {inputs:.200}"
+            raise Refused(400, message)
         self._check_count(len(images), "images")
         with self._room(model, len(images)):
             model.batcher.announce(len(images))
@@ -88,15 +74,12 @@ class Work:
     async def rows(
         self, model: Model, fields: Mapping[str, np.ndarray | list[bytes]], deadline: float
     ) -> list[Verdict]:
-        """Verdicts on rows of the guard's network, or of its table.
-
-        Raises:
-            Refused: They are not what the guard needs, there is no room, or time has run out.
-        """
         guard = model.guard
         try:
-            table = guard.table
-            rows = _features(guard.widths, fields) if table is None else table(frame_of(fields))
+            if guard.table is None:
+                rows = _features(guard.widths, fields)
+            else:
+                rows = guard.table({name: column_of(name, value) for name, value in fields.items()})
         except OutfieldError as error:
             raise Refused(400, str(error)) from error
         self._check_count(len(rows), "rows")
@@ -143,9 +126,8 @@ class Work:
                 height, width = size_of(io.BytesIO(image), where)
             else:
                 height, width = image.shape[:2]
-            if height * width > self.limits.pixels:
-                most = f"{self.limits.pixels:,}"
-                raise InputError(f"{where} is too large: it has {height} × {width} pixels, and {most} are taken here")
+            if height * width > (most := self.limits.pixels):
+                raise InputError(f"{where} is too large: it has {height} × {width} pixels; at most {most:,} are taken")
             return guard.prepare(image)
         except OutfieldError as error:
             return type(error)(str(error).replace("the image", where))
@@ -160,15 +142,7 @@ def _features(widths: Mapping[str, int], fields: Mapping[str, np.ndarray | list[
 
 
 class Service:
-    """Guards that are served.
-
-    Args:
-        paths: Their files; the first is the one that clients get who name none.
-        settings: Of the service.
-
-    Raises:
-        OutfieldError: A file is no guard, or two have the same name.
-    """
+    """Guards that are served; clients who name none get the first."""
 
     def __init__(self, paths: Sequence[Path], settings: Settings = Settings()) -> None:
         self.settings, self.counts = settings, Counts()
@@ -180,11 +154,7 @@ class Service:
         self._keeper.start()
 
     def model(self, name: str | None) -> Model:
-        """The guard of that name; the first where no name is given.
-
-        Raises:
-            Refused: There is none.
-        """
+        """The guard of that name; the first where no name is given."""
         if name is None:
             return next(iter(self.models.values()))
         if name not in self.models:
@@ -196,7 +166,6 @@ class Service:
         return {name: bool(model.reload(even_unchanged=True)) for name, model in self.models.items()}
 
     def stop(self) -> None:
-        """Finish what was accepted, and write what was seen."""
         self.ready = False
         self._ended.set()
         self._keeper.join()

@@ -1,6 +1,6 @@
 """Studies that ship with the package: the demo and the paper's toy data."""
 
-from outfield.doors import door
+from outfield.extras import door
 
 __getattr__, __dir__, __all__ = door(
     __name__,

@@ -178,8 +178,8 @@ def guard_check(
             check_installed("tables", "pyarrow")
     _check_images(images, on_error)
 
-    from outfield.devices import resolve_device
     from outfield.guard import Guard, Verdicts, as_json, as_json_lines, write_verdicts
+    from outfield.modes import resolve_device
 
     resolve_device(device)
     model = Guard.load(guard, device)

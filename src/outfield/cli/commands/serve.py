@@ -58,8 +58,8 @@ def serve(
         inputs, [] if drift_state is None else [Output("--drift-state", drift_state, (".safetensors",), "states")]
     )
 
-    from outfield.devices import resolve_device
     from outfield.files import check_readable
+    from outfield.modes import resolve_device
     from outfield.serve import Limits, Service, Settings, check_tls, json_lines, listen, make_server, read_token
 
     token = read_token(token_file, os.environ.get("OUTFIELD_TOKEN"))

@@ -96,7 +96,7 @@ def train(
         train_classifier,
     )
     from outfield.config import construct_from_text
-    from outfield.devices import resolve_device
+    from outfield.modes import resolve_device
 
     named = _named("--loss", loss, LOSSES) | ({} if augment is None else _named("--augment", augment, AUGMENTATIONS))
     recipe: Recipe = construct_from_text(Recipe, named | setting_texts(setting))

@@ -32,7 +32,7 @@ class Mahalanobis(ComposedDetector):
     Args:
         layers: the fields, "features" and stages such as "stage2"; by default the blocks of a ResNet.
         weights: w_l, one number from 0 on for each layer, or "equal" for 1 each.
-        floor: see :class:`outfield.energy.priors.mixture.MixturePrior`.
+        floor: see :class:`outfield.energy.priors.MixturePrior`.
         ridge: see there too.
     """
 

@@ -23,7 +23,7 @@ class RMDS(MixtureDetector):
 
     Args:
         floor: Eigenvalues of Σ, and then of S, below ``floor`` times the largest are raised to that
-            (:class:`outfield.energy.priors.mixture.MixturePrior`).
+            (:class:`outfield.energy.priors.MixturePrior`).
         ridge: Added to Σ, as a multiple of its mean eigenvalue, and with it to S.
         on: The field that it works on: "features", or a stage of the network such as "stage2".
     """

@@ -23,7 +23,7 @@ class MixtureDetector(Detector):
     """Base of the detectors that need only the mixture.
 
     Args:
-        floor: see :class:`outfield.energy.priors.mixture.MixturePrior`.
+        floor: see :class:`outfield.energy.priors.MixturePrior`.
         ridge: see there too.
         on: The field that it works on: "features", or a stage of the network such as "stage2".
 

@@ -148,7 +148,7 @@ def with_clusters(train: FeatureSource, seed: int) -> FeatureSet:
     """Rows, 50,000 at most, with their cluster as label (:func:`outfield.clustered`); no OOD data takes part.
 
     How many clusters there are is chosen by the rows: a fifth of them is left out, the mixture of Gaussians with one covariance
-    (:class:`~outfield.energy.priors.mixture.MixturePrior`) is fitted to the clusters of the others for 1, 2, 5, 10 and 20 of
+    (:class:`~outfield.energy.priors.MixturePrior`) is fitted to the clusters of the others for 1, 2, 5, 10 and 20 of
     them, as far as each has ten rows on average, and the number with the largest mean log-density of what was left out is taken;
     of equal ones the smallest.
     """

@@ -1,6 +1,6 @@
 """The fast training step: chains, both passes of the loss and Adam as one fixed sequence of operations on fixed buffers.
 
-What makes it fast, compared with :class:`outfield.energy.training.step.EagerStep`:
+What makes it fast, compared with :class:`outfield.energy.step.EagerStep`:
 
 - The network's input gradient is written out instead of recorded by autograd. For layers h_l = φ(h_{l−1} W_lᵀ + b_l), φ a
   LeakyReLU, and E = (v·h_L + c) / T:  g_L = (v / T) φ'(h_L),  g_{l−1} = (g_l W_l) φ'(h_{l−1}),  ∇E = g_1 W_1. The energy itself
@@ -16,27 +16,31 @@ the same path up to rounding.
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
-from outfield.energy import projection
-from outfield.energy.chains import Sampler, Start
-from outfield.energy.engine.fused_step import FusedStep
-from outfield.energy.engine.torch_operations import TorchOperations
-from outfield.energy.network import CorrectedEnergy, layers_of
-from outfield.energy.priors.mixture import MixturePrior
-from outfield.energy.projection import Projection
-from outfield.energy.samplers import Langevin
-from outfield.energy.training import Training
-from outfield.energy.training.step import EagerStep, InTurn, Step
+from outfield.energy.chains import Projection, Sampler, Start, identity, moves_at_once, relu_sphere, sphere
+from outfield.energy.network import CorrectedEnergy, Layers, layers_of
+from outfield.energy.priors import MixturePrior
+from outfield.energy.samplers import Langevin, linear
+from outfield.energy.step import EagerStep, InTurn, Training, part
 from outfield.errors import InputError
+from outfield.modes import products
 
-PROJECTIONS = (projection.identity, projection.sphere, projection.relu_sphere)
+if TYPE_CHECKING:
+    from outfield.energy.engine.torch_operations import TorchOperations
+    from outfield.energy.engine.triton_operations import TritonOperations
+
+PROJECTIONS = (identity, sphere, relu_sphere)
+LANES = 4
+"""Parallel branches of a recording."""
 
 
 def make_step(
@@ -48,12 +52,8 @@ def make_step(
     project: Projection,
     starts: Sequence[Start],
     generators: Sequence[torch.Generator],
-) -> Step:
-    """The fastest step that can train these models on batches of rows like z (N, D).
-
-    Raises:
-        InputError: the engine or the precision that was asked for cannot be had.
-    """
+) -> FusedStep | InTurn:
+    """The fastest step that can train these models on batches of rows like z (N, D)."""
     reason = obstacle(models[0], sampler, project, z)
     if training.engine == "fused" and reason is not None:
         raise InputError(f"engine is 'fused', but {reason}; it must be auto or eager here")
@@ -62,21 +62,22 @@ def make_step(
     rows = list(zip(models, starts, generators, strict=True))
     if not fused:
         return InTurn([EagerStep(m, training, sampler, project, start, g) for m, start, g in rows])
+    langevin = cast(Langevin, sampler)
     if has_triton(z.device):
         from outfield.energy.engine.triton_operations import TritonOperations
 
         kernels = TritonOperations(models, training, project, batch_size)
-        return FusedStep(rows, kernels, training, cast(Langevin, sampler), batch_size)
+        return FusedStep(rows, kernels, training, langevin, batch_size)
+    from outfield.energy.engine.torch_operations import TorchOperations
+
+    pieces = [TorchOperations(model, training, project) for model in models]
     return InTurn(
-        [
-            FusedStep([row], TorchOperations(row[0], training, project), training, cast(Langevin, sampler), batch_size)
-            for row in rows
-        ]
+        [FusedStep([row], piece, training, langevin, batch_size) for row, piece in zip(rows, pieces, strict=True)]
     )
 
 
 def _precision(asked: str, device: torch.device, fused: bool) -> str:
-    """The precision to train in; see :class:`outfield.energy.training.Training`."""
+    """The precision to train in; see :class:`outfield.energy.step.Training`."""
     if asked == "auto":
         return "bfloat16" if fused and device.type == "cuda" and has_bfloat16(device) else "float32"
     if asked == "bfloat16" and not has_bfloat16(device):
@@ -118,3 +119,220 @@ def has_triton(device: torch.device) -> bool:
     from outfield.energy.engine import triton_operations
 
     return triton_operations.works(device)
+
+
+class Positions(NamedTuple):
+    """Where chains are (S, B, D): exact, as the products take it, and what rounding left (all one tensor in float32)."""
+
+    exact: Tensor
+    copy: Tensor
+    rest: Tensor
+
+
+class FusedStep:
+    """The order of a step's pieces, and their buffers, for S fits of one shape: model, start of the chains, random numbers.
+
+    The pieces are ``operations`` (see :class:`~outfield.energy.engine.torch_operations.TorchOperations`), which update the
+    models' parameters in place.
+    """
+
+    def __init__(
+        self,
+        fits: Sequence[tuple[CorrectedEnergy, Start, torch.Generator]],
+        operations: TorchOperations | TritonOperations,
+        training: Training,
+        sampler: Langevin,
+        batch_size: int,
+    ) -> None:
+        models, self.starts, self.generators = zip(*fits, strict=True)
+        layers = cast(Layers, layers_of(models[0].network))
+        self.training, self.sampler, self.operations = training, sampler, operations
+        first = layers.linears[0]
+        device, seeds = first.weight.device, len(models)
+        operands = torch.bfloat16 if training.precision == "bfloat16" else torch.float32
+        widths = [linear_.out_features for linear_ in layers.linears[:-1]]
+
+        def buffers(rows: int, dtype: torch.dtype, *columns: int) -> list[Tensor]:
+            return [torch.empty(seeds, rows, n, dtype=dtype, device=device) for n in columns]
+
+        d = first.in_features
+        self.real, z, self.grad = buffers(batch_size, torch.float32, d, d, d)
+        at_once = moves_at_once(sampler.steps, batch_size * d)
+        self.noise = torch.empty(seeds, at_once, batch_size, d, dtype=torch.float32, device=device)
+        self.input_noise = torch.empty(seeds, 2, batch_size, d, dtype=torch.float32, device=device)
+        self.z = Positions(z, z, z) if operands == torch.float32 else Positions(z, *buffers(batch_size, operands, d, d))
+        self.below, self.back = buffers(batch_size, operands, *widths[:-1]), buffers(batch_size, operands, *widths)
+        self.inputs = buffers(2 * batch_size, operands, d, *widths)
+        self.gradients = buffers(2 * batch_size, operands, *widths, 1)
+        self.energy = buffers(2 * batch_size, torch.float32, 1)[0]
+        self.result = torch.empty(seeds, 5, dtype=torch.float32, device=device)
+        self.recorder = Recorder(device, self.generators)
+
+    def run(self, real: Tensor) -> Tensor:
+        with self.recorder.on_device(), torch.no_grad(), products(real.device, self.training.precision):
+            self.real.copy_(real)
+            if not self._starts_inside:
+                self._begin()
+            self.recorder.run(self._all if self._starts_inside else self._body)
+            if not self._starts_inside:
+                for start, ends in zip(self.starts, self.z.exact, strict=True):
+                    start.end(ends)
+        return self.result
+
+    @property
+    def _starts_inside(self) -> bool:
+        """Starts that remember nothing are part of the recorded sequence; others look at their memory before it."""
+        return not any(start.remembers for start in self.starts)
+
+    def _all(self) -> None:
+        self._begin()
+        self._body()
+
+    def _begin(self) -> None:
+        for index, (start, generator) in enumerate(zip(self.starts, self.generators, strict=True)):
+            with self.recorder.beside(index):
+                self.z.exact[index].copy_(start.begin(self.real[index], generator))
+        self.recorder.join()
+        self.operations.project(self.z.exact)
+
+    def _body(self) -> None:
+        if self.z.copy is not self.z.exact:
+            self.z.copy.copy_(self.z.exact)
+            self.z.rest.copy_(self.z.exact - self.z.copy)
+        for t in range(self.sampler.steps):
+            self._langevin(t)
+        self._loss()
+
+    def _langevin(self, t: int) -> None:
+        steps, at_once = self.sampler.steps, self.noise.shape[1]
+        if t % at_once == 0:
+            self._draw(self.noise[:, : min(at_once, steps - t)])
+        with self.recorder.beside():
+            self.operations.prepare(self.z)
+        grad = self._input_gradient()
+        sizes = linear(self.sampler.step_size, t, steps), linear(self.sampler.noise_std, t, steps)
+        self.operations.move(self.z, grad, self.noise[:, t % at_once], sizes)
+
+    def _input_gradient(self) -> Tensor:
+        """∇E at the chains' positions (S, B, D)."""
+        ops, top, h = self.operations, len(self.back) - 1, [self.z.copy]
+        for layer, out in enumerate(self.below):
+            h.append(ops.forward(layer, h[layer], out))
+        g = ops.turn(top, h[top], self.back[top])
+        for layer in range(top, 0, -1):
+            g = ops.backward(layer, g, h[layer], self.back[layer - 1])
+        self.recorder.join()
+        return ops.descend(g, self.z, self.grad)
+
+    def _loss(self) -> None:
+        ops, batch = self.operations, self.real.shape[1]
+        with self.recorder.beside():
+            ops.advance()
+        self._draw(self.input_noise)
+        for index, rows in enumerate((self.real, self.z.exact)):
+            into = self.inputs[0][:, index * batch : (index + 1) * batch]
+            torch.add(rows, self.input_noise[:, index], alpha=self.training.input_noise, out=into)
+        inputs = [self.inputs[0]]
+        for layer, out in enumerate(self.inputs[1:]):
+            inputs.append(ops.forward(layer, inputs[layer], out))
+        top = len(inputs) - 1
+        pull, g = self.gradients[top], self.gradients[top - 1]
+        ops.head(inputs[top], self.energy, pull, g)
+        with self.recorder.beside(top):
+            ops.learn(top, pull, inputs[top])
+        for layer in range(top - 1, -1, -1):
+            below = ops.backward(layer, g, inputs[layer], self.gradients[layer - 1]) if layer else g
+            with self.recorder.beside(layer):  # its weights are not needed any more
+                ops.learn(layer, g, inputs[layer])
+            g = below
+        self._record()
+        self.recorder.join()
+        ops.finish()
+
+    def _draw(self, out: Tensor) -> None:
+        for index, generator in enumerate(self.generators):
+            with self.recorder.beside(index):
+                out[index].normal_(generator=generator)
+        self.recorder.join()
+
+    def _record(self) -> None:
+        halves = self.energy.view(len(self.energy), 2, -1)
+        mean, square = halves.mean(2), halves.square().mean(2)
+        loss = mean[:, 0] - mean[:, 1] + self.training.l2 * square.sum(1)
+        torch.cat([loss[:, None], mean, halves.abs().mean(2)], dim=1, out=self.result)
+
+    def state(self) -> list[dict[str, Tensor]]:
+        kept = [{f"start.{name}": value for name, value in start.state().items()} for start in self.starts]
+        return [adam | start for adam, start in zip(self.operations.state(), kept, strict=True)]
+
+    def load_state(self, states: Sequence[dict[str, Tensor]]) -> None:
+        self.operations.load_state([part(state, "adam.") for state in states])
+        for start, state in zip(self.starts, states, strict=True):
+            start.load_state(part(state, "start."))
+
+
+class Recorder:
+    """Runs a sequence of operations; on a GPU once as it is, then as a CUDA graph recorded from it."""
+
+    def __init__(self, device: torch.device, generators: Sequence[torch.Generator]) -> None:
+        self.generators = generators
+        self.device, self.on_gpu = device, device.type == "cuda"
+        self.runs = 0
+        if self.on_gpu:
+            self.main, self.sides = torch.cuda.Stream(device), [torch.cuda.Stream(device) for _ in range(LANES)]
+            self.busy: set[torch.cuda.Stream] = set()
+            self.graph = torch.cuda.CUDAGraph()
+
+    def on_device(self) -> contextlib.AbstractContextManager[Any]:
+        """Makes this GPU the current one, so that streams and kernels are its own."""
+        return torch.cuda.device(self.device) if self.on_gpu else contextlib.nullcontext()
+
+    def run(self, work: Callable[[], None]) -> None:
+        """Do ``work``, or replay what it did: it must be the same in every call."""
+        if not self.on_gpu:
+            work()
+        elif self.runs == 0:
+            self._first(work)
+        else:
+            if self.runs == 1:
+                self._record(work)
+            self.graph.replay()
+        self.runs += 1
+
+    def _first(self, work: Callable[[], None]) -> None:
+        """The first step also compiles kernels and prepares libraries, which a recording must not contain."""
+        self.main.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.main):
+            work()
+        torch.cuda.current_stream().wait_stream(self.main)
+
+    def _record(self, work: Callable[[], None]) -> None:
+        for generator in self.generators:
+            self.graph.register_generator_state(generator)
+        # A graph or stream that the garbage collector frees meanwhile would spoil the recording.
+        gc.collect()
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            # Only this thread's mistakes count: another may be reading the next rows into pinned memory.
+            with torch.cuda.graph(self.graph, stream=self.main, capture_error_mode="thread_local"):
+                work()
+        finally:
+            if collecting:
+                gc.enable()
+
+    @contextlib.contextmanager
+    def beside(self, lane: int = 0) -> Iterator[None]:
+        """What happens inside may run at the same time as what follows, or as other lanes, until :meth:`join`."""
+        if not self.on_gpu:
+            yield
+            return
+        side = self.sides[lane % len(self.sides)]
+        side.wait_stream(torch.cuda.current_stream())
+        self.busy.add(side)
+        with torch.cuda.stream(side):
+            yield
+
+    def join(self) -> None:
+        while self.on_gpu and self.busy:
+            torch.cuda.current_stream().wait_stream(self.busy.pop())

@@ -15,21 +15,22 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from outfield.energy import projection
-from outfield.energy.engine.fused_step import Operations, Positions
+from outfield.energy.chains import Projection, identity, relu_sphere
+from outfield.energy.engine import Positions
 from outfield.energy.network import CorrectedEnergy, Layers, layers_of
-from outfield.energy.priors.mixture import MixturePrior
-from outfield.energy.projection import Projection
-from outfield.energy.training import Training
-from outfield.energy.training.step import adam_settings, adam_state, load_adam_state
+from outfield.energy.priors import MixturePrior
+from outfield.energy.step import Training, adam_settings, adam_state, load_adam_state
 from outfield.modes import rounded_products
 
 SMALLEST = 2**16
 """Entries from which a matrix is worth packing."""
 
 
-class TorchOperations(Operations):
-    """The pieces in PyTorch, for one fit; few passes over memory beside the products."""
+class TorchOperations:
+    """The pieces in PyTorch, for one fit; few passes over memory beside the products.
+
+    All tensors have a leading axis of fits, here of one; ``layer`` counts from 0; results are in ``out`` or in a new tensor.
+    """
 
     def __init__(self, model: CorrectedEnergy, training: Training, project: Projection) -> None:
         layers = cast(Layers, layers_of(model.network))
@@ -48,7 +49,6 @@ class TorchOperations(Operations):
         self._refresh()  # packs the first weights
 
     def _refresh(self) -> None:
-        """Bring what the products use of the weights up to date."""
         for index, layer in enumerate(self.linears):
             if self.products != torch.float32:
                 self.weights[index].copy_(layer.weight)
@@ -65,9 +65,11 @@ class TorchOperations(Operations):
         return functional.leaky_relu_(out, self.slope) if activation == "leaky_relu" else out
 
     def forward(self, layer: int, x: Tensor, out: Tensor) -> Tensor:
+        """φ(x Wᵀ + b)."""
         return self._linear(layer, x, out, "leaky_relu")
 
     def turn(self, layer: int, x: Tensor, out: Tensor) -> Tensor:
+        """(v / T) φ'(x Wᵀ + b): the top layer forward and the beginning of the way back in one."""
         h = self._linear(layer, x, out, "none")
         top = (self.linears[-1].weight.detach() / self.temperature).to(h.dtype)
         return cast(Tensor, torch.ops.aten.leaky_relu_backward(top.expand_as(h), h, self.slope, True))
@@ -80,9 +82,14 @@ class TorchOperations(Operations):
         return g @ self.weights[layer] if out.dtype != g.dtype else torch.matmul(g, self.weights[layer], out=out)
 
     def backward(self, layer: int, g: Tensor, below: Tensor, out: Tensor) -> Tensor:
+        """(g W) φ'(below)."""
         return self._slope(self._product(layer, g, out), below)
 
+    def prepare(self, z: Positions) -> None:
+        """What :meth:`descend` needs of the prior, made while the network is busy: nothing here."""
+
     def descend(self, g: Tensor, z: Positions, out: Tensor) -> Tensor:
+        """g W_0 + ∇E_prior(z) / T_prior."""
         gradient = self._product(0, g, out).float()
         if self.model.prior is not None:
             of_prior = cast(MixturePrior, self.model.prior).gradient(z.exact[0])
@@ -95,6 +102,7 @@ class TorchOperations(Operations):
         return g
 
     def head(self, h: Tensor, energy: Tensor, pull: Tensor, g: Tensor) -> None:
+        """E = (h·v + c) / T, pull = ∂L/∂(T E), g = pull · v · φ'(h); the first half of the rows is real."""
         last = self.linears[-1]
         torch.addmm(last.bias, h[0].float(), last.weight.T, out=energy[0]).div_(self.temperature)
         batch = h.shape[1] // 2
@@ -106,7 +114,11 @@ class TorchOperations(Operations):
         g.copy_(force * last.weight.detach())
         self._slope(g, h)
 
+    def advance(self) -> None:
+        """Begin a step of Adam: nothing here."""
+
     def learn(self, layer: int, g: Tensor, x: Tensor) -> None:
+        """Adam on one layer: W with gᵀ x, b with the sum of g. Layers may be learned at the same time."""
         linear_ = self.linears[layer]
         weight, bias = cast(Tensor, linear_.weight.grad), cast(Tensor, linear_.bias.grad)
         if g.dtype == weight.dtype:
@@ -116,19 +128,22 @@ class TorchOperations(Operations):
         torch.sum(g[0], dim=0, dtype=torch.float32, out=bias)
 
     def finish(self) -> None:
+        """End a step of Adam, when every layer's gradient is there."""
         self.optimiser.step()
         self._refresh()
 
     def move(self, z: Positions, grad: Tensor, noise: Tensor, sizes: tuple[float, float]) -> None:
+        """z ← P(z − α grad + σ noise) in place, with (α, σ) = ``sizes``."""
         z.exact.sub_(grad, alpha=sizes[0]).add_(noise, alpha=sizes[1])
         self.project(z.exact)
         if z.copy is not z.exact:
             z.copy.copy_(z.exact)
 
     def project(self, z: Tensor) -> None:
-        if self.projection is projection.relu_sphere:
+        """z ← P(z) in place."""
+        if self.projection is relu_sphere:
             z.relu_()
-        if self.projection is not projection.identity:
+        if self.projection is not identity:
             z.div_(z.norm(dim=-1, keepdim=True).clamp_min_(1e-12))
 
     def state(self) -> list[dict[str, Tensor]]:
@@ -179,5 +194,5 @@ def _works(dtype: torch.dtype) -> bool:
         found = Packed(weight)(x, None, "leaky_relu", 0.25)
     except (RuntimeError, AttributeError, TypeError):
         return False
-    expected = torch.nn.functional.leaky_relu(x @ weight.T, 0.25)
+    expected = functional.leaky_relu(x @ weight.T, 0.25)
     return torch.allclose(found.float(), expected.float(), rtol=0.02, atol=0.02)

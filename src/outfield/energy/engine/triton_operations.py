@@ -15,7 +15,8 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn import functional
 
-from outfield.energy.engine.fused_step import Operations, Positions
+from outfield.energy.chains import Projection, relu_sphere, sphere
+from outfield.energy.engine import Positions
 from outfield.energy.engine.kernels import (
     backward_kernel,
     bias_kernel,
@@ -27,10 +28,8 @@ from outfield.energy.engine.kernels import (
     weights_kernel,
 )
 from outfield.energy.network import CorrectedEnergy, Layers, layers_of
-from outfield.energy.priors.mixture import MixturePrior
-from outfield.energy.projection import Projection, relu_sphere, sphere
-from outfield.energy.training import Training
-from outfield.energy.training.step import MOMENTS, part
+from outfield.energy.priors import MixturePrior
+from outfield.energy.step import MOMENTS, Training, part
 from outfield.errors import OutfieldWarning
 
 MOST_CLASSES = 512
@@ -56,15 +55,10 @@ TILES = (Tile(128, 128, 64, 8, 3), Tile(64, 128, 128, 4, 3), Tile(64, 64, 128, 4
 def tile_for(
     rows: int, columns: int, inner: int, seeds: int, size: int, processors: int, memory: int, least: int = 0
 ) -> Tile:
-    """The largest tile that still gives nearly every multiprocessor one, with as many stages as its shared memory holds.
+    """The largest tile that gives nearly every multiprocessor one, with as many stages as its shared memory (bytes) holds.
 
-    Args:
-        rows, columns, inner: Shape of the product.
-        seeds: How many products there are.
-        size: Bytes of an operand's entry; float32 tiles are half as deep.
-        processors: How many multiprocessors there are.
-        memory: Bytes of shared memory that one multiprocessor has.
-        least: A depth that the tile's memory must hold in any case.
+    There are ``seeds`` products of (rows, inner) · (inner, columns), whose entries have ``size`` bytes; float32 tiles are half as
+    deep. ``least`` is a depth that the tile's memory must hold in any case.
     """
     for tile in TILES:
         depth = max(16, min(tile.K * 2 // size, triton.next_power_of_2(inner)))
@@ -92,8 +86,8 @@ def works(device: torch.device) -> bool:
         return False
 
 
-class TritonOperations(Operations):
-    """The pieces of :class:`outfield.energy.engine.FusedStep` as kernels, for S networks of one shape and one prior."""
+class TritonOperations:
+    """What :class:`~outfield.energy.engine.torch_operations.TorchOperations` does, for S networks of one shape and one prior."""
 
     def __init__(self, models: Sequence[CorrectedEnergy], training: Training, project: Projection, batch: int) -> None:
         model, layers = models[0], [cast(Layers, layers_of(one.network)) for one in models]
@@ -144,9 +138,8 @@ class TritonOperations(Operations):
 
     def _forward(self, layer: int, x: Tensor, out: Tensor, last: bool) -> Tensor:
         rows, columns, inner = x.shape[1], out.shape[2], x.shape[2]
-        head = self.weights[-1]
         self._launch(
-            forward_kernel, rows, columns, inner, x, self.copies[layer], self.biases[layer], head, out,
+            forward_kernel, rows, columns, inner, x, self.copies[layer], self.biases[layer], self.weights[-1], out,
             rows, columns, inner, self.slope, 1 / self.temperature, LAST=last, **self._chained(),
         )  # fmt: skip
         return out
@@ -207,6 +200,9 @@ class TritonOperations(Operations):
             g, self.biases[layer], firsts[1], seconds[1], self.corrections, rows, inner, *optimiser,
             N=16, K=256, FIRST=first,
         )  # fmt: skip
+
+    def finish(self) -> None:
+        """Nothing: :meth:`learn` has changed the weights."""
 
     def move(self, z: Positions, grad: Tensor, noise: Tensor, sizes: tuple[float, float]) -> None:
         seeds, rows, columns = z.exact.shape
@@ -289,13 +285,8 @@ class _Mixture:
         return (*self.matrix, self.posterior, *self.pulls, self.constant)
 
     def flags(self) -> dict[str, Any]:
-        return {
-            "MIXTURE": True,
-            "SPLIT": self.split,
-            "EXACT": self.how,
-            "D": 128 if self.split else 32,
-            "C": min(self.padded, 64),
-        }
+        depth = 128 if self.split else 32
+        return {"MIXTURE": True, "SPLIT": self.split, "EXACT": self.how, "D": depth, "C": min(self.padded, 64)}
 
 
 def _stack(parameters: Sequence[Any]) -> Tensor:

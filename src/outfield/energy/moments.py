@@ -6,6 +6,7 @@ normalised, converted, centred and multiplied before the next one arrives, and n
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor
 
 from outfield.config import require
-from outfield.energy.projection import identity
+from outfield.energy.chains import identity
 from outfield.energy.threads import can_limit, limited_worker
 from outfield.errors import InputError
 
@@ -92,13 +93,9 @@ class ClassStatistics:
         parts = [part.statistics() for part in sums if not part.empty]
         if not parts:
             raise InputError("there are no pieces to take statistics of; at least one is needed")
-        whole = parts[0]
-        for part in parts[1:]:
-            whole = whole.merge(part)
+        whole = functools.reduce(ClassStatistics.merge, parts)
         if not bool(torch.isfinite(whole.means).all() & torch.isfinite(whole.scatter).all()):
-            raise InputError(
-                "rows hold values that are not finite, or whose squares are not; all must be finite numbers"
-            )
+            raise InputError("rows hold values that are not finite, or whose squares are not; all must be finite")
         return whole
 
     def merge(self, other: ClassStatistics) -> ClassStatistics:
@@ -136,27 +133,18 @@ class _Sums:
     ‖a_c − μ_c‖² ≤ N_c tr Σ_c at the worst and about tr Σ_c / n for n rows drawn at random, whatever offset rows share.
     """
 
-    classes: Tensor
-    counts: Tensor
-    points: Tensor
-    totals: Tensor
-    squares: Tensor
-
     def __init__(self, prepare: Prepare) -> None:
         self.prepare = prepare
         self.empty = True
 
     def add(self, rows: Tensor, labels: Tensor) -> None:
-        """Take one piece: rows (n, D), labels (n,)."""
         _check(rows, labels)
         z = self.prepare(rows).double()
-        if not self.empty and z.shape[1] != self.totals.shape[1]:
-            raise InputError(
-                f"rows have {z.shape[1]} columns, but rows before them {self.totals.shape[1]}; they must agree"
-            )
         found, index = labels.to(z.device).unique(return_inverse=True)
         if self.empty:
             self._begin(found[:0], z[:0])
+        if z.shape[1] != (width := self.totals.shape[1]):
+            raise InputError(f"rows have {z.shape[1]} columns, but rows before them {width}; they must agree")
         fresh = ~torch.isin(found, self.classes)
         if bool(fresh.any()):
             self._meet(found[fresh], _class_means(z, index, len(found))[fresh])
@@ -192,12 +180,14 @@ def _check(rows: Tensor, labels: Tensor) -> None:
     """Refuse a piece that is not rows (n, D) and labels (n,), at least one."""
     good = isinstance(rows, Tensor) and rows.layout == torch.strided and rows.is_floating_point() and not rows.is_meta
     if not good or rows.ndim != 2 or not rows.numel():
-        got = f"{rows.dtype} of shape {tuple(rows.shape)}" if isinstance(rows, Tensor) else type(rows).__name__
-        raise InputError(f"rows must be a dense floating tensor of shape (samples, width); got {got}")
+        raise InputError(f"rows must be a dense floating tensor of shape (samples, width); got {_said(rows)}")
     kinds = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
     if not isinstance(labels, Tensor) or labels.dtype not in kinds or labels.shape != rows.shape[:1]:
-        got = f"{labels.dtype} of shape {tuple(labels.shape)}" if isinstance(labels, Tensor) else type(labels).__name__
-        raise InputError(f"labels must be whole numbers, a tensor of shape ({len(rows)},); got {got}")
+        raise InputError(f"labels must be whole numbers, a tensor of shape ({len(rows)},); got {_said(labels)}")
+
+
+def _said(value: object) -> str:
+    return f"{value.dtype} of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
 
 
 def _class_means(z: Tensor, index: Tensor, classes: int) -> Tensor:
@@ -211,10 +201,7 @@ def piece_rows(width: int, device: torch.device) -> int:
 
 
 def workers_for(rows: int, width: int, device: torch.device) -> int:
-    """Threads worth starting for this many rows: torch's number at most, one where the work is a GPU's.
-
-    Also one where workers could not be kept to one core each: then every operation uses all threads.
-    """
+    """Threads worth starting for this many rows: one for a GPU, or where workers cannot be kept to one core each."""
     if device.type != "cpu" or not can_limit():
         return 1
     return max(1, min(torch.get_num_threads(), rows // piece_rows(width, device)))

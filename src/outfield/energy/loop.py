@@ -1,30 +1,35 @@
 """The training loop: epochs over batches, their history, when they have diverged, what a checkpoint holds. No printing.
 
 The loop trains S models side by side, each with its own weights, batches and noise; one batch of one model leaves most of a GPU
-idle, and an honest table needs several seeds. What a step is, is said in :mod:`outfield.energy.training.step`.
+idle, and an honest table needs several seeds. What a step is, is said in :mod:`outfield.energy.step`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
-from typing import Any
+import json
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from outfield.config import to_plain
-from outfield.energy.chains import Sampler, make_start
+from outfield.config import require, to_plain
+from outfield.energy.batches import Batches, Rows, fingerprint_of_rows
+from outfield.energy.chains import Projection, Sampler, make_start
 from outfield.energy.engine import make_step
 from outfield.energy.network import CorrectedEnergy
-from outfield.energy.projection import Projection
-from outfield.energy.training import History, Training
-from outfield.energy.training.batches import Batches, Rows, fingerprint_of_rows
-from outfield.energy.training.checkpoints import Checkpoint, Keeper, State
-from outfield.energy.training.step import part
-from outfield.errors import DivergenceError, InputError
+from outfield.energy.step import History, Training, part
+from outfield.errors import DivergenceError, FileFormatError, InputError, OutfieldWarning, StorageError
+from outfield.files import RECORD_ENDINGS, PathLike, Record, as_path, check_output, read_record, write_record
 from outfield.modes import own_modes, products
 
+VERSION = 2
+"""Of what a checkpoint holds."""
+SHARED = ("temperature", "prior", "prior_temperature")
+"""What models that are trained together have in common."""
 CHECK_EVERY = 25
 """Batches between looks at the energies' size (each look waits for the device)."""
 
@@ -44,15 +49,8 @@ def train(
 ) -> History:
     """Train the model's network on rows z (N, D), a tensor or rows on disk, in place.
 
-    Everything random comes from ``seed``; on the CPU equal seeds give equal bits, also across a resume.
-
-    An interrupt (KeyboardInterrupt, SystemExit) goes on after the last whole step has been written to the checkpoint.
-
-    Raises:
-        DivergenceError: energies became non-finite or larger than ``training.energy_limit``.
-        InputError: the checkpoint belongs to another fit, or the engine or precision asked for cannot be had.
-        FileFormatError: the checkpoint is damaged.
-        StorageError: the checkpoint cannot be written, which is found before the first step.
+    Everything random comes from ``seed``; on the CPU equal seeds give equal bits, also across a resume. An interrupt
+    (KeyboardInterrupt, SystemExit) goes on after the last whole step has been written to the checkpoint.
     """
     return train_seeds([model], z, training, sampler, project, [seed], checkpoint, progress)[0]
 
@@ -68,7 +66,7 @@ def train_seeds(
     progress: Progress | None = None,
 ) -> list[History]:
     """Train models that differ in their weights only, each from its own seed; see :func:`train`."""
-    for name in ("temperature", "prior", "prior_temperature"):
+    for name in SHARED:
         if len({getattr(model, name) for model in models}) > 1:
             raise InputError(f"the models differ in {name}; models that are trained together must share it")
     with own_modes(z.device):
@@ -124,7 +122,6 @@ class Run:
 
     @property
     def over(self) -> bool:
-        """Whether all epochs are done."""
         return self.epoch == self.training.epochs
 
     def step(self) -> None:
@@ -182,11 +179,7 @@ class Run:
         self.check()
 
     def identity(self, checkpoint: Checkpoint) -> dict[str, Any]:
-        """What must be equal for a checkpoint to belong to this fit: the rows, and settings, ready for JSON.
-
-        Raises:
-            InputError: a setting is of a class that is not marked as configurable.
-        """
+        """What must be equal for a checkpoint to belong to this fit: the rows, and settings, ready for JSON."""
         first = self.models[0]
         settings = {
             "training": to_plain(self.training),
@@ -194,9 +187,7 @@ class Run:
             "projection": getattr(self.project, "__name__", type(self.project).__name__),
             "seeds": [int(seed) for seed in self.seeds],
             "weights": {name: list(value.shape) for name, value in first.network.state_dict().items()},
-            "temperature": to_plain(first.temperature),
-            "prior": to_plain(first.prior),
-            "prior_temperature": to_plain(first.prior_temperature),
+            **{name: to_plain(getattr(first, name)) for name in SHARED},
             "device": self.z.device.type,
         }
         more = dict(checkpoint.identity)
@@ -204,7 +195,6 @@ class Run:
         return {"features": fingerprint_of_rows(self.z), "settings": settings, **more}
 
     def state(self) -> State:
-        """For a checkpoint."""
         tensors = {"sums": self.sums, "largest": self.largest}
         rows = zip(self.models, self.averages, self.generators, self.stepper.state(), strict=True)
         for index, (model, means, generator, state) in enumerate(rows):
@@ -216,25 +206,19 @@ class Run:
         return State(header, tensors, {"orders": self.orders})
 
     def take(self, header: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-        """Go on from a checkpoint; nothing is changed if it does not hold what it should.
-
-        Raises:
-            ValueError, KeyError, RuntimeError: what is wrong with it.
-        """
+        """Go on from a checkpoint; one that lacks something raises a ValueError, KeyError or RuntimeError and changes nothing."""
         epoch, batch = header["epoch"], header["batch"]
         if not (0 <= epoch * self.batches + batch <= self.training.epochs * self.batches and 0 <= batch < self.batches):
             raise ValueError(f"epoch {epoch} and batch {batch} are not in this fit")
         histories = [History.of(entry, epoch) for entry in header["histories"]]
         self._check_tensors(tensors)
-        for index, (model, means, generator) in enumerate(
-            zip(self.models, self.averages, self.generators, strict=True)
-        ):
+        fits = zip(self.models, self.averages, self.generators, strict=True)
+        for index, (model, means, generator) in enumerate(fits):
             for name, value in means.items():
                 value.copy_(tensors[f"{index}.average.{name}"])
             model.network.load_state_dict(part(tensors, f"{index}.network."))
             generator.set_state(tensors[f"{index}.generator"])
-        device = self.z.device
-        there = {name: value.to(device) for name, value in tensors.items()}
+        there = {name: value.to(self.z.device) for name, value in tensors.items()}
         self.stepper.load_state([part(there, f"{index}.") for index in range(len(self.models))])
         self.orders, self.sums, self.largest = (there[name] for name in ("orders", "sums", "largest"))
         self.epoch, self.batch, self.histories = epoch, batch, histories
@@ -258,3 +242,130 @@ class Run:
 def _weights(network: nn.Module) -> list[tuple[str, Tensor]]:
     """The floating tensors of a network, by name, as they are trained: what is written to them is in the network."""
     return [(name, value) for name, value in network.state_dict().items() if value.is_floating_point()]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Where a running fit is kept so that one that was interrupted or killed can go on.
+
+    Args:
+        path: A ``.safetensors`` file, replaced atomically.
+        seconds: How often it is written; it is also written at the end, and when the fit is interrupted (Ctrl-C).
+        identity: What, besides the rows and the settings of the loop, must be equal for a checkpoint to belong to a fit, ready
+            for JSON. Detectors fill it in.
+    """
+
+    path: PathLike
+    seconds: float = 30.0
+    identity: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        as_path(self.path)
+        number = isinstance(self.seconds, int | float) and not isinstance(self.seconds, bool)
+        require(number and self.seconds >= 0, "seconds", self.seconds, "a number, at least 0")
+        require(isinstance(self.identity, Mapping), "identity", self.identity, "a dictionary")
+
+
+class State(NamedTuple):
+    """What must survive a restart: plain values, tensors that the next step may change in place, and tensors that it may not."""
+
+    header: dict[str, Any]
+    moving: dict[str, Tensor]
+    fixed: dict[str, Tensor]
+
+
+class Keeper:
+    """Keeps a run in its checkpoint, whose ``identity`` must be equal; a path that cannot be written is an error at once.
+
+    An interrupt can come in the middle of a step, when weights, moments and generators belong to no step at all. So what a
+    step has changed is copied when the step is whole, into one of two sets of tensors in turn; an interrupt writes the last.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, run: Run, identity: Mapping[str, Any]) -> None:
+        self.path, self.seconds, self.run = as_path(checkpoint.path), checkpoint.seconds, run
+        check_output(self.path, RECORD_ENDINGS, "checkpoint")
+        self.identity: dict[str, Any] = json.loads(json.dumps(dict(identity)))
+        self.written = time.monotonic()
+        self._whole: State | None = None
+        self._spare: dict[str, Tensor] | None = None
+
+    def resume(self) -> None:
+        """Go on from the checkpoint, if there is one, undamaged and of this fit."""
+        if not self.path.exists():
+            return
+        header, tensors = read_record(self.path, "Checkpoint")
+        if header.get("version") != VERSION:
+            raise FileFormatError(
+                f"the checkpoint {self.path} was written by another version of Outfield and cannot be used; "
+                "delete it or name another file to start afresh"
+            )
+        try:
+            self._check_identity(header["identity"])
+            self.run.take(header, tensors)
+        except InputError:
+            raise
+        except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise FileFormatError(f"the checkpoint {self.path} is damaged: {error}") from error
+
+    def _check_identity(self, found: Mapping[str, Any]) -> None:
+        for key, value in self.identity.items():
+            if found.get(key) != value:
+                what = ", ".join(differences(found.get(key), value)) if isinstance(value, dict) else ""
+                raise InputError(
+                    f"the checkpoint {self.path} belongs to a fit with other {key}{f' ({what})' if what else ''}; "
+                    "delete it or name another file to start afresh"
+                )
+
+    def after_step(self, over: bool) -> None:
+        """Remember the step that has just ended; write it if it is the last one, or if it is time."""
+        state, spare = self.run.state(), self._spare
+        if spare is None or spare.keys() != state.moving.keys():
+            spare = {name: tensor.clone() for name, tensor in state.moving.items()}
+        else:
+            _copy(state.moving, spare)
+        self._spare = None if self._whole is None else self._whole.moving
+        self._whole = State(state.header, spare, state.fixed)
+        if over or time.monotonic() - self.written >= self.seconds:
+            self.run.check()
+            self.write()
+
+    def write(self) -> None:
+        """Write the last whole step, unless its numbers are not finite: then the next step will say that it diverged."""
+        if self._whole is not None and all(bool(torch.isfinite(one).all()) for one in self._whole.moving.values()):
+            header = {**self._whole.header, "version": VERSION, "identity": self.identity}
+            write_record(self.path, "Checkpoint", Record(header, {**self._whole.moving, **self._whole.fixed}))
+            self.written = time.monotonic()
+
+    def interrupted(self, error: BaseException) -> None:
+        """Write the last whole step of a fit that is being interrupted, unless it diverged; a second interrupt goes through."""
+        if self._whole is None:
+            return
+        try:
+            self.run.check()
+            self.write()
+            error.add_note(f"The fit up to here is kept in {self.path}; the same fit again goes on from there.")
+        except DivergenceError:
+            return
+        except StorageError as failure:
+            warnings.warn(f"the interrupted fit was not kept: {failure}", OutfieldWarning, stacklevel=2)
+
+
+def _copy(tensors: Mapping[str, Tensor], into: Mapping[str, Tensor]) -> None:
+    """Copy tensors to those of the same names, with few launches on a GPU."""
+    groups: dict[Any, tuple[list[Tensor], list[Tensor]]] = {}
+    for name, tensor in tensors.items():
+        to, of = groups.setdefault((tensor.device, tensor.dtype), ([], []))
+        to.append(into[name])
+        of.append(tensor)
+    with torch.no_grad():
+        for to, of in groups.values():
+            torch._foreach_copy_(to, of)
+
+
+def differences(there: Any, here: Any, path: str = "") -> Iterator[str]:
+    """Where two plain settings differ, each as ``training.epochs is 3 there and 4 here``."""
+    if isinstance(there, dict) and isinstance(here, dict):
+        for key in here:
+            yield from differences(there.get(key), here[key], f"{path}.{key}" if path else key)
+    elif there != here:
+        yield f"{path} is {there!r:.60} there and {here!r:.60} here"

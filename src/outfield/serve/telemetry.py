@@ -1,10 +1,15 @@
-"""What the service counts, with prometheus_client, under the names that Prometheus asks for."""
+"""What the service tells of itself: counts for Prometheus, and log lines of JSON that hold neither an image nor a token."""
 
 from __future__ import annotations
 
+import contextlib
+import datetime
+import json
+import logging
 import math
+import sys
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import prometheus_client
@@ -32,7 +37,6 @@ class Scores:
         self.of: dict[str, Histogram] = {}
 
     def collect(self) -> Iterator[Metric]:
-        """All of them under one head."""
         found = [metric for histogram in self.of.values() for metric in histogram.collect()]
         for metric in found[1:]:
             found[0].samples += metric.samples
@@ -77,7 +81,6 @@ class Counts:
         self.evidence.labels(name).set_function(lambda: model.drift.summary()["log_wealth"])
 
     def see(self, name: str, verdicts: Sequence[Verdict]) -> None:
-        """Count the verdicts of one batch."""
         ood = sum(bool(one.is_ood) for one in verdicts)
         self.samples.labels(name, "ood").inc(ood)
         self.samples.labels(name, "id").inc(len(verdicts) - ood)
@@ -86,7 +89,6 @@ class Counts:
         self.batches.labels(name).observe(len(verdicts))
 
     def text(self) -> bytes:
-        """In Prometheus's text format."""
         return prometheus_client.generate_latest(self.registry)
 
 
@@ -94,3 +96,44 @@ def _observe(histogram: Histogram, values: Iterable[float | None]) -> None:
     for value in values:
         if value is not None and not math.isnan(value):
             histogram.observe(value)
+
+
+log = logging.getLogger("outfield.serve")
+LONGEST = 500
+"""Letters of a text in a line; some come from clients."""
+
+
+def tell(level: int, event: str, **about: Any) -> None:
+    """Log an event, and plain values about it."""
+    log.log(level, event, extra={"about": about})
+
+
+class JsonLines(logging.Formatter):
+    """A record as a JSON object."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        time = datetime.datetime.fromtimestamp(record.created, datetime.UTC).isoformat(timespec="milliseconds")
+        line = {"time": time, "level": record.levelname.lower(), "event": record.getMessage()[:LONGEST]}
+        about: dict[str, Any] = getattr(record, "about", {})
+        line |= {name: value[:LONGEST] if isinstance(value, str) else value for name, value in about.items()}
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+@contextlib.contextmanager
+def json_lines() -> Iterator[None]:
+    """While the block runs, what Outfield and uvicorn log goes to stderr as JSON lines, and nowhere else."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines())
+    loggers = [logging.getLogger(name) for name in ("outfield", "uvicorn", "asyncio", "python_multipart")]
+    before = [(one, one.handlers[:], one.propagate) for one in loggers]
+    for one in loggers:
+        one.handlers, one.propagate = [handler], False
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # what is wrong with a form is in the answer
+    try:
+        yield
+    finally:
+        for one, handlers, propagate in before:
+            one.handlers, one.propagate = handlers, propagate

@@ -1,16 +1,15 @@
-"""The mixture of class-conditional Gaussians with one covariance (appendix A.3 of the paper).
+"""Priors, which a network corrects; the paper's is a mixture of class-conditional Gaussians with one covariance (appendix A.3).
 
 q(z) = Σ_c π_c N(z; μ_c, Σ),  π_c = N_c / N,  μ_c = mean of class c,  Σ = (1/N) Σ_c Σ_{i: y_i = c} (z_i − μ_c)(z_i − μ_c)ᵀ.
 
-Fitting is one pass over batches in float64 (:class:`outfield.ClassStatistics`); afterwards Σ = V diag(λ) Vᵀ is
-decomposed once, with its eigenvalues floored, and every distance is taken in whitened coordinates
-w = (z − m) V diag(λ)^(−1/2), where all classes are unit balls: one (N, D)·(D, D) product and one (N, D)·(D, K) product,
-whatever K is.
+Σ = V diag(λ) Vᵀ is decomposed once, and every distance is taken in whitened coordinates w = (z − m) V diag(λ)^(−1/2), where all
+classes are unit balls: one (N, D)·(D, D) product and one (N, D)·(D, K) product, whatever K is.
 """
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from types import MappingProxyType
@@ -19,28 +18,60 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from outfield.config import configurable, require, require_number
-from outfield.energy.priors import Prior
-from outfield.energy.priors.moments import ClassStatistics
+from outfield.config import arguments, configurable, require, require_number
+from outfield.energy.moments import ClassStatistics
 from outfield.energy.threads import on_one_core
 from outfield.errors import FileFormatError, InputError, NotFittedError
 from outfield.modes import in_full, own_modes, products
+
+
+class Prior(ABC):
+    """A density q(z) ∝ exp(−E(z)). Constructor arguments are settings; what is learned ends in ``_``.
+
+    To add one, subclass this, mark it with :func:`outfield.config.configurable`, and pass an instance to
+    ``EnergyCorrected(prior=...)``.
+    """
+
+    needs_labels: bool = False
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in arguments(self).items())})"
+
+    @abstractmethod
+    def fit(self, z: Tensor, labels: Tensor | None) -> Self:
+        """Learn from rows z (N, D) and, where they are used, labels (N,)."""
+
+    @abstractmethod
+    def energy(self, z: Tensor) -> Tensor:
+        """−log q up to a constant (N,), differentiable in z (N, D), computed in z's type on z's device."""
+
+    def sample(self, n: int, generator: torch.Generator) -> Tensor:
+        """n points drawn from q (n, D), on the generator's device. Priors without this start chains from data."""
+        raise InputError(f"{type(self).__name__} cannot be sampled; start its chains from data (start='data')")
+
+    @abstractmethod
+    def state(self) -> dict[str, Tensor]:
+        """What was learned, as tensors."""
+
+    @abstractmethod
+    def load_state(self, state: dict[str, Tensor]) -> Self:
+        """Take back what :meth:`state` gave."""
+
 
 TOLERANCE = 1e-2
 """Rounding of a squared distance above which the slower, refined formula is taken; real features stay far below it."""
 
 
-def mahalanobis_sq(w: Tensor, centres: Tensor, squares: Tensor | None = None) -> Tensor:
-    """Squared distances ‖w_i − m_c‖² (N, K) of whitened rows w (N, D) to whitened class means m_c (K, D).
+def mahalanobis_sq(w: Tensor, centres: Tensor, squares: Tensor) -> Tensor:
+    """‖w_i − m_c‖² (N, K) of whitened rows w (N, D) to whitened class means m_c (K, D), whose ``squares`` are ‖m_c‖² (K,).
 
-    Expanded into ‖w‖² − 2 w·m + ‖m‖², so that the work is one matrix product; rounding below 0 is cut off. ``squares`` are ‖m‖²
-    (K,), where they are known.
+    Expanded into ‖w‖² − 2 w·m + ‖m‖², so that the work is one matrix product; rounding below 0 is cut off.
     """
-    cross = torch.addmm(centres.square().sum(1) if squares is None else squares, w, centres.T, alpha=-2)
+    cross = torch.addmm(squares, w, centres.T, alpha=-2)
     return (cross + w.square().sum(1, keepdim=True)).clamp_min(0)
 
 
-def mahalanobis_sq_refined(w: Tensor, centres: Tensor, squares: Tensor | None = None) -> Tensor:
+def mahalanobis_sq_refined(w: Tensor, centres: Tensor, squares: Tensor) -> Tensor:
     """The same where ‖m‖² is so large that the expansion's rounding would drown small distances.
 
     With the nearest class a found by the expansion and u = w − m_a, ‖w − m_c‖² = ‖u‖² − 2 u·(m_c − m_a) + ‖m_c − m_a‖², whose
@@ -50,9 +81,8 @@ def mahalanobis_sq_refined(w: Tensor, centres: Tensor, squares: Tensor | None = 
     u = w - centres[nearest]
     along = u @ centres.T
     apart = torch.cdist(centres, centres, compute_mode="donot_use_mm_for_euclid_dist").square()
-    return (
-        u.square().sum(1, keepdim=True) - 2 * (along - along.gather(1, nearest[:, None])) + apart[nearest]
-    ).clamp_min(0)
+    difference = along - along.gather(1, nearest[:, None])
+    return (u.square().sum(1, keepdim=True) - 2 * difference + apart[nearest]).clamp_min(0)
 
 
 @dataclass(frozen=True)
@@ -98,7 +128,6 @@ class MixtureParameters:
 
     @classmethod
     def from_state(cls, state: dict[str, Tensor]) -> MixtureParameters:
-        """From tensors of a file, checked."""
         names = [field.name for field in fields(cls)]
         if missing := sorted(set(names) - set(state)):
             raise FileFormatError(f"the mixture's state lacks {', '.join(missing)}")
@@ -201,7 +230,7 @@ class MixturePrior(Prior):
 
     @property
     def parameters_(self) -> MixtureParameters:
-        """Learned parameters; the covariance is decomposed when they are first asked for."""
+        """Learned parameters; the covariance is decomposed when they are first used."""
         if self._parameters is None:
             if self._statistics is None:
                 raise NotFittedError("this mixture is not fitted; call fit or partial_fit first")
@@ -223,9 +252,7 @@ class MixturePrior(Prior):
         """w = (z − m) V diag(λ)^(−1/2) (N, D): coordinates in which every class has covariance I."""
         known = self.prepared(z)
         if z.ndim != 2 or z.shape[1] != len(known.mean):
-            raise InputError(
-                f"z has shape {tuple(z.shape)}; this mixture takes rows of {len(known.mean)} numbers, (N, D)"
-            )
+            raise InputError(f"z has shape {tuple(z.shape)}; this mixture takes rows (N, {len(known.mean)})")
         return known.whiten(z)
 
     @in_full
@@ -234,13 +261,9 @@ class MixturePrior(Prior):
         return self.prepared(z).distances_sq(self.whiten(z))
 
     @in_full
-    def energy_whitened(self, w: Tensor) -> Tensor:
-        """The energy at whitened points w (N, D) → (N,)."""
-        return self.prepared(w).energy(w)
-
     def energy(self, z: Tensor) -> Tensor:
         """E(z) = −log Σ_c π_c exp(−½ d_c²(z)) (N,)."""
-        return self.energy_whitened(self.whiten(z))
+        return self.prepared(z).energy(self.whiten(z))
 
     @in_full
     def gradient(self, z: Tensor) -> Tensor:
@@ -278,10 +301,5 @@ class MixturePrior(Prior):
         return {field.name: getattr(self.parameters_, field.name) for field in fields(MixtureParameters)}
 
     def load_state(self, state: dict[str, Tensor]) -> Self:
-        """Take back what :meth:`state` gave.
-
-        Raises:
-            FileFormatError: a tensor is missing, or is not of the shape or among the values that the others call for.
-        """
         self._statistics, self._parameters, self._prepared = None, MixtureParameters.from_state(state), {}
         return self

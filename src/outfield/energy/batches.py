@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from outfield.energy.projection import normalise, resolve
+from outfield.energy.chains import PROJECTIONS, normalise
 from outfield.energy.threads import limited_worker
-from outfield.errors import OutfieldError, StorageError
+from outfield.errors import OutfieldError, StorageError, UnknownNameError
 from outfield.features import FeatureSet, FeatureSource
 from outfield.files import Fingerprint, reason
 
@@ -58,17 +58,12 @@ class RowsOnDisk:
         return normalise(moved.flatten(0, -2)).view(rows.shape)
 
     def pieces(self) -> Iterator[Tensor]:
-        """All rows, in order."""
         for piece in self.source.batches(ROWS_AT_ONCE, ["features"]):
             yield normalise(piece["features"].to(self.device))
 
 
 class _CopiedRows(RowsOnDisk):
-    """The same of a source whose rows cannot be picked, by way of a copy in a file.
-
-    Raises:
-        StorageError: the copy does not fit; the message names the folder and the ways out.
-    """
+    """The same of a source whose rows cannot be picked, by way of a copy in a file."""
 
     def __init__(self, source: FeatureSource, device: torch.device, file: Any) -> None:
         super().__init__(source, device)
@@ -118,12 +113,7 @@ def rows_of(data: FeatureSource, device: torch.device) -> Iterator[Rows]:
 
 
 class Batches:
-    """Batches of rows in an order that is known before; of rows on disk the next is read while the device works on this one.
-
-    Args:
-        z: All rows (N, D).
-        size: Rows of a batch, B.
-    """
+    """Batches of ``size`` rows in a known order; of rows on disk the next is read while the device works on this one."""
 
     def __init__(self, z: Rows, size: int) -> None:
         self.z, self.size = z, size
@@ -160,7 +150,10 @@ def fingerprint_of_rows(z: Rows) -> str:
 
 
 def projection_for(name: str, z: Rows) -> str:
-    """:func:`outfield.energy.projection.resolve` for rows in memory or on disk: one that takes "auto" looks at all of them."""
-    pieces = [z] if isinstance(z, Tensor) else z.pieces()
-    resolved = {resolve(name, piece) for piece in pieces} if name == "auto" else {resolve(name, z[:1])}
-    return "sphere" if resolved == {"sphere", "relu_sphere"} else resolved.pop()
+    """The name of a projection; "auto" is "relu_sphere" where no entry of the training rows is negative, else "sphere"."""
+    if name == "auto":
+        pieces = [z] if isinstance(z, Tensor) else z.pieces()
+        return "relu_sphere" if min([bool((piece >= 0).all()) for piece in pieces]) else "sphere"
+    if name not in PROJECTIONS:
+        raise UnknownNameError(f"projection is {name!r}; it must be one of auto, {', '.join(PROJECTIONS)}")
+    return name
