@@ -231,7 +231,7 @@ class TestPrecision:
         code = """
 import os
 import torch
-from outfield.backbone.extraction.extraction import arithmetic
+from outfield.backbone.extraction import arithmetic
 
 backends = torch.backends
 places = (backends, backends.cudnn, backends.cudnn.conv, backends.cudnn.rnn, backends.cuda.matmul)
@@ -327,8 +327,8 @@ class TestImages:
             backbone(seeded(Plain)).extract(Deadly([0] * 4), workers=1)
 
     def test_large_images_are_read_in_smaller_batches(self, monkeypatch):
-        monkeypatch.setattr("outfield.backbone.extraction.loader.BYTES_AT_ONCE", 3 * 16 * 16 * 2)
-        monkeypatch.setattr("outfield.backbone.extraction.loader.BYTES_OF_A_WORKER", 1)
+        monkeypatch.setattr("outfield.backbone.loader.BYTES_AT_ONCE", 3 * 16 * 16 * 2)
+        monkeypatch.setattr("outfield.backbone.loader.BYTES_OF_A_WORKER", 1)
         images = make_pictures(n=5)
         assert [
             len(b) for b in read(images, Preprocessing((16, 16), interpolation="tensor"), 512, None, pinned=False)
@@ -386,7 +386,7 @@ class TestReadingAll:
     @pytest.mark.parametrize("kind", [lambda images: images, lambda images: Lookup(list(images.images))])
     @pytest.mark.parametrize("workers", [0, 2])
     def test_what_is_read_is_what_a_network_is_given(self, kind, workers, monkeypatch):
-        monkeypatch.setattr("outfield.backbone.extraction.loader.ROWS", 3)
+        monkeypatch.setattr("outfield.backbone.loader.ROWS", 3)
         images = make_pictures(n=70, size=24)
         found = read_all(kind(images), (16, 12), workers)
         assert found.dtype == torch.uint8

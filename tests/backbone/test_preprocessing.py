@@ -462,7 +462,7 @@ class TestPixels:
         assert cut.pixels(np.zeros((4100, 4100, 3), np.uint8)).shape == (2, 2, 3)  # as large as it is given
 
     def test_the_limit_itself(self, monkeypatch):
-        monkeypatch.setattr("outfield.backbone.preprocessing.preprocessing.PIXELS_AT_MOST", 100)
+        monkeypatch.setattr("outfield.backbone.preprocessing.PIXELS_AT_MOST", 100)
         way = of.Preprocessing(None, (2, 2))
         assert way.pixels(np.zeros((10, 10, 3), np.uint8)).shape == (2, 2, 3)
         with pytest.raises(of.InputError, match="101"):

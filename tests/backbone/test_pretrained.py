@@ -17,8 +17,7 @@ from tests.helpers.pictures import make_pictures
 from torchvision import models
 
 import outfield as of
-from outfield.backbone import Backbone
-from outfield.backbone.networks import pretrained
+from outfield.backbone import Backbone, pretrained
 
 SQUEEZENET = models.SqueezeNet1_1_Weights.DEFAULT
 

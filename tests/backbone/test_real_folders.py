@@ -15,7 +15,7 @@ from tests.helpers.program import outfield
 
 import outfield as of
 from outfield.backbone import read
-from outfield.backbone.preprocessing.preprocessing import adapted
+from outfield.backbone.preprocessing import adapted
 from outfield.images import Skipped, decoding, summary
 
 

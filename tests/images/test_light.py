@@ -6,10 +6,6 @@ import subprocess
 import sys
 import textwrap
 
-ROOMS = [f"images.{name}" for name in ("source", "folder", "decoding", "datasets.catalogue", "stand_in_sets")]
-ROOMS += [f"backbone.{name}" for name in ("backbone", "weights", "pretrained", "architectures", "extraction")]
-ROOMS += [f"classifier.{name}" for name in ("recipe", "train", "learner", "batch_norm", "augment")]
-
 PROGRAM = """
 import importlib
 import sys
@@ -22,9 +18,11 @@ class Refuse:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, Refuse())
-folder, *rooms = sys.argv[1:]
-for room in rooms:
-    importlib.import_module(f"outfield.{room}")
+folder = sys.argv[1]
+for room in ("images", "backbone", "classifier"):
+    module = importlib.import_module(f"outfield.{room}")
+    for name in module.__all__:
+        getattr(module, name)
 
 import numpy as np
 from torch import nn
@@ -52,7 +50,7 @@ for use in (
 def test_what_works_without_the_libraries_for_images_and_what_names_the_extra(tmp_path):
     (tmp_path / "a.png").write_bytes(b"")
     (tmp_path / "test_lmdb").mkdir()
-    command = [sys.executable, "-c", textwrap.dedent(PROGRAM), str(tmp_path), *ROOMS]
+    command = [sys.executable, "-c", textwrap.dedent(PROGRAM), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     features, *said = done.stdout.splitlines()

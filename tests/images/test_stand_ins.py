@@ -17,8 +17,7 @@ import outfield as of
 from outfield.features.stand_ins import KINDS as FEATURE_KINDS
 from outfield.images import check_free, write_stand_ins
 from outfield.images.image_source import ImageList
-from outfield.images.stand_in_files import CELL, GAP, MARGIN, NAMES, sheet
-from outfield.images.stand_in_sets import KINDS, jigsaw, resized
+from outfield.images.stand_in_sets import CELL, GAP, KINDS, MARGIN, NAMES, jigsaw, resized, sheet
 from outfield.stand_in import Partners, StandIns
 
 NEAR = ("turned90", "turned180", "mixed", "halves", "quarters", "inverted", "jigsaw2")

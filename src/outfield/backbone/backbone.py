@@ -7,26 +7,32 @@ import hashlib
 import re
 import warnings
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from outfield.backbone import spec as specs
-from outfield.backbone.extraction.extraction import Extraction
-from outfield.backbone.extraction.loader import read
-from outfield.backbone.labels import check_names as refuse_other_names
-from outfield.backbone.labels import check_range, match_labels
-from outfield.backbone.networks.origin import Origin, Trained
-from outfield.backbone.networks.pretrained import Weights, from_our_file
+from outfield.backbone import origin as specs
+from outfield.backbone.extraction import Extraction
+from outfield.backbone.loader import read
+from outfield.backbone.origin import Origin, Trained, from_our_file
 from outfield.backbone.perturbation import Odin, Perturb
-from outfield.backbone.preprocessing.normalisation import Input, as_tuple, check_names, shown_numbers
-from outfield.backbone.preprocessing.preprocessing import TENSOR, whole_or_adapted, whole_or_plain
+from outfield.backbone.preprocessing import (
+    TENSOR,
+    Input,
+    as_tuple,
+    check_names,
+    shown_numbers,
+    whole_or_adapted,
+    whole_or_plain,
+)
+from outfield.backbone.pretrained import Weights
 from outfield.backbone.views import Views
 from outfield.config import require, require_choice, require_number
 from outfield.devices import resolve_device
-from outfield.errors import InputError, OutfieldWarning
+from outfield.errors import InputError, MissingFieldError, OutfieldWarning
 from outfield.features import NETWORK, FeatureSet, network_text
 from outfield.files import PathLike
 from outfield.files import fingerprint as digest_of
@@ -308,7 +314,7 @@ class Backbone:
             self.network, device, self.input, self.head, odin, precision, stages, Views.of(views), perturb, self.name
         )
         if labels and images.labels is not None:
-            refuse_other_names(images, self.name, self.names)
+            check_same_classes(images, self.name, self.names)
         at_once = extraction.at_once(batch_size)
         fields: dict[str, Tensor] = {}
         missing: dict[int, str] = {}  # numbers of images that cannot be read, and why
@@ -398,3 +404,72 @@ def _left_out(images: ImageSource, missing: dict[int, str], done: int) -> list[S
     if found:
         warnings.warn(told, OutfieldWarning, stacklevel=3)
     return found
+
+
+# Labels of images beside a network's classes
+
+
+def check_same_classes(images: ImageSource, name: str, names: tuple[str, ...]) -> None:
+    """Refuse labels that mean other classes than those (``names``) of the network (``name``), where both are known.
+
+    Raises:
+        InputError: they do.
+    """
+    if not names or not images.classes:
+        return
+    for label, (theirs, ours) in enumerate(zip_longest(images.classes, names)):
+        if theirs != ours:
+            shown = ["missing" if one is None else repr(one) for one in (theirs, ours)]
+            raise InputError(
+                f"class {label} of {images.name} is {shown[0]}, but that of {name} is {shown[1]}; labels must mean the same "
+                "classes in the same order, or be left out: extract with --no-labels, in Python labels=False"
+            )
+
+
+def match_labels(images: ImageSource, names: tuple[str, ...], classes: int) -> tuple[np.ndarray | None, str]:
+    """The labels of images as a network counts its classes; None, and why, where they mean other classes.
+
+    Where the names of all classes are among the network's, they say which is which, whatever their order.
+
+    Args:
+        images: whose labels they are.
+        names: of the network's classes, or none.
+        classes: how many the network has.
+    """
+    if images.labels is None or images.classes is None:
+        return images.labels, ""
+    if not names:
+        same = len(images.classes) == classes
+        return (images.labels, "") if same else (None, f"it has {len(images.classes)} classes, the network {classes}")
+    number = {one: label for label, one in enumerate(names)}
+    strange = [one for one in images.classes if one not in number]
+    if strange:
+        return None, f"the network has no class {strange[0]!r:.100}"
+    return np.array([number[one] for one in images.classes], np.int64)[images.labels], ""
+
+
+def check_range(labels: np.ndarray | None, source: str, name: str, classes: int) -> None:
+    """Refuse labels of images (``source``) beyond the classes of a network (``name``).
+
+    Raises:
+        InputError: there are such.
+    """
+    if labels is not None and int(labels.max()) >= classes:
+        raise InputError(
+            f"{source} has a label {int(labels.max())}, but the network of {name} knows {classes} classes, from 0; for "
+            "images of other classes, such as OOD sets, extract with --no-labels, in Python labels=False"
+        )
+
+
+def accuracy(features: FeatureSet) -> float:
+    """The share of samples whose largest logit is that of their label.
+
+    Raises:
+        MissingFieldError: there are no logits or no labels.
+
+    >>> accuracy(FeatureSet([[0.0], [0.0]], logits=[[1.0, 2.0], [3.0, 1.0]], labels=[1, 1]))
+    0.5
+    """
+    if features.logits is None or features.labels is None:
+        raise MissingFieldError(f"accuracy needs logits and labels; there are {', '.join(features.shapes)}")
+    return float((features.logits.argmax(1) == features.labels).double().mean())

@@ -14,7 +14,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, fx, nn
 
-from outfield.backbone.networks.onnx_network import FEATURES, LOGITS, FileNetwork, Given, linear
+from outfield.backbone.onnx_network import FEATURES, LOGITS, FileNetwork, Given, linear
 from outfield.errors import FileFormatError, InputError, OutfieldError
 from outfield.files import open_to_read
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from outfield.backbone.networks.architectures import load_weights
-from outfield.backbone.preprocessing.preprocessing import Preprocessing
+from outfield.backbone.architectures import load_weights
+from outfield.backbone.preprocessing import Preprocessing
 from outfield.errors import FileFormatError, InputError, OutfieldError, StorageError
 from outfield.extras import library
 from outfield.files import open_to_read, reason

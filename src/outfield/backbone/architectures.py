@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from outfield.backbone.preprocessing.normalisation import check_names, check_normalisation, check_size
+from outfield.backbone.preprocessing import check_names, check_normalisation, check_size
 from outfield.config import configurable, from_plain, require, require_number, to_plain
 from outfield.errors import FileFormatError, InputError, OutfieldWarning, UnknownNameError
 from outfield.extras import library

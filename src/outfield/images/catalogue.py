@@ -2,22 +2,109 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
+import tarfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import IO
 
 from outfield.config import require
 from outfield.errors import FileFormatError, InputError, StorageError, UnknownNameError
-from outfield.files import PathLike, as_path
-from outfield.images.datasets import layouts
-from outfield.images.datasets.downloads import Download
-from outfield.images.datasets.layouts import Layout
+from outfield.files import AT_ONCE, PathLike, as_path, has_sha256, make_folder, new_file, reason
+from outfield.files import download_file as download
+from outfield.images import layouts
 from outfield.images.folder import NPZ_ARRAYS, ImageFiles, image_names, open_images
 from outfield.images.image_source import ImageSource
+from outfield.images.layouts import Layout
+from outfield.progress import bar
 
 SPLITS = ("train", "test")
+
+
+@dataclass(frozen=True)
+class Download:
+    """A file that belongs to a published set: a tar archive, or a file that stays as it is.
+
+    Args:
+        url: Where it is offered.
+        size: How many bytes it has.
+        sha256: Its SHA-256, all 64 digits.
+        into: The folder, inside of that in which sets are kept, where it goes or is unpacked.
+    """
+
+    url: str
+    size: int
+    sha256: str
+    into: str = ""
+
+    def fetch(self, folder: Path) -> None:
+        """Get the file, and unpack it if it is an archive; one that is there already is not got again.
+
+        Raises:
+            StorageError: It cannot be had, or not be written.
+            FileFormatError: Another file came, or an archive that would write outside of the folder.
+        """
+        place = folder / self.into
+        make_folder(place)
+        file = place / PurePosixPath(self.url).name
+        kept = file.is_file() and has_sha256(file, self.sha256)
+        if not kept:
+            download(self.url, file, self.sha256, self.size)
+        if ".tar" in file.suffixes:
+            unpack(file, place)
+            if not kept:
+                with contextlib.suppress(OSError):  # it is no longer needed, but does no harm
+                    file.unlink()
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    """Write the files of a tar archive into a folder, over those that are there.
+
+    Raises:
+        FileFormatError: It is broken; or a member of it would lie outside of the folder, or is a link or a device.
+        StorageError: A file cannot be written.
+    """
+    try:
+        with tarfile.open(archive) as members, bar(f"unpacking {archive.name}", unit="files") as advance:
+            for number, member in enumerate(members):
+                place = folder / _name_inside(archive, member)
+                if member.isdir():
+                    make_folder(place)
+                elif (content := members.extractfile(member)) is not None:
+                    _write(content, place)
+                advance(number + 1)
+    except (tarfile.TarError, EOFError, zlib.error, ValueError) as error:
+        if isinstance(error, FileFormatError):
+            raise
+        raise FileFormatError(f"{archive} is truncated, or is not a tar archive ({error})") from error
+
+
+def _name_inside(archive: Path, member: tarfile.TarInfo) -> PurePosixPath:
+    """The path of a member, if it is one of a file or folder inside."""
+    name = PurePosixPath(member.name)
+    inside = not name.is_absolute() and ".." not in name.parts and not os.path.isabs(member.name)
+    if not inside or not (member.isreg() or member.isdir()):
+        raise FileFormatError(
+            f"{archive} holds {member.name!r}, which is a link, a device, or would lie outside of its folder; nothing of the "
+            "kind is unpacked"
+        )
+    return name
+
+
+def _write(content: IO[bytes], place: Path) -> None:
+    """A file, whole or not at all; the disk is not waited for, because there may be a million of them."""
+    make_folder(place.parent)
+    try:
+        with new_file(place.parent) as new:
+            shutil.copyfileobj(content, new.file, AT_ONCE)
+            new.move_to(place, to_disk=False)
+    except OSError as error:
+        raise StorageError(f"cannot write {place}: {reason(error)}") from error
 
 
 @dataclass(frozen=True)

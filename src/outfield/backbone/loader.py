@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from outfield.backbone.preprocessing.normalisation import resize
-from outfield.backbone.preprocessing.preprocessing import TENSOR, Preprocessing
+from outfield.backbone.preprocessing import TENSOR, Preprocessing, resize
 from outfield.config import require_number
 from outfield.errors import InputError, MissingExtraError, OutfieldError, StorageError
 from outfield.files import as_tensor

@@ -20,9 +20,9 @@ import numpy as np
 from outfield.errors import FileFormatError
 from outfield.extras import library
 from outfield.files import check_readable
-from outfield.images.datasets.pickles import read_plain_pickle
 from outfield.images.folder import EncodedImages, ImageFiles
 from outfield.images.image_source import ImageArray, ImageSource
+from outfield.images.pickles import read_plain_pickle
 
 CIFAR10 = {
     "data_batch_1": "c99cafc152244af753f735de768cd75f",

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from outfield.backbone.extraction.hooks import Observer, logits_of
+from outfield.backbone.hooks import Observer, logits_of
 from outfield.backbone.perturbation import Odin, Perturb
-from outfield.backbone.preprocessing.normalisation import Input
+from outfield.backbone.preprocessing import Input
 from outfield.backbone.views import Views
 from outfield.config import require, require_choice
 from outfield.errors import InputError, OutfieldError, OutfieldWarning
@@ -53,7 +53,7 @@ class Extraction:
         network: any classifier, on one device.
         device: that device.
         expects: size and normalisation.
-        head: see :class:`outfield.backbone.extraction.hooks.Observer`.
+        head: see :class:`outfield.backbone.hooks.Observer`.
         odin: give the logits at the perturbed input too.
         precision: "float32", "float16" or "bfloat16" (by autocast), or "auto": float16 on a GPU, else float32. A network whose
             weights are not float32 runs as it is.

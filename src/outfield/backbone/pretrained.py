@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,22 +18,10 @@ from urllib.parse import urlsplit
 import torch
 from torch import Tensor, nn
 
-from outfield.backbone.networks.architectures import (
-    PREFIXES,
-    SMALL,
-    create,
-    load_classifier,
-    load_weights,
-    split_name,
-    use_small_stem,
-)
-from outfield.backbone.networks.origin import Origin, Trained
-from outfield.backbone.preprocessing.preprocessing import TENSOR, Preprocessing
 from outfield.errors import FileFormatError, InputError, OutfieldError, StorageError
 from outfield.extras import library
-from outfield.files import HEADER_NAME, PathLike, find_tensors, make_folder, open_to_read, read_tensors, sha256_of
+from outfield.files import PathLike, make_folder, open_to_read, read_tensors, sha256_of
 from outfield.files import download_file as download
-from outfield.modes import building
 
 # Endings of files that are unpickled when they are read, which may run any code
 PICKLES = (".pt", ".pth", ".bin", ".ckpt", ".pkl")
@@ -49,151 +36,6 @@ HUB_NAMES = {
 }
 
 State = Mapping[str, Tensor]
-
-
-def from_our_file(path: PathLike, **asked: Any) -> Trained:
-    """What ``outfield train`` wrote.
-
-    Args:
-        path: the file.
-        asked: settings of its classifier that are expected, or None.
-
-    Raises:
-        StorageError: there is no such file.
-        FileFormatError: truncated, changed, not a classifier, or not the one that is expected.
-    """
-    if not _is_ours(path):
-        raise FileFormatError(
-            f"{path} holds weights and nothing else; say of which architecture: timm:resnet34@{path}, or in Python "
-            f"Backbone.named('resnet34', weights='{path}')"
-        )
-    network, made, _ = load_classifier(path)
-    for name, value in asked.items():
-        found = getattr(made, name)
-        if value is not None and str(value).removeprefix("timm:") != str(found).removeprefix("timm:"):
-            raise FileFormatError(f"{path} holds a classifier with {name} = {found!r}, not {value!r}")
-    expects = Preprocessing(made.size, interpolation=TENSOR, mean=made.mean, std=made.std)
-    origin = Origin.of_library(made.architecture, made.classes, made.small_images, made.size)
-    return Trained(network, expects, Path(path).stem, made.classes, made.names, origin, projects=made.projects)
-
-
-def from_weights(architecture: str, weights: Weights, classes: int | None, small_images: bool | None) -> Trained:
-    """A network by name with weights of a safetensors file or a state dict; they say what is None.
-
-    Raises:
-        UnknownNameError: the library has no such model.
-        InputError: ``weights`` is neither.
-        FileFormatError: they do not fit, or would have to be unpickled.
-        StorageError: there is no such file.
-    """
-    split_name(architecture)
-    state, source, name = weights, "weights", architecture.removeprefix("timm:")
-    if isinstance(weights, str | os.PathLike):
-        if _is_ours(weights):
-            return from_our_file(weights, architecture=architecture, classes=classes, small_images=small_images)
-        state, source, name = read_tensors(weights)[1], str(weights), Path(weights).stem
-    if not isinstance(state, Mapping) or not state:
-        raise InputError(
-            f"weights is {type(weights).__name__}; it must be a safetensors file or a state dict, not empty"
-        )
-    wrong = [key for key, value in state.items() if not (isinstance(key, str) and isinstance(value, Tensor))]
-    if wrong:
-        raise InputError(f"{source} has no tensor under {wrong[0]!r}; a state dict has nothing but tensors, by name")
-    network, small = _build(architecture, state, classes, small_images)
-    load_weights(network, state, source)
-    expects = library_preprocessing(architecture, network)
-    if small:
-        expects = replace(expects, resize=SMALL, crop=None, interpolation=TENSOR, fit="exact")
-    return Trained(network.eval(), expects, name, origin=_origin(architecture, network, small))
-
-
-def from_library(architecture: str) -> Trained:
-    """A network with the weights that its library publishes, out of the library's cache or from the network.
-
-    Raises:
-        UnknownNameError: the library has no such model.
-        InputError: it publishes no weights of it.
-        FileFormatError: what lies in the cache, or came, is not what was published, or would have to be unpickled.
-        StorageError: the weights cannot be had.
-    """
-    owner, name = split_name(architecture)
-    with building():
-        network = timm_pretrained(name) if owner == "timm" else torchvision_pretrained(name)
-    origin = _origin(architecture, network, small=False)
-    expects = library_preprocessing(architecture, network)
-    return Trained(network.eval(), expects, architecture.removeprefix("timm:"), origin=origin)
-
-
-def library_preprocessing(architecture: str, network: nn.Module) -> Preprocessing:
-    """How the library prepares images for a network of its own."""
-    owner, name = split_name(architecture)
-    if owner == "timm":
-        return Preprocessing.of_timm(network)
-    models = library("torchvision.models", extra="images")
-    return Preprocessing.of_torchvision(models.get_model_weights(name).DEFAULT.transforms())
-
-
-def _is_ours(path: PathLike) -> bool:
-    """Whether Outfield wrote a safetensors file.
-
-    Raises:
-        FileFormatError: its ending is that of a pickle, or it is no safetensors file.
-    """
-    if Path(path).suffix in PICKLES:
-        safe = Path(path).with_suffix(".safetensors")
-        raise FileFormatError(
-            f"{path} would have to be unpickled, which can run any code; convert it once, where you trust it: "
-            f'safetensors.torch.save_file(torch.load("{path}", weights_only=True), "{safe}")'
-        )
-    return HEADER_NAME in find_tensors(path).metadata
-
-
-def _build(
-    architecture: str, state: Mapping[str, Tensor], classes: int | None, small_images: bool | None
-) -> tuple[nn.Module, bool]:
-    """A fresh network of the shape that a state dict asks for, and whether it has the stem for small images."""
-    with building():
-        network = create(architecture, classes)
-        wanted = _width(state, _head_name(network)) if classes is None else None
-        if wanted is not None and wanted != _width(network.state_dict(), _head_name(network)):
-            network = create(architecture, wanted)
-        small = small_images if small_images is not None else _has_small_stem(state, network)
-        if small:
-            use_small_stem(network, architecture)
-    return network, small
-
-
-def _origin(architecture: str, network: nn.Module, small: bool) -> Origin:
-    return Origin.of_library(architecture, _width(network.state_dict(), _head_name(network)), small)
-
-
-def _head_name(network: nn.Module) -> str:
-    """The name of what timm calls the classifier, or of the last linear layer."""
-    timm_own = getattr(network, "get_classifier", None)
-    classifier = timm_own() if callable(timm_own) else None
-    named: list[str] = [name for name, module in network.named_modules() if module is classifier]
-    linear: list[str] = [name for name, module in network.named_modules() if isinstance(module, nn.Linear)]
-    return (named or linear or [""])[-1]
-
-
-def _entry(state: Mapping[str, Tensor], name: str) -> Tensor | None:
-    """An entry of a state dict, whose names may all have a prefix."""
-    return next((state[prefix + name] for prefix in PREFIXES if prefix + name in state), None)
-
-
-def _width(state: Mapping[str, Tensor], layer: str) -> int | None:
-    """How many outputs a layer has, going by its weight."""
-    weight = _entry(state, f"{layer}.weight")
-    return None if weight is None else len(weight)
-
-
-def _has_small_stem(state: Mapping[str, Tensor], network: nn.Module) -> bool:
-    """Whether the weights' first convolution is 3 × 3 where the network's is larger."""
-    stem, weight = getattr(network, "conv1", None), _entry(state, "conv1.weight")
-    return isinstance(stem, nn.Conv2d) and weight is not None and weight.shape[-1] == 3 < stem.kernel_size[-1]
-
-
-# Weights that libraries publish
 
 
 def timm_pretrained(name: str) -> nn.Module:

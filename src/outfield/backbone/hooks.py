@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from outfield.backbone.extraction.feature_maps import (
+from outfield.backbone.feature_maps import (
     Block,
     FeatureMap,
     Output,
