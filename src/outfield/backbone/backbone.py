@@ -14,20 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from outfield.backbone import origin as specs
 from outfield.backbone.extraction import Extraction
 from outfield.backbone.loader import read
-from outfield.backbone.origin import Origin, Trained, from_our_file
+from outfield.backbone.origin import Origin, Trained, from_our_file, named_network, open_network
 from outfield.backbone.perturbation import Odin, Perturb
-from outfield.backbone.preprocessing import (
-    TENSOR,
-    Input,
-    as_tuple,
-    check_names,
-    shown_numbers,
-    whole_or_adapted,
-    whole_or_plain,
-)
+from outfield.backbone.preprocessing import TENSOR, Preprocessing, adapted, as_tuple, check_names, shown_numbers
 from outfield.backbone.pretrained import Weights
 from outfield.backbone.views import Views
 from outfield.config import require, require_choice, require_number
@@ -99,7 +90,7 @@ class Backbone:
         require(isinstance(name, str), "name", name, "a text")
         self.network, self.head, self.name, self.names = _unwrapped(network), head, name, as_tuple(names)
         check_names(self.names)
-        self.preprocessing = whole_or_plain(preprocessing, size, mean, std)
+        self.preprocessing = adapted(None, preprocessing, size=size, mean=mean, std=std)
         self._classes = len(self.names) or None if classes is None else classes
         if self._classes is not None:
             require_number("classes", self._classes, least=1, whole=True)
@@ -114,8 +105,7 @@ class Backbone:
             StorageError: there is no such file.
             FileFormatError: truncated, changed, or not a classifier.
         """
-        target = resolve_device(device)
-        return cls._of(from_our_file(path), target)
+        return cls._of(from_our_file(path), resolve_device(device))
 
     @classmethod
     def named(
@@ -159,10 +149,10 @@ class Backbone:
             StorageError: a file cannot be read, or weights not downloaded.
         """
         target = resolve_device(device)
-        trained = specs.by_name(architecture, weights, pretrained, classes, small_images)
-        parts = {"size": size, "crop": crop, "mean": mean, "std": std, "interpolation": interpolation}
-        expects = whole_or_adapted(trained.expects, preprocessing, parts)
-        return cls._of(trained._replace(expects=expects, head=head), target)
+        settings: dict[str, Any] = {"weights": weights, "pretrained": pretrained, "classes": classes}
+        settings |= {"small_images": small_images, "size": size, "crop": crop, "mean": mean, "std": std}
+        settings |= {"interpolation": interpolation, "preprocessing": preprocessing, "head": head}
+        return cls._of(named_network(architecture, settings), target)
 
     @classmethod
     def open(cls, spec: str, device: str | torch.device = "auto", *, trust: bool = False, **settings: Any) -> Self:
@@ -183,17 +173,7 @@ class Backbone:
         """
         require(isinstance(spec, str), "spec", spec, "a text such as FILE.safetensors or timm:NAME")
         target = resolve_device(device)
-        whole = specs.whole_network(spec, settings, target, trust)
-        if whole is not None:
-            made = cls._of(whole, target)
-            specs.check_images(spec, whole, made.preprocessing)
-            return made
-        named = specs.of_a_library(spec)
-        if named is not None:
-            architecture, weights = named
-            return cls.named(architecture, device=device, **weights, **settings)
-        specs.check_file(spec, settings)
-        return cls.load(spec, device)
+        return cls._of(open_network(spec, settings, target, trust), target)
 
     @classmethod
     def _of(cls, trained: Trained, device: torch.device) -> Self:
@@ -206,9 +186,9 @@ class Backbone:
         return made
 
     @property
-    def input(self) -> Input:
-        """Height and width of what the network is given, and its normalisation."""
-        return self.preprocessing.input
+    def input(self) -> Preprocessing:
+        """The preprocessing, for its size, mean and std."""
+        return self.preprocessing
 
     def pixels(self, image: np.ndarray) -> np.ndarray:
         """An image, uint8 (H, W, 3), as bytes that only have to be normalised; see :meth:`outfield.Preprocessing.pixels`."""
@@ -233,12 +213,13 @@ class Backbone:
         return self._classes
 
     def __repr__(self) -> str:
-        height, width = self.input.size
+        way = self.preprocessing
         classes = "" if self.classes is None else f", {self.classes} classes"
         classes = ", without classes" if self.projects else classes
-        normalised = f"mean {shown_numbers(self.input.mean)}, std {shown_numbers(self.input.std)}"
-        plain = f"images of {height} × {width}, {normalised}"
-        expects = plain if self.preprocessing.interpolation == TENSOR else str(self.preprocessing)
+        expects = str(way)
+        if way.interpolation == TENSOR:
+            normalised = f"mean {shown_numbers(way.mean)}, std {shown_numbers(way.std)}"
+            expects = f"images of {way.size[0]} × {way.size[1]}, {normalised}"
         return f"Backbone({self.name}: {type(self.network).__name__}, {expects}{classes})"
 
     def fingerprint(self) -> str:
@@ -248,11 +229,11 @@ class Backbone:
         """
         kinds = [(name, type(module).__name__) for name, module in self.network.named_modules()]
         state = {name: value for name, value in self.network.state_dict().items() if isinstance(value, Tensor)}
-        expects = self.input
-        numbers = [float(value) for value in (*expects.size, *expects.mean, *expects.std)]
+        way = self.preprocessing
+        numbers = [float(value) for value in (*way.size, *way.mean, *way.std)]
         settings = f"{kinds}|{ADDRESS.sub('', repr(self.network))}|{numbers}|{self.head}|"
-        if self.preprocessing.interpolation != TENSOR:  # else size, mean and std say it all
-            settings += f"{self.preprocessing!r}|"
+        if way.interpolation != TENSOR:  # else size, mean and std say it all
+            settings += f"{way!r}|"
         return hashlib.sha256((settings + digest_of(state)).encode()).hexdigest()
 
     def extract(
@@ -279,7 +260,7 @@ class Backbone:
         Args:
             images: see :func:`outfield.open_images` and :class:`outfield.ImageArray`.
             stages: give ``stage1``, ``stage2``, …, too: what the network's blocks give (layer1, layer2, … of a ResNet, the blocks
-                of a transformer; see :mod:`outfield.backbone.blocks`), each as the mean over positions, or over tokens: without
+                of a transformer), each as the mean over positions, or over tokens: without
                 the class token and the like where the network says how many of them there are, or the features are the first
                 token. At most 8, evenly spread where there are more; the last block is left out where its mean is the features.
                 ``about`` of the set has the name of each block.
@@ -309,19 +290,17 @@ class Backbone:
         require_number("batch_size", batch_size, least=1, whole=True)
         require(labels is None or isinstance(labels, bool | np.bool_), "labels", labels, "True, False or None")
         require_choice("on_error", on_error, ON_ERROR)
-        device = self.device
+        device, way = self.device, self.preprocessing
         extraction = Extraction(
-            self.network, device, self.input, self.head, odin, precision, stages, Views.of(views), perturb, self.name
+            self.network, device, way, self.head, odin, precision, stages, Views.of(views), perturb, self.name
         )
         if labels and images.labels is not None:
-            check_same_classes(images, self.name, self.names)
+            _check_same_classes(images, self.name, self.names)
         at_once = extraction.at_once(batch_size)
         fields: dict[str, Tensor] = {}
         missing: dict[int, str] = {}  # numbers of images that cannot be read, and why
         done, kept = 0, None
-        batches = read(
-            images, self.preprocessing, at_once, workers, device.type == "cuda", missing if on_error == "skip" else None
-        )
+        batches = read(images, way, at_once, workers, device.type == "cuda", missing if on_error == "skip" else None)
         with (
             bar(f"features of {images.name}", len(images), "images") as advance,
             contextlib.closing(batches),
@@ -349,11 +328,11 @@ class Backbone:
         about = {**extraction.about(), NETWORK: network_text(self.name, self.fingerprint())}
         return FeatureSet(**found, labels=kept, about=about, names=names)
 
-    def _labels(self, images: ImageSource, asked: bool | None, found: int) -> np.ndarray | None:
-        """The labels that rows keep, checked, now that the network has given so many logits."""
-        given = images.labels if asked else None
-        if asked is None and not self.projects:
-            given, why = match_labels(images, self.names, found)
+    def _labels(self, images: ImageSource, wanted: bool | None, classes: int) -> np.ndarray | None:
+        """The labels that rows keep, checked, once the network has run and its number of logits is known."""
+        labels = images.labels if wanted else None
+        if wanted is None and not self.projects:
+            labels, why = match_labels(images, self.names, classes)
             if why:
                 warnings.warn(
                     f"the labels of {images.name} are left out: {why}; that is right for OOD images (labels=False says so)",
@@ -361,11 +340,15 @@ class Backbone:
                     stacklevel=3,  # whoever called extract
                 )
         if self._classes is None:
-            self._classes = found
-        if found != self._classes:
-            raise InputError(f"the network of {self.name} gives {found} logits, but classes is {self._classes}")
-        check_range(None if self.projects else given, images.name, self.name, found)
-        return given
+            self._classes = classes
+        if classes != self._classes:
+            raise InputError(f"the network of {self.name} gives {classes} logits, but classes is {self._classes}")
+        if labels is not None and not self.projects and int(labels.max()) >= classes:
+            raise InputError(
+                f"{images.name} has a label {int(labels.max())}, but the network of {self.name} knows {classes} classes, from 0; "
+                "for images of other classes, such as OOD sets, extract with --no-labels, in Python labels=False"
+            )
+        return labels
 
 
 def _unwrapped(network: nn.Module) -> nn.Module:
@@ -390,11 +373,7 @@ def _check_images(images: Any) -> None:
 
 
 def _left_out(images: ImageSource, missing: dict[int, str], done: int) -> list[Skipped]:
-    """What could not be read, with a warning where :meth:`Backbone.extract` was called.
-
-    Raises:
-        InputError: that is every image.
-    """
+    """What could not be read, with a warning where :meth:`Backbone.extract` was called; an error where that is every image."""
     names = images.names or [f"image {index}" for index in range(len(images))]
     found = [Skipped(names[index], reason) for index, reason in sorted(missing.items())]
     found += getattr(images, "refused", ())
@@ -406,15 +385,8 @@ def _left_out(images: ImageSource, missing: dict[int, str], done: int) -> list[S
     return found
 
 
-# Labels of images beside a network's classes
-
-
-def check_same_classes(images: ImageSource, name: str, names: tuple[str, ...]) -> None:
-    """Refuse labels that mean other classes than those (``names``) of the network (``name``), where both are known.
-
-    Raises:
-        InputError: they do.
-    """
+def _check_same_classes(images: ImageSource, name: str, names: tuple[str, ...]) -> None:
+    """Refuse labels that mean other classes than those of the network, where both are known."""
     if not names or not images.classes:
         return
     for label, (theirs, ours) in enumerate(zip_longest(images.classes, names)):
@@ -430,11 +402,6 @@ def match_labels(images: ImageSource, names: tuple[str, ...], classes: int) -> t
     """The labels of images as a network counts its classes; None, and why, where they mean other classes.
 
     Where the names of all classes are among the network's, they say which is which, whatever their order.
-
-    Args:
-        images: whose labels they are.
-        names: of the network's classes, or none.
-        classes: how many the network has.
     """
     if images.labels is None or images.classes is None:
         return images.labels, ""
@@ -448,24 +415,8 @@ def match_labels(images: ImageSource, names: tuple[str, ...], classes: int) -> t
     return np.array([number[one] for one in images.classes], np.int64)[images.labels], ""
 
 
-def check_range(labels: np.ndarray | None, source: str, name: str, classes: int) -> None:
-    """Refuse labels of images (``source``) beyond the classes of a network (``name``).
-
-    Raises:
-        InputError: there are such.
-    """
-    if labels is not None and int(labels.max()) >= classes:
-        raise InputError(
-            f"{source} has a label {int(labels.max())}, but the network of {name} knows {classes} classes, from 0; for "
-            "images of other classes, such as OOD sets, extract with --no-labels, in Python labels=False"
-        )
-
-
 def accuracy(features: FeatureSet) -> float:
     """The share of samples whose largest logit is that of their label.
-
-    Raises:
-        MissingFieldError: there are no logits or no labels.
 
     >>> accuracy(FeatureSet([[0.0], [0.0]], logits=[[1.0, 2.0], [3.0, 1.0]], labels=[1, 1]))
     0.5

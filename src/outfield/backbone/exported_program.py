@@ -14,6 +14,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, fx, nn
 
+from outfield.backbone.architectures import first_line
 from outfield.backbone.onnx_network import FEATURES, LOGITS, FileNetwork, Given, linear
 from outfield.errors import FileFormatError, InputError, OutfieldError
 from outfield.files import open_to_read
@@ -29,15 +30,7 @@ TURNED = ("t", "numpy_T", "permute", "transpose")
 
 
 class ExportedNetwork(FileNetwork):
-    """The network of an exported program.
-
-    Args:
-        program: What ``torch.export.load`` gave.
-        source: Where it comes from, for errors.
-
-    Raises:
-        InputError: It is no image classifier whose features can be found.
-    """
+    """The network of an exported program; ``source`` is where it comes from, for errors."""
 
     def __init__(self, program: torch.export.ExportedProgram, source: str) -> None:
         super().__init__()
@@ -73,13 +66,7 @@ class ExportedNetwork(FileNetwork):
 
 
 def read_program(path: Path, device: torch.device) -> ExportedNetwork:
-    """The network of a file that ``torch.export.save`` wrote, which is unpickled and can run any code.
-
-    Raises:
-        StorageError: It cannot be read.
-        FileFormatError: It is broken.
-        InputError: It is no image classifier whose features can be found.
-    """
+    """The network of a file that ``torch.export.save`` wrote, which is unpickled and can run any code."""
     try:
         with open_to_read(path) as file:
             program = torch.export.load(file)
@@ -90,9 +77,9 @@ def read_program(path: Path, device: torch.device) -> ExportedNetwork:
     except OutfieldError:
         raise
     except Exception as error:  # of zipfile, pickle, json, PyTorch
-        said = next(iter(str(error).splitlines()), "")[:300]
+        said = f"{type(error).__name__}: {first_line(error)}"
         raise FileFormatError(
-            f"{path} is no file of torch.export that PyTorch {torch.__version__} can open: {type(error).__name__}: {said}"
+            f"{path} is no file of torch.export that PyTorch {torch.__version__} can open: {said}"
         ) from error
     return ExportedNetwork(program, str(path))
 
@@ -133,11 +120,7 @@ def _trains(node: fx.Node) -> bool:
 
 
 def _last_layer(module: fx.GraphModule, logits: fx.Node, source: str) -> tuple[fx.Node, fx.Node, nn.Linear]:
-    """Features, logits, and the layer between them.
-
-    Raises:
-        InputError: It is no linear layer whose numbers are in the file.
-    """
+    """Features, logits, and the layer between them."""
     while _name(logits) in PASSED:
         logits = cast(fx.Node, logits.args[0])
     kind, given = _name(logits), list(logits.args)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from outfield.backbone.hooks import Observer, logits_of
 from outfield.backbone.perturbation import Odin, Perturb
-from outfield.backbone.preprocessing import Input
+from outfield.backbone.preprocessing import Preprocessing
 from outfield.backbone.views import Views
 from outfield.config import require, require_choice
 from outfield.errors import InputError, OutfieldError, OutfieldWarning
@@ -70,7 +70,7 @@ class Extraction:
         self,
         network: nn.Module,
         device: torch.device,
-        expects: Input,
+        expects: Preprocessing,
         head: str | None = None,
         odin: Odin | None = None,
         precision: str = "auto",

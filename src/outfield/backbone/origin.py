@@ -1,4 +1,4 @@
-"""Where a network comes from, and how it is built again from its tensors alone.
+"""Where a network comes from: a name, one line of text or a file; and how it is built again from its tensors alone.
 
 A file that carries a network with it (:class:`outfield.Guard`) keeps the origin as JSON and the tensors beside it. A network
 without an origin, an ``nn.Module`` that was handed over in Python or a program of ``torch.export``, can only be recognised, by
@@ -27,7 +27,7 @@ from outfield.backbone.architectures import (
     split_name,
     use_small_stem,
 )
-from outfield.backbone.preprocessing import PARTS, TENSOR, Preprocessing, check_size, whole_or_adapted
+from outfield.backbone.preprocessing import PARTS, TENSOR, Preprocessing, adapted, check_size
 from outfield.backbone.pretrained import PICKLES, Weights, timm_pretrained, torchvision_pretrained
 from outfield.config import require, require_number
 from outfield.errors import FileFormatError, InputError, UnknownNameError
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from outfield.backbone.onnx_network import FileNetwork
 
 KINDS = ("library", "hf", "onnx")
+State = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -57,14 +58,7 @@ class Origin:
     def of_library(
         cls, architecture: str, classes: int | None, small_images: bool, size: Sequence[int] | None = None
     ) -> Origin:
-        """A network of timm or torchvision by name.
-
-        Args:
-            architecture: "resnet34", "timm:resnet34" or "torchvision:resnet18".
-            classes: outputs of its last layer; the library's own number if None.
-            small_images: whether it is made for small images, see :class:`outfield.Classifier`.
-            size: of these; told only where the network's weights depend on it.
-        """
+        """A network of timm or torchvision by name; the size of small images is kept where its weights depend on it."""
         settings: dict[str, Any] = {"architecture": architecture, "classes": classes, "small_images": small_images}
         if small_images and size is not None and "img_size" in patch_settings(architecture, size):
             settings["size"] = list(size)
@@ -72,11 +66,7 @@ class Origin:
 
     @classmethod
     def of_json(cls, plain: Any) -> Origin:
-        """What :meth:`to_json` gave.
-
-        Raises:
-            FileFormatError: it is none, or of a kind that this version does not know.
-        """
+        """What :meth:`to_json` gave."""
         kind = plain.get("kind") if isinstance(plain, dict) else plain
         if kind == "pt2":
             raise FileFormatError(
@@ -96,16 +86,8 @@ class Origin:
         found = {name: value.detach() for name, value in network.state_dict().items() if isinstance(value, Tensor)}
         return {"model": found["model"]} if self.kind == "onnx" else found
 
-    def build(self, state: Mapping[str, Tensor], source: str) -> nn.Module:
-        """The network on the CPU, in evaluation mode.
-
-        Args:
-            state: what :meth:`state` gave.
-            source: where it comes from, for messages.
-
-        Raises:
-            OutfieldError: the library is not installed or lacks the architecture, or the tensors do not fit.
-        """
+    def build(self, state: State, source: str) -> nn.Module:
+        """The network of these tensors on the CPU, in evaluation mode; ``source`` is where they come from, for messages."""
         if self.kind == "library":
             return self._of_library(state, source).eval()
         if self.kind == "hf":
@@ -116,7 +98,7 @@ class Origin:
 
         return onnx_network.build(state, source).eval()
 
-    def _of_library(self, state: Mapping[str, Tensor], source: str) -> nn.Module:
+    def _of_library(self, state: State, source: str) -> nn.Module:
         architecture, classes = self.settings.get("architecture"), self.settings.get("classes")
         require(isinstance(architecture, str), "architecture", architecture, "the name of a model")
         if classes is not None:
@@ -147,114 +129,30 @@ class Trained(NamedTuple):
     takes: tuple[tuple[int, int] | None, int] | None = None
 
 
-# What a name or one line of text asks for
-
-
-def by_name(
-    architecture: str, weights: Weights | None, pretrained: bool, classes: int | None, small_images: bool | None
-) -> Trained:
-    """A network of timm or torchvision; the arguments are those of :meth:`outfield.Backbone.named`."""
-    if weights is None and pretrained:
-        if classes is not None or small_images:
-            raise InputError("pretrained weights come with their own classes and stem; give neither")
-        return from_library(architecture)
-    if weights is not None and not pretrained:
-        return from_weights(architecture, weights, classes, small_images)
-    raise InputError("give either weights or pretrained=True: a network needs one set of trained weights")
-
-
-def whole_network(spec: str, settings: dict[str, Any], device: torch.device, trust: bool) -> Trained | None:
-    """The network behind ``hf:FOLDER``, ``FILE.onnx`` or ``FILE.pt2``, whose layers need no name; None behind any other text.
-
-    Args:
-        spec: the text.
-        settings: parts of its preprocessing, or the whole, and its head.
-        device: where it will run.
-        trust: whether the file may run its own code.
-
-    Raises:
-        InputError: a setting that it does not have, or code that is not trusted.
-        OutfieldError: the network cannot be read.
-    """
+def open_network(spec: str, settings: Mapping[str, Any], device: torch.device, trust: bool) -> Trained:
+    """The network behind one line of text; see :meth:`outfield.Backbone.open`."""
     if spec.startswith("hf:"):
-        trained = _of_hugging_face(as_path(spec.removeprefix("hf:"), "the folder behind hf:"))
-    elif spec.lower().endswith(".onnx"):
-        trained = _of_onnx(as_path(spec, "the network"))
-    elif spec.lower().endswith((".pt2", ".ep")):
+        return _with_settings(_of_hugging_face(as_path(spec.removeprefix("hf:"), "the folder behind hf:")), settings)
+    if spec.lower().endswith(".onnx"):
+        from outfield.backbone.onnx_network import OnnxNetwork, read_model
+
+        path = as_path(spec, "the network")
+        return _with_settings(_of_file(path, OnnxNetwork(read_model(path), str(path)), Origin("onnx")), settings)
+    if spec.lower().endswith((".pt2", ".ep")):
         if not trust:
             raise InputError(
                 f"{spec} is opened by torch.export.load, which may run code that is in the file; where you trust it, say so with "
                 "--trust, in Python Backbone.open(path, trust=True), or export the network to ONNX instead, which runs no code"
             )
-        trained = _of_exported_program(as_path(spec, "the network"), device)
-    else:
-        return None
-    rest = dict(settings)
-    parts = {name: rest.pop(name, None) for name in PARTS}
-    whole, head = rest.pop("preprocessing", None), rest.pop("head", trained.head)
-    if rest:
-        raise InputError(f"{trained.name} has no setting {', '.join(rest)}; give {', '.join(PARTS)} or head")
-    if trained.takes is not None and not (parts["size"] or parts["crop"] or whole):
-        parts["size"] = trained.takes[0]
-    return trained._replace(expects=whole_or_adapted(trained.expects, whole, parts), head=head)
+        from outfield.backbone.exported_program import read_program
 
-
-def _of_hugging_face(folder: Path) -> Trained:
-    from outfield.backbone import hugging_face
-
-    network, config = hugging_face.read_network(folder)
-    names = hugging_face.class_names(config)
-    expects, origin = hugging_face.read_preprocessing(folder), Origin("hf", {"config": config})
-    return Trained(network, expects, folder.resolve().name, len(names) or None, names, origin)
-
-
-def _of_onnx(path: Path) -> Trained:
-    from outfield.backbone.onnx_network import OnnxNetwork, read_model
-
-    return _of_file(path, OnnxNetwork(read_model(path), str(path)), Origin("onnx"))
-
-
-def _of_exported_program(path: Path, device: torch.device) -> Trained:
-    from outfield.backbone.exported_program import read_program
-
-    return _of_file(path, read_program(path, device), None)
-
-
-def _of_file(path: Path, network: FileNetwork, origin: Origin | None) -> Trained:
-    head = None if isinstance(network.head, nn.Linear) else "head"
-    return Trained(network.eval(), None, path.stem, origin=origin, head=head, takes=(network.size, network.channels))
-
-
-def check_images(spec: str, trained: Trained, expects: Preprocessing) -> None:
-    """Refuse a preprocessing whose images a network cannot take, where its file says which those are."""
-    if trained.takes is None:
-        return
-    size, channels = trained.takes
-    if expects.channels != channels or (size is not None and expects.size != size):
-        height, width = size or expects.size
-        raise InputError(
-            f"{spec} takes images of {height} × {width} with {channels} channels, but its preprocessing gives "
-            f"{expects.size[0]} × {expects.size[1]} with {expects.channels}"
-        )
-
-
-def of_a_library(spec: str) -> tuple[str, dict[str, Any]] | None:
-    """The architecture in ``timm:NAME`` or ``timm:NAME@FILE``, and which weights; None where the text names no library."""
-    if spec.partition(":")[0] not in LIBRARIES:
-        return None
-    architecture, at, path = spec.partition("@")
-    if at and not path:
-        raise InputError(f"{spec!r} names no file after the @")
-    return architecture, {"weights": path} if at else {"pretrained": True}
-
-
-def check_file(spec: str, settings: dict[str, Any]) -> None:
-    """Refuse what cannot be a file that ``outfield train`` wrote, and settings beside those that it carries.
-
-    Raises:
-        UnknownNameError: it is no such file by its name, and there is none.
-        InputError: there are settings.
-    """
+        path = as_path(spec, "the network")
+        return _with_settings(_of_file(path, read_program(path, device), None), settings)
+    if spec.partition(":")[0] in LIBRARIES:
+        architecture, at, file = spec.partition("@")
+        if at and not file:
+            raise InputError(f"{spec!r} names no file after the @")
+        return named_network(architecture, {**settings, **({"weights": file} if at else {"pretrained": True})})
     if not spec.endswith((".safetensors", *PICKLES)) and not os.path.isfile(spec):
         raise UnknownNameError(
             f"{spec!r} is no backbone; write FILE.safetensors, timm:NAME, timm:NAME@FILE.safetensors, the same with "
@@ -262,19 +160,28 @@ def check_file(spec: str, settings: dict[str, Any]) -> None:
         )
     if settings:
         raise InputError(f"{spec} carries its settings with it; {', '.join(settings)} cannot be given")
+    return from_our_file(spec)
+
+
+def named_network(architecture: str, settings: Mapping[str, Any]) -> Trained:
+    """A network of timm or torchvision; the settings are those of :meth:`outfield.Backbone.named`."""
+    rest = dict(settings)
+    weights, pretrained = rest.pop("weights", None), rest.pop("pretrained", False)
+    classes, small_images = rest.pop("classes", None), rest.pop("small_images", None)
+    if (weights is None) != bool(pretrained):
+        raise InputError("give either weights or pretrained=True: a network needs one set of trained weights")
+    if weights is not None:
+        return _with_settings(_from_weights(architecture, weights, classes, small_images), rest)
+    if classes is not None or small_images:
+        raise InputError("pretrained weights come with their own classes and stem; give neither")
+    owner, name = split_name(architecture)
+    with building():
+        network = timm_pretrained(name) if owner == "timm" else torchvision_pretrained(name)
+    return _with_settings(_of_library(architecture, network, architecture.removeprefix("timm:"), small=False), rest)
 
 
 def from_our_file(path: PathLike, **asked: Any) -> Trained:
-    """What ``outfield train`` wrote.
-
-    Args:
-        path: the file.
-        asked: settings of its classifier that are expected, or None.
-
-    Raises:
-        StorageError: there is no such file.
-        FileFormatError: truncated, changed, not a classifier, or not the one that is expected.
-    """
+    """What ``outfield train`` wrote; settings of its classifier that are asked for, and are not None, must be these."""
     if not _is_ours(path):
         raise FileFormatError(
             f"{path} holds weights and nothing else; say of which architecture: timm:resnet34@{path}, or in Python "
@@ -290,15 +197,45 @@ def from_our_file(path: PathLike, **asked: Any) -> Trained:
     return Trained(network, expects, Path(path).stem, made.classes, made.names, origin, projects=made.projects)
 
 
-def from_weights(architecture: str, weights: Weights, classes: int | None, small_images: bool | None) -> Trained:
-    """A network by name with weights of a safetensors file or a state dict; they say what is None.
+def _with_settings(trained: Trained, settings: Mapping[str, Any]) -> Trained:
+    """The network with the head and the preprocessing, or parts of it, that were given."""
+    rest = dict(settings)
+    parts = {name: rest.pop(name, None) for name in PARTS}
+    whole, head = rest.pop("preprocessing", None), rest.pop("head", None)
+    head = trained.head if head is None else head
+    if rest:
+        raise InputError(f"{trained.name} has no setting {', '.join(rest)}; give {', '.join(PARTS)} or head")
+    if trained.takes is None:
+        return trained._replace(expects=adapted(trained.expects, whole, **parts), head=head)
+    size, channels = trained.takes
+    if not (parts["size"] or parts["crop"] or whole):
+        parts["size"] = size
+    expects = adapted(trained.expects, whole, **parts)
+    if expects.channels != channels or (size is not None and expects.size != size):
+        height, width = size or expects.size
+        raise InputError(
+            f"{trained.name} takes images of {height} × {width} with {channels} channels, but its preprocessing gives "
+            f"{expects.size[0]} × {expects.size[1]} with {expects.channels}"
+        )
+    return trained._replace(expects=expects, head=head)
 
-    Raises:
-        UnknownNameError: the library has no such model.
-        InputError: ``weights`` is neither.
-        FileFormatError: they do not fit, or would have to be unpickled.
-        StorageError: there is no such file.
-    """
+
+def _of_hugging_face(folder: Path) -> Trained:
+    from outfield.backbone import hugging_face
+
+    network, config = hugging_face.read_network(folder)
+    names = hugging_face.class_names(config)
+    expects, origin = hugging_face.read_preprocessing(folder), Origin("hf", {"config": config})
+    return Trained(network, expects, folder.resolve().name, len(names) or None, names, origin)
+
+
+def _of_file(path: Path, network: FileNetwork, origin: Origin | None) -> Trained:
+    head = None if isinstance(network.head, nn.Linear) else "head"
+    return Trained(network.eval(), None, path.stem, origin=origin, head=head, takes=(network.size, network.channels))
+
+
+def _from_weights(architecture: str, weights: Weights, classes: int | None, small_images: bool | None) -> Trained:
+    """A network by name with weights of a safetensors file or a state dict; they say what is None."""
     split_name(architecture)
     state, source, name = weights, "weights", architecture.removeprefix("timm:")
     if isinstance(weights, str | os.PathLike):
@@ -312,46 +249,34 @@ def from_weights(architecture: str, weights: Weights, classes: int | None, small
     wrong = [key for key, value in state.items() if not (isinstance(key, str) and isinstance(value, Tensor))]
     if wrong:
         raise InputError(f"{source} has no tensor under {wrong[0]!r}; a state dict has nothing but tensors, by name")
-    network, small = _build(architecture, state, classes, small_images)
+    with building():
+        network = create(architecture, classes)
+        wanted = _width(state, network) if classes is None else None
+        if wanted is not None and wanted != _width(network.state_dict(), network):
+            network = create(architecture, wanted)
+        small = _has_small_stem(state, network) if small_images is None else small_images
+        if small:
+            use_small_stem(network, architecture)
     load_weights(network, state, source)
-    expects = library_preprocessing(architecture, network)
+    return _of_library(architecture, network, name, small)
+
+
+def _of_library(architecture: str, network: nn.Module, name: str, small: bool) -> Trained:
+    """A network of a library, with the library's own preprocessing; small images are resized to 32 × 32."""
+    owner, model = split_name(architecture)
+    if owner == "timm":
+        expects = Preprocessing.of_timm(network)
+    else:
+        models = library("torchvision.models", extra="images")
+        expects = Preprocessing.of_torchvision(models.get_model_weights(model).DEFAULT.transforms())
     if small:
         expects = replace(expects, resize=SMALL, crop=None, interpolation=TENSOR, fit="exact")
-    return Trained(network.eval(), expects, name, origin=_origin(architecture, network, small))
-
-
-def from_library(architecture: str) -> Trained:
-    """A network with the weights that its library publishes, out of the library's cache or from the network.
-
-    Raises:
-        UnknownNameError: the library has no such model.
-        InputError: it publishes no weights of it.
-        FileFormatError: what lies in the cache, or came, is not what was published, or would have to be unpickled.
-        StorageError: the weights cannot be had.
-    """
-    owner, name = split_name(architecture)
-    with building():
-        network = timm_pretrained(name) if owner == "timm" else torchvision_pretrained(name)
-    origin = _origin(architecture, network, small=False)
-    expects = library_preprocessing(architecture, network)
-    return Trained(network.eval(), expects, architecture.removeprefix("timm:"), origin=origin)
-
-
-def library_preprocessing(architecture: str, network: nn.Module) -> Preprocessing:
-    """How the library prepares images for a network of its own."""
-    owner, name = split_name(architecture)
-    if owner == "timm":
-        return Preprocessing.of_timm(network)
-    models = library("torchvision.models", extra="images")
-    return Preprocessing.of_torchvision(models.get_model_weights(name).DEFAULT.transforms())
+    origin = Origin.of_library(architecture, _width(network.state_dict(), network), small)
+    return Trained(network.eval(), expects, name, origin=origin)
 
 
 def _is_ours(path: PathLike) -> bool:
-    """Whether Outfield wrote a safetensors file.
-
-    Raises:
-        FileFormatError: its ending is that of a pickle, or it is no safetensors file.
-    """
+    """Whether Outfield wrote a safetensors file."""
     if Path(path).suffix in PICKLES:
         safe = Path(path).with_suffix(".safetensors")
         raise FileFormatError(
@@ -361,46 +286,22 @@ def _is_ours(path: PathLike) -> bool:
     return HEADER_NAME in find_tensors(path).metadata
 
 
-def _build(
-    architecture: str, state: Mapping[str, Tensor], classes: int | None, small_images: bool | None
-) -> tuple[nn.Module, bool]:
-    """A fresh network of the shape that a state dict asks for, and whether it has the stem for small images."""
-    with building():
-        network = create(architecture, classes)
-        wanted = _width(state, _head_name(network)) if classes is None else None
-        if wanted is not None and wanted != _width(network.state_dict(), _head_name(network)):
-            network = create(architecture, wanted)
-        small = small_images if small_images is not None else _has_small_stem(state, network)
-        if small:
-            use_small_stem(network, architecture)
-    return network, small
-
-
-def _origin(architecture: str, network: nn.Module, small: bool) -> Origin:
-    return Origin.of_library(architecture, _width(network.state_dict(), _head_name(network)), small)
-
-
-def _head_name(network: nn.Module) -> str:
-    """The name of what timm calls the classifier, or of the last linear layer."""
-    timm_own = getattr(network, "get_classifier", None)
-    classifier = timm_own() if callable(timm_own) else None
-    named: list[str] = [name for name, module in network.named_modules() if module is classifier]
-    linear: list[str] = [name for name, module in network.named_modules() if isinstance(module, nn.Linear)]
-    return (named or linear or [""])[-1]
-
-
-def _entry(state: Mapping[str, Tensor], name: str) -> Tensor | None:
+def _entry(state: State, name: str) -> Tensor | None:
     """An entry of a state dict, whose names may all have a prefix."""
     return next((state[prefix + name] for prefix in PREFIXES if prefix + name in state), None)
 
 
-def _width(state: Mapping[str, Tensor], layer: str) -> int | None:
-    """How many outputs a layer has, going by its weight."""
-    weight = _entry(state, f"{layer}.weight")
+def _width(state: State, network: nn.Module) -> int | None:
+    """How many outputs the head has in a state dict: what timm calls the classifier, or the last linear layer."""
+    timm_own = getattr(network, "get_classifier", None)
+    classifier = timm_own() if callable(timm_own) else None
+    named = [name for name, module in network.named_modules() if module is classifier]
+    linear = [name for name, module in network.named_modules() if isinstance(module, nn.Linear)]
+    weight = _entry(state, f"{(named or linear or [''])[-1]}.weight")
     return None if weight is None else len(weight)
 
 
-def _has_small_stem(state: Mapping[str, Tensor], network: nn.Module) -> bool:
+def _has_small_stem(state: State, network: nn.Module) -> bool:
     """Whether the weights' first convolution is 3 × 3 where the network's is larger."""
     stem, weight = getattr(network, "conv1", None), _entry(state, "conv1.weight")
     return isinstance(stem, nn.Conv2d) and weight is not None and weight.shape[-1] == 3 < stem.kernel_size[-1]

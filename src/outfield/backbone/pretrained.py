@@ -1,16 +1,15 @@
-"""Networks with trained weights: of a file that Outfield wrote, of a plain state dict, or as timm and torchvision publish them.
+"""Weights that timm and torchvision publish, read by us into networks that the libraries build.
 
-The libraries would unpickle what lies in their caches, which can run any code. Here the network is built by the library and
-the weights are read by us: safetensors where they are published so (nearly all of timm's). Where they only exist as a pickle
-(torchvision's), the file must first have the checksum that its published name carries, and is then read by PyTorch's restricted
-loader, which builds tensors and refuses everything else.
+The libraries would unpickle what lies in their caches, which can run any code. Here weights are safetensors where they are
+published so (nearly all of timm's). Where they only exist as a pickle (torchvision's), the file must first have the checksum
+that its published name carries, and is then read by PyTorch's restricted loader, which builds tensors and refuses all else.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,33 +17,25 @@ from urllib.parse import urlsplit
 import torch
 from torch import Tensor, nn
 
+from outfield.backbone.architectures import first_line
 from outfield.errors import FileFormatError, InputError, OutfieldError, StorageError
 from outfield.extras import library
 from outfield.files import PathLike, make_folder, open_to_read, read_tensors, sha256_of
 from outfield.files import download_file as download
 
-# Endings of files that are unpickled when they are read, which may run any code
-PICKLES = (".pt", ".pth", ".bin", ".ckpt", ".pkl")
-Weights = PathLike | Mapping[str, Tensor]
-HASH_IN_NAME = re.compile(
-    r"[-_]([0-9a-f]{8,64})\.\w+$"
-)  # Where a published file's name carries the beginning of its SHA-256
+PICKLES = (".pt", ".pth", ".bin", ".ckpt", ".pkl")  # Endings of files that run code when they are read
 # What a file of weights on the hub is called as safetensors
 HUB_NAMES = {
     "pytorch_model.bin": "model.safetensors",
     "open_clip_pytorch_model.bin": "open_clip_model.safetensors",
 }
-
+HASH_IN_NAME = re.compile(r"[-_]([0-9a-f]{8,64})\.\w+$")  # The beginning of a published file's SHA-256
 State = Mapping[str, Tensor]
+Weights = PathLike | State
 
 
 def timm_pretrained(name: str) -> nn.Module:
-    """A network of timm with its published weights.
-
-    Raises:
-        FileFormatError: They are not what was published, or exist only as a pickle without a checksum.
-        StorageError: They cannot be had.
-    """
+    """A network of timm with its published weights."""
     timm = library("timm", extra="images")
     config = timm.get_pretrained_cfg(name)
     if config is None or not (config.hf_hub_id or config.url):
@@ -52,22 +43,14 @@ def timm_pretrained(name: str) -> nn.Module:
     state = _from_hub(config) if config.hf_hub_id else _from_url(config.url, f"timm's {name}")
     # timm itself then renames entries and leaves out a background class, as it does with weights that it reads.
     overlay = {"state_dict": state, "source": None, "file": None}
-    try:
-        network: nn.Module = timm.create_model(name, pretrained=True, pretrained_cfg_overlay=overlay)
-    except (RuntimeError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise FileFormatError(f"the published weights of {name} do not fit it: {_first_line(error)}") from error
+    network = _built(name, lambda: timm.create_model(name, pretrained=True, pretrained_cfg_overlay=overlay))
     config_of_network: Any = getattr(network, "pretrained_cfg", {})
     config_of_network.pop("state_dict", None)  # which would keep all weights in memory twice
     return network
 
 
 def torchvision_pretrained(name: str) -> nn.Module:
-    """A classifier of torchvision with its published weights.
-
-    Raises:
-        FileFormatError: What lies in the cache, or came, is not what was published.
-        StorageError: They cannot be had.
-    """
+    """A classifier of torchvision with its published weights."""
     models = library("torchvision.models", extra="images")
     # A quantized network is built as torchvision builds it by default: not yet quantized, with the ordinary weights.
     published = models.get_model_weights(name.removeprefix("quantized_")).DEFAULT
@@ -75,11 +58,14 @@ def torchvision_pretrained(name: str) -> nn.Module:
     # The builder asks its weights for their tensors; a copy of the entry gives those that are already read. Others do not see it.
     given = object.__new__(type(published))
     given.__dict__.update(published.__dict__, get_state_dict=lambda *_, **__: state)
+    return _built(name, lambda: models.get_model(name, weights=given))
+
+
+def _built(name: str, build: Callable[[], nn.Module]) -> nn.Module:
     try:
-        network: nn.Module = models.get_model(name, weights=given)
+        return build()
     except (RuntimeError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise FileFormatError(f"the published weights of {name} do not fit it: {_first_line(error)}") from error
-    return network
+        raise FileFormatError(f"the published weights of {name} do not fit it: {first_line(error)}") from error
 
 
 def _from_hub(config: Any) -> State:
@@ -97,7 +83,7 @@ def _from_hub(config: Any) -> State:
     except (OSError, ValueError, RuntimeError) as error:
         # Of the hub's "not found" one kind says that the network failed, and is also one of the other.
         if not isinstance(error, errors.EntryNotFoundError) or isinstance(error, errors.LocalEntryNotFoundError):
-            raise StorageError(f"the weights {repository}/{file} cannot be had: {_first_line(error)}") from error
+            raise StorageError(f"the weights {repository}/{file} cannot be had: {first_line(error)}") from error
         path = None
     if isinstance(path, str):
         return read_tensors(path)[1]
@@ -110,12 +96,7 @@ def _from_hub(config: Any) -> State:
 
 
 def _from_url(url: str, what: str) -> State:
-    """A pickled state dict, out of PyTorch's cache or from the network, by its checksum and without its code.
-
-    Args:
-        url: Where it is published; its name carries the beginning of its SHA-256.
-        what: It is, for messages.
-    """
+    """A pickled state dict, out of PyTorch's cache or from the network, by its checksum and without its code."""
     name = PurePosixPath(urlsplit(url).path).name
     found = HASH_IN_NAME.search(name)
     if found is None:
@@ -137,23 +118,14 @@ def _from_url(url: str, what: str) -> State:
 
 
 def read_restricted(path: Path) -> State:
-    """A state dict out of a pickle, by PyTorch's restricted loader: tensors and containers of them, and nothing that runs.
-
-    Raises:
-        FileFormatError: It holds anything else.
-        StorageError: It cannot be read.
-    """
+    """A state dict out of a pickle, by PyTorch's restricted loader: tensors and containers of them, and nothing that runs."""
     try:
         with open_to_read(path) as file:
             content = torch.load(file, map_location="cpu", weights_only=True)
     except OutfieldError:
         raise
     except Exception as error:  # a damaged pickle fails anywhere
-        raise FileFormatError(f"{path} is truncated, or holds more than tensors: {_first_line(error)}") from error
+        raise FileFormatError(f"{path} is truncated, or holds more than tensors: {first_line(error)}") from error
     if not isinstance(content, Mapping) or not all(isinstance(value, Tensor) for value in content.values()):
         raise FileFormatError(f"{path} does not hold a state dict, tensors by name")
     return content
-
-
-def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)

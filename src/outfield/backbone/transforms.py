@@ -1,4 +1,4 @@
-"""The preprocessing of timm and torchvision, read out of their configurations and transforms."""
+"""The preprocessing of timm, torchvision and transformers, read out of their configurations and transforms."""
 
 from __future__ import annotations
 
@@ -8,24 +8,25 @@ from typing import Any
 
 from torch import nn
 
-from outfield.backbone.preprocessing import INTERPOLATIONS, Preprocessing, as_tuple
+from outfield.backbone.preprocessing import INTERPOLATIONS, Preprocessing, as_pair, as_tuple
 from outfield.config import require_number
 from outfield.errors import InputError
 from outfield.extras import library
 
+STANDARD = {"image_mean": (0.5, 0.5, 0.5), "image_std": (0.5, 0.5, 0.5)}
+IMAGENET = {"image_mean": (0.485, 0.456, 0.406), "image_std": (0.229, 0.224, 0.225)}
+CLIP = {"image_mean": (0.48145466, 0.4578275, 0.40821073), "image_std": (0.26862954, 0.26130258, 0.27577711)}
 # Steps of a transform that change no number, or do what is always done: colour images of bytes become floats in [0, 1]
 NOTHING = {"ToTensor", "MaybeToTensor", "PILToTensor", "MaybePILToTensor", "ToImage", "ToPureTensor", "ToRGB", "RGB"}
 
 
 def from_timm(given: Any) -> Preprocessing:
-    """See :meth:`Preprocessing.of_timm`.
-
-    Raises:
-        InputError: It is no network or config of timm, or asks for something that is not known here.
-    """
+    """See :meth:`Preprocessing.of_timm`."""
     channels = None
     if isinstance(given, nn.Module):
-        channels = _channels(given)
+        # timm's config does not say that a network was built for grey images
+        first = next((module for module in given.modules() if isinstance(module, nn.Conv2d)), None)
+        channels = 3 if first is None or first.in_channels not in (1, 3) else first.in_channels
         given = library("timm.data", extra="images").resolve_model_data_config(given)
     if not isinstance(given, Mapping) or "input_size" not in given:
         raise InputError(
@@ -36,77 +37,42 @@ def from_timm(given: Any) -> Preprocessing:
         raise InputError(f"input_size is {sides!r}; timm's is (channels, height, width)")
     if channels is None:
         channels = sides[0] if len(sides) == 3 else 3
-    mean, std = (_of_channels(name, as_tuple(given.get(name, usual)), channels) for name, usual in USUAL.items())
-    share = given.get("crop_pct") or 0.875
-    return _of_mode(
-        given.get("crop_mode") or "center",
-        sides[-2:],
-        tuple(math.floor(side / share) for side in sides[-2:]),
-        {"interpolation": given.get("interpolation") or "bilinear", "mean": mean, "std": std, "channels": channels},
-    )
-
-
-USUAL = {
-    "mean": (0.485, 0.456, 0.406),
-    "std": (0.229, 0.224, 0.225),
-}  # What timm normalises by where a config says nothing
-
-
-def _of_mode(mode: str, crop: tuple[int, int], scaled: tuple[int, ...], settings: dict[str, Any]) -> Preprocessing:
-    """One of the three ways in which timm resizes and crops."""
+    settings: dict[str, Any] = {"interpolation": given.get("interpolation") or "bilinear", "channels": channels}
+    for name in ("mean", "std"):
+        values = as_tuple(given.get(name, IMAGENET[f"image_{name}"]))
+        if channels == 1 and isinstance(values, tuple) and len(values) == 3:
+            values = (sum(values) / 3,)  # as timm averages the weights of the first convolution
+        settings[name] = values
+    crop, share, mode = sides[-2:], given.get("crop_pct") or 0.875, given.get("crop_mode") or "center"
+    scaled: Any = tuple(math.floor(side / share) for side in crop)
     if mode == "squash":
-        return Preprocessing(scaled, crop, **settings)  # type: ignore[arg-type]
+        return Preprocessing(scaled, crop, **settings)
     if mode == "border":
         fill = tuple(round(255 * value) for value in settings["mean"])
-        return Preprocessing(scaled, crop, fit="contain", fill=fill, **settings)  # type: ignore[arg-type]
+        return Preprocessing(scaled, crop, fit="contain", fill=fill, **settings)
     if mode != "center":
         raise InputError(f"crop_mode is {mode!r}; timm's are center, squash and border")
     if scaled[0] == scaled[1]:
         return Preprocessing(scaled[0], crop, **settings)
-    return Preprocessing(scaled, crop, fit="cover", **settings)  # type: ignore[arg-type]
-
-
-def _channels(network: nn.Module) -> int:
-    """How many channels the first convolution takes: timm's config does not say that a network was built for grey images."""
-    first = next((module for module in network.modules() if isinstance(module, nn.Conv2d)), None)
-    return 3 if first is None or first.in_channels not in (1, 3) else first.in_channels
-
-
-def _of_channels(name: str, values: Any, channels: Any) -> Any:
-    """For one channel the mean over three, as timm averages the weights of the first convolution."""
-    if channels == 1 and isinstance(values, tuple) and len(values) == 3:
-        return (sum(values) / 3,)
-    return values
+    return Preprocessing(scaled, crop, fit="cover", **settings)
 
 
 def from_torchvision(given: Any) -> Preprocessing:
-    """See :meth:`Preprocessing.of_torchvision`.
-
-    Raises:
-        InputError: A step that a Preprocessing cannot say.
-    """
+    """See :meth:`Preprocessing.of_torchvision`."""
+    found: dict[str, Any]
     if all(hasattr(given, name) for name in ("resize_size", "crop_size", "mean", "std")):
-        found: dict[str, Any] = {
-            "resize": _side(given.resize_size),
-            "crop": _pair(given.crop_size),
-            "interpolation": _interpolation(getattr(given, "interpolation", "bilinear")),
-            "mean": tuple(given.mean),
-            "std": tuple(given.std),
-        }
-        return Preprocessing(**found)
-    found = {"resize": None, "mean": None, "std": None, "channels": 3}
+        interpolation = _interpolation(getattr(given, "interpolation", "bilinear"))
+        found = {"interpolation": interpolation, "mean": tuple(given.mean), "std": tuple(given.std)}
+        return Preprocessing(_side(given.resize_size), as_pair(_side(given.crop_size)), **found)
+    found = {"resize": None, "channels": 3}
     for step in _steps(given):
         _read(step, found)
     plain = {"mean": (0.0,) * found["channels"], "std": (1.0,) * found["channels"]}
-    return Preprocessing(
-        **{name: plain[name] if value is None and name in plain else value for name, value in found.items()}
-    )
+    return Preprocessing(**{**plain, **found})
 
 
 def _steps(given: Any) -> Iterator[Any]:
-    inner = getattr(given, "transforms", None)
-    if isinstance(given, nn.Sequential):
-        inner = list(given)
+    inner = list(given) if isinstance(given, nn.Sequential) else getattr(given, "transforms", None)
     if not isinstance(inner, list | tuple):
         yield given
         return
@@ -117,19 +83,20 @@ def _steps(given: Any) -> Iterator[Any]:
 def _read(step: Any, found: dict[str, Any]) -> None:
     """Take one step of a transform into the settings of a Preprocessing."""
     name = type(step).__name__
-    if name == "Resize" and found["resize"] is None and "crop" not in found and getattr(step, "max_size", None) is None:
+    first = found["resize"] is None and "crop" not in found
+    if name == "Resize" and first and getattr(step, "max_size", None) is None:
         found |= {"resize": _side(step.size), "interpolation": _interpolation(step.interpolation)}
-    elif name == "ResizeKeepRatio" and found["resize"] is None and "crop" not in found and step.longest in (0.0, 1.0):
+    elif name == "ResizeKeepRatio" and first and step.longest in (0.0, 1.0):
         fit = "contain" if step.longest else "cover"
         found |= {"resize": tuple(step.size), "interpolation": _interpolation(step.interpolation), "fit": fit}
     elif name in ("CenterCrop", "CenterCropOrPad") and "crop" not in found:
-        found["crop"] = _pair(step.size)
+        found["crop"] = as_pair(_side(step.size))
         fill = getattr(step, "fill", 0)
         if fill:
             found["fill"] = tuple(fill) if isinstance(fill, list | tuple) else (fill,) * found["channels"]
-    elif name == "Grayscale" and step.num_output_channels == 1 and found["mean"] is None and found["resize"] is None:
+    elif name == "Grayscale" and step.num_output_channels == 1 and "mean" not in found and found["resize"] is None:
         found["channels"] = 1
-    elif name == "Normalize" and found["mean"] is None:
+    elif name == "Normalize" and "mean" not in found:
         found |= {"mean": as_tuple(step.mean), "std": as_tuple(step.std)}
     elif not (name in NOTHING or _gives_floats(name, step)):
         raise InputError(
@@ -140,9 +107,8 @@ def _read(step: Any, found: dict[str, Any]) -> None:
 
 def _gives_floats(name: str, step: Any) -> bool:
     """Whether a step makes floats in [0, 1] of bytes."""
-    kind = getattr(step, "dtype", None)
     scaled = name == "ConvertImageDtype" or (name == "ToDtype" and bool(getattr(step, "scale", False)))
-    return scaled and str(kind) == "torch.float32"
+    return scaled and str(getattr(step, "dtype", None)) == "torch.float32"
 
 
 def _interpolation(given: Any) -> str:
@@ -158,18 +124,10 @@ def _side(given: Any) -> Any:
     return sides[0] if isinstance(sides, tuple) and len(sides) == 1 else sides
 
 
-def _pair(given: Any) -> Any:
-    side = _side(given)
-    return side if isinstance(side, tuple) else (side, side)
-
-
 # Image processors of transformers
 
 
 RESAMPLE = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")  # Pillow's numbers of its methods
-STANDARD = {"image_mean": (0.5, 0.5, 0.5), "image_std": (0.5, 0.5, 0.5)}
-IMAGENET = {"image_mean": (0.485, 0.456, 0.406), "image_std": (0.229, 0.224, 0.225)}
-CLIP = {"image_mean": (0.48145466, 0.4578275, 0.40821073), "image_std": (0.26862954, 0.26130258, 0.27577711)}
 SQUARE = {"size": {"height": 224, "width": 224}, "resample": 3}
 CROPPED = {"size": {"shortest_edge": 224}, "resample": 3, "do_center_crop": True, "crop_size": 224}
 MOBILE = {**CROPPED, "size": {"shortest_edge": 256}, "resample": 2, **STANDARD}
@@ -194,11 +152,7 @@ REFUSED = ("pad", "reduce_labels", "flip_channel_order", "color_quantize", "thum
 
 
 def from_processor(given: Any) -> Preprocessing:
-    """See :meth:`Preprocessing.of_processor`.
-
-    Raises:
-        InputError: It is no such configuration, or asks for something that a Preprocessing cannot say.
-    """
+    """See :meth:`Preprocessing.of_processor`."""
     if not isinstance(given, Mapping):
         raise InputError(f"of_processor takes the content of a preprocessor_config.json, not {type(given).__name__}")
     kind = str(given.get("image_processor_type") or given.get("feature_extractor_type") or "").removesuffix("Fast")
@@ -207,8 +161,7 @@ def from_processor(given: Any) -> Preprocessing:
         raise InputError(
             f"the image processor {kind} is not known here; known are {', '.join(KINDS)}: give preprocessing="
         )
-    said = {name: value for name, value in given.items() if value is not None}
-    found = {**KINDS.get(kind, {}), **said}
+    found = {**KINDS.get(kind, {}), **{name: value for name, value in given.items() if value is not None}}
     for name in (f"do_{step}" for step in REFUSED):
         if found.get(name):
             raise InputError(f"the image processor has {name} = {found[name]!r}, which is not known here")
