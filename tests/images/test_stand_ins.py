@@ -16,7 +16,6 @@ from tests.helpers.pictures import make_pictures
 import outfield as of
 from outfield.features.stand_ins import KINDS as FEATURE_KINDS
 from outfield.images import check_free, write_stand_ins
-from outfield.images.image_source import ImageList
 from outfield.images.stand_in_sets import CELL, GAP, KINDS, MARGIN, NAMES, jigsaw, resized, sheet
 from outfield.stand_in import Partners, StandIns
 
@@ -281,11 +280,11 @@ class TestStandIns:
         with pytest.raises(of.InputError, match="one image in images; mixed mixes images and needs at least two"):
             of.stand_ins(make_pictures(n=1, name="images"), ["turned90", "mixed"])
         assert len(of.stand_ins(make_pictures(n=1), "turned90", count=1)["turned90"]) == 1
-        with pytest.raises(of.InputError, match="image 1 of images is float64 of shape"):
+        with pytest.raises(of.InputError, match="image 1 is float64 of shape"):
             of.stand_ins([random_image((3, 3)), np.zeros((3, 3, 3))])
-        with pytest.raises(of.InputError, match="image 0 of images is list"):
+        with pytest.raises(of.InputError, match="image 0 is a list"):
             of.stand_ins([[1]])
-        with pytest.raises(of.InputError, match="has no images"):
+        with pytest.raises(of.InputError, match="there are no images"):
             of.stand_ins([])
 
     def test_a_source_that_gives_something_else(self):
@@ -297,10 +296,10 @@ class TestStandIns:
         assert found["inverted"][0].shape == (4, 4, 3)
 
     def test_a_list_knows_its_content(self):
-        one, other = [random_image((5, 8)), random_image((9, 6))], [random_image((5, 8)), random_image((9, 6), 1)]
-        assert ImageList(one).fingerprint() == ImageList(one).fingerprint() != ImageList(other).fingerprint()
-        assert ImageList(one).fingerprint() != ImageList(one, labels=[0, 1]).fingerprint()
-        assert repr(ImageList(one, name="two")) == "ImageList(two: 2 images)"
+        lists = [random_image((5, 8)), random_image((9, 6))], [random_image((5, 8)), random_image((9, 6), 1)]
+        one, again, other = (of.stand_ins(images)["blocks"] for images in (lists[0], lists[0], lists[1]))
+        assert one.fingerprint() == again.fingerprint() != other.fingerprint()
+        assert repr(one.images) == "ImageList(images: 2 images)"
 
     def test_the_mapping(self):
         made = StandIns({"a": 1, "b": 2}, {"b": "far", "a": "near", "c": "far"})
@@ -333,11 +332,9 @@ class TestWritten:
             assert (names[top + row * (CELL + GAP) :][:CELL] < 100).any()  # a name stands before each
 
     def test_images_of_any_shape_fit_into_their_cell(self):
-        found = sheet({"a": [random_image((300, 20)), random_image((1, 1))], "b": [random_image((7, 300))]})
+        found = sheet({"a": [random_image((300, 20)), random_image((1, 1))], "b": [random_image((7, 300))]}, {})
         page = Image.open(io.BytesIO(found))
         assert page.size == (2 * MARGIN + NAMES + 2 * CELL + GAP, 2 * MARGIN + 2 * CELL + GAP)
-        with pytest.raises(of.InputError, match="at least one image"):
-            sheet({"a": []})
 
     def test_fewer_images_than_columns(self, tmp_path):
         write_stand_ins(of.stand_ins(make_pictures(n=3), "inverted"), tmp_path / "made")

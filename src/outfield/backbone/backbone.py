@@ -27,7 +27,7 @@ from outfield.errors import InputError, MissingFieldError, OutfieldWarning
 from outfield.features import NETWORK, FeatureSet, network_text
 from outfield.files import PathLike
 from outfield.files import fingerprint as digest_of
-from outfield.images import ON_ERROR, ImageSource, Skipped, summary
+from outfield.images import ON_ERROR, ImageSource, Skipped, check_source, summary
 from outfield.progress import bar
 
 # Where in memory a thing lies, as ``repr`` of a function has it: another place in each process
@@ -286,7 +286,9 @@ class Backbone:
             InputError: no images, labels beyond the network's classes or of other ones, a network that cannot be looked into,
                 outputs that are not finite, stages of a network that has none, or too little memory for one image.
         """
-        _check_images(images)
+        check_source(images)
+        if not len(images):
+            raise InputError(f"there is no image in {images.name}")
         require_number("batch_size", batch_size, least=1, whole=True)
         require(labels is None or isinstance(labels, bool | np.bool_), "labels", labels, "True, False or None")
         require_choice("on_error", on_error, ON_ERROR)
@@ -360,16 +362,6 @@ def _unwrapped(network: nn.Module) -> nn.Module:
             network = network._orig_mod  # type: ignore[assignment]
         else:
             return network
-
-
-def _check_images(images: Any) -> None:
-    if not isinstance(images, ImageSource):
-        raise InputError(
-            f"images is a {type(images).__name__}; wrap an array, outfield.ImageArray(array), or open a folder or file, "
-            "outfield.open_images(path)"
-        )
-    if not len(images):
-        raise InputError(f"there is no image in {images.name}")
 
 
 def _left_out(images: ImageSource, missing: dict[int, str], done: int) -> list[Skipped]:

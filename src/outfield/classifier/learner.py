@@ -29,14 +29,9 @@ REMEMBERED = {"momentum_buffer": "momentum", "exp_avg": "mean", "exp_avg_sq": "s
 
 
 class Learner:
-    """A network, its optimiser and the step that both take.
+    """A network, its optimiser and the step that both take; ``steps`` tells whether compiling pays.
 
-    Args:
-        classifier: what to train.
-        recipe: how; the attribute is what is done, without ``small_batch`` where the network cannot imitate small batches.
-        seed: of the weights and everything drawn.
-        device: where.
-        steps: how many there will be; tells whether compiling pays.
+    The attribute ``recipe`` is what is done: without ``small_batch`` where the network cannot imitate small batches.
     """
 
     def __init__(self, classifier: Classifier, recipe: Recipe, seed: int, device: torch.device, steps: int) -> None:
@@ -50,18 +45,15 @@ class Learner:
         if on_gpu:
             self.network.to(memory_format=torch.channels_last)
         self.optimiser = _optimiser(self.network, recipe, on_gpu)
-        self.half = recipe.precision == "bfloat16" or (
-            recipe.precision == "auto" and on_gpu and torch.cuda.is_bf16_supported()
-        )
+        auto = recipe.precision == "auto" and on_gpu and torch.cuda.is_bf16_supported()
+        self.half = auto or recipe.precision == "bfloat16"
         compiles = on_gpu and steps >= PAYS_FROM if recipe.compile == "auto" else bool(recipe.compile)
         self.forward: Any = torch.compile(self.network) if compiles else self.network
         self.graph: Any = None
         self.record = on_gpu
         self.totals = torch.zeros(2, dtype=torch.float64, device=device)
-        self.mean, self.std = (
-            torch.tensor(values, device=device, dtype=torch.float32).view(3, 1, 1)
-            for values in (classifier.mean, classifier.std)
-        )
+        pair = (classifier.mean, classifier.std)
+        self.mean, self.std = (torch.tensor(one, device=device, dtype=torch.float32).view(3, 1, 1) for one in pair)
         self.draws = not on_gpu
 
     def epoch(self, data: Pixels, epoch: int, rate: float) -> tuple[float, float]:
@@ -214,18 +206,11 @@ class Learner:
 
 
 def _optimiser(network: nn.Module, recipe: Recipe, on_gpu: bool) -> torch.optim.Optimizer:
+    settings: dict[str, Any] = {"weight_decay": recipe.weight_decay, "fused": on_gpu or None}
     if recipe.optimiser == "adamw":
-        return torch.optim.AdamW(
-            network.parameters(), recipe.learning_rate, weight_decay=recipe.weight_decay, fused=on_gpu or None
-        )
-    return torch.optim.SGD(
-        network.parameters(),
-        recipe.learning_rate,
-        recipe.momentum,
-        weight_decay=recipe.weight_decay,
-        nesterov=recipe.momentum > 0,
-        fused=on_gpu or None,
-    )
+        return torch.optim.AdamW(network.parameters(), recipe.learning_rate, **settings)
+    settings |= {"momentum": recipe.momentum, "nesterov": recipe.momentum > 0}
+    return torch.optim.SGD(network.parameters(), recipe.learning_rate, **settings)
 
 
 def logits_of(output: Any) -> Tensor:

@@ -16,6 +16,8 @@ from outfield.images.folder import image_names as image_names
 from outfield.images.folder import open_images as open_images
 from outfield.images.image_source import ImageArray as ImageArray
 from outfield.images.image_source import ImageSource as ImageSource
+from outfield.images.image_source import check_image as check_image
+from outfield.images.image_source import check_source as check_source
 from outfield.images.image_source import part_of as part_of
 from outfield.images.stand_in_sets import KINDS as KINDS
 from outfield.images.stand_in_sets import SHEET as SHEET
@@ -35,6 +37,8 @@ __all__ = [
     "SHEET",
     "Skipped",
     "check_free",
+    "check_image",
+    "check_source",
     "decode",
     "find",
     "image_names",

@@ -30,11 +30,7 @@ SPLITS = ("train", "test")
 class Download:
     """A file that belongs to a published set: a tar archive, or a file that stays as it is.
 
-    Args:
-        url: Where it is offered.
-        size: How many bytes it has.
-        sha256: Its SHA-256, all 64 digits.
-        into: The folder, inside of that in which sets are kept, where it goes or is unpacked.
+    It goes, or is unpacked, into the folder ``into`` inside of that in which sets are kept.
     """
 
     url: str
@@ -43,12 +39,7 @@ class Download:
     into: str = ""
 
     def fetch(self, folder: Path) -> None:
-        """Get the file, and unpack it if it is an archive; one that is there already is not got again.
-
-        Raises:
-            StorageError: It cannot be had, or not be written.
-            FileFormatError: Another file came, or an archive that would write outside of the folder.
-        """
+        """Get the file, and unpack it if it is an archive; one that is there already is not got again."""
         place = folder / self.into
         make_folder(place)
         file = place / PurePosixPath(self.url).name
@@ -63,12 +54,7 @@ class Download:
 
 
 def unpack(archive: Path, folder: Path) -> None:
-    """Write the files of a tar archive into a folder, over those that are there.
-
-    Raises:
-        FileFormatError: It is broken; or a member of it would lie outside of the folder, or is a link or a device.
-        StorageError: A file cannot be written.
-    """
+    """Write the files of a tar archive into a folder, over those that are there."""
     try:
         with tarfile.open(archive) as members, bar(f"unpacking {archive.name}", unit="files") as advance:
             for number, member in enumerate(members):
@@ -175,6 +161,8 @@ SVHN_TEST = Download(
 )
 
 
+# To add a set that lies in its own way, write a function from the path that shows it is there to an ImageSource, and a row:
+# "mine": NamedSet("My set", (Layout("its index", {"test": "mine/index.txt"}, read_mine),))
 DATASETS: dict[str, NamedSet] = {
     "cifar10": NamedSet(
         "CIFAR-10",
@@ -270,11 +258,6 @@ DATASETS: dict[str, NamedSet] = {
         home="http://ufldl.stanford.edu/housenumbers",
     ),
 }
-"""The sets that can be asked for by name, besides those a user brings.
-
-To add one that lies in its own way, write a function from the path that shows it is there to an ImageSource, and a row:
-``DATASETS["mine"] = NamedSet("My set", (Layout("its index", {"test": "mine/index.txt"}, read_mine),))``.
-"""
 
 
 def title(name: str) -> str:
@@ -387,11 +370,7 @@ def _nowhere(name: str, split: str, folder: Path, places: list[_Place]) -> Input
         return UnknownNameError(f"unknown set {name!r}; known: {known}. A set of your own ({split}) may lie at{looked}")
     row = DATASETS[name]
     hint = "download=True gets it" if split in row.downloads else "it has to be got by hand"
-    return StorageError(f"{row.title} ({split}) is not in {folder}; looked for{looked}\n{hint}{_home(row)}")
-
-
-def _home(row: NamedSet) -> str:
-    return f"; its home is {row.home}" if row.home else ""
+    return StorageError(f"{row.title} ({split}) is not in {folder}; looked for{looked}\n{hint}; its home is {row.home}")
 
 
 def _download(name: str, split: str, folder: Path) -> None:
@@ -400,4 +379,4 @@ def _download(name: str, split: str, folder: Path) -> None:
         for part in row.downloads[split]:
             part.fetch(folder)
     except (StorageError, FileFormatError) as error:
-        raise type(error)(f"cannot get {row.title}: {error}{_home(row)}") from error
+        raise type(error)(f"cannot get {row.title}: {error}; its home is {row.home}") from error

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import math
 import pickletools
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,188 +17,132 @@ import numpy as np
 from outfield.errors import FileFormatError
 from outfield.files import open_to_read
 
-DTYPES = ("u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f4", "f8", "b1")
-"""Types of plain numbers, as numpy calls them in a pickle."""
-BYTES_AT_MOST = 2**30
-"""Of a file; the largest published one has 155 megabytes."""
+DTYPES = ("u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f4", "f8", "b1")  # Plain numbers, as numpy calls their types
+BYTES_AT_MOST = 2**30  # Of a file; the largest published one has 155 megabytes
+IGNORED = {"PROTO", "FRAME", "STOP"}
+PUSHED = {  # Instructions that push their argument
+    *("INT", "LONG", "BININT", "BININT1", "BININT2", "LONG1", "LONG4", "FLOAT", "BINFLOAT"),
+    *("STRING", "BINSTRING", "SHORT_BINSTRING", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8"),
+    *("UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"),
+}
 
 
 def read_plain_pickle(path: Path) -> dict[str, Any]:
-    """The dictionary of text, numbers, lists and arrays that a pickle holds; nothing in it can run.
-
-    Text that Python 2 wrote is read as Latin-1.
-
-    Raises:
-        StorageError: It cannot be read.
-        FileFormatError: It is truncated, or holds anything else.
-    """
+    """The dictionary of text, numbers, lists and arrays that a pickle holds; text that Python 2 wrote is Latin-1."""
     with open_to_read(path) as file:
         content = file.read(BYTES_AT_MOST + 1)
     try:
         if len(content) > BYTES_AT_MOST:
             raise ValueError(f"it has more than {BYTES_AT_MOST:,} bytes")
-        found = _Machine().run(content)
+        found = _run(content)
         if type(found) is not dict or not all(type(key) is str for key in found):
             raise ValueError("it is no dictionary")
-        if any(isinstance(value, _Name | _Dtype) for value in found.values()):
+        values = {key: value.value if isinstance(value, _Slot) else value for key, value in found.items()}
+        if any(isinstance(value, _Name | np.dtype) for value in values.values()):
             raise ValueError("it holds a function or class")
-        return {key: value.found if isinstance(value, _Array) else value for key, value in found.items()}
+        return values
     except Exception as error:  # a damaged program fails anywhere, also deep inside of pickletools
         raise FileFormatError(f"{path} is truncated, or is not a pickle of plain values ({error})") from error
 
 
-@dataclass(frozen=True)
-class _Name:
+class _Name(str):
     """A function or class that a pickle asks for; never looked up."""
 
-    text: str
 
+class _Slot:
+    """An array, or the type of one, whose content comes later."""
 
-class _Dtype:
-    """The type of an array, whose byte order comes later."""
-
-    def __init__(self, code: Any, *_: Any) -> None:
-        if code not in DTYPES:
-            raise ValueError(f"arrays of {code!r} are not read")
-        self.found = np.dtype(code)
+    def __init__(self, value: np.dtype[Any] | None) -> None:
+        self.value: np.dtype[Any] | np.ndarray | None = value
 
     def set_state(self, state: Any) -> None:
-        """From (version, byte order, …), without fields or arrays inside."""
-        _, order, *inner = state
-        if order not in ("<", ">", "|", "=") or any(part is not None for part in inner[:3]):
-            raise ValueError("arrays of structured values are not read")
-        self.found = self.found.newbyteorder(order)
-
-
-class _Array:
-    """An array, whose content comes later."""
-
-    found: np.ndarray | None = None
-
-    def set_state(self, state: Any) -> None:
-        """From (version, shape, type, whether columns go first, bytes)."""
+        """Of a type (version, byte order, …); of an array (version, shape, type, whether columns go first, bytes)."""
+        if isinstance(self.value, np.dtype):
+            _, order, *inner = state
+            if order not in ("<", ">", "|", "=") or any(part is not None for part in inner[:3]):
+                raise ValueError("arrays of structured values are not read")
+            self.value = self.value.newbyteorder(order)
+            return
         _, shape, dtype, columns_first, content = state
         content = content.encode("latin-1") if isinstance(content, str) else bytes(content)
-        if math.prod(shape) * dtype.found.itemsize != len(content):
+        if math.prod(shape) * dtype.value.itemsize != len(content):
             raise ValueError(f"an array of shape {shape} cannot have {len(content):,} bytes")
-        self.found = np.frombuffer(content, dtype.found).reshape(shape, order="F" if columns_first else "C")
+        self.value = np.frombuffer(content, dtype.value).reshape(shape, order="F" if columns_first else "C")
 
 
-FUNCTIONS: dict[tuple[str, ...], Callable[..., Any]] = {
-    ("numpy.core.multiarray._reconstruct", "numpy.ndarray"): lambda *_: _Array(),
-    ("numpy._core.multiarray._reconstruct", "numpy.ndarray"): lambda *_: _Array(),
-    ("numpy.dtype",): _Dtype,
-    ("_codecs.encode",): lambda text, encoding: text.encode("latin-1") if encoding == "latin1" else None,
-}
-"""What is done where a pickle of numpy's calls the first name, with the others as its first arguments."""
+def _call(function: Any, arguments: tuple[Any, ...]) -> Any:
+    """What numpy's own functions for an array would give."""
+    name = str(function) if isinstance(function, _Name) else ""
+    if name in ("numpy.core.multiarray._reconstruct", "numpy._core.multiarray._reconstruct"):
+        if isinstance(arguments[0], _Name) and arguments[0] == "numpy.ndarray":
+            return _Slot(None)
+    elif name == "numpy.dtype":
+        if arguments[0] not in DTYPES:
+            raise ValueError(f"arrays of {arguments[0]!r} are not read")
+        return _Slot(np.dtype(arguments[0]))
+    elif name == "_codecs.encode" and arguments[1] == "latin1":
+        return arguments[0].encode("latin-1")
+    raise ValueError(f"it calls {function!r}, which is never done")
 
 
-class _Machine:
-    """The stack and the memory of a pickle's program."""
+def _run(content: bytes) -> Any:
+    """What the program leaves on the stack."""
+    stack: list[Any] = []
+    marks: list[int] = []
+    memory: dict[int, Any] = {}
 
-    def __init__(self) -> None:
-        self.stack: list[Any] = []
-        self.below: list[list[Any]] = []
-        self.memory: dict[int, Any] = {}
-
-    def run(self, content: bytes) -> Any:
-        """What the program leaves on the stack."""
-        for operation, argument, _ in pickletools.genops(content):
-            if operation.name in PUSHED:
-                self.stack.append(argument)
-            elif operation.name in INSTRUCTIONS:
-                INSTRUCTIONS[operation.name](self, argument)
-            elif operation.name not in IGNORED:
-                raise ValueError(f"it has the instruction {operation.name}, which plain values do not need")
-        (result,) = self.stack
-        return result
-
-    def pop(self, count: int) -> list[Any]:
-        """The last values."""
-        taken = self.stack[-count:]
-        if len(taken) < count:
+    def taken(start: int) -> list[Any]:
+        if not 0 <= start <= len(stack):
             raise ValueError("it takes more than it made")
-        del self.stack[-count:]
-        return taken
+        values = stack[start:]
+        del stack[start:]
+        return values
 
-    def mark(self) -> None:
-        self.below.append(self.stack)
-        self.stack = []
+    def last(kind: type) -> Any:
+        if type(stack[-1]) is not kind:
+            raise ValueError(f"it adds to what is no {kind.__name__.removeprefix('_')}")
+        return stack[-1]
 
-    def since_mark(self) -> list[Any]:
-        taken, self.stack = self.stack, self.below.pop()
-        return taken
-
-    def remember(self, place: int | None) -> None:
-        self.memory[len(self.memory) if place is None else place] = self.stack[-1]
-
-    def call(self) -> Any:
-        function, arguments = self.pop(2)
-        for (name, *first), replacement in FUNCTIONS.items():
-            if function == _Name(name) and list(arguments[: len(first)]) == [_Name(text) for text in first]:
-                return replacement(*arguments)
-        raise ValueError(f"it calls {getattr(function, 'text', function)!r}, which is never done")
-
-    def build(self) -> None:
-        (state,) = self.pop(1)
-        if not isinstance(self.stack[-1], _Array | _Dtype):
-            raise ValueError("it sets the state of what is no array")
-        self.stack[-1].set_state(state)
-
-    def append(self, values: list[Any]) -> None:
-        if type(self.stack[-1]) is not list:
-            raise ValueError("it appends to what is no list")
-        self.stack[-1].extend(values)
-
-    def dictionary(self) -> dict[Any, Any]:
-        values = self.since_mark()
-        return dict(zip(values[::2], values[1::2], strict=True))
-
-    def set_items(self, values: list[Any]) -> None:
-        if type(self.stack[-1]) is not dict:
-            raise ValueError("it sets items of what is no dictionary")
-        self.stack[-1].update(zip(values[::2], values[1::2], strict=True))
-
-
-def _push(make: Callable[[_Machine], Any]) -> Callable[[_Machine, Any], None]:
-    def instruction(machine: _Machine, _: Any) -> None:
-        made = make(machine)  # first, because it may go back to the stack below
-        machine.stack.append(made)
-
-    return instruction
-
-
-IGNORED = {"PROTO", "FRAME", "STOP"}
-PUSHED = {
-    *("INT", "LONG", "BININT", "BININT1", "BININT2", "LONG1", "LONG4", "FLOAT", "BINFLOAT"),
-    *("STRING", "BINSTRING", "SHORT_BINSTRING", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8"),
-    *("UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"),
-}
-"""Instructions that push their argument."""
-INSTRUCTIONS: dict[str, Callable[[_Machine, Any], None]] = {
-    "NONE": _push(lambda machine: None),
-    "NEWTRUE": _push(lambda machine: True),
-    "NEWFALSE": _push(lambda machine: False),
-    "EMPTY_TUPLE": _push(lambda machine: ()),
-    "EMPTY_LIST": _push(lambda machine: []),
-    "EMPTY_DICT": _push(lambda machine: {}),
-    "MARK": lambda machine, _: machine.mark(),
-    "TUPLE": _push(lambda machine: tuple(machine.since_mark())),
-    "TUPLE1": _push(lambda machine: tuple(machine.pop(1))),
-    "TUPLE2": _push(lambda machine: tuple(machine.pop(2))),
-    "TUPLE3": _push(lambda machine: tuple(machine.pop(3))),
-    "LIST": _push(_Machine.since_mark),
-    "DICT": _push(_Machine.dictionary),
-    "APPEND": lambda machine, _: machine.append(machine.pop(1)),
-    "APPENDS": lambda machine, _: machine.append(machine.since_mark()),
-    "SETITEM": lambda machine, _: machine.set_items(machine.pop(2)),
-    "SETITEMS": lambda machine, _: machine.set_items(machine.since_mark()),
-    **dict.fromkeys(("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"), _Machine.remember),
-    **dict.fromkeys(
-        ("GET", "BINGET", "LONG_BINGET"), lambda machine, place: machine.stack.append(machine.memory[place])
-    ),
-    "GLOBAL": lambda machine, name: machine.stack.append(_Name(name.replace(" ", "."))),
-    "STACK_GLOBAL": _push(lambda machine: _Name(".".join(machine.pop(2)))),
-    "REDUCE": _push(_Machine.call),
-    "BUILD": lambda machine, _: machine.build(),
-}
+    argument: Any
+    for operation, argument, _ in pickletools.genops(content):
+        match operation.name:
+            case name if name in PUSHED:
+                stack.append(argument)
+            case "NONE" | "NEWTRUE" | "NEWFALSE":
+                stack.append({"NONE": None, "NEWTRUE": True, "NEWFALSE": False}[operation.name])
+            case "EMPTY_TUPLE" | "EMPTY_LIST" | "EMPTY_DICT":
+                stack.append({"EMPTY_TUPLE": tuple, "EMPTY_LIST": list, "EMPTY_DICT": dict}[operation.name]())
+            case "MARK":
+                marks.append(len(stack))
+            case "TUPLE":
+                stack.append(tuple(taken(marks.pop())))
+            case "TUPLE1" | "TUPLE2" | "TUPLE3":
+                stack.append(tuple(taken(len(stack) - int(operation.name[-1]))))
+            case "LIST":
+                stack.append(taken(marks.pop()))
+            case "DICT":
+                values = taken(marks.pop())
+                stack.append(dict(zip(values[::2], values[1::2], strict=True)))
+            case "APPEND" | "APPENDS":
+                values = taken(len(stack) - 1 if operation.name == "APPEND" else marks.pop())
+                last(list).extend(values)
+            case "SETITEM" | "SETITEMS":
+                values = taken(len(stack) - 2 if operation.name == "SETITEM" else marks.pop())
+                last(dict).update(zip(values[::2], values[1::2], strict=True))
+            case "PUT" | "BINPUT" | "LONG_BINPUT" | "MEMOIZE":
+                memory[len(memory) if argument is None else argument] = stack[-1]
+            case "GET" | "BINGET" | "LONG_BINGET":
+                stack.append(memory[argument])
+            case "GLOBAL":
+                stack.append(_Name(argument.replace(" ", ".")))
+            case "STACK_GLOBAL":
+                stack.append(_Name(".".join(taken(len(stack) - 2))))
+            case "REDUCE":
+                stack.append(_call(*taken(len(stack) - 2)))
+            case "BUILD":
+                (state,) = taken(len(stack) - 1)
+                last(_Slot).set_state(state)
+            case name if name not in IGNORED:
+                raise ValueError(f"it has the instruction {name}, which plain values do not need")
+    (result,) = stack
+    return result

@@ -29,26 +29,16 @@ from outfield.images.image_source import ImageSource, as_images, check_image
 from outfield.progress import bar
 from outfield.stand_in import Partners, StandIns, chosen_kinds
 
-VERSION = 1
-"""Part of the fingerprint; raised when a kind makes other images than before."""
-
-
+VERSION = 1  # Part of the fingerprint; raised when a kind makes other images than before
+FINE = 8  # Small tiles and blocks are an eighth of the side: 4 of 32 pixels
 Change = Callable[[np.ndarray, Sequence[np.ndarray], np.random.Generator], np.ndarray]
-FINE = 8
-"""Small tiles and blocks are an eighth of the side: 4 of 32 pixels."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of stand-in.
+    """A kind of stand-in: its name, what it stands for, what is done to an image, and with how many others.
 
-    Attributes:
-        name: what it is called, and its folder.
-        level: "near" or "far", what it stands for.
-        meaning: one sentence on what is done to an image.
-        change: does it.
-        partners: how many other images it takes.
-        turns: whether height and width change places.
+    ``turns`` says that height and width change places.
     """
 
     name: str
@@ -62,11 +52,7 @@ class Kind:
 class StandInImages(ImageSource):
     """Images of one kind of stand-in, each made when it is asked for; made by :func:`stand_ins`.
 
-    Args:
-        images: what they are made of.
-        kind: what is done to each.
-        seed: of what is drawn; another image of the set draws another number.
-        chosen: numbers of the images that are taken.
+    ``chosen`` are the numbers of the images that they are made of.
     """
 
     def __init__(self, images: ImageSource, kind: Kind, seed: int, chosen: Sequence[int]) -> None:
@@ -289,37 +275,23 @@ KINDS: dict[str, Kind] = {
         ),
     )
 }
-"""Every kind of stand-in made of images, by name."""
 
 
 # Stand-ins in a folder of PNG files, with a sheet of examples
 
 
 SHEET = "examples.png"
-EXAMPLES = 8
-"""Columns of the sheet of examples."""
-CELL = 96
-"""Height and width of an example in pixels."""
-GAP = 6
-MARGIN = 24
-NAMES = 128
-"""Width of the column with the names."""
+EXAMPLES = 8  # Columns of the sheet
+# In pixels: a side of an example, between two, around all, and the column of names
+CELL, GAP, MARGIN, NAMES = 96, 6, 24, 128
 PAPER, INK, FAINT = (255, 255, 255), (28, 32, 38), (112, 120, 130)
 
 
 def write_stand_ins(made: StandIns[StandInImages], folder: PathLike) -> None:
     """Write ``LEVEL/KIND/NUMBER.png`` for each image, and a sheet of examples, ``examples.png``.
 
-    The number is that of the image in its set. The folder appears when all of it is written; when anything fails, there is
-    none.
-
-    Args:
-        made: What :func:`outfield.stand_ins` gave.
-        folder: Where; it must not be there yet, or be empty.
-
-    Raises:
-        InputError: The folder is there and holds something.
-        StorageError: It cannot be written, or an image not be read.
+    The number is that of the image in its set. The folder, which must not be there yet or be empty, appears when all of it is
+    written; when anything fails, there is none.
     """
     target = as_path(folder, "folder")
     check_free(target)
@@ -355,38 +327,25 @@ def _fill(folder: Path, made: StandIns[StandInImages]) -> None:
 
 
 def check_free(folder: Path) -> None:
-    """Refuse a folder that would be written over, and a place without a folder around it.
-
-    Raises:
-        InputError: It is there and holds something, or is no folder.
-        StorageError: It cannot be read, or the folder that it would lie in is not there.
-    """
+    """Refuse a folder that would be written over, and a place without a folder around it."""
     try:
-        if os.path.lexists(folder) and not os.path.isdir(folder):
-            raise InputError(f"{folder} is no folder; name one that is not there yet, or empty")
-        if os.path.isdir(folder) and next(os.scandir(folder), None) is not None:
-            raise InputError(f"{folder} is there and holds something; name a folder that is not there yet, or empty")
+        if os.path.lexists(folder) and (not os.path.isdir(folder) or next(os.scandir(folder), None) is not None):
+            raise InputError(
+                f"{folder} is there and holds something, or is no folder; name one that is not there yet, or empty"
+            )
     except OSError as error:
         raise StorageError(f"cannot read {folder}: {reason(error)}") from error
     if not os.path.isdir(folder.absolute().parent):
         raise StorageError(f"cannot write {folder}: there is no folder {folder.absolute().parent}")
 
 
-def sheet(rows: Mapping[str, Sequence[np.ndarray]], notes: Mapping[str, str] | None = None) -> bytes:
-    """A PNG with the images of each name in one row, small ones enlarged pixel by pixel, large ones shrunk.
+def sheet(rows: Mapping[str, Sequence[np.ndarray]], notes: Mapping[str, str]) -> bytes:
+    """A PNG with the images (H, W, 3) of each name in one row, and a note below the name.
 
-    Args:
-        rows: Images uint8 (H, W, 3) of any size, by the name that stands before them.
-        notes: A word below a name.
-
-    Raises:
-        InputError: There is nothing to show.
-        MissingExtraError: Pillow is not installed.
+    Small images are enlarged pixel by pixel, large ones shrunk.
     """
     pillow, draw = library("PIL.Image", extra="images"), library("PIL.ImageDraw", extra="images")
-    columns = max((len(images) for images in rows.values()), default=0)
-    if not columns:
-        raise InputError("a sheet of examples needs at least one image")
+    columns = max(len(images) for images in rows.values())
     width = 2 * MARGIN + NAMES + columns * (CELL + GAP) - GAP
     height = 2 * MARGIN + len(rows) * (CELL + GAP) - GAP
     page = pillow.new("RGB", (width, height), PAPER)
@@ -394,7 +353,7 @@ def sheet(rows: Mapping[str, Sequence[np.ndarray]], notes: Mapping[str, str] | N
     for row, (name, images) in enumerate(rows.items()):
         top = MARGIN + row * (CELL + GAP)
         pen.text((MARGIN, top + CELL // 2 - 20), name, INK, font=name_font)
-        pen.text((MARGIN, top + CELL // 2 + 4), (notes or {}).get(name, ""), FAINT, font=note_font)
+        pen.text((MARGIN, top + CELL // 2 + 4), notes.get(name, ""), FAINT, font=note_font)
         for column, image in enumerate(images):
             shown = _fitted(pillow, image)
             left = MARGIN + NAMES + column * (CELL + GAP)
