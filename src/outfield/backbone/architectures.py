@@ -203,10 +203,7 @@ def for_small_images(classifier: Classifier) -> Classifier:
 
 
 def save_classifier(
-    path: PathLike,
-    classifier: Classifier,
-    weights: Mapping[str, Tensor],
-    notes: Mapping[str, Any] | None = None,
+    path: PathLike, classifier: Classifier, weights: Mapping[str, Tensor], notes: Mapping[str, Any] | None = None
 ) -> None:
     """Write a classifier and a state dict of its network to one safetensors file, atomically.
 

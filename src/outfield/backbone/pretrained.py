@@ -25,10 +25,7 @@ from outfield.files import download_file as download
 
 PICKLES = (".pt", ".pth", ".bin", ".ckpt", ".pkl")  # Endings of files that run code when they are read
 # What a file of weights on the hub is called as safetensors
-HUB_NAMES = {
-    "pytorch_model.bin": "model.safetensors",
-    "open_clip_pytorch_model.bin": "open_clip_model.safetensors",
-}
+HUB_NAMES = {"pytorch_model.bin": "model.safetensors", "open_clip_pytorch_model.bin": "open_clip_model.safetensors"}
 HASH_IN_NAME = re.compile(r"[-_]([0-9a-f]{8,64})\.\w+$")  # The beginning of a published file's SHA-256
 State = Mapping[str, Tensor]
 Weights = PathLike | State
