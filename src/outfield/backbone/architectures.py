@@ -89,11 +89,8 @@ def create(
 ) -> nn.Module:
     """A fresh network of timm ("resnet34", "timm:resnet34") or torchvision ("torchvision:resnet18").
 
-    Args:
-        architecture: its name.
-        classes: outputs of its last layer; the library's own number (usually ImageNet's 1000) if None.
-        small: height and width of small images that it is made for, see :class:`Classifier`; None for the library's own.
-        weights: that it will be given, see :func:`patch_settings`.
+    ``classes`` is the library's own number if None; ``small`` the height and width of small images that it is made for, see
+    :class:`Classifier`; ``weights`` those that it will be given, see :func:`patch_settings`.
     """
     owner, name = split_name(architecture)
     known: dict[str, Any] = {} if classes is None else {"num_classes": classes}
@@ -170,9 +167,8 @@ def use_small_stem(network: nn.Module, name: str) -> None:
     """Give a ResNet of timm or torchvision a 3 × 3 stem of stride 1 without max-pooling, in place."""
     if not has_small_stem(network):
         raise InputError(
-            f"small_images is for ResNets of timm and torchvision, and vision transformers and ConvNeXts of timm; {name} has "
-            "another stem: leave it with --large-images, in Python small_images=False, or choose an architecture made for small "
-            "images"
+            f"small_images is for ResNets, and timm's vision transformers and ConvNeXts; {name} has another stem: leave it "
+            "with --large-images, in Python small_images=False"
         )
     norm: Any = network.bn1
     stem = nn.Conv2d(3, norm.num_features, 3, stride=1, padding=1, bias=False)
@@ -192,13 +188,11 @@ def for_small_images(classifier: Classifier) -> Classifier:
     reduction = stages[-1].get("reduction", 1) if isinstance(stages, list) and stages else 1
     if min(classifier.size) < 2 * reduction:
         height, width = classifier.size
-        warnings.warn(
-            f"{classifier.architecture} divides height and width by {reduction}, so that of {height} × {width} pixels one place "
-            f"is left behind its last stage, and it will classify badly; give it larger images (--size {4 * reduction}), or take "
-            "a ResNet, or a vision transformer or ConvNeXt of timm, which have a form for small images",
-            OutfieldWarning,
-            stacklevel=3,
+        small = f"{height} × {width} pixels become one place behind the last stage of {classifier.architecture}"
+        advice = (
+            f"take larger images (--size {4 * reduction}), or a ResNet, or a vision transformer or ConvNeXt of timm"
         )
+        warnings.warn(f"{small}, and it will classify badly; {advice}", OutfieldWarning, stacklevel=3)
     return classifier
 
 
@@ -261,10 +255,8 @@ def load_weights(network: nn.Module, weights: Mapping[str, Tensor], source: str)
     told = (("it lacks ", lacks), ("it has the unknown ", unknown), ("", others))
     problems = [f"{what}{', '.join(sorted(n)[:3])}{', …' if len(n) > 3 else ''}" for what, n in told if n]
     if problems:
-        raise FileFormatError(
-            f"{source} does not fit {type(network).__name__}: {'; '.join(problems)}; check the architecture, the number of "
-            "classes and small_images"
-        )
+        what = f"{source} does not fit {type(network).__name__}: {'; '.join(problems)}"
+        raise FileFormatError(f"{what}; check the architecture, the number of classes and small_images")
     for name, value in found.items():
         if value.layout != torch.strided or value.device.type == "meta" or not bool(value.isfinite().all()):
             raise FileFormatError(f"{source} holds numbers that are not finite, in {name}")

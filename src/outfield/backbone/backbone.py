@@ -82,10 +82,7 @@ class Backbone:
         names: Sequence[str] = (),
     ) -> None:
         if not isinstance(network, nn.Module) or isinstance(network, torch.jit.ScriptModule):
-            raise InputError(
-                f"network is a {type(network).__name__}; it must be an nn.Module, one that was not scripted: its layers are "
-                "looked into"
-            )
+            raise InputError(f"network is a {type(network).__name__}; it must be an nn.Module that was not scripted")
         require(head is None or (isinstance(head, str) and bool(head)), "head", head, "the name of a layer, or None")
         require(isinstance(name, str), "name", name, "a text")
         self.network, self.head, self.name, self.names = _unwrapped(network), head, name, as_tuple(names)
@@ -336,11 +333,8 @@ class Backbone:
         if wanted is None and not self.projects:
             labels, why = match_labels(images, self.names, classes)
             if why:
-                warnings.warn(
-                    f"the labels of {images.name} are left out: {why}; that is right for OOD images (labels=False says so)",
-                    OutfieldWarning,
-                    stacklevel=3,  # whoever called extract
-                )
+                told = f"the labels of {images.name} are left out: {why}; for OOD images that is right (labels=False says so)"
+                warnings.warn(told, OutfieldWarning, stacklevel=3)  # where extract was called
         if self._classes is None:
             self._classes = classes
         if classes != self._classes:

@@ -78,9 +78,7 @@ def read_program(path: Path, device: torch.device) -> ExportedNetwork:
         raise
     except Exception as error:  # of zipfile, pickle, json, PyTorch
         said = f"{type(error).__name__}: {first_line(error)}"
-        raise FileFormatError(
-            f"{path} is no file of torch.export that PyTorch {torch.__version__} can open: {said}"
-        ) from error
+        raise FileFormatError(f"{path} is no file of torch.export that this PyTorch can open: {said}") from error
     return ExportedNetwork(program, str(path))
 
 
@@ -90,9 +88,7 @@ def _input_shape(graph: fx.Graph, source: str) -> tuple[int | None, ...]:
         raise InputError(f"{source} has {len(inputs)} inputs; a classifier takes one, images (N, C, H, W)")
     shape = tuple(side if isinstance(side, int) else None for side in inputs[0].shape)
     if len(shape) != 4 or shape[1] not in (1, 3) or inputs[0].dtype != torch.float32:
-        raise InputError(
-            f"{source} takes an input of shape {shape}; images are float32 of shape (N, C, H, W) with 3 channels or 1"
-        )
+        raise InputError(f"{source} takes an input of shape {shape}; images are float32 (N, C, H, W) with C 3 or 1")
     return shape
 
 
@@ -103,7 +99,7 @@ def _outputs(program: torch.export.ExportedProgram, graph: fx.Graph, source: str
     named = found if isinstance(found, Mapping) else {LOGITS: given[0]} if len(given) == 1 else {}
     if LOGITS not in named or set(named) - {FEATURES, LOGITS}:
         raise InputError(
-            f"{source} gives {len(given)} outputs; a classifier gives logits, or a dictionary of {FEATURES} and {LOGITS}"
+            f"{source} gives {len(given)} outputs; give logits, or a dictionary of {FEATURES} and {LOGITS}"
         )
     return named[LOGITS], named.get(FEATURES)
 

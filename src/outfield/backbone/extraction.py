@@ -67,14 +67,10 @@ class Extraction:
         require(perturb is None or isinstance(perturb, Perturb), "perturb", perturb, "an outfield.Perturb, or None")
         require(isinstance(stages, bool | np.bool_), "stages", stages, "True or False")
         if odin is not None and perturb is not None:
-            raise InputError(
-                "odin and perturb both move the images, each in its own way; extract twice, with one of them each"
-            )
+            raise InputError("odin and perturb both move the images; extract twice, with one of them each")
         if (odin is not None or perturb is not None) and not getattr(network, "gives_gradients", True):
-            raise InputError(
-                f"{'perturb' if odin is None else 'odin'} needs gradients, which {name} does not give: ONNX Runtime only runs "
-                "forward; choose detectors that need none, or give the network as a module"
-            )
+            what = "perturb" if odin is None else "odin"
+            raise InputError(f"{what} needs gradients, which {name} does not give: ONNX Runtime only runs forward")
         self.network, self.device, self.expects, self.odin = network, device, expects, odin
         self.perturb = perturb
         self._type = next((p.dtype for p in network.parameters() if p.is_floating_point()), torch.float32)
@@ -212,10 +208,8 @@ class Extraction:
     def _halve(self, rows: int) -> None:
         if rows == 1:
             height, width = self.expects.size
-            raise InputError(
-                f"the memory of {self.device} is too small for the network and one image of {height} × {width}; free some of it, "
-                "or choose a smaller size or network"
-            )
+            what = f"the network and one image of {height} × {width}"
+            raise InputError(f"the memory of {self.device} is too small for {what}; choose a smaller size or network")
         self._rows = (rows + 1) // 2
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
@@ -265,9 +259,7 @@ def _autocast_type(precision: str, own: torch.dtype, device: torch.device) -> to
     require_choice("precision", precision, ("auto", *PRECISIONS))
     if own != torch.float32:
         if precision != "auto" and PRECISIONS[precision] != own:
-            raise InputError(
-                f"precision is {precision!r}, but the network's weights are {own}; leave it at 'auto', or pass network.float()"
-            )
+            raise InputError(f"precision is {precision!r}, but the weights are {own}; use 'auto', or network.float()")
         return None
     if precision == "auto":
         return torch.float16 if device.type == "cuda" else None
@@ -283,10 +275,8 @@ def _refuse(flight: _Flight) -> None:
     for name, value in flight.fields.items():
         bad = (~value.isfinite()).any(1).nonzero()
         if len(bad):
-            raise InputError(
-                f"the network gives {name} that are not finite for image {flight.start + int(bad[0])}; check its weights, "
-                "mean and std"
-            )
+            what = f"{name} that are not finite for image {flight.start + int(bad[0])}"
+            raise InputError(f"the network gives {what}; check its weights, mean and std")
 
 
 @contextlib.contextmanager

@@ -31,15 +31,10 @@ ACTIVATIONS: tuple[Callable[[Tensor], Tensor], ...] = (unchanged, functional.rel
 
 @dataclass(frozen=True)
 class FeatureMap:
-    """Where the last feature map passes by, and how it is read.
+    """Where a feature map passes by, and how it is read.
 
-    Attributes:
-        module: whose input or output it is.
-        is_input: which of the two.
-        shape: of one image's map.
-        channels: the axis of the D channels; all others but the first are positions.
-        skipped: tokens at the beginning that are no positions of the image.
-        activation: one of :data:`ACTIVATIONS`.
+    ``shape`` is that of one image's map, ``channels`` the axis of the D channels: all others but the first are positions. The
+    first ``skipped`` tokens are no positions of the image.
     """
 
     module: nn.Module
@@ -124,13 +119,7 @@ def is_close(a: Tensor, b: Tensor, within: float) -> bool:
 
 @dataclass(frozen=True)
 class Output:
-    """What one module gave in the first pass: pooled in every way that its map can be read.
-
-    Attributes:
-        order: when, among all events of the pass.
-        ways: how the map may be read, with the mean over its positions (N, D), on the CPU.
-        exact: whether the map was in full precision.
-    """
+    """What one module gave in the first pass: when, its mean over positions (N, D) in every way that its map can be read."""
 
     order: int
     ways: tuple[tuple[FeatureMap, Tensor], ...]
@@ -139,13 +128,7 @@ class Output:
 
 @dataclass(frozen=True)
 class Block:
-    """A module whose pooled output is a stage.
-
-    Attributes:
-        name: dotted, in the network.
-        place: how its output is read.
-        pooled: mean over positions (N, D) in the first pass.
-    """
+    """A module whose mean over positions (N, D) is a stage: its dotted name, and how its output is read."""
 
     name: str
     place: FeatureMap

@@ -66,15 +66,8 @@ def logits_of(output: Any, rows: int) -> Tensor:
 class Observer:
     """A network that also shows its features, the spread of its last feature map and its stages.
 
-    Args:
-        network: any classifier.
-        head: dotted name of the layer whose input are the features; found if None.
-        stages: show what the network's blocks give, too.
-
-    Attributes:
-        stage_names: Names of the modules whose outputs are the stages, known from the first pass on.
-        last_layer: Weight (K, D) and bias (K,) or None of the head, in float32 on the CPU; None before the first pass, and where
-            the logits are something else than that layer of the features.
+    From the first pass on, ``stage_names`` are the modules whose outputs are the stages, and ``last_layer`` weight (K, D) and
+    bias (K,) or None of the head, in float32 on the CPU; None where the logits are not that layer of the features.
     """
 
     def __init__(self, network: nn.Module, head: str | None = None, stages: bool = False) -> None:
@@ -150,9 +143,9 @@ class Observer:
         return pooled_input(self._head, found[-1]).float()
 
     def _other_way(self) -> InputError:
+        name = type(self.network).__name__
         return InputError(
-            f"{type(self.network).__name__} took another way through its layers than in the first batch; features can "
-            "only be read from a network that takes the same way for all images"
+            f"{name} took another way through its layers than in the first batch; it must be the same for all"
         )
 
     def _search(self, images: Tensor) -> Seen:
@@ -166,11 +159,8 @@ class Observer:
         before = [passing for passing in reversed(trace.maps.values()) if passing.order < call.order]
         place, tensor = find_map(before, features, prefix_tokens) or (None, features)
         if self._given is not None and _is_normalised(logits):
-            warnings.warn(
-                "the network's outputs look like probabilities, but are taken as logits: leave out its softmax",
-                OutfieldWarning,
-                stacklevel=2,
-            )
+            told = "the network's outputs look like probabilities, but are taken as logits: leave out its softmax"
+            warnings.warn(told, OutfieldWarning, stacklevel=2)
         spread = None if place is None else place.spread(tensor)
         if not bool(features.isfinite().all()):
             return Seen(features, spread, logits)  # maps cannot be told from others; the next batch may be better
@@ -214,8 +204,9 @@ def _named_module(network: nn.Module, name: str) -> nn.Module:
     try:
         return network.get_submodule(name)
     except AttributeError as error:
+        kind = type(network).__name__
         raise InputError(
-            f"head is {name!r}, but {type(network).__name__} has no module of that name; {_linear_names(network)}"
+            f"head is {name!r}, but {kind} has no module of that name; {_linear_names(network)}"
         ) from error
 
 
@@ -324,10 +315,8 @@ def is_linear(module: nn.Module) -> bool:
 def pooled_input(head: nn.Module, tensor: Tensor) -> Tensor:
     """The input of the head as features (N, D)."""
     if not is_pooled(tensor):
-        raise InputError(
-            f"the head {type(head).__name__} takes an input of shape {tuple(tensor.shape)}; features are (N, D): name a layer "
-            "behind the pooling"
-        )
+        what = f"the head {type(head).__name__} takes an input of shape {tuple(tensor.shape)}"
+        raise InputError(f"{what}; features are (N, D): name a layer behind the pooling")
     return tensor.flatten(1)
 
 

@@ -29,10 +29,8 @@ def read_network(folder: Path) -> tuple[nn.Module, dict[str, Any]]:
     """The network on the CPU, in float32 and evaluation mode, and its configuration."""
     config = checked_config(read_json(folder / CONFIG), str(folder))
     if not any((folder / name).is_file() for name in WEIGHTS):
-        raise StorageError(
-            f"cannot read {folder / WEIGHTS[0]}: there is no such file; weights are read from safetensors alone: "
-            "model.save_pretrained(folder) writes them"
-        )
+        what = f"cannot read {folder / WEIGHTS[0]}: there is no such file"
+        raise StorageError(f"{what}; weights must be safetensors, as model.save_pretrained(folder) writes them")
     auto = library("transformers", extra="hf").AutoModelForImageClassification
     options = {"local_files_only": True, "use_safetensors": True, "trust_remote_code": False}
     try:
@@ -52,10 +50,8 @@ def checked_config(config: Mapping[str, Any], source: str) -> dict[str, Any]:
     """A configuration that builds an image classifier, as plain data."""
     names = config.get("architectures") or []
     if not isinstance(config.get("model_type"), str) or not any("ImageClassification" in str(name) for name in names):
-        raise FileFormatError(
-            f"{source} holds no image classifier of transformers: its architectures are {names!r:.100}, and one of them must "
-            "end with ForImageClassification"
-        )
+        what = f"{source} holds no image classifier of transformers: its architectures are {names!r:.100}"
+        raise FileFormatError(f"{what}, and one of them must end with ForImageClassification")
     if config.get("use_pretrained_backbone"):
         raise FileFormatError(f"{source} would download weights: its config.json says use_pretrained_backbone")
     return dict(config)

@@ -37,9 +37,7 @@ class Given(nn.Module):
 class FileNetwork(nn.Module):
     """A network whose body is a program in a file, and whose last layer is ours, so that hooks find its features.
 
-    Attributes:
-        shape: of its input (N, C, H, W); None where a size is free. To a fixed N, too few images are filled up.
-        head: the last layer; :class:`Given` where its weights are not in the file.
+    ``shape`` is that of its input (N, C, H, W), None where a size is free. To a fixed N, too few images are filled up.
     """
 
     shape: tuple[int | None, ...]
@@ -130,7 +128,7 @@ class OnnxNetwork(FileNetwork):
         within = TOLERANCE * max(1.0, float(logits.abs().max()))
         if not torch.allclose(self.head(features), logits, rtol=0, atol=within):
             raise InputError(
-                f"the last layer of {source} does not give its logits; name its outputs {FEATURES} and {LOGITS}"
+                f"the last layer of {source} does not give its logits; name outputs {FEATURES} and {LOGITS}"
             )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> OnnxNetwork:
@@ -203,9 +201,7 @@ def _check_self_contained(model: Any, source: str) -> None:
     known = {*DOMAINS, *(function.domain for function in model.functions)}
     for node in model.graph.node:
         if node.domain not in known:
-            raise FileFormatError(
-                f"{source} has the operator {node.op_type} of {node.domain!r:.100}, which is not known"
-            )
+            raise FileFormatError(f"{source} has an unknown operator, {node.op_type} of {node.domain!r:.100}")
 
 
 class _Graph(NamedTuple):
@@ -231,16 +227,11 @@ def _graph_of(model: Any, source: str) -> _Graph:
     tensor = inputs[0].type.tensor_type
     shape = tuple(one.dim_value if one.dim_value > 0 else None for one in tensor.shape.dim)
     if len(shape) != 4 or shape[1] not in (1, 3) or tensor.elem_type not in FLOATS:
-        raise InputError(
-            f"{source} takes an input of shape {shape}; images are floats of shape (N, C, H, W) with 3 channels or 1"
-        )
+        raise InputError(f"{source} takes an input of shape {shape}; images are floats (N, C, H, W) with C 3 or 1")
     outputs = [one.name for one in graph.output]
     logits = LOGITS if LOGITS in outputs else next((name for name in outputs if name != FEATURES), "")
     if not logits or set(outputs) - {FEATURES, logits}:
-        raise InputError(
-            f"{source} has the outputs {', '.join(outputs)}; a classifier has one, or several of which one is called {LOGITS} "
-            f"and perhaps one {FEATURES}"
-        )
+        raise InputError(f"{source} has the outputs {', '.join(outputs)}; call them {LOGITS} and {FEATURES}")
     taken = (inputs[0].name, shape, FLOATS[tensor.elem_type])
     if FEATURES in outputs:
         return _Graph(*taken, FEATURES, logits)

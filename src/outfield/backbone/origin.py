@@ -70,8 +70,7 @@ class Origin:
         kind = plain.get("kind") if isinstance(plain, dict) else plain
         if kind == "pt2":
             raise FileFormatError(
-                "its network is a program of torch.export, which Outfield 0.1 kept in a guard and this version does not run; "
-                "build the guard anew"
+                "its network is a program of torch.export, which guards no longer hold; build the guard anew"
             )
         if kind not in KINDS or not isinstance(plain.get("settings"), dict):
             raise FileFormatError(f"there is no kind of network {kind!r:.100}; known are {', '.join(KINDS)}")
@@ -183,10 +182,8 @@ def named_network(architecture: str, settings: Mapping[str, Any]) -> Trained:
 def from_our_file(path: PathLike, **asked: Any) -> Trained:
     """What ``outfield train`` wrote; settings of its classifier that are asked for, and are not None, must be these."""
     if not _is_ours(path):
-        raise FileFormatError(
-            f"{path} holds weights and nothing else; say of which architecture: timm:resnet34@{path}, or in Python "
-            f"Backbone.named('resnet34', weights='{path}')"
-        )
+        named = f"timm:resnet34@{path}, or in Python Backbone.named('resnet34', weights='{path}')"
+        raise FileFormatError(f"{path} holds weights and nothing else; say of which architecture: {named}")
     network, made, _ = load_classifier(path)
     for name, value in asked.items():
         found = getattr(made, name)

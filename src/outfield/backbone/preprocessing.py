@@ -92,17 +92,13 @@ class Preprocessing:
     def _check_sizes(self) -> None:
         exact = isinstance(self.resize, tuple) and self.fit == "exact"
         if self.interpolation == TENSOR and (not exact or self.crop is not None):
-            raise InputError(
-                f"interpolation {TENSOR!r} takes a height and a width to resize to, and no crop; for {self.resize} and "
-                f"{self.crop} choose one of {', '.join(INTERPOLATIONS)}"
-            )
+            what = f"interpolation {TENSOR!r} takes a height and a width to resize to, and no crop"
+            raise InputError(f"{what}; for {self.resize} and {self.crop} choose one of {', '.join(INTERPOLATIONS)}")
         if not isinstance(self.resize, tuple) and self.fit != "exact":
             raise InputError(f"fit is {self.fit!r}, which needs a height and a width to resize to, not {self.resize}")
         if self.crop is None and not exact:
-            raise InputError(
-                f"resize is {self.resize!r} and crop is None: images would leave in different sizes; give crop=(height, width), "
-                "or a height and a width to resize to"
-            )
+            what = f"resize is {self.resize!r} and crop is None: images would leave in different sizes"
+            raise InputError(f"{what}; give crop=(height, width), or a height and a width to resize to")
 
     @classmethod
     def of(cls, given: Any) -> Preprocessing:
@@ -224,10 +220,8 @@ class Preprocessing:
         height, width = self.resized(*image.shape[:2])
         most = max(image.shape[0] * image.shape[1], PIXELS_ANYWAY, WIDEST * math.prod(self.size))
         if not 0 < height * width <= most:
-            raise InputError(
-                f"an image of {image.shape[0]} × {image.shape[1]} would be resized to {height} × {width}; from 1 to "
-                f"{most:,} pixels are possible"
-            )
+            what = f"an image of {image.shape[0]} × {image.shape[1]} would be resized to {height} × {width}"
+            raise InputError(f"{what}; from 1 to {most:,} pixels are possible")
         if self.channels == 1 and image.shape[2] == 3:
             image = to_grey(torch.from_numpy(image)[None])[0].numpy()
         elif self.channels == 3 and image.shape[2] == 1:
@@ -339,9 +333,9 @@ def adapted(own: Preprocessing | None, whole: Any = None, **parts: Any) -> Prepr
     size, crop = said.pop("size", None), said.pop("crop", None)
     missing = [name for name in ("size", "mean", "std") if parts.get(name) is None]
     if own is None and missing:
+        options = ", ".join(f"--{name}" for name in missing)
         raise InputError(
-            f"this network does not say how it takes images; give {', '.join(missing)} (on the command line "
-            f"{', '.join(f'--{name}' for name in missing)}), or preprocessing"
+            f"this network does not say how it takes images; give {', '.join(missing)} ({options}), or preprocessing"
         )
     settings = {"mean": own.mean, "std": own.std, **said} if own else said
     grey = isinstance(settings["mean"], tuple) and len(settings["mean"]) == 1

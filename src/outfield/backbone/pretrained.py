@@ -86,10 +86,8 @@ def _from_hub(config: Any) -> State:
         return read_tensors(path)[1]
     if config.url and HASH_IN_NAME.search(config.url):
         return _from_url(config.url, repository)
-    raise FileFormatError(
-        f"{repository} publishes its weights only as a pickle, which can run any code; convert it once, where you trust it, and "
-        "pass the result: timm:NAME@WEIGHTS.safetensors"
-    )
+    what = f"{repository} publishes its weights only as a pickle, which can run any code"
+    raise FileFormatError(f"{what}; where you trust it, convert it once: timm:NAME@WEIGHTS.safetensors")
 
 
 def _from_url(url: str, what: str) -> State:
@@ -97,20 +95,16 @@ def _from_url(url: str, what: str) -> State:
     name = PurePosixPath(urlsplit(url).path).name
     found = HASH_IN_NAME.search(name)
     if found is None:
-        raise FileFormatError(
-            f"the weights of {what} are published as a pickle without a checksum, {url}; convert them once, where you trust "
-            "them, and pass the result: NAME@WEIGHTS.safetensors"
-        )
+        what = f"the weights of {what} are published as a pickle without a checksum, {url}"
+        raise FileFormatError(f"{what}; where you trust it, convert it once: NAME@WEIGHTS.safetensors")
     path = Path(torch.hub.get_dir()) / "checkpoints" / name
     if not os.path.lexists(path):
         make_folder(path.parent)
         download(url, path, found[1])
     digest = sha256_of(path)
     if not digest.startswith(found[1]):
-        raise FileFormatError(
-            f"{path} is not the file of that name that {what} is published in: its SHA-256 is {digest}; remove it, and it is "
-            "downloaded again"
-        )
+        said = f"{path} is not the file of that name that {what} is published in: its SHA-256 is {digest}"
+        raise FileFormatError(f"{said}; remove it, and it is downloaded again")
     return read_restricted(path)
 
 

@@ -29,9 +29,7 @@ def from_timm(given: Any) -> Preprocessing:
         channels = 3 if first is None or first.in_channels not in (1, 3) else first.in_channels
         given = library("timm.data", extra="images").resolve_model_data_config(given)
     if not isinstance(given, Mapping) or "input_size" not in given:
-        raise InputError(
-            f"of_timm takes a network of timm, or its data config with input_size, mean and std, not {type(given).__name__}"
-        )
+        raise InputError(f"of_timm takes a network of timm or its config with input_size, not {type(given).__name__}")
     sides = as_tuple(given["input_size"])
     if not isinstance(sides, tuple) or len(sides) not in (2, 3):
         raise InputError(f"input_size is {sides!r}; timm's is (channels, height, width)")
@@ -99,10 +97,8 @@ def _read(step: Any, found: dict[str, Any]) -> None:
     elif name == "Normalize" and "mean" not in found:
         found |= {"mean": as_tuple(step.mean), "std": as_tuple(step.std)}
     elif not (name in NOTHING or _gives_floats(name, step)):
-        raise InputError(
-            f"the step {name} of a transform cannot be told as a Preprocessing, at least not at its place; known are Grayscale, "
-            "then one Resize, then one CenterCrop, then ToTensor and Normalize"
-        )
+        known = "Grayscale, then one Resize, then one CenterCrop, then ToTensor and Normalize"
+        raise InputError(f"a Preprocessing cannot say the step {name} of a transform at its place; known are {known}")
 
 
 def _gives_floats(name: str, step: Any) -> bool:
@@ -158,9 +154,7 @@ def from_processor(given: Any) -> Preprocessing:
     kind = str(given.get("image_processor_type") or given.get("feature_extractor_type") or "").removesuffix("Fast")
     kind = kind.removesuffix("Pil").removesuffix("ImageProcessor").removesuffix("FeatureExtractor")
     if kind and kind not in KINDS:
-        raise InputError(
-            f"the image processor {kind} is not known here; known are {', '.join(KINDS)}: give preprocessing="
-        )
+        raise InputError(f"the image processor {kind} is unknown; give preprocessing=, or one of {', '.join(KINDS)}")
     found = {**KINDS.get(kind, {}), **{name: value for name, value in given.items() if value is not None}}
     for name in (f"do_{step}" for step in REFUSED):
         if found.get(name):
@@ -168,9 +162,7 @@ def from_processor(given: Any) -> Preprocessing:
     settings = _resizing(found, kind) if found.get("do_resize", True) else {"resize": None, "crop": None}
     if found.get("do_center_crop"):
         if settings["crop"] is not None:
-            raise InputError(
-                "the image processor crops twice, by crop_pct and by do_center_crop, which is not known here"
-            )
+            raise InputError("the image processor crops twice, by crop_pct and by do_center_crop; give preprocessing=")
         settings["crop"] = _sides(_need(found, "crop_size"), "crop_size")
     return Preprocessing(**settings, **_normalisation(found), place="down")
 
@@ -221,9 +213,7 @@ def _normalisation(found: Mapping[str, Any]) -> dict[str, Any]:
 
 def _need(found: Mapping[str, Any], name: str) -> Any:
     if name not in found:
-        raise InputError(
-            f"the image processor's configuration has no {name}, and its type does not tell; give preprocessing="
-        )
+        raise InputError(f"the image processor has no {name}, and its type does not tell; give preprocessing=")
     return found[name]
 
 

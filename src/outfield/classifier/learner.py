@@ -119,9 +119,8 @@ class Learner:
                 raise
             self.graph = None
             what = "compiled" if self.forward is not self.network else "recorded as a CUDA graph"
-            warnings.warn(
-                f"this network cannot be {what}; training goes on without ({error})", OutfieldWarning, stacklevel=2
-            )
+            told = f"this network cannot be {what}; training goes on without ({error})"
+            warnings.warn(told, OutfieldWarning, stacklevel=2)
             if self.forward is self.network:
                 self.record = False
             else:

@@ -101,9 +101,7 @@ def split_off(pixels: Pixels, share: float) -> tuple[Pixels, Pixels]:
         own = order[labels[order] == label]
         count = round(share * len(own))
         if count == len(own):
-            raise InputError(
-                f"hold_out is {share:g}; of the {count} images of class {label} none would be left to train on"
-            )
+            raise InputError(f"hold_out is {share:g}; of the {count} images of class {label} none would be left")
         out[own[:count]] = True
     if not out.any():
         raise InputError(f"hold_out is {share:g}; that is less than half an image of each class of {pixels.name}")

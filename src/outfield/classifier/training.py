@@ -270,9 +270,8 @@ def _check(train: Pixels, looked_at: Sequence[Pixels], classifier: Classifier, r
         raise InputError(f"batch_size is {recipe.batch_size} but there are only {len(train)} training images; lower it")
     for data in looked_at:
         if tuple(data.images.shape[2:]) != tuple(classifier.size):
-            raise InputError(
-                f"{data.name} has images of {tuple(data.images.shape[2:])} but the network takes {classifier.size}"
-            )
+            shape = tuple(data.images.shape[2:])
+            raise InputError(f"{data.name} has images of {shape} but the network takes {classifier.size}")
     require_number("test_every", test_every, least=1, whole=True)
 
 
@@ -281,10 +280,8 @@ def _restore(learner: Learner, checkpoint: TrainingCheckpoint, identity: dict[st
     theirs = header["identity"]
     other = [_difference(name, theirs.get(name), mine) for name, mine in identity.items() if theirs.get(name) != mine]
     if other:
-        raise InputError(
-            f"{checkpoint.path} belongs to another training (not the same: {', '.join(other)}); "
-            "remove it or name another checkpoint"
-        )
+        what = f"{checkpoint.path} belongs to another training (not the same: {', '.join(other)})"
+        raise InputError(f"{what}; remove it or name another checkpoint")
     try:
         columns = [header["curve"][name] for name in vars(Curve())]
         if len({len(column) for column in columns}) > 1 or len(columns[0]) > learner.recipe.epochs:

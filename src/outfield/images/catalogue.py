@@ -24,6 +24,7 @@ from outfield.images.layouts import Layout
 from outfield.progress import bar
 
 SPLITS = ("train", "test")
+CIFAR10_FILES = ("data_batch_1", "test_batch")  # The first of each split
 
 
 @dataclass(frozen=True)
@@ -75,10 +76,7 @@ def _name_inside(archive: Path, member: tarfile.TarInfo) -> PurePosixPath:
     name = PurePosixPath(member.name)
     inside = not name.is_absolute() and ".." not in name.parts and not os.path.isabs(member.name)
     if not inside or not (member.isreg() or member.isdir()):
-        raise FileFormatError(
-            f"{archive} holds {member.name!r}, which is a link, a device, or would lie outside of its folder; nothing of the "
-            "kind is unpacked"
-        )
+        raise FileFormatError(f"{archive} holds {member.name!r}: a link, a device, or something outside of its folder")
     return name
 
 
@@ -122,43 +120,35 @@ def _both(pattern: str, train: str = "train", test: str = "test") -> dict[str, s
     return {"train": pattern.replace("*", train), "test": pattern.replace("*", test)}
 
 
-CIFAR10 = Download(
-    "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
-    170_052_171,
-    "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+KRIZ, PLACES = "https://www.cs.toronto.edu/~kriz", "http://data.csail.mit.edu/places/places365"
+SVHN, TEXTURES = "http://ufldl.stanford.edu/housenumbers", "https://www.robots.ox.ac.uk/~vgg/data/dtd"
+CIFAR10_BINARY = Download(
+    KRIZ + "/cifar-10-binary.tar.gz", 170_052_171, "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"
 )
-CIFAR100 = Download(
-    "https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
-    168_513_733,
-    "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
+CIFAR100_BINARY = Download(
+    KRIZ + "/cifar-100-binary.tar.gz", 168_513_733, "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec"
 )
 PLACES_LISTS = Download(
-    "http://data.csail.mit.edu/places/places365/filelist_places365-standard.tar",
+    f"{PLACES}/filelist_places365-standard.tar",
     67_498_496,
     "520699e00d69b63ddc29fac54645aa00ce1c10ca42e288960aa1cf791d6e9aa9",
 )
 PLACES_TRAIN = Download(
-    "http://data.csail.mit.edu/places/places365/train_256_places365standard.tar",
+    f"{PLACES}/train_256_places365standard.tar",
     26_103_685_120,
     "0ade5d7d38c682aa0203014a2b99ad3bf608bf1de0f151dc0d80efba54660a0a",
 )
 PLACES_VAL = Download(
-    "http://data.csail.mit.edu/places/places365/val_256.tar",
-    525_158_400,
-    "24b4e639ef12a0012af525bc4cb443e4ab4aaea8369a1fb009b70e4a4aad5d48",
+    PLACES + "/val_256.tar", 525_158_400, "24b4e639ef12a0012af525bc4cb443e4ab4aaea8369a1fb009b70e4a4aad5d48"
 )
-TEXTURES = Download(
-    "https://www.robots.ox.ac.uk/~vgg/data/dtd/download/dtd-r1.0.1.tar.gz",
+DTD = Download(
+    TEXTURES + "/download/dtd-r1.0.1.tar.gz",
     625_239_812,
     "e42855a52a4950a3b59612834602aa253914755c95b0cff9ead6d07395f8e205",
     into="dtd",
 )
-SVHN_TRAIN = Download(
-    "http://ufldl.stanford.edu/housenumbers/train_32x32.mat", 182_040_794, layouts.SVHN["train_32x32.mat"]
-)
-SVHN_TEST = Download(
-    "http://ufldl.stanford.edu/housenumbers/test_32x32.mat", 64_275_384, layouts.SVHN["test_32x32.mat"]
-)
+SVHN_TRAIN = Download(SVHN + "/train_32x32.mat", 182_040_794, layouts.SVHN["train_32x32.mat"])
+SVHN_TEST = Download(SVHN + "/test_32x32.mat", 64_275_384, layouts.SVHN["test_32x32.mat"])
 
 
 # To add a set that lies in its own way, write a function from the path that shows it is there to an ImageSource, and a row:
@@ -167,35 +157,23 @@ DATASETS: dict[str, NamedSet] = {
     "cifar10": NamedSet(
         "CIFAR-10",
         (
-            Layout(
-                "binary version",
-                _both("cifar-10-batches-bin/*.bin", "data_batch_1", "test_batch"),
-                layouts.cifar10_binary,
-            ),
-            Layout(
-                "Python version",
-                _both("cifar-10-batches-py/*", "data_batch_1", "test_batch"),
-                partial(layouts.cifar_python, checksums=layouts.CIFAR10, labels="labels"),
-            ),
+            Layout("binary version", _both("cifar-10-batches-bin/*.bin", *CIFAR10_FILES), layouts.cifar10_binary),
+            Layout("Python version", _both("cifar-10-batches-py/*", *CIFAR10_FILES), layouts.cifar10_python),
         ),
         counts={"train": 50_000, "test": 10_000},
-        downloads=dict.fromkeys(("train", "test"), (CIFAR10,)),
-        home="https://www.cs.toronto.edu/~kriz/cifar.html",
+        downloads=dict.fromkeys(SPLITS, (CIFAR10_BINARY,)),
+        home=KRIZ + "/cifar.html",
         classes=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
     ),
     "cifar100": NamedSet(
         "CIFAR-100",
         (
             Layout("binary version", _both("cifar-100-binary/*.bin"), layouts.cifar100_binary),
-            Layout(
-                "Python version",
-                _both("cifar-100-python/*"),
-                partial(layouts.cifar_python, checksums=layouts.CIFAR100, labels="fine_labels"),
-            ),
+            Layout("Python version", _both("cifar-100-python/*"), layouts.cifar100_python),
         ),
         counts={"train": 50_000, "test": 10_000},
-        downloads=dict.fromkeys(("train", "test"), (CIFAR100,)),
-        home="https://www.cs.toronto.edu/~kriz/cifar.html",
+        downloads=dict.fromkeys(SPLITS, (CIFAR100_BINARY,)),
+        home=KRIZ + "/cifar.html",
     ),
     "mnist": NamedSet("MNIST", home="http://yann.lecun.com/exdb/mnist"),
     "tinyimagenet": NamedSet(
@@ -220,19 +198,11 @@ DATASETS: dict[str, NamedSet] = {
     "places365": NamedSet(
         "Places365",
         (  # the test images have no public labels, so the validation images are what people test with
+            Layout("small validation images beside their list", {"test": "val_256"}, layouts.places365),
             Layout(
-                "small validation images beside their list",
-                {"test": "val_256"},
-                partial(layouts.places365, listing="places365_val.txt"),
+                "small training images as torchvision calls them", {"train": "data_256_standard"}, layouts.places365
             ),
-            *(
-                Layout(
-                    f"small training images beside their list, {what}",
-                    {"train": place},
-                    partial(layouts.places365, listing="places365_train_standard.txt"),
-                )
-                for what, place in (("as torchvision calls them", "data_256_standard"), ("as unpacked", "data_256"))
-            ),
+            Layout("small training images as unpacked", {"train": "data_256"}, layouts.places365),
         ),
         counts={"train": 1_803_460, "test": 36_500},
         folders=("places",),
@@ -247,15 +217,15 @@ DATASETS: dict[str, NamedSet] = {
         ),
         counts={"train": 1_880, "test": 1_880},
         folders=("dtd",),
-        downloads=dict.fromkeys(("train", "test"), (TEXTURES,)),
-        home="https://www.robots.ox.ac.uk/~vgg/data/dtd",
+        downloads=dict.fromkeys(SPLITS, (DTD,)),
+        home=TEXTURES,
     ),
     "svhn": NamedSet(
         "SVHN",
         (Layout("cropped digits", _both("*_32x32.mat"), layouts.svhn),),
         counts={"train": 73_257, "test": 26_032},
         downloads={"train": (SVHN_TRAIN,), "test": (SVHN_TEST,)},
-        home="http://ufldl.stanford.edu/housenumbers",
+        home=SVHN,
     ),
 }
 

@@ -161,10 +161,8 @@ class ImageFiles(EncodedImages):
         if any("/" not in found for found in names):
             files = cls(folder, names, name=name)
         elif empty := sorted(set(_sub_folders(folder)) - set(owners)):
-            raise FileFormatError(
-                f"{folder / empty[0]} holds no image, but each sub-folder of {folder} is a class; remove it, or name "
-                "the folder above the classes"
-            )
+            what = f"{folder / empty[0]} holds no image, but each sub-folder of {folder} is a class"
+            raise FileFormatError(f"{what}; remove it, or name the folder above the classes")
         else:
             number = {owner: label for label, owner in enumerate(sorted(set(owners)))}
             files = cls(folder, names, [number[owner] for owner in owners], name, tuple(number))
@@ -282,9 +280,7 @@ def open_images(source: PathLike, name: str | None = None, on_error: str = "fail
     arrays = read_npz(path)
     if "images" not in arrays or set(arrays) - {"images", "labels", "classes"}:
         shown = ", ".join(list(arrays)[:6]) or "nothing"
-        raise FileFormatError(
-            f"{path} holds {shown}{', …' if len(arrays) > 6 else ''}; expected {NPZ_ARRAYS}, and nothing else"
-        )
+        raise FileFormatError(f"{path} holds {shown}; expected {NPZ_ARRAYS}, and nothing else")
     classes = arrays.get("classes")
     if classes is not None and (classes.ndim != 1 or classes.dtype.kind != "U"):
         raise InputError(f"{path}: classes is {classes.dtype} of shape {classes.shape}; it must be a vector of text")

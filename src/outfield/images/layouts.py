@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -76,9 +77,8 @@ def _records(path: Path, length: int) -> np.ndarray:
     _check_there(path)
     content = np.fromfile(path, np.uint8)
     if not len(content) or len(content) % length:
-        raise FileFormatError(
-            f"{path} is truncated, or is not of the binary version: it has {len(content):,} bytes, not records of {length:,}"
-        )
+        what = f"{path} is truncated, or is not of the binary version"
+        raise FileFormatError(f"{what}: it has {len(content):,} bytes, not records of {length:,}")
     return content.reshape(-1, length)
 
 
@@ -96,14 +96,9 @@ def _cifar(pixels: np.ndarray, labels: np.ndarray, classes: list[str] | None) ->
 
 
 def cifar_python(place: Path, checksums: Mapping[str, str], labels: str) -> ImageArray:
-    """The Python version of CIFAR-10 or CIFAR-100, from the split's first file.
+    """The Python version of CIFAR-10 or CIFAR-100, from the split's first file; ``labels`` is the entry that holds them.
 
     Its files are pickles, which run code when they are unpickled; here they are parsed instead. Their MD5 tells damage.
-
-    Args:
-        place: The file.
-        checksums: MD5 of every file of the set, as published; the last is that of the names of classes.
-        labels: The entry that holds the labels.
     """
     *_, meta = checksums
     training = [name for name in checksums if name.startswith("data_batch")]
@@ -113,6 +108,10 @@ def cifar_python(place: Path, checksums: Mapping[str, str], labels: str) -> Imag
     pixels = np.concatenate([np.asarray(data, np.uint8).reshape(-1, 3072) for data, _ in batches])
     targets = np.concatenate([np.asarray(numbers, np.int64) for _, numbers in batches])
     return _cifar(pixels, targets, [str(name) for name in names])
+
+
+cifar10_python = partial(cifar_python, checksums=CIFAR10, labels="labels")
+cifar100_python = partial(cifar_python, checksums=CIFAR100, labels="fine_labels")
 
 
 def _pickled(path: Path, md5: str, *entries: str) -> list[Any]:
@@ -141,8 +140,9 @@ def textures(place: Path) -> ImageFiles:
     return _listed(place, place.parent.parent / "images", names, [classes.index(owner) for owner in owners], classes)
 
 
-def places365(place: Path, listing: str) -> ImageFiles:
+def places365(place: Path) -> ImageFiles:
     """A split of Places365, small images, from their folder (``val_256``) and the list beside it, of FILE LABEL."""
+    listing = "places365_val.txt" if place.name.startswith("val") else "places365_train_standard.txt"
     classes = [name for _, name in sorted(_numbered(place.parent / "categories_places365.txt"))]
     listed = _numbered(place.parent / listing)
     names, labels = [name for _, name in listed], [label for label, _ in listed]
@@ -250,6 +250,5 @@ def _check_digest(path: Path, kind: str, expected: str) -> None:
         make = hashlib.sha256 if kind == "SHA-256" else lambda: hashlib.md5(usedforsecurity=False)
         found = hashlib.file_digest(file, make).hexdigest()
     if found != expected:
-        raise FileFormatError(
-            f"{path} is truncated or changed: its {kind} is {found}, that of the published file {expected}; get it again"
-        )
+        both = f"its {kind} is {found}, that of the published file {expected}"
+        raise FileFormatError(f"{path} is truncated or changed: {both}; get it again")

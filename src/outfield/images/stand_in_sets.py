@@ -14,6 +14,7 @@ import shutil
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -182,17 +183,7 @@ def quarters(image: np.ndarray, partners: Sequence[np.ndarray], rng: np.random.G
     return found
 
 
-def jigsaw2(image: np.ndarray, partners: Sequence[np.ndarray], rng: np.random.Generator) -> np.ndarray:
-    """The four quarters of the image, each at another place."""
-    return jigsaw(image, 2, rng)
-
-
-def jigsaw8(image: np.ndarray, partners: Sequence[np.ndarray], rng: np.random.Generator) -> np.ndarray:
-    """Tiles of an eighth of the side, each at another place."""
-    return jigsaw(image, FINE, rng)
-
-
-def jigsaw(image: np.ndarray, grid: int, rng: np.random.Generator) -> np.ndarray:
+def jigsaw(image: np.ndarray, partners: Sequence[np.ndarray], rng: np.random.Generator, grid: int) -> np.ndarray:
     """The ``grid`` × ``grid`` tiles of an image, each at another place.
 
     Where the side is no multiple of ``grid``, neighbouring tiles overlap by a pixel.
@@ -267,8 +258,8 @@ KINDS: dict[str, Kind] = {
         ),
         Kind("quarters", "near", "Four quarters of four images, the others of other classes.", quarters, partners=3),
         Kind("inverted", "near", "Light is dark and every colour its opposite.", inverted),
-        Kind("jigsaw2", "near", "The four quarters of the image, each at another place.", jigsaw2),
-        Kind("jigsaw8", "far", "Tiles of an eighth of the side, each at another place.", jigsaw8),
+        Kind("jigsaw2", "near", "The four quarters of the image, each at another place.", partial(jigsaw, grid=2)),
+        Kind("jigsaw8", "far", "Tiles of an eighth of the side, each at another place.", partial(jigsaw, grid=FINE)),
         Kind("blocks", "far", "Blocks of an eighth of the side, each of its mean colour.", blocks),
         Kind(
             "phase", "far", "The image's frequencies with phases of noise: its colours and grain, nothing in it.", phase
@@ -330,9 +321,7 @@ def check_free(folder: Path) -> None:
     """Refuse a folder that would be written over, and a place without a folder around it."""
     try:
         if os.path.lexists(folder) and (not os.path.isdir(folder) or next(os.scandir(folder), None) is not None):
-            raise InputError(
-                f"{folder} is there and holds something, or is no folder; name one that is not there yet, or empty"
-            )
+            raise InputError(f"{folder} holds something, or is no folder; name one that is not there yet, or empty")
     except OSError as error:
         raise StorageError(f"cannot read {folder}: {reason(error)}") from error
     if not os.path.isdir(folder.absolute().parent):
