@@ -33,8 +33,7 @@ from outfield.detectors.selection.weights import Kind, Terms, by_level
 from outfield.errors import OutfieldError
 from outfield.features import FeatureSource
 from outfield.files import write_bytes
-from outfield.images import find, part_of
-from outfield.images.stand_in_sets import KINDS
+from outfield.images import KINDS, find, part_of
 from outfield.report import Table
 from outfield.stand_in import StandIns
 

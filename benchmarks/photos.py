@@ -30,7 +30,7 @@ from outfield.benchmark.sets import STAND_IN
 from outfield.detectors import LearnedEnergy
 from outfield.errors import OutfieldError
 from outfield.files import read_record, write_bytes
-from outfield.images.stand_in_sets import KINDS
+from outfield.images import KINDS
 from outfield.stand_in import StandIns
 from photos_extract import TEN, VIEWS
 

@@ -17,8 +17,7 @@ from tests.helpers.pictures import make_pictures
 from torchvision import models
 
 import outfield as of
-from outfield.backbone import Backbone
-from outfield.backbone.networks import pretrained
+from outfield.backbone import Backbone, pretrained
 
 SQUEEZENET = models.SqueezeNet1_1_Weights.DEFAULT
 
@@ -151,7 +150,7 @@ def test_networks_that_do_not_classify_images_are_never_built(hub, tmp_path, nam
         lambda: Backbone.open(f"torchvision:{name}"),
         lambda: Backbone.named(f"torchvision:{name}", weights=state),
     ):
-        with pytest.raises(of.UnknownNameError, match=f"torchvision has no classifier '{name}'"):
+        with pytest.raises(of.UnknownNameError, match=f"torchvision has no model '{name}'"):
             open_it()
     assert not marker.exists()
 

@@ -68,11 +68,6 @@ class TestSources:
         ):
             Backbone.named("test_resnet", weights=state)
 
-    @pytest.mark.parametrize("size", [(16.5, 16), (16,), (0, 16), 16, (True, 16)])
-    def test_a_size_that_is_none(self, size):
-        with pytest.raises(of.InputError, match="size is"):
-            Classifier(size=size)
-
     def test_torchvision_and_a_stem_for_small_images(self, tmp_path):
         made = Classifier("torchvision:resnet18", 3)
         state = made.build().state_dict()
@@ -127,8 +122,12 @@ class TestSources:
             ({"weights": state, "pretrained": True}, "either weights or pretrained"),
             ({"pretrained": True, "classes": 3}, "their own classes"),
             ({"weights": {"state_dict": state}}, "no tensor under 'state_dict'"),
+            ({"weights": {3: torch.ones(1)}}, "no tensor under 3"),
+            ({"weights": {"a": 3}}, "no tensor under 'a'"),
             ({"weights": {}}, "weights is dict"),
             ({"weights": 3}, "weights is int"),
+            ({"weights": b"x"}, "weights is bytes"),
+            ({"weights": [torch.ones(1)]}, "weights is list"),
             ({"weights": state, "device": "nowhere"}, "device 'nowhere' cannot be used"),
         ):
             with pytest.raises(of.InputError, match=said):

@@ -11,8 +11,7 @@ import torch
 
 from outfield.backbone import Classifier
 from outfield.classifier import Augmentation, Recipe
-from outfield.classifier.batch_norm import Split, join_batch_norms, split_batch_norms
-from outfield.classifier.learner import Learner
+from outfield.classifier.learner import Learner, Split, join_batch_norms, split_batch_norms
 from outfield.config import construct_from_text, from_plain, to_plain
 from outfield.errors import InputError
 

@@ -10,11 +10,10 @@ import torch
 from tests.helpers.pictures import make_pictures
 
 from outfield.backbone import Classifier, load_classifier, save_classifier
-from outfield.backbone.networks.architectures import load_weights
+from outfield.backbone.architectures import load_weights
 from outfield.classifier import Augmentation, Pixels, Recipe, TrainingCheckpoint, classifier_for, train_classifier
 from outfield.classifier import learner as learner_module
-from outfield.classifier.batch_norm import Split
-from outfield.classifier.learner import Learner
+from outfield.classifier.learner import Learner, Split
 from outfield.errors import DivergenceError, FileFormatError, InputError, OutfieldWarning, UnknownNameError
 from outfield.files import Record, read_record, write_record
 

@@ -11,7 +11,7 @@ from tests.helpers.pictures import make_pictures
 from tests.helpers.program import outfield
 
 import outfield as of
-from outfield.images.stand_in_sets import KINDS
+from outfield.images import KINDS
 
 
 @pytest.fixture(scope="module")

@@ -13,9 +13,8 @@ from tests.helpers.server import serving
 
 import outfield as of
 from outfield.images import DATASETS, ImageArray, find, title
-from outfield.images.datasets.catalogue import NamedSet
-from outfield.images.datasets.downloads import Download
-from outfield.images.datasets.layouts import Layout
+from outfield.images.catalogue import Download, NamedSet
+from outfield.images.layouts import Layout
 
 
 @pytest.fixture

@@ -14,8 +14,7 @@ from scipy.io import savemat
 from tests.helpers.published import pixels, save, textures_folder, write
 
 import outfield as of
-from outfield.images import DATASETS, ImageFiles, find
-from outfield.images.datasets import layouts
+from outfield.images import DATASETS, ImageFiles, find, layouts
 
 
 def md5(path):

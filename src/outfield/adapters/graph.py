@@ -161,8 +161,8 @@ def _check(guard: Guard, takes: str) -> None:
 
 
 def _noise(guard: Guard) -> Tensor:
-    height, width = guard.backbone.input.size
-    shape = (EXAMPLES, height, width, len(guard.backbone.input.mean))
+    height, width = guard.backbone.preprocessing.size
+    shape = (EXAMPLES, height, width, len(guard.backbone.preprocessing.mean))
     return torch.randint(0, 256, shape, generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
 
 

@@ -5,21 +5,13 @@ from outfield.extras import door
 __getattr__, __dir__, __all__ = door(
     __name__,
     {
-        "backbone": ("Backbone",),
-        "extraction.extraction": ("Extraction", "evaluation_mode"),
-        "extraction.loader": ("read", "read_all"),
-        "labels": ("accuracy", "match_labels"),
-        "networks.architectures": (
-            "Classifier",
-            "for_small_images",
-            "load_classifier",
-            "save_classifier",
-            "split_name",
-        ),
-        "networks.origin": ("Origin",),
+        "backbone": ("Backbone", "accuracy", "match_labels"),
+        "extraction": ("Extraction", "evaluation_mode"),
+        "loader": ("read", "read_all"),
+        "architectures": ("Classifier", "for_small_images", "load_classifier", "save_classifier", "split_name"),
+        "origin": ("Origin",),
         "perturbation": ("Odin", "Perturb"),
-        "preprocessing.normalisation": ("check_size",),
-        "preprocessing.preprocessing": ("Preprocessing",),
+        "preprocessing": ("Preprocessing", "check_size"),
         "views": ("MOST_NAMED", "Views"),
     },
 )

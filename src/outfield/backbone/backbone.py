@@ -7,29 +7,26 @@ import hashlib
 import re
 import warnings
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from outfield.backbone import spec as specs
-from outfield.backbone.extraction.extraction import Extraction
-from outfield.backbone.extraction.loader import read
-from outfield.backbone.labels import check_names as refuse_other_names
-from outfield.backbone.labels import check_range, match_labels
-from outfield.backbone.networks.origin import Origin, Trained
-from outfield.backbone.networks.pretrained import Weights, from_our_file
+from outfield.backbone.extraction import Extraction
+from outfield.backbone.loader import read
+from outfield.backbone.origin import Origin, Trained, from_our_file, named_network, open_network
 from outfield.backbone.perturbation import Odin, Perturb
-from outfield.backbone.preprocessing.normalisation import Input, as_tuple, check_names, shown_numbers
-from outfield.backbone.preprocessing.preprocessing import TENSOR, whole_or_adapted, whole_or_plain
+from outfield.backbone.preprocessing import TENSOR, Preprocessing, adapted, as_tuple, check_names, shown_numbers
+from outfield.backbone.pretrained import Weights
 from outfield.backbone.views import Views
 from outfield.config import require, require_choice, require_number
-from outfield.errors import InputError, OutfieldWarning
+from outfield.errors import InputError, MissingFieldError, OutfieldWarning
 from outfield.features import NETWORK, FeatureSet, network_text
 from outfield.files import PathLike
 from outfield.files import fingerprint as digest_of
-from outfield.images import ON_ERROR, ImageSource, Skipped, summary
+from outfield.images import ON_ERROR, ImageSource, Skipped, check_source, summary
 from outfield.modes import resolve_device
 from outfield.progress import bar
 
@@ -85,15 +82,12 @@ class Backbone:
         names: Sequence[str] = (),
     ) -> None:
         if not isinstance(network, nn.Module) or isinstance(network, torch.jit.ScriptModule):
-            raise InputError(
-                f"network is a {type(network).__name__}; it must be an nn.Module, one that was not scripted: its layers are "
-                "looked into"
-            )
+            raise InputError(f"network is a {type(network).__name__}; it must be an nn.Module that was not scripted")
         require(head is None or (isinstance(head, str) and bool(head)), "head", head, "the name of a layer, or None")
         require(isinstance(name, str), "name", name, "a text")
         self.network, self.head, self.name, self.names = _unwrapped(network), head, name, as_tuple(names)
         check_names(self.names)
-        self.preprocessing = whole_or_plain(preprocessing, size, mean, std)
+        self.preprocessing = adapted(None, preprocessing, size=size, mean=mean, std=std)
         self._classes = len(self.names) or None if classes is None else classes
         if self._classes is not None:
             require_number("classes", self._classes, least=1, whole=True)
@@ -108,8 +102,7 @@ class Backbone:
             StorageError: there is no such file.
             FileFormatError: truncated, changed, or not a classifier.
         """
-        target = resolve_device(device)
-        return cls._of(from_our_file(path), target)
+        return cls._of(from_our_file(path), resolve_device(device))
 
     @classmethod
     def named(
@@ -153,10 +146,10 @@ class Backbone:
             StorageError: a file cannot be read, or weights not downloaded.
         """
         target = resolve_device(device)
-        trained = specs.by_name(architecture, weights, pretrained, classes, small_images)
-        parts = {"size": size, "crop": crop, "mean": mean, "std": std, "interpolation": interpolation}
-        expects = whole_or_adapted(trained.expects, preprocessing, parts)
-        return cls._of(trained._replace(expects=expects, head=head), target)
+        settings: dict[str, Any] = {"weights": weights, "pretrained": pretrained, "classes": classes}
+        settings |= {"small_images": small_images, "size": size, "crop": crop, "mean": mean, "std": std}
+        settings |= {"interpolation": interpolation, "preprocessing": preprocessing, "head": head}
+        return cls._of(named_network(architecture, settings), target)
 
     @classmethod
     def open(cls, spec: str, device: str | torch.device = "auto", *, trust: bool = False, **settings: Any) -> Self:
@@ -177,17 +170,7 @@ class Backbone:
         """
         require(isinstance(spec, str), "spec", spec, "a text such as FILE.safetensors or timm:NAME")
         target = resolve_device(device)
-        whole = specs.whole_network(spec, settings, target, trust)
-        if whole is not None:
-            made = cls._of(whole, target)
-            specs.check_images(spec, whole, made.preprocessing)
-            return made
-        named = specs.of_a_library(spec)
-        if named is not None:
-            architecture, weights = named
-            return cls.named(architecture, device=device, **weights, **settings)
-        specs.check_file(spec, settings)
-        return cls.load(spec, device)
+        return cls._of(open_network(spec, settings, target, trust), target)
 
     @classmethod
     def _of(cls, trained: Trained, device: torch.device) -> Self:
@@ -200,9 +183,9 @@ class Backbone:
         return made
 
     @property
-    def input(self) -> Input:
-        """Height and width of what the network is given, and its normalisation."""
-        return self.preprocessing.input
+    def input(self) -> Preprocessing:
+        """The preprocessing, for its size, mean and std."""
+        return self.preprocessing
 
     def pixels(self, image: np.ndarray) -> np.ndarray:
         """An image, uint8 (H, W, 3), as bytes that only have to be normalised; see :meth:`outfield.Preprocessing.pixels`."""
@@ -227,12 +210,13 @@ class Backbone:
         return self._classes
 
     def __repr__(self) -> str:
-        height, width = self.input.size
+        way = self.preprocessing
         classes = "" if self.classes is None else f", {self.classes} classes"
         classes = ", without classes" if self.projects else classes
-        normalised = f"mean {shown_numbers(self.input.mean)}, std {shown_numbers(self.input.std)}"
-        plain = f"images of {height} × {width}, {normalised}"
-        expects = plain if self.preprocessing.interpolation == TENSOR else str(self.preprocessing)
+        expects = str(way)
+        if way.interpolation == TENSOR:
+            normalised = f"mean {shown_numbers(way.mean)}, std {shown_numbers(way.std)}"
+            expects = f"images of {way.size[0]} × {way.size[1]}, {normalised}"
         return f"Backbone({self.name}: {type(self.network).__name__}, {expects}{classes})"
 
     def fingerprint(self) -> str:
@@ -242,11 +226,11 @@ class Backbone:
         """
         kinds = [(name, type(module).__name__) for name, module in self.network.named_modules()]
         state = {name: value for name, value in self.network.state_dict().items() if isinstance(value, Tensor)}
-        expects = self.input
-        numbers = [float(value) for value in (*expects.size, *expects.mean, *expects.std)]
+        way = self.preprocessing
+        numbers = [float(value) for value in (*way.size, *way.mean, *way.std)]
         settings = f"{kinds}|{ADDRESS.sub('', repr(self.network))}|{numbers}|{self.head}|"
-        if self.preprocessing.interpolation != TENSOR:  # else size, mean and std say it all
-            settings += f"{self.preprocessing!r}|"
+        if way.interpolation != TENSOR:  # else size, mean and std say it all
+            settings += f"{way!r}|"
         return hashlib.sha256((settings + digest_of(state)).encode()).hexdigest()
 
     def extract(
@@ -273,7 +257,7 @@ class Backbone:
         Args:
             images: see :func:`outfield.open_images` and :class:`outfield.ImageArray`.
             stages: give ``stage1``, ``stage2``, …, too: what the network's blocks give (layer1, layer2, … of a ResNet, the blocks
-                of a transformer; see :mod:`outfield.backbone.blocks`), each as the mean over positions, or over tokens: without
+                of a transformer), each as the mean over positions, or over tokens: without
                 the class token and the like where the network says how many of them there are, or the features are the first
                 token. At most 8, evenly spread where there are more; the last block is left out where its mean is the features.
                 ``about`` of the set has the name of each block.
@@ -299,23 +283,23 @@ class Backbone:
             InputError: no images, labels beyond the network's classes or of other ones, a network that cannot be looked into,
                 outputs that are not finite, stages of a network that has none, or too little memory for one image.
         """
-        _check_images(images)
+        check_source(images)
+        if not len(images):
+            raise InputError(f"there is no image in {images.name}")
         require_number("batch_size", batch_size, least=1, whole=True)
         require(labels is None or isinstance(labels, bool | np.bool_), "labels", labels, "True, False or None")
         require_choice("on_error", on_error, ON_ERROR)
-        device = self.device
+        device, way = self.device, self.preprocessing
         extraction = Extraction(
-            self.network, device, self.input, self.head, odin, precision, stages, Views.of(views), perturb, self.name
+            self.network, device, way, self.head, odin, precision, stages, Views.of(views), perturb, self.name
         )
         if labels and images.labels is not None:
-            refuse_other_names(images, self.name, self.names)
+            _check_same_classes(images, self.name, self.names)
         at_once = extraction.at_once(batch_size)
         fields: dict[str, Tensor] = {}
         missing: dict[int, str] = {}  # numbers of images that cannot be read, and why
         done, kept = 0, None
-        batches = read(
-            images, self.preprocessing, at_once, workers, device.type == "cuda", missing if on_error == "skip" else None
-        )
+        batches = read(images, way, at_once, workers, device.type == "cuda", missing if on_error == "skip" else None)
         with (
             bar(f"features of {images.name}", len(images), "images") as advance,
             contextlib.closing(batches),
@@ -343,23 +327,24 @@ class Backbone:
         about = {**extraction.about(), NETWORK: network_text(self.name, self.fingerprint())}
         return FeatureSet(**found, labels=kept, about=about, names=names)
 
-    def _labels(self, images: ImageSource, asked: bool | None, found: int) -> np.ndarray | None:
-        """The labels that rows keep, checked, now that the network has given so many logits."""
-        given = images.labels if asked else None
-        if asked is None and not self.projects:
-            given, why = match_labels(images, self.names, found)
+    def _labels(self, images: ImageSource, wanted: bool | None, classes: int) -> np.ndarray | None:
+        """The labels that rows keep, checked, once the network has run and its number of logits is known."""
+        labels = images.labels if wanted else None
+        if wanted is None and not self.projects:
+            labels, why = match_labels(images, self.names, classes)
             if why:
-                warnings.warn(
-                    f"the labels of {images.name} are left out: {why}; that is right for OOD images (labels=False says so)",
-                    OutfieldWarning,
-                    stacklevel=3,  # whoever called extract
-                )
+                told = f"the labels of {images.name} are left out: {why}; for OOD images that is right (labels=False says so)"
+                warnings.warn(told, OutfieldWarning, stacklevel=3)  # where extract was called
         if self._classes is None:
-            self._classes = found
-        if found != self._classes:
-            raise InputError(f"the network of {self.name} gives {found} logits, but classes is {self._classes}")
-        check_range(None if self.projects else given, images.name, self.name, found)
-        return given
+            self._classes = classes
+        if classes != self._classes:
+            raise InputError(f"the network of {self.name} gives {classes} logits, but classes is {self._classes}")
+        if labels is not None and not self.projects and int(labels.max()) >= classes:
+            raise InputError(
+                f"{images.name} has a label {int(labels.max())}, but the network of {self.name} knows {classes} classes, from 0; "
+                "for images of other classes, such as OOD sets, extract with --no-labels, in Python labels=False"
+            )
+        return labels
 
 
 def _unwrapped(network: nn.Module) -> nn.Module:
@@ -373,22 +358,8 @@ def _unwrapped(network: nn.Module) -> nn.Module:
             return network
 
 
-def _check_images(images: Any) -> None:
-    if not isinstance(images, ImageSource):
-        raise InputError(
-            f"images is a {type(images).__name__}; wrap an array, outfield.ImageArray(array), or open a folder or file, "
-            "outfield.open_images(path)"
-        )
-    if not len(images):
-        raise InputError(f"there is no image in {images.name}")
-
-
 def _left_out(images: ImageSource, missing: dict[int, str], done: int) -> list[Skipped]:
-    """What could not be read, with a warning where :meth:`Backbone.extract` was called.
-
-    Raises:
-        InputError: that is every image.
-    """
+    """What could not be read, with a warning where :meth:`Backbone.extract` was called; an error where that is every image."""
     names = images.names or [f"image {index}" for index in range(len(images))]
     found = [Skipped(names[index], reason) for index, reason in sorted(missing.items())]
     found += getattr(images, "refused", ())
@@ -398,3 +369,44 @@ def _left_out(images: ImageSource, missing: dict[int, str], done: int) -> list[S
     if found:
         warnings.warn(told, OutfieldWarning, stacklevel=3)
     return found
+
+
+def _check_same_classes(images: ImageSource, name: str, names: tuple[str, ...]) -> None:
+    """Refuse labels that mean other classes than those of the network, where both are known."""
+    if not names or not images.classes:
+        return
+    for label, (theirs, ours) in enumerate(zip_longest(images.classes, names)):
+        if theirs != ours:
+            shown = ["missing" if one is None else repr(one) for one in (theirs, ours)]
+            raise InputError(
+                f"class {label} of {images.name} is {shown[0]}, but that of {name} is {shown[1]}; labels must mean the same "
+                "classes in the same order, or be left out: extract with --no-labels, in Python labels=False"
+            )
+
+
+def match_labels(images: ImageSource, names: tuple[str, ...], classes: int) -> tuple[np.ndarray | None, str]:
+    """The labels of images as a network counts its classes; None, and why, where they mean other classes.
+
+    Where the names of all classes are among the network's, they say which is which, whatever their order.
+    """
+    if images.labels is None or images.classes is None:
+        return images.labels, ""
+    if not names:
+        same = len(images.classes) == classes
+        return (images.labels, "") if same else (None, f"it has {len(images.classes)} classes, the network {classes}")
+    number = {one: label for label, one in enumerate(names)}
+    strange = [one for one in images.classes if one not in number]
+    if strange:
+        return None, f"the network has no class {strange[0]!r:.100}"
+    return np.array([number[one] for one in images.classes], np.int64)[images.labels], ""
+
+
+def accuracy(features: FeatureSet) -> float:
+    """The share of samples whose largest logit is that of their label.
+
+    >>> accuracy(FeatureSet([[0.0], [0.0]], logits=[[1.0, 2.0], [3.0, 1.0]], labels=[1, 1]))
+    0.5
+    """
+    if features.logits is None or features.labels is None:
+        raise MissingFieldError(f"accuracy needs logits and labels; there are {', '.join(features.shapes)}")
+    return float((features.logits.argmax(1) == features.labels).double().mean())

@@ -12,7 +12,7 @@ from outfield.config import configurable, require, require_number
 from outfield.errors import InputError, NotFittedError
 from outfield.modes import own_modes, products
 
-# The objective of ODIN is multiplied by this, so that gradients in half precision do not vanish; their sign is the same
+# What is differentiated is multiplied by this, so that gradients in half precision do not vanish; their sign is the same
 GRADIENT_SCALE = 256.0
 
 
@@ -36,22 +36,10 @@ class Odin:
         require_number("epsilon", self.epsilon, least=0)
 
     def perturb(self, images: Tensor, logits: Tensor) -> Tensor:
-        """x̃ (N, 3, H, W) of the images (N, 3, H, W), from which the logits (N, K) were computed with gradients.
-
-        Raises:
-            InputError: the logits do not depend on the images in a way that can be differentiated.
-        """
+        """x̃ (N, 3, H, W) of the images (N, 3, H, W), from which the logits (N, K) were computed with gradients."""
         # log S times T, which leaves its sign: at T = 1000 the gradient of log S itself is too small for half precision.
         objective = self.temperature * (logits.float() / self.temperature).log_softmax(1).max(1).values
-        gradient = None
-        if objective.requires_grad:
-            (gradient,) = torch.autograd.grad(GRADIENT_SCALE * objective.sum(), images, allow_unused=True)
-        if gradient is None:
-            raise InputError(
-                "ODIN needs the gradient of the logits with respect to the images, which this network does not give: it cuts it "
-                "off, as torch.no_grad or detach do"
-            )
-        return images.detach() + self.epsilon * gradient.sign()
+        return images.detach() + self.epsilon * _gradient(objective.sum(), images, None, "ODIN", "logits").sign()
 
 
 @dataclass(frozen=True)
@@ -95,24 +83,9 @@ class Perturb:
         return f"{self.detector.fingerprint()}, epsilon {self.epsilon:g}"
 
     def perturb(self, images: Tensor, features: Tensor) -> Tensor:
-        """x̃ (N, 3, H, W) of the images (N, 3, H, W), from which the features (N, D) were computed with gradients.
-
-        Raises:
-            InputError: the features do not depend on the images, or the score on the features, in a way that can be
-                differentiated; or the detector was fitted on features of another width.
-        """
-        direction = self._uphill(features.detach())
-        gradient = None
-        if features.requires_grad:
-            (gradient,) = torch.autograd.grad(
-                features, images, GRADIENT_SCALE * direction.to(features.dtype), allow_unused=True
-            )
-        if gradient is None:
-            raise InputError(
-                "Perturb needs the gradient of the features with respect to the images, which this network does not give: it "
-                "cuts it off, as torch.no_grad or detach do"
-            )
-        return images.detach() - self.epsilon * gradient.sign()
+        """x̃ (N, 3, H, W) of the images (N, 3, H, W), from which the features (N, D) were computed with gradients."""
+        direction = self._uphill(features.detach()).to(features.dtype)
+        return images.detach() - self.epsilon * _gradient(features, images, direction, "Perturb", "features").sign()
 
     def _uphill(self, features: Tensor) -> Tensor:
         """∇s at the features (N, D), each row divided by its largest entry.
@@ -136,3 +109,17 @@ class Perturb:
         largest = gradient.abs().amax(1, keepdim=True)
         direction = (gradient / largest.clamp_min(torch.finfo(torch.float32).tiny)).nan_to_num(0.0, 0.0, 0.0)
         return direction.to(features.device)
+
+
+def _gradient(outputs: Tensor, images: Tensor, direction: Tensor | None, who: str, what: str) -> Tensor:
+    """The gradient of outputs, in a direction unless they are one number, with respect to the images; times a constant."""
+    gradient = None
+    if outputs.requires_grad:
+        scaled = outputs.new_tensor(GRADIENT_SCALE) if direction is None else GRADIENT_SCALE * direction
+        (gradient,) = torch.autograd.grad(outputs, images, scaled, allow_unused=True)
+    if gradient is None:
+        raise InputError(
+            f"{who} needs the gradient of the {what} with respect to the images, which this network does not give: it cuts it "
+            "off, as torch.no_grad or detach do"
+        )
+    return gradient

@@ -75,7 +75,7 @@ class Views:
         count = int(text) if known else NAMED.get(text, 0)
         if not 1 <= count <= MOST_NAMED:
             raise InputError(
-                f"views is {views!r:.100}; it must be flip, six, a number from 1 to {MOST_NAMED}, or in Python an outfield.Views"
+                f"views is {views!r:.100}; it must be flip, six, a number from 1 to {MOST_NAMED}, or Views"
             )
         changed = max(0, count - 2)
         return cls(flip=count > 1, shifts=SHIFTS[:changed], zoom=ZOOMS[: max(0, changed - len(SHIFTS))])

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from numbers import Real
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,24 +35,16 @@ class Augmentation:
     flip: float = 0.5
 
     def __post_init__(self) -> None:
-        for name, value in (("scale", self.scale), ("ratio", self.ratio)):
-            require(are_numbers(value) and len(value) == 2, name, value, "two numbers, such as [0.5, 1.0]")
-        require(are_numbers((self.flip,)), "flip", self.flip, "a probability")
-        require(0 < self.scale[0] <= self.scale[1] <= 1, "scale", self.scale, "two shares in (0, 1], the smaller first")
-        require(0 < self.ratio[0] <= self.ratio[1], "ratio", self.ratio, "two positive numbers, the smaller first")
-        require(0 <= self.flip <= 1, "flip", self.flip, "a probability")
+        for name, most in (("scale", 1.0), ("ratio", math.inf)):
+            value = getattr(self, name)
+            require(isinstance(value, tuple | list) and len(value) == 2, name, value, "two numbers, such as [0.5, 1.0]")
+            for number in value:
+                require_number(name, number, above=0, most=most)
+            require(value[0] <= value[1], name, value, "two numbers, the smaller first")
+        require_number("flip", self.flip, least=0, most=1)
 
     def __call__(self, images: Tensor, size: tuple[int, int], generator: torch.Generator) -> Tensor:
-        """Augment images.
-
-        Args:
-            images: (N, C, H, W), floating.
-            size: height and width of the result.
-            generator: on the images' device.
-
-        Returns:
-            (N, C, *size), of the images' type.
-        """
+        """Images (N, C, *size) of images (N, C, H, W), floating; the generator is on their device."""
         n, _, height, width = images.shape
         top, left, rows, columns = self.crops(n, height, width, generator)
         flipped = torch.rand(n, device=images.device, dtype=torch.float32, generator=generator) < self.flip
@@ -84,13 +74,6 @@ class Augmentation:
         return top, left, rows, columns
 
 
-def are_numbers(value: Any) -> bool:
-    """Whether a setting is a list or tuple of finite numbers."""
-    return isinstance(value, tuple | list) and all(
-        isinstance(item, Real) and not isinstance(item, bool) and math.isfinite(item) for item in value
-    )
-
-
 def _largest(height: int, width: int, ratio: tuple[float, float]) -> tuple[float, float]:
     """Height and width of the largest crop whose shape is allowed."""
     shape = width / height
@@ -105,19 +88,11 @@ def resize_weights(start: Tensor, length: Tensor, inside: int, outside: int) -> 
     """Weights W (N, outside, inside) that resize [start, start + length) of ``inside`` pixels to ``outside`` ones.
 
     Result pixel i lies at c = start + (i + ½) s with s = length / outside and takes pixel j of the crop with a weight
-    proportional to max(0, 1 − |j + ½ − c| / max(1, s)).
-
-    Args:
-        start: first pixel of each crop (N,).
-        length: pixels of each crop (N,).
-        inside: pixels of the image.
-        outside: pixels of the result.
+    proportional to max(0, 1 − |j + ½ − c| / max(1, s)). ``start`` and ``length`` are whole pixels (N,).
     """
     scale = (length / outside)[:, None, None]
-    centre = (
-        start[:, None, None] + (torch.arange(outside, device=start.device, dtype=start.dtype)[:, None] + 0.5) * scale
-    )
-    pixel = torch.arange(inside, device=start.device, dtype=start.dtype)
+    made, pixel = (torch.arange(pixels, device=start.device, dtype=start.dtype) for pixels in (outside, inside))
+    centre = start[:, None, None] + (made[:, None] + 0.5) * scale
     weights = (1 - (pixel + 0.5 - centre).abs() / scale.clamp(min=1)).clamp(min=0)
     first, last = start[:, None, None], (start + length)[:, None, None]
     weights = weights * ((pixel >= first) & (pixel < last))
@@ -139,7 +114,7 @@ class PadAndShift:
 
     def __post_init__(self) -> None:
         require_number("pad", self.pad, least=0, whole=True)
-        require(are_numbers((self.flip,)) and 0 <= self.flip <= 1, "flip", self.flip, "a probability")
+        require_number("flip", self.flip, least=0, most=1)
 
     def __call__(self, images: Tensor, size: tuple[int, int], generator: torch.Generator) -> Tensor:
         """Augment images (N, C, H, W), floating; those of another size are resized to ``size`` first."""
@@ -182,8 +157,7 @@ class Recoloured:
     def __post_init__(self) -> None:
         require(isinstance(self.crop, Augmentation), "crop", self.crop, "an Augmentation")
         for name in ("strength", "share", "grey"):
-            value = getattr(self, name)
-            require(are_numbers((value,)) and 0 <= value <= 1, name, value, "a number from 0 to 1")
+            require_number(name, getattr(self, name), least=0, most=1)
 
     def __call__(self, images: Tensor, size: tuple[int, int], generator: torch.Generator) -> Tensor:
         """Augment images (N, 3, H, W), floating, of 0 … 255."""

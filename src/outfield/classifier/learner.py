@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -12,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from outfield.backbone import Classifier
-from outfield.classifier.batch_norm import can_be_split, join_batch_norms, split_batch_norms
 from outfield.classifier.pixels import Pixels
 from outfield.classifier.recipe import Recipe
 from outfield.errors import OutfieldWarning
+from outfield.extras import library
 from outfield.modes import FASTEST_CONVOLUTIONS, Seeded
 
 CHUNK_BYTES = 2**29  # Size of the augmented images that are made ahead of the steps that use them
@@ -28,14 +29,9 @@ REMEMBERED = {"momentum_buffer": "momentum", "exp_avg": "mean", "exp_avg_sq": "s
 
 
 class Learner:
-    """A network, its optimiser and the step that both take.
+    """A network, its optimiser and the step that both take; ``steps`` tells whether compiling pays.
 
-    Args:
-        classifier: what to train.
-        recipe: how; the attribute is what is done, without ``small_batch`` where the network cannot imitate small batches.
-        seed: of the weights and everything drawn.
-        device: where.
-        steps: how many there will be; tells whether compiling pays.
+    The attribute ``recipe`` is what is done: without ``small_batch`` where the network cannot imitate small batches.
     """
 
     def __init__(self, classifier: Classifier, recipe: Recipe, seed: int, device: torch.device, steps: int) -> None:
@@ -49,18 +45,15 @@ class Learner:
         if on_gpu:
             self.network.to(memory_format=torch.channels_last)
         self.optimiser = _optimiser(self.network, recipe, on_gpu)
-        self.half = recipe.precision == "bfloat16" or (
-            recipe.precision == "auto" and on_gpu and torch.cuda.is_bf16_supported()
-        )
+        auto = recipe.precision == "auto" and on_gpu and torch.cuda.is_bf16_supported()
+        self.half = auto or recipe.precision == "bfloat16"
         compiles = on_gpu and steps >= PAYS_FROM if recipe.compile == "auto" else bool(recipe.compile)
         self.forward: Any = torch.compile(self.network) if compiles else self.network
         self.graph: Any = None
         self.record = on_gpu
         self.totals = torch.zeros(2, dtype=torch.float64, device=device)
-        self.mean, self.std = (
-            torch.tensor(values, device=device, dtype=torch.float32).view(3, 1, 1)
-            for values in (classifier.mean, classifier.std)
-        )
+        pair = (classifier.mean, classifier.std)
+        self.mean, self.std = (torch.tensor(one, device=device, dtype=torch.float32).view(3, 1, 1) for one in pair)
         self.draws = not on_gpu
 
     def epoch(self, data: Pixels, epoch: int, rate: float) -> tuple[float, float]:
@@ -126,9 +119,8 @@ class Learner:
                 raise
             self.graph = None
             what = "compiled" if self.forward is not self.network else "recorded as a CUDA graph"
-            warnings.warn(
-                f"this network cannot be {what}; training goes on without ({error})", OutfieldWarning, stacklevel=2
-            )
+            told = f"this network cannot be {what}; training goes on without ({error})"
+            warnings.warn(told, OutfieldWarning, stacklevel=2)
             if self.forward is self.network:
                 self.record = False
             else:
@@ -213,21 +205,87 @@ class Learner:
 
 
 def _optimiser(network: nn.Module, recipe: Recipe, on_gpu: bool) -> torch.optim.Optimizer:
+    settings: dict[str, Any] = {"weight_decay": recipe.weight_decay, "fused": on_gpu or None}
     if recipe.optimiser == "adamw":
-        return torch.optim.AdamW(
-            network.parameters(), recipe.learning_rate, weight_decay=recipe.weight_decay, fused=on_gpu or None
-        )
-    return torch.optim.SGD(
-        network.parameters(),
-        recipe.learning_rate,
-        recipe.momentum,
-        weight_decay=recipe.weight_decay,
-        nesterov=recipe.momentum > 0,
-        fused=on_gpu or None,
-    )
+        return torch.optim.AdamW(network.parameters(), recipe.learning_rate, **settings)
+    settings |= {"momentum": recipe.momentum, "nesterov": recipe.momentum > 0}
+    return torch.optim.SGD(network.parameters(), recipe.learning_rate, **settings)
 
 
 def logits_of(output: Any) -> Tensor:
     """The logits (N, K) of what a network gives; some also give those of auxiliary heads while they are trained."""
     logits: Tensor = output[0] if isinstance(output, tuple) else output
     return logits
+
+
+# Batch normalisation over parts of a batch
+
+
+class Split:
+    """What makes a batch normalisation take its statistics in training over ``parts`` equal parts of the batch.
+
+    The running statistics move towards the mean of the parts'. In evaluation it is the ordinary layer. Layers become one
+    with :func:`split_batch_norms` and ordinary again with :func:`join_batch_norms`; weights and buffers stay as they are.
+    """
+
+    parts: int = 1
+
+    def normalised(self: Any, input: Tensor) -> Tensor:
+        """A batch (N, C, H, W) in training, N a multiple of ``parts``."""
+        split = input.unflatten(0, (self.parts, -1))  # (P, N / P, C, H, W)
+        variance, mean = torch.var_mean(split.float(), dim=(1, 3, 4), correction=0, keepdim=True)  # (P, 1, C, 1, 1)
+        self._track(mean, variance, split.shape[1] * split.shape[3] * split.shape[4])
+        scale = torch.rsqrt(variance + self.eps) * self.weight[:, None, None]
+        result: Tensor = ((split - mean) * scale + self.bias[:, None, None]).flatten(0, 1).to(input.dtype)
+        return result
+
+    @torch.no_grad()
+    def _track(self: Any, mean: Tensor, variance: Tensor, count: int) -> None:
+        for running, value in ((self.running_mean, mean), (self.running_var, variance * (count / max(1, count - 1)))):
+            if running is not None:
+                running.lerp_(value.mean(0).flatten(), self.momentum)
+        if self.num_batches_tracked is not None:
+            self.num_batches_tracked += 1
+
+
+class SplitBatchNorm2d(Split, nn.BatchNorm2d):
+    """:class:`torch.nn.BatchNorm2d` over parts of the batch."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return self.normalised(input) if self.training else super().forward(input)
+
+
+@functools.cache
+def kinds() -> dict[type[nn.Module], type[nn.Module]]:
+    """The layers that can be split, and what they become: PyTorch's, and timm's with an activation behind it."""
+    timm_norm: Any = library("timm.layers", extra="images").BatchNormAct2d  # seconds to import
+
+    class SplitBatchNormAct2d(Split, timm_norm):  # type: ignore[misc]  # timm has no types
+        def forward(self, x: Tensor) -> Tensor:
+            result: Tensor = self.act(self.drop(self.normalised(x))) if self.training else super().forward(x)
+            return result
+
+    return {nn.BatchNorm2d: SplitBatchNorm2d, timm_norm: SplitBatchNormAct2d}
+
+
+def can_be_split(network: nn.Module) -> bool:
+    """Whether a network has batch normalisations, and all are of a kind that :func:`split_batch_norms` knows."""
+    norms = [module for module in network.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
+    return bool(norms) and all(type(n) in kinds() and n.affine and n.momentum is not None for n in norms)
+
+
+def split_batch_norms(network: nn.Module, parts: int) -> None:
+    """Let the batch normalisations of a network take their statistics over ``parts`` parts of the batch, in place."""
+    for module in network.modules():
+        if type(module) in kinds():
+            module.__class__ = kinds()[type(module)]
+            setattr(module, "parts", parts)  # noqa: B010  # the class has changed, unseen by a type checker
+
+
+def join_batch_norms(network: nn.Module) -> None:
+    """Undo :func:`split_batch_norms`."""
+    plain = {split: kind for kind, split in kinds().items()}
+    for module in network.modules():
+        if isinstance(module, Split):
+            module.__class__ = plain[type(module)]  # type: ignore[assignment]
+            del module.parts

@@ -9,53 +9,33 @@ from outfield.backbone import read_all
 from outfield.config import require, require_number
 from outfield.errors import InputError
 from outfield.files import Fingerprint
-from outfield.images import ImageSource
+from outfield.images import ImageSource, check_source
 
-SEED = (
-    0  # Of the choice of images: the same for every training, so that recipes and seeds are compared on the same ones
-)
+SEED = 0  # Of the choice of held-out images: the same for every training, so that recipes are compared on the same ones
 
 
 class Pixels:
-    """Labelled images of one size as one tensor of bytes (N, 3, H, W), in channels-last order.
-
-    Args:
-        images: uint8 (N, 3, H, W).
-        labels: int64 (N,), from 0.
-        name: for messages.
-
-    Raises:
-        InputError: another type or shape.
-    """
+    """Labelled images of one size: bytes (N, 3, H, W) in channels-last order, labels int64 (N,) from 0, a name for messages."""
 
     def __init__(self, images: Tensor, labels: Tensor, name: str = "images") -> None:
         good = isinstance(images, Tensor) and images.dtype == torch.uint8 and images.dim() == 4 and images.shape[1] == 3
         if not good or not images.numel():
             raise InputError(f"images of {name} must be a tensor, uint8 (N, 3, H, W), with at least one image")
-        if not isinstance(labels, Tensor) or labels.dtype != torch.int64 or labels.shape != images.shape[:1]:
-            raise InputError(f"labels of {name} must be a tensor, int64, one for each of {len(images)} images")
-        if int(labels.min()) < 0:
-            raise InputError(f"labels of {name} go down to {int(labels.min())}; classes are counted from 0")
+        known = isinstance(labels, Tensor) and labels.dtype == torch.int64 and labels.shape == images.shape[:1]
+        if not known or int(labels.min()) < 0:
+            raise InputError(f"labels of {name} must be a tensor, int64 from 0, one for each of {len(images)} images")
         self.images, self.labels, self.name = images, labels, name
 
     @classmethod
     def of(cls, source: ImageSource, size: tuple[int, int], *, labelled: bool = True) -> Pixels:
-        """All images of a source in memory, those of another size resized to ``size``.
-
-        Args:
-            source: the images.
-            size: height and width.
-            labelled: with their labels; else every label is 0, whatever the source says.
-
-        Raises:
-            InputError: it is no source of images, or has no labels.
-        """
+        """All images of a source in memory, resized to ``size``; without ``labelled``, every label is 0."""
         check_source(source)
-        if not labelled:
-            return cls(read_all(source, size), torch.zeros(len(source), dtype=torch.int64), source.name)
-        if source.labels is None:
-            raise InputError(f"{source.name} has no labels; a classifier is trained on labelled images")
-        return cls(read_all(source, size), torch.from_numpy(source.labels), source.name)
+        labels = torch.zeros(len(source), dtype=torch.int64)
+        if labelled:
+            if source.labels is None:
+                raise InputError(f"{source.name} has no labels; a classifier is trained on labelled images")
+            labels = torch.from_numpy(source.labels)
+        return cls(read_all(source, size), labels, source.name)
 
     def __len__(self) -> int:
         return len(self.images)
@@ -97,15 +77,6 @@ class Pixels:
         return digest.hexdigest()
 
 
-def check_source(images: object) -> None:
-    """Refuse what is no source of images."""
-    if not isinstance(images, ImageSource):
-        raise InputError(
-            f"images is a {type(images).__name__}; wrap an array, outfield.ImageArray(array, labels), or open a folder or file, "
-            "outfield.open_images(path)"
-        )
-
-
 def check_share(share: float) -> None:
     """Raise an :class:`InputError` unless ``share`` is a number above 0 and below 1."""
     require_number("hold_out", share, above=0)
@@ -117,13 +88,6 @@ def split_off(pixels: Pixels, share: float) -> tuple[Pixels, Pixels]:
 
     Of each class of n images round(share · n) are held out: the first of them in one random order of all images, which
     depends on their number alone. A larger share therefore holds out what a smaller one does, and more.
-
-    Args:
-        pixels: All training images.
-        share: Share of each class to hold out, above 0 and below 1.
-
-    Raises:
-        InputError: ``share`` is no such number, would leave a class without training images, or holds out none at all.
 
     >>> two_of_each = Pixels(torch.zeros(4, 3, 8, 8, dtype=torch.uint8), torch.tensor([0, 0, 1, 1]))
     >>> [part.labels.tolist() for part in split_off(two_of_each, 0.5)]
@@ -137,9 +101,7 @@ def split_off(pixels: Pixels, share: float) -> tuple[Pixels, Pixels]:
         own = order[labels[order] == label]
         count = round(share * len(own))
         if count == len(own):
-            raise InputError(
-                f"hold_out is {share:g}; of the {count} images of class {label} none would be left to train on"
-            )
+            raise InputError(f"hold_out is {share:g}; of the {count} images of class {label} none would be left")
         out[own[:count]] = True
     if not out.any():
         raise InputError(f"hold_out is {share:g}; that is less than half an image of each class of {pixels.name}")

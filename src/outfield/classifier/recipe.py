@@ -8,15 +8,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-from outfield.classifier.augmentation import Augmentation, PadAndShift, Recoloured, are_numbers
+from outfield.classifier.augmentation import Augmentation, PadAndShift, Recoloured
 from outfield.classifier.losses import CrossEntropy, LogitNorm, Loss, SimCLR
 from outfield.config import configurable, require, require_choice, require_number
-
-PRECISIONS = ("auto", "float32", "bfloat16")
-SCHEDULES = ("steps", "cosine")
-OPTIMISERS = ("sgd", "adamw")
-LOSSES = (CrossEntropy, LogitNorm, SimCLR)
-AUGMENTATIONS = (Augmentation, PadAndShift, Recoloured)
 
 
 @configurable
@@ -77,18 +71,22 @@ class Recipe:
         require_number("warm_up", self.warm_up, least=0)
         require_number("momentum", self.momentum, least=0, most=1)
         require_number("weight_decay", self.weight_decay, least=0)
-        require(are_numbers(self.milestones), "milestones", self.milestones, "a list of shares of the training")
-        good = all(0 < share <= 1 for share in self.milestones) and list(self.milestones) == sorted(self.milestones)
-        require(good, "milestones", self.milestones, "shares of the training in (0, 1], ascending")
-        require_choice("schedule", self.schedule, SCHEDULES)
+        many = isinstance(self.milestones, tuple | list)
+        require(many, "milestones", self.milestones, "a list of shares of the training")
+        for share in self.milestones:
+            require_number("milestones", share, above=0, most=1)
+        ascending = list(self.milestones) == sorted(self.milestones)
+        require(ascending, "milestones", self.milestones, "shares of the training, ascending")
+        require_choice("schedule", self.schedule, ("steps", "cosine"))
         limit = "1" if self.schedule == "cosine" else f"the first milestone, {self._first_fall:g}"
         require(self.warm_up < self._first_fall, "warm_up", self.warm_up, f"a share of the training below {limit}")
-        names, made = ", ".join(kind.__name__ for kind in AUGMENTATIONS), self.augmentation
-        require(callable(made) and not isinstance(made, type), "augmentation", made, f"one of {names}")
-        require_choice("precision", self.precision, PRECISIONS)
-        require_choice("optimiser", self.optimiser, OPTIMISERS)
-        names = ", ".join(kind.__name__ for kind in LOSSES)
-        require(isinstance(self.loss, LOSSES), "loss", self.loss, f"one of {names}")
+        made = self.augmentation
+        augments = callable(made) and not isinstance(made, type)
+        require(augments, "augmentation", made, "one of Augmentation, PadAndShift, Recoloured")
+        require_choice("precision", self.precision, ("auto", "float32", "bfloat16"))
+        require_choice("optimiser", self.optimiser, ("sgd", "adamw"))
+        good = isinstance(self.loss, CrossEntropy | LogitNorm | SimCLR)
+        require(good, "loss", self.loss, "one of CrossEntropy, LogitNorm, SimCLR")
         said = isinstance(self.compile, bool) or (isinstance(self.compile, str) and self.compile == "auto")
         require(said, "compile", self.compile, "true, false or auto")
 

@@ -17,12 +17,12 @@ from torch import nn
 
 from outfield.backbone import Classifier, check_size, for_small_images, save_classifier, split_name
 from outfield.classifier.learner import Learner
-from outfield.classifier.pixels import Pixels, check_source, split_off
+from outfield.classifier.pixels import Pixels, split_off
 from outfield.classifier.recipe import Recipe
 from outfield.config import require, require_number, to_plain
 from outfield.errors import DivergenceError, FileFormatError, InputError
 from outfield.files import RECORD_ENDINGS, PathLike, Record, as_path, check_output, read_record, write_record
-from outfield.images import ImageSource
+from outfield.images import ImageSource, check_source
 from outfield.modes import resolve_device
 from outfield.percent import percent
 
@@ -61,21 +61,8 @@ class Curve:
     def __len__(self) -> int:
         return len(self.loss)
 
-    def check(self, epochs: int) -> None:
-        """Raise a ValueError where this is not the curve of at most so many epochs."""
-        lists = {name: value for name, value in vars(self).items() if isinstance(value, list)}
-        if len(lists) < 4 or len({len(value) for value in lists.values()}) > 1 or len(self) > epochs:
-            raise ValueError(f"its curve is not that of at most {epochs} epochs")
-        for name, value in lists.items():
-            if not all(isinstance(x, float | int) or (x is None and name == "test_accuracy") for x in value):
-                raise ValueError(f"its {name} holds something else than numbers")
-
     def last(self, counts: str = "training accuracy") -> str:
-        """The last epoch in words.
-
-        Args:
-            counts: What the share of the training images is called; a loss says it of itself.
-        """
+        """The last epoch in words; ``counts`` is what the loss calls the share of training images that are right."""
         if not len(self):
             return "no epoch yet"
         tested = self.test_accuracy[-1]
@@ -85,13 +72,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Accuracy on training images that were kept out of the training.
-
-    Args:
-        share: Share of each class that was kept out.
-        images: How many that were.
-        accuracy: Share of them that the trained network classifies rightly.
-    """
+    """Accuracy on training images that were kept out of the training: a share of each class, so many images."""
 
     share: float
     images: int
@@ -177,10 +158,8 @@ def train_classifier(
     pixels = train if isinstance(train, Pixels) else Pixels.of(train, classifier.size, labelled=labelled)
     tested = test if isinstance(test, Pixels | None) else Pixels.of(test, classifier.size, labelled=labelled)
     pixels, held_out = (pixels, None) if hold_out is None else split_off(pixels, hold_out)
-    if classifier.projects == recipe.loss.supervised:
-        kind = (
-            "is trained without labels: choose the loss SimCLR" if classifier.projects else "has classes to tell apart"
-        )
+    if labelled != recipe.loss.supervised:
+        kind = "has classes to tell apart" if labelled else "is trained without labels: choose the loss SimCLR"
         raise InputError(f"the classifier {kind}, but the loss is {type(recipe.loss).__name__}")
     _check(pixels, [data for data in (tested, held_out) if data is not None], classifier, recipe, test_every)
     steps = recipe.epochs * (len(pixels) // recipe.batch_size)
@@ -188,8 +167,14 @@ def train_classifier(
     curve, identity = Curve(), {}
     if checkpoint is not None:
         check_output(checkpoint.path, RECORD_ENDINGS, "checkpoint")
-        identity = _identity(pixels, tested, classifier, recipe, seed)
-        identity["hold_out"] = None if hold_out is None else float(hold_out)
+        identity = {  # what must be equal for a checkpoint to belong to a training
+            "classifier": to_plain(classifier),
+            "recipe": to_plain(recipe),
+            "seed": seed,
+            "images": pixels.fingerprint(),
+            "test images": None if tested is None else tested.fingerprint(),
+            "hold_out": None if hold_out is None else float(hold_out),
+        }
         if Path(checkpoint.path).exists():
             curve = _restore(learner, checkpoint, identity)
 
@@ -225,18 +210,15 @@ def _one_epoch(learner: Learner, train: Pixels, test: Pixels | None, curve: Curv
     except (RuntimeError, ValueError, TypeError, AssertionError) as error:
         if epoch > 0 or isinstance(error, torch.OutOfMemoryError):
             raise
-        size = "{} × {}".format(*learner.classifier.size)
-        what = (
-            f"{learner.classifier.architecture} cannot be trained on images of {size} in batches of {recipe.batch_size}"
-        )
+        made, (height, width) = learner.classifier.architecture, learner.classifier.size
+        what = f"{made} cannot be trained on images of {height} × {width} in batches of {recipe.batch_size}"
         raise InputError(f"{what}: {str(error).splitlines()[0]}") from error
     if not loss < float("inf"):
         rate = f"now {recipe.learning_rate:g}" + (f", times {recipe.parts} for the batch" if recipe.parts > 1 else "")
         raise DivergenceError(f"the loss became {loss} in epoch {epoch + 1}; lower learning_rate ({rate})")
     curve.loss.append(loss)
     curve.train_accuracy.append(accuracy)
-    looks = len(curve) % test_every == 0 or len(curve) == recipe.epochs
-    looks = looks and recipe.loss.supervised
+    looks = recipe.loss.supervised and (len(curve) % test_every == 0 or len(curve) == recipe.epochs)
     curve.test_accuracy.append(learner.accuracy(test) if test is not None and looks else None)
     curve.seconds.append(time.monotonic() - began)
 
@@ -266,51 +248,30 @@ def classifier_for(
     check_source(images)
     split_name(architecture)
     shape = images.size if size is None else (size, size)
-    if shape is not None:
-        check_size(shape)
-    else:
+    if shape is None:
         raise InputError(f"{images.name} has images of different sizes; say which size the network takes (--size)")
+    check_size(shape)
     pixels = Pixels.of(images, shape, labelled=outputs is None)
     mean, std = pixels.statistics()
-    classes = len(images.classes) if images.classes else int(pixels.labels.max()) + 1
-    made = Classifier(
-        architecture=architecture,
-        classes=classes if outputs is None else outputs,
-        small_images=bool(small_images),
-        size=shape,
-        mean=mean,
-        std=std,
-        names=(images.classes or ()) if outputs is None else (),
-        projects=outputs is not None,
-    )
+    names = (images.classes or ()) if outputs is None else ()
+    classes = (len(names) or int(pixels.labels.max()) + 1) if outputs is None else outputs
+    made = Classifier(architecture, classes, bool(small_images), shape, mean, std, names, projects=outputs is not None)
     if small_images is None and min(shape) < 64:
         made = for_small_images(made)
     return made, pixels
 
 
-def _identity(train: Pixels, test: Pixels | None, classifier: Classifier, recipe: Recipe, seed: int) -> dict[str, Any]:
-    """What must be equal for a checkpoint to belong to a training."""
-    return {
-        "classifier": to_plain(classifier),
-        "recipe": to_plain(recipe),
-        "seed": seed,
-        "images": train.fingerprint(),
-        "test images": None if test is None else test.fingerprint(),
-    }
-
-
 def _check(train: Pixels, looked_at: Sequence[Pixels], classifier: Classifier, recipe: Recipe, test_every: int) -> None:
     for data in (train, *looked_at):
-        if int(data.labels.max()) >= classifier.classes:
-            top = int(data.labels.max())
+        top = int(data.labels.max())
+        if top >= classifier.classes:
             raise InputError(f"{data.name} has labels up to {top} but the classifier has {classifier.classes} classes")
     if len(train) < recipe.batch_size:
         raise InputError(f"batch_size is {recipe.batch_size} but there are only {len(train)} training images; lower it")
     for data in looked_at:
         if tuple(data.images.shape[2:]) != tuple(classifier.size):
-            raise InputError(
-                f"{data.name} has images of {tuple(data.images.shape[2:])} but the network takes {classifier.size}"
-            )
+            shape = tuple(data.images.shape[2:])
+            raise InputError(f"{data.name} has images of {shape} but the network takes {classifier.size}")
     require_number("test_every", test_every, least=1, whole=True)
 
 
@@ -319,13 +280,15 @@ def _restore(learner: Learner, checkpoint: TrainingCheckpoint, identity: dict[st
     theirs = header["identity"]
     other = [_difference(name, theirs.get(name), mine) for name, mine in identity.items() if theirs.get(name) != mine]
     if other:
-        raise InputError(
-            f"{checkpoint.path} belongs to another training (not the same: {', '.join(other)}); "
-            "remove it or name another checkpoint"
-        )
+        what = f"{checkpoint.path} belongs to another training (not the same: {', '.join(other)})"
+        raise InputError(f"{what}; remove it or name another checkpoint")
     try:
-        curve = Curve(*(header["curve"][name] for name in vars(Curve())))
-        curve.check(learner.recipe.epochs)
+        columns = [header["curve"][name] for name in vars(Curve())]
+        if len({len(column) for column in columns}) > 1 or len(columns[0]) > learner.recipe.epochs:
+            raise ValueError(f"its curve is not that of at most {learner.recipe.epochs} epochs")
+        if not all(isinstance(value, float | int | None) for column in columns for value in column):
+            raise ValueError("its curve holds something else than numbers")
+        curve = Curve(*columns)
         learner.load_state(tensors)
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise FileFormatError(f"{checkpoint.path} cannot be continued: {error}") from error

@@ -407,7 +407,7 @@ def looked_into(
     Raises:
         InputError: the network cannot be looked into, or has no stages.
     """
-    expects, perturbed = backbone.input, Odin() if odin else None
+    expects, perturbed = backbone.preprocessing, Odin() if odin else None
     extraction = Extraction(
         backbone.network, backbone.device, expects, backbone.head, perturbed, precision, stages, views
     )

@@ -1,27 +1,14 @@
-"""Images: folders, files and published sets, decoded one by one; stand-ins for OOD images made from ID images.
-
-Where to look:
-
-- what a source of images is, images in memory, some images of a set: :mod:`~outfield.images.image_source`.
-- a JPEG becomes pixels, and what a broken one does: :mod:`~outfield.images.decoding`.
-- a folder of images and its classes, an ``.npz``: :mod:`~outfield.images.folder`.
-- data sets by name: where they may lie and what they should hold, :mod:`~outfield.images.datasets.catalogue`; how each is read,
-  :mod:`~outfield.images.datasets.layouts`; CIFAR's pickles without unpickling, :mod:`~outfield.images.datasets.pickles`;
-  archives, :mod:`~outfield.images.datasets.downloads`.
-- stand-ins: the kinds and the sets made of them, :mod:`~outfield.images.stand_in_sets`; written to a folder,
-  :mod:`~outfield.images.stand_in_files`.
-"""
+"""Images: folders, files and published sets, decoded one by one; stand-ins for OOD images made from ID images."""
 
 from outfield.extras import door
 
 __getattr__, __dir__, __all__ = door(
     __name__,
     {
-        "datasets.catalogue": ("DATASETS", "find", "title"),
+        "catalogue": ("DATASETS", "find", "title"),
         "decoding": ("BYTES_AT_MOST", "ON_ERROR", "Skipped", "decode", "pixels_of", "size_of", "summary"),
         "folder": ("IMAGE_ENDINGS", "ImageFiles", "image_names", "open_images"),
-        "image_source": ("ImageArray", "ImageSource", "part_of"),
-        "stand_in_files": ("SHEET", "check_free", "write_stand_ins"),
-        "stand_in_sets": ("stand_ins",),
+        "image_source": ("ImageArray", "ImageSource", "check_image", "check_source", "part_of"),
+        "stand_in_sets": ("KINDS", "SHEET", "check_free", "stand_ins", "write_stand_ins"),
     },
 )

@@ -1,8 +1,8 @@
 """Made by tools/stubs.py from __init__.py: what type checkers and editors see."""
 
-from outfield.images.datasets.catalogue import DATASETS as DATASETS
-from outfield.images.datasets.catalogue import find as find
-from outfield.images.datasets.catalogue import title as title
+from outfield.images.catalogue import DATASETS as DATASETS
+from outfield.images.catalogue import find as find
+from outfield.images.catalogue import title as title
 from outfield.images.decoding import BYTES_AT_MOST as BYTES_AT_MOST
 from outfield.images.decoding import ON_ERROR as ON_ERROR
 from outfield.images.decoding import Skipped as Skipped
@@ -16,11 +16,14 @@ from outfield.images.folder import image_names as image_names
 from outfield.images.folder import open_images as open_images
 from outfield.images.image_source import ImageArray as ImageArray
 from outfield.images.image_source import ImageSource as ImageSource
+from outfield.images.image_source import check_image as check_image
+from outfield.images.image_source import check_source as check_source
 from outfield.images.image_source import part_of as part_of
-from outfield.images.stand_in_files import SHEET as SHEET
-from outfield.images.stand_in_files import check_free as check_free
-from outfield.images.stand_in_files import write_stand_ins as write_stand_ins
+from outfield.images.stand_in_sets import KINDS as KINDS
+from outfield.images.stand_in_sets import SHEET as SHEET
+from outfield.images.stand_in_sets import check_free as check_free
 from outfield.images.stand_in_sets import stand_ins as stand_ins
+from outfield.images.stand_in_sets import write_stand_ins as write_stand_ins
 
 __all__ = [
     "BYTES_AT_MOST",
@@ -29,10 +32,13 @@ __all__ = [
     "ImageArray",
     "ImageFiles",
     "ImageSource",
+    "KINDS",
     "ON_ERROR",
     "SHEET",
     "Skipped",
     "check_free",
+    "check_image",
+    "check_source",
     "decode",
     "find",
     "image_names",

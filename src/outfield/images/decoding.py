@@ -17,24 +17,16 @@ import numpy as np
 from outfield.errors import FileFormatError, InputError, OutfieldError, StorageError
 from outfield.extras import library
 
-FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
-"""What is decoded, as Pillow calls it."""
-PIXELS_AT_MOST = 178_956_970
-"""Of one image, where Pillow too takes it for a decompression bomb; so many take half a gigabyte."""
-BYTES_AT_MOST = 2**30
-"""Of one encoded image."""
-ORIENTATION = 0x0112
-"""The EXIF entry that tells how a camera was held."""
-TURNS = {
-    2: "FLIP_LEFT_RIGHT",
-    3: "ROTATE_180",
-    4: "FLIP_TOP_BOTTOM",
-    5: "TRANSPOSE",
-    6: "ROTATE_270",
-    7: "TRANSVERSE",
-    8: "ROTATE_90",
-}
-"""What Pillow must do for each value of it; from 5 on height and width change places."""
+FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "TIFF", "WEBP")  # As Pillow calls them
+PIXELS_AT_MOST = 178_956_970  # Of one image, where Pillow too takes it for a decompression bomb: half a gigabyte
+BYTES_AT_MOST = 2**30  # Of one encoded image
+ON_ERROR = (
+    "fail",
+    "skip",
+)  # What an image that cannot be read does: end the work with an error, or be left out and told
+ORIENTATION = 0x0112  # The EXIF entry that tells how a camera was held
+# What Pillow must do for each value of it, from 2 on; from 5 on height and width change places
+TURNS = ("FLIP_LEFT_RIGHT", "ROTATE_180", "FLIP_TOP_BOTTOM", "TRANSPOSE", "ROTATE_270", "TRANSVERSE", "ROTATE_90")
 
 
 def decode(content: bytes, where: str) -> np.ndarray:
@@ -44,51 +36,39 @@ def decode(content: bytes, where: str) -> np.ndarray:
     dropped, CMYK is converted, and of several frames the first counts. Grey of 16 bits is scaled to 8 (divided by 257 and
     rounded); of 16 bits a colour channel Pillow takes the upper 8.
 
-    Args:
-        content: The encoded image, in one of :data:`FORMATS`.
-        where: Where it comes from, for errors.
-
     Raises:
         FileFormatError: It is broken, of another format, or grey with more than 16 bits.
         InputError: It has more than :data:`PIXELS_AT_MOST` pixels, or memory is too small for them.
-        MissingExtraError: Pillow is not installed.
     """
     with as_image(io.BytesIO(content), where) as image:
         return pixels_of(image, where)
 
 
 def pixels_of(image: Any, where: str) -> np.ndarray:
-    """An image that Pillow opened or made, as uint8 (H, W, 3): what :func:`decode` makes of its file.
-
-    Raises:
-        FileFormatError: It is grey with more than 16 bits, or holds floats: what is white then is not known.
-    """
+    """An image that Pillow opened or made, as uint8 (H, W, 3): what :func:`decode` makes of its file."""
     orientation = _orientation(image)
     if image.mode[0] in "IF":  # Pillow would cut such values off at 255: a white picture, and no error
         image = _of_8_bits(image, where)
     if "transparency" in image.info and image.mode == "P":
         image = image.convert("RGBA")  # what Pillow asks for, with a warning, before the alpha channel is dropped
-    return np.array(_upright(image.convert("RGB"), orientation))
+    image = image.convert("RGB")
+    if orientation > 1:
+        image = image.transpose(library("PIL.Image", extra="images").Transpose[TURNS[orientation - 2]])
+    return np.array(image)
 
 
 def _of_8_bits(image: Any, where: str) -> Any:
     """Grey of 16 bits in 8: 65535 is white. Pillow reads it as integers of 16 bits, or of 32 out of PNG and PGM."""
     if not (image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM"))):
         raise FileFormatError(
-            f"{where} has more than 16 bits a channel, or floats ({image.mode}), of which nobody knows what is white; save it "
-            "with 8 or 16"
+            f"{where} has more than 16 bits a channel, or floats ({image.mode}); save it with 8 or 16"
         )
     values = np.asarray(image).astype(np.int64)
     return library("PIL.Image", extra="images").fromarray(((values + 128) // 257).clip(0, 255).astype(np.uint8))
 
 
 def size_of(file: BinaryIO, where: str) -> tuple[int, int]:
-    """Height and width of what :func:`decode` gives, going by the beginning of the file.
-
-    Raises:
-        FileFormatError: It is broken, or of another format.
-        InputError: It has too many pixels.
-    """
+    """Height and width of what :func:`decode` gives, going by the beginning of the file."""
     with as_image(file, where) as image:
         lies = _orientation(image) >= 5
         return (image.width, image.height) if lies else (image.height, image.width)
@@ -134,25 +114,11 @@ def _orientation(image: Any) -> int:
         exif = library("PIL.Image", extra="images").Exif()
         exif.load(content)
         orientation = exif.get(ORIENTATION)
-    return orientation if orientation in TURNS else 1
-
-
-def _upright(image: Any, orientation: int) -> Any:
-    turns = library("PIL.Image", extra="images").Transpose
-    return image.transpose(turns[TURNS[orientation]]) if orientation in TURNS else image
-
-
-ON_ERROR = ("fail", "skip")
-"""What an image that cannot be read does: end the work with an error, or be left out and told."""
+    return orientation if orientation in range(2, 9) else 1
 
 
 class Skipped(NamedTuple):
-    """One image, or folder of images, that was left out.
-
-    Attributes:
-        name: of the file, or the number of the image where it has no name.
-        reason: why it could not be read.
-    """
+    """One image, or folder of images, that was left out: the name of the file, or the number of the image, and why."""
 
     name: str
     reason: str

@@ -26,25 +26,15 @@ from outfield.images.decoding import BYTES_AT_MOST, ON_ERROR, Skipped, decode, s
 from outfield.images.image_source import ImageArray, ImageSource
 from outfield.progress import bar
 
+# What the name of an image file ends with, in small or capital letters
 IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff", ".gif")
-"""What the name of an image file ends with, in small or capital letters."""
 NPZ_ARRAYS = "images, uint8 (N, H, W, 3), and perhaps labels, integers (N,), and classes, the names of the classes"
 
 
 class EncodedImages(ImageSource):
     """Images kept as JPEG, PNG and the like, each decoded when it is asked for; sizes may differ.
 
-    A subclass tells the content and the name of each. :func:`outfield.images.decoding.decode` says what becomes of turned,
-    grey, transparent and animated images.
-
-    Args:
-        names: of the images (N), part of the fingerprint.
-        labels: (N,), integers from 0.
-        name: see :class:`ImageSource`.
-        classes: names of the classes, by label.
-
-    Raises:
-        InputError: no image, or labels that do not fit.
+    A subclass tells the content and the name of each, which is part of the fingerprint.
     """
 
     names: tuple[str, ...]
@@ -73,13 +63,6 @@ class EncodedImages(ImageSource):
         return len(self.names)
 
     def __getitem__(self, index: int) -> np.ndarray:
-        """One image, uint8 (H, W, 3).
-
-        Raises:
-            FileFormatError: it is broken, or has more than 8 bits a channel.
-            InputError: it is too large to be held.
-            StorageError: it cannot be read.
-        """
         return decode(self.content(index), self.where(index))
 
     def opened(self, index: int) -> AbstractContextManager[BinaryIO]:
@@ -88,12 +71,7 @@ class EncodedImages(ImageSource):
 
     @cached_property
     def size(self) -> tuple[int, int] | None:
-        """Height and width where all images share them, else None; the beginnings of files tell, up to the first difference.
-
-        Raises:
-            FileFormatError: one is broken.
-            StorageError: one cannot be read.
-        """
+        """Height and width where all images share them, else None; the beginnings of files tell, up to the first difference."""
         first = self._size_of(0)
         with bar(f"sizes of {self.name}", len(self), "images") as advance:
             for index in range(1, len(self)):
@@ -132,11 +110,6 @@ class ImageFiles(EncodedImages):
 
     Attributes:
         refused: what was named like an image and could not even be opened, where :meth:`of` was told to leave it out.
-
-    See :meth:`EncodedImages.__getitem__` for what an image is and how a broken one fails.
-
-    Raises:
-        InputError: no image, labels that do not fit, or a name that leads out of the folder.
     """
 
     def __init__(
@@ -171,7 +144,8 @@ class ImageFiles(EncodedImages):
             InputError: no image is in it.
             FileFormatError: some sub-folders hold images and another one, being a class too, does not.
         """
-        if not os.path.isdir(as_path(folder, "folder")):
+        folder = as_path(folder, "folder")
+        if not os.path.isdir(folder):
             raise StorageError(f"cannot read {folder}: there is no such folder")
         require_choice("on_error", on_error, ON_ERROR)
         names: list[str] = []
@@ -186,11 +160,9 @@ class ImageFiles(EncodedImages):
         owners = [found.partition("/")[0] for found in names]
         if any("/" not in found for found in names):
             files = cls(folder, names, name=name)
-        elif empty := sorted(set(sub_folders(folder)) - set(owners)):
-            raise FileFormatError(
-                f"{Path(folder) / empty[0]} holds no image, but each sub-folder of {folder} is a class; remove it, or name "
-                "the folder above the classes"
-            )
+        elif empty := sorted(set(_sub_folders(folder)) - set(owners)):
+            what = f"{folder / empty[0]} holds no image, but each sub-folder of {folder} is a class"
+            raise FileFormatError(f"{what}; remove it, or name the folder above the classes")
         else:
             number = {owner: label for label, owner in enumerate(sorted(set(owners)))}
             files = cls(folder, names, [number[owner] for owner in owners], name, tuple(number))
@@ -225,49 +197,42 @@ def image_names(folder: PathLike, refused: list[Skipped] | None = None) -> Itera
     """Image files in a folder at any depth, relative to it, with forward slashes; hidden ones are left out.
 
     Links to files count under each of their names. A folder is read once: under its own name if it lies here, else under that
-    of a link to it. A link to a folder that this one lies in is not followed.
-
-    Args:
-        folder: Where to look.
-        refused: Gets what would be an error, which then is left out.
-
-    Raises:
-        StorageError: A folder may not be read, or what is named like an image is not an ordinary file (a pipe, a link to
-            nowhere), so that a part of the set would be missing.
+    of a link to it. A link to a folder that this one lies in is not followed. A folder that may not be read, or an image that is
+    no ordinary file (a pipe, a link to nowhere), is an error, or goes to ``refused``.
     """
-    seen = {_identity(above) for above in Path(folder).resolve().parents}
+    folder = Path(folder)
+    seen = {_identity(above) for above in folder.resolve().parents}
     own, linked = deque([""]), deque[str]()
     while own or linked:
         inner = own.popleft() if own else linked.popleft()
         try:
-            identity = _identity(Path(folder) / inner)
-            entries = [] if identity in seen else _entries(Path(folder) / inner)
+            identity = _identity(folder / inner)
+            entries = [] if identity in seen else _entries(folder / inner)
         except StorageError as error:
-            _refuse(inner, error, refused if inner else None)
+            if refused is None or not inner:
+                raise
+            refused.append(Skipped(inner, str(error)))
             continue
         seen.add(identity)
         for entry in entries:
             name = f"{inner}/{entry.name}" if inner else entry.name
-            if _is_folder(entry):
-                (linked if entry.is_symlink() else own).append(name)
-            elif entry.name.lower().endswith(IMAGE_ENDINGS):
-                try:
-                    _check_ordinary(entry)
-                except StorageError as error:
-                    _refuse(name, error, refused)
-                else:
-                    yield name
+            link = entry.is_symlink()
+            if os.path.isdir(entry.path) if link else entry.is_dir():  # which knows without asking for each file
+                (linked if link else own).append(name)
+            elif not entry.name.lower().endswith(IMAGE_ENDINGS):
+                continue
+            elif os.path.isfile(entry.path) if link else entry.is_file():
+                yield name
+            else:
+                why = f"cannot read {entry.path}: it is not an ordinary file, nor a link to one; remove it"
+                if refused is None:
+                    raise StorageError(why)
+                refused.append(Skipped(name, why))
 
 
-def _refuse(name: str, error: StorageError, refused: list[Skipped] | None) -> None:
-    if refused is None:
-        raise error
-    refused.append(Skipped(name, str(error)))
-
-
-def sub_folders(folder: PathLike) -> list[str]:
+def _sub_folders(folder: Path) -> list[str]:
     """Names of the folders that lie in a folder themselves, not by a link, and are not hidden."""
-    return [entry.name for entry in _entries(Path(folder)) if entry.is_dir(follow_symlinks=False)]
+    return [entry.name for entry in _entries(folder) if entry.is_dir(follow_symlinks=False)]
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
@@ -288,22 +253,6 @@ def _identity(folder: Path) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:  # a link that leads to itself
-        return False
-
-
-def _check_ordinary(entry: os.DirEntry[str]) -> None:
-    try:
-        ordinary = entry.is_file()
-    except OSError:
-        ordinary = False
-    if not ordinary:
-        raise StorageError(f"cannot read {entry.path}: it is not an ordinary file, nor a link to one; remove it")
-
-
 def open_images(source: PathLike, name: str | None = None, on_error: str = "fail") -> ImageSource:
     """Images of an ``.npz`` (in memory) or of a folder (decoded one by one).
 
@@ -322,15 +271,16 @@ def open_images(source: PathLike, name: str | None = None, on_error: str = "fail
     if os.path.isdir(path):
         return ImageFiles.of(path, name, on_error)
     if not os.path.lexists(path):
-        raise StorageError(f"cannot read {path}: there is no such file or folder{_named_set(path)}")
+        hint = ""
+        if not path.suffix and len(path.parts) == 1:
+            hint = f'; for a set by name, say where it is kept: find("{path}", split, folder), or --data FOLDER'
+        raise StorageError(f"cannot read {path}: there is no such file or folder{hint}")
     if path.suffix.lower() != ".npz":
         raise StorageError(f"cannot read {path}: images are read from an .npz file or a folder of image files")
     arrays = read_npz(path)
     if "images" not in arrays or set(arrays) - {"images", "labels", "classes"}:
         shown = ", ".join(list(arrays)[:6]) or "nothing"
-        raise FileFormatError(
-            f"{path} holds {shown}{', …' if len(arrays) > 6 else ''}; expected {NPZ_ARRAYS}, and nothing else"
-        )
+        raise FileFormatError(f"{path} holds {shown}; expected {NPZ_ARRAYS}, and nothing else")
     classes = arrays.get("classes")
     if classes is not None and (classes.ndim != 1 or classes.dtype.kind != "U"):
         raise InputError(f"{path}: classes is {classes.dtype} of shape {classes.shape}; it must be a vector of text")
@@ -339,13 +289,3 @@ def open_images(source: PathLike, name: str | None = None, on_error: str = "fail
         return ImageArray(arrays["images"], arrays.get("labels"), name or path.stem, names)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
-
-
-def _named_set(path: Path) -> str:
-    """A hint where the path may be meant as the name of a set."""
-    if path.suffix or len(path.parts) != 1:
-        return ""
-    return (
-        f'; if it is the name of a set, say in which folder that is kept: find("{path}", split, folder), or on the command line '
-        "--data FOLDER"
-    )

@@ -89,14 +89,12 @@ class ImageArray(ImageSource):
         name: str = "images",
         classes: Sequence[str] | None = None,
     ) -> None:
-        if not isinstance(images, np.ndarray) or images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] != 3:
+        if not _is_pixels(images, 4):
             raise InputError(
-                f"images of {name}: {_kind(images)}; they must be a numpy array, uint8, of shape (N, H, W, 3){_advice(images)}"
+                f"images of {name}: {_kind(images)}; they must be a numpy array, uint8 (N, H, W, 3), not empty: grey images "
+                "become colour by numpy.repeat(images[..., None], 3, axis=3), channels go last by images.transpose(0, 2, 3, 1), "
+                "values in [0, 1] become bytes by (255 * images).round().astype(numpy.uint8)"
             )
-        if np.ma.is_masked(images):
-            raise InputError(f"images of {name} have masked entries; every pixel must hold a number")
-        if 0 in images.shape:
-            raise InputError(f"images of {name} have shape {images.shape}: there is nothing in them")
         self.images, self.name = images, name
         self._set_labels(labels, classes)
 
@@ -122,54 +120,15 @@ class ImageArray(ImageSource):
         return self._with_labels(digest)
 
 
-def _advice(images: object) -> str:
-    """How to make images what they must be, where their shape and type tell."""
-    if not isinstance(images, np.ndarray):
-        return ""
-    shape, steps = images.shape, []
-    if len(shape) == 3 and shape[2] != 3:
-        steps.append("grey images become colour by numpy.repeat(images[..., None], 3, axis=3)")
-    elif len(shape) == 3:
-        steps.append("a single image becomes a set of one by images[None]")
-    elif len(shape) == 4 and shape[3] == 1:
-        steps.append("grey images become colour by numpy.repeat(images, 3, axis=3)")
-    elif len(shape) == 4 and shape[3] == 4:
-        steps.append("drop the fourth channel by images[..., :3]")
-    elif len(shape) == 4 and shape[1] == 3 != shape[3]:
-        steps.append("channels go last by images.transpose(0, 2, 3, 1)")
-    if images.dtype.kind == "f":
-        steps.append("values in [0, 1] become bytes by (255 * images).round().astype(numpy.uint8)")
-    elif images.dtype.kind in "iu" and images.dtype != np.uint8:
-        steps.append("values in 0 … 255 become bytes by images.astype(numpy.uint8)")
-    return "".join(f"; {step}" for step in steps)
-
-
 class ImageList(ImageSource):
-    """Images of different sizes in memory.
+    """Images of different sizes in memory, each uint8 (H, W, 3)."""
 
-    Args:
-        images: Each uint8 (H, W, 3).
-        labels: (N,), integers from 0.
-        name: See :class:`ImageSource`.
-        classes: Names of the classes, by label.
-
-    Raises:
-        InputError: No image, one of another type or shape, or labels that do not fit.
-    """
-
-    def __init__(
-        self,
-        images: Sequence[np.ndarray],
-        labels: ArrayLike | None = None,
-        name: str = "images",
-        classes: Sequence[str] | None = None,
-    ) -> None:
-        self.images, self.name = tuple(images), name
+    def __init__(self, images: Sequence[np.ndarray]) -> None:
+        self.images, self.name, self.labels, self.classes = tuple(images), "images", None, None
         if not self.images:
-            raise InputError(f"{name} has no images; at least one is needed")
+            raise InputError("there are no images; at least one is needed")
         for index, image in enumerate(self.images):
-            check_image(image, f"image {index} of {name}")
-        self._set_labels(labels, classes)
+            check_image(image, f"image {index}")
 
     def __len__(self) -> int:
         return len(self.images)
@@ -192,15 +151,32 @@ class ImageList(ImageSource):
         return self._with_labels(digest)
 
 
+def check_source(images: object) -> None:
+    """Refuse what is no source of images."""
+    if not isinstance(images, ImageSource):
+        raise InputError(
+            f"images is a {type(images).__name__}; wrap an array, outfield.ImageArray(array), or open a folder or file, "
+            "outfield.open_images(path)"
+        )
+
+
 def check_image(image: Any, what: str) -> None:
     """Refuse what is not uint8 (H, W, 3), or empty."""
-    good = isinstance(image, np.ndarray) and image.dtype == np.uint8 and image.ndim == 3 and image.shape[2] == 3
-    if not good or 0 in image.shape or np.ma.is_masked(image):
+    if not _is_pixels(image, 3):
         raise InputError(f"{what} is {_kind(image)}; images are numpy arrays, uint8 (H, W, 3)")
 
 
+def _is_pixels(found: Any, dimensions: int) -> bool:
+    good = (
+        isinstance(found, np.ndarray) and found.dtype == np.uint8 and found.ndim == dimensions and 0 not in found.shape
+    )
+    return good and found.shape[-1] == 3 and not np.ma.is_masked(found)
+
+
 def _kind(found: object) -> str:
-    return f"{found.dtype} of shape {found.shape}" if isinstance(found, np.ndarray) else type(found).__name__
+    if not isinstance(found, np.ndarray) or np.ma.is_masked(found):
+        return f"a {type(found).__name__}"
+    return f"{found.dtype} of shape {found.shape}"
 
 
 def as_images(images: Any) -> ImageSource:
@@ -218,12 +194,7 @@ def as_images(images: Any) -> ImageSource:
 
 
 class PartOfImages(ImageSource):
-    """Chosen images of a set that decodes them one by one.
-
-    Args:
-        images: the set.
-        index: numbers of the images, in the order in which they are wanted.
-    """
+    """Chosen images of a set that decodes them one by one, by their numbers in the order in which they are wanted."""
 
     def __init__(self, images: ImageSource, index: np.ndarray) -> None:
         self.images, self.index, self.name, self.classes = images, index, images.name, images.classes

@@ -7,9 +7,15 @@ generator.
 from __future__ import annotations
 
 import hashlib
+import io
+import os
+import secrets
+import shutil
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,30 +23,23 @@ import torch
 from torch.nn import functional
 
 from outfield.config import require_number
-from outfield.errors import InputError
+from outfield.errors import InputError, StorageError
+from outfield.extras import library
+from outfield.files import PathLike, as_path, reason
 from outfield.images.image_source import ImageSource, as_images, check_image
+from outfield.progress import bar
 from outfield.stand_in import Partners, StandIns, chosen_kinds
 
-VERSION = 1
-"""Part of the fingerprint; raised when a kind makes other images than before."""
-
-
+VERSION = 1  # Part of the fingerprint; raised when a kind makes other images than before
+FINE = 8  # Small tiles and blocks are an eighth of the side: 4 of 32 pixels
 Change = Callable[[np.ndarray, Sequence[np.ndarray], np.random.Generator], np.ndarray]
-FINE = 8
-"""Small tiles and blocks are an eighth of the side: 4 of 32 pixels."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of stand-in.
+    """A kind of stand-in: its name, what it stands for, what is done to an image, and with how many others.
 
-    Attributes:
-        name: what it is called, and its folder.
-        level: "near" or "far", what it stands for.
-        meaning: one sentence on what is done to an image.
-        change: does it.
-        partners: how many other images it takes.
-        turns: whether height and width change places.
+    ``turns`` says that height and width change places.
     """
 
     name: str
@@ -54,11 +53,7 @@ class Kind:
 class StandInImages(ImageSource):
     """Images of one kind of stand-in, each made when it is asked for; made by :func:`stand_ins`.
 
-    Args:
-        images: what they are made of.
-        kind: what is done to each.
-        seed: of what is drawn; another image of the set draws another number.
-        chosen: numbers of the images that are taken.
+    ``chosen`` are the numbers of the images that they are made of.
     """
 
     def __init__(self, images: ImageSource, kind: Kind, seed: int, chosen: Sequence[int]) -> None:
@@ -188,17 +183,7 @@ def quarters(image: np.ndarray, partners: Sequence[np.ndarray], rng: np.random.G
     return found
 
 
-def jigsaw2(image: np.ndarray, partners: Sequence[np.ndarray], rng: np.random.Generator) -> np.ndarray:
-    """The four quarters of the image, each at another place."""
-    return jigsaw(image, 2, rng)
-
-
-def jigsaw8(image: np.ndarray, partners: Sequence[np.ndarray], rng: np.random.Generator) -> np.ndarray:
-    """Tiles of an eighth of the side, each at another place."""
-    return jigsaw(image, FINE, rng)
-
-
-def jigsaw(image: np.ndarray, grid: int, rng: np.random.Generator) -> np.ndarray:
+def jigsaw(image: np.ndarray, partners: Sequence[np.ndarray], rng: np.random.Generator, grid: int) -> np.ndarray:
     """The ``grid`` × ``grid`` tiles of an image, each at another place.
 
     Where the side is no multiple of ``grid``, neighbouring tiles overlap by a pixel.
@@ -273,12 +258,120 @@ KINDS: dict[str, Kind] = {
         ),
         Kind("quarters", "near", "Four quarters of four images, the others of other classes.", quarters, partners=3),
         Kind("inverted", "near", "Light is dark and every colour its opposite.", inverted),
-        Kind("jigsaw2", "near", "The four quarters of the image, each at another place.", jigsaw2),
-        Kind("jigsaw8", "far", "Tiles of an eighth of the side, each at another place.", jigsaw8),
+        Kind("jigsaw2", "near", "The four quarters of the image, each at another place.", partial(jigsaw, grid=2)),
+        Kind("jigsaw8", "far", "Tiles of an eighth of the side, each at another place.", partial(jigsaw, grid=FINE)),
         Kind("blocks", "far", "Blocks of an eighth of the side, each of its mean colour.", blocks),
         Kind(
             "phase", "far", "The image's frequencies with phases of noise: its colours and grain, nothing in it.", phase
         ),
     )
 }
-"""Every kind of stand-in made of images, by name."""
+
+
+# Stand-ins in a folder of PNG files, with a sheet of examples
+
+
+SHEET = "examples.png"
+EXAMPLES = 8  # Columns of the sheet
+# In pixels: a side of an example, between two, around all, and the column of names
+CELL, GAP, MARGIN, NAMES = 96, 6, 24, 128
+PAPER, INK, FAINT = (255, 255, 255), (28, 32, 38), (112, 120, 130)
+
+
+def write_stand_ins(made: StandIns[StandInImages], folder: PathLike) -> None:
+    """Write ``LEVEL/KIND/NUMBER.png`` for each image, and a sheet of examples, ``examples.png``.
+
+    The number is that of the image in its set. The folder, which must not be there yet or be empty, appears when all of it is
+    written; when anything fails, there is none.
+    """
+    target = as_path(folder, "folder")
+    check_free(target)
+    try:
+        new = target.absolute().parent / f".{target.name}.{secrets.token_hex(8)}"
+        new.mkdir()
+        try:
+            _fill(new, made)
+            if target.is_dir():
+                target.rmdir()
+            os.rename(new, target)
+        finally:
+            shutil.rmtree(new, ignore_errors=True)
+    except OSError as error:
+        raise StorageError(f"cannot write {target}: {reason(error)}; nothing was changed") from error
+
+
+def _fill(folder: Path, made: StandIns[StandInImages]) -> None:
+    done = 0
+    with bar("writing stand-ins", sum(len(images) for images in made.values()), "images") as advance:
+        for name, images in made.items():
+            inside = folder / made.levels[name] / name
+            inside.mkdir(parents=True)
+            for index, number in enumerate(images.chosen):
+                (inside / f"{number:06d}.png").write_bytes(_png(images[index]))
+                done += 1
+                advance(done)
+    first = next(iter(made.values()))
+    shown = sorted({i * len(first) // EXAMPLES for i in range(EXAMPLES)})
+    rows = {"images": [first.images[first.chosen[index]] for index in shown]}
+    rows |= {name: [images[index] for index in shown] for name, images in made.items()}
+    (folder / SHEET).write_bytes(sheet(rows, {"images": "as they are", **made.levels}))
+
+
+def check_free(folder: Path) -> None:
+    """Refuse a folder that would be written over, and a place without a folder around it."""
+    try:
+        if os.path.lexists(folder) and (not os.path.isdir(folder) or next(os.scandir(folder), None) is not None):
+            raise InputError(f"{folder} holds something, or is no folder; name one that is not there yet, or empty")
+    except OSError as error:
+        raise StorageError(f"cannot read {folder}: {reason(error)}") from error
+    if not os.path.isdir(folder.absolute().parent):
+        raise StorageError(f"cannot write {folder}: there is no folder {folder.absolute().parent}")
+
+
+def sheet(rows: Mapping[str, Sequence[np.ndarray]], notes: Mapping[str, str]) -> bytes:
+    """A PNG with the images (H, W, 3) of each name in one row, and a note below the name.
+
+    Small images are enlarged pixel by pixel, large ones shrunk.
+    """
+    pillow, draw = library("PIL.Image", extra="images"), library("PIL.ImageDraw", extra="images")
+    columns = max(len(images) for images in rows.values())
+    width = 2 * MARGIN + NAMES + columns * (CELL + GAP) - GAP
+    height = 2 * MARGIN + len(rows) * (CELL + GAP) - GAP
+    page = pillow.new("RGB", (width, height), PAPER)
+    pen, name_font, note_font = draw.Draw(page), _font(18), _font(14)
+    for row, (name, images) in enumerate(rows.items()):
+        top = MARGIN + row * (CELL + GAP)
+        pen.text((MARGIN, top + CELL // 2 - 20), name, INK, font=name_font)
+        pen.text((MARGIN, top + CELL // 2 + 4), notes.get(name, ""), FAINT, font=note_font)
+        for column, image in enumerate(images):
+            shown = _fitted(pillow, image)
+            left = MARGIN + NAMES + column * (CELL + GAP)
+            page.paste(shown, (left + (CELL - shown.width) // 2, top + (CELL - shown.height) // 2))
+    return _png(page)
+
+
+def _png(image: Any) -> bytes:
+    """A PNG of pixels uint8 (H, W, 3), or of an image of Pillow's."""
+    file = io.BytesIO()
+    if isinstance(image, np.ndarray):
+        image = library("PIL.Image", extra="images").fromarray(np.ascontiguousarray(image))
+    image.save(file, "PNG")
+    return file.getvalue()
+
+
+def _fitted(pillow: Any, image: np.ndarray) -> Any:
+    """An image as large as a cell allows, its shape kept; every pixel of a small one as large as the next."""
+    height, width = image.shape[:2]
+    scale = CELL / max(height, width)
+    scale = scale if scale < 1 else CELL // max(height, width)
+    size = max(1, round(width * scale)), max(1, round(height * scale))
+    how = pillow.Resampling.NEAREST if scale > 1 else pillow.Resampling.LANCZOS
+    return pillow.fromarray(np.ascontiguousarray(image)).resize(size, how)
+
+
+def _font(size: int) -> Any:
+    fonts = library("PIL.ImageFont", extra="images")
+    try:
+        return fonts.load_default(size)
+    except TypeError:  # Pillow before 10.1 has one size
+        return fonts.load_default()

@@ -6,7 +6,8 @@ never give. :class:`Preprocessing` is that recipe as plain data: Pillow resizes,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from numbers import Integral
 from typing import Any, Self
@@ -14,31 +15,18 @@ from typing import Any, Self
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from outfield.backbone.preprocessing.normalisation import (
-    Input,
-    as_pair,
-    as_tuple,
-    check_normalisation,
-    check_size,
-    normalised,
-    resize,
-    shown_numbers,
-    to_grey,
-)
 from outfield.config import require, require_choice, require_number
 from outfield.errors import InputError
 from outfield.extras import library
 
-# Of Pillow, which averages over what falls together when it makes an image smaller (all but "nearest")
+# Pillow's; all but "nearest" average over what falls together when an image becomes smaller
 INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos", "box", "hamming")
 TENSOR = "tensor"  # Bilinear with antialiasing as PyTorch computes it: what the networks of ``outfield train`` are trained with
-FITS = ("exact", "cover", "contain")
-PLACES = ("nearest", "down")
 PARTS = ("size", "crop", "mean", "std", "interpolation")  # Of a preprocessing, that can be given one by one
-# Of a resized image before it is cropped: a strip of 1 × 100,000 pixels would need more memory than there is
-PIXELS_AT_MOST = 178_956_970
-# An image may grow to so many pixels when it is resized, or to so many times those that the network takes
+MOST_SIDE = 2**14  # Height and width of an input, at most
+# A resized image may have this many pixels, or this many times those that the network takes; a thin strip would need more
 PIXELS_ANYWAY, WIDEST = 2**24, 64
 
 
@@ -83,44 +71,34 @@ class Preprocessing:
     def __post_init__(self) -> None:
         for name in ("resize", "crop", "mean", "std", "fill"):
             object.__setattr__(self, name, as_tuple(getattr(self, name)))
-        if isinstance(self.resize, Integral) and not isinstance(self.resize, bool):
-            check_size((self.resize, self.resize), "resize")
-        elif self.resize is not None:
-            check_size(self.resize, "resize")
-        if self.crop is not None:
-            check_size(self.crop, "crop")
+        for name, sides in (("resize", as_pair(self.resize)), ("crop", self.crop)):
+            if sides is not None:
+                check_size(sides, name)
         require_choice("interpolation", self.interpolation, (*INTERPOLATIONS, TENSOR))
-        require_choice("fit", self.fit, FITS)
-        require_choice("place", self.place, PLACES)
+        require_choice("fit", self.fit, ("exact", "cover", "contain"))
+        require_choice("place", self.place, ("nearest", "down"))
         whole = isinstance(self.channels, Integral) and not isinstance(self.channels, bool)
         require(whole and self.channels in (1, 3), "channels", self.channels, "3 or 1")
-        self._check_colours()
-        self._check_size()
-
-    def _check_colours(self) -> None:
         check_normalisation(self.mean, self.std, self.channels)
-        object.__setattr__(self, "mean", tuple(float(value) for value in self.mean))
-        object.__setattr__(self, "std", tuple(float(value) for value in self.std))
+        for name in ("mean", "std"):
+            object.__setattr__(self, name, tuple(float(value) for value in getattr(self, name)))
         if self.fill is not None:
             good = isinstance(self.fill, tuple) and len(self.fill) == self.channels
             require(good, "fill", self.fill, "a number from 0 to 255 for each channel, or None")
             for value in self.fill:
                 require_number("fill", value, least=0, most=255, whole=True)
+        self._check_sizes()
 
-    def _check_size(self) -> None:
+    def _check_sizes(self) -> None:
         exact = isinstance(self.resize, tuple) and self.fit == "exact"
         if self.interpolation == TENSOR and (not exact or self.crop is not None):
-            raise InputError(
-                f"interpolation {TENSOR!r} takes a height and a width to resize to, and no crop; for {self.resize} and "
-                f"{self.crop} choose one of {', '.join(INTERPOLATIONS)}"
-            )
+            what = f"interpolation {TENSOR!r} takes a height and a width to resize to, and no crop"
+            raise InputError(f"{what}; for {self.resize} and {self.crop} choose one of {', '.join(INTERPOLATIONS)}")
         if not isinstance(self.resize, tuple) and self.fit != "exact":
             raise InputError(f"fit is {self.fit!r}, which needs a height and a width to resize to, not {self.resize}")
         if self.crop is None and not exact:
-            raise InputError(
-                f"resize is {self.resize!r} and crop is None: images would leave in different sizes; give crop=(height, width), "
-                "or a height and a width to resize to"
-            )
+            what = f"resize is {self.resize!r} and crop is None: images would leave in different sizes"
+            raise InputError(f"{what}; give crop=(height, width), or a height and a width to resize to")
 
     @classmethod
     def of(cls, given: Any) -> Preprocessing:
@@ -148,7 +126,7 @@ class Preprocessing:
         Args:
             given: A network of timm, or a data config (``timm.data.resolve_model_data_config``).
         """
-        from outfield.backbone.preprocessing.transforms import from_timm
+        from outfield.backbone.transforms import from_timm
 
         return from_timm(given)
 
@@ -159,7 +137,7 @@ class Preprocessing:
         Args:
             given: ``weights.transforms()``, or a ``Compose`` of Resize, CenterCrop, Grayscale, ToTensor and Normalize.
         """
-        from outfield.backbone.preprocessing.transforms import from_torchvision
+        from outfield.backbone.transforms import from_torchvision
 
         return from_torchvision(given)
 
@@ -170,7 +148,7 @@ class Preprocessing:
         Args:
             given: The content of its ``preprocessor_config.json``.
         """
-        from outfield.backbone.preprocessing.processors import from_processor
+        from outfield.backbone.transforms import from_processor
 
         return from_processor(given)
 
@@ -184,7 +162,7 @@ class Preprocessing:
         names = [field.name for field in fields(cls)]
         if not isinstance(given, Mapping) or set(given) != set(names):
             found = sorted(map(str, given)) if isinstance(given, Mapping) else type(given).__name__
-            raise InputError(f"a preprocessing is told by {', '.join(names)}; here are {found}")
+            raise InputError(f"a preprocessing has {', '.join(names)}; here are {found}")
         return cls(**given)
 
     def to_json(self) -> dict[str, Any]:
@@ -194,15 +172,7 @@ class Preprocessing:
     @property
     def size(self) -> tuple[int, int]:
         """Height and width of what the network is given."""
-        if self.crop is not None:
-            return self.crop
-        assert isinstance(self.resize, tuple)
-        return self.resize
-
-    @property
-    def input(self) -> Input:
-        """Size and normalisation of what the network is given."""
-        return Input(self.size, self.mean, self.std)
+        return self.crop or self.resize  # type: ignore[return-value]  # where there is no crop, there are two sides
 
     def __str__(self) -> str:
         """One line for people."""
@@ -248,12 +218,10 @@ class Preprocessing:
         """
         image = _checked(image)
         height, width = self.resized(*image.shape[:2])
-        most = self._most_pixels(image.shape[0] * image.shape[1])
+        most = max(image.shape[0] * image.shape[1], PIXELS_ANYWAY, WIDEST * math.prod(self.size))
         if not 0 < height * width <= most:
-            raise InputError(
-                f"an image of {image.shape[0]} × {image.shape[1]} would be resized to {height} × {width}; from 1 to "
-                f"{most:,} pixels are possible"
-            )
+            what = f"an image of {image.shape[0]} × {image.shape[1]} would be resized to {height} × {width}"
+            raise InputError(f"{what}; from 1 to {most:,} pixels are possible")
         if self.channels == 1 and image.shape[2] == 3:
             image = to_grey(torch.from_numpy(image)[None])[0].numpy()
         elif self.channels == 3 and image.shape[2] == 1:
@@ -261,11 +229,6 @@ class Preprocessing:
         if image.shape[:2] != (height, width):
             image = self._resized(image, height, width)
         return np.ascontiguousarray(self._cropped(image))
-
-    def _most_pixels(self, given: int) -> int:
-        """That a resized image may have: a thin strip of a few bytes must not become hundreds of millions."""
-        wide = WIDEST * self.size[0] * self.size[1]
-        return min(PIXELS_AT_MOST, max(given, PIXELS_ANYWAY, wide))
 
     def _resized(self, image: np.ndarray, height: int, width: int) -> np.ndarray:
         if self.interpolation == TENSOR:
@@ -277,21 +240,19 @@ class Preprocessing:
         return found.reshape(height, width, self.channels)
 
     def _cropped(self, image: np.ndarray) -> np.ndarray:
-        if self.crop is None or image.shape[:2] == self.crop:
+        """The middle of an image, padded where it is too small."""
+        if self.crop is None:
             return image
-        short = [max(0, wanted - side) for wanted, side in zip(self.crop, image.shape[:2], strict=True)]
-        if any(short):
-            padded = np.empty((image.shape[0] + short[0], image.shape[1] + short[1], self.channels), np.uint8)
+        sides = list(zip(self.crop, image.shape[:2], strict=True))
+        if any(wanted > side for wanted, side in sides):
+            padded = np.empty((*(max(pair) for pair in sides), self.channels), np.uint8)
             padded[:] = self.fill or 0
-            top, left = short[0] // 2, short[1] // 2
+            top, left = (max(0, wanted - side) // 2 for wanted, side in sides)
             padded[top : top + image.shape[0], left : left + image.shape[1]] = image
             image = padded
-        top, left = (self._start(side - wanted) for wanted, side in zip(self.crop, image.shape[:2], strict=True))
+        cut = [side - wanted for wanted, side in zip(self.crop, image.shape[:2], strict=True)]
+        top, left = (round(pixels / 2) if self.place == "nearest" else pixels // 2 for pixels in cut)
         return image[top : top + self.crop[0], left : left + self.crop[1]]
-
-    def _start(self, left_over: int) -> int:
-        """How many pixels of those that are cut off lie before the crop."""
-        return round(left_over / 2) if self.place == "nearest" else left_over // 2
 
     def tensor(self, image: np.ndarray) -> Tensor:
         """An image as the network takes it, float32 (channels, h, w).
@@ -299,8 +260,27 @@ class Preprocessing:
         Args:
             image: See :meth:`pixels`.
         """
-        pixels = torch.from_numpy(self.pixels(image)).permute(2, 0, 1).contiguous()
-        return normalised(pixels.to(torch.float32), self.mean, self.std)
+        prepare = self.preparation(torch.device("cpu"), torch.float32, torch.contiguous_format)
+        return prepare(torch.from_numpy(self.pixels(image))[None])[0]
+
+    def preparation(
+        self, device: torch.device, dtype: torch.dtype, layout: torch.memory_format
+    ) -> Callable[[Tensor], Tensor]:
+        """A function from bytes (N, H, W, 3 or 1) on any device to what the network takes, (N, C, h, w) on this one.
+
+        It resizes as "tensor" does where the size is another, and never crops: other ways have come that far in :meth:`pixels`.
+        """
+        mean, std = (
+            torch.tensor(values, device=device, dtype=torch.float32)[:, None, None] for values in (self.mean, self.std)
+        )
+
+        def prepare(pixels: Tensor) -> Tensor:
+            there = pixels.to(device, non_blocking=True)
+            resized = resize(to_grey(there) if self.channels == 1 else there, self.size)
+            images = resized.permute(0, 3, 1, 2).to(torch.float32, memory_format=layout)
+            return images.div_(255).sub_(mean).div_(std).to(dtype)
+
+        return prepare
 
 
 def _checked(image: Any) -> np.ndarray:
@@ -314,94 +294,98 @@ def _checked(image: Any) -> np.ndarray:
     return whole if whole.flags.writeable else whole.copy()
 
 
-# A preprocessing that is given by hand, or in parts
+def to_grey(pixels: Tensor) -> Tensor:
+    """Bytes (N, H, W, 3) as grey ones (N, H, W, 1), to the bit as Pillow converts colour; grey ones stay as they are."""
+    if pixels.shape[-1] == 1:
+        return pixels
+    red, green, blue = pixels.to(torch.int32).unbind(-1)
+    return (((19595 * red + 38470 * green + 7471 * blue + 0x8000) >> 16).to(torch.uint8)).unsqueeze(-1)
 
 
-def plain(size: Any, mean: Any, std: Any) -> Preprocessing:
-    """Images are resized to exactly a size, as the networks of ``outfield train`` take them."""
-    expects = Input.of(size, mean, std)
-    return Preprocessing(
-        expects.size, interpolation=TENSOR, mean=expects.mean, std=expects.std, channels=len(expects.mean)
-    )
+def resize(pixels: Tensor, size: tuple[int, int]) -> Tensor:
+    """Bytes (N, H, W, C) to another height and width, (N, h, w, C), by bilinear interpolation with antialiasing.
 
-
-def whole_or_plain(whole: Any, size: Any, mean: Any, std: Any) -> Preprocessing:
-    """The preprocessing that is given, or that of a size and a normalisation.
-
-    Raises:
-        InputError: both are given, or neither.
+    The result is rounded to bytes, so that it does not depend on who resizes: a worker, this process, or the device.
     """
-    said = _said(whole, {"size": size, "mean": mean, "std": std})
-    if whole is not None:
-        return Preprocessing.of(whole)
-    if len(said) < 3:
-        raise InputError("a backbone needs size, mean and std, or preprocessing: how the network takes images")
-    return plain(size, mean, std)
+    if tuple(pixels.shape[1:3]) == size:
+        return pixels
+    images = pixels.permute(0, 3, 1, 2).to(torch.float32)
+    resized = functional.interpolate(images, size, mode="bilinear", antialias=True, align_corners=False)
+    return resized.round_().clamp_(0, 255).to(torch.uint8).permute(0, 2, 3, 1)
 
 
-def whole_or_adapted(own: Preprocessing | None, whole: Any, parts: dict[str, Any]) -> Preprocessing:
-    """The preprocessing that is given, or the network's own with the parts that are given.
+def adapted(own: Preprocessing | None, whole: Any = None, **parts: Any) -> Preprocessing:
+    """The preprocessing that is given as a whole, or the network's own with the parts (:data:`PARTS`) that are given.
+
+    With a crop, a size of one side is the shorter edge's. Without one, images are resized to exactly the size: as "tensor" does
+    it, where no interpolation is given.
 
     Args:
-        own: that of the network, or None.
+        own: that of the network; None where it has none, and size, mean and std must be given.
         whole: what :meth:`outfield.Preprocessing.of` takes, or None.
-        parts: by name (:data:`PARTS`), None where they are not given; see :func:`adapted`.
-
-    Raises:
-        InputError: both are given, something is missing, or cannot be.
+        parts: by name; None where they are not given.
     """
-    _said(whole, parts)
-    return adapted(own, **parts) if whole is None else Preprocessing.of(whole)
-
-
-def adapted(
-    own: Preprocessing | None,
-    *,
-    size: Any = None,
-    crop: Any = None,
-    mean: Any = None,
-    std: Any = None,
-    interpolation: str | None = None,
-) -> Preprocessing:
-    """A network's own preprocessing, or None where it has none, with what is given in its place.
-
-    Args:
-        own: that of the network.
-        size: one side or two. With a crop, one side is the shorter edge's; without, images are resized to exactly this.
-        crop: one side or two of the part that is cut out of the middle.
-        mean: a number for each channel.
-        std: a number for each channel.
-        interpolation: one of Pillow's; without it, and without a crop, a size is reached as :func:`plain` does it.
-
-    Raises:
-        InputError: something is missing, or cannot be.
-    """
-    if own is None:
-        missing = [name for name, value in (("size", size), ("mean", mean), ("std", std)) if value is None]
-        if missing:
-            raise InputError(
-                f"this network does not say how it takes images; give {', '.join(missing)} (on the command line "
-                f"{', '.join(f'--{name}' for name in missing)}), or preprocessing"
-            )
-        own = plain(size, mean, std)
-    expects = Input.of(own.size, own.mean if mean is None else mean, own.std if std is None else std)
-    settings: dict[str, Any] = {"mean": expects.mean, "std": expects.std, "channels": len(expects.mean)}
-    if interpolation is not None:
-        settings["interpolation"] = interpolation
-    if size is None and crop is None:
+    said = {name: as_tuple(value) for name, value in parts.items() if value is not None}
+    if whole is not None:
+        if said:
+            raise InputError(f"give either preprocessing or {', '.join(said)}")
+        return Preprocessing.of(whole)
+    size, crop = said.pop("size", None), said.pop("crop", None)
+    missing = [name for name in ("size", "mean", "std") if parts.get(name) is None]
+    if own is None and missing:
+        options = ", ".join(f"--{name}" for name in missing)
+        raise InputError(
+            f"this network does not say how it takes images; give {', '.join(missing)} ({options}), or preprocessing"
+        )
+    settings = {"mean": own.mean, "std": own.std, **said} if own else said
+    grey = isinstance(settings["mean"], tuple) and len(settings["mean"]) == 1
+    settings["channels"] = 1 if grey else 3
+    if own is not None and size is None and crop is None:
         return replace(own, **settings)
     if crop is None:
-        if interpolation is None:
-            return plain(size, expects.mean, expects.std)
-        return Preprocessing(as_pair(size), **settings)
+        return Preprocessing(as_pair(size), **{"interpolation": TENSOR, **settings})
+    if own is None:
+        return Preprocessing(size, as_pair(crop), **settings)
     if own.interpolation != TENSOR:
         settings.setdefault("interpolation", own.interpolation)
-    return Preprocessing(own.resize if size is None else as_tuple(size), as_pair(crop), **settings)
+    return Preprocessing(own.resize if size is None else size, as_pair(crop), **settings)
 
 
-def _said(whole: Any, parts: dict[str, Any]) -> list[str]:
-    """Names of the parts that are given, none of them beside the whole."""
-    said = [name for name, value in parts.items() if value is not None]
-    if whole is not None and said:
-        raise InputError(f"give either preprocessing or {', '.join(said)}")
-    return said
+def as_tuple(value: Any) -> Any:
+    """A sequence, array or tensor of numbers as a tuple; anything else as it is, to be refused by a check."""
+    found = value.tolist() if isinstance(value, np.ndarray | np.generic | Tensor) else value
+    return tuple(found) if isinstance(found, Sequence) and not isinstance(found, str | bytes) else found
+
+
+def as_pair(value: Any) -> Any:
+    """Two sides; one side is both."""
+    sides = as_tuple(value)
+    whole = isinstance(sides, Integral) and not isinstance(sides, bool)
+    return (int(sides), int(sides)) if whole else sides
+
+
+def check_size(size: Any, name: str = "size") -> None:
+    """Refuse what is no height and width."""
+    require(isinstance(size, tuple) and len(size) == 2, name, size, "a height and a width")
+    for side in size:
+        require_number(name, side, least=1, most=MOST_SIDE, whole=True)
+
+
+def check_normalisation(mean: Any, std: Any, channels: int = 3) -> None:
+    """Refuse what are no means and standard deviations of three channels, or of one."""
+    count = "one number" if channels == 1 else "three numbers"
+    for name, value, above in (("mean", mean, -math.inf), ("std", std, 0.0)):
+        require(isinstance(value, tuple) and len(value) == channels, name, value, count)
+        for number in value:
+            require_number(name, number, above=above)
+
+
+def shown_numbers(numbers: Iterable[float]) -> str:
+    """Numbers as people read them."""
+    return f"({', '.join(f'{number:.4g}' for number in numbers)})"
+
+
+def check_names(names: Any) -> None:
+    """Refuse what are no names of classes."""
+    good = isinstance(names, tuple) and all(isinstance(one, str) for one in names)
+    require(good, "names", names, "the names of the classes, each a text")

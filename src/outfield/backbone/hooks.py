@@ -7,10 +7,9 @@ watched; later batches are watched at those places only.
 from __future__ import annotations
 
 import contextlib
-import functools
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from outfield.backbone.extraction.feature_maps import (
+from outfield.backbone.feature_maps import (
     Block,
     FeatureMap,
     Output,
@@ -32,9 +31,7 @@ from outfield.backbone.extraction.feature_maps import (
 )
 from outfield.errors import InputError, OutfieldWarning
 
-MAPS_KEPT = (
-    8  # How many of the latest maps the search holds on to; the last feature map is among the last few before the head
-)
+MAPS_KEPT = 8  # Latest maps that the search holds on to; the last feature map is among the last few before the head
 
 
 class Seen(NamedTuple):
@@ -47,11 +44,7 @@ class Seen(NamedTuple):
 
 
 def logits_of(output: Any, rows: int) -> Tensor:
-    """The logits (N, K) in what a network returned: a tensor, ``.logits`` or ``["logits"]``, or the first of a tuple.
-
-    Raises:
-        InputError: there are none.
-    """
+    """The logits (N, K) in what a network returned: a tensor, ``.logits`` or ``["logits"]``, or the first of a tuple."""
     found = getattr(output, "logits", output)
     if isinstance(found, Mapping):
         found = found.get("logits")
@@ -73,54 +66,60 @@ def logits_of(output: Any, rows: int) -> Tensor:
 class Observer:
     """A network that also shows its features, the spread of its last feature map and its stages.
 
-    Args:
-        network: any classifier.
-        head: dotted name of the layer whose input are the features; found if None.
-        stages: show what the network's blocks give, too, see :mod:`outfield.backbone.blocks`.
-
-    Attributes:
-        stage_names: Names of the modules whose outputs are the stages, known from the first pass on.
-        last_layer: Weight (K, D) and bias (K,) or None of the head, in float32 on the CPU; None before the first pass, and where
-            the logits are something else than that layer of the features.
-
-    Raises:
-        InputError: the network has no module of that name.
+    From the first pass on, ``stage_names`` are the modules whose outputs are the stages, and ``last_layer`` weight (K, D) and
+    bias (K,) or None of the head, in float32 on the CPU; None where the logits are not that layer of the features.
     """
 
     def __init__(self, network: nn.Module, head: str | None = None, stages: bool = False) -> None:
         self.network, self.stages = network, stages
         self._given = None if head is None else _named_module(network, head)
-        self._taps: Taps | None = None
-        self._numbers: tuple[int, ...] = ()
+        self._head: nn.Module | None = None
+        self._map: FeatureMap | None = None
+        self._places: dict[int, FeatureMap] = {}  # of the stages, by their number
         self.stage_names: tuple[str, ...] = ()
         self.last_layer: tuple[Tensor, Tensor | None] | None = None
 
     def __call__(self, images: Tensor) -> Seen:
-        """One forward pass, the first of which also finds where to look.
-
-        Raises:
-            InputError: no logits came out, it is not clear which layer is the head, or stages are wanted of a network that has
-                none.
-        """
-        if self._taps is None:
+        """One forward pass, the first of which also finds where to look."""
+        if self._head is None:
             return self._search(images)
-        with self._taps.listening() as caught:
+        features: list[Tensor | None] = [None]
+        maps: list[Tensor] = []
+        spread: Tensor | None = None
+        passed: dict[int, Tensor] = {}
+        stages: dict[int, Tensor] = {}
+
+        def at_map(module: nn.Module, tensor: Tensor | None) -> None:
+            if self._map is not None and tensor is not None and tuple(tensor.shape[1:]) == self._map.shape:
+                maps[:] = [tensor]
+
+        def at_stage(number: int, place: FeatureMap, module: nn.Module, tensor: Tensor | None) -> None:
+            if tensor is not None and tuple(tensor.shape[1:]) == place.shape:
+                passed[number] = place.mean(tensor)
+
+        def at_head(module: nn.Module, tensor: Tensor | None) -> None:
+            nonlocal spread, stages
+            features[0] = None if tensor is None else pooled_input(module, copied(tensor))
+            stages = dict(passed)
+            if self._map is not None and maps:
+                # Not when it passed by: an activation in place may come in between.
+                spread = self._map.spread(maps[0])
+
+        with contextlib.ExitStack() as hooks:
+            if self._map is not None:
+                hooks.callback(_watch(self._map.module, self._map.is_input, at_map))
+            for number, place in self._places.items():
+                hooks.callback(_watch(place.module, False, partial(at_stage, number, place)))
+            hooks.callback(_watch(self._head, True, at_head))
             logits = logits_of(self.network(images), images.shape[0])  # which, unlike len, may stay open in an export
-        if caught.features is None or not self._taps.is_complete(caught):
+        if features[0] is None or (self._map is None) != (spread is None) or len(stages) != len(self._places):
             raise self._other_way()
-        stages = (caught.stages[place.module] for place in self._taps.stages)
-        return Seen(caught.features, caught.spread, logits, dict(zip(self._numbers, stages, strict=True)))
+        return Seen(features[0], spread, logits, {number: stages[number] for number in self._places})
 
     def only(self, spread: bool, stages: Collection[int]) -> None:
         """After the first pass: from now on show no spread, unless it is wanted, and of the stages those of these numbers."""
-        if self._taps is not None:
-            kept = {
-                number: place
-                for number, place in zip(self._numbers, self._taps.stages, strict=True)
-                if number in stages
-            }
-            self._numbers = tuple(kept)
-            self._taps = self._taps._replace(map=self._taps.map if spread else None, stages=tuple(kept.values()))
+        self._map = self._map if spread else None
+        self._places = {number: place for number, place in self._places.items() if number in stages}
 
     def features_of(self, images: Tensor) -> Tensor | None:
         """The features (N, D) alone, in float32 and with the graph that leads to them, in a forward pass.
@@ -128,25 +127,25 @@ class Observer:
         The very first pass of all finds where to look, so that this is then the second one. None where it does not find that
         because features are not finite.
         """
-        if self._taps is None:
+        if self._head is None:
             with torch.no_grad():
                 self(images.detach().clone())  # a network may write to what it is given
-        if self._taps is None:
+        if self._head is None:
             return None
-        found: list[Tensor | None] = []
-        remove = _watch(self._taps.head, True, lambda module, tensor: found.append(tensor))
+        found: list[Tensor | None] = [None]
+        remove = _watch(self._head, True, lambda module, tensor: found.append(tensor))
         try:
             logits_of(self.network(images), len(images))
         finally:
             remove()
-        if not found or found[-1] is None:
+        if found[-1] is None:
             raise self._other_way()
-        return pooled_input(self._taps.head, found[-1]).float()
+        return pooled_input(self._head, found[-1]).float()
 
     def _other_way(self) -> InputError:
+        name = type(self.network).__name__
         return InputError(
-            f"{type(self.network).__name__} took another way through its layers than in the first batch; features can "
-            "only be read from a network that takes the same way for all images"
+            f"{name} took another way through its layers than in the first batch; it must be the same for all"
         )
 
     def _search(self, images: Tensor) -> Seen:
@@ -158,31 +157,27 @@ class Observer:
         call = self._find_head(trace.calls, logits)
         features = pooled_input(call.module, call.input)
         before = [passing for passing in reversed(trace.maps.values()) if passing.order < call.order]
-        found = find_map(before, features, prefix_tokens)
+        place, tensor = find_map(before, features, prefix_tokens) or (None, features)
         if self._given is not None and _is_normalised(logits):
-            warnings.warn(
-                "the network's outputs look like probabilities, but are taken as logits: leave out its softmax",
-                OutfieldWarning,
-                stacklevel=2,
-            )
-        spread = found[0].spread(found[1]) if found else None
+            told = "the network's outputs look like probabilities, but are taken as logits: leave out its softmax"
+            warnings.warn(told, OutfieldWarning, stacklevel=2)
+        spread = None if place is None else place.spread(tensor)
         if not bool(features.isfinite().all()):
             return Seen(features, spread, logits)  # maps cannot be told from others; the next batch may be better
         blocks: list[Block] = []
         if self.stages:
-            blocks = find_blocks(self.network, trace.outputs_before(call.order), found[0] if found else None, features)
+            blocks = find_blocks(self.network, trace.outputs_before(call.order), place, features)
             if not blocks:
                 raise InputError(
                     f"no stages were found in {type(self.network).__name__}: besides the features, no block of it gives a map "
                     "(N, C, H, W) or tokens (N, T, C); extract without --stages, in Python stages=False"
                 )
-        self._taps = Taps(call.module, found[0] if found else None, tuple(block.place for block in blocks))
+        self._head, self._map = call.module, place
+        self._places = {number: block.place for number, block in enumerate(blocks, 1)}
         self.stage_names = tuple(block.name for block in blocks)
-        self._numbers = tuple(range(1, len(blocks) + 1))
         self.last_layer = _layer(call.module, features, logits)
-        return Seen(
-            features, spread, logits, {i: block.pooled.to(features.device) for i, block in enumerate(blocks, 1)}
-        )
+        stages = {number: block.pooled.to(features.device) for number, block in enumerate(blocks, 1)}
+        return Seen(features, spread, logits, stages)
 
     def _find_head(self, calls: list[Call], logits: Tensor) -> Call:
         """The last call of the layer that was named; else of a linear one whose output is the network's; else of timm's own."""
@@ -209,8 +204,9 @@ def _named_module(network: nn.Module, name: str) -> nn.Module:
     try:
         return network.get_submodule(name)
     except AttributeError as error:
+        kind = type(network).__name__
         raise InputError(
-            f"head is {name!r}, but {type(network).__name__} has no module of that name; {_linear_names(network)}"
+            f"head is {name!r}, but {kind} has no module of that name; {_linear_names(network)}"
         ) from error
 
 
@@ -248,58 +244,6 @@ def _layer(head: nn.Module, features: Tensor, logits: Tensor) -> tuple[Tensor, T
     return weight.cpu(), None if bias is None else bias.cpu()
 
 
-@dataclass
-class Caught:
-    """What passed by in one pass; None, or missing from the stages, is what did not."""
-
-    features: Tensor | None = None
-    spread: Tensor | None = None
-    passed: Tensor | None = None
-    stages: dict[nn.Module, Tensor] = field(default_factory=dict)
-
-
-class Taps(NamedTuple):
-    """The places to look at: the head's input, the last feature map, and the outputs of the blocks."""
-
-    head: nn.Module
-    map: FeatureMap | None
-    stages: tuple[FeatureMap, ...] = ()
-
-    def is_complete(self, caught: Caught) -> bool:
-        """Whether everything that there is to see was seen."""
-        lacks_map = self.map is not None and caught.spread is None
-        return caught.features is not None and not lacks_map and len(caught.stages) == len(self.stages)
-
-    @contextlib.contextmanager
-    def listening(self) -> Iterator[Caught]:
-        """Hooks at these places, removed afterwards."""
-        caught = Caught()
-        given: dict[nn.Module, Tensor] = {}
-
-        def at_map(module: nn.Module, tensor: Tensor | None) -> None:
-            if self.map is not None and tensor is not None and tuple(tensor.shape[1:]) == self.map.shape:
-                caught.passed = tensor
-
-        def at_head(module: nn.Module, tensor: Tensor | None) -> None:
-            caught.features = None if tensor is None else pooled_input(module, copied(tensor))
-            caught.stages = dict(given)
-            if self.map is not None and caught.passed is not None:
-                # Not when it passed by: an activation in place may come in between.
-                caught.spread = self.map.spread(caught.passed)
-
-        def at_stage(place: FeatureMap, module: nn.Module, tensor: Tensor | None) -> None:
-            if tensor is not None and tuple(tensor.shape[1:]) == place.shape:
-                given[place.module] = place.mean(tensor)
-
-        with contextlib.ExitStack() as hooks:
-            if self.map is not None:
-                hooks.callback(_watch(self.map.module, self.map.is_input, at_map))
-            for place in self.stages:
-                hooks.callback(_watch(place.module, False, functools.partial(at_stage, place)))
-            hooks.callback(_watch(self.head, True, at_head))
-            yield caught
-
-
 class Call(NamedTuple):
     """One call of what may be the head."""
 
@@ -314,11 +258,8 @@ class Trace:
 
     Of linear layers only pooled inputs (of one position) are kept, and few maps, so that little memory is held.
 
-    Args:
-        head: the layer that was named as the head, or None.
-        rows: images of the pass.
-        blocks: keep the pooled output of every module, of which some are the stages.
-        prefix_tokens: how many tokens are no positions of the image, where the network says so.
+    ``blocks`` keeps the pooled output of every module, of which some are the stages; ``prefix_tokens`` are no positions of
+    the image.
     """
 
     def __init__(self, head: nn.Module | None, rows: int, blocks: bool, prefix_tokens: int | None) -> None:
@@ -374,10 +315,8 @@ def is_linear(module: nn.Module) -> bool:
 def pooled_input(head: nn.Module, tensor: Tensor) -> Tensor:
     """The input of the head as features (N, D)."""
     if not is_pooled(tensor):
-        raise InputError(
-            f"the head {type(head).__name__} takes an input of shape {tuple(tensor.shape)}; features are (N, D): name a layer "
-            "behind the pooling"
-        )
+        what = f"the head {type(head).__name__} takes an input of shape {tuple(tensor.shape)}"
+        raise InputError(f"{what}; features are (N, D): name a layer behind the pooling")
     return tensor.flatten(1)
 
 

@@ -14,7 +14,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, fx, nn
 
-from outfield.backbone.networks.onnx_network import FEATURES, LOGITS, FileNetwork, Given, linear
+from outfield.backbone.architectures import first_line
+from outfield.backbone.onnx_network import FEATURES, LOGITS, FileNetwork, Given, linear
 from outfield.errors import FileFormatError, InputError, OutfieldError
 from outfield.files import open_to_read
 
@@ -29,15 +30,7 @@ TURNED = ("t", "numpy_T", "permute", "transpose")
 
 
 class ExportedNetwork(FileNetwork):
-    """The network of an exported program.
-
-    Args:
-        program: What ``torch.export.load`` gave.
-        source: Where it comes from, for errors.
-
-    Raises:
-        InputError: It is no image classifier whose features can be found.
-    """
+    """The network of an exported program; ``source`` is where it comes from, for errors."""
 
     def __init__(self, program: torch.export.ExportedProgram, source: str) -> None:
         super().__init__()
@@ -73,13 +66,7 @@ class ExportedNetwork(FileNetwork):
 
 
 def read_program(path: Path, device: torch.device) -> ExportedNetwork:
-    """The network of a file that ``torch.export.save`` wrote, which is unpickled and can run any code.
-
-    Raises:
-        StorageError: It cannot be read.
-        FileFormatError: It is broken.
-        InputError: It is no image classifier whose features can be found.
-    """
+    """The network of a file that ``torch.export.save`` wrote, which is unpickled and can run any code."""
     try:
         with open_to_read(path) as file:
             program = torch.export.load(file)
@@ -90,10 +77,8 @@ def read_program(path: Path, device: torch.device) -> ExportedNetwork:
     except OutfieldError:
         raise
     except Exception as error:  # of zipfile, pickle, json, PyTorch
-        said = next(iter(str(error).splitlines()), "")[:300]
-        raise FileFormatError(
-            f"{path} is no file of torch.export that PyTorch {torch.__version__} can open: {type(error).__name__}: {said}"
-        ) from error
+        said = f"{type(error).__name__}: {first_line(error)}"
+        raise FileFormatError(f"{path} is no file of torch.export that this PyTorch can open: {said}") from error
     return ExportedNetwork(program, str(path))
 
 
@@ -103,9 +88,7 @@ def _input_shape(graph: fx.Graph, source: str) -> tuple[int | None, ...]:
         raise InputError(f"{source} has {len(inputs)} inputs; a classifier takes one, images (N, C, H, W)")
     shape = tuple(side if isinstance(side, int) else None for side in inputs[0].shape)
     if len(shape) != 4 or shape[1] not in (1, 3) or inputs[0].dtype != torch.float32:
-        raise InputError(
-            f"{source} takes an input of shape {shape}; images are float32 of shape (N, C, H, W) with 3 channels or 1"
-        )
+        raise InputError(f"{source} takes an input of shape {shape}; images are float32 (N, C, H, W) with C 3 or 1")
     return shape
 
 
@@ -116,7 +99,7 @@ def _outputs(program: torch.export.ExportedProgram, graph: fx.Graph, source: str
     named = found if isinstance(found, Mapping) else {LOGITS: given[0]} if len(given) == 1 else {}
     if LOGITS not in named or set(named) - {FEATURES, LOGITS}:
         raise InputError(
-            f"{source} gives {len(given)} outputs; a classifier gives logits, or a dictionary of {FEATURES} and {LOGITS}"
+            f"{source} gives {len(given)} outputs; give logits, or a dictionary of {FEATURES} and {LOGITS}"
         )
     return named[LOGITS], named.get(FEATURES)
 
@@ -133,11 +116,7 @@ def _trains(node: fx.Node) -> bool:
 
 
 def _last_layer(module: fx.GraphModule, logits: fx.Node, source: str) -> tuple[fx.Node, fx.Node, nn.Linear]:
-    """Features, logits, and the layer between them.
-
-    Raises:
-        InputError: It is no linear layer whose numbers are in the file.
-    """
+    """Features, logits, and the layer between them."""
     while _name(logits) in PASSED:
         logits = cast(fx.Node, logits.args[0])
     kind, given = _name(logits), list(logits.args)

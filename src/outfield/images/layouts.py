@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,11 @@ import numpy as np
 from outfield.errors import FileFormatError
 from outfield.extras import library
 from outfield.files import check_readable
-from outfield.images.datasets.pickles import read_plain_pickle
 from outfield.images.folder import EncodedImages, ImageFiles
 from outfield.images.image_source import ImageArray, ImageSource
+from outfield.images.pickles import read_plain_pickle
 
+# MD5 of the files of CIFAR's Python versions, which is all that is published of them; the last names the classes
 CIFAR10 = {
     "data_batch_1": "c99cafc152244af753f735de768cd75f",
     "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
@@ -38,27 +40,18 @@ CIFAR100 = {
     "test": "f0ef6b0ae62326f3e7ffdfab6717acfc",
     "meta": "7973b15100ade9c7d40fb424638fde48",
 }
-"""MD5 of the files of the Python versions, which is all that is published of them; the last names the classes."""
+# The entry with the names of the classes, by that with the labels
 CLASS_NAMES = {"labels": "label_names", "fine_labels": "fine_label_names"}
-"""The entry with the names of the classes, by that with the labels."""
-SVHN = {
+SVHN = {  # SHA-256 of the published files
     "train_32x32.mat": "435e94d69a87fde4fd4d7f3dd208dfc32cb6ae8af2240d066de1df7508d083b8",
     "test_32x32.mat": "cdce80dfb2a2c4c6160906d0bd7c68ec5a99d7ca4831afa54f09182025b6a75b",
 }
-"""SHA-256 of the published files."""
-LMDB_IN_USE = threading.Lock()
-"""Held while one is open: a second thread must not open it too."""
+LMDB_IN_USE = threading.Lock()  # Held while one is open: a second thread must not open it too
 
 
 @dataclass(frozen=True)
 class Layout:
-    """One way in which a set may lie in a folder.
-
-    Args:
-        what: lies there, for messages.
-        places: by split, the path in that folder that shows it is there.
-        read: that path → images.
-    """
+    """One way in which a set may lie in a folder: what, by split the path that shows it is there, and who reads that path."""
 
     what: str
     places: Mapping[str, str]
@@ -70,13 +63,13 @@ def cifar10_binary(place: Path) -> ImageArray:
     batches = [f"data_batch_{i}.bin" for i in range(1, 6)]
     files = batches if place.name in batches else [place.name]
     records = np.concatenate([_records(place.parent / file, 1 + 3072) for file in files])
-    return _cifar(place.parent / "batches.meta.txt", records[:, 1:], records[:, 0], 10)
+    return _binary(place.parent / "batches.meta.txt", records[:, 1:], records[:, 0], 10)
 
 
 def cifar100_binary(place: Path) -> ImageArray:
     """CIFAR-100's binary version, from the split's file: records of a coarse label, a fine one and 3072 bytes."""
     records = _records(place, 2 + 3072)
-    return _cifar(place.parent / "fine_label_names.txt", records[:, 2:], records[:, 1], 100)
+    return _binary(place.parent / "fine_label_names.txt", records[:, 2:], records[:, 1], 100)
 
 
 def _records(path: Path, length: int) -> np.ndarray:
@@ -84,28 +77,28 @@ def _records(path: Path, length: int) -> np.ndarray:
     _check_there(path)
     content = np.fromfile(path, np.uint8)
     if not len(content) or len(content) % length:
-        raise FileFormatError(
-            f"{path} is truncated, or is not of the binary version: it has {len(content):,} bytes, not records of {length:,}"
-        )
+        what = f"{path} is truncated, or is not of the binary version"
+        raise FileFormatError(f"{what}: it has {len(content):,} bytes, not records of {length:,}")
     return content.reshape(-1, length)
 
 
-def _cifar(names: Path, pixels: np.ndarray, labels: np.ndarray, classes: int) -> ImageArray:
+def _binary(names: Path, pixels: np.ndarray, labels: np.ndarray, classes: int) -> ImageArray:
     if labels.max() >= classes:
         raise FileFormatError(f"{names.parent} holds a label {labels.max()}; expected 0 to {classes - 1}")
-    images = np.ascontiguousarray(pixels.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
-    return ImageArray(images, labels, classes=_lines(names) if names.exists() else None)
+    return _cifar(pixels, labels, _lines(names) if names.exists() else None)
+
+
+def _cifar(pixels: np.ndarray, labels: np.ndarray, classes: list[str] | None) -> ImageArray:
+    """Of pixels channel by channel."""
+    return ImageArray(
+        np.ascontiguousarray(pixels.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)), labels, classes=classes
+    )
 
 
 def cifar_python(place: Path, checksums: Mapping[str, str], labels: str) -> ImageArray:
-    """The Python version of CIFAR-10 or CIFAR-100, from the split's first file.
+    """The Python version of CIFAR-10 or CIFAR-100, from the split's first file; ``labels`` is the entry that holds them.
 
     Its files are pickles, which run code when they are unpickled; here they are parsed instead. Their MD5 tells damage.
-
-    Args:
-        place: The file.
-        checksums: MD5 of every file of the set, as published; the last is that of the names of classes.
-        labels: The entry that holds the labels.
     """
     *_, meta = checksums
     training = [name for name in checksums if name.startswith("data_batch")]
@@ -114,8 +107,11 @@ def cifar_python(place: Path, checksums: Mapping[str, str], labels: str) -> Imag
     (names,) = _pickled(place.parent / meta, checksums[meta], CLASS_NAMES[labels])
     pixels = np.concatenate([np.asarray(data, np.uint8).reshape(-1, 3072) for data, _ in batches])
     targets = np.concatenate([np.asarray(numbers, np.int64) for _, numbers in batches])
-    images = np.ascontiguousarray(pixels.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
-    return ImageArray(images, targets, classes=[str(name) for name in names])
+    return _cifar(pixels, targets, [str(name) for name in names])
+
+
+cifar10_python = partial(cifar_python, checksums=CIFAR10, labels="labels")
+cifar100_python = partial(cifar_python, checksums=CIFAR100, labels="fine_labels")
 
 
 def _pickled(path: Path, md5: str, *entries: str) -> list[Any]:
@@ -144,13 +140,9 @@ def textures(place: Path) -> ImageFiles:
     return _listed(place, place.parent.parent / "images", names, [classes.index(owner) for owner in owners], classes)
 
 
-def places365(place: Path, listing: str) -> ImageFiles:
-    """A split of Places365, small images, from their folder.
-
-    Args:
-        place: the folder, ``val_256``.
-        listing: the list beside it, of FILE LABEL.
-    """
+def places365(place: Path) -> ImageFiles:
+    """A split of Places365, small images, from their folder (``val_256``) and the list beside it, of FILE LABEL."""
+    listing = "places365_val.txt" if place.name.startswith("val") else "places365_train_standard.txt"
     classes = [name for _, name in sorted(_numbered(place.parent / "categories_places365.txt"))]
     listed = _numbered(place.parent / listing)
     names, labels = [name for _, name in listed], [label for label, _ in listed]
@@ -188,9 +180,6 @@ class LmdbImages(EncodedImages):
 
     An LMDB may be opened only once in a process, and a handle is of no use to a forked one; so it is opened for each image,
     which takes a small part of the time of decoding, and nothing has to be shared with the workers of a DataLoader.
-
-    Args:
-        folder: of the LMDB.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -217,18 +206,14 @@ def _reading_lmdb(folder: Path) -> Iterator[Any]:
             lmdb.open(str(folder), readonly=True, lock=False, readahead=False, create=False) as database,
             database.begin() as transaction,
         ):
-            _check_whole(folder, database)
+            # It is mapped into memory: a look behind the end of one that was cut short would end the process.
+            needed = (database.info()["last_pgno"] + 1) * database.stat()["psize"]
+            size = (folder / "data.mdb").stat().st_size
+            if size < needed:
+                raise FileFormatError(f"{folder} is truncated: it has {size:,} of {needed:,} bytes")
             yield transaction
     except lmdb.Error as error:
         raise FileFormatError(f"{folder} is truncated, or is not an LMDB ({error})") from error
-
-
-def _check_whole(folder: Path, database: Any) -> None:
-    """Refuse an LMDB that was cut short: it is mapped into memory, and a look behind its end would end the process."""
-    needed = (database.info()["last_pgno"] + 1) * database.stat()["psize"]
-    size = (folder / "data.mdb").stat().st_size
-    if size < needed:
-        raise FileFormatError(f"{folder} is truncated: it has {size:,} of {needed:,} bytes")
 
 
 def _lines(path: Path) -> list[str]:
@@ -265,6 +250,5 @@ def _check_digest(path: Path, kind: str, expected: str) -> None:
         make = hashlib.sha256 if kind == "SHA-256" else lambda: hashlib.md5(usedforsecurity=False)
         found = hashlib.file_digest(file, make).hexdigest()
     if found != expected:
-        raise FileFormatError(
-            f"{path} is truncated or changed: its {kind} is {found}, that of the published file {expected}; get it again"
-        )
+        both = f"its {kind} is {found}, that of the published file {expected}"
+        raise FileFormatError(f"{path} is truncated or changed: {both}; get it again")

@@ -6,7 +6,7 @@ import contextlib
 import math
 import os
 import signal
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from typing import Any
 
 import numpy as np
@@ -14,12 +14,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from outfield.backbone.preprocessing.normalisation import resize
-from outfield.backbone.preprocessing.preprocessing import TENSOR, Preprocessing
+from outfield.backbone.preprocessing import TENSOR, Preprocessing, resize
 from outfield.config import require_number
 from outfield.errors import InputError, MissingExtraError, OutfieldError, StorageError
 from outfield.files import as_tensor
-from outfield.images import ImageArray, ImageSource
+from outfield.images import ImageArray, ImageSource, check_image
 from outfield.progress import bar
 
 BYTES_AT_ONCE = 256 * 2**20  # Pixels of an array that are copied together, at most
@@ -49,11 +48,7 @@ def read(
         rows: of a batch, at most.
         workers: processes that decode; 0 for none, None for as many as there are cores, up to 8.
         pinned: whether batches lie in pinned memory, from which they are copied to a GPU while it computes.
-        skipped: gets the numbers of images that cannot be read, and why; they are then missing in the batches. If None, the first
-            of them is an error.
-
-    Raises:
-        OutfieldError: an image cannot be read, or is not uint8 of shape (H, W, 3).
+        skipped: gets the numbers of images that cannot be read, and why; if None, the first of them is an error.
     """
     if workers is not None:
         require_number("workers", workers, least=0, most=MOST_WORKERS, whole=True)
@@ -70,13 +65,7 @@ def read(
 def read_all(images: ImageSource, size: tuple[int, int], workers: int | None = None) -> Tensor:
     """All images as bytes (N, 3, h, w) on the CPU, channels last in memory, resized as on their way to a network.
 
-    Args:
-        images: where from; an array that has this size already is not copied, and must not be written to.
-        size: height and width.
-        workers: see :func:`read`.
-
-    Raises:
-        InputError: an image is not uint8 of shape (H, W, 3).
+    An array that has this size already is not copied, and must not be written to.
     """
     if isinstance(images, ImageArray) and images.size == tuple(size):
         return as_tensor("images", np.ascontiguousarray(images.images)).permute(0, 3, 1, 2)
@@ -146,10 +135,7 @@ class _Batches(Dataset[Any]):
             raise StorageError(f"cannot read {what}: {error}") from error
         except Exception as error:  # a source may be anybody's
             raise InputError(f"{what} cannot be had: {type(error).__name__}: {error}") from error
-        if not isinstance(image, np.ndarray) or np.ma.is_masked(image):
-            raise InputError(f"{what} is a {type(image).__name__}; images are numpy arrays, uint8 (H, W, 3)")
-        if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or 0 in image.shape:
-            raise InputError(f"{what} is {image.dtype} of shape {image.shape}; images are uint8 (H, W, 3)")
+        check_image(image, what)
         try:
             return torch.from_numpy(self.way.pixels(image))
         except InputError as error:
@@ -171,7 +157,7 @@ def _decoded(
     found: Any = None
     try:
         for _ in range(len(batches)):
-            found = _next_batch(running, workers)
+            found = next(running)
             if isinstance(found, Exception):
                 break
             batch, missing = found
@@ -179,15 +165,6 @@ def _decoded(
                 skipped.update(missing)
             if len(batch):
                 yield batch
-    finally:
-        del running  # ends the workers
-    if isinstance(found, Exception):
-        raise found
-
-
-def _next_batch(running: Iterator[Any], workers: int) -> Any:
-    try:
-        return next(running)
     except RuntimeError as error:
         if not str(error).startswith("DataLoader worker"):
             raise
@@ -195,6 +172,10 @@ def _next_batch(running: Iterator[Any], workers: int) -> Any:
             f"a process that decodes images died, perhaps for lack of (shared) memory; use fewer workers than {workers}, or "
             "none: --workers 0, in Python workers=0"
         ) from error
+    finally:
+        del running  # ends the workers
+    if isinstance(found, Exception):
+        raise found
 
 
 def _leave_interrupts(worker: int) -> None:

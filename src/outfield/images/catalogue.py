@@ -2,22 +2,93 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
+import tarfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import IO
 
 from outfield.config import require
 from outfield.errors import FileFormatError, InputError, StorageError, UnknownNameError
-from outfield.files import PathLike, as_path
-from outfield.images.datasets import layouts
-from outfield.images.datasets.downloads import Download
-from outfield.images.datasets.layouts import Layout
+from outfield.files import AT_ONCE, PathLike, as_path, has_sha256, make_folder, new_file, reason
+from outfield.files import download_file as download
+from outfield.images import layouts
 from outfield.images.folder import NPZ_ARRAYS, ImageFiles, image_names, open_images
 from outfield.images.image_source import ImageSource
+from outfield.images.layouts import Layout
+from outfield.progress import bar
 
 SPLITS = ("train", "test")
+CIFAR10_FILES = ("data_batch_1", "test_batch")  # The first of each split
+
+
+@dataclass(frozen=True)
+class Download:
+    """A file that belongs to a published set: a tar archive, or a file that stays as it is.
+
+    It goes, or is unpacked, into the folder ``into`` inside of that in which sets are kept.
+    """
+
+    url: str
+    size: int
+    sha256: str
+    into: str = ""
+
+    def fetch(self, folder: Path) -> None:
+        """Get the file, and unpack it if it is an archive; one that is there already is not got again."""
+        place = folder / self.into
+        make_folder(place)
+        file = place / PurePosixPath(self.url).name
+        kept = file.is_file() and has_sha256(file, self.sha256)
+        if not kept:
+            download(self.url, file, self.sha256, self.size)
+        if ".tar" in file.suffixes:
+            unpack(file, place)
+            if not kept:
+                with contextlib.suppress(OSError):  # it is no longer needed, but does no harm
+                    file.unlink()
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    """Write the files of a tar archive into a folder, over those that are there."""
+    try:
+        with tarfile.open(archive) as members, bar(f"unpacking {archive.name}", unit="files") as advance:
+            for number, member in enumerate(members):
+                place = folder / _name_inside(archive, member)
+                if member.isdir():
+                    make_folder(place)
+                elif (content := members.extractfile(member)) is not None:
+                    _write(content, place)
+                advance(number + 1)
+    except (tarfile.TarError, EOFError, zlib.error, ValueError) as error:
+        if isinstance(error, FileFormatError):
+            raise
+        raise FileFormatError(f"{archive} is truncated, or is not a tar archive ({error})") from error
+
+
+def _name_inside(archive: Path, member: tarfile.TarInfo) -> PurePosixPath:
+    """The path of a member, if it is one of a file or folder inside."""
+    name = PurePosixPath(member.name)
+    inside = not name.is_absolute() and ".." not in name.parts and not os.path.isabs(member.name)
+    if not inside or not (member.isreg() or member.isdir()):
+        raise FileFormatError(f"{archive} holds {member.name!r}: a link, a device, or something outside of its folder")
+    return name
+
+
+def _write(content: IO[bytes], place: Path) -> None:
+    """A file, whole or not at all; the disk is not waited for, because there may be a million of them."""
+    make_folder(place.parent)
+    try:
+        with new_file(place.parent) as new:
+            shutil.copyfileobj(content, new.file, AT_ONCE)
+            new.move_to(place, to_disk=False)
+    except OSError as error:
+        raise StorageError(f"cannot write {place}: {reason(error)}") from error
 
 
 @dataclass(frozen=True)
@@ -49,78 +120,60 @@ def _both(pattern: str, train: str = "train", test: str = "test") -> dict[str, s
     return {"train": pattern.replace("*", train), "test": pattern.replace("*", test)}
 
 
-CIFAR10 = Download(
-    "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
-    170_052_171,
-    "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+KRIZ, PLACES = "https://www.cs.toronto.edu/~kriz", "http://data.csail.mit.edu/places/places365"
+SVHN, TEXTURES = "http://ufldl.stanford.edu/housenumbers", "https://www.robots.ox.ac.uk/~vgg/data/dtd"
+CIFAR10_BINARY = Download(
+    KRIZ + "/cifar-10-binary.tar.gz", 170_052_171, "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"
 )
-CIFAR100 = Download(
-    "https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
-    168_513_733,
-    "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
+CIFAR100_BINARY = Download(
+    KRIZ + "/cifar-100-binary.tar.gz", 168_513_733, "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec"
 )
 PLACES_LISTS = Download(
-    "http://data.csail.mit.edu/places/places365/filelist_places365-standard.tar",
+    f"{PLACES}/filelist_places365-standard.tar",
     67_498_496,
     "520699e00d69b63ddc29fac54645aa00ce1c10ca42e288960aa1cf791d6e9aa9",
 )
 PLACES_TRAIN = Download(
-    "http://data.csail.mit.edu/places/places365/train_256_places365standard.tar",
+    f"{PLACES}/train_256_places365standard.tar",
     26_103_685_120,
     "0ade5d7d38c682aa0203014a2b99ad3bf608bf1de0f151dc0d80efba54660a0a",
 )
 PLACES_VAL = Download(
-    "http://data.csail.mit.edu/places/places365/val_256.tar",
-    525_158_400,
-    "24b4e639ef12a0012af525bc4cb443e4ab4aaea8369a1fb009b70e4a4aad5d48",
+    PLACES + "/val_256.tar", 525_158_400, "24b4e639ef12a0012af525bc4cb443e4ab4aaea8369a1fb009b70e4a4aad5d48"
 )
-TEXTURES = Download(
-    "https://www.robots.ox.ac.uk/~vgg/data/dtd/download/dtd-r1.0.1.tar.gz",
+DTD = Download(
+    TEXTURES + "/download/dtd-r1.0.1.tar.gz",
     625_239_812,
     "e42855a52a4950a3b59612834602aa253914755c95b0cff9ead6d07395f8e205",
     into="dtd",
 )
-SVHN_TRAIN = Download(
-    "http://ufldl.stanford.edu/housenumbers/train_32x32.mat", 182_040_794, layouts.SVHN["train_32x32.mat"]
-)
-SVHN_TEST = Download(
-    "http://ufldl.stanford.edu/housenumbers/test_32x32.mat", 64_275_384, layouts.SVHN["test_32x32.mat"]
-)
+SVHN_TRAIN = Download(SVHN + "/train_32x32.mat", 182_040_794, layouts.SVHN["train_32x32.mat"])
+SVHN_TEST = Download(SVHN + "/test_32x32.mat", 64_275_384, layouts.SVHN["test_32x32.mat"])
 
 
+# To add a set that lies in its own way, write a function from the path that shows it is there to an ImageSource, and a row:
+# "mine": NamedSet("My set", (Layout("its index", {"test": "mine/index.txt"}, read_mine),))
 DATASETS: dict[str, NamedSet] = {
     "cifar10": NamedSet(
         "CIFAR-10",
         (
-            Layout(
-                "binary version",
-                _both("cifar-10-batches-bin/*.bin", "data_batch_1", "test_batch"),
-                layouts.cifar10_binary,
-            ),
-            Layout(
-                "Python version",
-                _both("cifar-10-batches-py/*", "data_batch_1", "test_batch"),
-                partial(layouts.cifar_python, checksums=layouts.CIFAR10, labels="labels"),
-            ),
+            Layout("binary version", _both("cifar-10-batches-bin/*.bin", *CIFAR10_FILES), layouts.cifar10_binary),
+            Layout("Python version", _both("cifar-10-batches-py/*", *CIFAR10_FILES), layouts.cifar10_python),
         ),
         counts={"train": 50_000, "test": 10_000},
-        downloads=dict.fromkeys(("train", "test"), (CIFAR10,)),
-        home="https://www.cs.toronto.edu/~kriz/cifar.html",
+        downloads=dict.fromkeys(SPLITS, (CIFAR10_BINARY,)),
+        home=KRIZ + "/cifar.html",
         classes=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
     ),
     "cifar100": NamedSet(
         "CIFAR-100",
         (
             Layout("binary version", _both("cifar-100-binary/*.bin"), layouts.cifar100_binary),
-            Layout(
-                "Python version",
-                _both("cifar-100-python/*"),
-                partial(layouts.cifar_python, checksums=layouts.CIFAR100, labels="fine_labels"),
-            ),
+            Layout("Python version", _both("cifar-100-python/*"), layouts.cifar100_python),
         ),
         counts={"train": 50_000, "test": 10_000},
-        downloads=dict.fromkeys(("train", "test"), (CIFAR100,)),
-        home="https://www.cs.toronto.edu/~kriz/cifar.html",
+        downloads=dict.fromkeys(SPLITS, (CIFAR100_BINARY,)),
+        home=KRIZ + "/cifar.html",
     ),
     "mnist": NamedSet("MNIST", home="http://yann.lecun.com/exdb/mnist"),
     "tinyimagenet": NamedSet(
@@ -145,19 +198,11 @@ DATASETS: dict[str, NamedSet] = {
     "places365": NamedSet(
         "Places365",
         (  # the test images have no public labels, so the validation images are what people test with
+            Layout("small validation images beside their list", {"test": "val_256"}, layouts.places365),
             Layout(
-                "small validation images beside their list",
-                {"test": "val_256"},
-                partial(layouts.places365, listing="places365_val.txt"),
+                "small training images as torchvision calls them", {"train": "data_256_standard"}, layouts.places365
             ),
-            *(
-                Layout(
-                    f"small training images beside their list, {what}",
-                    {"train": place},
-                    partial(layouts.places365, listing="places365_train_standard.txt"),
-                )
-                for what, place in (("as torchvision calls them", "data_256_standard"), ("as unpacked", "data_256"))
-            ),
+            Layout("small training images as unpacked", {"train": "data_256"}, layouts.places365),
         ),
         counts={"train": 1_803_460, "test": 36_500},
         folders=("places",),
@@ -172,22 +217,17 @@ DATASETS: dict[str, NamedSet] = {
         ),
         counts={"train": 1_880, "test": 1_880},
         folders=("dtd",),
-        downloads=dict.fromkeys(("train", "test"), (TEXTURES,)),
-        home="https://www.robots.ox.ac.uk/~vgg/data/dtd",
+        downloads=dict.fromkeys(SPLITS, (DTD,)),
+        home=TEXTURES,
     ),
     "svhn": NamedSet(
         "SVHN",
         (Layout("cropped digits", _both("*_32x32.mat"), layouts.svhn),),
         counts={"train": 73_257, "test": 26_032},
         downloads={"train": (SVHN_TRAIN,), "test": (SVHN_TEST,)},
-        home="http://ufldl.stanford.edu/housenumbers",
+        home=SVHN,
     ),
 }
-"""The sets that can be asked for by name, besides those a user brings.
-
-To add one that lies in its own way, write a function from the path that shows it is there to an ImageSource, and a row:
-``DATASETS["mine"] = NamedSet("My set", (Layout("its index", {"test": "mine/index.txt"}, read_mine),))``.
-"""
 
 
 def title(name: str) -> str:
@@ -300,11 +340,7 @@ def _nowhere(name: str, split: str, folder: Path, places: list[_Place]) -> Input
         return UnknownNameError(f"unknown set {name!r}; known: {known}. A set of your own ({split}) may lie at{looked}")
     row = DATASETS[name]
     hint = "download=True gets it" if split in row.downloads else "it has to be got by hand"
-    return StorageError(f"{row.title} ({split}) is not in {folder}; looked for{looked}\n{hint}{_home(row)}")
-
-
-def _home(row: NamedSet) -> str:
-    return f"; its home is {row.home}" if row.home else ""
+    return StorageError(f"{row.title} ({split}) is not in {folder}; looked for{looked}\n{hint}; its home is {row.home}")
 
 
 def _download(name: str, split: str, folder: Path) -> None:
@@ -313,4 +349,4 @@ def _download(name: str, split: str, folder: Path) -> None:
         for part in row.downloads[split]:
             part.fetch(folder)
     except (StorageError, FileFormatError) as error:
-        raise type(error)(f"cannot get {row.title}: {error}{_home(row)}") from error
+        raise type(error)(f"cannot get {row.title}: {error}; its home is {row.home}") from error

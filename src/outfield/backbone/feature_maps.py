@@ -9,7 +9,7 @@ there are only single layers, as in VGG, a block is a convolution with what foll
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -31,15 +31,10 @@ ACTIVATIONS: tuple[Callable[[Tensor], Tensor], ...] = (unchanged, functional.rel
 
 @dataclass(frozen=True)
 class FeatureMap:
-    """Where the last feature map passes by, and how it is read.
+    """Where a feature map passes by, and how it is read.
 
-    Attributes:
-        module: whose input or output it is.
-        is_input: which of the two.
-        shape: of one image's map.
-        channels: the axis of the D channels; all others but the first are positions.
-        skipped: tokens at the beginning that are no positions of the image.
-        activation: one of :data:`ACTIVATIONS`.
+    ``shape`` is that of one image's map, ``channels`` the axis of the D channels: all others but the first are positions. The
+    first ``skipped`` tokens are no positions of the image.
     """
 
     module: nn.Module
@@ -81,11 +76,15 @@ def find_map(
     passing: Iterable[Passing], features: Tensor, prefix_tokens: int | None
 ) -> tuple[FeatureMap, Tensor] | None:
     """The latest map whose mean is the features, perhaps after an activation; else the latest as wide as they are."""
-    possible = [
-        (place, tensor)
-        for _, module, is_input, tensor in passing
-        for place in _readings(module, is_input, tensor, features, prefix_tokens)
-    ]
+    possible = []
+    for _, module, is_input, tensor in passing:
+        skipped = prefix_tokens
+        if tensor.dim() == 3 and skipped is None:
+            skipped = int(is_close(tensor[:, :1].flatten(1).detach().float(), features, 1e-3))  # a class token
+        for place in _readings(module, is_input, tensor, [skipped or 0]):
+            tokens = tensor.dim() == 3 and tensor.shape[1] - place.skipped <= 1
+            if len(tensor) == len(features) and tensor.shape[place.channels] == features.shape[1] and not tokens:
+                possible.append((place, tensor))
     for place, tensor in possible:
         for activation in ACTIVATIONS:
             activated = replace(place, activation=activation)
@@ -95,20 +94,12 @@ def find_map(
     return possible[0] if possible else None
 
 
-def _readings(
-    module: nn.Module, is_input: bool, tensor: Tensor, features: Tensor, prefix_tokens: int | None
-) -> Iterator[FeatureMap]:
-    """The ways to read a tensor as a map of as many channels as there are features: channels first, last, or tokens."""
-    rows, width = features.shape
-    for channels in (1, 3) if tensor.dim() == 4 else (2,):
-        if len(tensor) != rows or tensor.shape[channels] != width:
-            continue
-        skipped = 0
-        if tensor.dim() == 3:
-            is_class_token = is_close(tensor[:, 0].detach().float(), features, 1e-3)
-            skipped = prefix_tokens if isinstance(prefix_tokens, int) else int(is_class_token)
-        if tensor.shape[1] - skipped > 1 or tensor.dim() == 4:
-            yield FeatureMap(module, is_input, tuple(tensor.shape[1:]), channels, skipped)
+def _readings(module: nn.Module, is_input: bool, tensor: Tensor, skips: Iterable[int]) -> list[FeatureMap]:
+    """The ways to read a tensor as a map: channels first or last; or tokens, without these numbers of first ones."""
+    shape = tuple(tensor.shape[1:])
+    if tensor.dim() == 4:
+        return [FeatureMap(module, is_input, shape, channels) for channels in (1, 3)]
+    return [FeatureMap(module, is_input, shape, 2, skipped) for skipped in skips if skipped < shape[0]]
 
 
 def is_pooled(tensor: Tensor) -> bool:
@@ -128,13 +119,7 @@ def is_close(a: Tensor, b: Tensor, within: float) -> bool:
 
 @dataclass(frozen=True)
 class Output:
-    """What one module gave in the first pass: pooled in every way that its map can be read.
-
-    Attributes:
-        order: when, among all events of the pass.
-        ways: how the map may be read, with the mean over its positions (N, D), on the CPU.
-        exact: whether the map was in full precision.
-    """
+    """What one module gave in the first pass: when, its mean over positions (N, D) in every way that its map can be read."""
 
     order: int
     ways: tuple[tuple[FeatureMap, Tensor], ...]
@@ -143,13 +128,7 @@ class Output:
 
 @dataclass(frozen=True)
 class Block:
-    """A module whose pooled output is a stage.
-
-    Attributes:
-        name: dotted, in the network.
-        place: how its output is read.
-        pooled: mean over positions (N, D) in the first pass.
-    """
+    """A module whose mean over positions (N, D) is a stage: its dotted name, and how its output is read."""
 
     name: str
     place: FeatureMap
@@ -160,12 +139,7 @@ def read_output(order: int, module: nn.Module, tensor: Tensor, rows: int, prefix
     """What a module gave, pooled; None if it is no map: (N, C, H, W), (N, H, W, C) or tokens (N, T, C) of all images."""
     if tensor.dim() not in (3, 4) or len(tensor) != rows or 0 in tensor.shape or not tensor.is_floating_point():
         return None
-    shape = tuple(tensor.shape[1:])
-    if tensor.dim() == 4:
-        places = [FeatureMap(module, False, shape, channels) for channels in (1, 3)]
-    else:
-        skips = (0, 1) if prefix_tokens is None else (prefix_tokens,)
-        places = [FeatureMap(module, False, shape, 2, skipped) for skipped in skips if skipped < shape[0]]
+    places = _readings(module, False, tensor, (0, 1) if prefix_tokens is None else (prefix_tokens,))
     ways = tuple((place, place.mean(tensor).cpu()) for place in places)
     return Output(order, ways, tensor.dtype in (torch.float32, torch.float64)) if ways else None
 
@@ -175,11 +149,7 @@ def find_blocks(
 ) -> list[Block]:
     """The blocks of a network in the order in which they ran, at most :data:`MOST_STAGES`, evenly spread where there are more.
 
-    Args:
-        network: the network.
-        outputs: what its modules gave in one pass, before the head.
-        last_map: how the last feature map is read, if there is one; tokens that are no positions are left out as there.
-        features: (N, D); a last block whose mean they are is no stage.
+    Tokens that are no positions are left out as in the last feature map; a last block whose mean the features are is no stage.
     """
     names = {module: name for name, module in network.named_modules()}
     read = {module: (*_way(module, output, last_map), tolerance(output.exact)) for module, output in outputs.items()}

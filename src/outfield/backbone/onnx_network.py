@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from outfield.backbone.architectures import first_line
 from outfield.errors import FileFormatError, InputError, OutfieldError, StorageError
 from outfield.extras import library
 from outfield.files import open_to_read
@@ -36,9 +37,7 @@ class Given(nn.Module):
 class FileNetwork(nn.Module):
     """A network whose body is a program in a file, and whose last layer is ours, so that hooks find its features.
 
-    Attributes:
-        shape: of its input (N, C, H, W); None where a size is free. To a fixed N, too few images are filled up.
-        head: the last layer; :class:`Given` where its weights are not in the file.
+    ``shape`` is that of its input (N, C, H, W), None where a size is free. To a fixed N, too few images are filled up.
     """
 
     shape: tuple[int | None, ...]
@@ -84,17 +83,7 @@ def linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
 
 
 class OnnxNetwork(FileNetwork):
-    """The network of an ONNX model.
-
-    Args:
-        content: The model, with all of its weights.
-        source: Where it comes from, for errors.
-
-    Raises:
-        FileFormatError: It is broken, needs another file or a custom operator, or its graph cannot be run.
-        InputError: It is no image classifier whose features can be found.
-        MissingExtraError: onnx or ONNX Runtime are not installed.
-    """
+    """The network of an ONNX model, given as bytes with all of its weights; ``source`` is where they come from, for errors."""
 
     gives_gradients = False
 
@@ -105,22 +94,17 @@ class OnnxNetwork(FileNetwork):
         _check_self_contained(model, source)
         try:
             graph = _graph_of(model, source)
-        except OutfieldError:
-            raise
-        except Exception as error:  # of numpy and of onnx, about tensors and nodes that are not what they should be
-            raise FileFormatError(f"{source} is broken: {type(error).__name__}: {str(error)[:200]}") from error
-        self._graph, self.shape = graph, graph.shape
-        self.head = Given() if graph.weight is None else linear(graph.weight, graph.bias)
-        del model.graph.output[:]
-        for name in dict.fromkeys((graph.features, graph.logits)):
-            model.graph.output.append(library("onnx", extra="onnx").helper.make_empty_tensor_value_info(name))
-        try:
+            self._graph, self.shape = graph, graph.shape
+            self.head = Given() if graph.weight is None else linear(graph.weight, graph.bias)
+            del model.graph.output[:]
+            for name in dict.fromkeys((graph.features, graph.logits)):
+                model.graph.output.append(library("onnx", extra="onnx").helper.make_empty_tensor_value_info(name))
             self._session = _session(model.SerializeToString())
             self._check(source)
         except OutfieldError:
             raise
-        except Exception as error:  # of ONNX Runtime
-            raise FileFormatError(f"{source} cannot be run: {_first_line(error)}") from error
+        except Exception as error:  # of numpy, onnx and ONNX Runtime, about what is not as it should be
+            raise FileFormatError(f"{source} cannot be run: {type(error).__name__}: {first_line(error)}") from error
 
     def _run(self, images: Tensor, both: bool = False) -> tuple[Tensor, ...]:
         graph = self._graph
@@ -144,7 +128,7 @@ class OnnxNetwork(FileNetwork):
         within = TOLERANCE * max(1.0, float(logits.abs().max()))
         if not torch.allclose(self.head(features), logits, rtol=0, atol=within):
             raise InputError(
-                f"the last layer of {source} does not give its logits; name its outputs {FEATURES} and {LOGITS}"
+                f"the last layer of {source} does not give its logits; name outputs {FEATURES} and {LOGITS}"
             )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> OnnxNetwork:
@@ -156,12 +140,7 @@ class OnnxNetwork(FileNetwork):
 
 
 def read_model(path: Path) -> bytes:
-    """An ONNX model as bytes, with weights that lie in files beside it.
-
-    Raises:
-        StorageError: It cannot be read.
-        FileFormatError: It is no such model, or weights lie outside of its folder.
-    """
+    """An ONNX model as bytes, with weights that lie in files beside it."""
     with open_to_read(path) as file:
         content = file.read()
     model = _parsed(content, str(path))
@@ -173,15 +152,11 @@ def read_model(path: Path) -> bytes:
     except OSError as error:
         raise StorageError(f"cannot read the weights of {path}: {error}") from error
     except Exception as error:  # of protobuf and of onnx's own checks of where the files lie
-        raise FileFormatError(f"the weights of {path} cannot be read: {_first_line(error)}") from error
+        raise FileFormatError(f"the weights of {path} cannot be read: {first_line(error)}") from error
 
 
 def build(state: Mapping[str, Tensor], source: str) -> nn.Module:
-    """The network whose model is kept as a tensor.
-
-    Raises:
-        FileFormatError: There is none.
-    """
+    """The network whose model is kept as a tensor."""
     if set(state) != {MODEL} or state[MODEL].dtype != torch.uint8 or state[MODEL].dim() != 1:
         raise FileFormatError(f"{source} holds no ONNX model")
     return OnnxNetwork(state[MODEL].cpu().numpy().tobytes(), source)
@@ -193,7 +168,7 @@ def _parsed(content: bytes, source: str) -> Any:
     except OutfieldError:
         raise
     except Exception as error:  # of protobuf
-        raise FileFormatError(f"{source} is no ONNX model: {_first_line(error)}") from error
+        raise FileFormatError(f"{source} is no ONNX model: {first_line(error)}") from error
     if not model.graph.node:
         raise FileFormatError(f"{source} is no ONNX model: it has no graph")
     return model
@@ -219,20 +194,14 @@ def _tensors(message: Any) -> Iterator[Any]:
 
 
 def _check_self_contained(model: Any, source: str) -> None:
-    """Refuse a model that would read other files, or needs operators of somebody else's.
-
-    Raises:
-        FileFormatError: it is such a one.
-    """
+    """Refuse a model that would read other files, or needs operators of somebody else's."""
     for tensor in _tensors(model):
         if tensor.data_location == tensor.EXTERNAL:
             raise FileFormatError(f"the numbers of {tensor.name!r:.100} of {source} lie in another file")
     known = {*DOMAINS, *(function.domain for function in model.functions)}
     for node in model.graph.node:
         if node.domain not in known:
-            raise FileFormatError(
-                f"{source} has the operator {node.op_type} of {node.domain!r:.100}, which is not known"
-            )
+            raise FileFormatError(f"{source} has an unknown operator, {node.op_type} of {node.domain!r:.100}")
 
 
 class _Graph(NamedTuple):
@@ -248,11 +217,7 @@ class _Graph(NamedTuple):
 
 
 def _graph_of(model: Any, source: str) -> _Graph:
-    """Look through a model (``onnx.ModelProto``).
-
-    Raises:
-        InputError: It is no image classifier whose features can be found.
-    """
+    """Look through a model (``onnx.ModelProto``)."""
     graph = model.graph
     constants = {one.name: one for one in graph.initializer}
     inputs = [one for one in graph.input if one.name not in constants]
@@ -262,16 +227,11 @@ def _graph_of(model: Any, source: str) -> _Graph:
     tensor = inputs[0].type.tensor_type
     shape = tuple(one.dim_value if one.dim_value > 0 else None for one in tensor.shape.dim)
     if len(shape) != 4 or shape[1] not in (1, 3) or tensor.elem_type not in FLOATS:
-        raise InputError(
-            f"{source} takes an input of shape {shape}; images are floats of shape (N, C, H, W) with 3 channels or 1"
-        )
+        raise InputError(f"{source} takes an input of shape {shape}; images are floats (N, C, H, W) with C 3 or 1")
     outputs = [one.name for one in graph.output]
     logits = LOGITS if LOGITS in outputs else next((name for name in outputs if name != FEATURES), "")
     if not logits or set(outputs) - {FEATURES, logits}:
-        raise InputError(
-            f"{source} has the outputs {', '.join(outputs)}; a classifier has one, or several of which one is called {LOGITS} "
-            f"and perhaps one {FEATURES}"
-        )
+        raise InputError(f"{source} has the outputs {', '.join(outputs)}; call them {LOGITS} and {FEATURES}")
     taken = (inputs[0].name, shape, FLOATS[tensor.elem_type])
     if FEATURES in outputs:
         return _Graph(*taken, FEATURES, logits)
@@ -315,12 +275,12 @@ def _numbers(node: Any, bias: np.ndarray | None, makers: Any, constants: Any) ->
             if own is None or bias is not None:
                 return None, None
             bias = own * (said["beta"].f if "beta" in said else 1.0)
-    if bias is not None:
-        if bias.size not in (1, len(rows)):
-            return None, None
-        bias = np.broadcast_to(bias.reshape(-1), len(rows))
-    weight, bias = (None if one is None else np.array(one, np.float32) for one in (rows, bias))
-    return None if weight is None else torch.from_numpy(weight), None if bias is None else torch.from_numpy(bias)
+    found = torch.from_numpy(np.array(rows, np.float32))
+    if bias is None:
+        return found, None
+    if bias.size not in (1, len(rows)):
+        return None, None
+    return found, torch.from_numpy(np.array(np.broadcast_to(bias.reshape(-1), len(rows)), np.float32))
 
 
 def _constant(name: str, makers: Any, constants: Any, turns: int = 8) -> np.ndarray | None:
@@ -337,7 +297,3 @@ def _constant(name: str, makers: Any, constants: Any, turns: int = 8) -> np.ndar
     if inner is None or (node.attribute and list(node.attribute[0].ints) != list(range(inner.ndim))[::-1]):
         return None
     return inner.T
-
-
-def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)[:300]

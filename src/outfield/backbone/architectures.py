@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from outfield.backbone.preprocessing.normalisation import check_names, check_normalisation, check_size
+from outfield.backbone.preprocessing import check_names, check_normalisation, check_size
 from outfield.config import configurable, from_plain, require, require_number, to_plain
 from outfield.errors import FileFormatError, InputError, OutfieldWarning, UnknownNameError
 from outfield.extras import library
@@ -70,7 +71,7 @@ class Classifier:
 
         Args:
             seed: of the first weights.
-            weights: that the network will be given later; its shape is then theirs, see :func:`patch_settings`.
+            weights: that the network will be given later; its shape is then theirs.
 
         Raises:
             UnknownNameError: the library has no model of that name.
@@ -88,15 +89,8 @@ def create(
 ) -> nn.Module:
     """A fresh network of timm ("resnet34", "timm:resnet34") or torchvision ("torchvision:resnet18").
 
-    Args:
-        architecture: its name.
-        classes: outputs of its last layer; the library's own number (usually ImageNet's 1000) if None.
-        small: height and width of small images that it is made for, see :class:`Classifier`; None for the library's own.
-        weights: that it will be given, see :func:`patch_settings`.
-
-    Raises:
-        UnknownNameError: the library has no classifier of that name.
-        MissingExtraError: the library is not installed.
+    ``classes`` is the library's own number if None; ``small`` the height and width of small images that it is made for, see
+    :class:`Classifier`; ``weights`` those that it will be given, see :func:`patch_settings`.
     """
     owner, name = split_name(architecture)
     known: dict[str, Any] = {} if classes is None else {"num_classes": classes}
@@ -108,12 +102,16 @@ def create(
         else:
             network = library("torchvision.models", extra="images").get_model(name, weights=None, **known)
     except Exception as error:  # each of a thousand models may refuse in its own way, or be too large for the memory
-        said = next(iter(str(error).splitlines()), type(error).__name__)
         wanted = "" if classes is None else f" with {classes} classes"
-        raise InputError(f"{architecture} cannot be built{wanted}: {said}") from error
+        raise InputError(f"{architecture} cannot be built{wanted}: {first_line(error)}") from error
     if small is not None and not patches:
         use_small_stem(network, architecture)
     return network
+
+
+def first_line(error: BaseException) -> str:
+    """What another library says is wrong, in one line."""
+    return next(iter(str(error).splitlines()), type(error).__name__)[:300]
 
 
 def patch_settings(
@@ -121,13 +119,8 @@ def patch_settings(
 ) -> dict[str, Any]:
     """What timm is told so that a network which cuts images into patches suits small ones; nothing for other networks.
 
-    A ConvNeXt has a patch for every pixel, so that 32 × 32 pixels are 4 × 4 places behind its last stage. Patches of 2 × 2, which
-    earlier versions took, leave a single place: timm halves the height and width once more where patches are 2 × 2.
-
-    Args:
-        architecture: its name.
-        small: height and width of the images.
-        weights: of a network that was trained, which tell the size of a ConvNeXt's patches; None for a fresh network.
+    A ConvNeXt has a patch for every pixel, so that 32 × 32 pixels are 4 × 4 places behind its last stage. Weights of earlier
+    versions have patches of 2 × 2, which leave a single place: timm halves the height and width once more there.
     """
     owner, name = split_name(architecture)
     if owner != "timm":
@@ -144,12 +137,7 @@ def patch_settings(
 
 
 def split_name(architecture: str) -> tuple[str, str]:
-    """The library and the name in it, of an architecture that it has.
-
-    Raises:
-        UnknownNameError: there is no such library, or it has no classifier of that name.
-        MissingExtraError: the library is not installed.
-    """
+    """The library and the name in it, of an architecture that it has."""
     require(isinstance(architecture, str), "architecture", architecture, "the name of a model")
     owner, colon, name = architecture.partition(":")
     owner, name = (owner, name) if colon else ("timm", architecture)
@@ -157,40 +145,32 @@ def split_name(architecture: str) -> tuple[str, str]:
         raise UnknownNameError(f"unknown library {owner!r} in {architecture!r}; known: {', '.join(LIBRARIES)}")
     if owner == "timm":
         timm = library("timm", extra="images")
-        if not timm.is_model(name):
-            raise UnknownNameError(f"timm has no model {name!r}{_similar(name, timm.list_models())}")
-        return owner, name
-    models = library("torchvision.models", extra="images")
-    # Of classifiers alone: others fetch the weights of their backbone by themselves, and unpickle them.
-    known = models.list_models(module=models) + models.list_models(module=models.quantization)
+        known = [name] if timm.is_model(name) else timm.list_models()
+    else:
+        models = library("torchvision.models", extra="images")
+        # Of classifiers alone: others fetch the weights of their backbone by themselves, and unpickle them.
+        known = models.list_models(module=models) + models.list_models(module=models.quantization)
     if name not in known:
-        raise UnknownNameError(f"torchvision has no classifier {name!r}{_similar(name, known)}")
+        close = difflib.get_close_matches(name, known, n=3)
+        similar = f"; did you mean {' or '.join(close)}?" if close else ""
+        raise UnknownNameError(f"{owner} has no model {name!r}{similar}")
     return owner, name
-
-
-def _similar(name: str, known: list[str]) -> str:
-    import difflib
-
-    close = difflib.get_close_matches(name, known, n=3)
-    return f"; did you mean {' or '.join(close)}?" if close else ""
 
 
 def has_small_stem(network: nn.Module) -> bool:
     """Whether a network has the stem of a ResNet, which :func:`use_small_stem` can replace."""
-    return all(hasattr(network, name) for name in ("conv1", "maxpool")) and isinstance(
-        getattr(network, "bn1", None), nn.BatchNorm2d
-    )
+    found = hasattr(network, "conv1") and hasattr(network, "maxpool")
+    return found and isinstance(getattr(network, "bn1", None), nn.BatchNorm2d)
 
 
 def use_small_stem(network: nn.Module, name: str) -> None:
     """Give a ResNet of timm or torchvision a 3 × 3 stem of stride 1 without max-pooling, in place."""
-    norm = getattr(network, "bn1", None)
-    if not has_small_stem(network) or not isinstance(norm, nn.BatchNorm2d):
+    if not has_small_stem(network):
         raise InputError(
-            f"small_images is for ResNets of timm and torchvision, and vision transformers and ConvNeXts of timm; {name} has "
-            "another stem: leave it with --large-images, in Python small_images=False, or choose an architecture made for small "
-            "images"
+            f"small_images is for ResNets, and timm's vision transformers and ConvNeXts; {name} has another stem: leave it "
+            "with --large-images, in Python small_images=False"
         )
+    norm: Any = network.bn1
     stem = nn.Conv2d(3, norm.num_features, 3, stride=1, padding=1, bias=False)
     nn.init.kaiming_normal_(stem.weight, mode="fan_out", nonlinearity="relu")
     network.conv1 = stem
@@ -208,21 +188,16 @@ def for_small_images(classifier: Classifier) -> Classifier:
     reduction = stages[-1].get("reduction", 1) if isinstance(stages, list) and stages else 1
     if min(classifier.size) < 2 * reduction:
         height, width = classifier.size
-        warnings.warn(
-            f"{classifier.architecture} divides height and width by {reduction}, so that of {height} × {width} pixels one place "
-            f"is left behind its last stage, and it will classify badly; give it larger images (--size {4 * reduction}), or take "
-            "a ResNet, or a vision transformer or ConvNeXt of timm, which have a form for small images",
-            OutfieldWarning,
-            stacklevel=3,
+        small = f"{height} × {width} pixels become one place behind the last stage of {classifier.architecture}"
+        advice = (
+            f"take larger images (--size {4 * reduction}), or a ResNet, or a vision transformer or ConvNeXt of timm"
         )
+        warnings.warn(f"{small}, and it will classify badly; {advice}", OutfieldWarning, stacklevel=3)
     return classifier
 
 
 def save_classifier(
-    path: PathLike,
-    classifier: Classifier,
-    weights: Mapping[str, Tensor],
-    notes: Mapping[str, Any] | None = None,
+    path: PathLike, classifier: Classifier, weights: Mapping[str, Tensor], notes: Mapping[str, Any] | None = None
 ) -> None:
     """Write a classifier and a state dict of its network to one safetensors file, atomically.
 
@@ -262,32 +237,26 @@ def load_weights(network: nn.Module, weights: Mapping[str, Tensor], source: str)
     """Put a state dict into a network; the error names what is missing, superfluous or of another shape.
 
     Names that all begin with one of :data:`PREFIXES` are understood.
-
-    Raises:
-        FileFormatError: it does not fit, or holds numbers that are not finite.
     """
-    wanted = network.state_dict()
+    wanted, found = network.state_dict(), dict(weights)
     for prefix in PREFIXES:
-        if all(name.startswith(prefix) for name in weights) and any(n.removeprefix(prefix) in wanted for n in weights):
-            found = {name.removeprefix(prefix): value for name, value in weights.items()}
+        short = {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
+        if len(short) == len(weights) and short.keys() & wanted.keys():
+            found = short
             break
-    else:
-        found = dict(weights)
-    shapes, kinds = [], []
+    others = []
     for name in wanted.keys() & found.keys():
         ours, theirs = wanted[name], found[name]
         if theirs.shape != ours.shape:
-            shapes.append(f"{name} is {tuple(theirs.shape)} instead of {tuple(ours.shape)}")
-        if theirs.is_floating_point() != ours.is_floating_point() or theirs.is_complex():
-            kinds.append(f"{name} is {theirs.dtype} instead of {ours.dtype}")
+            others.append(f"{name} is {tuple(theirs.shape)} instead of {tuple(ours.shape)}")
+        elif theirs.is_floating_point() != ours.is_floating_point() or theirs.is_complex():
+            others.append(f"{name} is {theirs.dtype} instead of {ours.dtype}")
     lacks, unknown = wanted.keys() - found.keys(), found.keys() - wanted.keys()
-    told = (("it lacks ", lacks), ("it has the unknown ", unknown), ("", shapes), ("", kinds))
+    told = (("it lacks ", lacks), ("it has the unknown ", unknown), ("", others))
     problems = [f"{what}{', '.join(sorted(n)[:3])}{', …' if len(n) > 3 else ''}" for what, n in told if n]
     if problems:
-        raise FileFormatError(
-            f"{source} does not fit {type(network).__name__}: {'; '.join(problems)}; check the architecture, the number of "
-            "classes and small_images"
-        )
+        what = f"{source} does not fit {type(network).__name__}: {'; '.join(problems)}"
+        raise FileFormatError(f"{what}; check the architecture, the number of classes and small_images")
     for name, value in found.items():
         if value.layout != torch.strided or value.device.type == "meta" or not bool(value.isfinite().all()):
             raise FileFormatError(f"{source} holds numbers that are not finite, in {name}")

@@ -15,9 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from outfield.backbone.extraction.hooks import Observer, logits_of
+from outfield.backbone.architectures import first_line
+from outfield.backbone.hooks import Observer, logits_of
 from outfield.backbone.perturbation import Odin, Perturb
-from outfield.backbone.preprocessing.normalisation import Input
+from outfield.backbone.preprocessing import Preprocessing
 from outfield.backbone.views import Views
 from outfield.config import require, require_choice
 from outfield.errors import InputError, OutfieldError, OutfieldWarning
@@ -47,30 +48,13 @@ class _Flight(NamedTuple):
 
 
 class Extraction:
-    """A network over many images.
-
-    Args:
-        network: any classifier, on one device.
-        device: that device.
-        expects: size and normalisation.
-        head: see :class:`outfield.backbone.extraction.hooks.Observer`.
-        odin: give the logits at the perturbed input too.
-        precision: "float32", "float16" or "bfloat16" (by autocast), or "auto": float16 on a GPU, else float32. A network whose
-            weights are not float32 runs as it is.
-        stages: give what the network's blocks give, too.
-        views: of each image, over which all fields are averaged; the image alone if None.
-        perturb: give all fields at the image that this perturbs.
-        name: what errors call the network.
-
-    Raises:
-        InputError: a setting that cannot be, or gradients of a network that gives none.
-    """
+    """A network over many images; the settings are those of :meth:`outfield.Backbone.extract`, ``name`` is for errors."""
 
     def __init__(
         self,
         network: nn.Module,
         device: torch.device,
-        expects: Input,
+        expects: Preprocessing,
         head: str | None = None,
         odin: Odin | None = None,
         precision: str = "auto",
@@ -83,14 +67,10 @@ class Extraction:
         require(perturb is None or isinstance(perturb, Perturb), "perturb", perturb, "an outfield.Perturb, or None")
         require(isinstance(stages, bool | np.bool_), "stages", stages, "True or False")
         if odin is not None and perturb is not None:
-            raise InputError(
-                "odin and perturb both move the images, each in its own way; extract twice, with one of them each"
-            )
+            raise InputError("odin and perturb both move the images; extract twice, with one of them each")
         if (odin is not None or perturb is not None) and not getattr(network, "gives_gradients", True):
-            raise InputError(
-                f"{'perturb' if odin is None else 'odin'} needs gradients, which {name} does not give: ONNX Runtime only runs "
-                "forward; choose detectors that need none, or give the network as a module"
-            )
+            what = "perturb" if odin is None else "odin"
+            raise InputError(f"{what} needs gradients, which {name} does not give: ONNX Runtime only runs forward")
         self.network, self.device, self.expects, self.odin = network, device, expects, odin
         self.perturb = perturb
         self._type = next((p.dtype for p in network.parameters() if p.is_floating_point()), torch.float32)
@@ -109,23 +89,18 @@ class Extraction:
         return min(rows, max(1, PIXELS_ON_A_CPU // math.prod(self.expects.size)))
 
     def run(self, batches: Iterable[Tensor], rows: int) -> Generator[tuple[int, Fields], None, None]:
-        """Features, logits and what else was asked for, in float32 on the CPU, in consecutive pieces.
+        """Features, logits and what else was asked for, in float32 on the CPU: the number of the first image, and the fields.
 
         Args:
             batches: bytes (n, H, W, 3) or (n, H, W, 1), in order; or what the network takes, floating numbers (n, C, h, w).
             rows: that the network is given at once; halved where memory ends.
-
-        Yields:
-            The number of the first image, and the fields of the piece by name.
-
-        Raises:
-            InputError: memory is too small for one image, or outputs are not finite.
         """
         self._rows = rows
         flights: deque[_Flight] = deque()
         start = 0
         gradients = self.odin is not None or self.perturb is not None
-        with evaluation_mode(self.network, gradients), self._on_device():
+        on_device = torch.cuda.device(self.device) if self.device.type == "cuda" else contextlib.nullcontext()
+        with evaluation_mode(self.network, gradients), on_device:
             for pixels in batches:
                 for flight in self._launch(start, pixels, self._half):
                     flights.append(flight)
@@ -137,9 +112,8 @@ class Extraction:
 
     def last_layer(self) -> Fields:
         """``head_weight`` (K, D) and ``head_bias`` (K,) once the network has run, where logits are that layer of the features."""
-        weight, bias = self._observe.last_layer or (None, None)
-        found = {"head_weight": weight, "head_bias": bias}
-        return {name: value for name, value in found.items() if value is not None}
+        found = zip(("head_weight", "head_bias"), self._observe.last_layer or (), strict=False)
+        return {name: value for name, value in found if value is not None}
 
     def only(self, names: Collection[str]) -> None:
         """Once the network has run: give of the spread and the stages those of these names alone."""
@@ -150,9 +124,6 @@ class Extraction:
         stages = {f"stage{i}": name for i, name in enumerate(self._observe.stage_names, 1)}
         perturbed = {} if self.perturb is None else {"perturb": str(self.perturb)}
         return {"views": str(self.views), **perturbed, **stages}
-
-    def _on_device(self) -> contextlib.AbstractContextManager[object]:
-        return torch.cuda.device(self.device) if self.device.type == "cuda" else contextlib.nullcontext()
 
     def _launch(self, start: int, pixels: Tensor, half: torch.dtype | None) -> Iterator[_Flight]:
         """Start the network on a batch, in pieces that memory holds."""
@@ -186,10 +157,8 @@ class Extraction:
         except Exception as error:  # a network may be anybody's
             if not is_out_of_memory(error):
                 shape = (len(pixels), len(self.expects.mean), *self.expects.size)
-                said = next(iter(str(error).splitlines()), "")
-                raise InputError(
-                    f"{type(self.network).__name__} fails on images of shape {shape}: {type(error).__name__}: {said}"
-                ) from error
+                said = f"{type(error).__name__}: {first_line(error)}"
+                raise InputError(f"{type(self.network).__name__} fails on images of shape {shape}: {said}") from error
         return None  # outside of the handler, which would hold on to the memory
 
     def fields(self, pixels: Tensor) -> Fields:
@@ -220,34 +189,32 @@ class Extraction:
 
     def _fields_of(self, images: Tensor) -> Fields:
         images = self._perturbed(images)
+        perturbed = None
         if self.odin is None:
             seen = self._observe(images)
         else:
             with torch.enable_grad():
                 seen = self._observe(images.requires_grad_())
                 with torch.autocast(self.device.type, enabled=False):
-                    perturbed = self.odin.perturb(images, seen.logits)
+                    perturbed = self.odin.perturb(images, seen.logits).detach()
         fields = {"features": seen.features, "logits": seen.logits.detach().float()}
         if seen.spread is not None:
             fields["spread"] = seen.spread
         fields |= {f"stage{i}": stage for i, stage in seen.stages.items()}
-        if self.odin is not None:
-            fields["odin_logits"] = logits_of(self.network(perturbed.detach()), len(images)).float()
+        if perturbed is not None:
+            fields["odin_logits"] = logits_of(self.network(perturbed), len(images)).float()
         return fields
 
     def _halve(self, rows: int) -> None:
         if rows == 1:
             height, width = self.expects.size
-            raise InputError(
-                f"the memory of {self.device} is too small for the network and one image of {height} × {width}; free some of it, "
-                "or choose a smaller size or network"
-            )
+            what = f"the network and one image of {height} × {width}"
+            raise InputError(f"the memory of {self.device} is too small for {what}; choose a smaller size or network")
         self._rows = (rows + 1) // 2
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
         self._warn(
-            "memory",
-            f"the memory of {self.device} is too small for {rows} images at once; going on with {self._rows}",
+            "memory", f"the memory of {self.device} is too small for {rows} images at once; going on with {self._rows}"
         )
 
     def _land(self, flight: _Flight, half: torch.dtype | None) -> Iterator[tuple[int, Fields]]:
@@ -292,9 +259,7 @@ def _autocast_type(precision: str, own: torch.dtype, device: torch.device) -> to
     require_choice("precision", precision, ("auto", *PRECISIONS))
     if own != torch.float32:
         if precision != "auto" and PRECISIONS[precision] != own:
-            raise InputError(
-                f"precision is {precision!r}, but the network's weights are {own}; leave it at 'auto', or pass network.float()"
-            )
+            raise InputError(f"precision is {precision!r}, but the weights are {own}; use 'auto', or network.float()")
         return None
     if precision == "auto":
         return torch.float16 if device.type == "cuda" else None
@@ -310,10 +275,8 @@ def _refuse(flight: _Flight) -> None:
     for name, value in flight.fields.items():
         bad = (~value.isfinite()).any(1).nonzero()
         if len(bad):
-            raise InputError(
-                f"the network gives {name} that are not finite for image {flight.start + int(bad[0])}; check its weights, "
-                "mean and std"
-            )
+            what = f"{name} that are not finite for image {flight.start + int(bad[0])}"
+            raise InputError(f"the network gives {what}; check its weights, mean and std")
 
 
 @contextlib.contextmanager
@@ -321,21 +284,15 @@ def evaluation_mode(network: nn.Module, gradients: bool = True) -> Iterator[None
     """Evaluation mode without gradients, by one thread at a time; afterwards every module and parameter is as before.
 
     Modes are set one by one, because ``network.eval()`` may be overridden to do more. Parameters need no gradients here, and
-    without them the backward pass of ODIN keeps fewer activations.
-
-    Args:
-        network: any.
-        gradients: whether any are taken in the block, of the images; else parameters stay as they are, whatever they say.
+    without them the backward pass of ODIN keeps fewer activations; where no ``gradients`` are taken, they stay as they are.
     """
     with FIND_LOCK:
         lock = IN_USE.setdefault(network, threading.RLock())
     with lock, torch.inference_mode(False), torch.no_grad():
         modules = _modules(network)
         modes = [module for module in modules if module.training]
-        own = [parameter for module in modules for parameter in module._parameters.values()] if gradients else []
-        learned = [
-            parameter for parameter in own if parameter is not None and parameter.requires_grad and parameter.is_leaf
-        ]
+        own = [p for module in modules for p in module._parameters.values() if p is not None] if gradients else []
+        learned = [parameter for parameter in own if parameter.requires_grad and parameter.is_leaf]
         try:
             for module in modes:
                 module.training = False

@@ -14,8 +14,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from outfield.backbone.networks.architectures import load_weights
-from outfield.backbone.preprocessing.preprocessing import Preprocessing
+from outfield.backbone.architectures import first_line, load_weights
+from outfield.backbone.preprocessing import Preprocessing
 from outfield.errors import FileFormatError, InputError, OutfieldError, StorageError
 from outfield.extras import library
 from outfield.files import open_to_read, reason
@@ -26,26 +26,18 @@ WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 
 
 def read_network(folder: Path) -> tuple[nn.Module, dict[str, Any]]:
-    """The network on the CPU, in float32 and evaluation mode, and its configuration.
-
-    Raises:
-        StorageError: There is no such folder, or a file of it is missing.
-        FileFormatError: It does not hold an image classifier, or would need code or pickles of its own.
-        MissingExtraError: transformers is not installed.
-    """
+    """The network on the CPU, in float32 and evaluation mode, and its configuration."""
     config = checked_config(read_json(folder / CONFIG), str(folder))
     if not any((folder / name).is_file() for name in WEIGHTS):
-        raise StorageError(
-            f"cannot read {folder / WEIGHTS[0]}: there is no such file; weights are read from safetensors alone: "
-            "model.save_pretrained(folder) writes them"
-        )
+        what = f"cannot read {folder / WEIGHTS[0]}: there is no such file"
+        raise StorageError(f"{what}; weights must be safetensors, as model.save_pretrained(folder) writes them")
     auto = library("transformers", extra="hf").AutoModelForImageClassification
     options = {"local_files_only": True, "use_safetensors": True, "trust_remote_code": False}
     try:
         with building():
             network, found = auto.from_pretrained(str(folder), output_loading_info=True, **options)
     except Exception as error:  # each of hundreds of models may refuse in its own way
-        raise FileFormatError(f"{folder} holds no network that transformers can build: {_said(error)}") from error
+        raise FileFormatError(f"{folder} holds no network that transformers can build: {first_line(error)}") from error
     lacking = sorted(map(str, found.get("missing_keys", ()))) + sorted(map(str, found.get("mismatched_keys", ())))
     if lacking:
         raise FileFormatError(f"the weights in {folder} do not fit its configuration: {', '.join(lacking[:3])}")
@@ -55,28 +47,18 @@ def read_network(folder: Path) -> tuple[nn.Module, dict[str, Any]]:
 
 
 def checked_config(config: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """A configuration that builds an image classifier, as plain data.
-
-    Raises:
-        FileFormatError: It builds something else, or would fetch weights.
-    """
+    """A configuration that builds an image classifier, as plain data."""
     names = config.get("architectures") or []
     if not isinstance(config.get("model_type"), str) or not any("ImageClassification" in str(name) for name in names):
-        raise FileFormatError(
-            f"{source} holds no image classifier of transformers: its architectures are {names!r:.100}, and one of them must "
-            "end with ForImageClassification"
-        )
+        what = f"{source} holds no image classifier of transformers: its architectures are {names!r:.100}"
+        raise FileFormatError(f"{what}, and one of them must end with ForImageClassification")
     if config.get("use_pretrained_backbone"):
         raise FileFormatError(f"{source} would download weights: its config.json says use_pretrained_backbone")
     return dict(config)
 
 
 def read_preprocessing(folder: Path) -> Preprocessing | None:
-    """That of the folder's image processor; None where it has none.
-
-    Raises:
-        InputError: The processor does something that a Preprocessing cannot say.
-    """
+    """That of the folder's image processor; None where it has none."""
     path = folder / PROCESSOR
     if not path.is_file():
         return None
@@ -100,11 +82,7 @@ def class_names(config: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def build(settings: Mapping[str, Any], state: Mapping[str, Tensor], source: str) -> nn.Module:
-    """The network of a configuration with these tensors.
-
-    Raises:
-        FileFormatError: They do not belong together.
-    """
+    """The network of a configuration with these tensors."""
     given = settings.get("config")
     if not isinstance(given, Mapping):
         raise FileFormatError(f"{source} does not say how its network is built: there is no config")
@@ -112,24 +90,18 @@ def build(settings: Mapping[str, Any], state: Mapping[str, Tensor], source: str)
     transformers = library("transformers", extra="hf")
     try:
         with building():
-            plain = {
-                name: value for name, value in copy.deepcopy(config).items() if name not in ("model_type", "auto_map")
-            }
-            made = transformers.AutoConfig.for_model(config["model_type"], **plain)
+            plain = copy.deepcopy(config)
+            plain.pop("auto_map", None)
+            made = transformers.AutoConfig.for_model(plain.pop("model_type"), **plain)
             network: nn.Module = transformers.AutoModelForImageClassification.from_config(made, trust_remote_code=False)
     except Exception as error:  # as above
-        raise FileFormatError(f"{source} holds no network that transformers can build: {_said(error)}") from error
+        raise FileFormatError(f"{source} holds no network that transformers can build: {first_line(error)}") from error
     load_weights(network.float(), state, source)
     return network
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object.
-
-    Raises:
-        StorageError: It cannot be read.
-        FileFormatError: It is something else.
-    """
+    """A JSON object."""
     try:
         with open_to_read(path) as file:
             found = json.loads(file.read())
@@ -138,11 +110,7 @@ def read_json(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise StorageError(f"cannot read {path}: {reason(error)}") from error
     except (ValueError, RecursionError) as error:
-        raise FileFormatError(f"{path} is not JSON: {_said(error)}") from error
+        raise FileFormatError(f"{path} is not JSON: {first_line(error)}") from error
     if not isinstance(found, dict):
         raise FileFormatError(f"{path} does not hold a JSON object")
     return found
-
-
-def _said(error: BaseException) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)[:300]

@@ -1,1 +1,0 @@
-"""One pass of a network over images."""

@@ -1,1 +1,0 @@
-"""Networks by name and in files, with their weights."""

@@ -1,0 +1,304 @@
+"""Where a network comes from: a name, one line of text or a file; and how it is built again from its tensors alone.
+
+A file that carries a network with it (:class:`outfield.Guard`) keeps the origin as JSON and the tensors beside it. A network
+without an origin, an ``nn.Module`` that was handed over in Python or a program of ``torch.export``, can only be recognised, by
+its fingerprint.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from outfield.backbone.architectures import (
+    LIBRARIES,
+    PREFIXES,
+    SMALL,
+    create,
+    load_classifier,
+    load_weights,
+    patch_settings,
+    split_name,
+    use_small_stem,
+)
+from outfield.backbone.preprocessing import PARTS, TENSOR, Preprocessing, adapted, check_size
+from outfield.backbone.pretrained import PICKLES, Weights, timm_pretrained, torchvision_pretrained
+from outfield.config import require, require_number
+from outfield.errors import FileFormatError, InputError, UnknownNameError
+from outfield.extras import library
+from outfield.files import HEADER_NAME, PathLike, as_path, find_tensors, read_tensors
+from outfield.modes import building
+
+if TYPE_CHECKING:
+    from outfield.backbone.onnx_network import FileNetwork
+
+KINDS = ("library", "hf", "onnx")
+State = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a network comes from, without its weights.
+
+    Attributes:
+        kind: one of :data:`KINDS`.
+        settings: what that kind needs to build the network, ready for JSON.
+    """
+
+    kind: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of_library(
+        cls, architecture: str, classes: int | None, small_images: bool, size: Sequence[int] | None = None
+    ) -> Origin:
+        """A network of timm or torchvision by name; the size of small images is kept where its weights depend on it."""
+        settings: dict[str, Any] = {"architecture": architecture, "classes": classes, "small_images": small_images}
+        if small_images and size is not None and "img_size" in patch_settings(architecture, size):
+            settings["size"] = list(size)
+        return cls("library", settings)
+
+    @classmethod
+    def of_json(cls, plain: Any) -> Origin:
+        """What :meth:`to_json` gave."""
+        kind = plain.get("kind") if isinstance(plain, dict) else plain
+        if kind == "pt2":
+            raise FileFormatError(
+                "its network is a program of torch.export, which guards no longer hold; build the guard anew"
+            )
+        if kind not in KINDS or not isinstance(plain.get("settings"), dict):
+            raise FileFormatError(f"there is no kind of network {kind!r:.100}; known are {', '.join(KINDS)}")
+        return cls(kind, plain["settings"])
+
+    def to_json(self) -> dict[str, Any]:
+        """The same as a plain dictionary."""
+        return {"kind": self.kind, "settings": dict(self.settings)}
+
+    def state(self, network: nn.Module) -> dict[str, Tensor]:
+        """The tensors of the network from which, and from the settings, :meth:`build` makes it again."""
+        found = {name: value.detach() for name, value in network.state_dict().items() if isinstance(value, Tensor)}
+        return {"model": found["model"]} if self.kind == "onnx" else found
+
+    def build(self, state: State, source: str) -> nn.Module:
+        """The network of these tensors on the CPU, in evaluation mode; ``source`` is where they come from, for messages."""
+        if self.kind == "library":
+            return self._of_library(state, source).eval()
+        if self.kind == "hf":
+            from outfield.backbone import hugging_face
+
+            return hugging_face.build(self.settings, state, source).eval()
+        from outfield.backbone import onnx_network
+
+        return onnx_network.build(state, source).eval()
+
+    def _of_library(self, state: State, source: str) -> nn.Module:
+        architecture, classes = self.settings.get("architecture"), self.settings.get("classes")
+        require(isinstance(architecture, str), "architecture", architecture, "the name of a model")
+        if classes is not None:
+            require_number("classes", classes, least=1, whole=True)
+        size = self.settings.get("size", SMALL)
+        size = tuple(size) if isinstance(size, list) else size
+        check_size(size)
+        with building():
+            network = create(str(architecture), classes, size if self.settings.get("small_images") else None, state)
+        load_weights(network, state, source)
+        return network
+
+
+class Trained(NamedTuple):
+    """A network on the CPU, how it takes images, what to call it and its classes, and how it is built again.
+
+    ``takes`` are the height and width (None where they are free) and the channels of the images that a file's network takes.
+    """
+
+    network: nn.Module
+    expects: Preprocessing | None
+    name: str
+    classes: int | None = None
+    names: tuple[str, ...] = ()
+    origin: Origin | None = None
+    head: str | None = None
+    projects: bool = False
+    takes: tuple[tuple[int, int] | None, int] | None = None
+
+
+def open_network(spec: str, settings: Mapping[str, Any], device: torch.device, trust: bool) -> Trained:
+    """The network behind one line of text; see :meth:`outfield.Backbone.open`."""
+    if spec.startswith("hf:"):
+        return _with_settings(_of_hugging_face(as_path(spec.removeprefix("hf:"), "the folder behind hf:")), settings)
+    if spec.lower().endswith(".onnx"):
+        from outfield.backbone.onnx_network import OnnxNetwork, read_model
+
+        path = as_path(spec, "the network")
+        return _with_settings(_of_file(path, OnnxNetwork(read_model(path), str(path)), Origin("onnx")), settings)
+    if spec.lower().endswith((".pt2", ".ep")):
+        if not trust:
+            raise InputError(
+                f"{spec} is opened by torch.export.load, which may run code that is in the file; where you trust it, say so with "
+                "--trust, in Python Backbone.open(path, trust=True), or export the network to ONNX instead, which runs no code"
+            )
+        from outfield.backbone.exported_program import read_program
+
+        path = as_path(spec, "the network")
+        return _with_settings(_of_file(path, read_program(path, device), None), settings)
+    if spec.partition(":")[0] in LIBRARIES:
+        architecture, at, file = spec.partition("@")
+        if at and not file:
+            raise InputError(f"{spec!r} names no file after the @")
+        return named_network(architecture, {**settings, **({"weights": file} if at else {"pretrained": True})})
+    if not spec.endswith((".safetensors", *PICKLES)) and not os.path.isfile(spec):
+        raise UnknownNameError(
+            f"{spec!r} is no backbone; write FILE.safetensors, timm:NAME, timm:NAME@FILE.safetensors, the same with "
+            "torchvision:, hf:FOLDER, FILE.onnx or FILE.pt2"
+        )
+    if settings:
+        raise InputError(f"{spec} carries its settings with it; {', '.join(settings)} cannot be given")
+    return from_our_file(spec)
+
+
+def named_network(architecture: str, settings: Mapping[str, Any]) -> Trained:
+    """A network of timm or torchvision; the settings are those of :meth:`outfield.Backbone.named`."""
+    rest = dict(settings)
+    weights, pretrained = rest.pop("weights", None), rest.pop("pretrained", False)
+    classes, small_images = rest.pop("classes", None), rest.pop("small_images", None)
+    if (weights is None) != bool(pretrained):
+        raise InputError("give either weights or pretrained=True: a network needs one set of trained weights")
+    if weights is not None:
+        return _with_settings(_from_weights(architecture, weights, classes, small_images), rest)
+    if classes is not None or small_images:
+        raise InputError("pretrained weights come with their own classes and stem; give neither")
+    owner, name = split_name(architecture)
+    with building():
+        network = timm_pretrained(name) if owner == "timm" else torchvision_pretrained(name)
+    return _with_settings(_of_library(architecture, network, architecture.removeprefix("timm:"), small=False), rest)
+
+
+def from_our_file(path: PathLike, **asked: Any) -> Trained:
+    """What ``outfield train`` wrote; settings of its classifier that are asked for, and are not None, must be these."""
+    if not _is_ours(path):
+        named = f"timm:resnet34@{path}, or in Python Backbone.named('resnet34', weights='{path}')"
+        raise FileFormatError(f"{path} holds weights and nothing else; say of which architecture: {named}")
+    network, made, _ = load_classifier(path)
+    for name, value in asked.items():
+        found = getattr(made, name)
+        if value is not None and str(value).removeprefix("timm:") != str(found).removeprefix("timm:"):
+            raise FileFormatError(f"{path} holds a classifier with {name} = {found!r}, not {value!r}")
+    expects = Preprocessing(made.size, interpolation=TENSOR, mean=made.mean, std=made.std)
+    origin = Origin.of_library(made.architecture, made.classes, made.small_images, made.size)
+    return Trained(network, expects, Path(path).stem, made.classes, made.names, origin, projects=made.projects)
+
+
+def _with_settings(trained: Trained, settings: Mapping[str, Any]) -> Trained:
+    """The network with the head and the preprocessing, or parts of it, that were given."""
+    rest = dict(settings)
+    parts = {name: rest.pop(name, None) for name in PARTS}
+    whole, head = rest.pop("preprocessing", None), rest.pop("head", None)
+    head = trained.head if head is None else head
+    if rest:
+        raise InputError(f"{trained.name} has no setting {', '.join(rest)}; give {', '.join(PARTS)} or head")
+    if trained.takes is None:
+        return trained._replace(expects=adapted(trained.expects, whole, **parts), head=head)
+    size, channels = trained.takes
+    if not (parts["size"] or parts["crop"] or whole):
+        parts["size"] = size
+    expects = adapted(trained.expects, whole, **parts)
+    if expects.channels != channels or (size is not None and expects.size != size):
+        height, width = size or expects.size
+        raise InputError(
+            f"{trained.name} takes images of {height} × {width} with {channels} channels, but its preprocessing gives "
+            f"{expects.size[0]} × {expects.size[1]} with {expects.channels}"
+        )
+    return trained._replace(expects=expects, head=head)
+
+
+def _of_hugging_face(folder: Path) -> Trained:
+    from outfield.backbone import hugging_face
+
+    network, config = hugging_face.read_network(folder)
+    names = hugging_face.class_names(config)
+    expects, origin = hugging_face.read_preprocessing(folder), Origin("hf", {"config": config})
+    return Trained(network, expects, folder.resolve().name, len(names) or None, names, origin)
+
+
+def _of_file(path: Path, network: FileNetwork, origin: Origin | None) -> Trained:
+    head = None if isinstance(network.head, nn.Linear) else "head"
+    return Trained(network.eval(), None, path.stem, origin=origin, head=head, takes=(network.size, network.channels))
+
+
+def _from_weights(architecture: str, weights: Weights, classes: int | None, small_images: bool | None) -> Trained:
+    """A network by name with weights of a safetensors file or a state dict; they say what is None."""
+    split_name(architecture)
+    state, source, name = weights, "weights", architecture.removeprefix("timm:")
+    if isinstance(weights, str | os.PathLike):
+        if _is_ours(weights):
+            return from_our_file(weights, architecture=architecture, classes=classes, small_images=small_images)
+        state, source, name = read_tensors(weights)[1], str(weights), Path(weights).stem
+    if not isinstance(state, Mapping) or not state:
+        raise InputError(
+            f"weights is {type(weights).__name__}; it must be a safetensors file or a state dict, not empty"
+        )
+    wrong = [key for key, value in state.items() if not (isinstance(key, str) and isinstance(value, Tensor))]
+    if wrong:
+        raise InputError(f"{source} has no tensor under {wrong[0]!r}; a state dict has nothing but tensors, by name")
+    with building():
+        network = create(architecture, classes)
+        wanted = _width(state, network) if classes is None else None
+        if wanted is not None and wanted != _width(network.state_dict(), network):
+            network = create(architecture, wanted)
+        small = _has_small_stem(state, network) if small_images is None else small_images
+        if small:
+            use_small_stem(network, architecture)
+    load_weights(network, state, source)
+    return _of_library(architecture, network, name, small)
+
+
+def _of_library(architecture: str, network: nn.Module, name: str, small: bool) -> Trained:
+    """A network of a library, with the library's own preprocessing; small images are resized to 32 × 32."""
+    owner, model = split_name(architecture)
+    if owner == "timm":
+        expects = Preprocessing.of_timm(network)
+    else:
+        models = library("torchvision.models", extra="images")
+        expects = Preprocessing.of_torchvision(models.get_model_weights(model).DEFAULT.transforms())
+    if small:
+        expects = replace(expects, resize=SMALL, crop=None, interpolation=TENSOR, fit="exact")
+    origin = Origin.of_library(architecture, _width(network.state_dict(), network), small)
+    return Trained(network.eval(), expects, name, origin=origin)
+
+
+def _is_ours(path: PathLike) -> bool:
+    """Whether Outfield wrote a safetensors file."""
+    if Path(path).suffix in PICKLES:
+        safe = Path(path).with_suffix(".safetensors")
+        raise FileFormatError(
+            f"{path} would have to be unpickled, which can run any code; convert it once, where you trust it: "
+            f'safetensors.torch.save_file(torch.load("{path}", weights_only=True), "{safe}")'
+        )
+    return HEADER_NAME in find_tensors(path).metadata
+
+
+def _entry(state: State, name: str) -> Tensor | None:
+    """An entry of a state dict, whose names may all have a prefix."""
+    return next((state[prefix + name] for prefix in PREFIXES if prefix + name in state), None)
+
+
+def _width(state: State, network: nn.Module) -> int | None:
+    """How many outputs the head has in a state dict: what timm calls the classifier, or the last linear layer."""
+    timm_own = getattr(network, "get_classifier", None)
+    classifier = timm_own() if callable(timm_own) else None
+    named = [name for name, module in network.named_modules() if module is classifier]
+    linear = [name for name, module in network.named_modules() if isinstance(module, nn.Linear)]
+    weight = _entry(state, f"{(named or linear or [''])[-1]}.weight")
+    return None if weight is None else len(weight)
+
+
+def _has_small_stem(state: State, network: nn.Module) -> bool:
+    """Whether the weights' first convolution is 3 × 3 where the network's is larger."""
+    stem, weight = getattr(network, "conv1", None), _entry(state, "conv1.weight")
+    return isinstance(stem, nn.Conv2d) and weight is not None and weight.shape[-1] == 3 < stem.kernel_size[-1]

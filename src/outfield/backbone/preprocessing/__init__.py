@@ -1,1 +1,0 @@
-"""How an image becomes what a network takes."""
