@@ -17,9 +17,9 @@ import torch
 from tests.helpers.samples import make_set
 
 import outfield as of
+from outfield.features import formats as columns_file
 from outfield.features import read_column, write_columns
-from outfield.features.tables import feature_columns as columns_file
-from outfield.features.tables import reader
+from outfield.features import table_files as reader
 
 EXACT = 2**53
 

@@ -17,7 +17,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 import outfield as of
 from outfield.features import LARGEST, columns_of
-from outfield.features.tables.columns import cells_of
+from outfield.features.columns import cells_of
 
 
 def people(rows: int = 60, seed: int = 0) -> pd.DataFrame:

@@ -24,7 +24,7 @@ from outfield.features.source import FeatureSource, Seen, checked_about, common_
 from outfield.files import PathLike, as_path, as_tensor
 
 if TYPE_CHECKING:
-    from outfield.features.tables.table_preprocessing import TablePreprocessing
+    from outfield.features.table_preprocessing import TablePreprocessing
 
 __all__ = ["FeatureSet", "FeatureSource"]
 
@@ -249,7 +249,7 @@ class FeatureSet(FeatureSource):
         >>> of_ages.features.shape
         torch.Size([3, 3])
         """
-        from outfield.features.tables.table_preprocessing import TablePreprocessing
+        from outfield.features.table_preprocessing import TablePreprocessing
 
         if isinstance(standardise, TablePreprocessing):
             if label is not None or columns is not None:

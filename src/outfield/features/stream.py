@@ -209,9 +209,7 @@ class _ParquetStream(FeatureStream):
     picks_rows = False
 
     def __init__(self, path: Path) -> None:
-        from outfield.features.tables.feature_columns import ParquetColumns
-
-        self._columns = ParquetColumns(path)
+        self._columns = formats.ParquetColumns(path)
         super().__init__(self._columns.shapes, [self._columns.stamp])
 
     def _pieces(self, size: int, names: tuple[str, ...]) -> Iterator[dict[str, Any]]:

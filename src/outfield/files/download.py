@@ -11,8 +11,7 @@ from urllib.parse import urlsplit
 
 from outfield.errors import FileFormatError, StorageError
 from outfield.files.arrays import open_to_read
-from outfield.files.atomic import write_atomically
-from outfield.files.paths import PathLike, reason
+from outfield.files.paths import PathLike, reason, write_atomically
 from outfield.progress import bar
 
 WHOLE = 64

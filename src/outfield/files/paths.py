@@ -1,16 +1,41 @@
-"""The one door for paths: what a path is, where can be read and written, and which endings a file may have."""
+"""Paths and files: what may be read and written, and writing that is atomic.
+
+A reader finds the old file or the whole new one, whatever happens to the writer. A new file is written beside its place under
+a name of its own, which says on which machine, and is locked as long as its writer lives. What a killed writer leaves is
+removed by the next write to the folder.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import functools
+import hashlib
 import os
+import platform
+import re
+import secrets
 import stat
-from collections.abc import Sequence
+import time
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
+
+import numpy as np
 
 from outfield.errors import InputError, StorageError
 
+try:
+    import fcntl
+except ImportError:  # Windows does not let a file go that somebody holds, which serves as the lock
+    fcntl = None  # type: ignore[assignment]
+
 PathLike = str | os.PathLike[str]
+SCRATCH_NAME = re.compile(r"\.outfield-([0-9a-f]{12})-[0-9a-f]{16}\.tmp")
+"""Names of new files: the machine, and a random number."""
+A_DAY = 86_400.0
+"""Seconds after which what another machine left is taken for abandoned, since not every shared folder shares its locks."""
 
 
 def as_path(value: Any, name: str = "path") -> Path:
@@ -110,3 +135,147 @@ def reason(error: Exception) -> str:
 
 def _hint(path: Path) -> str:
     return "; ~ is not expanded here, use pathlib.Path.expanduser" if path.parts[0].startswith("~") else ""
+
+
+# Writing
+
+
+def write_atomically(path: PathLike, write: Callable[[BinaryIO], None]) -> None:
+    """Call ``write`` with a new file, open in binary, then put that in the place of ``path``.
+
+    A reader sees the old file or the whole new one, never a part. When anything fails, the new file is gone and what
+    stood at ``path`` stays.
+
+    Raises:
+        InputError: it is no path.
+        StorageError: the folder does not exist, is not writable, or the disk is full.
+    """
+    checked = as_path(path)
+    target = resolved(checked)
+    try:
+        with new_file(target.parent) as new:
+            write(new.file)
+            new.move_to(target)
+    except OSError as error:
+        raise StorageError(f"cannot write {checked}: {reason(error)}; nothing was changed") from error
+
+
+def write_bytes(path: PathLike, content: bytes) -> None:
+    """Write ``content`` to ``path``, atomically."""
+
+    def put(file: BinaryIO) -> None:
+        file.write(content)
+
+    write_atomically(path, put)
+
+
+def write_new(path: PathLike, content: bytes) -> bool:
+    """Write ``content`` to ``path`` where nothing is yet, atomically: of several that try at once, one succeeds
+    (where the file system has links; where it has none, the later one may win).
+    """
+    target = as_path(path)
+    try:
+        with new_file(target.parent) as new:
+            new.file.write(content)
+            new.move_to_new(target)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        raise StorageError(f"cannot write {target}: {reason(error)}; nothing was changed") from error
+    return True
+
+
+def write_npz(path: PathLike, arrays: Mapping[str, np.ndarray]) -> None:
+    """Write arrays to an ``.npz`` at ``path``, atomically; they may have any names, also "file", which numpy.savez refuses."""
+
+    def write(file: BinaryIO) -> None:
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+            for name, array in arrays.items():
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                    np.lib.format.write_array(member, np.asarray(array), allow_pickle=False)
+
+    write_atomically(path, write)
+
+
+class Scratch:
+    """A new file in the folder where it will be, open in binary as ``file``; made by :func:`new_file`."""
+
+    def __init__(self, folder: Path) -> None:
+        while True:
+            self.name = folder / f".outfield-{_machine()}-{secrets.token_hex(8)}.tmp"
+            descriptor = os.open(self.name, os.O_CREAT | os.O_EXCL | os.O_RDWR | getattr(os, "O_BINARY", 0), 0o666)
+            if not _lock(descriptor) or self.name.exists():
+                break
+            os.close(descriptor)  # somebody took it for abandoned in the moment before it was locked
+        self.file: BinaryIO = open(descriptor, "w+b")  # noqa: SIM115
+
+    def move_to(self, path: Path, to_disk: bool = True) -> None:
+        """Put the file in the place of ``path``."""
+        self._flush(to_disk)
+        os.replace(self.name, path)
+
+    def move_to_new(self, path: Path) -> None:
+        """Put the file at ``path`` where nothing is yet, else raise a FileExistsError; with links, of several one succeeds."""
+        self._flush()
+        try:
+            os.link(self.name, path)
+        except FileExistsError:
+            raise
+        except OSError:  # a file system without links
+            if path.exists():
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from None
+            os.replace(self.name, path)
+
+    def _flush(self, to_disk: bool = True) -> None:
+        self.file.flush()
+        if to_disk:
+            os.fsync(self.file.fileno())
+
+
+@contextlib.contextmanager
+def new_file(folder: Path) -> Iterator[Scratch]:
+    """A new file in ``folder``, which is gone afterwards unless it was moved to its place."""
+    _remove_leftovers(folder)
+    scratch = Scratch(folder)
+    try:
+        yield scratch
+    finally:
+        with contextlib.suppress(OSError):  # what cannot be written now is not wanted any more
+            scratch.file.close()
+        with contextlib.suppress(OSError):
+            scratch.name.unlink()
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Remove the new files of writers that were killed; never those of living ones, and never a file of somebody else."""
+    if fcntl is None:
+        return
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(folder):
+            match = SCRATCH_NAME.fullmatch(entry.name)
+            if match and entry.is_file(follow_symlinks=False):
+                with contextlib.suppress(OSError), open(entry.path, "r+b") as file:
+                    old = time.time() - os.fstat(file.fileno()).st_mtime > A_DAY
+                    if (match[1] == _machine() or old) and _lock(file.fileno()):
+                        os.unlink(entry.path)  # no name is used twice: it is this file, or is gone
+
+
+def _lock(descriptor: int) -> bool:
+    """Hold the file until it is closed; False if somebody else does, or if it cannot be held here."""
+    if fcntl is None:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+@functools.cache
+def _machine() -> str:
+    """This machine, since it was started: names are not unique, and locks do not outlive a start."""
+    try:
+        identity = Path("/proc/sys/kernel/random/boot_id").read_text()
+    except OSError:
+        identity = platform.node()
+    return hashlib.sha256(identity.encode()).hexdigest()[:12]

@@ -36,8 +36,7 @@ from outfield.files.arrays import (
     fingerprint,
     open_to_read,
 )
-from outfield.files.atomic import write_atomically
-from outfield.files.paths import PathLike, check_ending
+from outfield.files.paths import PathLike, check_ending, write_atomically
 
 RECORD_ENDINGS = (".safetensors",)
 """Of the files that :func:`write_record` writes: detectors, thresholds, checkpoints, classifiers, runs."""

@@ -18,9 +18,7 @@ from torch import Tensor
 
 from outfield.config import require, require_choice
 from outfield.errors import FileFormatError, InputError, OutfieldError, OutfieldWarning
-from outfield.features.set import FeatureSet
-from outfield.features.source import NETWORK, network_text
-from outfield.features.tables.columns import (
+from outfield.features.columns import (
     SHOWN,
     TEXT,
     TRUTH,
@@ -33,7 +31,9 @@ from outfield.features.tables.columns import (
     is_number,
     learned,
 )
-from outfield.features.tables.reader import read_table
+from outfield.features.set import FeatureSet
+from outfield.features.source import NETWORK, network_text
+from outfield.features.table_files import read_table
 from outfield.files import PathLike, Record, read_record, write_record
 
 ENDINGS = (".safetensors",)
