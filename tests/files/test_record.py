@@ -20,7 +20,7 @@ from tests.helpers.samples import make_set, quick
 
 import outfield as of
 from outfield.benchmark import BenchmarkRun, Protocol, load_run, save_run
-from outfield.files import Record, check_writable, make_folder, read_record, write_bytes, write_record
+from outfield.files import Record, check_output, make_folder, read_record, write_bytes, write_record
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def test_nothing_is_unpickled(tmp_path):
 def test_foreign_files(tmp_path):
     foreign = tmp_path / "foreign.safetensors"
     save_file({"weight": torch.ones(3)}, foreign)
-    with pytest.raises(of.FileFormatError, match="not one that Outfield wrote"):
+    with pytest.raises(of.FileFormatError, match="not a file that Outfield wrote"):
         of.load(foreign)
     with pytest.raises(of.FileFormatError, match="weight"):
         of.FeatureSet.load(foreign)
@@ -312,12 +312,12 @@ def test_what_cannot_be_written_is_found_before_the_work(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for name in ("folder", "pipe"):
         with pytest.raises(of.StorageError, match=rf"cannot write .*/{name}: it is there and is not an ordinary file"):
-            check_writable(tmp_path / name)
+            check_output(tmp_path / name)
     with pytest.raises(of.StorageError, match="there is no folder"):
-        check_writable(tmp_path / "none/file")
+        check_output(tmp_path / "none/file")
     (tmp_path / "file").touch()
     for name in ("file", "new"):
-        check_writable(tmp_path / name)
+        check_output(tmp_path / name)
         write_bytes(tmp_path / name, b"content")
         assert (tmp_path / name).read_bytes() == b"content"
 

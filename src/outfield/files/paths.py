@@ -1,16 +1,16 @@
 """Paths and files: what may be read and written, and writing that is atomic.
 
-A reader finds the old file or the whole new one, whatever happens to the writer. A new file is written beside its place under
-a name of its own, which says on which machine, and is locked as long as its writer lives. What a killed writer leaves is
-removed by the next write to the folder.
+A reader finds the old file or the whole new one, whatever happens to the writer. A new file is written beside its place, under
+a name that says on which machine, and is locked as long as its writer lives. The next write to a folder removes what killed
+writers left there.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import functools
 import hashlib
+import io
 import os
 import platform
 import re
@@ -35,29 +35,23 @@ PathLike = str | os.PathLike[str]
 SCRATCH_NAME = re.compile(r"\.outfield-([0-9a-f]{12})-[0-9a-f]{16}\.tmp")
 """Names of new files: the machine, and a random number."""
 A_DAY = 86_400.0
-"""Seconds after which what another machine left is taken for abandoned, since not every shared folder shares its locks."""
+"""Seconds after which a new file of another machine counts as abandoned: not every shared folder shares its locks."""
 
 
 def as_path(value: Any, name: str = "path") -> Path:
     """A checked path."""
-    if not isinstance(value, str | os.PathLike):
-        raise InputError(f"{name} is {value!r:.100}; it must be a path: a text or a pathlib.Path")
     try:
         text = os.fspath(value)
-        if not isinstance(text, str):
-            raise InputError(f"{name} is {value!r:.100}, a path in bytes; pass os.fsdecode of it")
         os.fsencode(text)
     except (TypeError, UnicodeEncodeError) as error:
-        raise InputError(f"{name} is {value!r:.100}, which cannot be a path: {error}") from error
-    if not text:
-        raise InputError(f"{name} is empty; it must be a path")
-    if "\0" in text:
-        raise InputError(f"{name} is {text!r:.100}; a path has no NUL character")
+        raise InputError(f"{name} is {value!r:.100}; it must be a path: a text or a pathlib.Path") from error
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise InputError(f"{name} is {value!r:.100}; it must be a path: a text, not empty and without NUL characters")
     return Path(text)
 
 
 def check_ending(path: PathLike, endings: Sequence[str], name: str = "path") -> Path:
-    """Refuse an output of another ending than those that will do; returns the path."""
+    """The path of an output whose name has one of these endings."""
     checked = as_path(path, name)
     if checked.suffix not in endings:
         *most, last = endings
@@ -67,31 +61,23 @@ def check_ending(path: PathLike, endings: Sequence[str], name: str = "path") -> 
 
 
 def check_output(path: PathLike, endings: Sequence[str] | None = None, name: str = "path") -> Path:
-    """Find out before long work whether ``path`` can be written after it; returns it."""
+    """The path of an output that can be written, as far as can be known before long work."""
     checked = as_path(path, name) if endings is None else check_ending(path, endings, name)
-    target = resolved(checked)
-    if not target.parent.is_dir():
-        raise StorageError(f"cannot write {checked}: there is no folder {target.parent}{_hint(checked)}")
-    if not os.access(target.parent, os.W_OK):
-        raise StorageError(f"cannot write {checked}: the folder {target.parent} is not writable")
+    folder = _resolved(checked).parent
+    if not folder.is_dir():
+        raise StorageError(f"cannot write {checked}: there is no folder {folder}{_hint(checked)}")
+    if not os.access(folder, os.W_OK):
+        raise StorageError(f"cannot write {checked}: the folder {folder} is not writable")
     return checked
 
 
-def check_writable(path: PathLike) -> None:
-    """:func:`check_output` for a file of any ending."""
-    check_output(path)
-
-
-def resolved(path: Path) -> Path:
+def _resolved(path: Path) -> Path:
     """Where a file is written: a link stays a link, and its target is replaced."""
     try:
         target = path.resolve()
-        try:
-            kind = target.stat().st_mode
-        except (FileNotFoundError, NotADirectoryError):
-            return target  # the folder is looked at when the file is made
-        if not stat.S_ISREG(kind):
-            raise FileExistsError("it is there and is not an ordinary file")
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            if not stat.S_ISREG(target.stat().st_mode):
+                raise FileExistsError("it is there and is not an ordinary file")
     except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links
         raise StorageError(f"cannot write {path}: {reason(error)}") from error
     return target
@@ -99,28 +85,33 @@ def resolved(path: Path) -> Path:
 
 def check_readable(path: PathLike) -> None:
     """Raise a :class:`StorageError` unless ``path`` is a file that may be read."""
-    os.close(open_descriptor(path))
+    open_to_read(path).close()
 
 
-def open_descriptor(path: PathLike) -> int:
-    """A descriptor of an ordinary file, to be read; a pipe or a device is refused and never waited for."""
+def open_to_read(path: PathLike) -> io.FileIO:
+    """An ordinary file, opened; a pipe or a device is refused and never waited for."""
     checked = as_path(path)
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     try:
         descriptor = os.open(checked, flags)
-    except FileNotFoundError as error:
-        raise StorageError(f"cannot read {checked}: there is no such file{_hint(checked)}") from error
     except OSError as error:
-        raise StorageError(f"cannot read {checked}: {reason(error)}") from error
+        missing = isinstance(error, FileNotFoundError)
+        why = f"there is no such file{_hint(checked)}" if missing else reason(error)
+        raise StorageError(f"cannot read {checked}: {why}") from error
     kind = os.fstat(descriptor).st_mode
     if stat.S_ISREG(kind):
-        return descriptor
+        return io.FileIO(descriptor, "r")
     os.close(descriptor)
     raise StorageError(f"cannot read {checked}: it is {'a folder' if stat.S_ISDIR(kind) else 'not an ordinary file'}")
 
 
+def using(path: PathLike, file: io.FileIO | None) -> contextlib.AbstractContextManager[io.FileIO]:
+    """A file for a ``with`` statement: opened and closed there, unless it is open already."""
+    return open_to_read(path) if file is None else contextlib.nullcontext(file)
+
+
 def make_folder(path: PathLike) -> None:
-    """Make a folder and those it lies in, where they are not there."""
+    """Make a folder and its parents, unless they are there."""
     folder = as_path(path)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -140,53 +131,45 @@ def _hint(path: Path) -> str:
 # Writing
 
 
-def write_atomically(path: PathLike, write: Callable[[BinaryIO], None]) -> None:
-    """Call ``write`` with a new file, open in binary, then put that in the place of ``path``.
+def write_atomically(path: PathLike, write: Callable[[BinaryIO], object]) -> None:
+    """Call ``write`` with a new file, open in binary, then put it in the place of ``path``.
 
-    A reader sees the old file or the whole new one, never a part. When anything fails, the new file is gone and what
-    stood at ``path`` stays.
-
-    Raises:
-        InputError: it is no path.
-        StorageError: the folder does not exist, is not writable, or the disk is full.
+    When anything fails, the new file is gone and what stood at ``path`` stays.
     """
     checked = as_path(path)
-    target = resolved(checked)
-    try:
-        with new_file(target.parent) as new:
-            write(new.file)
-            new.move_to(target)
-    except OSError as error:
-        raise StorageError(f"cannot write {checked}: {reason(error)}; nothing was changed") from error
+    target = _resolved(checked)
+    with _write_errors(checked), new_file(target.parent) as new:
+        write(new.file)
+        new.move_to(target)
 
 
 def write_bytes(path: PathLike, content: bytes) -> None:
     """Write ``content`` to ``path``, atomically."""
-
-    def put(file: BinaryIO) -> None:
-        file.write(content)
-
-    write_atomically(path, put)
+    write_atomically(path, lambda file: file.write(content))
 
 
 def write_new(path: PathLike, content: bytes) -> bool:
-    """Write ``content`` to ``path`` where nothing is yet, atomically: of several that try at once, one succeeds
-    (where the file system has links; where it has none, the later one may win).
+    """Write ``content`` to ``path`` unless something is there; whether it was written.
+
+    Of several that try at once, one succeeds; on a file system without links the later one may win.
     """
     target = as_path(path)
-    try:
-        with new_file(target.parent) as new:
-            new.file.write(content)
-            new.move_to_new(target)
-    except FileExistsError:
-        return False
-    except OSError as error:
-        raise StorageError(f"cannot write {target}: {reason(error)}; nothing was changed") from error
+    with _write_errors(target), new_file(target.parent) as new:
+        new.file.write(content)
+        new.flush()
+        try:
+            os.link(new.name, target)
+        except FileExistsError:
+            return False
+        except OSError:  # a file system without links
+            if target.exists():
+                return False
+            os.replace(new.name, target)
     return True
 
 
 def write_npz(path: PathLike, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write arrays to an ``.npz`` at ``path``, atomically; they may have any names, also "file", which numpy.savez refuses."""
+    """Write arrays to an ``.npz``, atomically; they may have any names, also "file", which numpy.savez refuses."""
 
     def write(file: BinaryIO) -> None:
         with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
@@ -195,6 +178,14 @@ def write_npz(path: PathLike, arrays: Mapping[str, np.ndarray]) -> None:
                     np.lib.format.write_array(member, np.asarray(array), allow_pickle=False)
 
     write_atomically(path, write)
+
+
+@contextlib.contextmanager
+def _write_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(f"cannot write {path}: {reason(error)}; nothing was changed") from error
 
 
 class Scratch:
@@ -209,27 +200,15 @@ class Scratch:
             os.close(descriptor)  # somebody took it for abandoned in the moment before it was locked
         self.file: BinaryIO = open(descriptor, "w+b")  # noqa: SIM115
 
+    def flush(self) -> None:
+        """Wait until the content is on the disk."""
+        self.file.flush()
+        os.fsync(self.file.fileno())
+
     def move_to(self, path: Path, to_disk: bool = True) -> None:
         """Put the file in the place of ``path``."""
-        self._flush(to_disk)
+        self.flush() if to_disk else self.file.flush()
         os.replace(self.name, path)
-
-    def move_to_new(self, path: Path) -> None:
-        """Put the file at ``path`` where nothing is yet, else raise a FileExistsError; with links, of several one succeeds."""
-        self._flush()
-        try:
-            os.link(self.name, path)
-        except FileExistsError:
-            raise
-        except OSError:  # a file system without links
-            if path.exists():
-                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from None
-            os.replace(self.name, path)
-
-    def _flush(self, to_disk: bool = True) -> None:
-        self.file.flush()
-        if to_disk:
-            os.fsync(self.file.fileno())
 
 
 @contextlib.contextmanager
@@ -262,13 +241,10 @@ def _remove_leftovers(folder: Path) -> None:
 
 def _lock(descriptor: int) -> bool:
     """Hold the file until it is closed; False if somebody else does, or if it cannot be held here."""
-    if fcntl is None:
-        return False
-    try:
+    with contextlib.suppress(OSError, AttributeError):  # AttributeError: there is no fcntl
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
+        return True
+    return False
 
 
 @functools.cache

@@ -12,8 +12,8 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 from outfield.errors import FileFormatError, StorageError
-from outfield.files import AT_ONCE, has_sha256, make_folder, new_file, reason
 from outfield.files import download_file as download
+from outfield.files import make_folder, new_file, reason, sha256_of
 from outfield.progress import bar
 
 
@@ -43,7 +43,7 @@ class Download:
         place = folder / self.into
         make_folder(place)
         file = place / PurePosixPath(self.url).name
-        kept = file.is_file() and has_sha256(file, self.sha256)
+        kept = file.is_file() and sha256_of(file).startswith(self.sha256)
         if not kept:
             download(self.url, file, self.sha256, self.size)
         if ".tar" in file.suffixes:
@@ -92,7 +92,7 @@ def _write(content: IO[bytes], place: Path) -> None:
     make_folder(place.parent)
     try:
         with new_file(place.parent) as new:
-            shutil.copyfileobj(content, new.file, AT_ONCE)
+            shutil.copyfileobj(content, new.file)
             new.move_to(place, to_disk=False)
     except OSError as error:
         raise StorageError(f"cannot write {place}: {reason(error)}") from error
