@@ -157,12 +157,12 @@ def test_rows_are_those_that_numpy_takes(rows):
 
 
 def test_a_single_row_is_a_slice():
-    for index, words in ((3, r"\[3:4\]"), (-1, r"\[9:10\]"), (np.int64(2), r"\[2:3\]"), (torch.tensor(0), r"\[0:1\]")):
-        with pytest.raises(of.InputError, match=words):
+    for index in (3, -1, np.int64(2), torch.tensor(0)):
+        with pytest.raises(of.InputError, match=r"a set of one row is \[i:i\+1\]"):
             make_set(n=10)[index]
 
 
-@pytest.mark.parametrize("parts", [None, 5, "ab", [1, 2], [None], [[1.0]], iter([]), np.array(None)])
+@pytest.mark.parametrize("parts", [None, 5, "ab", [1, 2], [None], [[1.0]], iter([])])
 def test_what_cannot_be_joined(parts):
     with pytest.raises(of.InputError, match="join"):
         of.FeatureSet.join(parts)
