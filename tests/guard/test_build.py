@@ -236,7 +236,7 @@ class TestHeldOut:
     def test_too_few_images(self):
         plan = ImagePlan()
         assert plan.held_out(None, 118, 59, "images").sum() == 59
-        with pytest.raises(of.TooFewSamplesError, match=r"117 images, of which 59 .* at least 118"):
+        with pytest.raises(of.TooFewSamplesError, match=r"117 images, and 59 .* at least 118"):
             plan.held_out(None, 117, 59, "images")
         with pytest.raises(of.TooFewSamplesError):  # every class keeps its only image
             plan.held_out(np.arange(200), 200, 59, "images")

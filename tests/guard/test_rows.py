@@ -187,13 +187,13 @@ def test_as_many_rows_are_fitted_on_as_are_wanted():
 
 def test_what_cannot_be_is_told():
     frame = people(400, 0)
-    with pytest.raises(of.TooFewSamplesError, match="there are 60 rows, of which 59 would have to be held out"):
+    with pytest.raises(of.TooFewSamplesError, match="there are 60 rows, and 59 would have to be held out"):
         of.Guard.build_rows(frame[:60], label="group")
     with pytest.raises(of.TooFewSamplesError, match="there are 10 held-out rows; at least 59"):
         of.Guard.build_rows(frame[:100], frame[100:110], label="group")
     with pytest.raises(of.InputError, match="held_out must be features, too"):
         of.Guard.build_rows(make_set(n=300), frame)
-    with pytest.raises(of.InputError, match="label are of tables"):
+    with pytest.raises(of.InputError, match="label is given, but the rows are features"):
         of.Guard.build_rows(make_set(n=300), label="group")
     with pytest.raises(of.InputError, match="keep"):
         of.Guard.build_rows(frame, keep=2)
