@@ -150,7 +150,7 @@ def test_constants_are_no_rows(tmp_path):
         assert source.row_fields == ("features",)
         assert [set(piece) for piece in source.batches(4)] == [{"features"}] * 2
         assert set(source.rows([0])) == {"features"}
-        with pytest.raises(of.MissingFieldError, match="row for each sample"):
+        with pytest.raises(of.MissingFieldError, match="has rows of samples"):
             source.batches(4, ["head_weight"])
         assert torch.equal(source.constant("head_weight"), WEIGHT)
         assert source.constant("features") is source.constant("labels") is None

@@ -158,7 +158,7 @@ def test_rows_are_those_that_numpy_takes(rows):
 
 def test_a_single_row_is_a_slice():
     for index in (3, -1, np.int64(2), torch.tensor(0)):
-        with pytest.raises(of.InputError, match=r"a set of one row is \[i:i\+1\]"):
+        with pytest.raises(of.InputError, match=r"one row is \[i:i\+1\]"):
             make_set(n=10)[index]
 
 
@@ -283,7 +283,7 @@ def test_endings(tmp_path):
 
 @pytest.mark.parametrize("rows", [[[0, 1]], [[True], [False], [True]], np.zeros((1, 1, 1), int)])
 def test_rows_are_chosen_by_a_vector(rows):
-    with pytest.raises(of.InputError, match="rows are chosen by a slice, or a vector of integers or bools"):
+    with pytest.raises(of.InputError, match="rows are a slice or a vector of integers or bools"):
         of.FeatureSet(np.eye(3))[rows]
 
 

@@ -346,7 +346,7 @@ def test_numbers_with_a_text_among_them_are_told():
 @pytest.mark.parametrize(
     ("made", "words"),
     [
-        (lambda: pd.DataFrame(np.eye(3)), r"texts as names; these are \[0, 1, 2\].*frame.columns = "),
+        (lambda: pd.DataFrame(np.eye(3)), r"texts as names, not \[0, 1, 2\]; set frame.columns = "),
         (lambda: pd.DataFrame(index=[0, 1]), "the table has no columns"),
         (lambda: {"a": np.array([b"x", b"y"], dtype=object)}, "holds bytes.*UTF-8"),
         (lambda: {"a": [date(2024, 1, 1)]}, "holds date.*leave it out"),

@@ -104,7 +104,7 @@ def test_what_is_shown_counts_megabytes(server, tmp_path, monkeypatch):
 @pytest.mark.parametrize("sha256", [SHA256[:8], SHA256[:63], "", SHA256[:7], "g" * 64])
 def test_http_needs_the_whole_checksum_and_https_a_part_of_it(server, tmp_path, sha256):
     server.files["/a.bin"] = CONTENT
-    with pytest.raises(of.StorageError, match="use https, and give the SHA-256 of the file; http needs all 64 digits"):
+    with pytest.raises(of.StorageError, match="use https, or know all 64 digits of its SHA-256"):
         download(f"{server.address}/a.bin", tmp_path / "a", sha256)
     assert server.asked == []
     assert list(tmp_path.iterdir()) == []

@@ -50,17 +50,12 @@ def columns_of(frame: Any) -> dict[str, Any]:
     """The columns of a DataFrame of pandas or polars, a table of pyarrow, or a mapping, by name."""
     names = frame if isinstance(frame, Mapping) else getattr(frame, "column_names", getattr(frame, "columns", None))
     if names is None or callable(names):
-        raise InputError(
-            f"the table is a {type(frame).__name__}; pass a DataFrame, or columns by name such as {{'age': [31, 45]}}"
-        )
+        raise InputError(f"the table is a {type(frame).__name__}; pass a DataFrame or columns by name: {{'age': [31]}}")
     listed = [*names]
     if not listed:
         raise InputError("the table has no columns; at least one is needed")
     if not all(isinstance(name, str) for name in listed):
-        raise InputError(
-            f"the columns of a table have texts as names; these are {listed[:SHOWN]!r:.200}: give them names, such as "
-            "frame.columns = [f'x{i}' for i in range(frame.shape[1])]"
-        )
+        raise InputError(f"columns have texts as names, not {listed[:3]!r:.60}; set frame.columns = ['x0', 'x1', …]")
     if len(set(listed)) < len(listed):
         twice = max(listed, key=listed.count)
         raise InputError(f"the table has several columns called {twice!r}; each name may stand once")
@@ -124,9 +119,7 @@ def _of_objects(name: str, array: np.ndarray) -> Cells:
         return Cells(TRUTH if truths and present else NUMBER, numbers)
     kinds = sorted({type(value).__name__ for value in present})
     advice = "decode them, or write the file in UTF-8" if kinds == ["bytes"] else "convert it, or leave it out"
-    raise InputError(
-        f"column {name!r} holds {' and '.join(kinds[:SHOWN])}; a column holds numbers, truths or texts alone: {advice}"
-    )
+    raise InputError(f"column {name!r} holds {' and '.join(kinds)}, not numbers, truths or texts alone; {advice}")
 
 
 def is_number(value: Any) -> bool:
@@ -277,7 +270,6 @@ def _levels(name: str, texts: np.ndarray) -> tuple[str, ...]:
         )
     if len(levels) > MOST_LEVELS:
         raise InputError(
-            f"column {name!r} holds {len(levels):,} different texts; at most {MOST_LEVELS} levels are taken: leave it out, "
-            "or group them"
+            f"column {name!r} holds {len(levels):,} different texts, over {MOST_LEVELS}; group or drop them"
         )
     return levels

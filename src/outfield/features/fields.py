@@ -149,8 +149,5 @@ def agreed_sizes(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
                 continue
             if letter == "N":
                 raise InputError(f"{name} has {size} rows but {owner} has {sizes[letter]}; they must match")
-            raise InputError(
-                f"{name} has shape {shape} but {owner} {shapes[owner]}: {letter} is {size} in one and {sizes[letter]} in the "
-                "other; they must match"
-            )
+            raise InputError(f"{name} has shape {shape} but {owner} {shapes[owner]}; they must agree in {letter}")
     return sizes

@@ -193,9 +193,7 @@ def columns_by_field(path: Path, names: Sequence[str]) -> dict[str, list[str]]:
             numbered.setdefault(field.name, {})[number] = name
     for field_name, found in numbered.items():
         if sorted(found) != list(range(len(found))):
-            raise FileFormatError(
-                f"{path}: the columns of {field_name} must be numbered 0 to {len(found) - 1} without gaps"
-            )
+            raise FileFormatError(f"{path}: the columns of {field_name} must be numbered from 0 without gaps")
         columns.setdefault(field_name, []).extend(found[i] for i in range(len(found)))
     for name, own in columns.items():
         if len(own) > 1 and (name in own or len(FIELDS[name].axes) == 1):
@@ -279,7 +277,5 @@ def _lists(path: Path, column: Any, name: str) -> np.ndarray:
     fixed = types.is_fixed_size_list(column.type)
     lengths = {column.type.list_size} if fixed else set(column.value_lengths().to_pylist())
     if len(lengths) != 1:
-        raise InputError(
-            f"{path}: the lists in column {name!r} must all have the same length; there are {sorted(lengths)[:4]}"
-        )
+        raise InputError(f"{path}: the lists in column {name!r} must have the same length, not {sorted(lengths)[:4]}")
     return flat.reshape(len(column), lengths.pop())

@@ -56,9 +56,7 @@ def head_of(source: FeatureSource) -> Head:
 def _recovered(source: FeatureSource) -> Head:
     n, width, classes = len(source), source.shapes["features"][1], source.shapes["logits"][1]
     if n < 2:
-        raise TooFewSamplesError(
-            "the classifier's last layer cannot be recovered from one row; at least two are needed"
-        )
+        raise TooFewSamplesError("the classifier's last layer is recovered from two rows at least; there is one row")
     both = ("features", "logits")
     mean_z, mean_l = (torch.zeros(size, dtype=torch.float64, device="cpu") for size in (width, classes))
     for piece in source.batches(ROWS_AT_ONCE, both):

@@ -128,9 +128,7 @@ class FeatureSet(FeatureSource):
         """
         chosen = rows if isinstance(rows, slice) else as_tensor("the choice of rows", rows).numpy()
         if isinstance(chosen, np.ndarray) and chosen.ndim != 1:
-            raise InputError(
-                f"rows are chosen by a slice, or a vector of integers or bools; got {rows!r:.100}; a set of one row is [i:i+1]"
-            )
+            raise InputError(f"rows are a slice or a vector of integers or bools, not {rows!r:.60}; one row is [i:i+1]")
         try:
             numbers = np.arange(len(self))[chosen]
         except (IndexError, TypeError, ValueError) as error:

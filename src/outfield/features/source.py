@@ -95,14 +95,10 @@ class FeatureSource(ABC):
         except TypeError:
             chosen = ()
         if not chosen:
-            raise InputError(
-                f"names is {names!r:.100}; it must be a list of fields, any of {', '.join(present)}, or None for all"
-            )
+            raise InputError(f"names is {names!r:.100}; it must be a list of fields: {', '.join(present)}")
         for name in chosen:
             if name not in present:
-                raise MissingFieldError(
-                    f"there is no field {name!r:.100} with a row for each sample here; there are {', '.join(present)}"
-                )
+                raise MissingFieldError(f"no field {name!r:.40} has rows of samples; there are {', '.join(present)}")
         return chosen
 
     def _row_numbers(self, index: Any) -> np.ndarray:

@@ -29,10 +29,7 @@ def split_rows(
     wanted = max(least, round(share * count))
     chosen = _lowest(_places(count, seed, labels), wanted, least, copies)
     if int(chosen.sum()) < wanted or 2 * wanted > count:
-        raise TooFewSamplesError(
-            f"{count} training rows are too few to keep {wanted} of them for calibration; give held-out rows, or more "
-            "training rows"
-        )
+        raise TooFewSamplesError(f"{count} training rows are too few to keep {wanted} for calibration; give more rows")
     return torch.from_numpy(chosen)
 
 

@@ -51,9 +51,7 @@ def open_features(path: PathLike, **beside: PathLike | None) -> FeatureStream:
     formats.check_ending(file, part, formats.STREAMED, "streamed from")
     given = {name: value for name, value in beside.items() if value is not None}
     if "features" in given:
-        raise InputError(
-            f"features is {given['features']!r:.100}, but the features are those of {file}; name one of them"
-        )
+        raise InputError(f"features is {given['features']!r:.100}, but {file} holds them; name one of them")
     if given and file.suffix != ".npy":
         raise InputError(f"{file} holds every field; {' and '.join(given)} can be given with an .npy of features only")
     if file.suffix == ".parquet":
@@ -189,10 +187,7 @@ class _ArrayStream(FeatureStream):
 
     def _rows_of(self, name: str, array: StoredArray, numbers: np.ndarray) -> Tensor:
         if not array.picks_rows:
-            raise InputError(
-                f"{array.stamp.path}: rows of a compressed file cannot be picked one by one; write it with numpy.savez, or "
-                "load it with in_memory()"
-            )
+            raise InputError(f"{array.stamp.path} is compressed, so no row is picked one by one; use in_memory()")
         field, found = FIELDS[name], array.pick(numbers)
         try:
             return field.piece(found, self._sizes, 0)
@@ -240,16 +235,10 @@ class _ParquetStream(FeatureStream):
                 values = formats.values_of(stamp.path, batch, {name: self._columns[name] for name in names})
                 for name, value in values.items():
                     if value.shape[1:] != self._shapes[name][1:]:
-                        raise InputError(
-                            f"{stamp.path}: the lists in column {name!r} must all have the same length; "
-                            f"the first has {self._shapes[name][1]}, a later one {value.shape[1]}"
-                        )
+                        raise InputError(f"{stamp.path}: the lists in column {name!r} must have the same length")
                 yield values
         if total != len(self):
             raise self._cut(stamp.path, len(self), total)
 
     def rows(self, index: Rows, names: Iterable[str] | None = None) -> dict[str, Tensor]:
-        raise InputError(
-            f"{self._stamps[0].path}: rows of a Parquet file cannot be picked one by one; save it as .safetensors or .npy, "
-            "or load it with in_memory()"
-        )
+        raise InputError(f"{self._stamps[0].path} is Parquet, so no row is picked one by one; use in_memory()")

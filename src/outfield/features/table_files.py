@@ -152,9 +152,7 @@ def read_column(path: Path, names: Sequence[str]) -> tuple[str, np.ndarray, int]
     Empty cells (null in JSON and Parquet) are left out: a row of an image that could not be read has no score.
     """
     if path.suffix not in COLUMN_ENDINGS:
-        raise InputError(
-            f"{path}: scores are read from {', '.join(COLUMN_ENDINGS)}, not {path.suffix or 'without an ending'!r}"
-        )
+        raise InputError(f"{path}: scores are read from {', '.join(COLUMN_ENDINGS)}, not {path.suffix!r}")
     read = {".csv": _csv_column, ".jsonl": _json_column, ".parquet": _parquet_column, ".npz": _npz_column}
     name, cells = read[path.suffix](path, names)
     full = [cell for cell in cells if cell is not None and cell != ""]
@@ -257,9 +255,7 @@ def write_columns(path: Path, columns: Columns, types: Mapping[str, str] | None 
     elif path.suffix == ".csv":
         write_bytes(path, csv_text(columns).encode())
     else:
-        raise InputError(
-            f"{path}: scores are written as .csv, .parquet or .npz, not {path.suffix or 'without an ending'!r}"
-        )
+        raise InputError(f"{path}: scores are written as .csv, .parquet or .npz, not {path.suffix!r}")
 
 
 def csv_text(columns: Columns) -> str:

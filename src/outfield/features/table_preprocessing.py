@@ -18,16 +18,7 @@ from torch import Tensor
 
 from outfield.config import require, require_choice
 from outfield.errors import FileFormatError, InputError, OutfieldError, OutfieldWarning
-from outfield.features.columns import (
-    SHOWN,
-    TEXT,
-    Cells,
-    Column,
-    array_of,
-    cells_of,
-    columns_of,
-    learned,
-)
+from outfield.features.columns import SHOWN, TEXT, Cells, Column, array_of, cells_of, columns_of, learned
 from outfield.features.set import FeatureSet
 from outfield.features.source import NETWORK, network_text
 from outfield.features.table_files import read_table
@@ -200,10 +191,7 @@ class TablePreprocessing:
         unknown = [name for name in found if name not in (*wanted, self.label)]
         if unknown and not self.others:
             _refuse_nameless(unknown)
-            raise InputError(
-                f"the table has {_listed(unknown)}, which the training rows did not have; drop them, or name the columns to "
-                "take when it is fitted: columns=[…], --columns on the command line"
-            )
+            raise InputError(f"the table has {_listed(unknown)}, which the training rows did not have; drop it")
 
     def _labels(self, found: Mapping[str, Any]) -> Tensor | None:
         if self.label is None:
@@ -310,9 +298,7 @@ def _refuse_missing(cells: Mapping[str, Cells], missing: str) -> None:
     holes = [f"{name!r} ({count:,} of {len(cells[name].values):,})" for name, count in counts.items() if count]
     if holes:
         shown = ", ".join(holes[:SHOWN]) + ", …" * (len(holes) > SHOWN)
-        raise InputError(
-            f"cells are missing in column {shown}; fill them, or fit with missing='median' (--missing median on the command line)"
-        )
+        raise InputError(f"cells are missing in column {shown}; fill them, or fit with missing='median'")
 
 
 def _classes(label: str, column: Any) -> tuple[str, ...]:

@@ -203,24 +203,18 @@ class StoredArray:
         """Refuse a shape that no array has, and one that does not fit the bytes that are there."""
         extent = self.dtype.itemsize * math.prod(max(side, 1) for side in self.shape)
         if extent >= 2**63 or min(self.shape, default=0) < 0 or self.size != there:
-            raise FileFormatError(
-                f"{self.stamp.path} is truncated, or holds too much: {there:,} bytes for an array of shape {self.shape}"
-            )
+            raise FileFormatError(f"{self.stamp.path} is truncated: {there:,} bytes for an array of shape {self.shape}")
 
     def check_rows(self) -> None:
         """Refuse an array that cannot be read in rows: objects, or columns one after the other."""
         self.check_objects()
         if self.columns_first:
-            raise NotInRowsError(
-                f"{self.stamp.path} holds an array column by column; save numpy.ascontiguousarray of it"
-            )
+            raise NotInRowsError(f"{self.stamp.path} lies column by column; save numpy.ascontiguousarray of it")
 
     def check_objects(self) -> None:
         """Refuse an array that would have to be unpickled."""
         if isinstance(self.dtype, np.dtype) and self.dtype.hasobject:
-            raise FileFormatError(
-                f"{self.stamp.path} holds pickled objects, which are never unpickled; save plain arrays"
-            )
+            raise FileFormatError(f"{self.stamp.path} holds objects, which are never unpickled; save plain arrays")
 
     def entry(self) -> Tensor | np.ndarray:
         """One entry, 0, with as many dimensions as the array: what an array of its type is taken for."""

@@ -43,9 +43,7 @@ def download_file(url: str, path: PathLike, sha256: str, size: int | None = None
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise _DownloadError(str(error) or type(error).__name__) from error
         if not digest.startswith(sha256):
-            raise FileFormatError(
-                f"{url} sent another file: its SHA-256 is {digest}, not {sha256}; nothing was changed"
-            )
+            raise FileFormatError(f"{url} sent another file: its SHA-256 is {digest}, not {sha256}")
 
     try:
         write_atomically(path, write)
@@ -67,9 +65,7 @@ def check_address(url: str, sha256: str) -> None:
     known = len(sha256) >= LEAST and not set(sha256) - set("0123456789abcdef")
     safe = ("https", "http") if len(sha256) == WHOLE else ("https",)
     if not known or urlsplit(url).scheme not in safe:
-        raise StorageError(
-            f"cannot download {url}: use https, and give the SHA-256 of the file; http needs all {WHOLE} digits of it"
-        )
+        raise StorageError(f"cannot download {url}: use https, or know all {WHOLE} digits of its SHA-256")
 
 
 class _DownloadError(Exception):

@@ -108,10 +108,7 @@ class Plan:
     def to_choose(self, labels: Any, total: int, least: int, unit: str) -> np.ndarray:
         """Which held-out samples (total,) choose and calibrate the members of a sum; the others choose the threshold."""
         if total < least:
-            raise TooFewSamplesError(
-                f"there are {total} held-out {unit}; at least {least} are needed for a guard that keeps {self.keep:.4g} of ID "
-                f"{unit}"
-            )
+            raise TooFewSamplesError(f"there are {total} held-out {unit}; at least {least} are needed")
         if least == fewest(self.keep):
             return np.zeros(total, bool)
         count = TO_CHOOSE + (total - least) // 2
@@ -177,17 +174,14 @@ class ImagePlan(Plan):
         if isinstance(self.views, str) and self.views == AUTO:
             if not (model := self.unfitted()).uses_stand_ins:
                 raise InputError(
-                    f"views are chosen for Auto alone, by its stand-ins; with {type(model).__name__} name them: "
-                    f"{', '.join(CHOICES)}"
+                    f"views are chosen for Auto; for {type(model).__name__} name them: {', '.join(CHOICES)}"
                 )
             return None
         try:
             return Views.of(self.views)
         except InputError as error:
-            raise InputError(
-                f"views is {self.views!r:.100}; it must be flip, six, a number from 1 to {MOST_NAMED}, {AUTO}, for what "
-                "stand-ins choose, or in Python an outfield.Views"
-            ) from error
+            right = f"flip, six, a number from 1 to {MOST_NAMED}, {AUTO}, or in Python an outfield.Views"
+            raise InputError(f"views is {self.views!r:.100}; it must be {right}") from error
 
     def images(self, given: ImageSource | PathLike) -> ImageSource:
         """The images of a folder or an ``.npz``; a source stays what it is."""
@@ -263,10 +257,8 @@ class ImagePlan(Plan):
 
     def _opened(self, backbone: Any) -> Backbone:
         if not isinstance(backbone, Backbone | str):
-            raise InputError(
-                f"backbone is a {type(backbone).__name__}; wrap a network, outfield.Backbone(network, size=…, mean=…, std=…), or "
-                "name one, such as 'timm:resnet18'"
-            )
+            found = type(backbone).__name__
+            raise InputError(f"backbone is a {found}; wrap a network, outfield.Backbone(network, size=…), or name one")
         network = Backbone.open(backbone, self.device) if isinstance(backbone, str) else copy.copy(backbone)
         if network.projects:
             raise InputError(
@@ -399,9 +391,7 @@ class RowPlan(Plan):
         else:
             train, held = self._of_features(features, held_out, least, model)
         if self.names and train.logits is None:
-            raise InputError(
-                f"names is {self.names!r:.100}, but the rows have no logits that count classes; leave it out"
-            )
+            raise InputError(f"names is {self.names!r:.60}, but the rows have no logits; leave it out")
         Reader(self.names).complete(train)
         first = self.to_choose(None, len(held), least, "rows")
         if train.labels is None:
@@ -451,9 +441,7 @@ class RowPlan(Plan):
             return features[~out], features[out]
         held = _features(held_out)
         if held is None:
-            raise InputError(
-                "the rows are features, so held_out must be features, too: a FeatureSet, an array or a file"
-            )
+            raise InputError("the rows are features, so held_out must be features, too")
         return features, held
 
 

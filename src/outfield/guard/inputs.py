@@ -180,9 +180,7 @@ def _of_open_file(x: Any) -> tuple[bytes, str | None]:
         raise StorageError(f"cannot read from the {type(x).__name__} that was given: {error}") from error
     if not isinstance(content, bytes | bytearray | memoryview) or not content:
         what = "nothing" if not content else f"{type(content).__name__}, not bytes"
-        raise InputError(
-            f"the {type(x).__name__} gave {what}; open images with 'rb', and pass them before they are read"
-        )
+        raise InputError(f"the {type(x).__name__} gave {what}; open images with 'rb', and pass them unread")
     name = getattr(x, "name", None)
     return bytes(content), name if isinstance(name, str) and name else None
 

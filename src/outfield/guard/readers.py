@@ -111,17 +111,13 @@ class Reader:
             return FeatureSet.load(x)
         if isinstance(x, np.ndarray | Tensor | list):
             return FeatureSet(x)
-        raise InputError(
-            f"this guard looks at features, not at a {type(x).__name__}; pass a FeatureSet, an array (N, D) or the path of a file"
-        )
+        raise InputError(f"this guard looks at features, not at a {type(x).__name__}; pass a FeatureSet, array or path")
 
     def complete(self, features: FeatureSet) -> FeatureSet:
         """Rows that were not read here, with all that a verdict needs."""
         logits = features.logits
         if self.names and logits is not None and logits.shape[1] != len(self.names):
-            raise InputError(
-                f"there are names of {len(self.names)} classes, but the logits have {logits.shape[1]}; each class has one name"
-            )
+            raise InputError(f"there are names of {len(self.names)} classes, but the logits have {logits.shape[1]}")
         return features
 
     def example(self, count: int) -> Iterator[FeatureSet]:
@@ -241,11 +237,10 @@ class ImageReader(Reader):
     def read_pixels(self, pixels: Tensor) -> Iterator[FeatureSet]:
         """Rows of images that :meth:`prepare` gave, joined (N, h, w, C), piece by piece."""
         way = self.backbone.preprocessing
+        shape = (*way.size, way.channels)
         right = isinstance(pixels, Tensor) and pixels.dtype == torch.uint8 and pixels.dim() == 4 and len(pixels) > 0
-        if not right or tuple(pixels.shape[1:]) != (*way.size, way.channels):
-            raise InputError(
-                f"judge_pixels takes uint8 (N, {way.size[0]}, {way.size[1]}, {way.channels}), what prepare gives"
-            )
+        if not right or tuple(pixels.shape[1:]) != shape:
+            raise InputError(f"judge_pixels takes uint8 (N, {', '.join(map(str, shape))}), what prepare gives")
         return self._features(pixels)
 
     def complete(self, features: FeatureSet) -> FeatureSet:
@@ -336,9 +331,7 @@ class ImageReader(Reader):
                 f"{expected[:16]}…; weights, layers and their settings must be the same"
             )
         if found != expected:
-            raise FileFormatError(
-                f"{path} holds a network that is built otherwise here: update the library that it comes from"
-            )
+            raise FileFormatError(f"{path} holds a network that its library builds otherwise here: update that library")
         return cls(backbone, fingerprint=expected, **made)
 
     def __str__(self) -> str:
@@ -373,9 +366,7 @@ def _first(batch: Any) -> Any:
         for name in ("pixel_values", "images", "image"):
             if name in batch:
                 return batch[name]
-        raise InputError(
-            f"a batch holds {', '.join(map(str, batch))}; images are looked for as pixel_values, images or image"
-        )
+        raise InputError(f"a batch holds {', '.join(map(str, batch))}; it must have pixel_values, images or image")
     if isinstance(batch, Iterable) and not isinstance(batch, Tensor | np.ndarray):
         return next(iter(batch))
     return batch
