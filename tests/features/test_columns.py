@@ -133,12 +133,6 @@ def test_a_table_that_changes_while_it_is_read(tmp_path, monkeypatch):
         load_csv(tmp_path, "feature_0\n1.5\n")
 
 
-def test_columns_as_arrays(tmp_path):
-    write_columns(tmp_path / "s.npz", {"score": np.array([1.5, 2.5]), "is_ood": np.array([False, True])})
-    with np.load(tmp_path / "s.npz") as found:
-        assert {name: value.tolist() for name, value in found.items()} == {"score": [1.5, 2.5], "is_ood": [False, True]}
-
-
 def test_rows_longer_than_a_block_are_read(tmp_path):
     """pyarrow parses a megabyte at a time and refuses rows that are longer."""
     width = 80_000

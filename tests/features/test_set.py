@@ -86,20 +86,6 @@ def test_bad_input_is_named(arguments, words):
     assert isinstance(caught.value, of.OutfieldError)
 
 
-def test_what_it_takes():
-    data = of.FeatureSet([[1, 2], [3, 4]], labels=np.array([0, 1], np.uint8))
-    assert data.features.dtype == torch.float32
-    assert data.labels.dtype == torch.int64
-    assert of.FeatureSet(np.ones((2, 2), ">f8")).features.dtype == torch.float64
-    assert torch.equal(
-        of.FeatureSet(np.arange(6.0).reshape(3, 2)[::-1]).features[0], torch.tensor([4.0, 5.0], dtype=torch.float64)
-    )
-    read_only = np.ones((2, 2), np.float32)
-    read_only.flags.writeable = False
-    assert len(of.FeatureSet(read_only)) == 2
-    assert of.FeatureSet(torch.ones(2, 2, requires_grad=True)).features.requires_grad is False
-
-
 def test_arrays_are_shared_not_copied():
     array = np.ones((3, 2), np.float32)
     assert of.FeatureSet(array).features.data_ptr() == array.ctypes.data
@@ -279,12 +265,6 @@ def test_endings(tmp_path):
             of.FeatureSet(good).save(tmp_path / name)
         with pytest.raises(of.InputError, match="safetensors"):
             of.FeatureSet.load(tmp_path / name)
-
-
-@pytest.mark.parametrize("rows", [[[0, 1]], [[True], [False], [True]], np.zeros((1, 1, 1), int)])
-def test_rows_are_chosen_by_a_vector(rows):
-    with pytest.raises(of.InputError, match="rows are a slice or a vector of integers or bools"):
-        of.FeatureSet(np.eye(3))[rows]
 
 
 def test_an_archive_that_is_no_set_tells_what_it_holds(tmp_path):
