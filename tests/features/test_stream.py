@@ -283,26 +283,21 @@ def test_shapes_and_types_are_refused_at_the_door(tmp_path):
 
 
 def test_what_cannot_be_opened(tmp_path, folder, data):
-    with pytest.raises(of.StorageError, match="no such file"):
-        of.open_features(tmp_path / "no.npy")
-    with pytest.raises(of.InputError, match=r"\.parquet"):
-        of.open_features(tmp_path / "a.csv")
-    with pytest.raises(of.InputError, match="several sets"):
-        of.open_features(f"{folder}/ours.safetensors#train")
-    with pytest.raises(of.InputError, match="labels"):
-        of.open_features(folder / "ours.npz", labels=folder / "labels.npy")
-    with pytest.raises(of.FileFormatError, match="name one of them: train"):
-        of.open_features(folder / "pack.npz")
-    with pytest.raises(of.FileFormatError, match="no set 'test'"):
-        of.open_features(f"{folder}/pack.npz#test")
     of.MSP().fit(data).save(tmp_path / "d.safetensors")
-    with pytest.raises(of.FileFormatError, match="not a FeatureSet"):
-        of.open_features(tmp_path / "d.safetensors")
-    with pytest.raises(of.InputError, match=r"features is .*name one of them"):
-        of.open_features(folder / "features.npy", features=folder / "features.npy")
     np.savez(tmp_path / "f.npz", features=np.asfortranarray(data.features.numpy()))
-    with pytest.raises(of.InputError, match="column by column"):
-        of.open_features(tmp_path / "f.npz")
+    for path, beside, error, words in [
+        (tmp_path / "no.npy", {}, of.StorageError, "no such file"),
+        (tmp_path / "a.csv", {}, of.InputError, r"\.parquet"),
+        (f"{folder}/ours.safetensors#train", {}, of.InputError, "several sets"),
+        (folder / "ours.npz", {"labels": folder / "labels.npy"}, of.InputError, "labels"),
+        (folder / "pack.npz", {}, of.FileFormatError, "name one of them: train"),
+        (f"{folder}/pack.npz#test", {}, of.FileFormatError, "no set 'test'"),
+        (tmp_path / "d.safetensors", {}, of.FileFormatError, "not a FeatureSet"),
+        (folder / "features.npy", {"features": folder / "x.npy"}, of.InputError, r"features is .*name one of them"),
+        (tmp_path / "f.npz", {}, of.InputError, "column by column"),
+    ]:
+        with pytest.raises(error, match=words):
+            of.open_features(path, **beside)
     assert torch.equal(open_or_read(str(tmp_path / "f.npz")).features, data.features)
     assert isinstance(open_or_read(str(folder / "ours.npz")), of.FeatureStream)
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import outfield as of
-from outfield.files import as_tensor, class_labels
+from outfield.files import class_labels
 
 BIG = 2**24 + 1
 HUGE = 2**53 + 1
@@ -289,7 +289,7 @@ def test_an_array_that_must_not_be_written_is_taken_without_a_copy_or_a_warning(
     )
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, timeout=120)
     mine = np.ones((3, 2))
-    assert as_tensor("features", mine).data_ptr() == mine.ctypes.data
+    assert of.FeatureSet(mine).features.data_ptr() == mine.ctypes.data
 
 
 def test_what_numbers_would_be_right():
