@@ -16,8 +16,7 @@ from pyarrow import parquet
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 import outfield as of
-from outfield.features import LARGEST, columns_of
-from outfield.features.columns import cells_of
+from outfield.features import LARGEST
 
 
 def people(rows: int = 60, seed: int = 0) -> pd.DataFrame:
@@ -270,19 +269,24 @@ def test_a_detector_refuses_rows_of_another_table(table):
         detector.score(other(people(20, 1)))
 
 
-def test_cells_of_odd_columns():
-    assert columns_of({"a": [1]})["a"] == [1]
-    assert cells_of("a", [1, 2]).kind == "number"
-    assert cells_of("a", np.array(["x", "y"])).kind == "text"
-    assert cells_of("a", [True, None]).kind == "truth"
-    assert cells_of("a", [None, None]).kind == "number"
-    assert cells_of("a", pd.array([1, None], dtype="Int64")).missing.tolist() == [False, True]
-    with pytest.raises(of.InputError, match="one value for each row"):
-        cells_of("a", np.eye(2))
-    with pytest.raises(of.InputError, match="column 'a' holds a number that is too large"):
-        cells_of("a", [10**400])
-    with pytest.raises(of.InputError, match=r"column 'b' is 1\.5; a column is a list"):
-        columns_of({"a": [1], "b": 1.5})
+def test_kinds_of_columns():
+    for column, kind in [
+        ([1, 2], "number"),
+        (np.array(["x", "y"]), "text"),
+        ([True, None], "truth"),
+        (pd.array([1, None], dtype="Int64"), "number"),
+        ([Decimal("1.25"), None, Decimal("NaN"), 2], "number"),
+    ]:
+        (found,) = of.TablePreprocessing.fit({"a": column}, missing="median").columns
+        assert found.kind == kind
+    assert found.median == 1.625
+    for wrong, words in [
+        (np.eye(2), "one value for each row"),
+        ([10**400], "column 'a' holds a number that is too large"),
+        (1.5, r"column 'a' is 1\.5; a column is a list"),
+    ]:
+        with pytest.raises(of.InputError, match=words):
+            of.TablePreprocessing.fit({"a": wrong})
 
 
 def test_categories_are_levels_also_where_they_are_numbers(tmp_path):
@@ -311,12 +315,6 @@ def test_the_index_of_a_frame_is_no_column(tmp_path):
     for name in (None, "customer"):
         frame.rename_axis(name).to_parquet(tmp_path / "indexed.parquet")
         assert of.TablePreprocessing.fit(tmp_path / "indexed.parquet").names == ("x", "y", "constant")
-
-
-def test_decimals_are_numbers():
-    cells = cells_of("price", np.array([Decimal("1.25"), None, Decimal("NaN"), 2], dtype=object))
-    assert cells.kind == "number"
-    np.testing.assert_array_equal(cells.values, [1.25, np.nan, np.nan, 2.0])
 
 
 def test_numbers_at_the_end_of_float64_are_standardised():

@@ -34,22 +34,6 @@ def readers(path):
     return [lambda: of.load(path), lambda: of.Threshold.load(path), lambda: of.FeatureSet.load(path)]
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-@given(where=st.floats(0, 1), bit=st.integers(0, 7))
-def test_a_changed_bit_anywhere_is_found(saved, where, bit):
-    content = bytearray(saved.read_bytes())
-    index = min(int(where * len(content)), len(content) - 1)
-    content[index] ^= 1 << bit
-    other = saved.with_name("changed.safetensors")
-    other.write_bytes(content)
-    try:
-        loaded = of.load(other)
-    except of.OutfieldError:
-        return
-    test = make_set(n=20, seed=3)  # padding in the header may be changed without meaning anything
-    assert torch.equal(loaded.score(test), of.load(saved).score(test))
-
-
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(share=st.floats(0, 0.999))
 def test_a_truncated_file_is_found(saved, share):
