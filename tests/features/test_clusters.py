@@ -7,7 +7,6 @@ import torch
 from torch.nn import functional
 
 import outfield as of
-from outfield.errors import InputError
 
 
 def groups(n=60, width=6, classes=4, spread=0.15, seed=0):
@@ -68,11 +67,11 @@ def test_one_gaussian_without_labels_is_that_of_all_rows():
 
 def test_what_cannot_be_is_refused():
     rows = of.FeatureSet(torch.ones(5, 3))
-    with pytest.raises(InputError, match="only 5 rows"):
-        of.clustered(rows, 6)
-    with pytest.raises(InputError, match="clusters"):
-        of.clustered(rows, 0)
-    with pytest.raises(InputError, match="called stage2; there are features"):
-        of.clustered(rows, 2, on="stage2")
-    with pytest.raises(InputError, match="FeatureSet"):
-        of.clustered(torch.ones(5, 3), 2)
+    for given, clusters, on, words in [
+        (rows, 6, "features", "only 5 rows"),
+        (rows, 0, "features", "clusters"),
+        (rows, 2, "stage2", "called stage2; there are features"),
+        (torch.ones(5, 3), 2, "features", "FeatureSet"),
+    ]:
+        with pytest.raises(of.InputError, match=words):
+            of.clustered(given, clusters, on=on)

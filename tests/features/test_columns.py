@@ -17,9 +17,9 @@ import torch
 from tests.helpers.samples import make_set
 
 import outfield as of
-from outfield.features import read_column, write_columns
-from outfield.features.tables import feature_columns as columns_file
-from outfield.features.tables import reader
+from outfield.features import formats as columns_file
+from outfield.features import read_column, stream, write_columns
+from outfield.features import table_files as reader
 
 EXACT = 2**53
 
@@ -133,12 +133,6 @@ def test_a_table_that_changes_while_it_is_read(tmp_path, monkeypatch):
         load_csv(tmp_path, "feature_0\n1.5\n")
 
 
-def test_columns_as_arrays(tmp_path):
-    write_columns(tmp_path / "s.npz", {"score": np.array([1.5, 2.5]), "is_ood": np.array([False, True])})
-    with np.load(tmp_path / "s.npz") as found:
-        assert {name: value.tolist() for name, value in found.items()} == {"score": [1.5, 2.5], "is_ood": [False, True]}
-
-
 def test_rows_longer_than_a_block_are_read(tmp_path):
     """pyarrow parses a megabyte at a time and refuses rows that are longer."""
     width = 80_000
@@ -242,35 +236,6 @@ def test_row_groups_without_rows(tmp_path):
     assert [len(piece["features"]) for piece in of.open_features(tmp_path / "t.parquet").batches(1)] == [1, 1]
 
 
-@pytest.mark.parametrize("checksums", [True, False])
-def test_damaged_parquet_files(tmp_path, checksums):
-    """An error of ours or the numbers that were written; without checksums in the file, perhaps other numbers."""
-    rng = np.random.default_rng(0)
-    features = rng.random((40, 3))
-    columns = {f"feature_{i}": features[:, i] for i in range(3)}
-    path = save_parquet(
-        tmp_path / "t.parquet", columns, compression=None, write_page_checksum=checksums, row_group_size=20
-    )
-    content = path.read_bytes()
-    found = 0
-    for _ in range(150):
-        damaged = bytearray(content)
-        if rng.random() < 0.3:
-            damaged = damaged[: rng.integers(len(damaged))]
-        else:
-            damaged[rng.integers(len(damaged))] ^= 1 << rng.integers(8)
-        path.write_bytes(damaged)
-        for read in both(path):
-            try:
-                read()
-            except of.OutfieldError:
-                found += 1
-                continue
-            if checksums:
-                assert np.array_equal(of.FeatureSet.load(path).features.numpy(), features)
-    assert found > 60
-
-
 def test_a_flipped_bit_in_a_page_with_a_checksum(tmp_path):
     features = np.random.default_rng(0).random(1000)
     path = save_parquet(tmp_path / "t.parquet", {"feature_0": features}, compression=None, use_dictionary=False,
@@ -290,15 +255,15 @@ def test_a_file_that_is_none_is_called_by_its_ending(tmp_path):
 
 
 def test_opening_looks_at_the_first_row_only(tmp_path):
-    stream = of.open_features(save_parquet(tmp_path / "t.parquet", {"features": [[1.0, 2.0], [1.0]]}))
-    assert stream.shapes == {"features": (2, 2)}
+    opened = of.open_features(save_parquet(tmp_path / "t.parquet", {"features": [[1.0, 2.0], [1.0]]}))
+    assert opened.shapes == {"features": (2, 2)}
     with pytest.raises(of.InputError, match="same length"):
-        list(stream.batches(1))
+        list(opened.batches(1))
 
 
 @pytest.mark.parametrize("size", [1, 3, 7, 10, 14, 20, 50, 99])
 def test_pieces_of_any_size_from_batches_of_another(tmp_path, size, monkeypatch):
-    monkeypatch.setattr(columns_file, "ROWS_AT_ONCE", 7)
+    monkeypatch.setattr(stream, "ROWS_AT_ONCE", 7)
     data = make_set(n=50)
     columns = {"features": list(data.features.numpy()), "label": data.labels.numpy()}
     found = list(of.open_features(save_parquet(tmp_path / "t.parquet", columns)).batches(size))
@@ -308,26 +273,26 @@ def test_pieces_of_any_size_from_batches_of_another(tmp_path, size, monkeypatch)
 
 
 def test_lists_whose_length_changes_from_batch_to_batch(tmp_path, monkeypatch):
-    monkeypatch.setattr(columns_file, "ROWS_AT_ONCE", 7)
-    stream = of.open_features(save_parquet(tmp_path / "t.parquet", {"features": [[1.0, 2.0]] * 7 + [[1.0] * 3] * 7}))
-    with pytest.raises(of.InputError, match="the first has 2, a later one 3"):
-        list(stream.batches(7))
+    monkeypatch.setattr(stream, "ROWS_AT_ONCE", 7)
+    opened = of.open_features(save_parquet(tmp_path / "t.parquet", {"features": [[1.0, 2.0]] * 7 + [[1.0] * 3] * 7}))
+    with pytest.raises(of.InputError, match="the lists in column 'features' must have the same length"):
+        list(opened.batches(7))
 
 
 def test_more_rows_than_the_file_says(tmp_path, monkeypatch):
-    stream = of.open_features(save_parquet(tmp_path / "t.parquet", {"feature_0": [1.0, 2.0, 3.0]}))
+    opened = of.open_features(save_parquet(tmp_path / "t.parquet", {"feature_0": [1.0, 2.0, 3.0]}))
     read, pieces = pyarrow.parquet.ParquetFile.iter_batches, []
     monkeypatch.setattr(
         pyarrow.parquet.ParquetFile, "iter_batches", lambda self, *size, **more: 2 * [*read(self, *size, **more)]
     )
     with pytest.raises(of.FileFormatError, match="should hold 3 rows, but holds 6"):
-        pieces.extend(stream.batches(1))
+        pieces.extend(opened.batches(1))
     assert len(pieces) == 3  # nobody is given a row too many
 
 
 def test_fewer_rows_than_the_file_says(tmp_path, monkeypatch):
     path = save_parquet(tmp_path / "t.parquet", {"feature_0": [1.0, 2.0, 3.0]})
-    stream = of.open_features(path)
+    opened = of.open_features(path)
     read = pyarrow.parquet.ParquetFile.iter_batches
     for found in (0, 2):
         monkeypatch.setattr(
@@ -336,7 +301,7 @@ def test_fewer_rows_than_the_file_says(tmp_path, monkeypatch):
             lambda self, size, found=found, **more: (one.slice(0, found) for one in read(self, 3, **more) if found),
         )
         with pytest.raises(of.FileFormatError, match=f"should hold 3 rows, but holds {found}"):
-            list(stream.batches(1)) if found else of.open_features(path)
+            list(opened.batches(1)) if found else of.open_features(path)
 
 
 def test_scores_in_parquet_have_checksums(tmp_path):

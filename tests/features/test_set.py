@@ -60,9 +60,6 @@ def test_a_source_of_one_s_own():
         ({"features": np.ones((3, 0))}, "empty"),
         ({"features": np.array([[1.0, np.nan]])}, r"features\[0, 1\] is nan"),
         ({"features": np.array([[1.0], [np.inf]])}, r"features\[1, 0\] is inf"),
-        ({"features": np.array([["a", "b"]])}, "features must be an array of numbers"),
-        ({"features": np.array([[1 + 2j]])}, "real"),
-        ({"features": [[1.0], [1.0, 2.0]]}, "features"),
         ({"features": good, "labels": [0, 1, 2]}, "labels has 3 rows but features has 4"),
         ({"features": good, "labels": [0, 1, 2, -1]}, "out of range"),
         ({"features": good, "labels": [0.0, 1.0, 2.0, 1.5]}, "integers"),
@@ -75,8 +72,6 @@ def test_a_source_of_one_s_own():
         ({"features": good, "logits": np.full((4, 3), np.nan)}, "logits"),
         ({"features": good, "logits": good, "odin_logits": np.ones((4, 5))}, "odin_logits has shape"),
         ({"features": good, "spread": np.ones(4)}, "spread"),
-        ({"features": torch.eye(3).to_sparse()}, "sparse"),
-        ({"features": np.ma.masked_less(np.arange(6.0).reshape(2, 3), 2)}, "masked"),
     ],
 )
 def test_bad_input_is_named(arguments, words):
@@ -86,25 +81,6 @@ def test_bad_input_is_named(arguments, words):
     assert isinstance(caught.value, of.OutfieldError)
 
 
-def test_what_it_takes():
-    data = of.FeatureSet([[1, 2], [3, 4]], labels=np.array([0, 1], np.uint8))
-    assert data.features.dtype == torch.float32
-    assert data.labels.dtype == torch.int64
-    assert of.FeatureSet(np.ones((2, 2), ">f8")).features.dtype == torch.float64
-    assert torch.equal(
-        of.FeatureSet(np.arange(6.0).reshape(3, 2)[::-1]).features[0], torch.tensor([4.0, 5.0], dtype=torch.float64)
-    )
-    read_only = np.ones((2, 2), np.float32)
-    read_only.flags.writeable = False
-    assert len(of.FeatureSet(read_only)) == 2
-    assert of.FeatureSet(torch.ones(2, 2, requires_grad=True)).features.requires_grad is False
-
-
-def test_arrays_are_shared_not_copied():
-    array = np.ones((3, 2), np.float32)
-    assert of.FeatureSet(array).features.data_ptr() == array.ctypes.data
-
-
 def test_rows():
     data = make_set(n=10)
     assert len(data[2:5]) == 3
@@ -112,9 +88,6 @@ def test_rows():
     assert len(data[data.labels == 1]) == int((data.labels == 1).sum())
     assert torch.equal(data[::-1].labels, data.labels.flip(0))
     assert torch.equal(data[np.array([2, 0])].features, data.features[[2, 0]])
-    for wrong in ([500], [True, False], "abc", 1.5):
-        with pytest.raises(of.InputError, match="rows"):
-            data[wrong]
     joined = of.FeatureSet.join([data[:4], data[4:]])
     assert all(torch.equal(a, b) for a, b in zip(joined.tensors().values(), data.tensors().values(), strict=True))
     with pytest.raises(of.InputError, match="different fields"):
@@ -157,12 +130,12 @@ def test_rows_are_those_that_numpy_takes(rows):
 
 
 def test_a_single_row_is_a_slice():
-    for index, words in ((3, r"\[3:4\]"), (-1, r"\[9:10\]"), (np.int64(2), r"\[2:3\]"), (torch.tensor(0), r"\[0:1\]")):
-        with pytest.raises(of.InputError, match=words):
+    for index in (3, -1, np.int64(2), torch.tensor(0)):
+        with pytest.raises(of.InputError, match=r"one row is \[i:i\+1\]"):
             make_set(n=10)[index]
 
 
-@pytest.mark.parametrize("parts", [None, 5, "ab", [1, 2], [None], [[1.0]], iter([]), np.array(None)])
+@pytest.mark.parametrize("parts", [None, 5, "ab", [1, 2], [None], [[1.0]], iter([])])
 def test_what_cannot_be_joined(parts):
     with pytest.raises(of.InputError, match="join"):
         of.FeatureSet.join(parts)
@@ -279,12 +252,6 @@ def test_endings(tmp_path):
             of.FeatureSet(good).save(tmp_path / name)
         with pytest.raises(of.InputError, match="safetensors"):
             of.FeatureSet.load(tmp_path / name)
-
-
-@pytest.mark.parametrize("rows", [[[0, 1]], [[True], [False], [True]], np.zeros((1, 1, 1), int)])
-def test_rows_are_chosen_by_a_vector(rows):
-    with pytest.raises(of.InputError, match="rows are chosen by a slice, or a vector of integers or bools"):
-        of.FeatureSet(np.eye(3))[rows]
 
 
 def test_an_archive_that_is_no_set_tells_what_it_holds(tmp_path):

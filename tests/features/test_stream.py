@@ -12,6 +12,8 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.helpers.samples import make_set, quick
 
 import outfield as of
@@ -79,19 +81,65 @@ def opened(folder, source) -> of.FeatureStream:
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_batches_are_those_of_the_set(folder, source, data):
+def test_a_stream_is_the_set(folder, source, data):
     stream = opened(folder, source)
     assert len(stream) == ROWS
     assert set(stream.shapes) == set(SHAPES) - ({"spread", *HEAD} if "parquet" in source else set())
-    for size in (64, 130, ROWS, 10_000):
-        for piece, expected in zip(stream.batches(size), data.batches(size), strict=True):
-            for name, value in piece.items():
-                assert value.dtype == expected[name].dtype
-                assert torch.equal(value, expected[name])
-    (only,) = stream.batches(ROWS, ["logits"])
-    assert list(only) == ["logits"]
     loaded = stream.in_memory()
     assert all(torch.equal(value, data.tensors()[name]) for name, value in loaded.tensors().items())
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    source=st.sampled_from(SOURCES),
+    size=st.one_of(st.integers(1, ROWS + 3), st.just(2**40)),
+    names=st.lists(st.sampled_from(["features", "labels", "logits", "odin_logits"]), min_size=1, unique=True),
+    wide=st.booleans(),
+)
+def test_any_pieces_are_those_of_the_whole(folder, data, source, size, names, wide):
+    pieces = list(opened(folder, source).batches(np.int64(size) if wide else size, names))
+    assert [len(piece[names[0]]) for piece in pieces] == [
+        min(size, ROWS - start) for start in range(0, ROWS, min(size, ROWS))
+    ]
+    for name in names:
+        joined = torch.cat([piece[name] for piece in pieces])
+        assert joined.dtype == data.tensors()[name].dtype
+        assert torch.equal(joined, data.tensors()[name])
+    assert all(list(piece) == names for piece in pieces)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    source=st.sampled_from(DENSE),
+    index=st.lists(st.integers(0, ROWS - 1), max_size=9),
+    names=st.sampled_from([None, ["labels"], ["logits", "features"]]),
+)
+def test_any_rows_are_those_of_the_whole(folder, data, source, index, names):
+    for given_as in (list, np.array, torch.tensor, tuple):
+        found = opened(folder, source).rows(given_as(index), names)
+        assert list(found) == (list(data.row_fields) if names is None else names)
+        for name, value in found.items():
+            assert torch.equal(value, data.tensors()[name][index])
+
+
+@pytest.mark.parametrize("source", ["ours.npz", "features.npy"])
+@pytest.mark.parametrize(
+    "index",
+    [[ROWS], [-1], [0.5], [[1]], 3, None, "abc", [None], [True] * ROWS, np.ones(ROWS, bool), [2**70], [1, [2]], {1: 2},
+     np.ma.masked_equal([1, 2], 1), torch.ones(2, device="meta"), np.array([2**63], np.uint64)],
+    ids=lambda index: type(index).__name__,
+)  # fmt: skip
+def test_rows_that_are_not_there(folder, data, source, index):
+    for one in (opened(folder, source), data):
+        with pytest.raises(of.InputError, match="rows"):
+            one.rows(index)
+
+
+@pytest.mark.parametrize("source", ["lists.parquet", "packed.npz"])
+def test_rows_that_cannot_be_picked(folder, source):
+    assert not opened(folder, source).picks_rows
+    with pytest.raises(of.InputError, match=r"one by one; use in_memory"):
+        opened(folder, source).rows([0])
 
 
 @pytest.mark.parametrize("source", SOURCES)
@@ -132,27 +180,6 @@ def test_streams_may_be_learned_one_after_the_other(folder, data, test_set):
     twice = of.SSD().partial_fit(opened(folder, "ours.npz")).partial_fit(opened(folder, "wide.parquet"))
     whole = of.SSD().fit(of.FeatureSet.join([data, data]))
     torch.testing.assert_close(twice.score(test_set), whole.score(test_set))
-
-
-@pytest.mark.parametrize("source", DENSE)
-def test_rows_in_any_order(folder, source, data):
-    stream = opened(folder, source)
-    index = torch.randperm(ROWS, generator=torch.Generator().manual_seed(0))[:50]
-    for chosen in (index, index.numpy(), index.tolist(), [3, 3, 0]):
-        for name, value in stream.rows(chosen, ["features", "labels"]).items():
-            assert torch.equal(value, data.tensors()[name][torch.as_tensor(chosen)])
-            assert torch.equal(value, data.rows(chosen)[name])
-
-
-def test_rows_that_are_not_there(folder, data):
-    for source in (data, opened(folder, "ours.npz")):
-        for wrong in ([ROWS], [-1], [0.5], [[1]]):
-            with pytest.raises(of.InputError, match="rows"):
-                source.rows(wrong)
-        with pytest.raises(of.MissingFieldError, match="colour"):
-            source.rows([0], ["colour"])
-    with pytest.raises(of.InputError, match="in_memory"):
-        opened(folder, "wide.parquet").rows([0])
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float64, np.uint8, ">f4", ">i2"])
@@ -256,26 +283,21 @@ def test_shapes_and_types_are_refused_at_the_door(tmp_path):
 
 
 def test_what_cannot_be_opened(tmp_path, folder, data):
-    with pytest.raises(of.StorageError, match="no such file"):
-        of.open_features(tmp_path / "no.npy")
-    with pytest.raises(of.InputError, match=r"\.parquet"):
-        of.open_features(tmp_path / "a.csv")
-    with pytest.raises(of.InputError, match="several sets"):
-        of.open_features(f"{folder}/ours.safetensors#train")
-    with pytest.raises(of.InputError, match="labels"):
-        of.open_features(folder / "ours.npz", labels=folder / "labels.npy")
-    with pytest.raises(of.FileFormatError, match="name one of them: train"):
-        of.open_features(folder / "pack.npz")
-    with pytest.raises(of.FileFormatError, match="no set 'test'"):
-        of.open_features(f"{folder}/pack.npz#test")
     of.MSP().fit(data).save(tmp_path / "d.safetensors")
-    with pytest.raises(of.FileFormatError, match="not a FeatureSet"):
-        of.open_features(tmp_path / "d.safetensors")
-    with pytest.raises(of.InputError, match="compressed"):
-        of.open_features(folder / "packed.npz").rows([0])
     np.savez(tmp_path / "f.npz", features=np.asfortranarray(data.features.numpy()))
-    with pytest.raises(of.InputError, match="column by column"):
-        of.open_features(tmp_path / "f.npz")
+    for path, beside, error, words in [
+        (tmp_path / "no.npy", {}, of.StorageError, "no such file"),
+        (tmp_path / "a.csv", {}, of.InputError, r"\.parquet"),
+        (f"{folder}/ours.safetensors#train", {}, of.InputError, "several sets"),
+        (folder / "ours.npz", {"labels": folder / "labels.npy"}, of.InputError, "labels"),
+        (folder / "pack.npz", {}, of.FileFormatError, "name one of them: train"),
+        (f"{folder}/pack.npz#test", {}, of.FileFormatError, "no set 'test'"),
+        (tmp_path / "d.safetensors", {}, of.FileFormatError, "not a FeatureSet"),
+        (folder / "features.npy", {"features": folder / "x.npy"}, of.InputError, r"features is .*name one of them"),
+        (tmp_path / "f.npz", {}, of.InputError, "column by column"),
+    ]:
+        with pytest.raises(error, match=words):
+            of.open_features(path, **beside)
     assert torch.equal(open_or_read(str(tmp_path / "f.npz")).features, data.features)
     assert isinstance(open_or_read(str(folder / "ours.npz")), of.FeatureStream)
 
@@ -288,19 +310,6 @@ def test_truncated_files(folder, source, keep, tmp_path):
     path.write_bytes(content[: int(keep * len(content)) if keep == 0.5 else keep])
     with pytest.raises(of.FileFormatError, match=source):
         list(of.open_features(path).batches(100))
-
-
-@pytest.mark.parametrize("source", ["ours.safetensors", "ours.npz"])
-def test_a_changed_byte_is_found_at_the_end_of_the_pass(folder, source, tmp_path, data):
-    path = tmp_path / source
-    content = (folder / source).read_bytes()
-    for field in ("features", "logits"):
-        start = content.index(getattr(data, field).numpy().tobytes())
-        path.write_bytes(content[:start] + bytes([content[start] ^ 1]) + content[start + 1 :])
-        with pytest.raises(of.FileFormatError, match="checksum"):
-            list(of.open_features(path).batches(100, [field]))
-        with pytest.raises(of.FileFormatError, match=source):
-            of.FeatureSet.load(path)
 
 
 @pytest.mark.parametrize("how", ["shrinks", "changes", "goes"])
@@ -337,18 +346,6 @@ def test_a_file_that_changes_while_it_is_loaded(folder, source, tmp_path, monkey
     monkeypatch.setattr(type(stream), "_pieces", read_and_change)
     with pytest.raises(of.FileFormatError, match="changed"):
         stream.in_memory()
-
-
-def test_lists_of_different_lengths(tmp_path):
-    rows = [[1.0, 2.0]] * 100 + [[1.0, 2.0, 3.0]] * 100
-    table = pyarrow.table({"features": rows, "label": [0] * 200})
-    pyarrow.parquet.write_table(table, tmp_path / "l.parquet", row_group_size=100)
-    with pytest.raises(of.InputError, match="same length"):
-        list(of.open_features(tmp_path / "l.parquet").batches(10))
-    double = {"feature_0": [1.0], "features": [[1.0]]}
-    pyarrow.parquet.write_table(pyarrow.table(double), tmp_path / "d.parquet")
-    with pytest.raises(of.FileFormatError, match="twice"):
-        of.open_features(tmp_path / "d.parquet")
 
 
 def test_a_stream_that_lacks_what_is_needed(folder, tmp_path):
@@ -420,3 +417,43 @@ def test_the_command_line_streams(folder, tmp_path, monkeypatch):
             standalone_mode=False,
         )
         assert len(np.load(tmp_path / "s.npz")["score"]) == ROWS
+
+
+def flip(path, array: np.ndarray) -> None:
+    content = bytearray(path.read_bytes())
+    content[content.index(array.tobytes()) + array.nbytes // 2] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("name", ["MSP", "ODIN", "EnergyLogits"])
+@pytest.mark.parametrize("ending", [".safetensors", ".npz"])
+def test_a_flipped_bit_never_becomes_a_score(tmp_path, data, name, ending):
+    """Not even where only the logits are read."""
+    path, detector = tmp_path / f"set{ending}", of.DETECTORS[name]().fit(data)
+    data.save(path)
+    assert torch.equal(detector.score(of.open_features(path)), detector.score(data))
+    flip(path, data.tensors()[detector.needs_to_score[0]].numpy())
+    with pytest.raises(of.FileFormatError, match="set"):
+        detector.score(of.open_features(path))
+    with pytest.raises(of.FileFormatError, match="set"):
+        of.FeatureSet.load(path)
+
+
+@pytest.mark.parametrize("field", ["features", "labels"])
+@pytest.mark.parametrize("ending", [".safetensors", ".npz"])
+def test_nothing_is_fitted_to_a_flipped_bit(tmp_path, data, field, ending):
+    data.save(tmp_path / f"set{ending}")
+    flip(tmp_path / f"set{ending}", data.tensors()[field].numpy())
+    with pytest.raises(of.FileFormatError, match=field):
+        of.SSD().fit(of.open_features(tmp_path / f"set{ending}"))
+
+
+def test_the_command_line_refuses_a_flipped_bit(tmp_path, data):
+    data.save(tmp_path / "set.safetensors")
+    of.MSP().fit(data).save(tmp_path / "msp.safetensors")
+    flip(tmp_path / "set.safetensors", data.logits.numpy())
+    command = [sys.executable, "-m", "outfield", "score", "msp.safetensors", "set.safetensors", "-o", "scores.csv"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 3
+    assert "its logits" in done.stderr
+    assert not (tmp_path / "scores.csv").exists()

@@ -16,8 +16,7 @@ from pyarrow import parquet
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 import outfield as of
-from outfield.features import LARGEST, columns_of
-from outfield.features.tables.columns import cells_of
+from outfield.features import LARGEST
 
 
 def people(rows: int = 60, seed: int = 0) -> pd.DataFrame:
@@ -171,7 +170,6 @@ def test_an_unseen_level_is_told_and_has_no_entry(table):
     ("change", "message"),
     [
         (lambda f: f.drop(columns=["age", "town"]), "lacks columns 'age', 'town'; it has columns 'income'"),
-        (lambda f: {"age;income;town": ["1;2;x"]}, r"it has column 'age;income;town'; cells must be parted by commas$"),
         (lambda f: {"age": [1.0]}, r"it has column 'age'$"),
         (lambda f: f.assign(more=1), "has column 'more', which the training rows did not have"),
         (lambda f: f.assign(age="old"), "'age' holds texts, but numbers in the training rows"),
@@ -271,19 +269,24 @@ def test_a_detector_refuses_rows_of_another_table(table):
         detector.score(other(people(20, 1)))
 
 
-def test_cells_of_odd_columns():
-    assert columns_of({"a": [1]})["a"] == [1]
-    assert cells_of("a", [1, 2]).kind == "number"
-    assert cells_of("a", np.array(["x", "y"])).kind == "text"
-    assert cells_of("a", [True, None]).kind == "truth"
-    assert cells_of("a", [None, None]).kind == "number"
-    assert cells_of("a", pd.array([1, None], dtype="Int64")).missing.tolist() == [False, True]
-    with pytest.raises(of.InputError, match="one value for each row"):
-        cells_of("a", np.eye(2))
-    with pytest.raises(of.InputError, match="column 'a' holds a number that is too large"):
-        cells_of("a", [10**400])
-    with pytest.raises(of.InputError, match=r"column 'b' is 1\.5; a column is a list"):
-        columns_of({"a": [1], "b": 1.5})
+def test_kinds_of_columns():
+    for column, kind in [
+        ([1, 2], "number"),
+        (np.array(["x", "y"]), "text"),
+        ([True, None], "truth"),
+        (pd.array([1, None], dtype="Int64"), "number"),
+        ([Decimal("1.25"), None, Decimal("NaN"), 2], "number"),
+    ]:
+        (found,) = of.TablePreprocessing.fit({"a": column}, missing="median").columns
+        assert found.kind == kind
+    assert found.median == 1.625
+    for wrong, words in [
+        (np.eye(2), "one value for each row"),
+        ([10**400], "column 'a' holds a number that is too large"),
+        (1.5, r"column 'a' is 1\.5; a column is a list"),
+    ]:
+        with pytest.raises(of.InputError, match=words):
+            of.TablePreprocessing.fit({"a": wrong})
 
 
 def test_categories_are_levels_also_where_they_are_numbers(tmp_path):
@@ -314,12 +317,6 @@ def test_the_index_of_a_frame_is_no_column(tmp_path):
         assert of.TablePreprocessing.fit(tmp_path / "indexed.parquet").names == ("x", "y", "constant")
 
 
-def test_decimals_are_numbers():
-    cells = cells_of("price", np.array([Decimal("1.25"), None, Decimal("NaN"), 2], dtype=object))
-    assert cells.kind == "number"
-    np.testing.assert_array_equal(cells.values, [1.25, np.nan, np.nan, 2.0])
-
-
 def test_numbers_at_the_end_of_float64_are_standardised():
     largest = np.finfo(float).max
     frame = pd.DataFrame({"a": [largest, -largest, largest, -largest]})
@@ -347,7 +344,7 @@ def test_numbers_with_a_text_among_them_are_told():
 @pytest.mark.parametrize(
     ("made", "words"),
     [
-        (lambda: pd.DataFrame(np.eye(3)), r"texts as names; these are \[0, 1, 2\].*frame.columns = "),
+        (lambda: pd.DataFrame(np.eye(3)), r"texts as names, not \[0, 1, 2\]; set frame.columns = "),
         (lambda: pd.DataFrame(index=[0, 1]), "the table has no columns"),
         (lambda: {"a": np.array([b"x", b"y"], dtype=object)}, "holds bytes.*UTF-8"),
         (lambda: {"a": [date(2024, 1, 1)]}, "holds date.*leave it out"),
@@ -366,7 +363,7 @@ def test_a_label_is_one_name():
 def test_a_file_without_commas_says_so(tmp_path):
     for mark, point in ((";", ","), ("\t", "."), ("|", ".")):
         people().to_csv(tmp_path / "other.csv", index=False, sep=mark, decimal=point)
-        with pytest.raises(of.InputError, match=r"begins with 'age.*parted by commas"):
+        with pytest.raises(of.InputError, match=r"begins with 'age.*separate the cells of a table by commas"):
             of.FeatureSet.from_frame(tmp_path / "other.csv")
     (tmp_path / "one.csv").write_text("a\n1\n2\n")
     assert of.TablePreprocessing.fit(tmp_path / "one.csv").names == ("a", "constant")

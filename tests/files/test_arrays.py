@@ -151,19 +151,6 @@ def test_what_was_loaded_does_not_change_with_the_file(tmp_path):
     assert torch.equal(threshold.reference, torch.arange(100.0).to(threshold.reference.dtype))
 
 
-def test_a_file_cut_short_after_loading_kills_nothing(tmp_path):
-    make_set(n=5000).save(tmp_path / "set.safetensors")
-    program = (
-        "import os, sys, outfield as of\n"
-        "data = of.FeatureSet.load(sys.argv[1])\n"
-        "os.truncate(sys.argv[1], 0)\n"
-        "print(float(data.features.double().sum()))\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program, tmp_path / "set.safetensors"], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert float(done.stdout) == pytest.approx(float(make_set(n=5000).features.double().sum()))
-
-
 def test_a_file_that_changes_while_it_is_read_is_an_error_and_one_that_is_replaced_is_whole(tmp_path, monkeypatch):
     path, other = tmp_path / "f.safetensors", tmp_path / "other.safetensors"
     old, new = ({name: torch.full((1000,), value) for name in "ab"} for value in (1.0, 2.0))
@@ -196,11 +183,7 @@ def entry(start=0, end=8, shape=(2,), dtype="F32"):
     ("header", "body"),
     [
         (b"", b""),
-        (b"[]", b""),
-        (b"{", b""),
         (b"[" * 1_000_000, b""),
-        ({"a": {}}, b""),
-        ({"__metadata__": {"a": 3}}, b""),
         ({"a": entry(shape=(-2, -1))}, b"12345678"),
         ({"a": entry(shape=(3,))}, b"12345678"),
         ({"a": entry(0, 4 * 10**15, (10**15,))}, b"12345678"),
@@ -208,7 +191,6 @@ def entry(start=0, end=8, shape=(2,), dtype="F32"):
         ({"a": entry(0, 0, (0, 2**62, 2))}, b""),
         ({"a": entry(dtype="F99")}, b"12345678"),
         ({"a": entry(0, 2, dtype="F8_E8M0")}, b"12"),
-        ({"a": entry(4, 12)}, b"123456789012"),
         ({"a": entry(), "b": entry(4, 12)}, b"123456789012"),
         ({"a": entry()}, b"123456789"),
     ],
@@ -281,26 +263,6 @@ def test_an_archive_of_ours(tmp_path):
         of.FeatureSet.load(tmp_path / "a.npz")
 
 
-@pytest.mark.parametrize("packed", [False, True])
-def test_of_an_archive_of_ours_exactly_what_is_read_is_compared(tmp_path, packed):
-    data, path = make_set(n=50), tmp_path / "set.npz"
-    data.save(path)
-    with np.load(path) as file:
-        content = dict(file)
-    content["logits"] = content["logits"].copy()
-    content["logits"][7, 1] += 1  # with a right CRC of the archive, as a careful forger would
-    (np.savez_compressed if packed else np.savez)(path, **content)
-    stream = of.open_features(path)
-    for read in ("logits", "labels"):
-        if read == "logits":
-            with pytest.raises(of.FileFormatError, match="changed after it was written"):
-                list(stream.batches(20, [read]))
-        else:
-            assert torch.equal(torch.cat([piece[read] for piece in stream.batches(20, [read])]), data.labels)
-    with pytest.raises(of.FileFormatError, match="changed after it was written"):
-        of.FeatureSet.load(path)
-
-
 def test_a_changed_bit_in_a_foreign_archive_is_found_in_rows_too(tmp_path):
     array = sample("<f4", (1000, 7))
     np.savez(tmp_path / "a.npz", features=array)
@@ -321,21 +283,14 @@ def npy(text, body=b"", version=(1, 0), length=None):
 GOOD = "{'descr': '<f4', 'fortran_order': False, 'shape': (1, 2), }"
 HEADERS = {
     "empty": b"",
-    "other magic": npy(GOOD, b"12345678").replace(b"NUMPY", b"NUMPX"),
     "version 9": npy(GOOD, b"12345678", (9, 0)),
-    "too long": npy(GOOD, b"12345678", (2, 0), 2**31),
-    "ends": npy(GOOD, b"", (1, 0), 500),
     "code": npy("__import__('os').mkdir('exploded')"),
     "code inside": npy(GOOD.replace("(1, 2)", "(len([1]), 2)"), b"12345678"),
     "nested": npy("(" * 5000),
     "negative": npy(GOOD.replace("(1, 2)", "(-1, -2)"), b"12345678"),
-    "text": npy(GOOD.replace("(1, 2)", "'12'"), b"12345678"),
     "huge": npy(GOOD.replace("(1, 2)", "(1000000000000000, 2)"), b"12345678"),
     "overflow": npy(GOOD.replace("(1, 2)", f"({2**59}, 4, 0)")),
-    "type": npy(GOOD.replace("<f4", "<f3"), b"12345678"),
     "objects": npy(GOOD.replace("<f4", "|O"), b"12345678"),
-    "table": npy("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (2,), }", b"12345678"),
-    "dates": npy(GOOD.replace("<f4", "<M8[ns]"), b"12345678" * 2),
     "fewer": npy(GOOD, b"1234567"),
     "more": npy(GOOD, b"123456789"),
 }
@@ -433,33 +388,27 @@ def data():
     return make_set(n=300)
 
 
-@pytest.mark.parametrize("read", FIELDS)
 @pytest.mark.parametrize("damaged", FIELDS)
-def test_exactly_what_is_read_is_compared(tmp_path, data, read, damaged):
-    path = tmp_path / "set.safetensors"
+@pytest.mark.parametrize("kind", ["set.safetensors", "set.npz", "packed.npz"])
+def test_exactly_what_is_read_is_compared(tmp_path, data, kind, damaged):
+    path = tmp_path / kind
     data.save(path)
-    flipped(path, bytes_of(data, damaged))
-    header, found = find_record(path, "FeatureSet")
-    assert header is not None
-    if read == damaged:
-        with pytest.raises(of.FileFormatError, match=f"changed after it was written.*its {read}"):
-            found[read].read()
+    if kind != "set.safetensors":  # with a right CRC of the archive, as a careful forger would
+        content = dict(np.load(path))
+        content[damaged] = content[damaged].copy()
+        content[damaged].flat[7] += 1
+        (np.savez_compressed if kind == "packed.npz" else np.savez)(path, **content)
     else:
-        assert torch.equal(found[read].read(), data.tensors()[read])
+        flipped(path, bytes_of(data, damaged))
+    stream = of.open_features(path)
+    for read in FIELDS:
+        if read == damaged:
+            with pytest.raises(of.FileFormatError, match=f"changed after it was written.*its {read}"):
+                list(stream.batches(20, [read]))
+        else:
+            assert torch.equal(torch.cat([piece[read] for piece in stream.batches(20, [read])]), data.tensors()[read])
     with pytest.raises(of.FileFormatError, match="changed after it was written"):
         of.FeatureSet.load(path)
-
-
-@pytest.mark.parametrize("name", ["MSP", "EnergyLogits"])
-def test_a_flipped_bit_in_logits_does_not_become_a_score(tmp_path, name):
-    data = make_set()
-    data.save(tmp_path / "set.safetensors")
-    detector = of.DETECTORS[name]().fit(data)
-    stream = of.open_features(tmp_path / "set.safetensors")
-    assert torch.equal(detector.score(stream), detector.score(data))
-    flipped(tmp_path / "set.safetensors", bytes_of(data, "logits"))
-    with pytest.raises(of.FileFormatError, match="its logits"):
-        detector.score(of.open_features(tmp_path / "set.safetensors"))
 
 
 def test_picked_rows_are_of_an_array_that_was_compared(tmp_path, data):
@@ -492,20 +441,6 @@ def test_a_header_that_lost_its_name_is_not_a_foreign_file(tmp_path, data):
     for use in (of.FeatureSet.load, of.open_features):
         with pytest.raises(of.FileFormatError, match="its header has another name"):
             use(path)
-
-
-@pytest.mark.parametrize("ending", [".safetensors", ".npz", ".npy"])
-def test_rows_of_a_file_that_changes_are_an_error(tmp_path, data, ending):
-    path = tmp_path / f"set{ending}"
-    np.save(path, data.features.numpy()) if ending == ".npy" else data.save(path)
-    array = find_npy(path) if ending == ".npy" else find_record(path, "FeatureSet")[1]["features"]
-    with array.rows() as rows:
-        assert np.array_equal(rows.read(200), data.features[:200])
-        os.utime(path)  # as good as a change
-        with pytest.raises(of.FileFormatError, match="changed while it was being read"):
-            rows.read(100)
-    with pytest.raises(of.FileFormatError, match="changed while it was being read"):
-        array.read()
 
 
 def test_a_header_is_as_it_will_be_read(tmp_path):

@@ -11,7 +11,7 @@ from tests.helpers.server import serving
 
 import outfield as of
 from outfield.files import download_file as download
-from outfield.files import has_sha256
+from outfield.files import sha256_of
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def test_the_file_that_is_meant_arrives(server, tmp_path, size):
     for number, path in enumerate(("/a.bin", "/old")):
         download(server.address + path, tmp_path / str(number), SHA256, size)
         assert (tmp_path / str(number)).read_bytes() == CONTENT
-        assert has_sha256(tmp_path / str(number), SHA256[:8])
+        assert sha256_of(tmp_path / str(number)) == SHA256
     assert len(list(tmp_path.iterdir())) == 2
 
 
@@ -43,7 +43,7 @@ def test_the_file_that_is_meant_arrives(server, tmp_path, size):
         ("/short", r"sent [\d,]+ of|IncompleteRead"),
         ("/long", r"sends more than"),
         ("/none", "404"),
-        ("/away", "by https"),
+        ("/away", "use https"),
         ("/local", "is not allowed"),
     ],
 )
@@ -104,7 +104,7 @@ def test_what_is_shown_counts_megabytes(server, tmp_path, monkeypatch):
 @pytest.mark.parametrize("sha256", [SHA256[:8], SHA256[:63], "", SHA256[:7], "g" * 64])
 def test_http_needs_the_whole_checksum_and_https_a_part_of_it(server, tmp_path, sha256):
     server.files["/a.bin"] = CONTENT
-    with pytest.raises(of.StorageError, match="without the whole checksum of the file that must be done by https"):
+    with pytest.raises(of.StorageError, match="use https, or know all 64 digits of its SHA-256"):
         download(f"{server.address}/a.bin", tmp_path / "a", sha256)
     assert server.asked == []
     assert list(tmp_path.iterdir()) == []

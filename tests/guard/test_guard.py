@@ -154,12 +154,6 @@ class TestInputs:
         assert same(found[0], found[2])
         assert not same(found[0], found[1])
 
-    def test_batches_of_a_loader_are_not_mixed_up(self, guard):
-        images = labelled(10, 10).images
-        tensor = torch.from_numpy(images).permute(0, 3, 1, 2)
-        found = guard(DataLoader(tensor, batch_size=4))
-        np.testing.assert_allclose(found.scores, guard(images).scores, rtol=1e-4)
-
     def test_normalised_batches(self, guard):
         images = torch.from_numpy(labelled(4, 12).images)
         prepare = guard.backbone.input.preparation(torch.device("cpu"), torch.float32, torch.contiguous_format)
@@ -329,11 +323,6 @@ class TestManyFiles:
             assert all(one.file in one.error for one in found if one.error is not None)
             good = [i for i in range(70) if i not in broken]
             np.testing.assert_allclose(found.scores[good], expected[good], rtol=1e-3)
-
-    def test_nothing_can_be_read(self, guard, tmp_path):
-        for number in range(3):
-            (tmp_path / f"{number}.png").write_bytes(b"broken")
-        assert [one.word for one in guard(tmp_path, on_error="skip")] == ["error"] * 3
 
     def test_pipes_and_empty_folders_are_told(self, guard, tmp_path):
         (tmp_path / "some").mkdir()

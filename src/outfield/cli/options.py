@@ -150,11 +150,11 @@ def _same_file(one: Path, other: Path) -> bool:
 
 
 def _check_writable(path: Path, makes_folder: bool) -> None:
-    from outfield.files import check_writable
+    from outfield.files import check_output
 
     folder = path.parent
     if not makes_folder or os.path.isdir(folder):
-        check_writable(path)
+        check_output(path)
         return
     while not os.path.lexists(folder) and folder != folder.parent:
         folder = folder.parent

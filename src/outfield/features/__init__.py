@@ -7,17 +7,18 @@ __getattr__, __dir__, __all__ = door(
     {
         "clusters": ("clustered",),
         "fields": ("FIELDS", "MOST_STAGES", "TWO_CLASSES", "made_by", "spaces"),
-        "formats": ("split_source",),
+        "formats": ("columns_by_field", "split_source", "values_of"),
         "head": ("HEAD", "HEAD_FIELDS", "has_head", "head_of"),
         "set": ("FeatureSet",),
         "source": ("NETWORK", "FeatureSource", "Part", "agree", "checked_about", "network_text"),
         "split": ("copies_of", "split_rows", "stratified_rows"),
         "stand_ins": ("feature_stand_ins",),
         "stream": ("FeatureStream", "open_features", "open_or_read"),
-        "tables.columns": ("NUMBER", "TEXT", "TRUTH", "Cells", "Column", "columns_of", "rows_of"),
-        "tables.feature_columns": ("columns_by_field", "values_of"),
-        "tables.reader": ("TABLE_ENDINGS", "arrow", "read_column", "read_table", "whole_parquet"),
-        "tables.table_preprocessing": ("LARGEST", "TablePreprocessing", "within_float32"),
-        "tables.writer": ("csv_text", "named_columns", "readable", "write_columns"),
+        "columns": ("NUMBER", "TEXT", "TRUTH", "Cells", "Column", "columns_of", "rows_of"),
+        "table_files": (
+            "TABLE_ENDINGS", "arrow", "csv_text", "named_columns", "read_column", "read_table", "readable",
+            "whole_parquet", "write_columns",
+        ),
+        "table_preprocessing": ("LARGEST", "TablePreprocessing", "within_float32"),
     },
-)
+)  # fmt: skip

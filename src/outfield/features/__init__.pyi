@@ -1,12 +1,21 @@
 """Made by tools/stubs.py from __init__.py: what type checkers and editors see."""
 
 from outfield.features.clusters import clustered as clustered
+from outfield.features.columns import Cells as Cells
+from outfield.features.columns import Column as Column
+from outfield.features.columns import NUMBER as NUMBER
+from outfield.features.columns import TEXT as TEXT
+from outfield.features.columns import TRUTH as TRUTH
+from outfield.features.columns import columns_of as columns_of
+from outfield.features.columns import rows_of as rows_of
 from outfield.features.fields import FIELDS as FIELDS
 from outfield.features.fields import MOST_STAGES as MOST_STAGES
 from outfield.features.fields import TWO_CLASSES as TWO_CLASSES
 from outfield.features.fields import made_by as made_by
 from outfield.features.fields import spaces as spaces
+from outfield.features.formats import columns_by_field as columns_by_field
 from outfield.features.formats import split_source as split_source
+from outfield.features.formats import values_of as values_of
 from outfield.features.head import HEAD as HEAD
 from outfield.features.head import HEAD_FIELDS as HEAD_FIELDS
 from outfield.features.head import has_head as has_head
@@ -25,27 +34,18 @@ from outfield.features.stand_ins import feature_stand_ins as feature_stand_ins
 from outfield.features.stream import FeatureStream as FeatureStream
 from outfield.features.stream import open_features as open_features
 from outfield.features.stream import open_or_read as open_or_read
-from outfield.features.tables.columns import Cells as Cells
-from outfield.features.tables.columns import Column as Column
-from outfield.features.tables.columns import NUMBER as NUMBER
-from outfield.features.tables.columns import TEXT as TEXT
-from outfield.features.tables.columns import TRUTH as TRUTH
-from outfield.features.tables.columns import columns_of as columns_of
-from outfield.features.tables.columns import rows_of as rows_of
-from outfield.features.tables.feature_columns import columns_by_field as columns_by_field
-from outfield.features.tables.feature_columns import values_of as values_of
-from outfield.features.tables.reader import TABLE_ENDINGS as TABLE_ENDINGS
-from outfield.features.tables.reader import arrow as arrow
-from outfield.features.tables.reader import read_column as read_column
-from outfield.features.tables.reader import read_table as read_table
-from outfield.features.tables.reader import whole_parquet as whole_parquet
-from outfield.features.tables.table_preprocessing import LARGEST as LARGEST
-from outfield.features.tables.table_preprocessing import TablePreprocessing as TablePreprocessing
-from outfield.features.tables.table_preprocessing import within_float32 as within_float32
-from outfield.features.tables.writer import csv_text as csv_text
-from outfield.features.tables.writer import named_columns as named_columns
-from outfield.features.tables.writer import readable as readable
-from outfield.features.tables.writer import write_columns as write_columns
+from outfield.features.table_files import TABLE_ENDINGS as TABLE_ENDINGS
+from outfield.features.table_files import arrow as arrow
+from outfield.features.table_files import csv_text as csv_text
+from outfield.features.table_files import named_columns as named_columns
+from outfield.features.table_files import read_column as read_column
+from outfield.features.table_files import read_table as read_table
+from outfield.features.table_files import readable as readable
+from outfield.features.table_files import whole_parquet as whole_parquet
+from outfield.features.table_files import write_columns as write_columns
+from outfield.features.table_preprocessing import LARGEST as LARGEST
+from outfield.features.table_preprocessing import TablePreprocessing as TablePreprocessing
+from outfield.features.table_preprocessing import within_float32 as within_float32
 
 __all__ = [
     "Cells",

@@ -15,7 +15,7 @@ from outfield.errors import InputError
 from outfield.features.set import FeatureSet
 
 ROUNDS = 50
-"""Most rounds of moving the centres; it ends earlier where no row changes its cluster."""
+"""Most rounds of moving the centres."""
 ROWS_AT_ONCE = 65_536
 
 

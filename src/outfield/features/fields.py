@@ -1,7 +1,7 @@
 """The fields of a set of features, each declared once.
 
-What a field is called, which shape it has, what it holds, who makes it and how its columns are called in a table: whatever
-walks over fields (sets in memory, streams, files, tables, messages) reads it here, so that a new field is one more entry.
+Sets in memory, streams, files, tables and messages read names, shapes, meanings and columns of fields here, so that a new field
+is one more entry.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from torch import Tensor
 from outfield.errors import InputError
 from outfield.files import as_tensor, check_dtype, finite_floats, whole_numbers
 
-Shapes = Mapping[str, tuple[int, ...]]
 TWO_CLASSES = (
     "; a classifier of two classes that gives one number s for each row has the logits 0 and s: "
     "np.stack([np.zeros_like(s), s], axis=1)"
@@ -49,7 +48,7 @@ class Field:
 
     @property
     def per_row(self) -> bool:
-        """Whether it has a row for each sample; else it is the same for all of them, as the classifier's last layer is."""
+        """Whether it has a row for each sample; the classifier's last layer is the same for all of them."""
         return self.axes[0] == "N"
 
     @property
@@ -58,24 +57,16 @@ class Field:
         return self.per_row and len(self.axes) == 2 and self.axes[1] != "K"
 
     def check_shape(self, shape: tuple[int, ...]) -> None:
-        """Refuse a wrong rank, and an array of numbers without any.
-
-        Raises:
-            InputError: The shape is not that of the field.
-        """
-        advice = TWO_CLASSES if self.axes == ("N", "K") else ""
+        """Refuse a wrong rank, and an array of numbers without any."""
         if len(shape) != len(self.axes):
-            rank = {1: "one dimension", 2: "two dimensions"}.get(len(self.axes), f"{len(self.axes)} dimensions")
+            advice = TWO_CLASSES if self.axes == ("N", "K") else ""
+            rank = "one dimension" if len(self.axes) == 1 else "two dimensions"
             raise InputError(f"{self.name} must have {rank} ({', '.join(self.axes)}); got shape {shape}{advice}")
         if 0 in shape and self.counts is None:
             raise InputError(f"{self.name} is empty: shape {shape}; at least one row and one column are needed")
 
     def tensor(self, value: Any) -> Tensor:
-        """A value as a tensor of the field's kind and rank; its entries are not looked at.
-
-        Raises:
-            InputError: It is no array of such numbers, or has a wrong shape.
-        """
+        """A value as a tensor of the field's kind and rank; its entries are not looked at."""
         tensor = self._tensor(value)
         self.check_shape(tuple(tensor.shape))
         return tensor
@@ -90,64 +81,35 @@ class Field:
         return tensor
 
     def checked(self, tensor: Tensor, sizes: Mapping[str, int], first_row: int | None = None) -> Tensor:
-        """What :meth:`tensor` gave, with every entry looked at: finite floating numbers, or int64 within their axis.
+        """What :meth:`tensor` gave, with every entry checked: finite floating numbers, or int64 within their axis.
 
-        Args:
-            tensor: The field, or some rows of it.
-            sizes: The sizes of axes that are known, by letter.
-            first_row: Where the rows begin, if they are a piece of a larger array.
-
-        Raises:
-            InputError: An entry is NaN, infinite or out of range; the message names it.
+        ``sizes`` are those of known axes, by letter; ``first_row`` is where the rows of a piece begin.
         """
         if self.counts is None:
             return finite_floats(self.name, tensor, first_row)
         return whole_numbers(self.name, tensor, first_row or 0, sizes.get(self.counts))
 
 
+def _stage(i: int) -> Field:
+    meaning = f"what block {i} of the network gives, pooled over space or tokens"
+    return Field(f"stage{i}", ("N", f"D{i}"), meaning, f"stage{i}", maker="blocks", option="--stages")
+
+
+_FEATURES = "the input of your classifier's last layer, pooled over space, as it comes: normalisation happens inside"
+_LABELS = "classes of the training data, integers from 0"
 FIELDS: dict[str, Field] = {
     field.name: field
     for field in (
-        Field(
-            "features",
-            ("N", "D"),
-            "the input of your classifier's last layer, pooled over space, as it comes: normalisation happens inside",
-            column="feature",
-        ),
-        Field(
-            "labels",
-            ("N",),
-            "classes of the training data, integers from 0",
-            column="label",
-            counts="K",
-            maker="images",
-            option="--labels",
-        ),
-        Field("logits", ("N", "K"), "your classifier's outputs", column="logit"),
-        Field("spread", ("N", "D′"), "spatial standard deviation of the feature map", column="spread"),
-        *(
-            Field(
-                f"stage{i}",
-                ("N", f"D{i}"),
-                f"what block {i} of the network gives, pooled over space or tokens",
-                column=f"stage{i}",
-                maker="blocks",
-                option="--stages",
-            )
-            for i in range(1, MOST_STAGES + 1)
-        ),
-        Field(
-            "odin_logits",
-            ("N", "K"),
-            "its outputs at the perturbed input",
-            column="odin_logit",
-            maker="odin",
-            option="--odin",
-        ),
-        Field("head_weight", ("K", "D"), "weight of your classifier's last layer", column="head_weight"),
-        Field("head_bias", ("K",), "its bias", column="head_bias"),
+        Field("features", ("N", "D"), _FEATURES, "feature"),
+        Field("labels", ("N",), _LABELS, "label", counts="K", maker="images", option="--labels"),
+        Field("logits", ("N", "K"), "your classifier's outputs", "logit"),
+        Field("spread", ("N", "D′"), "spatial standard deviation of the feature map", "spread"),
+        *(_stage(i) for i in range(1, MOST_STAGES + 1)),
+        Field("odin_logits", ("N", "K"), "its outputs at the perturbed input", "odin_logit", maker="odin", option="--odin"),
+        Field("head_weight", ("K", "D"), "weight of your classifier's last layer", "head_weight"),
+        Field("head_bias", ("K",), "its bias", "head_bias"),
     )
-}
+}  # fmt: skip
 """Every field by name, in the order in which fields are shown. A set always has the first."""
 
 
@@ -176,7 +138,7 @@ def check_known(names: Mapping[str, Any]) -> None:
             raise InputError(f"there is no field {name!r}; there are {', '.join(FIELDS)}")
 
 
-def agreed_sizes(shapes: Shapes) -> dict[str, int]:
+def agreed_sizes(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
     """The size of each axis, by its letter."""
     sizes: dict[str, int] = {}
     owners: dict[str, str] = {}
@@ -187,8 +149,5 @@ def agreed_sizes(shapes: Shapes) -> dict[str, int]:
                 continue
             if letter == "N":
                 raise InputError(f"{name} has {size} rows but {owner} has {sizes[letter]}; they must match")
-            raise InputError(
-                f"{name} has shape {shape} but {owner} {shapes[owner]}: {letter} is {size} in one and {sizes[letter]} in the "
-                "other; they must match"
-            )
+            raise InputError(f"{name} has shape {shape} but {owner} {shapes[owner]}; they must agree in {letter}")
     return sizes

@@ -2,12 +2,17 @@
 
 Names of rows, such as the files of their images, are two arrays: ``name_bytes`` holds all names in UTF-8 one after the other,
 ``name_ends`` (N,) where each of them ends. The names of files that are no valid UTF-8 come back as they were.
+
+In CSV and Parquet files a row is a sample. Columns ``feature_0, feature_1, …`` (or, where cells can be lists, one column
+``features``) are the features; ``logit_*`` and the other fields likewise; ``label`` is the class. Any other column is an error,
+so that nothing is taken for a feature by mistake.
 """
 
 from __future__ import annotations
 
 import io
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,18 +22,29 @@ import torch
 from torch import Tensor
 
 from outfield.errors import FileFormatError, InputError
-from outfield.features.fields import FIELDS, agreed_sizes
+from outfield.features.fields import FIELDS, Field, agreed_sizes
 from outfield.features.source import checked_about
-from outfield.files import PathLike, Record, StoredArray, as_path, find_npy, find_record, open_to_read, write_record
+from outfield.features.table_files import arrow, csv_header, opened, whole_csv
+from outfield.files import (
+    PathLike,
+    Record,
+    Stamp,
+    StoredArray,
+    as_path,
+    find_npy,
+    find_record,
+    open_to_read,
+    write_record,
+)
 
 SAVED = (".safetensors", ".npz")
-LOADED = (".safetensors", ".npz", ".npy", ".csv", ".parquet")
-STREAMED = (".safetensors", ".npz", ".npy", ".parquet")
-BYTES, ENDS = "name_bytes", "name_ends"
-ARRAYS = (BYTES, ENDS)
-LONGEST = 2**16
-"""Letters of a name."""
+STREAMED = (*SAVED, ".npy", ".parquet")
+LOADED = (*STREAMED, ".csv")
+ARRAYS = BYTES, ENDS = "name_bytes", "name_ends"
 CODING = ("utf-8", "surrogateescape")
+Places = Mapping[str, StoredArray]
+Content = tuple[dict[str, Any], dict[str, str], tuple[str, ...] | None]
+"""Arrays by field, where they come from, and the names of the rows."""
 
 
 def split_source(source: PathLike) -> tuple[Path, str | None]:
@@ -41,7 +57,7 @@ def split_source(source: PathLike) -> tuple[Path, str | None]:
 
 
 def check_ending(path: Path, part: str | None, known: Sequence[str], done: str) -> None:
-    """Refuse a file that cannot hold what is asked for, by its name alone."""
+    """Refuse a file that by its name cannot hold such features."""
     if path.suffix not in known:
         *most, last = known
         had = repr(path.suffix) if path.suffix else "without an ending"
@@ -50,12 +66,8 @@ def check_ending(path: Path, part: str | None, known: Sequence[str], done: str) 
         raise InputError(f"{path}: only an .npz can hold several sets; {part!r} has no meaning here")
 
 
-Content = tuple[dict[str, Any], dict[str, str], tuple[str, ...] | None]
-"""Arrays by field, what is said of where they come from, and the names of the rows."""
-
-
 def read(path: Path, part: str | None) -> Content:
-    """The arrays of a set, by field, as they are in the file, what it says of where they come from, and names of rows."""
+    """All of a set, as it is in the file."""
     check_ending(path, part, LOADED, "read from")
     if path.suffix in SAVED:
         with open_to_read(path) as file:
@@ -68,17 +80,11 @@ def read(path: Path, part: str | None) -> Content:
             return {name: array.read(file) for name, array in found.items()}, about, names
     if path.suffix == ".npy":
         return {"features": find_npy(path).read()}, {}, None
-    from outfield.features.tables.feature_columns import ParquetColumns, read_features_csv
+    if path.suffix == ".csv":
+        return dict(_read_csv(path)), {}, None
+    from outfield.features.stream import open_features
 
-    return dict(read_features_csv(path) if path.suffix == ".csv" else ParquetColumns(path).whole()), {}, None
-
-
-def _about_in(path: Path, header: Mapping[str, Any] | None) -> dict[str, str]:
-    """What a file's header says of where its rows come from."""
-    try:
-        return checked_about(None if header is None else header.get("about"))
-    except InputError as error:
-        raise FileFormatError(f"{path}: {error}") from error
+    return dict(open_features(path).in_memory().tensors()), {}, None
 
 
 def write(
@@ -90,9 +96,6 @@ def write(
     write_record(path, "FeatureSet", Record(header, {**tensors, **packed(names)}), endings=SAVED)
 
 
-Places = Mapping[str, StoredArray]
-
-
 def find(path: Path, part: str | None, file: io.FileIO | None = None) -> tuple[Places, dict[str, str], Places]:
     """Where the arrays of a set lie in a ``.safetensors`` or ``.npz`` file, what it says of them, and where names of rows lie."""
     header, arrays = find_record(path, "FeatureSet", file)
@@ -100,33 +103,36 @@ def find(path: Path, part: str | None, file: io.FileIO | None = None) -> tuple[P
     for name in fields:
         arrays[name].check_objects()
     names = {name: arrays[name] for name in ARRAYS if name in arrays and part is None}
-    return {field: arrays[name] for name, field in fields.items()}, _about_in(path, header), names
+    try:
+        about = checked_about(None if header is None else header.get("about"))
+    except InputError as error:
+        raise FileFormatError(f"{path}: {error}") from error
+    return {field: arrays[name] for name, field in fields.items()}, about, names
 
 
 def _fields_in(path: Path, part: str | None, names: Sequence[str]) -> dict[str, str]:
     """Which arrays of a file are the fields of a set: name in the file → field."""
+    parts = [name.removesuffix("_features") for name in names if name.endswith("_features")]
+    hint = f"; it holds several sets, name one of them: {', '.join(parts)}" if parts else ""
     if part is not None:
-        found = {f"{part}_{field}": field for field in FIELDS if f"{part}_{field}" in names}
-        if f"{part}_features" not in found:
-            raise FileFormatError(f"{path} has no set {part!r}{_parts_hint(names)}")
-        return found
+        if part not in parts:
+            raise FileFormatError(f"{path} has no set {part!r}{hint}")
+        return {f"{part}_{field}": field for field in FIELDS if f"{part}_{field}" in names}
     if set(names) - set(FIELDS) or "features" not in names:
         shown = ", ".join(names[:6]) or "nothing"
         first, *others = FIELDS
         raise FileFormatError(
             f"{path} is not a FeatureSet: it holds {shown}{', …' if len(names) > 6 else ''}; expected {first} and any of "
-            f"{', '.join(others)}{_parts_hint(names)}"
+            f"{', '.join(others)}{hint}"
         )
     return {name: name for name in names}
 
 
-def _parts_hint(names: Sequence[str]) -> str:
-    parts = [name.removesuffix("_features") for name in names if name.endswith("_features")]
-    return f"; it holds several sets, name one of them: {', '.join(parts)}" if parts else ""
+# Names of rows
 
 
 def checked_names(given: Any, rows: int) -> tuple[str, ...] | None:
-    """The names of so many rows, or None.
+    """A name for each of the rows, or None.
 
     >>> checked_names(["a.png", "b.png"], 2)
     ('a.png', 'b.png')
@@ -134,17 +140,11 @@ def checked_names(given: Any, rows: int) -> tuple[str, ...] | None:
     if given is None:
         return None
     found = given.tolist() if isinstance(given, np.ndarray) else given
-    names = tuple(found) if isinstance(found, Iterable) and not isinstance(found, str | bytes | Mapping) else ()
-    wrong = [name for name in names if not isinstance(name, str) or len(name) > LONGEST]
-    if not names or wrong:
-        shown = wrong[0] if wrong else given
-        raise InputError(
-            f"names is {shown!r:.100}; it must be a text of at most {LONGEST:,} letters for each row, or None"
-        )
+    names = tuple(found) if isinstance(found, Iterable) and not isinstance(found, str | Mapping) else (None,)
     try:
         "".join(names).encode(*CODING)
-    except UnicodeEncodeError as error:
-        raise InputError(f"names has {error.object[error.start]!r} in it, which is no letter of any text") from error
+    except (TypeError, UnicodeEncodeError) as error:
+        raise InputError(f"names is {given!r:.100}; it must be a text for each row, or None ({error})") from error
     if len(names) != rows:
         raise InputError(f"there are {len(names)} names for {rows} rows; each row has one, or none has")
     return names
@@ -170,3 +170,112 @@ def unpacked(path: Path, arrays: Mapping[str, Any]) -> tuple[str, ...] | None:
         raise FileFormatError(f"{path} holds names of rows that cannot be read")
     whole, starts = content.tobytes(), ends - steps
     return tuple(whole[start:end].decode(*CODING) for start, end in zip(starts.tolist(), ends.tolist(), strict=True))
+
+
+# Features in the columns of CSV and Parquet files
+
+
+def columns_by_field(path: Path, names: Sequence[str]) -> dict[str, list[str]]:
+    """Which columns make up each field, in their order: one of lists or numbers, or one for each entry of a row."""
+    if not names:
+        raise FileFormatError(f"{path} has no columns; expected {_expected()}")
+    if all(re.fullmatch(r"\s*[-+.\deE]+\s*", name) for name in names):
+        raise FileFormatError(f"{path} has no header; its first line must name the columns: {_expected()}")
+    if len(set(names)) < len(names):
+        raise FileFormatError(f"{path} has two columns of the same name; each name may stand once")
+    columns: dict[str, list[str]] = {}
+    numbered: dict[str, dict[int, str]] = {}
+    for name in names:
+        field, number = _meant(path, name)
+        if number is None:
+            columns.setdefault(field.name, []).append(name)
+        else:
+            numbered.setdefault(field.name, {})[number] = name
+    for field_name, found in numbered.items():
+        if sorted(found) != list(range(len(found))):
+            raise FileFormatError(f"{path}: the columns of {field_name} must be numbered from 0 without gaps")
+        columns.setdefault(field_name, []).extend(found[i] for i in range(len(found)))
+    for name, own in columns.items():
+        if len(own) > 1 and (name in own or len(FIELDS[name].axes) == 1):
+            raise FileFormatError(f"{path} has {name} twice, as columns {own[0]} and {own[1]}; keep one")
+    if "features" not in columns:
+        raise FileFormatError(f"{path} has no columns feature_0, feature_1, …; it has {', '.join(names[:6]):.200}")
+    return columns
+
+
+def _meant(path: Path, column: str) -> tuple[Field, int | None]:
+    """The field that a column belongs to, and which of its columns it is (None where it holds the whole field)."""
+    stem, _, number = column.rpartition("_")
+    for field in (field for field in FIELDS.values() if field.per_row):
+        single = len(field.axes) == 1
+        if column == field.name or (single and column == field.column):
+            return field, None
+        if not single and stem == field.column and re.fullmatch(r"0|[1-9][0-9]{0,8}", number):
+            return field, int(number)
+    raise FileFormatError(
+        f"{path} has a column {column!r:.60}; expected {_expected()}. A table whose columns have names of their own becomes "
+        "features by FeatureSet.from_frame, and a guard by outfield guard rows"
+    )
+
+
+def _expected() -> str:
+    first, *others = (field for field in FIELDS.values() if field.per_row)
+    shown = ", ".join(field.column + "_*" * (len(field.axes) - 1) for field in others)
+    return f"{first.column}_0, {first.column}_1, … perhaps {shown}"
+
+
+def _read_csv(path: Path) -> dict[str, np.ndarray]:
+    """The fields in the columns of a CSV file, by name: numbers as float64, classes as int64."""
+    stamp = Stamp.of(path)
+    with opened(stamp) as file:
+        names = csv_header(path, file)
+        columns = columns_by_field(path, names)
+        counting = {column for name, found in columns.items() if FIELDS[name].counts is not None for column in found}
+        types = {name: arrow().int64() if name in counting else arrow().float64() for name in names}
+        table = whole_csv(path, file, names, types, null_values=[""]) if file.tell() < stamp.size else ()
+        if not len(table):
+            raise InputError(f"{path} has no rows; at least one is needed")
+        if table.column_names != names:
+            raise FileFormatError(f"{path} cannot be read as csv: its header is not one line of names")
+        stamp.check()
+        return values_of(path, table, columns)
+
+
+def values_of(path: Path, batch: Any, columns: Mapping[str, Sequence[str]]) -> dict[str, np.ndarray]:
+    """The fields of some rows (a record batch or a table of pyarrow), each from its columns."""
+    values = {}
+    for name, found in columns.items():
+        if len(FIELDS[name].axes) == 1:
+            values[name] = _numbers(path, batch.column(found[0]), found[0])
+        elif list(found) == [name]:
+            values[name] = _lists(path, batch.column(name), name)
+        else:
+            values[name] = np.stack([_numbers(path, batch.column(column), column) for column in found], axis=1)
+    return values
+
+
+def _numbers(path: Path, column: Any, name: str) -> np.ndarray:
+    """A column of pyarrow without empty cells, as an array."""
+    types = arrow().types
+    if types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if column.null_count:
+        raise InputError(f"{path}: column {name!r} has {column.null_count} empty cells; every cell must be filled")
+    if not (types.is_integer(column.type) or types.is_floating(column.type)):
+        raise InputError(f"{path}: column {name!r} holds {column.type}, not numbers")
+    array: np.ndarray = np.asarray(column)
+    return array
+
+
+def _lists(path: Path, column: Any, name: str) -> np.ndarray:
+    types = arrow().types
+    if not any(check(column.type) for check in (types.is_list, types.is_large_list, types.is_fixed_size_list)):
+        raise FileFormatError(f"{path}: column {name!r} must hold lists of numbers; it holds {column.type}")
+    if column.null_count:
+        raise InputError(f"{path}: column {name!r} has {column.null_count} empty cells; every cell must be filled")
+    flat = _numbers(path, column.flatten(), name)
+    fixed = types.is_fixed_size_list(column.type)
+    lengths = {column.type.list_size} if fixed else set(column.value_lengths().to_pylist())
+    if len(lengths) != 1:
+        raise InputError(f"{path}: the lists in column {name!r} must have the same length, not {sorted(lengths)[:4]}")
+    return flat.reshape(len(column), lengths.pop())

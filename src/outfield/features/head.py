@@ -20,12 +20,7 @@ MOST_UNEXPLAINED = 1e-2
 
 @dataclass(frozen=True)
 class Head:
-    """The last layer of a classifier.
-
-    Attributes:
-        weight: W (K, D), float64.
-        bias: b (K,), float64.
-    """
+    """The last layer of a classifier: W (K, D) and b (K,), float64."""
 
     weight: Tensor
     bias: Tensor
@@ -61,13 +56,16 @@ def head_of(source: FeatureSource) -> Head:
 def _recovered(source: FeatureSource) -> Head:
     n, width, classes = len(source), source.shapes["features"][1], source.shapes["logits"][1]
     if n < 2:
-        raise TooFewSamplesError(
-            "the classifier's last layer cannot be recovered from one row; at least two are needed"
-        )
-    mean_z, mean_l = _means(source, width, classes)
-    zz = torch.zeros(width, width, dtype=torch.float64, device="cpu")
+        raise TooFewSamplesError("the classifier's last layer is recovered from two rows at least; there is one row")
+    both = ("features", "logits")
+    mean_z, mean_l = (torch.zeros(size, dtype=torch.float64, device="cpu") for size in (width, classes))
+    for piece in source.batches(ROWS_AT_ONCE, both):
+        mean_z += piece["features"].double().sum(0)
+        mean_l += piece["logits"].double().sum(0)
+    mean_z, mean_l = mean_z / n, mean_l / n
+    zz = mean_z.new_zeros(width, width)
     zl, total = zz.new_zeros(width, classes), 0.0
-    for piece in source.batches(ROWS_AT_ONCE, ("features", "logits")):
+    for piece in source.batches(ROWS_AT_ONCE, both):
         z, logits = piece["features"].double() - mean_z, piece["logits"].double() - mean_l
         zz += z.T @ z
         zl += z.T @ logits
@@ -83,14 +81,3 @@ def _recovered(source: FeatureSource) -> Head:
             "so they are not what the classifier's last layer saw; extract them again, or give head_weight and head_bias"
         )
     return Head(weight, mean_l - weight @ mean_z)
-
-
-def _means(source: FeatureSource, width: int, classes: int) -> tuple[Tensor, Tensor]:
-    sums = {
-        "features": torch.zeros(width, dtype=torch.float64, device="cpu"),
-        "logits": torch.zeros(classes, dtype=torch.float64, device="cpu"),
-    }
-    for piece in source.batches(ROWS_AT_ONCE, ("features", "logits")):
-        for name, value in sums.items():
-            value += piece[name].double().sum(0)
-    return sums["features"] / len(source), sums["logits"] / len(source)

@@ -20,11 +20,11 @@ from outfield.errors import InputError
 from outfield.features import formats
 from outfield.features.fields import FIELDS, agreed_sizes, check_known
 from outfield.features.formats import checked_names
-from outfield.features.source import FeatureSource, Seen, checked_about, common_about
+from outfield.features.source import FeatureSource, Rows, Seen, checked_about, common_about
 from outfield.files import PathLike, as_path, as_tensor
 
 if TYPE_CHECKING:
-    from outfield.features.tables.table_preprocessing import TablePreprocessing
+    from outfield.features.table_preprocessing import TablePreprocessing
 
 __all__ = ["FeatureSet", "FeatureSource"]
 
@@ -60,12 +60,7 @@ class FeatureSet(FeatureSource):
     __signature__: ClassVar[inspect.Signature]
 
     def __init__(
-        self,
-        features: ArrayLike | Tensor,
-        *,
-        about: Any = None,
-        names: Any = None,
-        **others: ArrayLike | Tensor | None,
+        self, features: ArrayLike | Tensor, *, about: Any = None, names: Any = None, **others: ArrayLike | Tensor | None
     ) -> None:
         if features is None:
             raise InputError("features is None; pass an array of shape (N, D)")
@@ -93,11 +88,9 @@ class FeatureSet(FeatureSource):
         return dict(self._about)
 
     def constant(self, name: str) -> Tensor | None:
-        """A field that is the same for all rows, such as ``head_weight``; None where it is not there."""
         return None if name in self.row_fields else self._tensors.get(name)
 
     def on(self, name: str) -> FeatureSet:
-        """The same rows with the field ``name``, a stage for instance, in the place of the features."""
         if name == "features":
             return self
         seen = Seen(self, name)
@@ -133,56 +126,34 @@ class FeatureSet(FeatureSource):
         Raises:
             InputError: There are no such rows, or none is chosen.
         """
-        index = self._forward(rows) if isinstance(rows, slice) else self._picked(rows)
+        chosen = rows if isinstance(rows, slice) else as_tensor("the choice of rows", rows).numpy()
+        if isinstance(chosen, np.ndarray) and chosen.ndim != 1:
+            raise InputError(f"rows are a slice or a vector of integers or bools, not {rows!r:.60}; one row is [i:i+1]")
+        try:
+            numbers = np.arange(len(self))[chosen]
+        except (IndexError, TypeError, ValueError) as error:
+            raise InputError(f"these rows cannot be taken from {len(self)}: {error}") from error
+        forward = isinstance(rows, slice) and (rows.step is None or rows.step > 0)
+        # A slice shares the memory, but torch takes only those that go forward.
+        index = rows if forward else torch.from_numpy(numbers.copy())
         picked = {name: value[index] if FIELDS[name].per_row else value for name, value in self._tensors.items()}
-        return FeatureSet(**picked, about=self._about, names=self._names_at(index))
-
-    def _names_at(self, index: slice | Tensor) -> tuple[str, ...] | None:
-        if self._names is None:
-            return None
-        return self._names[index] if isinstance(index, slice) else tuple(self._names[i] for i in index.tolist())
-
-    def _forward(self, rows: slice) -> slice | Tensor:
-        """A slice as torch takes it, which only goes forward, or the numbers of its rows."""
-        try:
-            start, stop, step = rows.indices(len(self))
-        except (TypeError, ValueError) as error:
-            raise InputError(f"these rows cannot be taken from {len(self)}: {error}") from error
-        return slice(start, stop, step) if step > 0 else torch.from_numpy(np.arange(start, stop, step))
-
-    def _picked(self, rows: Any) -> Tensor:
-        """The numbers (n,) of rows that are chosen by indices, which may count from the end, or by a mask."""
-        index = as_tensor("the choice of rows", rows)
-        if index.dim() == 0 and not index.dtype.is_floating_point:
-            row = int(index) % len(self)
-            raise InputError(f"index {int(index)} would give a single row; write [{row}:{row + 1}] for a set of one")
-        if index.dim() != 1:
-            raise InputError(f"rows are chosen by a slice, or a vector of integers or bools; got {rows!r:.100}")
-        try:
-            return torch.from_numpy(np.arange(len(self))[index.numpy()])
-        except (IndexError, TypeError) as error:
-            raise InputError(f"these rows cannot be taken from {len(self)}: {error}") from error
+        names = None if self._names is None else [self._names[i] for i in numbers.tolist()]
+        return FeatureSet(**picked, about=self._about, names=names)
 
     def tensors(self) -> dict[str, Tensor]:
         """The fields that are present, by name."""
         return dict(self._tensors)
 
     def batches(self, size: int, names: Iterable[str] | None = None) -> Iterator[dict[str, Tensor]]:
-        """The fields in consecutive pieces of at most ``size`` rows, unchecked (this set was checked)."""
         require_number("size", size, least=1, whole=True)
-        present = {name: self._tensors[name] for name in self._chosen(names)}
-        return (
-            {name: value[start : start + size] for name, value in present.items()}
-            for start in range(0, len(self), size)
-        )
+        present, starts = {name: self._tensors[name] for name in self._chosen(names)}, range(0, len(self), size)
+        return ({name: value[start : start + size] for name, value in present.items()} for start in starts)
 
-    def rows(self, index: Sequence[int] | np.ndarray | Tensor, names: Iterable[str] | None = None) -> dict[str, Tensor]:
-        """The fields at chosen rows (n,), in the order of ``index``."""
+    def rows(self, index: Rows, names: Iterable[str] | None = None) -> dict[str, Tensor]:
         chosen = torch.from_numpy(self._row_numbers(index))
         return {name: self._tensors[name][chosen] for name in self._chosen(names)}
 
     def in_memory(self) -> FeatureSet:
-        """This set."""
         return self
 
     @classmethod
@@ -192,33 +163,22 @@ class FeatureSet(FeatureSource):
         Raises:
             InputError: There is none, one is something else, or their fields or widths differ.
         """
-        try:
-            sets = list(parts)
-        except TypeError as error:
-            raise InputError(f"join takes a list of FeatureSets; got {type(parts).__name__}") from error
-        if not sets:
-            raise InputError("join was given no FeatureSet; pass at least one")
-        for part in sets:
-            if not isinstance(part, FeatureSet):
-                raise InputError(f"join takes FeatureSets; one of them is {type(part).__name__}")
-        fields = [tuple(part.tensors()) for part in sets]
-        if len(set(fields)) > 1:
-            raise InputError(
-                f"the sets to join have different fields: {' and '.join(str(n) for n in sorted(set(fields)))}"
-            )
-        for name in fields[0]:
-            widths = {tuple(part.tensors()[name].shape[1:]) for part in sets}
+        sets = list(parts) if isinstance(parts, Iterable) else [parts]
+        if not sets or not all(isinstance(part, FeatureSet) for part in sets):
+            raise InputError(f"join takes a list of FeatureSets, at least one; got {parts!r:.100}")
+        fields = {tuple(part.tensors()) for part in sets}
+        if len(fields) > 1:
+            raise InputError(f"the sets to join have different fields: {' and '.join(map(str, sorted(fields)))}")
+        about = common_about([part.about for part in sets])
+        joined = {}
+        for name, value in sets[0].tensors().items():
+            values = [part.tensors()[name] for part in sets]
+            widths = {tuple(own.shape[1:]) for own in values}
             if len(widths) > 1:
                 raise InputError(f"the sets to join have {name} of different widths: {sorted(widths)}")
-        about = common_about([part.about for part in sets])
-        for part in sets[1:]:
-            for name, value in sets[0].tensors().items():
-                if not FIELDS[name].per_row and not torch.equal(value, part.tensors()[name]):
-                    raise InputError(f"the sets to join differ in {name}; they must come from the same network")
-        joined = {
-            name: torch.cat([part.tensors()[name] for part in sets]) if FIELDS[name].per_row else value
-            for name, value in sets[0].tensors().items()
-        }
+            if not FIELDS[name].per_row and not all(torch.equal(value, own) for own in values):
+                raise InputError(f"the sets to join differ in {name}; they must come from the same network")
+            joined[name] = torch.cat(values) if FIELDS[name].per_row else value
         names = [name for part in sets for name in part.names or ()]
         return cls(**joined, about=about, names=names if len(names) == sum(len(part) for part in sets) else None)
 
@@ -249,7 +209,7 @@ class FeatureSet(FeatureSource):
         >>> of_ages.features.shape
         torch.Size([3, 3])
         """
-        from outfield.features.tables.table_preprocessing import TablePreprocessing
+        from outfield.features.table_preprocessing import TablePreprocessing
 
         if isinstance(standardise, TablePreprocessing):
             if label is not None or columns is not None:

@@ -1,4 +1,4 @@
-"""FeatureSource: what all places that rows come from share, in memory, on disk, some rows of one or another field of it."""
+"""FeatureSource: where rows come from, in memory or on disk; some rows of a source, or another field of it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,9 @@ from outfield.files import as_tensor
 if TYPE_CHECKING:
     from outfield.features.set import FeatureSet
 
-MOST_TEXTS = 64
-"""How many texts a set keeps."""
-LONGEST_TEXT = 1000
-"""Letters of a name or text."""
 NETWORK = "network"
 """Under this name a set says which network, with which preprocessing, gave its rows: a name for people, then a digest."""
+Rows = Sequence[int] | np.ndarray | Tensor
 
 
 class FeatureSource(ABC):
@@ -54,7 +51,7 @@ class FeatureSource(ABC):
         """
 
     @abstractmethod
-    def rows(self, index: Sequence[int] | np.ndarray | Tensor, names: Iterable[str] | None = None) -> dict[str, Tensor]:
+    def rows(self, index: Rows, names: Iterable[str] | None = None) -> dict[str, Tensor]:
         """The fields at chosen rows (n,), in the order of ``index``; for shuffled batches."""
 
     @abstractmethod
@@ -90,22 +87,18 @@ class FeatureSource(ABC):
         return tuple(name for name in self.shapes if FIELDS[name].per_row)
 
     def _chosen(self, names: Iterable[str] | None) -> tuple[str, ...]:
+        present = self.row_fields
         if names is None:
-            return self.row_fields
+            return present
         try:
             chosen = () if isinstance(names, str) else tuple(names)
         except TypeError:
             chosen = ()
         if not chosen:
-            raise InputError(
-                f"names is {names!r:.100}; it must be a list of fields, any of {', '.join(self.row_fields)}, or None for all"
-            )
-        present = self.row_fields
+            raise InputError(f"names is {names!r:.100}; it must be a list of fields: {', '.join(present)}")
         for name in chosen:
-            if not isinstance(name, str) or name not in present:
-                raise MissingFieldError(
-                    f"there is no field {name!r:.100} with a row for each sample here; there are {', '.join(present)}"
-                )
+            if name not in present:
+                raise MissingFieldError(f"no field {name!r:.40} has rows of samples; there are {', '.join(present)}")
         return chosen
 
     def _row_numbers(self, index: Any) -> np.ndarray:
@@ -119,11 +112,7 @@ class FeatureSource(ABC):
 
 
 class Part(FeatureSource):
-    """The rows of ``source`` at which ``mask`` (N,) is True, in their order.
-
-    Raises:
-        InputError: no row is chosen, or the mask has another length.
-    """
+    """The rows of ``source`` at which ``mask`` (N,) is True, in their order."""
 
     def __init__(self, source: FeatureSource, mask: Tensor) -> None:
         if mask.dtype != torch.bool or mask.shape != (len(source),):
@@ -147,11 +136,9 @@ class Part(FeatureSource):
         return None if known is None else tuple(known[i] for i in self.mask.nonzero()[:, 0].tolist())
 
     def constant(self, name: str) -> Tensor | None:
-        """A field that is the same for all rows."""
         return self.source.constant(name)
 
     def batches(self, size: int, names: Iterable[str] | None = None) -> Iterator[dict[str, Tensor]]:
-        """The fields in consecutive pieces of ``size`` rows; the source is read once, in pieces of as many rows."""
         require_number("size", size, least=1, whole=True)
         return rebatched(self._pieces(size, self._chosen(names)), size, torch.cat)
 
@@ -163,13 +150,11 @@ class Part(FeatureSource):
             start += count
             yield {name: value[chosen] for name, value in piece.items()}
 
-    def rows(self, index: Sequence[int] | np.ndarray | Tensor, names: Iterable[str] | None = None) -> dict[str, Tensor]:
-        """The fields at chosen rows (n,), in the order of ``index``."""
+    def rows(self, index: Rows, names: Iterable[str] | None = None) -> dict[str, Tensor]:
         numbers = self._row_numbers(index)
         return self.source.rows(self.mask.nonzero()[:, 0].numpy()[numbers], self._chosen(names))
 
     def in_memory(self) -> FeatureSet:
-        """All of it as a FeatureSet."""
         return self.source.in_memory()[self.mask]
 
 
@@ -196,10 +181,8 @@ def rebatched(
 class Seen(FeatureSource):
     """The rows of ``source`` with its field ``name`` called features; made by :meth:`FeatureSource.on`.
 
-    Other fields whose rows are points are not here, nor is what belongs to the features themselves.
-
-    Attributes:
-        fields: The field of the source that stands behind each name here.
+    Other fields whose rows are points are not here, nor is what belongs to the features themselves. ``fields`` holds the field
+    of the source that stands behind each name here.
     """
 
     def __init__(self, source: FeatureSource, name: str) -> None:
@@ -225,21 +208,16 @@ class Seen(FeatureSource):
         return self.source.names
 
     def batches(self, size: int, names: Iterable[str] | None = None) -> Iterator[dict[str, Tensor]]:
-        """The fields in consecutive pieces of ``size`` rows."""
         chosen = self._chosen(names)
-        return (
-            {name: piece[self.fields[name]] for name in chosen}
-            for piece in self.source.batches(size, [self.fields[name] for name in chosen])
-        )
+        pieces = self.source.batches(size, [self.fields[name] for name in chosen])
+        return ({name: piece[self.fields[name]] for name in chosen} for piece in pieces)
 
-    def rows(self, index: Sequence[int] | np.ndarray | Tensor, names: Iterable[str] | None = None) -> dict[str, Tensor]:
-        """The fields at chosen rows (n,), in the order of ``index``."""
+    def rows(self, index: Rows, names: Iterable[str] | None = None) -> dict[str, Tensor]:
         chosen = self._chosen(names)
         found = self.source.rows(index, [self.fields[name] for name in chosen])
         return {name: found[self.fields[name]] for name in chosen}
 
     def in_memory(self) -> FeatureSet:
-        """All of it as a FeatureSet."""
         return self.source.in_memory().on(self.fields["features"])
 
 
@@ -266,10 +244,9 @@ def agree(name: str, one: str, other: str) -> bool:
 def common_about(sets: Sequence[Mapping[str, str]]) -> dict[str, str]:
     """What several sets say together; of a network nothing, unless all of them do."""
     first, *others = sets
-    known = set(first) | {NETWORK}
     for other in others:
         same = all(agree(name, first[name], other[name]) for name in set(first) & set(other))
-        if not same or set(other) | {NETWORK} != known:
+        if not same or (set(other) ^ set(first)) - {NETWORK}:
             raise InputError(f"the sets to join come from different places: {dict(first)} and {dict(other)}")
     return {name: text for name, text in first.items() if all(name in other for other in others)}
 
@@ -280,10 +257,7 @@ def checked_about(given: Any) -> dict[str, str]:
     >>> checked_about({"views": "flip"})
     {'views': 'flip'}
     """
-    if given is None:
-        return {}
-    if not isinstance(given, Mapping) or not all(isinstance(text, str) for pair in given.items() for text in pair):
+    found = {} if given is None else given
+    if not isinstance(found, Mapping) or not all(isinstance(text, str) for pair in found.items() for text in pair):
         raise InputError(f"about is {given!r:.100}; it must be texts by name, such as {{'views': 'flip'}}")
-    if len(given) > MOST_TEXTS or any(len(text) > LONGEST_TEXT for pair in given.items() for text in pair):
-        raise InputError(f"about holds too much: at most {MOST_TEXTS} texts of {LONGEST_TEXT} letters are kept")
-    return dict(given)
+    return dict(found)

@@ -17,28 +17,11 @@ ROWS_AT_ONCE = 8192
 
 
 def split_rows(
-    count: int,
-    share: float,
-    *,
-    seed: int,
-    least: int,
-    labels: Vector | None = None,
-    copies: Vector | None = None,
+    count: int, share: float, *, seed: int, least: int, labels: Vector | None = None, copies: Vector | None = None
 ) -> Tensor:
-    """Which rows are held out (count,), bool: a random share of them.
+    """Which rows are held out (count,), bool: a random share of them, and at least ``least`` of which no two are copies.
 
-    Every class keeps a training row; without labels, all rows are one class.
-
-    Args:
-        count: How many rows there are.
-        share: Share of the rows to hold out.
-        seed: Of the choice.
-        least: How many rows, no two of them copies, must be held out at least.
-        labels: Class of each row (count,).
-        copies: A number for each row (count,), the same for equal rows, which then stay on one side: see :func:`copies_of`.
-
-    Raises:
-        TooFewSamplesError: There are not twice as many rows as are to be held out, or too many of them are copies.
+    Every class of ``labels`` (count,) keeps a training row. Rows with the same number in ``copies`` (count,) stay on one side.
 
     >>> split_rows(6, 0.5, seed=0, least=1, copies=np.array([0, 0, 1, 1, 2, 2])).tolist()
     [True, True, False, False, True, True]
@@ -46,17 +29,14 @@ def split_rows(
     wanted = max(least, round(share * count))
     chosen = _lowest(_places(count, seed, labels), wanted, least, copies)
     if int(chosen.sum()) < wanted or 2 * wanted > count:
-        raise TooFewSamplesError(
-            f"{count} training rows are too few to keep {wanted} of them for calibration; give held-out rows, or more "
-            "training rows"
-        )
+        raise TooFewSamplesError(f"{count} training rows are too few to keep {wanted} for calibration; give more rows")
     return torch.from_numpy(chosen)
 
 
 def stratified_rows(
     count: int, wanted: int, *, seed: int, labels: Vector | None = None, copies: Vector | None = None
 ) -> Tensor:
-    """Which rows to take (count,), bool: so many, of each class in proportion, and never all of one class.
+    """Which rows to take (count,), bool: ``wanted`` rows, of each class in proportion, and never all of one class.
 
     Within a class of n rows the j-th in a random order has the place (j + u) / n, with u in [0, 1) of its own; the rows with the
     lowest places are taken.

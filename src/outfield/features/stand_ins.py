@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -23,25 +23,6 @@ from outfield.stand_in import Partners, StandIns, chosen_kinds
 SWAPPED = 0.3
 """The share of coordinates that come from another row."""
 
-Change = Callable[[Tensor, Tensor, np.random.Generator], Tensor]
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A kind of stand-in.
-
-    Attributes:
-        name: what it is called.
-        level: "near" or "far", what it stands for.
-        meaning: one sentence on what is done to a row.
-        change: makes rows (N, D) of rows and their partners.
-    """
-
-    name: str
-    level: str
-    meaning: str
-    change: Change
-
 
 def mixed(rows: Tensor, partners: Tensor, rng: np.random.Generator) -> Tensor:
     """(z + z′) / 2."""
@@ -55,12 +36,18 @@ def swapped(rows: Tensor, partners: Tensor, rng: np.random.Generator) -> Tensor:
     return torch.where(order < count, partners, rows)
 
 
-KINDS: dict[str, Kind] = {
-    kind.name: kind
-    for kind in (
-        Kind("mixed", "near", "The mean of two rows of different classes.", mixed),
-        Kind("swapped", "far", "Three of ten coordinates are those of a row of another class.", swapped),
-    )
+class Kind(NamedTuple):
+    """A kind of stand-in: its name, "near" or "far", what is done to a row, and the function that does it."""
+
+    name: str
+    level: str
+    meaning: str
+    change: Callable[[Tensor, Tensor, np.random.Generator], Tensor]
+
+
+KINDS = {
+    "mixed": Kind("mixed", "near", "The mean of two rows of different classes.", mixed),
+    "swapped": Kind("swapped", "far", "Three of ten coordinates are those of a row of another class.", swapped),
 }
 """Every kind of stand-in made of features, by name."""
 

@@ -7,7 +7,7 @@ reads the file once; plain reads, not a memory map, keep the resident size fixed
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
@@ -22,7 +22,12 @@ from outfield.features import formats
 from outfield.features.fields import FIELDS, agreed_sizes, check_known
 from outfield.features.formats import checked_names, unpacked
 from outfield.features.set import FeatureSet, FeatureSource
+from outfield.features.source import Rows, rebatched
+from outfield.features.table_files import opened, parquet_file
 from outfield.files import NotInRowsError, PathLike, Stamp, StoredArray, find_npy
+
+ROWS_AT_ONCE = 8192
+"""Rows of a Parquet file decoded together."""
 
 
 def open_features(path: PathLike, **beside: PathLike | None) -> FeatureStream:
@@ -46,9 +51,7 @@ def open_features(path: PathLike, **beside: PathLike | None) -> FeatureStream:
     formats.check_ending(file, part, formats.STREAMED, "streamed from")
     given = {name: value for name, value in beside.items() if value is not None}
     if "features" in given:
-        raise InputError(
-            f"features is {given['features']!r:.100}, but the features are those of {file}; name one of them"
-        )
+        raise InputError(f"features is {given['features']!r:.100}, but {file} holds them; name one of them")
     if given and file.suffix != ".npy":
         raise InputError(f"{file} holds every field; {' and '.join(given)} can be given with an .npy of features only")
     if file.suffix == ".parquet":
@@ -131,7 +134,7 @@ class FeatureStream(FeatureSource):
         self._check_unchanged()
         start = 0
         for piece in self._pieces(size, chosen):
-            yield {name: self._checked(name, value, start) for name, value in piece.items()}
+            yield {name: FIELDS[name].piece(value, self._sizes, start) for name, value in piece.items()}
             start += len(piece[chosen[0]])
         self._check_unchanged()
 
@@ -139,15 +142,11 @@ class FeatureStream(FeatureSource):
     def _pieces(self, size: int, names: tuple[str, ...]) -> Iterator[dict[str, Any]]:
         """Unchecked arrays, ``size`` rows at a time."""
 
-    def _checked(self, name: str, value: Any, start: int) -> Tensor:
-        return FIELDS[name].piece(value, self._sizes, start)
-
     def _check_unchanged(self) -> None:
         for stamp in self._stamps:
             stamp.check()
 
     def in_memory(self) -> FeatureSet:
-        """All of it as a FeatureSet."""
         (whole,) = self._pieces(len(self), self.row_fields)
         constants: dict[str, Any] = {name: self.constant(name) for name in self._shapes if name not in self.row_fields}
         self._check_unchanged()
@@ -169,7 +168,6 @@ class _ArrayStream(FeatureStream):
             FIELDS[name].tensor(array.entry())  # a type that cannot be features
 
     def constant(self, name: str) -> Tensor | None:
-        """A field that is the same for all rows, such as ``head_weight``, read and checked; None where it is not there."""
         if name in self.row_fields or name not in self._arrays:
             return None
         array = self._arrays[name]
@@ -182,24 +180,20 @@ class _ArrayStream(FeatureStream):
             for start in range(0, len(self), size):
                 yield {name: reader.read(min(size, len(self) - start)) for name, reader in readers.items()}
 
-    def rows(self, index: Sequence[int] | np.ndarray | Tensor, names: Iterable[str] | None = None) -> dict[str, Tensor]:
-        """The fields at chosen rows (n,), in the order of ``index``: one small read each, checked."""
+    def rows(self, index: Rows, names: Iterable[str] | None = None) -> dict[str, Tensor]:
         numbers = self._row_numbers(index)
         self._check_unchanged()
         return {name: self._rows_of(name, self._arrays[name], numbers) for name in self._chosen(names)}
 
     def _rows_of(self, name: str, array: StoredArray, numbers: np.ndarray) -> Tensor:
         if not array.picks_rows:
-            raise InputError(
-                f"{array.stamp.path}: rows of a compressed file cannot be picked one by one; write it with numpy.savez, or "
-                "load it with in_memory()"
-            )
-        found = array.pick(numbers)
+            raise InputError(f"{array.stamp.path} is compressed, so no row is picked one by one; use in_memory()")
+        field, found = FIELDS[name], array.pick(numbers)
         try:
-            return self._checked(name, found, 0)
+            return field.piece(found, self._sizes, 0)
         except InputError:
             for place, number in enumerate(numbers.tolist()):  # the message is to name the row of the file
-                self._checked(name, found[place : place + 1], number)
+                field.piece(found[place : place + 1], self._sizes, number)
             raise
 
 
@@ -209,17 +203,42 @@ class _ParquetStream(FeatureStream):
     picks_rows = False
 
     def __init__(self, path: Path) -> None:
-        from outfield.features.tables.feature_columns import ParquetColumns
+        stamp = Stamp.of(path)
+        with opened(stamp) as content, parquet_file(content) as file:
+            self._columns = formats.columns_by_field(path, file.schema_arrow.names)
+            rows = file.metadata.num_rows
+            if not rows:
+                raise InputError(f"{path} has no rows; at least one is needed")
+            first = next(file.iter_batches(1, columns=self._wanted(tuple(self._columns))), None)
+            if first is None:
+                raise self._cut(path, rows, 0)
+            values = formats.values_of(path, first, self._columns)
+        super().__init__({name: (rows, *value.shape[1:]) for name, value in values.items()}, [stamp])
 
-        self._columns = ParquetColumns(path)
-        super().__init__(self._columns.shapes, [self._columns.stamp])
+    def _wanted(self, names: Iterable[str]) -> list[str]:
+        return [column for name in names for column in self._columns[name]]
+
+    def _cut(self, path: Path, said: int, found: int) -> FileFormatError:
+        return FileFormatError(f"{path} should hold {said:,} rows, but holds {found:,}")
 
     def _pieces(self, size: int, names: tuple[str, ...]) -> Iterator[dict[str, Any]]:
-        return self._columns.pieces(size, names)
+        """Pieces of ``size`` rows, whatever the row groups are."""
+        return rebatched(self._decoded(names), size, np.concatenate)
 
-    def rows(self, index: Sequence[int] | np.ndarray | Tensor, names: Iterable[str] | None = None) -> dict[str, Tensor]:
-        """Not possible: rows of a Parquet file are packed together."""
-        raise InputError(
-            f"{self._stamps[0].path}: rows of a Parquet file cannot be picked one by one; save it as .safetensors or .npy, "
-            "or load it with in_memory()"
-        )
+    def _decoded(self, names: tuple[str, ...]) -> Iterator[dict[str, np.ndarray]]:
+        total, (stamp,) = 0, self._stamps
+        with opened(stamp) as content, parquet_file(content) as file:
+            for batch in file.iter_batches(ROWS_AT_ONCE, columns=self._wanted(names)):
+                total += batch.num_rows
+                if total > len(self):
+                    raise self._cut(stamp.path, len(self), total)
+                values = formats.values_of(stamp.path, batch, {name: self._columns[name] for name in names})
+                for name, value in values.items():
+                    if value.shape[1:] != self._shapes[name][1:]:
+                        raise InputError(f"{stamp.path}: the lists in column {name!r} must have the same length")
+                yield values
+        if total != len(self):
+            raise self._cut(stamp.path, len(self), total)
+
+    def rows(self, index: Rows, names: Iterable[str] | None = None) -> dict[str, Tensor]:
+        raise InputError(f"{self._stamps[0].path} is Parquet, so no row is picked one by one; use in_memory()")

@@ -5,36 +5,32 @@ from outfield.files.arrays import HEADER_NAME as HEADER_NAME
 from outfield.files.arrays import NotInRowsError as NotInRowsError
 from outfield.files.arrays import Stamp as Stamp
 from outfield.files.arrays import StoredArray as StoredArray
-from outfield.files.arrays import fill as fill
 from outfield.files.arrays import find_npy as find_npy
 from outfield.files.arrays import find_npz as find_npz
 from outfield.files.arrays import find_tensors as find_tensors
 from outfield.files.arrays import fingerprint as fingerprint
-from outfield.files.arrays import open_to_read as open_to_read
 from outfield.files.arrays import read_npz as read_npz
 from outfield.files.arrays import read_tensors as read_tensors
-from outfield.files.atomic import SCRATCH_NAME as SCRATCH_NAME
-from outfield.files.atomic import new_file as new_file
-from outfield.files.atomic import write_atomically as write_atomically
-from outfield.files.atomic import write_bytes as write_bytes
-from outfield.files.atomic import write_new as write_new
-from outfield.files.atomic import write_npz as write_npz
 from outfield.files.checks import as_tensor as as_tensor
 from outfield.files.checks import check_dtype as check_dtype
 from outfield.files.checks import class_labels as class_labels
 from outfield.files.checks import finite_floats as finite_floats
 from outfield.files.checks import whole_numbers as whole_numbers
-from outfield.files.download import AT_ONCE as AT_ONCE
 from outfield.files.download import download_file as download_file
-from outfield.files.download import has_sha256 as has_sha256
 from outfield.files.download import sha256_of as sha256_of
 from outfield.files.paths import PathLike as PathLike
+from outfield.files.paths import SCRATCH_NAME as SCRATCH_NAME
 from outfield.files.paths import as_path as as_path
 from outfield.files.paths import check_output as check_output
 from outfield.files.paths import check_readable as check_readable
-from outfield.files.paths import check_writable as check_writable
 from outfield.files.paths import make_folder as make_folder
+from outfield.files.paths import new_file as new_file
+from outfield.files.paths import open_to_read as open_to_read
 from outfield.files.paths import reason as reason
+from outfield.files.paths import write_atomically as write_atomically
+from outfield.files.paths import write_bytes as write_bytes
+from outfield.files.paths import write_new as write_new
+from outfield.files.paths import write_npz as write_npz
 from outfield.files.record import RECORD_ENDINGS as RECORD_ENDINGS
 from outfield.files.record import Record as Record
 from outfield.files.record import find_record as find_record
@@ -43,7 +39,6 @@ from outfield.files.record import read_record as read_record
 from outfield.files.record import write_record as write_record
 
 __all__ = [
-    "AT_ONCE",
     "Fingerprint",
     "HEADER_NAME",
     "NotInRowsError",
@@ -58,17 +53,14 @@ __all__ = [
     "check_dtype",
     "check_output",
     "check_readable",
-    "check_writable",
     "class_labels",
     "download_file",
-    "fill",
     "find_npy",
     "find_npz",
     "find_record",
     "find_tensors",
     "fingerprint",
     "finite_floats",
-    "has_sha256",
     "kind_of",
     "make_folder",
     "new_file",

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from outfield.errors import FileFormatError, InputError, OutfieldError, StorageError
-from outfield.files.paths import PathLike, as_path, open_descriptor, reason
+from outfield.files.paths import PathLike, as_path, open_to_read, reason, using
 
 DTYPES = {
     "F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float64, "BOOL": torch.bool,
@@ -35,11 +35,11 @@ DTYPES = {
 }  # fmt: skip
 """Types of numbers by their names in safetensors files."""
 HEADER_NAME = "outfield"
-"""Name of the text among a file's metadata that is the header of a file of ours."""
+"""Metadata entry of a file of ours that holds its header."""
 HEADER_MEMBER = "outfield_header"
-"""Name of the array that is this text in an ``.npz``."""
+"""Array of an ``.npz`` of ours that holds its header."""
 AT_ONCE = 2**22
-"""Bytes read in one go; what was read is still near the processor when its digest is taken."""
+"""Bytes read in one go; they are still near the processor when their digest is taken."""
 PIECE = 2**26
 """Bytes of a tensor that are copied at once to be digested."""
 
@@ -50,7 +50,7 @@ class NotInRowsError(InputError):
 
 @dataclass(frozen=True)
 class Stamp:
-    """A file as it was when it was opened; a change of it is found."""
+    """A file as it was when it was opened; later changes of it are errors."""
 
     path: Path
     device: int
@@ -60,11 +60,9 @@ class Stamp:
 
     @classmethod
     def of(cls, path: PathLike, file: io.FileIO | None = None) -> Stamp:
-        """Of a file that may be read, or is open already; ``path`` is what messages call it."""
-        if file is None:
-            with open_to_read(path) as opened:
-                return cls.of(path, opened)
-        status = os.fstat(file.fileno())
+        """Of the file at ``path``, or of an open one that messages call so."""
+        with using(path, file) as opened:
+            status = os.fstat(opened.fileno())
         return cls(Path(path), status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
     def open(self) -> io.FileIO:
@@ -85,11 +83,6 @@ class Stamp:
 
     def _changed(self) -> FileFormatError:
         return FileFormatError(f"{self.path} changed while it was being read; open it again once it is written")
-
-
-def open_to_read(path: PathLike) -> io.FileIO:
-    """An ordinary file, opened; see :func:`outfield.files.paths.open_descriptor` for what is refused."""
-    return io.FileIO(open_descriptor(path), "r")
 
 
 def fill(content: IO[bytes] | io.FileIO, view: memoryview, start: int | None, path: PathLike) -> None:
@@ -116,7 +109,7 @@ class Fingerprint:
         self._sha.update(f"{name}|{dtype}|{shape}|".encode())
 
     def update(self, content: Tensor | np.ndarray) -> None:
-        """More bytes of it, from a contiguous tensor of any type, or bytes as they are."""
+        """More bytes of it: of a contiguous tensor of any type, or bytes as they are."""
         if isinstance(content, np.ndarray):
             self._sha.update(content.data)
         elif content.numel():
@@ -136,9 +129,9 @@ def fingerprint(tensors: Mapping[str, Tensor]) -> str:
     for name in sorted(tensors):
         tensor = tensors[name].detach()
         digest.begin(name, tensor.dtype, tuple(tensor.shape))
+        rows = tensor if tensor.dim() else tensor[None]
         if tensor.numel():
-            row = tensor.nbytes // len(tensor) if tensor.dim() else tensor.nbytes
-            for piece in tensor.split(max(1, PIECE // row)) if tensor.dim() else (tensor,):
+            for piece in rows.split(max(1, PIECE * len(rows) // tensor.nbytes)):
                 digest.update(piece.cpu().contiguous())
     return digest.hexdigest()
 
@@ -170,12 +163,9 @@ class StoredArray:
     """An array in a file.
 
     Attributes:
-        stamp: the file.
-        name: of the array.
-        dtype: of an entry; numpy's where the file is numpy's, which knows byte orders, else torch's.
-        shape: of the array.
-        offset: of its first byte in the file, or in the member that is unpacked.
-        member: of an archive that is compressed; its rows can be read in their order only.
+        dtype: numpy's where the file is numpy's, which knows byte orders, else torch's.
+        offset: of its first byte in the file, or in the unpacked ``member``.
+        member: of a compressed archive; its rows can be read in their order only.
         columns_first: whether the array lies in the file column by column, as Fortran has it.
         proof: what its bytes must be, if the file says so.
     """
@@ -210,27 +200,21 @@ class StoredArray:
         return self.dtype.itemsize * math.prod(self.shape[1:])
 
     def check_size(self, there: int) -> None:
-        """Refuse a shape that no array has, and one of which more or fewer bytes are there."""
+        """Refuse a shape that no array has, and one that does not fit the bytes that are there."""
         extent = self.dtype.itemsize * math.prod(max(side, 1) for side in self.shape)
         if extent >= 2**63 or min(self.shape, default=0) < 0 or self.size != there:
-            raise FileFormatError(
-                f"{self.stamp.path} is truncated, or holds too much: {there:,} bytes for an array of shape {self.shape}"
-            )
+            raise FileFormatError(f"{self.stamp.path} is truncated: {there:,} bytes for an array of shape {self.shape}")
 
     def check_rows(self) -> None:
         """Refuse an array that cannot be read in rows: objects, or columns one after the other."""
         self.check_objects()
         if self.columns_first:
-            raise NotInRowsError(
-                f"{self.stamp.path} holds an array column by column; save numpy.ascontiguousarray of it"
-            )
+            raise NotInRowsError(f"{self.stamp.path} lies column by column; save numpy.ascontiguousarray of it")
 
     def check_objects(self) -> None:
         """Refuse an array that would have to be unpickled."""
         if isinstance(self.dtype, np.dtype) and self.dtype.hasobject:
-            raise FileFormatError(
-                f"{self.stamp.path} holds pickled objects, which are never unpickled; save plain arrays"
-            )
+            raise FileFormatError(f"{self.stamp.path} holds objects, which are never unpickled; save plain arrays")
 
     def entry(self) -> Tensor | np.ndarray:
         """One entry, 0, with as many dimensions as the array: what an array of its type is taken for."""
@@ -238,7 +222,7 @@ class StoredArray:
 
     @contextlib.contextmanager
     def rows(self, file: io.FileIO | None = None) -> Iterator[RowReader]:
-        """Its rows from the first to the last, to be used in a ``with`` statement; ``file`` where it is open already."""
+        """Its rows from the first to the last; ``file`` where it is open already."""
         with self.stamp.open() if file is None else contextlib.nullcontext(file) as opened:
             yield RowReader(self, opened)
 
@@ -265,11 +249,8 @@ class StoredArray:
     def _shaped(self, room: np.ndarray, shape: tuple[int, ...]) -> Tensor | np.ndarray:
         if not isinstance(self.dtype, torch.dtype):
             return room.view(self.dtype).reshape(shape)
-        return (
-            torch.from_numpy(room).view(self.dtype).reshape(shape)
-            if len(room)
-            else torch.empty(shape, dtype=self.dtype)
-        )
+        filled = torch.from_numpy(room).view(self.dtype) if len(room) else torch.empty(0, dtype=self.dtype)
+        return filled.reshape(shape)
 
 
 class RowReader:
@@ -323,12 +304,12 @@ def _room(stamp: Stamp, size: int) -> np.ndarray:
     try:
         return torch.empty(size, dtype=torch.uint8).numpy()
     except RuntimeError as error:
-        raise StorageError(f"cannot read {stamp.path}: {size:,} bytes of memory could not be had") from error
+        raise StorageError(f"cannot read {stamp.path}: there is no memory for {size:,} bytes") from error
 
 
 @contextlib.contextmanager
 def read_errors(path: PathLike, what: str = "an .npz archive of arrays") -> Iterator[None]:
-    """What libraries raise of a broken file, as a :class:`FileFormatError`."""
+    """Turn what libraries raise of a broken file into a :class:`FileFormatError`."""
     try:
         yield
     except OutfieldError:
@@ -350,27 +331,23 @@ def find_tensors(path: PathLike, file: io.FileIO | None = None) -> ArrayFile:
     """What the header of a safetensors file says; ``file`` where it is open already."""
     from safetensors import safe_open
 
-    path = as_path(path)
-    if file is None:
-        with open_to_read(path) as opened:
-            return find_tensors(path, opened)
-    arrays: dict[str, StoredArray] = {}
-    stamp, opened_again = Stamp.of(path, file), Path(f"/dev/fd/{file.fileno()}")
-    by_name = not opened_again.exists()  # else it is the same file also where another takes its place meanwhile
-    with read_errors(path, "a safetensors file"):
-        with safe_open(path if by_name else opened_again, "numpy", backend="pread") as found:
-            offset = 8 + int.from_bytes(_bytes_at(file, 0, 8, path), "little")
+    path, arrays = as_path(path), {}
+    with using(path, file) as opened, read_errors(path, "a safetensors file"):
+        stamp, again = Stamp.of(path, opened), Path(f"/dev/fd/{opened.fileno()}")
+        by_name = not again.exists()  # else it is the same file also where another takes its place meanwhile
+        with safe_open(path if by_name else again, "numpy", backend="pread") as found:
+            offset = 8 + int.from_bytes(_bytes_at(opened, 0, 8, path), "little")
             for name in found.offset_keys():  # one after the other, without gaps: safetensors saw to it
                 said = found.get_slice(name)
-                dtype, shape = said.get_dtype(), tuple(said.get_shape())
-                if dtype not in DTYPES:
-                    raise FileFormatError(f"{path} holds {dtype} in {name!r}; known are {', '.join(DTYPES)}")
-                array = StoredArray(stamp=stamp, name=name, dtype=DTYPES[dtype], shape=shape, offset=offset)
+                if said.get_dtype() not in DTYPES:
+                    raise FileFormatError(f"{path} holds {said.get_dtype()} in {name!r}; known are {', '.join(DTYPES)}")
+                dtype, shape = DTYPES[said.get_dtype()], tuple(said.get_shape())
+                array = StoredArray(stamp=stamp, name=name, dtype=dtype, shape=shape, offset=offset)
                 array.check_size(array.size)
                 arrays[name] = array
                 offset += array.size
             metadata = found.metadata() or {}
-        stamp.check(None if by_name else file)
+        stamp.check(None if by_name else opened)
     return ArrayFile(arrays, metadata)
 
 
@@ -392,48 +369,39 @@ def find_npy(path: PathLike) -> StoredArray:
 
 def find_npz(path: PathLike, file: io.FileIO | None = None) -> ArrayFile:
     """Where the arrays of an ``.npz`` lie; ``file`` where it is open already."""
-    path = as_path(path)
-    if file is None:
-        with open_to_read(path) as opened:
-            return find_npz(path, opened)
-    arrays: dict[str, StoredArray] = {}
-    stamp = Stamp.of(path, file)
-    with read_errors(path):
-        archive = zipfile.ZipFile(file)
-        for info in archive.infolist():
-            name = info.filename.removesuffix(".npy")
-            with archive.open(info) as content:
-                array = _array(stamp, name, content, info.file_size)
-            if info.compress_type != zipfile.ZIP_STORED:
-                array = replace(array, member=info.filename)
-            else:
-                names, extra = struct.unpack("<26xHH", _bytes_at(file, info.header_offset, 30, path))
-                start = info.header_offset + 30 + names + extra
-                header = _bytes_at(file, start, array.offset, path)
-                proof = Proof(str(info.CRC), functools.partial(_Crc, header))
-                array = replace(array, offset=start + array.offset, proof=proof)
-            if name in arrays:
-                raise FileFormatError(f"{path} holds two arrays {name!r}")
-            arrays[name] = array
-    ours = arrays.pop(HEADER_MEMBER, None)
-    return ArrayFile(arrays, {} if ours is None else {HEADER_NAME: str(ours.read(file))})
+    path, arrays = as_path(path), {}
+    with using(path, file) as opened:
+        stamp = Stamp.of(path, opened)
+        with read_errors(path):
+            archive = zipfile.ZipFile(opened)
+            for info in archive.infolist():
+                name = info.filename.removesuffix(".npy")
+                with archive.open(info) as content:
+                    array = _array(stamp, name, content, info.file_size)
+                if info.compress_type != zipfile.ZIP_STORED:
+                    array = replace(array, member=info.filename)
+                else:
+                    names, extra = struct.unpack("<26xHH", _bytes_at(opened, info.header_offset, 30, path))
+                    start = info.header_offset + 30 + names + extra
+                    header = _bytes_at(opened, start, array.offset, path)
+                    proof = Proof(str(info.CRC), functools.partial(_Crc, header))
+                    array = replace(array, offset=start + array.offset, proof=proof)
+                if name in arrays:
+                    raise FileFormatError(f"{path} holds two arrays {name!r}")
+                arrays[name] = array
+        ours = arrays.pop(HEADER_MEMBER, None)
+        return ArrayFile(arrays, {} if ours is None else {HEADER_NAME: str(ours.read(opened))})
 
 
 def _array(stamp: Stamp, name: str, content: IO[bytes] | io.FileIO, size: int) -> StoredArray:
-    """The array whose ``.npy`` begins here and has so many bytes."""
+    """The array whose ``.npy`` of this size begins here."""
     version = np.lib.format.read_magic(content)
     read = {1: np.lib.format.read_array_header_1_0}.get(version[0], np.lib.format.read_array_header_2_0)
     if version not in ((1, 0), (2, 0), (3, 0)):  # the third differs in the names of columns only
         raise ValueError(f"version {version} of .npy")
-    shape, columns_first, dtype = read(content)
-    array = StoredArray(
-        stamp=stamp,
-        name=name,
-        dtype=dtype,
-        shape=shape,
-        offset=content.tell(),
-        columns_first=columns_first and len(shape) > 1,
-    )
+    shape, turned, dtype = read(content)
+    turned = turned and len(shape) > 1
+    array = StoredArray(stamp=stamp, name=name, dtype=dtype, shape=shape, offset=content.tell(), columns_first=turned)
     if not dtype.hasobject:
         array.check_size(size - array.offset)
     return array

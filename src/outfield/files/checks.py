@@ -1,12 +1,11 @@
 """The one door for arrays: what numpy, torch and Python call numbers becomes a tensor, or an error that names the argument.
 
-Whatever an object does on its way to an array, the caller sees a tensor with exactly its numbers or an
-:class:`outfield.InputError`; nothing is rounded, unmasked or cut to its real part on the way.
+A caller gets a tensor with exactly these numbers or an :class:`outfield.InputError`; nothing is rounded, unmasked or cut to its
+real part.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -24,32 +23,24 @@ TYPES = {
     *(torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.uint16, torch.uint32, torch.uint64),
     *(torch.bool, torch.complex64, torch.complex128),
 }
-"""Types of entries that pass; who takes real or whole numbers only says so with :func:`check_dtype`."""
+"""Types of entries that pass; :func:`check_dtype` refuses those that are not real, or not whole."""
 
 
 def as_tensor(name: str, value: Any) -> Tensor:
-    """Numbers of any kind as a dense tensor on the CPU, sharing memory where that can be helped."""
-    if not isinstance(value, Tensor):
-        return _numbers(name, value)
+    """Numbers of any kind as a dense tensor on the CPU, in the same memory where that is possible."""
     try:
-        return _plain(name, value)
+        return _plain(name, value) if isinstance(value, Tensor) else _numbers(name, value)
     except InputError:
         raise
-    except Exception as error:  # tensors of others may raise anything
-        raise _no_array(name, value, error) from error
-
-
-def _no_array(name: str, value: Any, error: Exception) -> InputError:
-    reason = str(error).partition("\n")[0][:200]
-    return InputError(f"{name} must be an array of numbers; got {type(value).__name__} ({reason})")
+    except Exception as error:  # arrays and tensors of others may raise anything, and torch has no long doubles
+        reason = str(error).partition("\n")[0][:200]
+        raise InputError(f"{name} must be an array of numbers; got {type(value).__name__} ({reason})") from error
 
 
 def _plain(name: str, tensor: Tensor) -> Tensor:
     """A tensor without layers, layouts and devices of its own."""
-    own = (
-        type(tensor).__torch_dispatch__ is not Tensor.__torch_dispatch__
-    )  # such as a masked tensor's, which hides entries
-    if own or tensor.is_nested or tensor.layout != torch.strided:
+    masked = type(tensor).__torch_dispatch__ is not Tensor.__torch_dispatch__
+    if masked or tensor.is_nested or tensor.layout != torch.strided:
         raise InputError(f"{name} is a nested, masked or sparse tensor; pass a plain one, such as {name}.to_dense()")
     if tensor.dtype not in TYPES:
         raise InputError(f"{name} holds {tensor.dtype}; pass {name}.to(torch.float32)")
@@ -57,13 +48,14 @@ def _plain(name: str, tensor: Tensor) -> Tensor:
 
 
 def _numbers(name: str, value: Any) -> Tensor:
-    """What numpy makes of a value, in the same memory; a copy where torch could not read it as it lies."""
-    if any(np.ma.is_masked(part) for part in _masked_parts(value)):
+    """What numpy makes of a value; a copy where torch could not read it as it lies."""
+    rows = value if isinstance(value, list | tuple) else ()  # whose masks numpy would leave behind
+    if np.ma.is_masked(value) or any(np.ma.is_masked(row) for row in rows):
         raise InputError(f"{name} has masked entries; every entry must hold a number")
     try:
         array = np.asarray(value)
-    except Exception as error:  # objects of others may raise anything when they are asked for an array
-        raise _no_array(name, value, error) from error
+    except InputError as error:  # of a FeatureSet, which is no array
+        raise TypeError(error) from error
     if array.dtype.kind not in "fiubc":
         raise _no_numbers(name, value, array)
     size = array.dtype.itemsize
@@ -72,10 +64,7 @@ def _numbers(name: str, value: Any) -> Tensor:
     elif not array.flags.writeable:
         # Torch warns of arrays that must not be written, and a warning can be silenced for the whole process only.
         array = np.asarray(_Writable(array))
-    try:
-        return torch.from_numpy(array)
-    except (TypeError, ValueError) as error:  # long doubles, and what else torch has not
-        raise _no_array(name, value, error) from error
+    return torch.from_numpy(array)
 
 
 def _no_numbers(name: str, value: Any, array: np.ndarray) -> InputError:
@@ -96,17 +85,8 @@ class _Writable:
         self.__array_interface__ = {**interface, "data": (interface["data"][0], False)}
 
 
-def _masked_parts(value: Any, depth: int = 3) -> Iterator[Any]:
-    """The masked arrays in ``value``, or in lists of it, whose masks numpy would leave behind."""
-    if isinstance(value, np.ma.MaskedArray):
-        yield value
-    elif isinstance(value, list | tuple) and depth:
-        for part in value:
-            yield from _masked_parts(part, depth - 1)
-
-
 def check_dtype(name: str, dtype: torch.dtype, whole: bool) -> None:
-    """Refuse a type of other numbers: complex, bool, and where whole numbers are asked for, floating."""
+    """Refuse complex numbers and bools, and floating numbers too where they must be ``whole``."""
     if whole and (dtype.is_floating_point or dtype.is_complex or dtype == torch.bool):
         raise InputError(f"{name} must be integers from 0; got {dtype}")
     if dtype.is_complex or dtype == torch.bool:
@@ -120,17 +100,16 @@ def finite_floats(name: str, tensor: Tensor, first_row: int | None = None) -> Te
     for start in range(0, len(tensor) if tensor.numel() else 0, ROWS_AT_ONCE):
         low, high = torch.aminmax(tensor[start : start + ROWS_AT_ONCE])  # NaN if any entry is
         if not bool(low.isfinite() & high.isfinite()):
-            _refuse_values(name, tensor, start, first_row)
+            place = (~torch.isfinite(tensor)).nonzero()[0].tolist()
+            count = int((~torch.isfinite(tensor)).reshape(len(tensor), -1).any(1).sum())
+            known = f" (rows with such values: {count})" if first_row is None else ""
+            value = float(tensor[tuple(place)])
+            raise InputError(f"{_entry(name, place, first_row)} is {value}; all values must be finite{known}")
     return tensor
 
 
-def _refuse_values(name: str, tensor: Tensor, start: int, first_row: int | None) -> None:
-    row, *rest = (~torch.isfinite(tensor[start : start + ROWS_AT_ONCE])).nonzero()[0].tolist()
-    value = float(tensor[(start + row, *rest)])
-    count = int((~torch.isfinite(tensor)).reshape(len(tensor), -1).any(1).sum())
-    known = f" (rows with such values: {count})" if first_row is None else ""
-    place = ", ".join(str(number) for number in ((first_row or 0) + start + row, *rest))
-    raise InputError(f"{name}[{place}] is {value}; all values must be finite{known}")
+def _entry(name: str, place: list[int], first_row: int | None) -> str:
+    return f"{name}{[(first_row or 0) + place[0], *place[1:]]}"
 
 
 def _floating(name: str, integers: Tensor, first_row: int | None) -> Tensor:
@@ -138,38 +117,27 @@ def _floating(name: str, integers: Tensor, first_row: int | None) -> Tensor:
     array = integers.numpy()  # which can order unsigned numbers, too
     if not array.size:
         return integers.to(torch.float32)
-    extremes = [int(array.argmin()), int(array.argmax())]
-    place = max(extremes, key=lambda index: abs(int(array.flat[index])))
+    place = max(int(array.argmin()), int(array.argmax()), key=lambda index: abs(int(array.flat[index])))
     largest = abs(int(array.flat[place]))
     kind = torch.float32 if first_row is not None or largest <= EXACT[torch.float32] else torch.float64
     if largest > EXACT[kind]:
-        row, *rest = (int(number) for number in np.unravel_index(place, array.shape))
-        shown = ", ".join(str(number) for number in ((first_row or 0) + row, *rest))
+        entry = _entry(name, [int(number) for number in np.unravel_index(place, array.shape)], first_row)
         advice = "pass" if first_row is None else "load it whole, or save"
-        raise InputError(
-            f"{name}[{shown}] is {array.flat[place]}, an integer that {kind} cannot tell from its neighbours; {advice} floats"
-        )
+        raise InputError(f"{entry} is {array.flat[place]}, an integer that {kind} cannot hold exactly; {advice} floats")
     return integers.to(kind)
 
 
 def whole_numbers(name: str, tensor: Tensor, first_row: int = 0, classes: int | None = None) -> Tensor:
     """Whole numbers (N,) that count classes from 0, as int64."""
     array = tensor.numpy()  # which can order unsigned numbers, too
-    if not len(array):
-        return tensor.to(torch.int64)
-    lowest, highest = int(array.argmin()), int(array.argmax())
-    low, high = int(array[lowest]), int(array[highest])
-    if low < 0:
-        raise InputError(
-            f"{name} go down to {low}, out of range; classes are counted from 0 (row {first_row + lowest})"
-        )
-    if classes is not None and high >= classes:
-        raise InputError(
-            f"{name} go up to {high}, out of range for logits of {classes} classes (0 to {classes - 1}) "
-            f"(row {first_row + highest})"
-        )
-    if high > torch.iinfo(torch.int64).max:
-        raise InputError(f"{name} go up to {high}, out of range for int64 (row {first_row + highest})")
+    limit = 2**63 if classes is None else classes
+    for place in (int(array.argmin()), int(array.argmax())) if len(array) else ():
+        number = int(array[place])
+        if not 0 <= number < limit:
+            right = "for int64" if classes is None else f"for logits of {classes} classes (0 to {classes - 1})"
+            way = f"down to {number}, out of range; classes are counted from 0"
+            way = way if number < 0 else f"up to {number}, out of range {right}"
+            raise InputError(f"{name} go {way} (row {first_row + place})")
     return tensor.to(torch.int64)
 
 

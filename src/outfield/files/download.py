@@ -10,15 +10,11 @@ from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
 from outfield.errors import FileFormatError, StorageError
-from outfield.files.arrays import open_to_read
-from outfield.files.atomic import write_atomically
-from outfield.files.paths import PathLike, reason
+from outfield.files.paths import PathLike, open_to_read, reason, write_atomically
 from outfield.progress import bar
 
-WHOLE = 64
-"""Digits of a SHA-256; with fewer of them known the connection itself must be safe."""
-LEAST = 8
-"""Digits that must be known at least."""
+LEAST, WHOLE = 8, 64
+"""Digits of a SHA-256 that must be known at least, and all of them; with fewer the connection itself must be safe."""
 AT_ONCE = 2**20
 """Bytes that are copied together."""
 SIZE_AT_MOST = 2**35
@@ -28,43 +24,31 @@ SECONDS = 60
 
 
 def download_file(url: str, path: PathLike, sha256: str, size: int | None = None) -> None:
-    """Get a file from the network and put it at ``path``, atomically, if it is the one that is meant.
+    """Download a file to ``path``, atomically, if it is the right one.
 
     Args:
-        url: Where it is offered; https, or http too where the whole checksum is known.
-        path: Where it goes; a file that is there is replaced.
-        sha256: Its SHA-256 in hexadecimal digits, or their beginning (at least 8).
-        size: How many bytes it has, if that is known.
-
-    Raises:
-        StorageError: It cannot be had, or not be written, or may not be got in this way.
-        FileFormatError: What came is another file.
+        url: https, or http too where the whole checksum is known.
+        path: a file that is there is replaced.
+        sha256: hexadecimal digits, or the first of them (at least 8).
+        size: in bytes, if it is known.
     """
     opener = urllib.request.build_opener(_Redirects(sha256))
     check_address(url, sha256)
 
     def write(file: BinaryIO) -> None:
+        request = urllib.request.Request(url, headers={"User-Agent": "outfield"})
         try:
-            with opener.open(
-                urllib.request.Request(url, headers={"User-Agent": "outfield"}), timeout=SECONDS
-            ) as answer:
+            with opener.open(request, timeout=SECONDS) as answer:
                 digest = _copy(answer, file, url, size)
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise _DownloadError(str(error) or type(error).__name__) from error
         if not digest.startswith(sha256):
-            raise FileFormatError(
-                f"{url} sent another file: its SHA-256 is {digest}, not {sha256}; nothing was changed"
-            )
+            raise FileFormatError(f"{url} sent another file: its SHA-256 is {digest}, not {sha256}")
 
     try:
         write_atomically(path, write)
     except _DownloadError as error:
         raise StorageError(f"cannot download {url}: {error}") from error.__cause__
-
-
-def has_sha256(path: PathLike, sha256: str) -> bool:
-    """Whether the SHA-256 of a file begins so."""
-    return sha256_of(path).startswith(sha256)
 
 
 def sha256_of(path: PathLike) -> str:
@@ -81,9 +65,7 @@ def check_address(url: str, sha256: str) -> None:
     known = len(sha256) >= LEAST and not set(sha256) - set("0123456789abcdef")
     safe = ("https", "http") if len(sha256) == WHOLE else ("https",)
     if not known or urlsplit(url).scheme not in safe:
-        raise StorageError(
-            f"cannot download {url}: without the whole checksum of the file that must be done by https, and never without any"
-        )
+        raise StorageError(f"cannot download {url}: use https, or know all {WHOLE} digits of its SHA-256")
 
 
 class _DownloadError(Exception):

@@ -34,18 +34,15 @@ from outfield.files.arrays import (
     find_npz,
     find_tensors,
     fingerprint,
-    open_to_read,
     read_errors,
 )
-from outfield.files.atomic import write_atomically
-from outfield.files.paths import PathLike, check_ending
+from outfield.files.paths import PathLike, check_ending, open_to_read, using, write_atomically
 
 RECORD_ENDINGS = (".safetensors",)
-"""Of the files that :func:`write_record` writes: detectors, thresholds, checkpoints, classifiers, runs."""
 FORMAT = 2
 NARROWER = {torch.float32: torch.float16, torch.float64: torch.float32}
 SAME = "same"
-"""In a header, by the name of a tensor that is not in the file the name of the one that it equals."""
+"""Header entry of tensors that are not in the file: by the name of each, the name of the one that it equals."""
 WORTH_SHARING = 2**16
 """Bytes from which on it is worth looking for an equal tensor."""
 log = logging.getLogger(__name__)
@@ -80,11 +77,7 @@ class Record(NamedTuple):
         return Record(self.header.get(name, {}), own)
 
     def narrowed(self) -> Record:
-        """The same with half as many bits: float32 becomes float16, float64 becomes float32.
-
-        Raises:
-            InputError: a number is too large for that.
-        """
+        """The same with half as many bits: float32 becomes float16, float64 becomes float32."""
         found = {name: value.to(NARROWER.get(value.dtype, value.dtype)) for name, value in self.tensors.items()}
         for name, value in found.items():
             if not bool(value.isfinite().all()):
@@ -95,19 +88,7 @@ class Record(NamedTuple):
 def write_record(
     path: PathLike, kind: str, record: Record, *, endings: Sequence[str] = RECORD_ENDINGS, once: bool = False
 ) -> None:
-    """Write a record to ``path``: an ``.npz`` where it ends so, else a safetensors file.
-
-    Args:
-        path: the file.
-        kind: what it holds.
-        record: its header and tensors.
-        endings: that its name may have.
-        once: write large tensors that are equal once; :func:`read_record` gives them all.
-
-    Raises:
-        InputError: its name has another ending, or the file cannot hold tensors of such a type.
-        StorageError: see :func:`write_atomically`.
-    """
+    """Write a record: an ``.npz`` where the path ends so, else a safetensors file; ``once`` writes large equal tensors once."""
     ending = check_ending(path, endings).suffix
     header = record.header
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in record.tensors.items()}
@@ -173,24 +154,18 @@ def read_record(
     entries: Mapping[str, type | tuple[type, ...]] | None = None,
     ranks: Mapping[str, int] | None = None,
 ) -> Record:
-    """Read a file that :func:`write_record` wrote.
+    """Read a file of this kind that :func:`write_record` wrote.
 
     Args:
         path: the file.
         kind: what it must hold.
-        entries: what its header must hold, and of which types; float takes integers too.
-        ranks: which tensors it must hold, and of how many dimensions.
-
-    Raises:
-        StorageError: there is no such file, or it cannot be read.
-        FileFormatError: it is truncated, changed, incomplete, of another kind, from a newer version, or not ours at all.
+        entries: types that entries of its header must have; float takes integers too.
+        ranks: how many dimensions tensors must have.
     """
     with open_to_read(path) as file:
         header, arrays = find_record(path, kind, file)
         if header is None:
-            raise FileFormatError(
-                f"{path} is a safetensors file, but not one that Outfield wrote: it has no Outfield header"
-            )
+            raise FileFormatError(f"{path} is not a file that Outfield wrote: it has no Outfield header")
         tensors = {name: torch.as_tensor(array.read(file)) for name, array in arrays.items()}
     same = header.pop(SAME, {})
     named = same.items() if isinstance(same, dict) else [("", None)]
@@ -200,11 +175,8 @@ def read_record(
     for name, wanted in (entries or {}).items():
         kinds = wanted if isinstance(wanted, tuple) else (wanted,)
         if type(header.get(name)) not in ((*kinds, int) if float in kinds else kinds):
-            found = (
-                f"{header[name]!r:.100}, not {' or '.join(one.__name__ for one in kinds)}"
-                if name in header
-                else "missing"
-            )
+            right = " or ".join(one.__name__ for one in kinds)
+            found = f"{header[name]!r:.100}, not {right}" if name in header else "missing"
             raise FileFormatError(f"{path} is not a complete {kind}: {name} is {found}")
     for name, rank in (ranks or {}).items():
         if name not in tensors or tensors[name].ndim != rank:
@@ -221,13 +193,11 @@ def find_record(
 
     The header is proved here, and each array when it is read.
     """
-    if file is None:
-        with open_to_read(path) as opened:
-            return find_record(path, kind, opened)
-    with read_errors(path, "a file that can be read"):
-        file.seek(0)
-        zipped = file.read(2) == b"PK"
-    arrays, metadata = (find_npz if zipped else find_tensors)(path, file)
+    with using(path, file) as opened:
+        with read_errors(path, "a file that can be read"):
+            opened.seek(0)
+            zipped = opened.read(2) == b"PK"
+        arrays, metadata = (find_npz if zipped else find_tensors)(path, opened)
     if HEADER_NAME not in metadata:
         if any('"sha256"' in text and '"kind"' in text for text in metadata.values()):
             raise FileFormatError(f"{path} was changed after it was written: its header has another name")
@@ -262,14 +232,14 @@ def _parsed(path: PathLike, text: str) -> dict[str, Any]:
     """The header of a file, proved."""
     try:
         body = json.loads(text)
-        written, wanted = body.pop("sha256"), (body["format"], body["kind"], body["digests"])
+        written, version, kind, digests = body.pop("sha256"), body["format"], body["kind"], body["digests"]
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
         raise FileFormatError(f"{path} has a broken Outfield header ({error!r:.100})") from error
-    if wanted[0] != FORMAT:
-        raise FileFormatError(f"{path} is of file format {wanted[0]!r}; this version of Outfield reads format {FORMAT}")
+    if version != FORMAT:
+        raise FileFormatError(f"{path} is of file format {version!r}; this version of Outfield reads format {FORMAT}")
     check_digest(path, written, _digest(body), "its header")
-    if not isinstance(wanted[1], str) or not isinstance(wanted[2], dict):
-        raise FileFormatError(f"{path} has a broken Outfield header (kind is {wanted[1]!r:.100})")
+    if not isinstance(kind, str) or not isinstance(digests, dict):
+        raise FileFormatError(f"{path} has a broken Outfield header (kind is {kind!r:.100})")
     return dict(body)
 
 

@@ -10,14 +10,8 @@ __getattr__, __dir__, __all__ = door(
         "guard_file": ("describe_guard",),
         "readers": ("ImageReader", "Reader", "TableReader"),
         "verdict": (
-            "COLUMNS",
-            "VERDICT_ENDINGS",
-            "Verdict",
-            "Verdicts",
-            "as_json",
-            "as_json_lines",
-            "write_verdicts",
+            "COLUMNS", "VERDICT_ENDINGS", "Verdict", "Verdicts", "as_json", "as_json_lines", "write_verdicts",
         ),
         "explanation": ("ColumnWhy", "RowWhy"),
     },
-)
+)  # fmt: skip

@@ -1,4 +1,4 @@
-"""Building a guard: which samples are for what, the rows of them, the detector and the threshold."""
+"""Building a guard: split the samples, extract their rows, fit the detector, choose the threshold."""
 
 from __future__ import annotations
 
@@ -48,12 +48,8 @@ from outfield.scores import Threshold, check_keep, fewest
 log = logging.getLogger(__name__)
 STAND_INS = 500
 """Images of each kind of stand-in, at most."""
-SHARE = 0.2
-"""Of the samples that is held out where nobody gives held-out ones."""
-ENOUGH = 240
-"""So many held-out samples are wanted where a fifth is less: up to a third of all are then held out."""
-MOST = 5000
-"""And no more than these, or than are needed: the threshold hardly becomes better."""
+SHARE, ENOUGH, MOST = 0.2, 240, 5000
+"""A fifth of the samples is held out; up to a third where that is fewer than 240; no more than 5,000, or than are needed."""
 TO_CHOOSE = 2 * LEAST
 """Held-out samples that choose and calibrate the members of a sum, at least; others choose the threshold."""
 SHOWN = 8
@@ -88,18 +84,15 @@ class Plan:
         return made.to(self.device)
 
     def least(self, model: Detector) -> int:
-        """Held-out samples that are needed: a detector that calibrates itself needs some beside those of the threshold."""
+        """Held-out samples that are needed: some for the threshold, more for a detector that calibrates itself."""
         return fewest(self.keep) + (TO_CHOOSE if model.uses_held_out else 0)
 
     def held_out(
         self, labels: Any, total: int, least: int, unit: str, copies: np.ndarray | Tensor | None = None
     ) -> np.ndarray:
-        """Which samples are held out (total,): a fifth of each class, more where there are few; every class keeps one.
+        """Which samples are held out (total,): a share of each class, of which every class keeps a sample.
 
         Samples with an equal entry in ``copies`` stay on one side, where enough are left to be held out so.
-
-        Raises:
-            TooFewSamplesError: they would be more than half of all.
         """
         count = max(least, min(MOST, max(round(SHARE * total), min(ENOUGH, total // 3))))
         chosen = stratified_rows(total, count, seed=self.seed, labels=labels, copies=copies).numpy()
@@ -107,22 +100,15 @@ class Plan:
             return self.held_out(labels, total, least, unit)
         if 2 * count > total or int(chosen.sum()) < count:
             raise TooFewSamplesError(
-                f"there are {total} {unit}, of which {count} would have to be held out to calibrate the guard; pass at least "
+                f"there are {total} {unit}, and {count} would have to be held out to calibrate the guard; pass at least "
                 f"{2 * count} {unit}, or held-out ones: --held-out, in Python held_out=…"
             )
         return chosen
 
     def to_choose(self, labels: Any, total: int, least: int, unit: str) -> np.ndarray:
-        """Which held-out samples (total,) choose and calibrate the members of a sum; the others choose the threshold.
-
-        Raises:
-            TooFewSamplesError: there are fewer than are needed.
-        """
+        """Which held-out samples (total,) choose and calibrate the members of a sum; the others choose the threshold."""
         if total < least:
-            raise TooFewSamplesError(
-                f"there are {total} held-out {unit}; at least {least} are needed for a guard that keeps {self.keep:.4g} of ID "
-                f"{unit}"
-            )
+            raise TooFewSamplesError(f"there are {total} held-out {unit}; at least {least} are needed")
         if least == fewest(self.keep):
             return np.zeros(total, bool)
         count = TO_CHOOSE + (total - least) // 2
@@ -139,10 +125,10 @@ class Plan:
         return stratified_rows(total, self.max_train, seed=self.seed + 2, labels=labels).numpy()
 
     def fit(
-        self, model: Detector, rows: Rows, calibrate: FeatureSet, float16: bool = False
+        self, rows: Rows, calibrate: FeatureSet, float16: bool = False
     ) -> tuple[Detector, Threshold, dict[str, Any]]:
         """The fitted detector, the threshold on rows that it has not seen, and notes on both."""
-        model.fit(rows.train, held_out=rows.held_out, stand_ins=rows.stand_ins)
+        model = self.unfitted().fit(rows.train, held_out=rows.held_out, stand_ins=rows.stand_ins)
         if rows.stand_ins is not None:
             log.info("took %s, weighted by stand-ins", " + ".join(model.names))  # type: ignore[attr-defined]
         try:
@@ -158,13 +144,8 @@ class Plan:
 
 
 class Parts(NamedTuple):
-    """The images of a guard by what they are for.
-
-    Attributes:
-        train: the detector is fitted on them.
-        choose: the members of a sum are chosen and calibrated on them; None where the detector has none.
-        calibrate: the threshold is chosen on their scores, and nothing else saw them.
-    """
+    """The images of a guard: the detector is fitted on the first, its members are chosen on the second (None where it has none),
+    the threshold on the scores of the third, which nothing else saw."""
 
     train: ImageSource
     choose: ImageSource | None
@@ -189,40 +170,26 @@ class ImagePlan(Plan):
         require_choice("on_error", self.on_error, ON_ERROR)
 
     def named_views(self) -> Views | None:
-        """The views that are averaged over; None for "auto", where stand-ins choose.
-
-        Raises:
-            InputError: there are no such views, or nothing chooses them.
-        """
+        """The views that are averaged over; None for "auto", where stand-ins choose."""
         if isinstance(self.views, str) and self.views == AUTO:
             if not (model := self.unfitted()).uses_stand_ins:
                 raise InputError(
-                    f"views are chosen for Auto alone, by its stand-ins; with {type(model).__name__} name them: "
-                    f"{', '.join(CHOICES)}"
+                    f"views are chosen for Auto; for {type(model).__name__} name them: {', '.join(CHOICES)}"
                 )
             return None
         try:
             return Views.of(self.views)
         except InputError as error:
-            raise InputError(
-                f"views is {self.views!r:.100}; it must be flip, six, a number from 1 to {MOST_NAMED}, {AUTO}, for what "
-                "stand-ins choose, or in Python an outfield.Views"
-            ) from error
+            right = f"flip, six, a number from 1 to {MOST_NAMED}, {AUTO}, or in Python an outfield.Views"
+            raise InputError(f"views is {self.views!r:.100}; it must be {right}") from error
 
     def images(self, given: ImageSource | PathLike) -> ImageSource:
-        """The images of a folder or an ``.npz``; a source stays what it is.
-
-        Raises:
-            OutfieldError: there is none, or nothing in it.
-        """
+        """The images of a folder or an ``.npz``; a source stays what it is."""
         if isinstance(given, ImageSource):
             return given
         path = as_path(given, "images")
         if not os.path.lexists(path):
-            raise StorageError(
-                f"cannot read {path}: there is no such file or folder; images are a folder, whose sub-folders are the classes, "
-                "or an .npz"
-            )
+            raise StorageError(f"cannot read {path}: there is no such file or folder; images are a folder or an .npz")
         return open_images(path, on_error=self.on_error)
 
     def build(self, backbone: Any, images: Any, held_out: Any = None) -> Guard:
@@ -261,32 +228,23 @@ class ImagePlan(Plan):
         right = _accuracy(network, [one for one in (fitted.held_out, calibrate) if one is not None])
         if not known:
             log.info("there are no labels of the network's classes; its own predictions take their place")
-        model, threshold, counts = self.fit(model, fitted, calibrate, self.float16)
+        model, threshold, counts = self.fit(fitted, calibrate, self.float16)
         if not network.names and source.classes is not None and len(source.classes) == network.classes:
             network.names = tuple(source.classes)
-        notes = {
-            "images": parts.train.name,
-            "split_off": held is None,
-            "labels": "given" if known else "predicted",
-            "accuracy": right,
-            "stages": stages,
-        }
+        labels = "given" if known else "predicted"
+        notes = {"images": parts.train.name, "split_off": held is None, "labels": labels, "accuracy": right}
         reader = ImageReader(network, views=views, precision=self.precision, float16=self.float16)
-        return Guard(reader, model, threshold, provenance={**counts, **notes})
+        return Guard(reader, model, threshold, provenance={**counts, **notes, "stages": stages})
 
     def divide(self, images: ImageSource, held_out: ImageSource | None, least: int) -> Parts:
-        """Who is fitted, and who calibrates.
-
-        Raises:
-            TooFewSamplesError: there are too few images.
-        """
+        """Which images train, choose and calibrate."""
         train = images
         if held_out is None:
             out = self.held_out(images.labels, len(images), least, "images")
             train, held_out = part_of(images, np.flatnonzero(~out)), part_of(images, np.flatnonzero(out))
             log.info(
-                "%s of %s images are held out to calibrate the guard; a network knows images that it was trained on too well, so "
-                "that a guard rejects more new ones than it should: held-out images that the network has not seen are better",
+                "%s of %s images are held out to calibrate the guard; if the network was trained on them, pass held-out images "
+                "that it has not seen, or the guard rejects more new images than it should",
                 f"{len(held_out):,}",
                 f"{len(images):,}",
             )
@@ -299,15 +257,13 @@ class ImagePlan(Plan):
 
     def _opened(self, backbone: Any) -> Backbone:
         if not isinstance(backbone, Backbone | str):
-            raise InputError(
-                f"backbone is a {type(backbone).__name__}; wrap a network, outfield.Backbone(network, size=…, mean=…, std=…), or "
-                "name one, such as 'timm:resnet18'"
-            )
+            found = type(backbone).__name__
+            raise InputError(f"backbone is a {found}; wrap a network, outfield.Backbone(network, size=…), or name one")
         network = Backbone.open(backbone, self.device) if isinstance(backbone, str) else copy.copy(backbone)
         if network.projects:
             raise InputError(
-                f"{network.name} was trained without labels: it gives features and no logits, so that a guard could not name the "
-                "class of an image; extract its features (outfield extract) and build a guard of these rows (outfield guard rows)"
+                f"{network.name} was trained without labels: it gives no logits, so that a guard could not name the class of an "
+                "image; extract its features (outfield extract) and build a guard of these rows (outfield guard rows)"
             )
         _check_origin(network)
         if self.float16:
@@ -320,10 +276,9 @@ class ImagePlan(Plan):
 
 
 def _check_origin(backbone: Backbone) -> None:
-    """Find out before long work whether a file can hold the network: whether it can be built again as it is.
+    """Find out before long work whether a file can hold the network: whether its library builds it again as it is.
 
-    Raises:
-        InputError: its library builds it otherwise, as it does with networks that change once they have their weights.
+    Some networks change once they have their weights.
     """
     if backbone.origin is None:
         return
@@ -350,11 +305,7 @@ def _settings_of(network: nn.Module) -> list[tuple[str, str, dict[str, Any]]]:
 
 
 def _looked_into(backbone: Backbone, model: Detector) -> tuple[bool, int]:
-    """Whether rows have what the network's blocks give, if the detector may use it; and how many classes there are.
-
-    Raises:
-        InputError: the network cannot be looked into.
-    """
+    """Whether rows have what the network's blocks give, if the detector may use it; and how many classes there are."""
     wanted, one = (*model.uses, *model.needs_to_fit, *model.needs_to_score), Views.of(None)
     stages = any(name.startswith("stage") for name in wanted)
     try:
@@ -367,11 +318,7 @@ def _looked_into(backbone: Backbone, model: Detector) -> tuple[bool, int]:
 
 
 def _matched(images: ImageSource, network: Backbone, classes: int) -> tuple[ImageSource, bool]:
-    """Images whose labels count the network's classes, and whether they do: others keep labels that only divide them.
-
-    Raises:
-        InputError: a class of the images is none of the network's.
-    """
+    """Images whose labels count the network's classes, and whether they do: others keep labels that only divide them."""
     labels, why = match_labels(images, network.names, classes)
     if why and network.names:
         raise InputError(
@@ -407,12 +354,9 @@ def _accuracy(backbone: Backbone, parts: Sequence[FeatureSource]) -> float | Non
     if "labels" not in parts[-1].shapes:
         return None
     logits, labels = (torch.cat([part.in_memory().tensors()[name] for part in parts]) for name in ("logits", "labels"))
-    found, most = (
-        accuracy(FeatureSet(logits, logits=logits, labels=labels)),
-        float(labels.bincount().max()) / len(labels),
-    )
+    found = accuracy(FeatureSet(logits, logits=logits, labels=labels))
     log.info("accuracy of %s on %s held-out images: %s", backbone.name, f"{len(labels):,}", percent(found, 1))
-    if found <= most and len(labels.unique()) > 1:
+    if found <= float(labels.bincount().max()) / len(labels) and len(labels.unique()) > 1:
         log.warning(
             "the network is right on %s of the held-out images, no more than by guessing; are the classes of the folders in the "
             "order of the network's?",
@@ -447,10 +391,7 @@ class RowPlan(Plan):
         else:
             train, held = self._of_features(features, held_out, least, model)
         if self.names and train.logits is None:
-            raise InputError(
-                f"names is {self.names!r:.100}, the classes that logits count, but the rows have no logits; leave it out, "
-                "or give logits"
-            )
+            raise InputError(f"names is {self.names!r:.60}, but the rows have no logits; leave it out")
         Reader(self.names).complete(train)
         first = self.to_choose(None, len(held), least, "rows")
         if train.labels is None:
@@ -461,7 +402,7 @@ class RowPlan(Plan):
         train = train if taken.all() else train[taken]
         choose: Any = held[first] if first.any() else None
         stand_ins: Any = None
-        model, threshold, notes = self.fit(model, Rows(train, choose, stand_ins), held[~first])
+        model, threshold, notes = self.fit(Rows(train, choose, stand_ins), held[~first])
         widths = {name: train.shapes[name][1] for name in model.needs_to_score}
         reader = Reader(self.names, widths) if table is None else TableReader(table, self.names, widths)
         notes |= {"split_off": held_out is None, "widths": widths}
@@ -472,11 +413,12 @@ class RowPlan(Plan):
         train = found = columns_of(read_table(rows) if isinstance(rows, str | os.PathLike) else rows)
         if held_out is None:
             texts = {name: np.asarray(column).astype(str) for name, column in found.items()}
-            numbers = {name: np.unique(own, return_inverse=True)[1] for name, own in texts.items()}
-            copies = np.zeros(len(next(iter(numbers.values()))), np.int64)
-            for own in numbers.values():
-                copies = np.unique(copies * len(copies) + own, return_inverse=True)[1]
-            out = self.held_out(numbers.get(self.label or ""), len(copies), least, "rows", copies)
+            first: dict[Any, int] = {}  # a number for each row, the same for equal rows
+            whole = zip(*(own.tolist() for own in texts.values()), strict=True)
+            copies = np.array([first.setdefault(row, len(first)) for row in whole])
+            classes = texts.get(self.label or "")
+            labels = None if classes is None else np.unique(classes, return_inverse=True)[1]
+            out = self.held_out(labels, len(copies), least, "rows", copies)
             train, held_out = rows_of(found, ~out), rows_of(found, out)
         table = TablePreprocessing.fit(train, self.label, self.columns, missing=self.missing)
         return table, table(train), table(held_out)
@@ -486,12 +428,10 @@ class RowPlan(Plan):
     ) -> tuple[FeatureSet, FeatureSet]:
         given = [name for name in ("label", "columns") if getattr(self, name) is not None]
         if given:
-            raise InputError(
-                f"{' and '.join(given)} are of tables, but the rows are features, which carry their labels"
-            )
+            raise InputError(f"{' and '.join(given)} is given, but the rows are features and not a table; leave it out")
         if model.on in model.needs_to_score and features.shapes.get(model.on, (0, 0))[1] == 1:
             warnings.warn(
-                f"{model.on} has one column, of which detectors that look at the direction of a row see the sign alone; as a "
+                f"{model.on} has one column: detectors that look at the direction of a row see the sign alone; as a "
                 "table, {'x': column}, it is standardised and its size counts",
                 OutfieldWarning,
                 stacklevel=4,
@@ -501,9 +441,7 @@ class RowPlan(Plan):
             return features[~out], features[out]
         held = _features(held_out)
         if held is None:
-            raise InputError(
-                "the rows are features, so held_out must be features, too: a FeatureSet, an array or a file of them"
-            )
+            raise InputError("the rows are features, so held_out must be features, too")
         return features, held
 
 

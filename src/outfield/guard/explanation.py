@@ -1,8 +1,8 @@
-"""Why rows of a table are OOD: each column is put to what is usual and the row scored again; the words for what is found."""
+"""Why rows of a table are OOD: each column is put to what is usual, and the row is scored again."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -10,16 +10,7 @@ import numpy as np
 
 from outfield.detectors import Detector
 from outfield.errors import InputError
-from outfield.features import (
-    LARGEST,
-    NUMBER,
-    TEXT,
-    TRUTH,
-    Cells,
-    Column,
-    FeatureSet,
-    within_float32,
-)
+from outfield.features import LARGEST, NUMBER, TEXT, TRUTH, Cells, Column, FeatureSet, within_float32
 from outfield.guard.readers import Batch, TableReader
 from outfield.guard.verdict import Verdict, Verdicts
 from outfield.scores import Threshold
@@ -71,19 +62,17 @@ class ColumnWhy:
     @property
     def own(self) -> str:
         """What the row has, such as "age = 190 (+9.1 sd)"."""
-        away = (
-            ""
-            if self.deviations is None
-            else f" ({self.deviations:+{'.1f' if abs(self.deviations) < 1e6 else '.1e'}} sd)"
-        )
-        return f"{shown_name(self.column)} = {shown_value(self.value)}{away}"
+        own = f"{_name(self.column)} = {_shown(self.value)}"
+        if self.deviations is None:
+            return own
+        return f"{own} ({self.deviations:+{'.1f' if abs(self.deviations) < 1e6 else '.1e'}} sd)"
 
     @property
     def text(self) -> str:
         """Such as "age = 190 (+9.1 sd), with 41 p-value 0.38"; a column that is as usual has no second half."""
         if self.value == self.usual or (self.value is None and self.kind != TEXT):  # a missing number is the median
             return f"{self.own}, as usual"
-        return f"{self.own}, with {shown_value(self.usual)} p-value {self.p_value:.3g}"
+        return f"{self.own}, with {_shown(self.usual)} p-value {self.p_value:.3g}"
 
     def __repr__(self) -> str:
         return f"ColumnWhy({self.text}, score {self.score:.4g}: {self.fall:.4g} lower)"
@@ -98,8 +87,8 @@ class RowWhy:
         score: Of the row as it is; None where it could not be used.
         p_value: As ``score``.
         is_ood: As ``score``.
-        alone: Columns of each of which this is true: with what is usual in this one place, the row is ID. Those whose score falls
-            furthest come first. None of a row that is ID.
+        alone: Columns each of which, put to what is usual, makes the row ID; those whose score falls furthest come first. None of
+            a row that is ID.
         together: Where there is none of these, two or three columns that must all have what is usual for the row to be ID;
             none where no such columns were found. They are looked for greedily, each being the one that lowers the score most.
         p_value_together: The p-value with what is usual in all of ``together``, or None.
@@ -181,12 +170,12 @@ class ExplainedVerdict(Verdict):
         return {"why": None if self.why is None else self.why.text}
 
 
-def shown_name(name: str) -> str:
+def _name(column: str) -> str:
     """The name of a column on one line."""
-    return name if name.isprintable() else repr(name)
+    return column if column.isprintable() else repr(column)
 
 
-def shown_value(value: Value) -> str:
+def _shown(value: Value) -> str:
     """A cell in words: whole numbers with all their digits, texts in quotes."""
     if value is None:
         return "missing"
@@ -197,11 +186,11 @@ def shown_value(value: Value) -> str:
     return f"{value:.0f}" if value == int(value) and abs(value) < 1e15 else f"{value:.6g}"
 
 
-def _listed(names: Sequence[str], word: str) -> str:
-    shown = [shown_name(name) for name in names]
-    if len(shown) > SHOWN:
-        return f"any of {len(shown)} columns ({', '.join(shown[:SHOWN])}, …)"
-    return f" {word} ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
+def _listed(columns: Sequence[str], word: str) -> str:
+    *most, last = [_name(column) for column in columns]
+    if len(columns) > SHOWN:
+        return f"any of {len(columns)} columns ({', '.join(most[:SHOWN])}, …)"
+    return f"{', '.join(most)} {word} {last}" if most else last
 
 
 class Lowest(NamedTuple):
@@ -221,11 +210,6 @@ class Lowest(NamedTuple):
 class UsualValues:
     """Scores rows of a table with what is usual in the place of their own entries.
 
-    Args:
-        reader: Of the table.
-        detector: Fitted on such rows.
-        threshold: Of that detector.
-
     Attributes:
         usual: For each column what may take the place of its E entries (U, E), float32: one row for a number or truth, and
             for a text one for each level.
@@ -241,22 +225,13 @@ class UsualValues:
     def explain(
         self, batch: Batch, verdicts: Verdicts, asked: Sequence[int], most: int | None = None
     ) -> Iterator[RowWhy]:
-        """Why each of the rows that are asked for, by their numbers in the table, is OOD; at most so many columns of each.
-
-        Raises:
-            InputError: The batch was read from features, which do not say what the cells of the table held.
-        """
+        """Why each of these rows, by its number in the table, is OOD; at most ``most`` columns of each."""
+        if batch.features is not None and batch.cells is None:
+            raise InputError("pass the table itself: its features do not say what the cells held")
         usable = np.array([one.error is None for one in verdicts])
         places = np.cumsum(usable) - 1  # of a row of the table among those that can be used
-        found: Iterator[RowWhy] = iter(())
-        if batch.features is not None:
-            if batch.cells is None:
-                raise InputError(
-                    "columns are told of the table itself, not of its features, which do not say what its cells held; "
-                    "pass the table"
-                )
-            wanted = [int(places[number]) for number in asked if usable[number]]
-            found = self._of_usable(batch.features, batch.cells, verdicts.scores[usable], wanted)
+        wanted = [int(places[number]) for number in asked if usable[number]]
+        found = self._of_usable(batch, verdicts.scores[usable], wanted)
         for number in asked:
             error = verdicts[number].error
             if error is not None:
@@ -267,52 +242,37 @@ class UsualValues:
 
     def with_reasons(self, batch: Batch, verdicts: Verdicts) -> list[ExplainedVerdict]:
         """The same verdicts, those on OOD rows with the columns that count most."""
-        asked = [int(number) for number in np.flatnonzero(verdicts.is_ood)]
+        asked = np.flatnonzero(verdicts.is_ood).tolist()
         found = dict(zip(asked, self.explain(batch, verdicts, asked, SHOWN), strict=True))
         return [ExplainedVerdict(**vars(one), why=found.get(number)) for number, one in enumerate(verdicts)]
 
-    def _of_usable(
-        self, features: FeatureSet, cells: Mapping[str, Cells], scores: np.ndarray, numbers: Sequence[int]
-    ) -> Iterator[RowWhy]:
-        """Why each of these rows (of N features, cells and scores) is OOD, with all columns."""
-        rows = features.features.numpy()
+    def _of_usable(self, batch: Batch, scores: np.ndarray, numbers: Sequence[int]) -> Iterator[RowWhy]:
+        """Why each of these usable rows is OOD, with all columns; some rows at a time."""
         at_once = max(1, SCORES // sum(len(own) for own in self.usual))
         for start in range(0, len(numbers), at_once):
             part = [*numbers[start : start + at_once]]
-            yield from self._explained(rows[part], features.about, cells, scores[part], part)
+            yield from self._explained(batch, scores[part], part)
 
-    def _explained(
-        self, rows: np.ndarray, about: dict[str, str], cells: Mapping[str, Cells], scores: np.ndarray, part: list[int]
-    ) -> Iterator[RowWhy]:
+    def _explained(self, batch: Batch, scores: np.ndarray, part: list[int]) -> Iterator[RowWhy]:
+        rows, about = batch.features.features.numpy()[part], batch.features.about  # type: ignore[union-attr]
         lowest = self.lowest(rows, about, scores)
         p_values, is_ood = self.threshold.p_value(scores).tolist(), self.threshold.is_ood(scores).tolist()
-        p_then, ood_then = (
-            one(lowest.scores.ravel()).numpy().reshape(lowest.scores.shape)
-            for one in (self.threshold.p_value, self.threshold.is_ood)
-        )
+        shape, then = lowest.scores.shape, lowest.scores.ravel()
+        p_then, ood_then = (one(then).numpy().reshape(shape) for one in (self.threshold.p_value, self.threshold.is_ood))
         combined = self._together(rows, about, scores, lowest)
         for i, number in enumerate(part):
-            order = np.argsort(lowest.scores[i], kind="stable").tolist()
-            columns = tuple(
-                _column(
-                    self.table.columns[c],
-                    cells,
-                    number,
-                    int(lowest.chosen[i, c]),
-                    float(scores[i]),
-                    (float(lowest.scores[i, c]), float(p_then[i, c]), bool(ood_then[i, c])),
-                )
-                for c in order
-            )
+            columns = []
+            for c in np.argsort(lowest.scores[i], kind="stable").tolist():
+                column, score = self.table.columns[c], float(lowest.scores[i, c])
+                told = _told(column, batch.cells[column.name].values[number], int(lowest.chosen[i, c]))  # type: ignore[index]
+                changed = float(scores[i]) - score, score, float(p_then[i, c]), bool(ood_then[i, c])
+                columns.append(ColumnWhy(column.name, column.kind, *told, *changed))
             alone = tuple(one.column for one in columns if not one.is_ood) if is_ood[i] else ()
             together, p_value = combined.get(i, ((), None))
             names = tuple(self.table.columns[c].name for c in together)
-            far = max(
-                (one for one in columns if one.deviations is not None),
-                key=lambda one: abs(one.deviations or 0.0),
-                default=None,
-            )
-            yield RowWhy(number, float(scores[i]), p_values[i], is_ood[i], alone, names, p_value, columns, far)
+            numeric = [one for one in columns if one.deviations is not None]
+            far = max(numeric, key=lambda one: abs(one.deviations or 0.0), default=None)
+            yield RowWhy(number, float(scores[i]), p_values[i], is_ood[i], alone, names, p_value, tuple(columns), far)
 
     def lowest(self, rows: np.ndarray, about: dict[str, str], scores: np.ndarray) -> Lowest:
         """What rows (N, D), float32, that have these scores (N,) would score with each column as it usually is."""
@@ -376,22 +336,14 @@ class UsualValues:
         return found
 
 
-def _column(
-    column: Column,
-    cells: Mapping[str, Cells],
-    row: int,
-    chosen: int,
-    score: float,
-    then: tuple[float, float, bool],
-) -> ColumnWhy:
-    """One column of a row, whose score was ``score``, and with usual entry number ``chosen`` is ``then``."""
-    value = _value(column.kind, cells[column.name].values[row])
+def _told(column: Column, cell: object, chosen: int) -> tuple[Value, Value, float | None]:
+    """The value of a cell, what is usual in its place, and by how many standard deviations it lies off the mean."""
+    value = _value(column.kind, cell)
     usual = column.levels[chosen] if column.kind == TEXT else _value(column.kind, column.median)
-    deviations = None
-    if column.spread is not None and value is not None:
-        entry = column.entries_of(Cells(NUMBER, np.array([value], dtype=np.float64)))
-        deviations = float(entry.clip(-LARGEST, LARGEST)[0, 0])
-    return ColumnWhy(column.name, column.kind, value, usual, deviations, score - then[0], *then)
+    if column.spread is None or value is None:
+        return value, usual, None
+    entry = column.entries_of(Cells(NUMBER, np.array([value], dtype=np.float64)))
+    return value, usual, float(entry.clip(-LARGEST, LARGEST)[0, 0])
 
 
 def _value(kind: str, value: object) -> Value:
@@ -405,20 +357,15 @@ def _value(kind: str, value: object) -> Value:
 
 
 def row_numbers(rows: Any, total: int) -> list[int]:
-    """The rows that are asked for, as numbers from 0 on: of a number, of several, or of a truth for each row.
-
-    Raises:
-        InputError: They are something else, or there are no such rows.
-    """
+    """Rows as numbers from 0 on: of a number, of several, or of a truth for each row."""
     try:
         asked = np.atleast_1d(np.asarray(rows))
     except ValueError:  # lists of different lengths
         asked = np.empty((0, 0))
-    if asked.ndim == 1 and asked.dtype == bool and len(asked) == total:
-        return [int(number) for number in np.flatnonzero(asked)]
-    if asked.ndim == 1 and not len(asked):
-        return []
-    if asked.ndim != 1 or asked.dtype.kind not in "iu" or asked.min() < 0 or asked.max() >= total:
+    if asked.dtype == bool and asked.shape == (total,):
+        asked = np.flatnonzero(asked)
+    good = asked.ndim == 1 and (asked.dtype.kind in "iu" or not len(asked))
+    if not good or (len(asked) and not 0 <= asked.min() <= asked.max() < total):
         raise InputError(
             f"rows is {rows!r:.200}; it must be numbers of rows from 0 to {total - 1}, a truth for each of the {total} rows, or "
             "None for those that are OOD"

@@ -53,12 +53,7 @@ class Guard:
     """
 
     def __init__(
-        self,
-        reader: Reader,
-        detector: Detector,
-        threshold: Threshold,
-        *,
-        provenance: Mapping[str, Any] | None = None,
+        self, reader: Reader, detector: Detector, threshold: Threshold, *, provenance: Mapping[str, Any] | None = None
     ) -> None:
         known = detector.fingerprint()
         if threshold.source not in (None, known):

@@ -62,7 +62,7 @@ def load(
     target = resolve_device(device)
     kind = kind_of(path)
     known = kind if kind in READERS else ImageReader.kind  # of any other kind this says so
-    record = read_record(path, known, {VERSION_ENTRY[known]: int}, {"threshold.reference": 1})
+    record = read_record(path, known, ranks={"threshold.reference": 1})
     _check_header(path, known, record.header)
     reader = READERS[known].from_record(path, record, target, network)
     try:
@@ -73,9 +73,7 @@ def load(
             raise FileFormatError("its threshold was chosen for another detector")
         if threshold.value != Threshold.fit(threshold.reference, threshold.keep).value:
             raise FileFormatError("its threshold does not follow from its scores")
-    except (
-        Exception
-    ) as error:  # detectors may be anybody's: whatever they make of such a file, it is the file that is wrong
+    except Exception as error:  # detectors may be anybody's, and raise anything of a file that is wrong
         raise FileFormatError(f"{path} holds a guard that this version of Outfield cannot build: {error}") from error
     return reader, detector, threshold, record.header["provenance"]
 
@@ -109,9 +107,7 @@ def describe_guard(path: PathLike) -> dict[str, str]:
         return _described_rows(path)
     said, arrays = find_record(path, ImageReader.kind)
     if said is None:
-        raise FileFormatError(
-            f"{path} is a safetensors file, but not one that Outfield wrote: it has no Outfield header"
-        )
+        raise FileFormatError(f"{path} is not a file that Outfield wrote: it has no Outfield header")
     _check_header(path, ImageReader.kind, said)
     sizes = {
         part: sum(array.size for name, array in arrays.items() if name.startswith(f"{part}."))
@@ -119,7 +115,7 @@ def describe_guard(path: PathLike) -> dict[str, str]:
     }
     rounded = ", numbers of half as many bits in the file" if said["half"] else ""
     try:
-        chosen = arrays["threshold.reference"].shape[0]
+        chosen, limit = arrays["threshold.reference"].shape[0], said["threshold"]
         return {
             "file": f"{path}, {os.path.getsize(path):,} bytes, version {said['guard']}, by Outfield {said.get('outfield')}",
             "network": f"{_network(said['network'])}, {sizes['network']:,} bytes",
@@ -127,7 +123,7 @@ def describe_guard(path: PathLike) -> dict[str, str]:
             "classes": _classes(said["network"]),
             "views": f"{from_plain(said['views'])}; computed in {said['precision']}{rounded}",
             "detector": f"{_detector(said['detector'])}, {sizes['detector']:,} bytes",
-            "threshold": f"{_threshold(**said['threshold'])} of ID images, chosen on {chosen:,} held-out images",
+            "threshold": f"{limit['value']:.6g}, keeps {limit['keep']:.4g} of ID images, chosen on {chosen:,} held-out images",
             "built": _built(said["provenance"]),
         }
     except (KeyError, TypeError, IndexError, OutfieldError) as error:
@@ -139,13 +135,12 @@ def _described_rows(path: PathLike) -> dict[str, str]:
     table = getattr(reader, "table", None)
     columns = [] if table is None else [f"{column.name} ({column.kind})" for column in table.columns]
     members = " + ".join(getattr(detector, "names", ()))
-    chosen = _threshold(threshold.value, threshold.keep)
     return {
         "file": f"{path}, {os.path.getsize(path):,} bytes",
         "rows": str(reader),
         **({"columns": ", ".join(columns[:SHOWN]) + ", …" * (len(columns) > SHOWN)} if columns else {}),
         "detector": f"{type(detector).__name__}{f' of {members}' if members else ''}",
-        "threshold": f"{chosen} of ID rows, chosen on {len(threshold.reference):,}",
+        "threshold": f"{threshold.value:.6g}, keeps {threshold.keep:.4g} of ID rows, chosen on {len(threshold.reference):,}",
         "built": f"fitted on {known.get('train', 0):,} rows, members calibrated on {known.get('choose', 0):,}",
     }
 
@@ -165,19 +160,10 @@ def _classes(said: Mapping[str, Any]) -> str:
 
 def _detector(said: Mapping[str, Any]) -> str:
     members = said["notes"].get("members", [])
-    names = [_member(member) for member in members if "detector" in member]
+    known = [(one["detector"], one.get("settings", {}).get("on", "features")) for one in members if "detector" in one]
+    names = [name if on == "features" else f"{name} on {on}" for name, on in known]
     listed = f" ({', '.join(names)})" if names else ""
     return f"{said['detector']}{f' of {len(members)} members' if members else ''}{listed}"
-
-
-def _member(said: Mapping[str, Any]) -> str:
-    """A member as messages call it: its class, and what it works on."""
-    on = said.get("settings", {}).get("on", "features")
-    return str(said["detector"]) + ("" if on == "features" else f" on {on}")
-
-
-def _threshold(value: float, keep: float, source: object = None) -> str:
-    return f"{value:.6g}, keeps {keep:.4g}"
 
 
 def _built(said: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Inputs that are images: paths, bytes, PIL images, arrays, tensors, lists of them, sources, as one kind of source."""
+"""What a guard of images is called with, as one kind of source: paths, bytes, PIL images, arrays, tensors, lists of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ KNOWN = (
     "a path, bytes of an encoded image, a file opened with 'rb', a PIL image, a numpy array (H, W, 3) or (N, H, W, 3) of "
     "uint8, a torch tensor (3, H, W) or (N, 3, H, W), a list or an iterator of these, an outfield.ImageSource or a DataLoader"
 )
-
 ARRAY = "the array"
 """What images of an array are called in errors."""
 
@@ -40,15 +39,12 @@ class Given(NamedTuple):
 
 
 class Items(ImageSource):
-    """Images of all kinds, each decoded when it is asked for.
+    """Images of all kinds, each decoded when it is needed: paths, bytes, PIL images, arrays, or what could not be opened."""
 
-    Args:
-        items: paths of files, bytes, PIL images, arrays (H, W, 3), or what could not even be opened.
-    """
+    size, labels, classes, name = None, None, None, "images"
 
     def __init__(self, items: Sequence[Any]) -> None:
-        self.items, self.name = tuple(items), "images"
-        self.labels, self.classes = None, None
+        self.items = tuple(items)
 
     def __len__(self) -> int:
         return len(self.items)
@@ -56,51 +52,28 @@ class Items(ImageSource):
     def __getitem__(self, index: int) -> np.ndarray:
         return pixels(self.items[index], f"image {index}")
 
-    @property
-    def size(self) -> None:
-        return None
-
     def fingerprint(self) -> str:
         images = (self[index] for index in range(len(self)))
         return hashlib.sha256(b"".join(f"{one.shape}|".encode() + one.tobytes() for one in images)).hexdigest()
 
 
 def pixels(item: Any, where: str) -> np.ndarray:
-    """One image as uint8 (H, W, 3).
-
-    Args:
-        item: a path of a file, bytes, a PIL image, an array, or what could not even be opened.
-        where: what to call it in errors; a path names itself.
-
-    Raises:
-        OutfieldError: it is none of these, or cannot be read.
-    """
+    """One of :class:`Items` as uint8 (H, W, 3); errors call it ``where``, or by its path."""
     if isinstance(item, np.ndarray):
         return item
     if isinstance(item, Skipped):
         raise StorageError(item.reason)
     if isinstance(item, Path):
         return ImageFiles(item.parent, [item.name])[0]
-    if isinstance(item, bytes):
-        return decode(item, where)
-    return pixels_of(item, where)
+    return decode(item, where) if isinstance(item, bytes) else pixels_of(item, where)
 
 
 def as_given(x: Any, normalised: bool = False, on_error: str = "fail") -> Given:
-    """Whatever a guard is called with, but for a DataLoader.
-
-    Args:
-        x: see :data:`KNOWN`.
-        normalised: whether tensors are what the network takes.
-        on_error: "fail", or "skip" where a folder that holds no image, or a pipe in one, is an image that cannot be read.
-
-    Raises:
-        InputError: it is nothing that holds images.
-    """
+    """Any of :data:`KNOWN` but iterators and DataLoaders; with "skip" what cannot be opened is an image that cannot be read."""
     if isinstance(x, Tensor):
         return _of_tensor(x, normalised)
     if isinstance(x, ImageSource):
-        return Given(x, names_of(x), False)
+        return Given(x, _names_of(x), False)
     if isinstance(x, list | tuple):
         return _of_list(x, normalised, on_error)
     if isinstance(x, np.ndarray) and x.ndim == 4:
@@ -117,11 +90,7 @@ def gives_images(x: Any) -> bool:
 
 
 def portions(x: Iterator[Any], rows: int) -> Iterator[list[Any]]:
-    """What an iterator gives, in lists of about so many images.
-
-    Raises:
-        InputError: it gives nothing.
-    """
+    """What an iterator gives, in lists of about ``rows`` images."""
     part: list[Any] = []
     count, given = 0, False
     for one in x:
@@ -137,8 +106,7 @@ def portions(x: Iterator[Any], rows: int) -> Iterator[list[Any]]:
         raise InputError(f"there is no image in an iterator that gives nothing; pass {KNOWN}")
 
 
-def names_of(source: ImageSource) -> list[str | None]:
-    """The names of a source's images, as far as it has any."""
+def _names_of(source: ImageSource) -> list[str | None]:
     if source.names is None or len(source.names) != len(source):
         return [None] * len(source)
     folder = getattr(source, "folder", None)
@@ -146,7 +114,7 @@ def names_of(source: ImageSource) -> list[str | None]:
 
 
 def _of_files(x: str | os.PathLike[str], on_error: str) -> Given:
-    """A folder or an .npz; what is in a folder and cannot be read is an image, too, if errors are told and not raised."""
+    """A folder or an .npz; what is in a folder and cannot be read is an image, too, where errors are skipped."""
     try:
         source = open_images(x, on_error=on_error)
     except OutfieldError as error:
@@ -170,27 +138,25 @@ def _of_list(x: Sequence[Any], normalised: bool, on_error: str) -> Given:
             raise InputError("normalised=True is for tensors that the network takes; in this list is something else")
         joined = torch.cat(tensors)
         return Given(joined, [None] * len(joined), False)
-    found = [pair for one in x for pair in _items(one, on_error)]
-    return Given(Items([item for item, _ in found]), [file for _, file in found], False)
-
-
-def _items(one: Any, on_error: str) -> Iterator[tuple[Any, str | None]]:
-    """One entry of a list: an image, or a batch or folder of several."""
-    given = as_given(one, on_error=on_error)
-    source = given.images
-    if isinstance(source, Items):
-        yield from zip(source.items, given.files, strict=True)
-    elif isinstance(source, ImageFiles):
-        yield from ((source.folder / name, file) for name, file in zip(source.names, given.files, strict=True))
-    elif isinstance(source, ImageSource):
-        yield from ((source[index], file) for index, file in enumerate(given.files))
+    items: list[Any] = []
+    files: list[str | None] = []
+    for one in x:  # an image, or a batch or folder of several
+        given = as_given(one, on_error=on_error)
+        source: Any = given.images
+        if isinstance(source, Items):
+            items += source.items
+        elif isinstance(source, ImageFiles):
+            items += [source.folder / name for name in source.names]
+        else:
+            items += [source[index] for index in range(len(source))]
+        files += given.files
+    return Given(Items(items), files, False)
 
 
 def _item(x: Any) -> tuple[Any, str | None]:
     """One image as what :class:`Items` holds, and its file."""
     if isinstance(x, str | os.PathLike):
-        path = Path(x)
-        return path, str(path)
+        return Path(x), str(Path(x))
     if isinstance(x, bytes | bytearray | memoryview):
         return bytes(x), None
     if isinstance(x, np.ndarray):
@@ -207,45 +173,35 @@ def _item(x: Any) -> tuple[Any, str | None]:
 
 
 def _of_open_file(x: Any) -> tuple[bytes, str | None]:
-    """What is left to read of a file that was opened, and its name.
-
-    Raises:
-        InputError: it gives text, or nothing.
-        StorageError: it cannot be read.
-    """
+    """What is left to read of a file that was opened, and its name."""
     try:
         content = x.read()
-    except (OSError, ValueError) as error:  # the latter of one that is closed, or whose text is none
+    except (OSError, ValueError) as error:  # ValueError: it is closed, or is no text
         raise StorageError(f"cannot read from the {type(x).__name__} that was given: {error}") from error
     if not isinstance(content, bytes | bytearray | memoryview) or not content:
         what = "nothing" if not content else f"{type(content).__name__}, not bytes"
-        raise InputError(
-            f"reading from the {type(x).__name__} that was given gave {what}; open images with 'rb', and pass them before they "
-            "are read"
-        )
+        raise InputError(f"the {type(x).__name__} gave {what}; open images with 'rb', and pass them unread")
     name = getattr(x, "name", None)
     return bytes(content), name if isinstance(name, str) and name else None
 
 
 def _of_tensor(x: Tensor, normalised: bool) -> Given:
-    if x.dim() not in (3, 4) or x.is_complex() or 0 in x.shape:
+    right = x.dim() in (3, 4) and not x.is_complex() and 0 not in x.shape
+    if not right or (not normalised and x.shape[-3] != 3):
         raise InputError(f"the tensor has shape {tuple(x.shape)}, {x.dtype}; images are (3, H, W) or (N, 3, H, W)")
-    batch = x.detach() if x.dim() == 4 else x.detach()[None]
+    single = x.dim() == 3
+    batch = x.detach()[None] if single else x.detach()
     files: list[str | None] = [None] * len(batch)
     if normalised:
         if not x.is_floating_point():
-            raise InputError(
-                f"normalised=True, but the tensor holds {x.dtype}; what a network takes are floating numbers"
-            )
-        return Given(batch, files, x.dim() == 3)
-    if batch.shape[1] != 3:
-        raise InputError(f"the tensor has shape {tuple(x.shape)}; images are (3, H, W) or (N, 3, H, W)")
+            raise InputError(f"normalised=True, but the tensor holds {x.dtype}; networks take floating numbers")
+        return Given(batch, files, single)
     images = ImageArray(np.ascontiguousarray(_as_bytes(batch).permute(0, 2, 3, 1).numpy()))
-    return Given(Items([images.images[0]]) if x.dim() == 3 else images, files, x.dim() == 3)
+    return Given(Items([images.images[0]]) if single else images, files, single)
 
 
 def _as_bytes(batch: Tensor) -> Tensor:
-    """uint8 as it is; floating numbers in [0, 1] times 255, rounded: of what ``ToTensor`` made, the bytes that it was made of."""
+    """uint8 as it is; floating numbers in [0, 1] times 255, rounded: the bytes that ``ToTensor`` was given."""
     if batch.dtype == torch.uint8:
         return batch.cpu()
     if not batch.is_floating_point():

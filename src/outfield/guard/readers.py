@@ -1,18 +1,8 @@
 """Readers: from what a guard is called with to the rows that its detector scores.
 
 A guard is a reader, a detector and a threshold. :class:`ImageReader` reads images through a network, :class:`TableReader` the
-rows of tables, :class:`Reader` itself features. Another one, say of audio clips, is one class here and an entry of
-:data:`READERS`::
-
-    class AudioReader(Reader):
-        takes, unit, kind = "audio", "clips", "guard of audio"
-
-        def read_one(self, x, on_error):  # a Batch: the clips' FeatureSet, their names, and errors of single clips
-        def record(self):  # its part of the .guard file, a Record of a header and tensors
-        def from_record(cls, path, record, device, network):  # the reader again
-
-``made = Guard.build_rows(features of the clips)`` then fits detector and threshold, and
-``Guard(reader, made.detector, made.threshold)`` is the guard of clips.
+rows of tables, :class:`Reader` itself features. Another one, say of audio clips, is a subclass with ``read_one``, ``record`` and
+``from_record``, and an entry of :data:`READERS`.
 """
 
 from __future__ import annotations
@@ -65,14 +55,12 @@ class Batch(NamedTuple):
 class Reader:
     """Turns what a guard is called with into rows; this one reads features.
 
-    Args:
-        names: of the classes that logits count, or none.
-        widths: the fields that the detector scores, and how many numbers each has.
-
     Attributes:
         takes: what it reads: "images", "table" or "features".
         unit: what verdicts are on, in words.
         kind: of the guard's file.
+        names: of the classes that logits count, or none.
+        widths: the fields that the detector scores, and how many numbers each has.
         float16: whether the file keeps numbers with half as many bits.
         probe: rows with which a guard finds out whether the detector can score what is read, or None.
     """
@@ -123,25 +111,17 @@ class Reader:
             return FeatureSet.load(x)
         if isinstance(x, np.ndarray | Tensor | list):
             return FeatureSet(x)
-        raise InputError(
-            f"this guard looks at features, not at a {type(x).__name__}; pass a FeatureSet, an array (N, D) or the path of a file"
-        )
+        raise InputError(f"this guard looks at features, not at a {type(x).__name__}; pass a FeatureSet, array or path")
 
     def complete(self, features: FeatureSet) -> FeatureSet:
-        """Rows that were not read here, with all that a verdict needs.
-
-        Raises:
-            InputError: they cannot be judged.
-        """
+        """Rows that were not read here, with all that a verdict needs."""
         logits = features.logits
         if self.names and logits is not None and logits.shape[1] != len(self.names):
-            raise InputError(
-                f"there are names of {len(self.names)} classes, but the logits have {logits.shape[1]}; each class has one name"
-            )
+            raise InputError(f"there are names of {len(self.names)} classes, but the logits have {logits.shape[1]}")
         return features
 
     def example(self, count: int) -> Iterator[FeatureSet]:
-        """So many rows, made by the steps that inputs go through."""
+        """``count`` rows, made by the steps that inputs go through."""
         zeros = {name: torch.zeros(count, width) for name, width in self.widths.items()}
         yield FeatureSet(**{"features": next(iter(zeros.values())), **zeros})
 
@@ -153,12 +133,7 @@ class Reader:
     def from_record(
         cls, path: PathLike, record: Record, device: torch.device, network: nn.Module | None = None
     ) -> Reader:
-        """The reader of a guard's file.
-
-        Raises:
-            FileFormatError: the file does not hold one.
-            InputError: the network must be given and is not, or is another one.
-        """
+        """The reader of a guard's file."""
         names, table = record.header["names"], record.header["table"]
         widths = record.header["provenance"].get("widths", {})
         if not all(isinstance(name, str) for name in names):
@@ -170,13 +145,7 @@ class Reader:
 
 
 class TableReader(Reader):
-    """Rows of a table.
-
-    Args:
-        table: how its columns become features.
-        names: as of :class:`Reader`, like the next.
-        widths: likewise.
-    """
+    """Rows of a table, whose columns ``table`` turns into features."""
 
     takes = "table"
 
@@ -206,16 +175,8 @@ class TableReader(Reader):
 class ImageReader(Reader):
     """Images, through a network that is kept ready.
 
-    Args:
-        backbone: the network with its preprocessing; it runs where it is.
-        views: over which every field is averaged, as where the detector was fitted.
-        precision: of the network's arithmetic, see :meth:`outfield.Backbone.extract`.
-        float16: whether the file keeps numbers with half as many bits; they must be rounded already.
-        fingerprint: of the backbone, where it is known already.
-
-    Attributes:
-        extraction: the way through the network, once :meth:`giving` has said what is needed.
-        rows: images that the network is given at once, likewise.
+    Views and precision are those that the detector was fitted with. With ``float16`` the network must be rounded already. After
+    :meth:`giving`, ``extraction`` is the way through the network and ``rows`` how many images it is given at once.
     """
 
     takes, unit, kind = "images", "images", "guard"
@@ -267,28 +228,19 @@ class ImageReader(Reader):
         return self.read(x, on_error, workers=workers)[1]
 
     def prepare(self, x: Any) -> Tensor:
-        """One image as bytes (1, h, w, C) that only have to be normalised.
-
-        Raises:
-            InputError: it is not one image.
-        """
+        """One image as bytes (1, h, w, C) that only have to be normalised."""
         given = as_given(x)
         if not given.single or isinstance(given.images, Tensor):
             raise InputError("prepare takes one image; give several to the guard itself")
         return self._prepared(given)
 
     def read_pixels(self, pixels: Tensor) -> Iterator[FeatureSet]:
-        """Rows of images that :meth:`prepare` gave, joined (N, h, w, C), piece by piece.
-
-        Raises:
-            InputError: they are something else.
-        """
+        """Rows of images that :meth:`prepare` gave, joined (N, h, w, C), piece by piece."""
         way = self.backbone.preprocessing
+        shape = (*way.size, way.channels)
         right = isinstance(pixels, Tensor) and pixels.dtype == torch.uint8 and pixels.dim() == 4 and len(pixels) > 0
-        if not right or tuple(pixels.shape[1:]) != (*way.size, way.channels):
-            raise InputError(
-                f"judge_pixels takes uint8 (N, {way.size[0]}, {way.size[1]}, {way.channels}), what prepare gives"
-            )
+        if not right or tuple(pixels.shape[1:]) != shape:
+            raise InputError(f"judge_pixels takes uint8 (N, {', '.join(map(str, shape))}), what prepare gives")
         return self._features(pixels)
 
     def complete(self, features: FeatureSet) -> FeatureSet:
@@ -309,9 +261,9 @@ class ImageReader(Reader):
     def _batches(self, given: Given, on_error: str, workers: int | None) -> Iterator[Batch]:
         images, start, way = given.images, 0, self.backbone.preprocessing
         if isinstance(images, Tensor):
-            if tuple(images.shape[1:]) != (way.channels, *way.size):  # many networks would take another size, too
-                wanted = (way.channels, *way.size)
-                raise InputError(f"normalised images have shape {tuple(images.shape[1:])}; this network takes {wanted}")
+            found, wanted = tuple(images.shape[1:]), (way.channels, *way.size)
+            if found != wanted:  # many networks would take another size, too
+                raise InputError(f"normalised images have shape {found}; this network takes {wanted}")
         elif given.single and on_error == "fail":
             images = self._prepared(given)
         errors: dict[int, str] | None = {} if on_error == "skip" else None
@@ -340,19 +292,13 @@ class ImageReader(Reader):
     def record(self) -> Record:
         backbone, origin = self.backbone, self.backbone.origin
         header = {
-            "preprocessing": backbone.preprocessing.to_json(),
-            "views": to_plain(self.views),
-            "precision": self.precision,
+            "preprocessing": backbone.preprocessing.to_json(), "views": to_plain(self.views), "precision": self.precision,
             "half": self.float16,
-        }
+        }  # fmt: skip
         network = {
-            "name": backbone.name,
-            "origin": None if origin is None else origin.to_json(),
-            "fingerprint": self.fingerprint,
-            "head": backbone.head,
-            "classes": backbone.classes,
-            "names": list(backbone.names),
-        }
+            "name": backbone.name, "origin": None if origin is None else origin.to_json(), "fingerprint": self.fingerprint,
+            "head": backbone.head, "classes": backbone.classes, "names": list(backbone.names),
+        }  # fmt: skip
         return Record.of(header, network=Record(network, {} if origin is None else origin.state(backbone.network)))
 
     @classmethod
@@ -385,9 +331,7 @@ class ImageReader(Reader):
                 f"{expected[:16]}…; weights, layers and their settings must be the same"
             )
         if found != expected:
-            raise FileFormatError(
-                f"{path} holds a network that is built otherwise here: update the library that it comes from"
-            )
+            raise FileFormatError(f"{path} holds a network that its library builds otherwise here: update that library")
         return cls(backbone, fingerprint=expected, **made)
 
     def __str__(self) -> str:
@@ -402,15 +346,10 @@ READERS: dict[str, type[Reader]] = {one.kind: one for one in (ImageReader, Reade
 def looked_into(
     backbone: Backbone, stages: bool, views: Views, odin: bool = False, precision: str = "float32"
 ) -> tuple[Extraction, dict[str, Tensor]]:
-    """The way through a network, which knows where to look into it, and all fields of two images of noise.
-
-    Raises:
-        InputError: the network cannot be looked into, or has no stages.
-    """
+    """The way through a network, which knows where to look into it, and all fields of two images of noise."""
     expects, perturbed = backbone.preprocessing, Odin() if odin else None
-    extraction = Extraction(
-        backbone.network, backbone.device, expects, backbone.head, perturbed, precision, stages, views
-    )
+    way = (backbone.network, backbone.device, expects, backbone.head, perturbed, precision, stages, views)
+    extraction = Extraction(*way)
     shape = (PROBES, *expects.size, len(expects.mean))
     noise = torch.randint(0, 256, shape, generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
     return extraction, next(iter(extraction.run([noise], PROBES)))[1]
@@ -427,9 +366,7 @@ def _first(batch: Any) -> Any:
         for name in ("pixel_values", "images", "image"):
             if name in batch:
                 return batch[name]
-        raise InputError(
-            f"a batch holds {', '.join(map(str, batch))}; images are looked for as pixel_values, images or image"
-        )
+        raise InputError(f"a batch holds {', '.join(map(str, batch))}; it must have pixel_values, images or image")
     if isinstance(batch, Iterable) and not isinstance(batch, Tensor | np.ndarray):
         return next(iter(batch))
     return batch

@@ -182,9 +182,7 @@ def write_verdicts(path: Path, verdicts: Verdicts) -> None:
         MissingExtraError: it is a Parquet file, and pyarrow is not installed.
     """
     if path.suffix not in VERDICT_ENDINGS:
-        raise InputError(
-            f"{path}: verdicts are written as {', '.join(VERDICT_ENDINGS)}, not {path.suffix or 'without an ending'!r}"
-        )
+        raise InputError(f"{path}: verdicts are written as {', '.join(VERDICT_ENDINGS)}, not {path.suffix!r}")
     if path.suffix in (".json", ".jsonl"):
         write_bytes(path, (as_json if path.suffix == ".json" else as_json_lines)(verdicts).encode())
     else:

@@ -15,7 +15,7 @@ from typing import IO
 
 from outfield.config import require
 from outfield.errors import FileFormatError, InputError, StorageError, UnknownNameError
-from outfield.files import AT_ONCE, PathLike, as_path, has_sha256, make_folder, new_file, reason
+from outfield.files import PathLike, as_path, make_folder, new_file, reason, sha256_of
 from outfield.files import download_file as download
 from outfield.images import layouts
 from outfield.images.folder import NPZ_ARRAYS, ImageFiles, image_names, open_images
@@ -44,7 +44,7 @@ class Download:
         place = folder / self.into
         make_folder(place)
         file = place / PurePosixPath(self.url).name
-        kept = file.is_file() and has_sha256(file, self.sha256)
+        kept = file.is_file() and sha256_of(file).startswith(self.sha256)
         if not kept:
             download(self.url, file, self.sha256, self.size)
         if ".tar" in file.suffixes:
@@ -85,7 +85,7 @@ def _write(content: IO[bytes], place: Path) -> None:
     make_folder(place.parent)
     try:
         with new_file(place.parent) as new:
-            shutil.copyfileobj(content, new.file, AT_ONCE)
+            shutil.copyfileobj(content, new.file)
             new.move_to(place, to_disk=False)
     except OSError as error:
         raise StorageError(f"cannot write {place}: {reason(error)}") from error

@@ -1,4 +1,4 @@
-"""Tables in files: CSV and Parquet by pyarrow, which is imported when a table is read; single columns also of other files."""
+"""Tables in files: CSV and Parquet by pyarrow, which is imported at first use; single columns also of other files."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ import numpy as np
 
 from outfield.errors import FileFormatError, InputError, OutfieldError
 from outfield.extras import library
-from outfield.features.tables.columns import NUMBER, TEXT, levels_as_texts
-from outfield.files import PathLike, Stamp, as_path, find_npz, open_to_read
+from outfield.features.columns import NUMBER, TEXT, array_of, levels_as_texts
+from outfield.files import PathLike, Stamp, as_path, find_npz, open_to_read, write_atomically, write_bytes, write_npz
 
 TABLE_ENDINGS = (".csv", ".parquet")
 """Of files that hold tables."""
@@ -29,6 +29,7 @@ INDEX = r"__index_level_\d+__"
 BLOCK = 2**20
 """Bytes of a CSV parsed together, at first; no row may be longer."""
 LARGEST_BLOCK = 2**31 - 1
+Columns = Mapping[str, Sequence[Any] | np.ndarray]
 THREADED = 1000
 """Columns up to which reading on several threads pays."""
 
@@ -54,10 +55,17 @@ def opened(stamp: Stamp) -> Iterator[BinaryIO]:
             raise FileFormatError(f"{stamp.path} cannot be read as {stamp.path.suffix[1:]}: {reason:.300}") from error
 
 
+def parquet_file(file: Any) -> Any:
+    """A Parquet file to be used in a ``with`` statement."""
+    # Nothing is read ahead: a thread of pyarrow that still holds the file when the program ends would abort it. Buffered, since
+    # otherwise a row group's columns are read whole.
+    options = {"buffer_size": 2**20, "pre_buffer": False, "page_checksum_verification": True}
+    return arrow().parquet.ParquetFile(file, **options)
+
+
 def whole_parquet(file: Any, columns: Sequence[str] | None = None) -> Any:
     """A Parquet file as a table of pyarrow, of some columns or of all."""
-    # Nothing is read ahead: a thread of pyarrow that still holds the file when the program ends would abort it.
-    with arrow().parquet.ParquetFile(file, pre_buffer=False, page_checksum_verification=True) as parquet:
+    with parquet_file(file) as parquet:
         return parquet.read(columns=columns)
 
 
@@ -107,12 +115,6 @@ def read_table(path: PathLike, kinds: Mapping[str, str] | None = None, *, texts:
         path: The file. In a CSV, empty cells and those that say NA, NaN or null are missing.
         kinds: What columns of a CSV are known to hold, so that texts that look like numbers stay texts.
         texts: Of a CSV, give all of these columns as texts, so that no cell of them is refused.
-
-    Raises:
-        StorageError: There is no such file.
-        FileFormatError: It cannot be read.
-        InputError: It has another ending, or no row, or a cell that is not what its column is known to hold.
-        MissingExtraError: pyarrow is not installed.
     """
     file = as_path(path)
     if file.suffix not in TABLE_ENDINGS:
@@ -128,24 +130,20 @@ def read_table(path: PathLike, kinds: Mapping[str, str] | None = None, *, texts:
         names = [name for name in table.column_names if name not in index and not re.fullmatch(INDEX, name)]
         if len(set(names)) < len(names):
             raise InputError(f"{file} has two columns of the same name; each name may stand once")
-        declared = {one["name"] for one in said.get("columns", []) if one["pandas_type"] == "categorical"}
-        return {name: _array(table.column(name), name in declared) for name in names}
+        categories = {one["name"] for one in said.get("columns", []) if one["pandas_type"] == "categorical"}
+        columns = {name: table.column(name) for name in names}
+        # Parquet keeps numbers that are levels of a category as numbers.
+        found = {name: one.dictionary_encode() if name in categories else one for name, one in columns.items()}
+        return {name: array_of(levels_as_texts(one)) for name, one in found.items()}
 
 
 def _frame_csv(file: Path, content: BinaryIO, kinds: Mapping[str, str]) -> Any:
     names = csv_header(file, content)
     if len(names) == 1 and re.search(r"[;\t|]", names[0]):
-        raise InputError(f"{file} begins with {names[0].strip()!r:.100}; the cells of a table must be parted by commas")
+        raise InputError(f"{file} begins with {names[0].strip()!r:.100}; separate the cells of a table by commas")
     types = {TEXT: arrow().string(), NUMBER: arrow().float64()}
     known = {name: types[kind] for name, kind in kinds.items() if kind in types}
     return whole_csv(file, content, names, known, strings_can_be_null=True)
-
-
-def _array(column: Any, category: bool) -> np.ndarray:
-    """A column; of one that was a category its texts, although Parquet keeps numbers that are levels as numbers."""
-    plain = levels_as_texts(column.dictionary_encode() if category else column)
-    found: np.ndarray = plain if isinstance(plain, np.ndarray) else plain.to_numpy()
-    return found
 
 
 def read_column(path: Path, names: Sequence[str]) -> tuple[str, np.ndarray, int]:
@@ -154,9 +152,7 @@ def read_column(path: Path, names: Sequence[str]) -> tuple[str, np.ndarray, int]
     Empty cells (null in JSON and Parquet) are left out: a row of an image that could not be read has no score.
     """
     if path.suffix not in COLUMN_ENDINGS:
-        raise InputError(
-            f"{path}: scores are read from {', '.join(COLUMN_ENDINGS)}, not {path.suffix or 'without an ending'!r}"
-        )
+        raise InputError(f"{path}: scores are read from {', '.join(COLUMN_ENDINGS)}, not {path.suffix!r}")
     read = {".csv": _csv_column, ".jsonl": _json_column, ".parquet": _parquet_column, ".npz": _npz_column}
     name, cells = read[path.suffix](path, names)
     full = [cell for cell in cells if cell is not None and cell != ""]
@@ -221,7 +217,7 @@ def _json_column(path: Path, names: Sequence[str]) -> tuple[str, list[Any]]:
 
 
 def _parquet_column(path: Path, names: Sequence[str]) -> tuple[str, list[Any]]:
-    with opened(Stamp.of(path)) as file, arrow().parquet.ParquetFile(file, page_checksum_verification=True) as parquet:
+    with opened(Stamp.of(path)) as file, parquet_file(file) as parquet:
         name = _first(path, names, parquet.schema_arrow.names)
         return name, parquet.read(columns=[name]).column(name).to_pylist()
 
@@ -233,3 +229,54 @@ def _npz_column(path: Path, names: Sequence[str]) -> tuple[str, list[Any]]:
     if array.ndim != 1 or array.dtype.kind not in "fiu":
         raise InputError(f"{path}: {name} must be a vector of numbers; it has shape {array.shape}, {array.dtype}")
     return name, array.tolist()
+
+
+# Writing
+
+
+def write_columns(path: Path, columns: Columns, types: Mapping[str, str] | None = None) -> None:
+    """Equal-length columns to ``.csv``, ``.parquet`` or ``.npz`` (by the ending), atomically.
+
+    Args:
+        path: The file.
+        columns: Arrays, or lists in which None is a cell that is empty.
+        types: Of columns of a Parquet file whose cells may all be empty: "string", "float64", "int64" or "bool".
+    """
+    if path.suffix == ".npz":
+        write_npz(path, {name: np.asarray(column) for name, column in columns.items()})
+    elif path.suffix == ".parquet":
+        pyarrow, known = arrow(), types or {}
+        cells = {
+            name: column if isinstance(column, np.ndarray) and column.dtype.kind != "U" else [*map(_text, column)]
+            for name, column in columns.items()
+        }
+        table = pyarrow.table({name: pyarrow.array(column, known.get(name)) for name, column in cells.items()})
+        write_atomically(path, lambda file: pyarrow.parquet.write_table(table, file, write_page_checksum=True))
+    elif path.suffix == ".csv":
+        write_bytes(path, csv_text(columns).encode())
+    else:
+        raise InputError(f"{path}: scores are written as .csv, .parquet or .npz, not {path.suffix!r}")
+
+
+def csv_text(columns: Columns) -> str:
+    """Header and rows as CSV; floats in digits that read back equal as float64, texts in quotes where they need them."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    lists = (column.tolist() if isinstance(column, np.ndarray) else column for column in columns.values())
+    writer.writerows(zip(*([_text(value) for value in column] for column in lists), strict=True))
+    return text.getvalue()
+
+
+def _text(value: Any) -> Any:
+    return readable(value) if isinstance(value, str) else value
+
+
+def readable(name: str) -> str:
+    """A name as text that can be written anywhere: bytes that are no UTF-8 become a backslash, x and two digits."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def named_columns(names: Sequence[str] | None) -> dict[str, np.ndarray]:
+    """The column ``file`` of rows that have names; none where they have none."""
+    return {} if names is None else {"file": np.array([readable(name) for name in names], dtype=np.str_)}

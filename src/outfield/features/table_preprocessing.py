@@ -18,22 +18,10 @@ from torch import Tensor
 
 from outfield.config import require, require_choice
 from outfield.errors import FileFormatError, InputError, OutfieldError, OutfieldWarning
+from outfield.features.columns import SHOWN, TEXT, Cells, Column, array_of, cells_of, columns_of, learned
 from outfield.features.set import FeatureSet
 from outfield.features.source import NETWORK, network_text
-from outfield.features.tables.columns import (
-    SHOWN,
-    TEXT,
-    TRUTH,
-    Cells,
-    Column,
-    array_of,
-    cells_of,
-    columns_of,
-    is_missing,
-    is_number,
-    learned,
-)
-from outfield.features.tables.reader import read_table
+from outfield.features.table_files import read_table
 from outfield.files import PathLike, Record, read_record, write_record
 
 ENDINGS = (".safetensors",)
@@ -44,10 +32,6 @@ NAMELESS = r"\s*|Unnamed: \d+"
 """Names of columns that have none: in a CSV, and as pandas reads it."""
 LARGEST = 1e30
 """Entries are cut off here, so that the widest outlier is a float32."""
-DIGITS = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*", re.ASCII)
-"""A number in a cell of a CSV."""
-TRUTHS = {"1": 1.0, "true": 1.0, "TRUE": 1.0, "True": 1.0, "0": 0.0, "false": 0.0, "FALSE": 0.0, "False": 0.0}
-"""What says true or false in a cell of a CSV."""
 
 
 @dataclass(frozen=True)
@@ -128,11 +112,7 @@ class TablePreprocessing:
         return self._features(cells, self._labels(found))
 
     def cells(self, frame: Any) -> dict[str, Cells]:
-        """The cells of a frame by column, as they are before they become features; :meth:`features_of` does that.
-
-        Raises:
-            InputError: As for a call.
-        """
+        """The cells of a frame by column, before :meth:`features_of` makes features of them."""
         return self._found(frame)[1]
 
     def _found(self, frame: Any) -> tuple[dict[str, Any], dict[str, Cells]]:
@@ -165,7 +145,20 @@ class TablePreprocessing:
         is_csv = str(frame).endswith(".csv") if isinstance(frame, str | os.PathLike) else False
         found = _read(frame, self._kinds(), texts=is_csv)
         self._check_names(found)
-        return _sort_out(self.columns, found, missing=self.missing == MEDIAN, texts=is_csv)
+        cells: dict[str, list[Any]] = {column.name: [] for column in self.columns}
+        errors: dict[int, str] = {}  # the first of each row
+        for column in self.columns:
+            for number, value in enumerate(array_of(found[column.name])):
+                try:
+                    cell = column.cell(value, self.missing == MEDIAN, is_csv)
+                except InputError as error:
+                    cell = None
+                    errors.setdefault(number, str(error))
+                cells[column.name].append(cell)
+        usable = {name: [cell for i, cell in enumerate(own) if i not in errors] for name, own in cells.items()}
+        types = {column.name: object if column.kind == TEXT else np.float64 for column in self.columns}
+        kinds = self._kinds()
+        return {name: Cells(kinds[name], np.array(own, types[name])) for name, own in usable.items()}, errors
 
     def features_of(self, cells: Mapping[str, Cells]) -> FeatureSet | None:
         """Cells that :meth:`cells` or :meth:`usable_cells` gave as features, without labels; None where there is no row."""
@@ -175,9 +168,16 @@ class TablePreprocessing:
         return {column.name: column.kind for column in self.columns}
 
     def _features(self, cells: Mapping[str, Cells], labels: Tensor | None) -> FeatureSet:
-        self._tell_unseen(cells)
-        parts = [column.entries_of(cells[column.name]) for column in self.columns]
-        rows = np.concatenate(parts, axis=1)
+        for column in self.columns:
+            unseen = column.unseen(cells[column.name])
+            if unseen:
+                warnings.warn(
+                    f"column {column.name!r} has {len(unseen)} cells that no training row had, such as {unseen[0]!r:.60}; "
+                    "they have no level",
+                    OutfieldWarning,
+                    stacklevel=3,
+                )
+        rows = np.concatenate([column.entries_of(cells[column.name]) for column in self.columns], axis=1)
         constant = np.full((len(rows), 1), LENGTH * math.sqrt(rows.shape[1]))
         features = within_float32(np.concatenate([rows, constant], axis=1))
         about = {NETWORK: network_text(f"table of {len(self.columns)} columns", self.fingerprint())}
@@ -187,27 +187,11 @@ class TablePreprocessing:
         wanted = [column.name for column in self.columns]
         lacking = [name for name in wanted if name not in found]
         if lacking:
-            only = next(iter(found)) if len(found) == 1 else ""
-            hint = "; cells must be parted by commas" if any(mark in only for mark in ";\t|") else ""
-            raise InputError(f"the table lacks {_listed(lacking)}; it has {_listed([*found])}{hint}")
+            raise InputError(f"the table lacks {_listed(lacking)}; it has {_listed([*found])}")
         unknown = [name for name in found if name not in (*wanted, self.label)]
         if unknown and not self.others:
             _refuse_nameless(unknown)
-            raise InputError(
-                f"the table has {_listed(unknown)}, which the training rows did not have; drop them, or name the columns to "
-                "take when it is fitted: columns=[…], --columns on the command line"
-            )
-
-    def _tell_unseen(self, cells: Mapping[str, Cells]) -> None:
-        for column in self.columns:
-            unseen = column.unseen(cells[column.name])
-            if len(unseen):
-                warnings.warn(
-                    f"column {column.name!r} has {len(unseen)} cells that no training row had, such as {unseen[0]!r:.60}; "
-                    "they have no level",
-                    OutfieldWarning,
-                    stacklevel=4,
-                )
+            raise InputError(f"the table has {_listed(unknown)}, which the training rows did not have; drop it")
 
     def _labels(self, found: Mapping[str, Any]) -> Tensor | None:
         if self.label is None:
@@ -239,13 +223,15 @@ class TablePreprocessing:
         try:
             columns = tuple(Column(**{**own, "levels": tuple(own["levels"])}).valid() for own in said["columns"])
             made = cls(columns, said["label"], tuple(said["classes"]), said["others"], said["missing"])
-            require_choice("missing", made.missing, cls.POLICIES)
-            names = {column.name for column in columns}
-            require(len(names) == len(columns) > 0, "columns", [*names], "columns of different names, at least one")
-            require(isinstance(made.label, str | None), "label", made.label, "a name or None")
-            texts = all(isinstance(one, str) for one in made.classes)
-            require(texts, "classes", made.classes, "texts")
-            require(isinstance(made.others, bool), "others", made.others, "True or False")
+            good = {
+                "columns": len({column.name for column in columns}) == len(columns) > 0,
+                "label": isinstance(made.label, str | None),
+                "classes": all(isinstance(one, str) for one in made.classes),
+                "others": isinstance(made.others, bool),
+                "missing": made.missing in cls.POLICIES,
+            }
+            for name, right in good.items():
+                require(right, name, said[name], "what a fit gives")
         except (KeyError, TypeError, AttributeError, InputError) as error:
             raise FileFormatError(f"this is no preprocessing of a table: {error!r:.200}") from error
         return made
@@ -288,7 +274,7 @@ def _named(found: Mapping[str, Any], columns: Sequence[str] | None, label: str |
     taken = [name for name in found if name != label] if columns is None else [*columns]
     if columns is None:
         _refuse_nameless(taken)
-    lacking = [name for name in (*taken, *([] if label is None else [label])) if name not in found]
+    lacking = [name for name in (*taken, label) if name is not None and name not in found]
     if lacking:
         raise InputError(f"the table has no {_listed(lacking)}; it has {_listed([*found])}")
     if not taken or len(set(taken)) < len(taken) or label in taken:
@@ -312,16 +298,14 @@ def _refuse_missing(cells: Mapping[str, Cells], missing: str) -> None:
     holes = [f"{name!r} ({count:,} of {len(cells[name].values):,})" for name, count in counts.items() if count]
     if holes:
         shown = ", ".join(holes[:SHOWN]) + ", …" * (len(holes) > SHOWN)
-        raise InputError(
-            f"cells are missing in column {shown}; fill them, or fit with missing='median' (--missing median on the command line)"
-        )
+        raise InputError(f"cells are missing in column {shown}; fill them, or fit with missing='median'")
 
 
 def _classes(label: str, column: Any) -> tuple[str, ...]:
     texts = _class_texts(label, column)
-    if any(text is None for text in texts):
+    known = {text for text in texts if text is not None}
+    if None in texts:
         raise InputError(f"the label {label!r} has missing cells; every training row has a class")
-    known = {str(text) for text in texts}
     numbers = all(text.removeprefix("-").isdecimal() for text in known)
     return tuple(sorted(known, key=(lambda text: (int(text), text)) if numbers else None))
 
@@ -331,7 +315,7 @@ def _class_texts(label: str, column: Any) -> list[str | None]:
     cells = cells_of(label, column)
     if cells.kind == TEXT:
         return [*cells.values]
-    if not np.array_equal(cells.values[~cells.missing] % 1, np.zeros(int((~cells.missing).sum()))):
+    if (cells.values[~cells.missing] % 1).any():
         raise InputError(f"the label {label!r} holds numbers that are not whole; classes are texts or whole numbers")
     return [None if value != value else str(int(value)) for value in cells.values.tolist()]
 
@@ -339,60 +323,3 @@ def _class_texts(label: str, column: Any) -> list[str | None]:
 def _listed(names: Sequence[str]) -> str:
     shown = ", ".join(repr(name) for name in names[:SHOWN])
     return f"column{'s' * (len(names) > 1)} {shown}{', …' * (len(names) > SHOWN)}"
-
-
-def _sort_out(
-    columns: Sequence[Column], found: Mapping[str, Any], *, missing: bool, texts: bool
-) -> tuple[dict[str, Cells], dict[int, str]]:
-    """The cells of usable rows by column, and for each other row, by its number, the first reason why it is not one."""
-    rows: dict[str, list[Any]] = {}
-    errors: dict[int, str] = {}
-    for column in columns:
-        rows[column.name] = []
-        for number, value in enumerate(array_of(found[column.name])):
-            try:
-                cell = _cell(column, value, missing, texts)
-            except InputError as error:
-                cell = None
-                errors.setdefault(number, str(error))
-            rows[column.name].append(cell)
-    usable = [number for number in range(len(rows[columns[0].name])) if number not in errors]
-    cells = {
-        column.name: Cells(
-            column.kind,
-            np.array([rows[column.name][number] for number in usable], object if column.kind == TEXT else np.float64),
-        )
-        for column in columns
-    }
-    return cells, errors
-
-
-def _cell(column: Column, value: Any, missing: bool, texts: bool) -> Any:
-    """A cell as a text or number; None where it is missing and may be."""
-    if is_missing(value):
-        if not missing:
-            raise InputError(f"its cell in column {column.name!r} is missing")
-        return None
-    if column.kind == TEXT:
-        if not isinstance(value, str):
-            raise InputError(f"column {column.name!r} holds {value!r:.40} here, which is no text")
-        return value
-    if texts and isinstance(value, str):
-        value = _value(column.kind, value)
-    if not (is_number(value) or isinstance(value, bool | np.bool_)):
-        kind = "is neither true nor false" if column.kind == TRUTH else "is no number"
-        raise InputError(f"column {column.name!r} holds {value!r:.40} here, which {kind}")
-    try:
-        number = float(value)
-    except OverflowError:
-        number = math.inf
-    if math.isinf(number):
-        raise InputError(f"column {column.name!r} holds a number here that is infinite, or above 1.8e308")
-    return number
-
-
-def _value(kind: str, text: str) -> Any:
-    """What the text of a cell says: a number, or for truths 0 or 1; the text itself where it says something else."""
-    if kind == TRUTH:
-        return TRUTHS.get(text, text)
-    return float(text) if DIGITS.fullmatch(text) else text

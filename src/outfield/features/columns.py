@@ -1,12 +1,11 @@
-"""The columns of a table: their cells as numbers or texts, what is learned of each on training rows, and the entries of rows that
-its cells become."""
+"""The columns of a table: their cells as numbers or texts, what is learned of each on training rows, and entries of rows."""
 
 from __future__ import annotations
 
 import math
+import re
 import warnings
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, NamedTuple, Self
@@ -19,22 +18,21 @@ from outfield.errors import InputError, OutfieldWarning
 NUMBER, TRUTH, TEXT = "number", "truth", "text"
 """What a column can hold: numbers, true or false, or names of levels."""
 MISSING = ("NAType", "NaTType")
-"""Types of pandas' marks for a missing cell, which is not imported for them."""
+"""Types of pandas' marks for a missing cell; pandas is not imported for them."""
+DIGITS = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*", re.ASCII)
+"""A number as a text."""
+TRUTHS = {"1": 1.0, "true": 1.0, "TRUE": 1.0, "True": 1.0, "0": 0.0, "false": 0.0, "FALSE": 0.0, "False": 0.0}
+"""True or false as a text."""
 SHOWN = 8
 """Names of columns in a message."""
 MOST_LEVELS = 200
 """A column with more texts than these names its rows rather than telling of them."""
 MANY_LEVELS = 20
-"""With more levels than these, of which most are numbers, a column is likely one of numbers with some other mark in it."""
+"""With more levels than these, most of them numbers, a column is likely one of numbers with some other mark in it."""
 
 
 class Cells(NamedTuple):
-    """One column.
-
-    Attributes:
-        kind: What it holds.
-        values: Numbers and truths as float64 (N,), NaN where a cell is missing; texts as objects (N,), None where one is.
-    """
+    """One column: numbers and truths as float64 (N,), NaN where a cell is missing; texts as objects (N,), None where one is."""
 
     kind: str
     values: np.ndarray
@@ -50,30 +48,21 @@ class Cells(NamedTuple):
 
 def columns_of(frame: Any) -> dict[str, Any]:
     """The columns of a DataFrame of pandas or polars, a table of pyarrow, or a mapping, by name."""
-    names = next((getattr(frame, name) for name in ("column_names", "columns") if hasattr(frame, name)), None)
-    if isinstance(frame, Mapping):
-        names = frame
+    names = frame if isinstance(frame, Mapping) else getattr(frame, "column_names", getattr(frame, "columns", None))
     if names is None or callable(names):
-        raise InputError(
-            f"the table is a {type(frame).__name__}; pass a DataFrame, or columns by name such as {{'age': [31, 45]}}"
-        )
+        raise InputError(f"the table is a {type(frame).__name__}; pass a DataFrame or columns by name: {{'age': [31]}}")
     listed = [*names]
     if not listed:
         raise InputError("the table has no columns; at least one is needed")
     if not all(isinstance(name, str) for name in listed):
-        raise InputError(
-            f"the columns of a table have texts as names; these are {listed[:SHOWN]!r:.200}: give them names, such as "
-            "frame.columns = [f'x{i}' for i in range(frame.shape[1])]"
-        )
-    twice = [name for name, count in Counter(listed).items() if count > 1]
-    if twice:
-        raise InputError(f"the table has several columns called {twice[0]!r}; each name may stand once")
+        raise InputError(f"columns have texts as names, not {listed[:3]!r:.60}; set frame.columns = ['x0', 'x1', …]")
+    if len(set(listed)) < len(listed):
+        twice = max(listed, key=listed.count)
+        raise InputError(f"the table has several columns called {twice!r}; each name may stand once")
     found = {name: levels_as_texts(frame[name]) for name in listed}
-    single = [name for name, column in found.items() if not hasattr(column, "__len__")]
-    if single:
-        raise InputError(
-            f"column {single[0]!r} is {found[single[0]]!r:.60}; a column is a list with a value for each row, also of one row"
-        )
+    for name, column in found.items():
+        if not hasattr(column, "__len__"):
+            raise InputError(f"column {name!r} is {column!r:.60}; a column is a list with a value for each row")
     lengths = {name: len(column) for name, column in found.items()}
     if len(set(lengths.values())) > 1 or 0 in lengths.values():
         raise InputError(f"the columns of a table are equally long and have rows; these have {lengths!r:.200}")
@@ -81,10 +70,7 @@ def columns_of(frame: Any) -> dict[str, Any]:
 
 
 def levels_as_texts(column: Any) -> Any:
-    """A column that its owner declared to be a category, of pandas or pyarrow, as texts; any other column as it is.
-
-    Its levels may be numbers, such as those of bus lines, of which mean and standard deviation tell nothing.
-    """
+    """A category of pandas or pyarrow as texts, also where its levels are numbers, such as bus lines; others as they are."""
     kind = column.dtype if hasattr(column, "dtype") else getattr(column, "type", None)
     if str(kind).partition("<")[0] not in ("category", "dictionary"):
         return column
@@ -107,11 +93,16 @@ def cells_of(name: str, column: Any) -> Cells:
     array = array_of(column)
     if array.ndim != 1:
         raise InputError(f"column {name!r} has shape {array.shape}; a column has one value for each row")
-    if array.dtype.kind in "OUT":
-        return _of_objects(name, array.astype(object))
-    if array.dtype.kind not in "biuf":
+    if array.dtype.kind not in "OUTbiuf":
         raise InputError(f"column {name!r} holds {array.dtype}; turn it into numbers or texts, or leave it out")
-    return _finite(name, Cells(TRUTH if array.dtype.kind == "b" else NUMBER, array.astype(np.float64)))
+    if array.dtype.kind in "OUT":
+        cells = _of_objects(name, array.astype(object))
+    else:
+        cells = Cells(TRUTH if array.dtype.kind == "b" else NUMBER, array.astype(np.float64))
+    infinite = 0 if cells.kind == TEXT else int(np.isinf(cells.values).sum())
+    if infinite:
+        raise InputError(f"column {name!r} holds {infinite} infinite numbers; a missing cell is empty or NaN")
+    return cells
 
 
 def _of_objects(name: str, array: np.ndarray) -> Cells:
@@ -122,19 +113,13 @@ def _of_objects(name: str, array: np.ndarray) -> Cells:
     truths = all(isinstance(value, bool | np.bool_) for value in present)
     if truths or all(is_number(value) for value in present):
         try:
-            numbers = np.array([np.nan if value is None else float(value) for value in values])
+            numbers = np.array(values, dtype=np.float64)
         except OverflowError as error:
             raise InputError(f"column {name!r} holds a number that is too large; the largest is 1.8e308") from error
-        return _finite(name, Cells(TRUTH if truths and present else NUMBER, numbers))
+        return Cells(TRUTH if truths and present else NUMBER, numbers)
     kinds = sorted({type(value).__name__ for value in present})
-    advice = (
-        "decode them, or write the file in UTF-8"
-        if kinds == ["bytes"]
-        else "turn it into one of these, or leave it out"
-    )
-    raise InputError(
-        f"column {name!r} holds {' and '.join(kinds[:SHOWN])}; a column holds numbers, truths or texts alone: {advice}"
-    )
+    advice = "decode them, or write the file in UTF-8" if kinds == ["bytes"] else "convert it, or leave it out"
+    raise InputError(f"column {name!r} holds {' and '.join(kinds)}, not numbers, truths or texts alone; {advice}")
 
 
 def is_number(value: Any) -> bool:
@@ -145,13 +130,6 @@ def is_number(value: Any) -> bool:
 def is_missing(value: Any) -> bool:
     """Whether a cell holds nothing, in any way of writing that."""
     return value is None or type(value).__name__ in MISSING or (isinstance(value, float | Decimal) and value != value)
-
-
-def _finite(name: str, cells: Cells) -> Cells:
-    count = int(np.isinf(cells.values).sum())
-    if count:
-        raise InputError(f"column {name!r} holds {count} infinite numbers; a missing cell is empty or NaN")
-    return cells
 
 
 @dataclass(frozen=True)
@@ -192,15 +170,11 @@ class Column:
     @property
     def usual(self) -> np.ndarray:
         """Entries of cells that hold what is usual (U, E), float64: the median, or of texts each level in its row."""
-        values = self.levels if self.kind == TEXT else [self.median]
-        return self.entries_of(Cells(self.kind, np.array(values, dtype=object if self.kind == TEXT else np.float64)))
+        values = np.array(self.levels, dtype=object) if self.kind == TEXT else np.array([self.median])
+        return self.entries_of(Cells(self.kind, values))
 
     def valid(self) -> Self:
-        """This column, if it can have been learned.
-
-        Raises:
-            InputError: It cannot.
-        """
+        """This column, if it can have been learned."""
         good = self.kind in (NUMBER, TRUTH) or (self.kind == TEXT and bool(self.levels))
         if not good or not all(isinstance(text, str) for text in (self.name, *self.levels)):
             raise InputError(f"column {self.name!r:.60} is of kind {self.kind!r:.60}, with {len(self.levels)} levels")
@@ -210,17 +184,37 @@ class Column:
         return self
 
     def checked(self, cells: Cells) -> Cells:
-        """Cells of a later frame, if they are what the training rows had; cells that are all missing are.
-
-        Raises:
-            InputError: They are of another kind.
-        """
+        """Cells of a later frame, if they are of the kind that the training rows had; cells that are all missing are."""
         if cells.missing.all():
-            empty = np.full(len(cells.values), None) if self.kind == TEXT else np.full(len(cells.values), np.nan)
-            return Cells(self.kind, empty)
-        if cells.kind == self.kind or (TEXT not in (cells.kind, self.kind)):
-            return Cells(self.kind, cells.values)
-        raise InputError(f"column {self.name!r} holds {cells.kind}s, but {self.kind}s in the training rows")
+            return Cells(self.kind, np.full(len(cells.values), None if self.kind == TEXT else np.nan))
+        if cells.kind != self.kind and TEXT in (cells.kind, self.kind):
+            raise InputError(f"column {self.name!r} holds {cells.kind}s, but {self.kind}s in the training rows")
+        return Cells(self.kind, cells.values)
+
+    def cell(self, value: Any, missing: bool, from_text: bool) -> Any:
+        """A single cell as a text or number; None where it is missing and may be; ``from_text``: as a CSV writes it."""
+        if is_missing(value):
+            if not missing:
+                raise InputError(f"its cell in column {self.name!r} is missing")
+            return None
+        where = f"column {self.name!r} holds {value!r:.40} here, which is"
+        if self.kind == TEXT:
+            if not isinstance(value, str):
+                raise InputError(f"{where} no text")
+            return value
+        if from_text and self.kind == TRUTH:
+            value = TRUTHS.get(value, value)
+        elif from_text and DIGITS.fullmatch(value):
+            value = float(value)
+        if not (is_number(value) or isinstance(value, bool | np.bool_)):
+            raise InputError(f"{where} {'neither true nor false' if self.kind == TRUTH else 'no number'}")
+        try:
+            number = float(value)
+        except OverflowError:
+            number = math.inf
+        if math.isinf(number):
+            raise InputError(f"column {self.name!r} holds a number here that is infinite, or above 1.8e308")
+        return number
 
     def unseen(self, cells: Cells) -> list[str]:
         """The texts that no training row had, one for each cell."""
@@ -250,14 +244,7 @@ def learned(name: str, cells: Cells, standardise: bool) -> Column:
     if not len(present):
         raise InputError(f"column {name!r} is empty; drop it")
     if cells.kind == TEXT:
-        levels = tuple(sorted(set(present.tolist())))
-        _tell_numbers(name, levels)
-        if len(levels) > MOST_LEVELS:
-            raise InputError(
-                f"column {name!r} holds {len(levels):,} different texts; at most {MOST_LEVELS} levels are taken: leave it out, "
-                "or group them"
-            )
-        return Column(name, TEXT, levels, 0.0, 1.0, 0.0)
+        return Column(name, TEXT, _levels(name, present), 0.0, 1.0, 0.0)
     # Halves, since the sum or difference of two numbers may be beyond the largest float64.
     median = float(np.median(present / 2)) * 2
     if cells.kind == TRUTH or not standardise:
@@ -271,9 +258,9 @@ def learned(name: str, cells: Cells, standardise: bool) -> Column:
     return Column(name, NUMBER, (), mean, scale, median)
 
 
-def _tell_numbers(name: str, levels: Sequence[str]) -> None:
-    """Warn of a column of numbers that a text in it, such as "unknown", made one of texts."""
-    others = [level for level in levels if not _is_number(level)]
+def _levels(name: str, texts: np.ndarray) -> tuple[str, ...]:
+    levels = tuple(sorted(set(texts.tolist())))
+    others = [level for level in levels if not DIGITS.fullmatch(level)]
     if len(levels) > MANY_LEVELS and 0 < len(others) < len(levels) / 2:
         warnings.warn(
             f"column {name!r} is taken as texts with {len(levels)} levels, most of which are numbers; for a column of numbers, "
@@ -281,11 +268,8 @@ def _tell_numbers(name: str, levels: Sequence[str]) -> None:
             OutfieldWarning,
             stacklevel=4,
         )
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+    if len(levels) > MOST_LEVELS:
+        raise InputError(
+            f"column {name!r} holds {len(levels):,} different texts, over {MOST_LEVELS}; group or drop them"
+        )
+    return levels

@@ -1,1 +1,0 @@
-"""Tables: CSV and Parquet files, frames, and how their columns become features."""
