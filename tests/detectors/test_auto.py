@@ -7,8 +7,8 @@ import torch
 from tests.helpers.samples import make_set
 
 import outfield as of
-from outfield.detectors.combined.sum import apart
-from outfield.detectors.selection.candidates import default_members
+from outfield.detectors.combined.choice import default_members
+from outfield.detectors.combined.fused import apart
 from outfield.features import FIELDS
 from outfield.files import Record, read_record, write_record
 

@@ -12,10 +12,10 @@ from tests.helpers.samples import make_set
 
 import outfield as of
 from outfield.detectors import CHOICES, Calibration, Rows, ViewsChoice, choose_views
-from outfield.detectors.combined.sum import apart
-from outfield.detectors.selection import choice as home
-from outfield.detectors.selection.candidates import default_candidates
-from outfield.detectors.selection.weights import Terms, left_out, weight_path
+from outfield.detectors.combined import choice as home
+from outfield.detectors.combined.choice import default_candidates
+from outfield.detectors.combined.fused import apart
+from outfield.detectors.combined.weights import Terms, left_out, weight_path
 from outfield.stand_in import StandIns
 
 TRAIN, HELD_OUT = make_set(300, seed=1), make_set(120, seed=2)

@@ -8,7 +8,7 @@ import torch
 from tests.helpers.samples import make_set
 
 import outfield as of
-from outfield.detectors.distance.class_means import ClassSums
+from outfield.detectors.distance.cosine_mean_she import ClassSums
 
 CPU = torch.device("cpu")
 

@@ -150,7 +150,7 @@ class TestLearned:
         def build(*_):
             raise AssertionError("memory was asked for")
 
-        monkeypatch.setattr("outfield.detectors.trained.learned_energy.build_network", build)
+        monkeypatch.setattr("outfield.detectors.ebm.build_network", build)
         for change in ({"hidden": 60_000}, {"depth": 9000}, {"hidden": 17}):
             refused(name, lambda it: it["settings"]["network"].update(change), said="weights")
         refused(name, lambda it: it.update(width=2**23), said="weights")

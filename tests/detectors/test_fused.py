@@ -12,7 +12,7 @@ from tests.helpers.samples import make_set, quick
 import outfield as of
 from outfield.detectors import Calibration
 from outfield.detectors.combined.calibration import Calibrations
-from outfield.detectors.combined.sum import apart
+from outfield.detectors.combined.fused import apart
 from outfield.files import Record, read_record, write_record
 
 TRAIN, HELD_OUT, TEST = make_set(300, seed=1), make_set(101, seed=2), make_set(60, seed=3, shift=0.5)

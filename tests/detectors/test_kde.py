@@ -9,7 +9,7 @@ from scipy.stats import vonmises_fisher
 from tests.helpers.samples import make_set
 
 import outfield as of
-from outfield.detectors.distance import cosines as bank
+from outfield.detectors.distance import bank
 
 
 def unit(rows):

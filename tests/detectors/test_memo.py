@@ -10,8 +10,8 @@ import torch
 from tests.helpers.samples import make_set
 
 import outfield as of
+from outfield.detectors.base import log_total, once, shared, wide
 from outfield.detectors.combined import members
-from outfield.detectors.memo import log_total, once, shared, wide
 from outfield.energy.threads import can_limit
 
 CALLS = []

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outfield.detectors.head.percentiles import percentiles
+from outfield.detectors.head.react_vra_dice import percentiles
 
 WANTED = [0, 0.1, 10, 33.3, 50, 90, 99.9, 100]
 

@@ -9,7 +9,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import logsumexp, softmax
 
 import outfield as of
-from outfield.detectors.logits.roots import increasing_root
+from outfield.detectors.logits.softmax import increasing_root
 from outfield.files import Record, read_record, write_record
 
 

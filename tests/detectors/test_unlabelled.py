@@ -7,8 +7,8 @@ import torch
 from tests.helpers.samples import make_set
 
 import outfield as of
-from outfield.detectors.selection import auto as unlabelled
-from outfield.detectors.selection.auto import is_one_class, with_clusters
+from outfield.detectors.combined import auto as unlabelled
+from outfield.detectors.combined.auto import is_one_class, with_clusters
 
 
 def blobs(count, rows=300, seed=0, width=6, spread=0.05):

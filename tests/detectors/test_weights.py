@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from outfield.detectors.selection.weights import L2, Regression, Terms, left_out, loss, weight_path
+from outfield.detectors.combined.weights import L2, Regression, Terms, left_out, loss, weight_path
 
 
 def made(seed=0, members=6, useless=2, ids=80, rows=60):

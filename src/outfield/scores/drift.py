@@ -13,8 +13,7 @@ from torch import Tensor
 from outfield.config import require, require_number
 from outfield.errors import FileFormatError, InputError, OutfieldError
 from outfield.files import PathLike, Record, read_record, write_record
-from outfield.scores.betting import BETS, gaps_of, lots, play, uniform
-from outfield.scores.confidence_sequence import anytime_interval
+from outfield.scores.betting import BETS, anytime_interval, gaps_of, lots, play, uniform
 from outfield.scores.threshold import Threshold, check_keep, same
 from outfield.scores.vectors import as_scores, rank
 
@@ -183,7 +182,7 @@ class Drift:
         return np.random.Generator(np.random.PCG64([self.seed, stream]).advance(start)).random(count)
 
     def share_interval(self, confidence: float = 0.95) -> tuple[float, float]:
-        """Where the share of OOD verdicts lies, for all looks at it together: see :mod:`outfield.scores.confidence_sequence`."""
+        """Where the share of OOD verdicts lies, for all looks at it together: see :mod:`outfield.scores.betting`."""
         require_number("confidence", confidence, above=0, most=1 - 1e-12)
         with self._lock:
             return anytime_interval(self._ood, self._seen, confidence)

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from outfield.config import require, settings_of
-from outfield.detectors.base import LARGEST, Batch, Detector
-from outfield.detectors.memo import shared
+from outfield.detectors.base import LARGEST, Batch, Detector, shared
 from outfield.energy import one_core
 from outfield.errors import FileFormatError, InputError, OutfieldError
 from outfield.features import FeatureSet, FeatureSource
@@ -240,42 +239,3 @@ def _pieces(batch: Batch, size: int) -> Iterator[Batch]:
     rows = len(next(iter(batch.values())))
     for start in range(0, rows, size):
         yield {name: shared(value, start, start + size) for name, value in batch.items()}
-
-
-class ComposedDetector(CombinedDetector):
-    """Several detectors whose standardised scores are combined; a subclass says which, and how.
-
-    Of a member's score s_m the combination sees t_m = (s_m − mean_m) / std_m, with mean and standard deviation (1 where it is 0)
-    over the training rows. No other data is needed, so that weights between members cannot be learned here.
-
-    Attributes:
-        members_: the fitted members.
-        means_: mean_m (M,), float64.
-        scales_: std_m (M,), float64.
-    """
-
-    learned = ("means float64 M", "scales float64 M")
-
-    means_: Tensor
-    scales_: Tensor
-
-    @abstractmethod
-    def _combine(self, terms: Tensor) -> Tensor:
-        """Scores (n,) from the members' standardised scores (n, M), float64."""
-
-    def _fit(self, train: FeatureSource) -> None:
-        self.members_ = tuple(member.to(self._device).fit(train) for member in self._recipe())
-        scores = torch.stack([member.score(train).double() for member in self.members_], dim=1)
-        spread = scores.std(dim=0, correction=0)
-        self.means_, self.scales_ = scores.mean(0), torch.where(spread > 0, spread, 1.0)
-        self._moved()
-
-    def _score(self, batch: Batch) -> Tensor:
-        return self._combine((self._member_scores(batch) - self.means_) / self.scales_)
-
-    def _load_state(self, state: dict[str, Tensor]) -> None:
-        super()._load_state(state)
-        if len(self.means_) != len(self.members_):
-            raise FileFormatError(f"means has {len(self.means_)} entries, but there are {len(self.members_)} members")
-        if not bool((self.scales_ > 0).all()):
-            raise FileFormatError("scales has entries that are not above 0")

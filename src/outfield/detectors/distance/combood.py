@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from outfield.config import require_number
-from outfield.detectors.base import Batch
-from outfield.detectors.distance.cosines import BankDetector
-from outfield.detectors.memo import once
+from outfield.detectors.base import Batch, once
+from outfield.detectors.distance.bank import BankDetector
 from outfield.detectors.registry import register
 from outfield.energy import normalise
 from outfield.errors import FileFormatError, TooFewSamplesError

@@ -6,9 +6,8 @@ import torch
 from torch import Tensor
 
 from outfield.config import require_number
-from outfield.detectors.base import Batch, take
-from outfield.detectors.distance.cosines import BankDetector, largest_weighted
-from outfield.detectors.memo import log_total, once
+from outfield.detectors.base import Batch, log_total, once, take
+from outfield.detectors.distance.bank import BankDetector, largest_weighted
 from outfield.detectors.registry import register
 from outfield.errors import FileFormatError
 from outfield.features import FeatureSource

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from outfield.config import require_number
-from outfield.detectors.base import Batch, Detector
-from outfield.detectors.memo import once, wide
+from outfield.detectors.base import Batch, Detector, once, wide
 from outfield.detectors.registry import register
 from outfield.energy import ClassStatistics, normalise, on_one_core, piece_rows, workers_for
 from outfield.features import FeatureSource

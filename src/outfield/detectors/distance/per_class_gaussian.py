@@ -7,8 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from outfield.detectors.base import Batch, Detector
-from outfield.detectors.memo import once, wide
+from outfield.detectors.base import Batch, Detector, once, wide
 from outfield.detectors.registry import register
 from outfield.energy import normalise
 from outfield.features import FeatureSet

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from outfield.config import require_number
 from outfield.detectors.base import Batch
-from outfield.detectors.distance.cosines import BankDetector, cosines
+from outfield.detectors.distance.bank import BankDetector, cosines
 from outfield.detectors.registry import register
 from outfield.errors import FileFormatError
 from outfield.features import FeatureSource

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from outfield.config import require_choice, require_number
 from outfield.detectors.base import Detector
-from outfield.detectors.head.shaper import Shaper
+from outfield.detectors.head.last_layer import Shaper
 from outfield.detectors.logits.msp_odin_energy import EnergyLogits
 from outfield.detectors.registry import register
 

@@ -1,17 +1,20 @@
-"""Base of the detectors that use the classifier's last layer, logits = W f + b."""
+"""Bases of the detectors that apply the classifier's last layer, logits = W f + b, themselves."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
-from typing import ClassVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from outfield.detectors.base import LARGEST, Batch, Detector
-from outfield.detectors.memo import once
-from outfield.features import HEAD, FeatureSource, head_of
+from outfield.config import require, shown
+from outfield.detectors.base import LARGEST, Batch, Detector, once
+from outfield.energy import part
+from outfield.errors import InputError
+from outfield.features import HEAD, FeatureSet, FeatureSource, head_of
 
 
 def within_range(values: Tensor) -> Tensor:
@@ -74,3 +77,123 @@ class HeadDetector(Detector):
     @abstractmethod
     def _score_features(self, features: Tensor) -> Tensor:
         """Scores (n,) of features (n, D), float64 on ``self.device``."""
+
+
+PREFIX = "detector."
+
+
+class Shaper(HeadDetector):
+    """Shapes features, applies the last layer, and passes the logits on to another detector, which is fitted on such logits.
+
+    Args:
+        detector: Scores the logits: any detector that looks at logits alone; a copy of it is fitted.
+
+    Attributes:
+        detector_: the fitted copy.
+    """
+
+    detector: Detector
+    detector_: Detector
+
+    def _check_settings(self) -> None:
+        right = isinstance(self.detector, Detector) and self.detector.needs_to_score == ("logits",)
+        require(right, "detector", self.detector, "a detector that scores logits, such as outfield.EnergyLogits()")
+        try:
+            self.detector.check_settings()
+        except InputError as error:
+            raise InputError(f"detector is {shown(self.detector)}: {error}") from error
+
+    @property
+    def needs_to_fit(self) -> tuple[str, ...]:
+        return HEAD, *(name for name in self.detector.needs_to_fit if name not in ("logits", HEAD))
+
+    def _fit(self, train: FeatureSource) -> None:
+        super()._fit(train)
+        data = Shaped(train, lambda rows: self._seen(within_range(rows.to(self.device))), len(self.weight_))
+        self.detector_ = self.detector.fresh().to(self.device).fit(data)
+
+    def _shaped(self, features: Tensor) -> Tensor:
+        """The features (n, D) in their new shape f′."""
+        return features
+
+    def _shaped_logits(self, features: Tensor) -> Tensor:
+        """W f′ + b (n, K)."""
+        return self._logits(self._shaped(features))
+
+    def _seen(self, features: Tensor) -> Tensor:
+        """The logits as the detector sees them, cut off at float32's range."""
+        return self._shaped_logits(features).clamp(-LARGEST, LARGEST)
+
+    def _score_features(self, features: Tensor) -> Tensor:
+        return self.detector_._score({"logits": self._seen(features)})
+
+    def _moved(self) -> None:
+        super()._moved()
+        if "detector_" in self.__dict__:
+            self.detector_.to(self.device)
+
+    def _state(self) -> dict[str, Tensor]:
+        return super()._state() | {PREFIX + name: value for name, value in self.detector_._state().items()}
+
+    def _notes(self) -> dict[str, Any]:
+        notes = self.detector_._notes()
+        return {"detector": notes} if notes else {}
+
+    def _load_notes(self, notes: dict[str, Any]) -> None:
+        self.detector_ = self.detector.fresh().to(self.device)
+        self.detector_._load_notes(notes.get("detector", {}))
+
+    def _load_state(self, state: dict[str, Tensor]) -> None:
+        super()._load_state(state)
+        self.detector_._width = len(self.weight_)
+        self.detector_._load_state(part(state, PREFIX))
+        self.detector_._fitted = True
+
+
+class Shaped(FeatureSource):
+    """A source of features whose logits are made from its features.
+
+    Args:
+        source: Where the features come from.
+        logits: Makes logits (n, K) of features (n, D).
+        classes: K.
+    """
+
+    def __init__(self, source: FeatureSource, logits: Callable[[Tensor], Tensor], classes: int) -> None:
+        self.source, self.picks_rows = source, source.picks_rows
+        self._logits, self._classes = logits, classes
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {**self.source.shapes, "logits": (len(self.source), self._classes)}
+
+    @property
+    def about(self) -> dict[str, str]:
+        return self.source.about
+
+    def constant(self, name: str) -> Tensor | None:
+        """A field that is the same for all rows, such as ``head_weight``; None where it is not there."""
+        return self.source.constant(name)
+
+    def batches(self, size: int, names: Iterable[str] | None = None) -> Iterator[dict[str, Tensor]]:
+        """The fields in consecutive pieces of ``size`` rows."""
+        chosen = self._chosen(names)
+        return (self._made(piece, chosen) for piece in self.source.batches(size, self._read(chosen)))
+
+    def rows(self, index: Sequence[int] | np.ndarray | Tensor, names: Iterable[str] | None = None) -> dict[str, Tensor]:
+        """The fields at chosen rows (n,), in the order of ``index``."""
+        chosen = self._chosen(names)
+        return self._made(self.source.rows(index, self._read(chosen)), chosen)
+
+    def in_memory(self) -> FeatureSet:
+        """All of it as a FeatureSet."""
+        whole = self.source.in_memory()
+        logits = [piece["logits"] for piece in self.batches(Shaper.rows_at_once, ["logits"])]
+        return FeatureSet(**{**whole.tensors(), "logits": torch.cat(logits)}, about=whole.about)
+
+    def _read(self, chosen: tuple[str, ...]) -> list[str]:
+        """What is read of the source: features for logits."""
+        return list(dict.fromkeys("features" if name == "logits" else name for name in chosen))
+
+    def _made(self, piece: dict[str, Tensor], chosen: tuple[str, ...]) -> dict[str, Tensor]:
+        return {name: self._logits(piece["features"]).cpu() if name == "logits" else piece[name] for name in chosen}

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from outfield.detectors.base import Batch
-from outfield.detectors.distance.class_means import ClassSums
+from outfield.detectors.distance.cosine_mean_she import ClassSums
 from outfield.detectors.logits.softmax import LogitDetector, log_shares
 from outfield.detectors.registry import register
 from outfield.features import FeatureSource

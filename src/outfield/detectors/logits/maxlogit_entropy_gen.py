@@ -5,9 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from outfield.config import require_number
-from outfield.detectors.base import Batch
+from outfield.detectors.base import Batch, once, wide
 from outfield.detectors.logits.softmax import LogitDetector, log_shares
-from outfield.detectors.memo import once, wide
 from outfield.detectors.registry import register
 
 

@@ -9,9 +9,8 @@ from torch import Tensor
 
 from outfield.config import require_number
 from outfield.detectors.base import Batch
-from outfield.detectors.distance.class_means import ClassSums
-from outfield.detectors.logits.roots import increasing_root
-from outfield.detectors.logits.softmax import LogitDetector
+from outfield.detectors.distance.cosine_mean_she import ClassSums
+from outfield.detectors.logits.softmax import LogitDetector, increasing_root
 from outfield.detectors.registry import register
 from outfield.errors import FileFormatError, InputError, TooFewSamplesError
 from outfield.features import FeatureSource

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from outfield.detectors.base import Batch, take
-from outfield.detectors.logits.roots import increasing_root
-from outfield.detectors.logits.softmax import LogitDetector, below_top, log_shares
+from outfield.detectors.logits.softmax import LogitDetector, below_top, increasing_root, log_shares
 from outfield.detectors.registry import register
 from outfield.errors import FileFormatError
 from outfield.features import FeatureSource

@@ -10,15 +10,23 @@ import torch
 from torch import Tensor
 
 from outfield.config import require, require_number
-from outfield.detectors.base import Detector
+from outfield.detectors.base import Detector, lacking
 from outfield.detectors.combined.calibration import Calibration, Calibrations
-from outfield.detectors.combined.fused import Fused
+from outfield.detectors.combined.fused import Fused, apart, halves
 from outfield.detectors.combined.members import names_of
-from outfield.detectors.combined.sum import apart, halves
-from outfield.detectors.selection.candidates import default_candidates
-from outfield.detectors.selection.weights import KEPT, USUAL_L2, Kind, Terms, by_level, left_out, loss, weight_path
+from outfield.detectors.combined.weights import KEPT, USUAL_L2, Kind, Terms, by_level, left_out, loss, weight_path
+from outfield.detectors.distance.cosine_mean_she import CosineMean
+from outfield.detectors.distance.kde import KDE
+from outfield.detectors.distance.knn import KNN
+from outfield.detectors.distance.nnguide import NNGuide
+from outfield.detectors.distance.ssd_rmds import RMDS, SSD
+from outfield.detectors.energy_corrected import EnergyCorrected
+from outfield.detectors.head.gradnorm_nci_fdbd import fDBD
+from outfield.detectors.head.vim import ViM
+from outfield.detectors.logits.maxlogit_entropy_gen import GEN, MaxLogit
+from outfield.detectors.logits.msp_odin_energy import EnergyLogits
 from outfield.errors import DivergenceError, InputError
-from outfield.features import FeatureSource, Part, feature_stand_ins
+from outfield.features import FIELDS, FeatureSource, Part, feature_stand_ins
 from outfield.progress import bar
 from outfield.stand_in import LEVELS, StandIns
 
@@ -107,7 +115,7 @@ def choose(
     """The fused detector that tells held-out ID rows best from stand-ins for OOD data; no OOD data is used.
 
     Every candidate is fitted once. One half of the held-out rows calibrates the candidates and chooses: the weights of the sum
-    are those of a logistic regression of these rows against stand-ins (:mod:`outfield.detectors.selection.weights`). How many
+    are those of a logistic regression of these rows against stand-ins (:mod:`outfield.detectors.combined.weights`). How many
     members it has and how strongly weights are drawn to 0 is decided by leaving out one kind of stand-in after the other. The
     other half of the rows only calibrates the sum, so that its p-values are valid.
 
@@ -118,7 +126,7 @@ def choose(
         stand_ins: rows that stand for OOD data, ``{"near": {name: rows}, "far": {name: rows}}`` with at least one level, or
             :func:`outfield.stand_ins` of held-out images with ``map(backbone.extract)``. Made of the held-out rows if None,
             which tell much less (:func:`outfield.feature_stand_ins`).
-        candidates: the detectors to choose from; :func:`outfield.detectors.selection.candidates.default_candidates` if None.
+        candidates: the detectors to choose from; :func:`outfield.detectors.combined.choice.default_candidates` if None.
         most_members: how many detectors the sum may have.
         real: real OOD sets by name, looked at after the choice, to compare: they decide nothing.
         seed: of the split of held-out rows.
@@ -279,3 +287,74 @@ def choose_views(rows_of: Callable[[str], Rows], device: str = "auto", names: Se
         rows = rows_of(name)
         losses[name] = choose(rows.train, rows.held_out, rows.stand_ins, device=device).chosen.loss
     return ViewsChoice(min(losses, key=lambda name: losses[name]), losses)
+
+
+ROWS_AT_ONCE = 8192
+FEATURES: tuple[tuple[type[Detector], dict[str, Any]], ...] = (
+    (EnergyLogits, {}),
+    (MaxLogit, {}),
+    (GEN, {}),
+    (KNN, {"k": 1}),
+    (KNN, {"k": 5}),
+    (KNN, {"k": 50}),
+    (SSD, {}),
+    (SSD, {"ridge": 0.3}),
+    (SSD, {"ridge": 1.0}),
+    (CosineMean, {}),
+    (KDE, {}),
+    (RMDS, {}),
+    (ViM, {}),
+    (fDBD, {}),
+    (NNGuide, {}),
+)
+"""Detectors, with settings that differ from their defaults."""
+
+
+TEMPERATURES = (1000.0, 8000.0)
+"""Of the prior that a network corrects: how much the network counts is the one number of it worth choosing."""
+ROWS_TO_LEARN = 5000
+"""With fewer the network hardly learns anything."""
+
+
+def default_candidates(train: FeatureSource) -> list[Detector]:
+    """Detectors that can be fitted on these rows: of logits, of features, a mixture on each stage, and a corrected one."""
+    found = [cls(**settings) for cls, settings in FEATURES]
+    stages = [name for name in train.shapes if FIELDS[name].is_space and name != "features"]
+    found += [SSD(on=name) for name in stages]
+    if len(train) >= ROWS_TO_LEARN:
+        found += [EnergyCorrected.quick(temperature) for temperature in TEMPERATURES]
+    most = _smallest_class(train)
+    return [one for one in found if _can_be_fitted(one, train, most)]
+
+
+def default_members(train: FeatureSource, labelled: FeatureSource | None = None) -> list[Detector]:
+    """What is added up where nothing can choose: one detector each of logits, neighbours, the mixture and an earlier stage.
+
+    Args:
+        train: ID training rows.
+        labelled: such rows with classes, for those that learn from classes; ``train`` if None.
+    """
+    most, known = _smallest_class(train), train if labelled is None else labelled
+    wanted = (
+        EnergyLogits(),
+        KNN(k=min(5, most)),
+        SSD(),
+        SSD(on="stage2"),
+    )  # a rare class costs neighbours, not the member
+    return [one for one in wanted if _can_be_fitted(one, known, most)]
+
+
+def _smallest_class(train: FeatureSource) -> int:
+    """Rows of the smallest class; of all where classes are not known."""
+    if "labels" not in train.shapes:
+        return len(train)
+    labels = torch.cat([piece["labels"] for piece in train.batches(ROWS_AT_ONCE, ["labels"])])
+    return int(labels.unique(return_counts=True)[1].min())
+
+
+def _can_be_fitted(detector: Detector, train: FeatureSource, neighbours: int) -> bool:
+    """Whether the rows have what it needs, and its k-th neighbour may lie in the class of the row."""
+    if lacking(train, (detector.on, *detector.needs_to_fit, *detector.needs_to_score)):
+        return False
+    k = getattr(detector, "k", 1)
+    return not isinstance(k, int) or k <= neighbours

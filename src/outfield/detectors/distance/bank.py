@@ -1,4 +1,4 @@
-"""Training rows that are kept as a bank, and cosines to them, a bounded number at a time."""
+"""Detectors that keep all training rows as a bank, and cosines to its rows, a bounded number at a time."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from outfield.detectors.base import Detector
+from outfield.detectors.base import Detector, once
 from outfield.detectors.distance.neighbours import ApproximateNeighbours, Neighbours, merged
-from outfield.detectors.memo import once
 from outfield.energy import normalise
 from outfield.errors import FileFormatError, TooFewSamplesError
 from outfield.features import FeatureSource

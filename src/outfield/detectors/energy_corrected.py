@@ -1,4 +1,4 @@
-"""The paper's method: a prior whose energy a network corrects."""
+"""EnergyCorrected: a prior whose energy a network corrects."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Self, cast
 from torch import Tensor, nn
 
 from outfield.config import arguments, construct, require, require_number
+from outfield.detectors.ebm import LearnedEnergy
 from outfield.detectors.registry import register
-from outfield.detectors.trained.learned_energy import LearnedEnergy
 from outfield.energy import (
     MLP,
     ClassStatistics,

@@ -1,4 +1,4 @@
-"""The detector to use where nobody wants to choose one: it chooses, fits and fuses several by itself."""
+"""Auto: the detector that chooses, fits and fuses several by itself."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ import torch
 
 from outfield.config import require_number
 from outfield.detectors.base import Detector
-from outfield.detectors.combined.sum import Summed, apart, check_weights
+from outfield.detectors.combined.choice import Choice, choose, default_members
+from outfield.detectors.combined.fused import Summed, apart, check_weights
 from outfield.detectors.registry import register
-from outfield.detectors.selection.candidates import default_members
-from outfield.detectors.selection.choice import Choice, choose
 from outfield.energy import MixturePrior, normalise
 from outfield.errors import FileFormatError, InputError
 from outfield.features import HEAD_FIELDS, FeatureSet, FeatureSource, Part, clustered, spaces
