@@ -93,20 +93,6 @@ def test_defaults_are_the_authors_as_far_as_they_can_be():
     assert detector.needs_to_fit == ("labels", "spread", "logits")
 
 
-def test_members_take_their_own_pieces(monkeypatch):
-    detector = of.HEAT(CHEAP).fit(TRAIN)
-    expected = detector.score(TEST)
-    monkeypatch.setattr(of.SSD, "rows_at_once", 7)
-    assert detector._rows() == 4096
-    assert torch.allclose(detector.score(TEST), expected, rtol=1e-5, atol=1e-6)
-    sizes = []
-    monkeypatch.setattr(
-        of.SSD, "_score", lambda self, batch: sizes.append(len(batch["features"])) or batch["features"][:, 0]
-    )
-    detector.score(TEST)
-    assert sizes == [7, 7] * 7 + [1, 1]
-
-
 def test_only_what_members_need_is_read(tmp_path, monkeypatch):
     assert of.HEAT.fits_in_pieces
     TEST.save(tmp_path / "f.npz")

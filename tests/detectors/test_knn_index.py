@@ -103,7 +103,7 @@ def test_settings(monkeypatch):
         of.KNN(index="flat").fit(train)
     with pytest.raises(of.InputError, match="probes"):
         of.KNN(index="ivf", probes=-1).fit(train)
-    with pytest.raises(of.InputError, match=r"probes is 3, but index is 'exact'"):
+    with pytest.raises(of.InputError, match=r"probes is 3, but an exact index"):
         of.KNN(probes=3).fit(train)
     monkeypatch.setitem(sys.modules, "faiss", None)
     of.KNN().fit(train)

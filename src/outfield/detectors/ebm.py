@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import operator
 import os
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
+from numbers import Integral
 from typing import Any, Self, cast
 
-import torch
 from torch import Tensor, nn
 
-from outfield.config import require, require_choice, require_number, shown, to_plain
-from outfield.detectors.base import Batch, Detector, once, take
+from outfield.config import require, require_choice, require_number, to_plain
+from outfield.detectors.base import Batch, Detector, labels_of, once, take
 from outfield.detectors.registry import register
 from outfield.energy import (
     MLP,
@@ -36,7 +35,7 @@ from outfield.energy import (
     rows_of,
     train_seeds,
 )
-from outfield.errors import FileFormatError, InputError
+from outfield.errors import FileFormatError
 from outfield.features import FeatureSource
 from outfield.files import RECORD_ENDINGS, PathLike, check_output, fingerprint
 from outfield.progress import bar
@@ -88,18 +87,12 @@ class LearnedEnergy(Detector):
         Raises:
             DivergenceError: one of them diverged; the message says which.
         """
-        try:
-            chosen = [operator.index(seed) for seed in seeds]
-        except TypeError as error:
-            raise InputError(
-                f"seeds is {shown(seeds)}; it must be a list of whole numbers, such as range(4)"
-            ) from error
-        require(
-            bool(chosen) and len(set(chosen)) == len(chosen), "seeds", chosen, "different whole numbers, at least one"
-        )
+        chosen = [*seeds] if isinstance(seeds, Iterable) else []
+        good = bool(chosen) and len(set(chosen)) == len(chosen) and all(isinstance(one, Integral) for one in chosen)
+        require(good, "seeds", seeds, "different whole numbers, such as range(4)")
         copies = [copy.copy(self) for _ in chosen]
         for one, seed in zip(copies, chosen, strict=True):
-            one.seed = seed
+            one.seed = int(seed)
         with contextlib.ExitStack() as stack:
             for one in copies:
                 data = stack.enter_context(one._fitting(train, "fit"))
@@ -134,10 +127,7 @@ class LearnedEnergy(Detector):
     def _identity(self, data: FeatureSource) -> dict[str, Any]:
         """What a checkpoint must agree in, besides what the loop knows."""
         identity: dict[str, Any] = {"settings": {"network": to_plain(self.network)}}
-        if "labels" in data.shapes:
-            labels = torch.cat([piece["labels"] for piece in data.batches(self.rows_at_once, ["labels"])])
-            identity["labels"] = fingerprint({"labels": labels})
-        return identity
+        return identity | ({"labels": fingerprint({"labels": labels_of(data)})} if "labels" in data.shapes else {})
 
     def _fit_prior(self, data: FeatureSource, z: Rows) -> Prior | None:
         """The fitted prior, if there is one, from the normalised rows z (N, D)."""
@@ -169,9 +159,7 @@ class LearnedEnergy(Detector):
         given = part(state, "network.")
         width, count = cast(int, self._width), sum(value.numel() for value in given.values())
         if hasattr(self.network, "weights") and self.network.weights(width) != count:  # before memory is asked for
-            raise FileFormatError(
-                f"the file has {count} weights, but {self.network!r} has {self.network.weights(width)}"
-            )
+            raise FileFormatError(f"the file has {count} weights, but {self.network!r} has other ones")
         network = build_network(self.network, width, int(self.seed))
         wanted = {name: (tuple(value.shape), value.dtype) for name, value in network.state_dict().items()}
         network.load_state_dict({name: take(given, name, *about) for name, about in wanted.items()})
@@ -249,12 +237,8 @@ class EBM(LearnedEnergy):
     def _check_settings(self) -> None:
         super()._check_settings()
         start = self.training.start
-        require(
-            start != "prior",
-            "training.start",
-            start,
-            "auto, normal, uniform, data, mixed or replay: there is no prior here",
-        )
+        wanted = "auto, normal, uniform, data, mixed or replay: there is no prior here"
+        require(start != "prior", "training.start", start, wanted)
 
     def _assemble(self, network: nn.Module, prior: Prior | None) -> CorrectedEnergy:
         return CorrectedEnergy(network, float(self.temperature))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from outfield.config import require, require_number
-from outfield.detectors.base import Detector, lacking
+from outfield.detectors.base import Detector, labels_of, lacking
 from outfield.detectors.combined.calibration import Calibration, Calibrations
 from outfield.detectors.combined.fused import Fused, apart, halves
 from outfield.detectors.combined.members import names_of
@@ -154,7 +154,10 @@ def choose(
     rows = {("", ""): held_out, **named, **{("real", name): data for name, data in (real or {}).items()}}
     scores = _scores(fitted, rows)
     terms = folded(scores.pop(("", ""))[chooses], scores)
-    l2, count, losses = _settings(terms, most_members)
+    with bar("leaving out kinds of stand-ins"):
+        losses = left_out(terms, most_members)
+    # The lowest loss; of equal ones the fewest members.
+    l2, count = min(losses, key=lambda one: (losses[one], one[1])) if losses else (USUAL_L2, most_members)
     path = weight_path(terms, l2, most_members)
     trials = {size: _trial(names, terms, path[size], losses.get((l2, size))) for size in sorted(path)}
     taken = max(size for size in path if size <= count)
@@ -172,18 +175,17 @@ def _checked_stand_ins(
     if isinstance(stand_ins, StandIns):
         stand_ins = stand_ins.by_level()
     good = isinstance(stand_ins, Mapping) and set(stand_ins) <= set(LEVELS)
-    good = good and all(isinstance(sets, Mapping) for sets in stand_ins.values())
+    good = good and all(isinstance(sets, Mapping) for sets in stand_ins.values()) and any(stand_ins.values())
     shown = list(stand_ins) if isinstance(stand_ins, Mapping) else stand_ins
-    require(good, "stand_ins", shown, 'a mapping such as {"near": {"turned": rows}, "far": {"jigsaw": rows}}')
-    found = {(level, name): rows for level, sets in stand_ins.items() for name, rows in sets.items()}
-    require(bool(found), "stand_ins", shown, "at least one set of rows")
-    return found
+    require(
+        good, "stand_ins", shown, 'sets of rows by level, such as {"near": {"turned": rows}, "far": {"jigsaw": rows}}'
+    )
+    return {(level, name): rows for level, sets in stand_ins.items() for name, rows in sets.items()}
 
 
 def _fitted(candidates: Sequence[Detector], train: FeatureSource, device: str) -> tuple[list[Detector], dict[str, str]]:
     """Fitted copies of the candidates, and those that cannot be fitted on this data with the reason."""
-    fitted: list[Detector] = []
-    skipped: dict[str, str] = {}
+    fitted, skipped = [], {}
     for candidate in candidates:
         try:
             candidate.check_settings()
@@ -223,16 +225,6 @@ def folded(ids: Tensor, others: Mapping[Kind, Tensor]) -> Terms:
         for scores, found in ((ids, terms.ids), *((others[kind], terms.others[kind]) for kind in others)):
             found[i::FOLDS] = calibrations.surprise(scores[i::FOLDS])
     return terms
-
-
-def _settings(terms: Terms, most: int) -> tuple[float, int, dict[tuple[float, int], float]]:
-    """λ and how many members at most, and the losses by which they were chosen: the lowest, of equal ones the fewest members."""
-    with bar("leaving out kinds of stand-ins"):
-        losses = left_out(terms, most)
-    if not losses:
-        return USUAL_L2, most, losses
-    l2, count = min(losses, key=lambda setting: (losses[setting], setting[1]))
-    return l2, count, losses
 
 
 def _trial(names: Sequence[str], terms: Terms, weights: Tensor, unseen: float | None) -> Trial:
@@ -289,25 +281,11 @@ def choose_views(rows_of: Callable[[str], Rows], device: str = "auto", names: Se
     return ViewsChoice(min(losses, key=lambda name: losses[name]), losses)
 
 
-ROWS_AT_ONCE = 8192
-FEATURES: tuple[tuple[type[Detector], dict[str, Any]], ...] = (
-    (EnergyLogits, {}),
-    (MaxLogit, {}),
-    (GEN, {}),
-    (KNN, {"k": 1}),
-    (KNN, {"k": 5}),
-    (KNN, {"k": 50}),
-    (SSD, {}),
-    (SSD, {"ridge": 0.3}),
-    (SSD, {"ridge": 1.0}),
-    (CosineMean, {}),
-    (KDE, {}),
-    (RMDS, {}),
-    (ViM, {}),
-    (fDBD, {}),
-    (NNGuide, {}),
+CANDIDATES = (
+    *(EnergyLogits(), MaxLogit(), GEN(), KNN(k=1), KNN(k=5), KNN(k=50), SSD(), SSD(ridge=0.3), SSD(ridge=1.0)),
+    *(CosineMean(), KDE(), RMDS(), ViM(), fDBD(), NNGuide()),
 )
-"""Detectors, with settings that differ from their defaults."""
+"""Detectors that learn in seconds and look at different things."""
 
 
 TEMPERATURES = (1000.0, 8000.0)
@@ -318,9 +296,8 @@ ROWS_TO_LEARN = 5000
 
 def default_candidates(train: FeatureSource) -> list[Detector]:
     """Detectors that can be fitted on these rows: of logits, of features, a mixture on each stage, and a corrected one."""
-    found = [cls(**settings) for cls, settings in FEATURES]
-    stages = [name for name in train.shapes if FIELDS[name].is_space and name != "features"]
-    found += [SSD(on=name) for name in stages]
+    found: list[Detector] = [*CANDIDATES]
+    found += [SSD(on=name) for name in train.shapes if FIELDS[name].is_space and name != "features"]
     if len(train) >= ROWS_TO_LEARN:
         found += [EnergyCorrected.quick(temperature) for temperature in TEMPERATURES]
     most = _smallest_class(train)
@@ -328,19 +305,12 @@ def default_candidates(train: FeatureSource) -> list[Detector]:
 
 
 def default_members(train: FeatureSource, labelled: FeatureSource | None = None) -> list[Detector]:
-    """What is added up where nothing can choose: one detector each of logits, neighbours, the mixture and an earlier stage.
+    """What is added up where nothing can choose: a detector each of logits, neighbours, the mixture and an earlier stage.
 
-    Args:
-        train: ID training rows.
-        labelled: such rows with classes, for those that learn from classes; ``train`` if None.
+    ``labelled`` are rows with classes for those that learn from classes; ``train`` if None.
     """
     most, known = _smallest_class(train), train if labelled is None else labelled
-    wanted = (
-        EnergyLogits(),
-        KNN(k=min(5, most)),
-        SSD(),
-        SSD(on="stage2"),
-    )  # a rare class costs neighbours, not the member
+    wanted = (EnergyLogits(), KNN(k=min(5, most)), SSD(), SSD(on="stage2"))  # a rare class costs neighbours, no member
     return [one for one in wanted if _can_be_fitted(one, known, most)]
 
 
@@ -348,13 +318,11 @@ def _smallest_class(train: FeatureSource) -> int:
     """Rows of the smallest class; of all where classes are not known."""
     if "labels" not in train.shapes:
         return len(train)
-    labels = torch.cat([piece["labels"] for piece in train.batches(ROWS_AT_ONCE, ["labels"])])
-    return int(labels.unique(return_counts=True)[1].min())
+    return int(labels_of(train).unique(return_counts=True)[1].min())
 
 
 def _can_be_fitted(detector: Detector, train: FeatureSource, neighbours: int) -> bool:
     """Whether the rows have what it needs, and its k-th neighbour may lie in the class of the row."""
     if lacking(train, (detector.on, *detector.needs_to_fit, *detector.needs_to_score)):
         return False
-    k = getattr(detector, "k", 1)
-    return not isinstance(k, int) or k <= neighbours
+    return int(getattr(detector, "k", 1)) <= neighbours

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from outfield.config import require, require_choice, require_number
-from outfield.detectors.base import LARGEST, Batch, Detector, take
+from outfield.detectors.base import LARGEST, Batch, Detector, labels_of, take
 from outfield.detectors.combined.calibration import Calibration, Calibrations
 from outfield.detectors.combined.members import CombinedDetector, check_members
 from outfield.detectors.distance.knn import KNN
@@ -21,7 +21,6 @@ from outfield.detectors.logits.msp_odin_energy import EnergyLogits
 from outfield.detectors.registry import register
 from outfield.errors import FileFormatError, InputError, NotFittedError, TooFewSamplesError
 from outfield.features import FeatureSource, Part, copies_of, split_rows
-from outfield.modes import own_modes, products
 from outfield.scores import Threshold
 
 RULES = ("fisher", "z")
@@ -29,22 +28,14 @@ LEAST = 20
 """Held-out rows that calibrate the members, and again as many for their sum: fewer say nothing about a tail."""
 MOST_SHARED = 0.1
 """Share of the held-out rows that may be training rows too: sets of images hold some twice."""
-ROWS_AT_ONCE = 8192
 
 
 def apart(
     train: FeatureSource, held_out: FeatureSource | None, share: float, seed: int
 ) -> tuple[FeatureSource, FeatureSource]:
-    """Training rows, and rows that were not trained on: those that were given, or else a share that is split off.
-
-    Raises:
-        InputError: the held-out rows are no features, or more of them than :data:`MOST_SHARED` are training rows.
-        TooFewSamplesError: too few rows to calibrate.
-    """
+    """Training rows and rows that were not trained on: those that are given, or else a share that is split off."""
     if held_out is None:
-        labels = None
-        if "labels" in train.shapes:
-            labels = torch.cat([piece["labels"] for piece in train.batches(ROWS_AT_ONCE, ["labels"])])
+        labels = labels_of(train) if "labels" in train.shapes else None
         mask = split_rows(len(train), share, seed=seed, least=2 * LEAST, labels=labels, copies=copies_of(train))
         return Part(train, ~mask), Part(train, mask)
     if not isinstance(held_out, FeatureSource):
@@ -63,7 +54,7 @@ def apart(
 
 
 def check_count(held_out: FeatureSource) -> None:
-    """Refuse too few rows to calibrate."""
+    """Refuse fewer held-out rows than calibrate."""
     if len(held_out) < 2 * LEAST:
         raise TooFewSamplesError(f"held_out has {len(held_out)} rows; at least {2 * LEAST} are needed to calibrate")
 
@@ -75,11 +66,7 @@ def halves(count: int, seed: int) -> tuple[Tensor, Tensor]:
 
 
 def check_weights(weights: object, members: int) -> None:
-    """Refuse a setting ``weights`` that is neither None nor one positive number for each member.
-
-    Raises:
-        InputError: it says what would be right.
-    """
+    """Refuse a setting ``weights`` that is neither None nor one positive number for each member."""
     if weights is None:
         return
     good = isinstance(weights, tuple | list) and len(weights) == members
@@ -122,7 +109,7 @@ class Explanation:
 
 
 class Summed(CombinedDetector):
-    """Base of detectors that are sums of fitted members; a subclass gives them in its ``_fit`` and calls ``_calibrate``.
+    """Base of detectors that are sums of fitted members; ``_fit`` of a subclass sets them and calls ``_calibrate``.
 
     Attributes:
         members_: the fitted members.
@@ -178,16 +165,16 @@ class Summed(CombinedDetector):
             NotFittedError: fit was not called.
             InputError: ``keep`` is not in (0, 1].
         """
-        source = self.fingerprint()
+        source = self.fingerprint()  # refuses one that is not fitted
         return Threshold.fit(self.sum_.scores.float(), keep=keep, source=source)
 
     def explain(self, test: FeatureSource) -> Explanation:
         """Each member's own score of each row, and what it adds to the sum."""
         self._check_to_score(test)
         pieces = []
-        with own_modes(self.device), products(self.device), torch.no_grad():
-            for batch in test.batches(self._rows(), self._read_to_score()):
-                scores = self._member_scores({name: value.to(self.device) for name, value in batch.items()})
+        with self._scoring():
+            for batch in self._batches(test):
+                scores = self._member_scores(batch)
                 pieces.append((scores.cpu(), self._terms(scores).cpu(), self._joined.p_values(scores).cpu()))
         return Explanation(self.names, *(torch.cat(column) for column in zip(*pieces, strict=True)))
 
@@ -297,9 +284,7 @@ class Fused(Summed):
         Args:
             members: fitted detectors; they become this detector's own.
             held_out: ID rows.
-            rule: see the class.
-            seed: see the class.
-            weights: see the class.
+            rule, seed, weights: see the class.
 
         Raises:
             InputError: a setting of a wrong type or value.

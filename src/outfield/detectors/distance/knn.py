@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from outfield.config import require_choice, require_number
-from outfield.detectors.base import Batch, once
+from outfield.detectors.base import Batch, labels_of, once
 from outfield.detectors.distance.bank import BankDetector
 from outfield.detectors.distance.neighbours import INDEXES, ApproximateNeighbours, Neighbours
 from outfield.detectors.registry import register
@@ -64,16 +64,11 @@ class KNN(BankDetector):
         if self.index != "exact":
             check_installed("faiss", "faiss")
         elif self.probes:
-            raise InputError(
-                f"probes is {self.probes}, but index is 'exact', which looks at all rows; it must be 0 there"
-            )
+            raise InputError(f"probes is {self.probes}, but an exact index looks at all rows; it must be 0")
 
     def _fit(self, train: FeatureSource) -> None:
         super()._fit(train)
-        smallest = self.k
-        if "labels" in train.shapes:
-            labels = torch.cat([piece["labels"] for piece in train.batches(self.rows_at_once, ("labels",))])
-            smallest = int(torch.unique(labels, return_counts=True)[1].min())
+        smallest = int(labels_of(train).unique(return_counts=True)[1].min()) if "labels" in train.shapes else self.k
         if self.k > smallest:
             warnings.warn(
                 f"k = {self.k} exceeds the smallest class ({smallest} samples): its k-th neighbour lies in another class; "
@@ -112,7 +107,6 @@ class KNN(BankDetector):
 
 
 def _has_faiss() -> bool:
-    """Whether the library is installed and can be imported."""
     try:
         import faiss  # noqa: F401
     except ImportError:

@@ -29,14 +29,10 @@ def lengths(rows: Tensor) -> Tensor:
 
 
 class HeadDetector(Detector):
-    """A detector that learns the classifier's last layer, and perhaps more; a subclass says what, and how rows are scored.
+    """A detector that learns W and b, and perhaps more.
 
     Features are taken as they come, since the layer was trained on them so: nothing is normalised. All numbers are float64,
     cut off at float32's range.
-
-    Attributes:
-        weight_: W (K, D), float64.
-        bias_: b (K,), float64.
     """
 
     weight_: Tensor
@@ -53,15 +49,13 @@ class HeadDetector(Detector):
         self._learn(train)
 
     def _learn(self, train: FeatureSource) -> None:
-        """Learn the rest; the layer is there already."""
+        """Learn more than W and b."""
 
     def _pieces(self, train: FeatureSource) -> Iterator[Tensor]:
-        """The training features (n, D) piece by piece, as scoring will see them."""
         for piece in train.batches(self.rows_at_once, ("features",)):
             yield within_range(piece["features"].to(self.device))
 
     def _mean(self, train: FeatureSource) -> Tensor:
-        """The mean training feature (D,)."""
         total = torch.zeros(self.weight_.shape[1], dtype=torch.float64, device=self.device)
         for features in self._pieces(train):
             total += features.sum(0)
@@ -83,14 +77,7 @@ PREFIX = "detector."
 
 
 class Shaper(HeadDetector):
-    """Shapes features, applies the last layer, and passes the logits on to another detector, which is fitted on such logits.
-
-    Args:
-        detector: Scores the logits: any detector that looks at logits alone; a copy of it is fitted.
-
-    Attributes:
-        detector_: the fitted copy.
-    """
+    """Shapes features, applies the last layer, and gives the logits to ``detector_``, a copy fitted on such logits."""
 
     detector: Detector
     detector_: Detector
@@ -113,7 +100,7 @@ class Shaper(HeadDetector):
         self.detector_ = self.detector.fresh().to(self.device).fit(data)
 
     def _shaped(self, features: Tensor) -> Tensor:
-        """The features (n, D) in their new shape f′."""
+        """f′ (n, D) of features f (n, D)."""
         return features
 
     def _shaped_logits(self, features: Tensor) -> Tensor:
@@ -151,49 +138,29 @@ class Shaper(HeadDetector):
 
 
 class Shaped(FeatureSource):
-    """A source of features whose logits are made from its features.
+    """A source of features whose logits (N, classes) are made from its features."""
 
-    Args:
-        source: Where the features come from.
-        logits: Makes logits (n, K) of features (n, D).
-        classes: K.
-    """
+    picks_rows = False
 
     def __init__(self, source: FeatureSource, logits: Callable[[Tensor], Tensor], classes: int) -> None:
-        self.source, self.picks_rows = source, source.picks_rows
-        self._logits, self._classes = logits, classes
+        self.source, self.logits, self.classes = source, logits, classes
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        return {**self.source.shapes, "logits": (len(self.source), self._classes)}
-
-    @property
-    def about(self) -> dict[str, str]:
-        return self.source.about
+        return {**self.source.shapes, "logits": (len(self.source), self.classes)}
 
     def constant(self, name: str) -> Tensor | None:
-        """A field that is the same for all rows, such as ``head_weight``; None where it is not there."""
         return self.source.constant(name)
 
     def batches(self, size: int, names: Iterable[str] | None = None) -> Iterator[dict[str, Tensor]]:
-        """The fields in consecutive pieces of ``size`` rows."""
         chosen = self._chosen(names)
-        return (self._made(piece, chosen) for piece in self.source.batches(size, self._read(chosen)))
+        read = dict.fromkeys("features" if name == "logits" else name for name in chosen)
+        for piece in self.source.batches(size, read):
+            yield {name: self.logits(piece["features"]).cpu() if name == "logits" else piece[name] for name in chosen}
 
     def rows(self, index: Sequence[int] | np.ndarray | Tensor, names: Iterable[str] | None = None) -> dict[str, Tensor]:
-        """The fields at chosen rows (n,), in the order of ``index``."""
-        chosen = self._chosen(names)
-        return self._made(self.source.rows(index, self._read(chosen)), chosen)
+        raise InputError("shaped logits are read in their order")
 
     def in_memory(self) -> FeatureSet:
-        """All of it as a FeatureSet."""
-        whole = self.source.in_memory()
-        logits = [piece["logits"] for piece in self.batches(Shaper.rows_at_once, ["logits"])]
-        return FeatureSet(**{**whole.tensors(), "logits": torch.cat(logits)}, about=whole.about)
-
-    def _read(self, chosen: tuple[str, ...]) -> list[str]:
-        """What is read of the source: features for logits."""
-        return list(dict.fromkeys("features" if name == "logits" else name for name in chosen))
-
-    def _made(self, piece: dict[str, Tensor], chosen: tuple[str, ...]) -> dict[str, Tensor]:
-        return {name: self._logits(piece["features"]).cpu() if name == "logits" else piece[name] for name in chosen}
+        logits = torch.cat([piece["logits"] for piece in self.batches(Shaper.rows_at_once, ["logits"])])
+        return FeatureSet(**{**self.source.in_memory().tensors(), "logits": logits})
