@@ -58,11 +58,16 @@ if TYPE_CHECKING:
     from outfield.stand_in import StandIns
 from collections.abc import Callable
 
+# scores are cut off here, so that a huge float64 logit gives a finite float32 score
 LARGEST = torch.finfo(torch.float32).max
-"""Scores are cut off here, so that a huge float64 logit gives a finite float32 score."""
 
-ENTRIES = {"detector": str, "settings": dict, "width": (int, NoneType), "notes": dict}
-"""What the header of a detector's file holds."""
+# what the header of a detector's file holds
+ENTRIES: dict[str, type | tuple[type, ...]] = {
+    "detector": str,
+    "settings": dict,
+    "width": (int, NoneType),
+    "notes": dict,
+}
 
 Batch = dict[str, Tensor]
 

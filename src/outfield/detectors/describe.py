@@ -11,10 +11,9 @@ from outfield.detectors.registry import DETECTORS
 from outfield.features import HEAD, HEAD_FIELDS
 
 HEADER = ("detector", "what it is", "reference", "to fit", "to score")
-CHEAPEST = ("logits", "odin_logits", "features", "labels")
-"""Fields in the order in which they are had."""
+CHEAPEST = ("logits", "odin_logits", "features", "labels")  # fields in the order in which they are had
+# what a field is called in a sentence, where that is not its name
 WORDS = {"odin_logits": "logits at the perturbed input", **dict.fromkeys(HEAD_FIELDS, "the classifier's last layer")}
-"""What a field is called in a sentence, where that is not its name."""
 
 
 @dataclass(frozen=True)

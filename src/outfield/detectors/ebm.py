@@ -215,12 +215,8 @@ class EBM(LearnedEnergy):
         seed: int = 0,
         on: str = "features",
     ) -> None:
-        self.network = network
-        self.temperature = temperature
-        self.sampler = sampler
-        self.training = training
-        self.projection = projection
-        self.seed = seed
+        self.network, self.temperature, self.sampler = network, temperature, sampler
+        self.training, self.projection, self.seed = training, projection, seed
         self.on = on
 
     @classmethod

@@ -36,16 +36,12 @@ from collections.abc import Callable
 
 import numpy as np
 
+# numbers are not taken to be closer to 0 and 1 than this, where some bets grow without bound; it makes them smaller only
 CLOSEST = 2.0**-53
-"""Numbers are not taken to be closer to 0 and 1 than this, where some bets grow without bound; it makes them smaller only."""
-SHARES = (0.03, 0.1, 0.3, 1.0)
-"""Of the numbers that are not uniform, in bets on small ones."""
-POWERS = (0.2, 0.5)
-"""ε of the densities ε u^(ε − 1)."""
-LARGE_SHARES = (0.1, 0.3, 1.0)
-"""Of the numbers that are too large."""
-TOGETHER = 256
-"""Samples that are compared with each other together."""
+SHARES = (0.03, 0.1, 0.3, 1.0)  # of the numbers that are not uniform, in bets on small ones
+POWERS = (0.2, 0.5)  # ε of the densities ε u^(ε − 1)
+LARGE_SHARES = (0.1, 0.3, 1.0)  # of the numbers that are too large
+TOGETHER = 256  # samples that are compared with each other together
 BETS = len(SHARES) * len(POWERS) + len(LARGE_SHARES) + 2
 
 

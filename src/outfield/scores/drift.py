@@ -17,10 +17,9 @@ from outfield.scores.betting import BETS, anytime_interval, gaps_of, lots, play,
 from outfield.scores.threshold import Threshold, check_keep, same
 from outfield.scores.vectors import as_scores, rank
 
-AT_ONCE = 65_536
-"""Samples taken in together; memory grows with this, not with how many come."""
+AT_ONCE = 65_536  # samples taken in together; memory grows with this, not with how many come
+# streams of random numbers: places within a gap, order of a sample among equal scores, the same of calibration scores
 TIES, SAMPLES, REFERENCE = 0, 1, 2
-"""Streams of random numbers: places within a gap, order of a sample among equal scores, the same of calibration scores."""
 ARRAYS = ("counts", "histogram", "recent", "stakes")
 SETTINGS = ("calibration", "keep", "alpha", "window", "bins", "seed")
 

@@ -18,8 +18,7 @@ from outfield.files import PathLike, Record, read_record, write_record
 from outfield.scores.vectors import as_scores, rank, source_of
 
 TINY = 1e-300
-ENOUGH = 1e-15
-"""Relative change at which a continued fraction has converged."""
+ENOUGH = 1e-15  # relative change at which a continued fraction has converged
 
 
 @dataclass(frozen=True, eq=False)

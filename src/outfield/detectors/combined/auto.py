@@ -17,16 +17,12 @@ from outfield.errors import FileFormatError, InputError
 from outfield.features import HEAD_FIELDS, FeatureSet, FeatureSource, Part, clustered, spaces
 from outfield.stand_in import StandIns
 
-COUNTS = (1, 2, 5, 10, 20)
-"""Numbers of clusters that are compared."""
-FEWEST = 10
-"""Rows for each cluster, on average, at least."""
-MOST = 50_000
-"""Rows that are clustered, drawn from more: a covariance hardly becomes better by others."""
-UNSEEN = 5
-"""One row in so many tells how likely the others make it."""
+COUNTS = (1, 2, 5, 10, 20)  # numbers of clusters that are compared
+FEWEST = 10  # rows for each cluster, on average, at least
+MOST = 50_000  # rows that are clustered, drawn from more: a covariance hardly becomes better by others
+UNSEEN = 5  # one row in so many tells how likely the others make it
+# columns of the rows whose likelihoods are compared; wider rows are projected on so many random directions
 WIDEST = 2048
-"""Columns of the rows whose likelihoods are compared; wider rows are projected on so many random directions."""
 
 
 @register
@@ -64,9 +60,7 @@ class Auto(Summed):
     choice_: Choice | None
 
     def __init__(self, most_members: int = 8, held_out: float = 0.1, seed: int = 0) -> None:
-        self.most_members = most_members
-        self.held_out = held_out
-        self.seed = seed
+        self.most_members, self.held_out, self.seed = most_members, held_out, seed
 
     def _check_settings(self) -> None:
         require_number("most_members", self.most_members, least=1, whole=True)

@@ -30,14 +30,10 @@ from outfield.features import FIELDS, FeatureSource, Part, feature_stand_ins
 from outfield.progress import bar
 from outfield.stand_in import LEVELS, StandIns
 
-SPLIT = 0.1
-"""Share of the training rows that is held out where no held-out rows are given."""
-FOLDS = 10
-"""Parts of the ID rows, of which all but one calibrate: see :func:`folded`."""
-AUTO = "auto"
-"""What a user says instead of views to have them chosen."""
-CHOICES = ("one", "flip", "six")
-"""Views that are tried: they cost 1, 2 and 6 passes."""
+SPLIT = 0.1  # share of the training rows that is held out where no held-out rows are given
+FOLDS = 10  # parts of the ID rows, of which all but one calibrate: see folded
+AUTO = "auto"  # what a user says instead of views to have them chosen
+CHOICES = ("one", "flip", "six")  # views that are tried: they cost 1, 2 and 6 passes
 
 
 @dataclass(frozen=True)
@@ -281,17 +277,16 @@ def choose_views(rows_of: Callable[[str], Rows], device: str = "auto", names: Se
     return ViewsChoice(min(losses, key=lambda name: losses[name]), losses)
 
 
+# detectors that learn in seconds and look at different things
 CANDIDATES = (
     *(EnergyLogits(), MaxLogit(), GEN(), KNN(k=1), KNN(k=5), KNN(k=50), SSD(), SSD(ridge=0.3), SSD(ridge=1.0)),
     *(CosineMean(), KDE(), RMDS(), ViM(), fDBD(), NNGuide()),
 )
-"""Detectors that learn in seconds and look at different things."""
 
 
+# of the prior that a network corrects: how much the network counts is the one number of it worth choosing
 TEMPERATURES = (1000.0, 8000.0)
-"""Of the prior that a network corrects: how much the network counts is the one number of it worth choosing."""
-ROWS_TO_LEARN = 5000
-"""With fewer the network hardly learns anything."""
+ROWS_TO_LEARN = 5000  # with fewer the network hardly learns anything
 
 
 def default_candidates(train: FeatureSource) -> list[Detector]:

@@ -24,10 +24,8 @@ from outfield.features import FeatureSource, Part, copies_of, split_rows
 from outfield.scores import Threshold
 
 RULES = ("fisher", "z")
-LEAST = 20
-"""Held-out rows that calibrate the members, and again as many for their sum: fewer say nothing about a tail."""
-MOST_SHARED = 0.1
-"""Share of the held-out rows that may be training rows too: sets of images hold some twice."""
+LEAST = 20  # held-out rows that calibrate the members, and again as many for their sum: fewer say nothing about a tail
+MOST_SHARED = 0.1  # share of the held-out rows that may be training rows too: sets of images hold some twice
 
 
 def apart(
@@ -47,8 +45,7 @@ def apart(
         shared = float(torch.isin(known, copies[: len(train)]).double().mean())
         if shared > MOST_SHARED:
             raise InputError(
-                f"{100 * shared:.0f} % of the held-out rows are training rows; held-out rows must be ID rows that were not "
-                "trained on"
+                f"{100 * shared:.0f} % of the held-out rows are training rows; give rows that were not trained on"
             )
     return train, held_out
 
@@ -246,11 +243,8 @@ class Fused(Summed):
         seed: int = 0,
         weights: Sequence[float] | None = None,
     ) -> None:
-        self.members = members
-        self.rule = rule
-        self.held_out = held_out
-        self.seed = seed
-        self.weights = weights
+        self.members, self.rule, self.held_out = members, rule, held_out
+        self.seed, self.weights = seed, weights
 
     def _check_settings(self) -> None:
         check_members(self.members)

@@ -20,8 +20,8 @@ from outfield.errors import FileFormatError
 from outfield.features import FeatureSource, spaces
 
 STEP_SIZE, NOISE = (1e-4, 1e-5), (5e-3, 5e-4)
+# how the authors train, but for their schedule: they divide the learning rate by ten after half of the epochs
 AUTHORS = Training(epochs=20, batch_size=1024, learning_rate=1e-5, l2=10.0, input_noise=1e-4)
-"""How the authors train, but for their schedule: they divide the learning rate by ten after half of the epochs."""
 
 
 class ComposedDetector(CombinedDetector):
@@ -37,9 +37,6 @@ class ComposedDetector(CombinedDetector):
     """
 
     learned = ("means float64 M", "scales float64 M")
-
-    means_: Tensor
-    scales_: Tensor
 
     @abstractmethod
     def _combine(self, terms: Tensor) -> Tensor:
@@ -95,9 +92,7 @@ class HEAT(ComposedDetector):
         beta: float = 0.0,
         seed: int = 0,
     ) -> None:
-        self.members = members
-        self.beta = beta
-        self.seed = seed
+        self.members, self.beta, self.seed = members, beta, seed
 
     def _check_settings(self) -> None:
         check_members(self.members)
@@ -147,10 +142,8 @@ class Mahalanobis(ComposedDetector):
         floor: float = 1e-6,
         ridge: float = 0.0,
     ) -> None:
-        self.layers = layers
-        self.weights = weights
-        self.floor = floor
-        self.ridge = ridge
+        self.layers, self.weights = layers, weights
+        self.floor, self.ridge = floor, ridge
 
     def _check_settings(self) -> None:
         good = isinstance(self.layers, tuple | list) and len(self.layers) > 0

@@ -18,8 +18,8 @@ from outfield.errors import FileFormatError, InputError, OutfieldError
 from outfield.features import FeatureSource
 from outfield.files import Record
 
+# products of rows with learned numbers that one core has done in a few milliseconds, before other threads have started
 LITTLE = 2**25
-"""Products of rows with learned numbers that one core has done in a few milliseconds, before other threads have started."""
 
 
 def check_members(members: object) -> None:

@@ -21,22 +21,16 @@ from torch.nn.functional import softplus
 from outfield.scores import rank
 from outfield.stand_in import LEVELS
 
+# shares of the ID rows that are kept where sums are compared: at one share alone a few rows decide
 KEPT = (0.90, 0.93, 0.95, 0.97)
-"""Shares of the ID rows that are kept where sums are compared: at one share alone a few rows decide."""
-L2 = (0.001, 0.01, 0.1)
-"""λ that are compared."""
-USUAL_L2 = 0.01
-"""λ where too few kinds of stand-ins are there to compare."""
-LIGHTEST = 1 / 50
-"""Members that count less than this share of the heaviest one are left out."""
-LARGEST_TERM = 1000.0
-"""More is not told from more: it would only spoil the numbers of the solver."""
-TOLERANCE = 1e-9
-"""The largest entry of the projected gradient where the solver ends."""
+L2 = (0.001, 0.01, 0.1)  # λ that are compared
+USUAL_L2 = 0.01  # λ where too few kinds of stand-ins are there to compare
+LIGHTEST = 1 / 50  # members that count less than this share of the heaviest one are left out
+LARGEST_TERM = 1000.0  # more is not told from more: it would only spoil the numbers of the solver
+TOLERANCE = 1e-9  # the largest entry of the projected gradient where the solver ends
 ROUNDING, STEPS, HALVINGS = 1e-14, 200, 40
 
-Kind = tuple[str, str]
-"""Level and name of a set of stand-ins."""
+Kind = tuple[str, str]  # level and name of a set of stand-ins
 
 
 @dataclass(frozen=True)

@@ -16,31 +16,22 @@ from outfield.errors import FileFormatError, TooFewSamplesError
 from outfield.features import FeatureSource
 from outfield.modes import rounded_products
 
-BANK_ROWS = 4096
-"""Rows of a bank that are looked at together."""
+BANK_ROWS = 4096  # rows of a bank that are looked at together
+# numbers of a bank, at most, whose directions are kept: for a single image they would cost more than all else
 KEPT = 2**23
-"""Numbers of a bank, at most, whose directions are kept: for a single image they would cost more than all else."""
-TABLE = 2**24
-"""Numbers of a float32 table of cosines that are held at once, where a bank has more than BANK_ROWS rows."""
-SPARE = 10
-"""How many rows more than k are looked at closely: as many may lie within rounding of the k-th."""
-NUMBERS = 2**22
-"""Numbers of rows that are looked at closely at once."""
+TABLE = 2**24  # numbers of a float32 table of cosines that are held at once, where a bank has more than BANK_ROWS rows
+SPARE = 10  # how many rows more than k are looked at closely: as many may lie within rounding of the k-th
+NUMBERS = 2**22  # numbers of rows that are looked at closely at once
 
 
 class BankDetector(Detector):
-    """Base of the detectors that keep all training rows.
-
-    Attributes:
-        bank_: normalised training features (N, D), float32.
-    """
+    """Base of the detectors that keep all training rows, normalised, as ``bank_`` (N, D), float32."""
 
     fits_in_pieces = True
     learned: ClassVar[tuple[str, ...]] = ("bank float32 N D",)
 
     k: int = 1
     """How many rows there must be at least; a setting of some."""
-    bank_: Tensor
 
     _made: Neighbours | ApproximateNeighbours | None = None
 
@@ -62,10 +53,9 @@ class BankDetector(Detector):
     @property
     def _neighbours(self) -> Neighbours | ApproximateNeighbours:
         """The bank as distances are asked of it; made when it is first needed, on the device."""
-        found = self._made
-        if found is None:
-            found = self._made = self._search()
-        return found
+        if self._made is None:
+            self._made = self._search()
+        return self._made
 
     def _search(self) -> Neighbours | ApproximateNeighbours:
         return Neighbours(self.bank_)
@@ -113,12 +103,6 @@ def largest_weighted(features: Tensor, bank: Tensor, weights: Tensor, k: int) ->
     On a CPU a product in float32 finds k + 10 rows of the bank, and float64 decides between those. Rounding moves a product of
     two rows by (D + 8) u at most, u the unit roundoff, and each of their lengths by half of that: where the last of the rows that
     were found is not farther than twice that below the k-th, others might be as large, and all are looked at in float64.
-
-    Args:
-        features: in any length.
-        bank: normalised rows, float32, at least k.
-        weights: w_i (M,), float64, of either sign.
-        k: at least 1.
     """
     count = k + SPARE
     if bank.device.type != "cpu" or count >= len(bank) or rounded_products(bank.device):

@@ -30,8 +30,6 @@ class CosineMean(Detector):
     fits_in_pieces = True
     learned = ("directions float64 K D",)
 
-    directions_: Tensor
-
     def __init__(self, on: str = "features") -> None:
         self.on = on
 
@@ -65,8 +63,6 @@ class SHE(Detector):
     score_needs = ("features", "logits")
     fits_in_pieces = True
     learned = ("patterns float64 K D",)
-
-    patterns_: Tensor
 
     def __init__(self, on: str = "features") -> None:
         self.on = on

@@ -29,8 +29,7 @@ class KDE(BankDetector):
     """
 
     def __init__(self, kappa: float = 100.0, on: str = "features") -> None:
-        self.kappa = kappa
-        self.on = on
+        self.kappa, self.on = kappa, on
 
     def _check_settings(self) -> None:
         require_number("kappa", self.kappa, above=0)

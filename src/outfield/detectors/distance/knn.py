@@ -52,10 +52,8 @@ class KNN(BankDetector):
     added_settings: ClassVar[Mapping[str, Any]] = MappingProxyType({"on": "features", "index": "exact", "probes": 0})
 
     def __init__(self, k: int = 50, on: str = "features", index: str = "exact", probes: int = 0) -> None:
-        self.k = k
-        self.on = on
-        self.index = index
-        self.probes = probes
+        self.k, self.on = k, on
+        self.index, self.probes = index, probes
 
     def _check_settings(self) -> None:
         require_number("k", self.k, least=1, whole=True)

@@ -35,12 +35,10 @@ class NNGuide(BankDetector):
     score_needs = ("features", "logits")
     learned = (*BankDetector.learned, "energies float64 N")
 
-    energies_: Tensor
     classes_: int
 
     def __init__(self, k: int = 10, on: str = "features") -> None:
-        self.k = k
-        self.on = on
+        self.k, self.on = k, on
 
     def _check_settings(self) -> None:
         require_number("k", self.k, least=1, whole=True)

@@ -12,8 +12,8 @@ from outfield.detectors.registry import register
 from outfield.errors import FileFormatError
 from outfield.features import FeatureSource
 
+# how far the probabilities of a row may sum to something else than 1 in a file: a thousand of them in half precision
 MOST_OFF = 2e-2
-"""How far the probabilities of a row may sum to something else than 1 in a file: a thousand of them in half precision."""
 
 
 @register
@@ -36,11 +36,8 @@ class Relation(BankDetector):
     score_needs = ("features", "logits")
     learned = (*BankDetector.learned, "probabilities float32 N K")
 
-    probabilities_: Tensor
-
     def __init__(self, threshold: float = 0.03, on: str = "features") -> None:
-        self.threshold = threshold
-        self.on = on
+        self.threshold, self.on = threshold, on
 
     def _check_settings(self) -> None:
         require_number("threshold", self.threshold, above=0, most=1)

@@ -38,9 +38,7 @@ class MixtureDetector(Detector):
     added_settings: ClassVar[Mapping[str, Any]] = MappingProxyType({"on": "features", "ridge": 0.0})
 
     def __init__(self, floor: float = 1e-6, on: str = "features", ridge: float = 0.0) -> None:
-        self.floor = floor
-        self.on = on
-        self.ridge = ridge
+        self.floor, self.on, self.ridge = floor, on, ridge
 
     def _check_settings(self) -> None:
         MixturePrior(self.floor, self.ridge)  # which says what they must be
@@ -97,17 +95,8 @@ class MixtureDetector(Detector):
         self._learn(train)
 
     def _learn(self, data: FeatureSource) -> None:
-        rows, width = data.shapes["features"]
-        size, workers = piece_rows(width, self.device), workers_for(rows, width, self.device)
-
-        def pieces(advance: Advance) -> Iterator[tuple[Tensor, Tensor]]:
-            for i, piece in enumerate(data.batches(size, ("features", "labels"))):
-                yield piece["features"], piece["labels"]
-                advance(min(rows, (i + 1) * size))
-
-        with bar(f"fitting {type(self).__name__}", rows, "samples") as advance:
-            statistics = ClassStatistics.over(pieces(advance), workers, lambda z: normalise(z.to(self.device)))
-        self.mixture_.merge(statistics)
+        with bar(f"fitting {type(self).__name__}", len(data), "samples") as advance:
+            self.mixture_.merge(statistics_of(data, self.device, advance=advance))
 
     def _state(self) -> dict[str, Tensor]:
         return self.mixture_.state()
@@ -115,6 +104,22 @@ class MixtureDetector(Detector):
     def _load_state(self, state: dict[str, Tensor]) -> None:
         self.mixture_ = MixturePrior(self.floor, self.ridge).load_state(state)
         take(state, "mean", (self._width,), torch.float64)
+
+
+def statistics_of(
+    data: FeatureSource, device: torch.device, labelled: bool = True, advance: Advance = lambda done: None
+) -> ClassStatistics:
+    """Statistics of the normalised features by class, or of one class, in one pass."""
+    rows, width = data.shapes["features"]
+    size, names = piece_rows(width, device), ("features", "labels") if labelled else ("features",)
+
+    def pieces() -> Iterator[tuple[Tensor, Tensor]]:
+        for i, piece in enumerate(data.batches(size, names)):
+            features = piece["features"]
+            yield features, piece["labels"] if labelled else torch.zeros(len(features), dtype=torch.int64, device="cpu")
+            advance(min(rows, (i + 1) * size))
+
+    return ClassStatistics.over(pieces(), workers_for(rows, width, device), lambda z: normalise(z.to(device)))
 
 
 @register

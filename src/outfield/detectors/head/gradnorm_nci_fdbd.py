@@ -33,7 +33,6 @@ class fDBD(HeadDetector):  # noqa: N801  # the authors' name
 
     learned = (*HeadDetector.learned, "centre float64 D")
 
-    centre_: Tensor
     _inverse: Tensor
     """1 / ‖w_c − w_k‖ (K, K), and 0 where the weights are equal."""
 
@@ -53,9 +52,7 @@ class fDBD(HeadDetector):  # noqa: N801  # the authors' name
         if not hasattr(self, "centre_"):
             return
         if len(self.weight_) < 2:
-            raise InputError(
-                "head_weight has one row; fDBD needs a classifier of at least two classes, with a boundary between them"
-            )
+            raise InputError("head_weight has one row; fDBD needs at least two classes, with a boundary between them")
         apart = torch.cdist(self.weight_, self.weight_, compute_mode="donot_use_mm_for_euclid_dist")
         self._inverse = torch.where(apart > 0, 1 / apart.clamp_min(TINY), 0.0)
 
@@ -102,8 +99,6 @@ class NCI(HeadDetector):
     """
 
     learned = (*HeadDetector.learned, "mean float64 D")
-
-    mean_: Tensor
 
     def __init__(self, alpha: float = 1e-4) -> None:
         self.alpha = alpha

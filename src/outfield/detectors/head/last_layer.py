@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from outfield.config import require, shown
+from outfield.config import require, require_number, shown
 from outfield.detectors.base import LARGEST, Batch, Detector, once
 from outfield.energy import part
 from outfield.errors import InputError
@@ -34,9 +34,6 @@ class HeadDetector(Detector):
     Features are taken as they come, since the layer was trained on them so: nothing is normalised. All numbers are float64,
     cut off at float32's range.
     """
-
-    weight_: Tensor
-    bias_: Tensor
 
     fit_needs = (HEAD,)
     fits_in_pieces = True
@@ -85,6 +82,9 @@ class Shaper(HeadDetector):
     def _check_settings(self) -> None:
         right = isinstance(self.detector, Detector) and self.detector.needs_to_score == ("logits",)
         require(right, "detector", self.detector, "a detector that scores logits, such as outfield.EnergyLogits()")
+        for name in ("percentile", "high", "low"):
+            if hasattr(self, name):
+                require_number(name, getattr(self, name), above=0, most=100)
         try:
             self.detector.check_settings()
         except InputError as error:

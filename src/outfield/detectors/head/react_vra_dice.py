@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 from torch import Tensor
 
-from outfield.config import require, require_number
+from outfield.config import require
 from outfield.detectors.base import Detector
 from outfield.detectors.head.last_layer import Shaper
 from outfield.detectors.logits.msp_odin_energy import EnergyLogits
@@ -34,15 +34,8 @@ class ReAct(Shaper):
 
     learned = (*Shaper.learned, "threshold float64 1")
 
-    threshold_: Tensor
-
     def __init__(self, percentile: float = 90.0, detector: Detector = EnergyLogits()) -> None:
-        self.percentile = percentile
-        self.detector = detector
-
-    def _check_settings(self) -> None:
-        super()._check_settings()
-        require_number("percentile", self.percentile, above=0, most=100)
+        self.percentile, self.detector = percentile, detector
 
     def _learn(self, train: FeatureSource) -> None:
         found = percentiles(lambda: self._pieces(train), [float(self.percentile)])
@@ -72,17 +65,11 @@ class VRA(Shaper):
 
     learned = (*Shaper.learned, "thresholds float64 2")
 
-    thresholds_: Tensor
-
     def __init__(self, low: float = 10.0, high: float = 90.0, detector: Detector = EnergyLogits()) -> None:
-        self.low = low
-        self.high = high
-        self.detector = detector
+        self.low, self.high, self.detector = low, high, detector
 
     def _check_settings(self) -> None:
         super()._check_settings()
-        require_number("high", self.high, above=0, most=100)
-        require_number("low", self.low, above=0)
         require(self.low < self.high, "low", self.low, f"below high, which is {self.high}")
 
     def _learn(self, train: FeatureSource) -> None:
@@ -112,12 +99,7 @@ class DICE(Shaper):
     """
 
     def __init__(self, percentile: float = 90.0, detector: Detector = EnergyLogits()) -> None:
-        self.percentile = percentile
-        self.detector = detector
-
-    def _check_settings(self) -> None:
-        super()._check_settings()
-        require_number("percentile", self.percentile, above=0, most=100)
+        self.percentile, self.detector = percentile, detector
 
     def _learn(self, train: FeatureSource) -> None:
         contributions: Tensor = self.weight_ * self._mean(train)
@@ -125,34 +107,24 @@ class DICE(Shaper):
         self.weight_ = self.weight_.where(contributions > limit, 0.0)
 
 
-BITS = 16
-"""How many bits of a number one pass finds."""
-SHIFTS = (48, 32, 16, 0)
-"""Where they stand in it, pass by pass."""
-LOW_BITS = torch.iinfo(torch.int64).max
-"""All bits but the sign."""
+BITS = 16  # how many bits of a number one pass finds
+SHIFTS = (48, 32, 16, 0)  # where they stand in it, pass by pass
+LOW_BITS = torch.iinfo(torch.int64).max  # all bits but the sign
 
 
 def percentiles(pieces: Callable[[], Iterable[Tensor]], wanted: Sequence[float]) -> list[float]:
-    """Percentiles of all numbers, exact: those of ``numpy.percentile``, with a line between neighbouring numbers.
+    """Percentiles, exact: those of ``numpy.percentile``, with a line between neighbouring numbers.
 
-    A float64 and the integer that its bits spell are in the same order (once negative ones are turned around), so that four
-    passes, each counting the next 16 bits of those numbers that agree with what is known, find the number of any rank. Memory
-    is 65,536 counters for each rank.
-
-    Args:
-        pieces: Gives the same floating numbers, finite and at least one, in tensors of any shape, each time that it is called.
-        wanted: From 0 to 100 each.
+    ``pieces`` gives the same finite floating numbers each time that it is called. A float64 and the integer that its bits spell
+    are in the same order (once negative ones are turned around), so that four passes, each counting the next 16 bits of those
+    numbers that agree with what is known, find the number of any rank with 65,536 counters.
     """
     total = sum(piece.numel() for piece in pieces())
     positions = [(total - 1) * percent / 100 for percent in wanted]
     ranks = sorted({int(rank) for position in positions for rank in (math.floor(position), math.ceil(position))})
     found = dict(zip(ranks, _of_ranks(pieces, ranks), strict=True))
-    results = []
-    for position in positions:
-        low, high = found[math.floor(position)], found[math.ceil(position)]
-        results.append(low + (high - low) * (position - math.floor(position)))
-    return results
+    ends = [(found[math.floor(position)], found[math.ceil(position)], position % 1) for position in positions]
+    return [low + (high - low) * share for low, high, share in ends]
 
 
 def _of_ranks(pieces: Callable[[], Iterable[Tensor]], ranks: Sequence[int]) -> list[float]:

@@ -28,8 +28,6 @@ class KLMatching(LogitDetector):
     fit_needs = ("logits",)
     learned = ("log_templates float64 T D",)
 
-    log_templates_: Tensor
-
     def _fit(self, train: FeatureSource) -> None:
         sums = ClassSums(train.shapes["logits"][1], self.device)
         for piece in train.batches(self.rows_at_once, ("logits",)):

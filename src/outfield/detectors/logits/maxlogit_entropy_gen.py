@@ -46,8 +46,7 @@ class GEN(LogitDetector):
     """
 
     def __init__(self, gamma: float = 0.1, classes: int = 100) -> None:
-        self.gamma = gamma
-        self.classes = classes
+        self.gamma, self.classes = gamma, classes
 
     def _check_settings(self) -> None:
         require_number("gamma", self.gamma, above=0, most=1)

@@ -16,10 +16,8 @@ from outfield.errors import FileFormatError, InputError, TooFewSamplesError
 from outfield.features import FeatureSource
 
 MOST = torch.finfo(torch.float64).max
-SHAPES = (1e-2, 1e4)
-"""Between these the shape is sought: values that are all but equal have no finite one."""
-SMALLEST = 1e-12
-"""Values below this share of the largest count as that much."""
+SHAPES = (1e-2, 1e4)  # between these the shape is sought: values that are all but equal have no finite one
+SMALLEST = 1e-12  # values below this share of the largest count as that much
 
 
 @register
@@ -52,14 +50,8 @@ class OpenMax(LogitDetector):
     fit_needs = ("labels", "logits")
     learned = ("means float64 C D", "classes int64 C", "scales float64 C", "shapes float64 C")
 
-    classes_: Tensor
-    means_: Tensor
-    scales_: Tensor
-    shapes_: Tensor
-
     def __init__(self, tail: int = 20, alpha: int = 10) -> None:
-        self.tail = tail
-        self.alpha = alpha
+        self.tail, self.alpha = tail, alpha
 
     def _check_settings(self) -> None:
         require_number("tail", self.tail, least=2, whole=True)
@@ -74,15 +66,12 @@ class OpenMax(LogitDetector):
         rows = [distances[labels == c].sort(descending=True).values[: int(self.tail)] for c in self.classes_]
         pooled = distances.sort(descending=True).values[: int(self.tail)]
         if not _differ(pooled):
-            raise TooFewSamplesError(
-                f"OpenMax needs rows that are classified right and differ from their class's mean; there are none "
-                f"among the {len(train)} training samples"
-            )
+            raise TooFewSamplesError("OpenMax needs rows that are classified right and differ from their class's mean")
         fitted = [fit_weibull(values if _differ(values) else pooled) for values in rows]
         self.scales_, self.shapes_ = torch.tensor(fitted, dtype=torch.float64, device=self.device).T.contiguous()
 
     def _right(self, train: FeatureSource) -> Iterator[tuple[Tensor, Tensor]]:
-        """Logits and labels of the rows that are classified right, piece by piece."""
+        """Logits and labels of the rows that are classified right."""
         for piece in train.batches(self.rows_at_once, ("logits", "labels")):
             logits, labels = piece["logits"].to(self.device).double(), piece["labels"].to(self.device)
             right = logits.argmax(1) == labels
@@ -117,9 +106,8 @@ class OpenMax(LogitDetector):
     def _load_state(self, state: dict[str, Tensor]) -> None:
         super()._load_state(state)
         width = self.means_.shape[1]
-        if not (
-            int(self.classes_[0]) >= 0 and bool((self.classes_.diff() > 0).all()) and int(self.classes_[-1]) < width
-        ):
+        ascending = bool((self.classes_.diff() > 0).all())
+        if not (ascending and int(self.classes_[0]) >= 0 and int(self.classes_[-1]) < width):
             raise FileFormatError(f"classes must be different, ascending, from 0 to {width - 1}; that is not so")
         if not bool((self.scales_ > 0).all() & (self.shapes_ > 0).all()):
             raise FileFormatError("scales and shapes must be above 0; that is not so")
@@ -137,10 +125,7 @@ def fit_weibull(values: Tensor) -> tuple[float, float]:
 
         Σ exp(k y) y / Σ exp(k y) − 1 / k − mean y,
 
-    which increases in k, and scale = max x · (mean exp(k y))^(1/k).
-
-    Args:
-        values: x (n,), float64, at least 0 and one of them above.
+    which increases in k, and scale = max x · (mean exp(k y))^(1/k). The values x (n,) are at least 0, and one is above.
     """
     largest = values.max()
     y = (values / largest).clamp_min(SMALLEST).log()

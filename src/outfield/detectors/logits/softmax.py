@@ -28,14 +28,8 @@ def log_shares(logits: Tensor, scale: float = 1.0) -> tuple[Tensor, Tensor]:
     """log p and log (1 − p) for p = softmax(scale · l), float64, each with its full relative precision.
 
     With m the class of the largest logit and r = Σ_{c ≠ m} exp(scale (l_c − l_m)), p_m = 1 / (1 + r) and
-    1 − p_m = r / (1 + r): confident rows, whose p_m rounds to 1, differ in r all the same.
-
-    Args:
-        logits: l (N, K), of any floating type and size.
-        scale: Factor above 0, such as 1 / T.
-
-    Returns:
-        log p (N, K), finite, and log (1 − p) (N, K), which is −inf where there is one class only.
+    1 − p_m = r / (1 + r): confident rows, whose p_m rounds to 1, differ in r all the same. log (1 − p) is −inf where there is
+    one class only.
     """
     below = below_top(logits, scale)
     top = below.argmax(dim=1, keepdim=True)
@@ -58,16 +52,10 @@ STEPS = 200
 def increasing_root(
     function: Callable[[float], tuple[float, float]], low: float, high: float, tolerance: float = 1e-12
 ) -> float:
-    """The x in [low, high] at which an increasing function is 0; the nearer end where it is 0 nowhere between them.
+    """The x in [low, high], low > 0, at which an increasing function is 0; the nearer end where it is 0 nowhere between them.
 
-    Newton's steps, as long as they stay in the bracket and halve the distance; else the bracket is halved, on a scale of
-    logarithms. So it ends, whatever the function does between its ends.
-
-    Args:
-        function: x → (value, slope).
-        low: Lower end, above 0.
-        high: Upper end.
-        tolerance: How far x may be off, as a share of x.
+    ``function`` gives value and slope at x. Newton's steps, as long as they stay in the bracket and halve the distance; else the
+    bracket is halved, on a scale of logarithms. So it ends, whatever the function does between its ends.
     """
     if function(low)[0] >= 0:
         return low

@@ -11,10 +11,8 @@ from outfield.detectors.registry import register
 from outfield.errors import FileFormatError
 from outfield.features import FeatureSource
 
-RANGE = 50.0
-"""T lies between u / RANGE and u · RANGE."""
-SMALLEST, LARGEST = 1e-300, 1e300
-"""Logits whose u is smaller do not differ; no temperature is larger."""
+RANGE = 50.0  # T lies between u / RANGE and u · RANGE
+SMALLEST, LARGEST = 1e-300, 1e300  # logits whose u is smaller do not differ; no temperature is larger
 
 
 @register
