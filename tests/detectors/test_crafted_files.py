@@ -48,8 +48,7 @@ def refused(written, tmp_path):
 def test_as_it_was_written_it_loads(name, written, tmp_path):
     write_record(tmp_path / "d.safetensors", "detector", Record(*written[name]))
     assert torch.equal(
-        of.load(tmp_path / "d.safetensors").score(make_set(seed=1)),
-        quick(name).fit(make_set()).score(make_set(seed=1)),
+        of.load(tmp_path / "d.safetensors").score(make_set(seed=1)), quick(name).fit(make_set()).score(make_set(seed=1))
     )
 
 

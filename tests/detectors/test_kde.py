@@ -9,7 +9,7 @@ from scipy.stats import vonmises_fisher
 from tests.helpers.samples import make_set
 
 import outfield as of
-from outfield.detectors.distance import bank
+from outfield.detectors.distance import kde_nnguide_relation as bank
 
 
 def unit(rows):

@@ -10,7 +10,7 @@ from tests.helpers.samples import make_set
 from torch.nn import functional
 
 import outfield as of
-from outfield.detectors.distance import bank
+from outfield.detectors.distance import kde_nnguide_relation as bank
 from outfield.energy import normalise
 from outfield.files import Record, read_record, write_record
 

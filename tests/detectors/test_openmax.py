@@ -8,7 +8,7 @@ import torch
 from scipy.stats import weibull_min
 
 import outfield as of
-from outfield.detectors.logits.openmax import fit_weibull, weibull_cdf
+from outfield.detectors.logits.openmax_tempscale_kl_matching import fit_weibull, weibull_cdf
 from outfield.files import Record, read_record, write_record
 
 

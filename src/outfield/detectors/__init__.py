@@ -12,7 +12,7 @@ from outfield.doors import door
 _load, _names, __all__ = door(
     __name__,
     {
-        "distance.bank": ("directions",),
+        "distance.kde_nnguide_relation": ("directions",),
         "base": ("Batch", "Detector", "LARGEST", "lacking", "load"),
         "combined.calibration": ("Calibration",),
         "combined.choice": ("AUTO", "CHOICES", "Choice", "Rows", "Trial", "ViewsChoice", "choose", "choose_views"),

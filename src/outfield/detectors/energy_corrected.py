@@ -10,18 +10,7 @@ from outfield.config import arguments, construct, require, require_number
 from outfield.detectors.distance.ssd_rmds import statistics_of
 from outfield.detectors.ebm import LearnedEnergy
 from outfield.detectors.registry import register
-from outfield.energy import (
-    MLP,
-    CorrectedEnergy,
-    Langevin,
-    MixturePrior,
-    Network,
-    Prior,
-    Rows,
-    Sampler,
-    Training,
-    part,
-)
+from outfield.energy import MLP, CorrectedEnergy, Langevin, MixturePrior, Network, Prior, Rows, Sampler, Training, part
 from outfield.errors import InputError
 from outfield.features import FeatureSource
 

@@ -16,9 +16,8 @@ from outfield.detectors.combined.fused import Fused, apart, halves
 from outfield.detectors.combined.members import names_of
 from outfield.detectors.combined.weights import KEPT, USUAL_L2, Kind, Terms, by_level, left_out, loss, weight_path
 from outfield.detectors.distance.cosine_mean_she import CosineMean
-from outfield.detectors.distance.kde import KDE
+from outfield.detectors.distance.kde_nnguide_relation import KDE, NNGuide
 from outfield.detectors.distance.knn import KNN
-from outfield.detectors.distance.nnguide import NNGuide
 from outfield.detectors.distance.ssd_rmds import RMDS, SSD
 from outfield.detectors.energy_corrected import EnergyCorrected
 from outfield.detectors.head.gradnorm_nci_fdbd import fDBD

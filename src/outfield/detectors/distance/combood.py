@@ -9,7 +9,7 @@ from torch import Tensor
 
 from outfield.config import require_number
 from outfield.detectors.base import Batch, once
-from outfield.detectors.distance.bank import BankDetector
+from outfield.detectors.distance.neighbours import BankDetector
 from outfield.detectors.registry import register
 from outfield.energy import normalise
 from outfield.errors import FileFormatError, TooFewSamplesError

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from outfield.detectors.base import Batch, Detector, once
-from outfield.detectors.distance.bank import directions
+from outfield.detectors.distance.kde_nnguide_relation import directions
 from outfield.detectors.registry import register
 from outfield.energy import normalise
 from outfield.features import FeatureSource

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from outfield.config import require_choice, require_number
 from outfield.detectors.base import Batch, labels_of, once
-from outfield.detectors.distance.bank import BankDetector
-from outfield.detectors.distance.neighbours import INDEXES, ApproximateNeighbours, Neighbours
+from outfield.detectors.distance.neighbours import INDEXES, ApproximateNeighbours, BankDetector, Neighbours
 from outfield.detectors.registry import register
 from outfield.energy import normalise
 from outfield.errors import InputError, OutfieldWarning

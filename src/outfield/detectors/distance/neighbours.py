@@ -17,13 +17,17 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from outfield.detectors.base import Detector
+from outfield.energy import normalise
+from outfield.errors import FileFormatError, TooFewSamplesError
 from outfield.extras import library
+from outfield.features import FeatureSource
 from outfield.modes import rounded_products
 
 TABLE_BYTES = {"cpu": 2**28, "cuda": 2**30}  # size of the largest table of closenesses held at once
@@ -249,6 +253,52 @@ class ApproximateNeighbours:
             self.index.hnsw.efSearch = max(count, self.probes or max(2 * count, 64))
         squares, index = self.index.search(centred.numpy(), count)
         return torch.from_numpy(squares) / -2, torch.from_numpy(index)
+
+
+class BankDetector(Detector):
+    """Base of the detectors that keep all training rows, normalised, as ``bank_`` (N, D), float32."""
+
+    fits_in_pieces = True
+    learned: ClassVar[tuple[str, ...]] = ("bank float32 N D",)
+
+    k: int = 1
+    """How many rows there must be at least; a setting of some."""
+
+    _made: Neighbours | ApproximateNeighbours | None = None
+
+    def _fit(self, train: FeatureSource) -> None:
+        if self.k > len(train):
+            raise TooFewSamplesError(f"k is {self.k} but there are only {len(train)} training samples; lower k")
+        self.bank_, self._made = self._gathered(train, "features", normalise), None
+
+    def _gathered(self, train: FeatureSource, field: str, make: Callable[[Tensor], Tensor]) -> Tensor:
+        """What ``make`` makes of a field of all rows (N, …), which is read piece by piece."""
+        table, done = torch.empty(0), 0
+        for piece in train.batches(self.rows_at_once, (field,)):
+            rows = make(piece[field].to(self.device))
+            table = table if done else rows.new_empty(len(train), *rows.shape[1:])
+            table[done : done + len(rows)] = rows
+            done += len(rows)
+        return table
+
+    @property
+    def _neighbours(self) -> Neighbours | ApproximateNeighbours:
+        """The bank as distances are asked of it; made when it is first needed, on the device."""
+        if self._made is None:
+            self._made = self._search()
+        return self._made
+
+    def _search(self) -> Neighbours | ApproximateNeighbours:
+        return Neighbours(self.bank_)
+
+    def _moved(self) -> None:
+        super()._moved()
+        self._made = None
+
+    def _load_state(self, state: dict[str, Tensor]) -> None:
+        super()._load_state(state)
+        if self.k > len(self.bank_):
+            raise FileFormatError(f"k is {self.k}, but bank has {len(self.bank_)} rows")
 
 
 def rounding(width: int, dtype: torch.dtype) -> float:
