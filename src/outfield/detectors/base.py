@@ -70,6 +70,7 @@ ENTRIES: dict[str, type | tuple[type, ...]] = {
 }
 
 Batch = dict[str, Tensor]
+Make = Callable[[Tensor], Tensor]
 
 
 class Detector(ABC):
@@ -112,12 +113,10 @@ class Detector(ABC):
 
     _device: str = "auto"
     _fitted: bool = False
-    _fingerprint: str | None = None
-    """Kept from its first use on, until the next fit."""
-    _width: int | None = None
-    """Width of the first field in ``score_needs`` that fit saw, or None where fit saw none."""
+    _fingerprint: str | None = None  # kept from its first use on, until the next fit
+    _width: int | None = None  # width of the first field in score_needs that fit saw, or None where fit saw none
+    # what the training data said of the fields that are scored: the network, the views, and of a stage its name
     _about: Mapping[str, str] = MappingProxyType({})
-    """What the training data said of the fields that are scored: the network, the views, and of a stage its name."""
 
     @property
     def needs_to_fit(self) -> tuple[str, ...]:
@@ -501,9 +500,6 @@ def take(
             f"{name} is {value.dtype} of shape {tuple(value.shape)}; it must be {dtype} of ({wanted})"
         )
     return value.to(dtype)
-
-
-Make = Callable[[Tensor], Tensor]
 
 
 def shared(rows: Tensor) -> Tensor:

@@ -142,7 +142,7 @@ class LearnedEnergy(Detector):
         return energy
 
     def _finish(self, model: CorrectedEnergy) -> CorrectedEnergy:
-        """Frozen, in evaluation mode, on this detector's device, sharing nothing with what was trained beside it."""
+        """Frozen, on this detector's device, sharing nothing with what was trained beside it."""
         model.prior = copy.copy(model.prior)
         for parameter in model.network.parameters():
             parameter.grad, parameter.data = None, parameter.data.clone()
@@ -178,7 +178,7 @@ class LearnedEnergy(Detector):
 
 
 def _checkpoint(given: PathLike | Checkpoint | None) -> Checkpoint | None:
-    """What was given, its file found writable before any work."""
+    """The checkpoint, its file found writable before any work."""
     if isinstance(given, str | os.PathLike):
         given = Checkpoint(given)
     elif given is not None:

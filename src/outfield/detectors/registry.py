@@ -52,11 +52,7 @@ class Registry(Mapping[str, "type[Detector]"]):
         return f"DETECTORS({', '.join(self)})"
 
     def add(self, cls: type[Detector]) -> None:
-        """Take a class, under its name; a class of the same file and name takes the place of an older one.
-
-        Raises:
-            InputError: another class has that name.
-        """
+        """Take a class under its name; a class of the same file and name replaces an older one."""
         name, place = cls.__name__, _place(cls)
         holder = _place(self._classes[name]) if name in self._classes else (homes().get(name, place[0]), place[1])
         if holder != place:

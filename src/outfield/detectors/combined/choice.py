@@ -33,6 +33,14 @@ SPLIT = 0.1  # share of the training rows that is held out where no held-out row
 FOLDS = 10  # parts of the ID rows, of which all but one calibrate: see folded
 AUTO = "auto"  # what a user says instead of views to have them chosen
 CHOICES = ("one", "flip", "six")  # views that are tried: they cost 1, 2 and 6 passes
+# detectors that learn in seconds and look at different things
+CANDIDATES = (
+    *(EnergyLogits(), MaxLogit(), GEN(), KNN(k=1), KNN(k=5), KNN(k=50), SSD(), SSD(ridge=0.3), SSD(ridge=1.0)),
+    *(CosineMean(), KDE(), RMDS(), ViM(), fDBD(), NNGuide()),
+)
+# of the prior that a network corrects: how much the network counts is the one number of it worth choosing
+TEMPERATURES = (1000.0, 8000.0)
+ROWS_TO_LEARN = 5000  # with fewer the network hardly learns anything
 
 
 @dataclass(frozen=True)
@@ -274,18 +282,6 @@ def choose_views(rows_of: Callable[[str], Rows], device: str = "auto", names: Se
         rows = rows_of(name)
         losses[name] = choose(rows.train, rows.held_out, rows.stand_ins, device=device).chosen.loss
     return ViewsChoice(min(losses, key=lambda name: losses[name]), losses)
-
-
-# detectors that learn in seconds and look at different things
-CANDIDATES = (
-    *(EnergyLogits(), MaxLogit(), GEN(), KNN(k=1), KNN(k=5), KNN(k=50), SSD(), SSD(ridge=0.3), SSD(ridge=1.0)),
-    *(CosineMean(), KDE(), RMDS(), ViM(), fDBD(), NNGuide()),
-)
-
-
-# of the prior that a network corrects: how much the network counts is the one number of it worth choosing
-TEMPERATURES = (1000.0, 8000.0)
-ROWS_TO_LEARN = 5000  # with fewer the network hardly learns anything
 
 
 def default_candidates(train: FeatureSource) -> list[Detector]:

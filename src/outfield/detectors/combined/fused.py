@@ -123,8 +123,7 @@ class Summed(CombinedDetector):
     calibrations_: tuple[Calibration, ...]
     sum_: Calibration
 
-    _joined: Calibrations
-    """The members' calibrations as one."""
+    _joined: Calibrations  # the members' calibrations as one
 
     def _calibrate(self, held_out: FeatureSource) -> None:
         """Half of the rows for the members, the other half for their sum."""
@@ -188,17 +187,13 @@ class Summed(CombinedDetector):
     def _notes(self) -> dict[str, Any]:
         return {**super()._notes(), "held_out": len(self.calibrations_[0].scores) + len(self.sum_.scores)}
 
-    def _load_notes(self, notes: dict[str, Any]) -> None:
-        super()._load_notes(notes)
-        self._held_out_rows = notes.get("held_out")
-
     def _load_state(self, state: dict[str, Tensor]) -> None:
         super()._load_state(state)
         self.sum_ = _calibration(state, "sum")
         self.calibrations_ = tuple(_calibration(state, f"{i}.calibration") for i in range(len(self.members_)))
         rows = {len(one.scores) for one in self.calibrations_}
         half, more = next(iter(rows)), len(self.sum_.scores)
-        if len(rows) > 1 or more - half not in (0, 1) or self._held_out_rows != half + more:
+        if len(rows) > 1 or more - half not in (0, 1):
             raise FileFormatError("its calibrations are of different numbers of rows")
         self._moved()
 

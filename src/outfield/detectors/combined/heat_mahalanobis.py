@@ -22,18 +22,13 @@ from outfield.features import FeatureSource, spaces
 STEP_SIZE, NOISE = (1e-4, 1e-5), (5e-3, 5e-4)
 # how the authors train, but for their schedule: they divide the learning rate by ten after half of the epochs
 AUTHORS = Training(epochs=20, batch_size=1024, learning_rate=1e-5, l2=10.0, input_noise=1e-4)
+EQUAL = "equal"
 
 
 class ComposedDetector(CombinedDetector):
-    """Several detectors whose standardised scores are combined; a subclass says which, and how.
+    """Several detectors whose standardised scores t_m = (s_m − mean_m) / std_m are combined.
 
-    Of a member's score s_m the combination sees t_m = (s_m − mean_m) / std_m, with mean and standard deviation (1 where it is 0)
-    over the training rows. No other data is needed, so that weights between members cannot be learned here.
-
-    Attributes:
-        members_: the fitted members.
-        means_: mean_m (M,), float64.
-        scales_: std_m (M,), float64.
+    Mean and standard deviation (1 where it is 0) are over the training rows: ``means_`` and ``scales_`` (M,), float64.
     """
 
     learned = ("means float64 M", "scales float64 M")
@@ -108,13 +103,8 @@ class HEAT(ComposedDetector):
         beta, largest = float(self.beta), terms.amax(1)
         if beta == 0:
             return terms.mean(1)
-        below = torch.expm1(
-            beta * (terms - largest[:, None])
-        )  # from −1 to 0: neither a large nor a small β loses anything
+        below = torch.expm1(beta * (terms - largest[:, None]))  # −1 to 0: precise for any β
         return largest + torch.log1p(below.mean(1)) / beta
-
-
-EQUAL = "equal"
 
 
 @register
@@ -146,13 +136,14 @@ class Mahalanobis(ComposedDetector):
         self.floor, self.ridge = floor, ridge
 
     def _check_settings(self) -> None:
-        good = isinstance(self.layers, tuple | list) and len(self.layers) > 0
-        good = good and all(isinstance(name, str) and name in spaces() for name in self.layers)
-        good = good and len({*self.layers}) == len(self.layers)
+        names = self.layers if isinstance(self.layers, tuple | list) else ()
+        good = 0 < len(names) == len({*map(str, names)}) and all(
+            isinstance(one, str) and one in spaces() for one in names
+        )
         require(good, "layers", self.layers, f"a list of different fields among {', '.join(spaces())}")
         if not self._is_equal():
-            numbers = isinstance(self.weights, tuple | list) and len(self.weights) == len(self.layers)
-            require(numbers, "weights", self.weights, f"{EQUAL!r} or a list of {len(self.layers)} numbers, one a layer")
+            numbers = isinstance(self.weights, tuple | list) and len(self.weights) == len(names)
+            require(numbers, "weights", self.weights, f"{EQUAL!r} or a list of {len(names)} numbers, one a layer")
             for weight in self.weights:
                 require_number("weights", weight, least=0)
         MixturePrior(self.floor, self.ridge)  # which says what they must be

@@ -69,10 +69,8 @@ class CombinedDetector(Detector):
 
     _names: tuple[str, ...] | None = None
     _needs: tuple[str, ...] | None = None
-    _fields: list[dict[str, str]]
-    """For each member the fields that it scores, by the names that it knows them by."""
-    _numbers: int
-    """How many numbers the members have learned."""
+    _fields: list[dict[str, str]]  # for each member the fields that it scores, by the names that it knows them by
+    _numbers: int  # how many numbers the members have learned
 
     @abstractmethod
     def _recipe(self) -> Sequence[Detector]:

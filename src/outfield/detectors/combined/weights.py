@@ -35,12 +35,7 @@ Kind = tuple[str, str]  # level and name of a set of stand-ins
 
 @dataclass(frozen=True)
 class Terms:
-    """What each of M detectors adds to a sum.
-
-    Attributes:
-        ids: for ID rows (n, M), float64.
-        others: for each set of other rows (m, M), by its level and name.
-    """
+    """What each of M detectors adds to a sum: for ID rows (n, M), float64, and for other sets (m, M) by level and name."""
 
     ids: Tensor
     others: Mapping[Kind, Tensor]
@@ -91,13 +86,7 @@ class Regression:
         self._counts = torch.cat(counts)
 
     def weights(self, l2: float, members: Tensor | None = None, start: Tensor | None = None) -> Tensor:
-        """The minimum x = (w, b) (M + 1,).
-
-        Args:
-            l2: λ.
-            members: which detectors have a weight (M,), bool; all if None. The others' weights are 0.
-            start: where to begin, such as the minimum of a similar problem.
-        """
+        """The minimum x = (w, b) (M + 1,); only ``members`` (M,), bool, have a weight. ``start`` is that of a similar problem."""
         whole = torch.zeros(self._rows.shape[1], dtype=torch.float64) if start is None else start.clone()
         free = torch.ones(len(whole), dtype=torch.bool)
         if members is not None:

@@ -24,6 +24,8 @@ KEPT = 2**23
 TABLE = 2**24  # numbers of a float32 table of cosines that are held at once, where a bank has more than BANK_ROWS rows
 SPARE = 10  # how many rows more than k are looked at closely: as many may lie within rounding of the k-th
 NUMBERS = 2**22  # numbers of rows that are looked at closely at once
+# how far the probabilities of a row may sum to something else than 1 in a file: a thousand of them in half precision
+MOST_OFF = 2e-2
 
 
 def directions(rows: Tensor) -> Tensor:
@@ -174,10 +176,6 @@ class NNGuide(BankDetector):
         self.classes_ = int(take(state, "classes", (1,), torch.int64))
         if self.classes_ < 1:
             raise FileFormatError(f"classes is {self.classes_}; it must be at least 1")
-
-
-# how far the probabilities of a row may sum to something else than 1 in a file: a thousand of them in half precision
-MOST_OFF = 2e-2
 
 
 @register

@@ -160,8 +160,7 @@ class RMDS(MixtureDetector):
         on: The field that it works on: "features", or a stage of the network such as "stage2".
     """
 
-    _whole: MixturePrior | None = None
-    """The one Gaussian of all rows, made when it is first needed."""
+    _whole: MixturePrior | None = None  # the one Gaussian of all rows, made when it is first needed
 
     def _learn(self, data: FeatureSource) -> None:
         super()._learn(data)

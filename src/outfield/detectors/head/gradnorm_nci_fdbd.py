@@ -33,8 +33,7 @@ class fDBD(HeadDetector):  # noqa: N801  # the authors' name
 
     learned = (*HeadDetector.learned, "centre float64 D")
 
-    _inverse: Tensor
-    """1 / ‖w_c − w_k‖ (K, K), and 0 where the weights are equal."""
+    _inverse: Tensor  # 1 / ‖w_c − w_k‖ (K, K), and 0 where the weights are equal
 
     def __init__(self, centre: str = "mean") -> None:
         self.centre = centre
@@ -77,9 +76,6 @@ class GradNorm(HeadDetector):
     def _score_features(self, features: Tensor) -> Tensor:
         probabilities = self._logits(features).softmax(1)
         return -features.abs().sum(1) * (probabilities - 1 / len(self.weight_)).abs().sum(1)
-
-
-TINY = torch.finfo(torch.float64).tiny
 
 
 @register

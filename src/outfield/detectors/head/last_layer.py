@@ -16,6 +16,8 @@ from outfield.energy import part
 from outfield.errors import InputError
 from outfield.features import HEAD, FeatureSet, FeatureSource, head_of
 
+PREFIX = "detector."
+
 
 def within_range(values: Tensor) -> Tensor:
     """The values as float64, cut off at float32's range, so that products and squares of them stay finite."""
@@ -68,9 +70,6 @@ class HeadDetector(Detector):
     @abstractmethod
     def _score_features(self, features: Tensor) -> Tensor:
         """Scores (n,) of features (n, D), float64 on ``self.device``."""
-
-
-PREFIX = "detector."
 
 
 class Shaper(HeadDetector):

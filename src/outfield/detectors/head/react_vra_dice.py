@@ -15,6 +15,10 @@ from outfield.detectors.logits.msp_odin_energy import EnergyLogits
 from outfield.detectors.registry import register
 from outfield.features import FeatureSource
 
+BITS = 16  # how many bits of a number one pass finds
+SHIFTS = (48, 32, 16, 0)  # where they stand in it, pass by pass
+LOW_BITS = torch.iinfo(torch.int64).max  # all bits but the sign
+
 
 @register
 class ReAct(Shaper):
@@ -105,11 +109,6 @@ class DICE(Shaper):
         contributions: Tensor = self.weight_ * self._mean(train)
         (limit,) = percentiles(lambda: [contributions], [float(self.percentile)])
         self.weight_ = self.weight_.where(contributions > limit, 0.0)
-
-
-BITS = 16  # how many bits of a number one pass finds
-SHIFTS = (48, 32, 16, 0)  # where they stand in it, pass by pass
-LOW_BITS = torch.iinfo(torch.int64).max  # all bits but the sign
 
 
 def percentiles(pieces: Callable[[], Iterable[Tensor]], wanted: Sequence[float]) -> list[float]:

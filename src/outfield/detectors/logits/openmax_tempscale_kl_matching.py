@@ -18,6 +18,9 @@ from outfield.features import FeatureSource
 MOST = torch.finfo(torch.float64).max
 SHAPES = (1e-2, 1e4)  # between these the shape is sought: values that are all but equal have no finite one
 SMALLEST = 1e-12  # values below this share of the largest count as that much
+RANGE = 50.0  # T lies between u / RANGE and u · RANGE
+SMALLEST_UNIT, HOTTEST = 1e-300, 1e300  # logits whose u is smaller do not differ; no temperature is larger
+TINY = torch.finfo(torch.float64).tiny
 
 
 @register
@@ -145,10 +148,6 @@ def weibull_cdf(x: Tensor, scale: Tensor, shape: Tensor) -> Tensor:
     return -torch.expm1(-((x / scale) ** shape))
 
 
-RANGE = 50.0  # T lies between u / RANGE and u · RANGE
-SMALLEST_UNIT, HOTTEST = 1e-300, 1e300  # logits whose u is smaller do not differ; no temperature is larger
-
-
 @register
 class TempScale(LogitDetector):
     """MSP at the temperature that fits the labels best (Guo et al. 2017).
@@ -206,9 +205,6 @@ class TempScale(LogitDetector):
         classes = int(take(state, "classes", (1,), torch.int64))
         if classes != self._width:
             raise FileFormatError(f"classes is {classes}, but width is {self._width}")
-
-
-TINY = torch.finfo(torch.float64).tiny
 
 
 @register

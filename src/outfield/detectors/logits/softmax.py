@@ -12,6 +12,7 @@ from outfield.detectors.base import Detector, once, wide
 from outfield.features import FeatureSource
 
 LOWEST = torch.finfo(torch.float64).min
+STEPS = 200
 
 
 class LogitDetector(Detector):
@@ -44,9 +45,6 @@ def below_top(logits: Tensor, scale: float = 1.0) -> Tensor:
     double = once(wide, logits)
     below = (double - double.amax(dim=1, keepdim=True)).clamp_min(LOWEST)
     return (below * scale).clamp_min(LOWEST)
-
-
-STEPS = 200
 
 
 def increasing_root(
