@@ -7,7 +7,7 @@ import hashlib
 import json
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType, NoneType
 from typing import TYPE_CHECKING, Any, ClassVar, Self, final
 
@@ -56,7 +56,6 @@ from outfield.version import __version__
 if TYPE_CHECKING:
     from outfield.energy import Checkpoint
     from outfield.stand_in import StandIns
-from collections.abc import Callable
 
 # scores are cut off here, so that a huge float64 logit gives a finite float32 score
 LARGEST = torch.finfo(torch.float32).max
