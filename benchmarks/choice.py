@@ -27,9 +27,9 @@ import outfield as of
 from outfield.benchmark import LEVELS, PROTOCOLS
 from outfield.benchmark.sets import STAND_IN, split_features, split_images
 from outfield.detectors import Calibration, names_of
-from outfield.detectors.combined.sum import halves
-from outfield.detectors.selection.candidates import default_candidates
-from outfield.detectors.selection.weights import Kind, Terms, by_level
+from outfield.detectors.combined.choice import default_candidates
+from outfield.detectors.combined.fused import halves
+from outfield.detectors.combined.weights import Kind, Terms, by_level
 from outfield.errors import OutfieldError
 from outfield.features import FeatureSource
 from outfield.files import write_bytes

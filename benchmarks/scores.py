@@ -24,7 +24,7 @@ import outfield as of
 from outfield.benchmark import PROTOCOLS
 from outfield.benchmark.provenance import about_this_run
 from outfield.detectors import names_of
-from outfield.detectors.selection.candidates import default_candidates
+from outfield.detectors.combined.choice import default_candidates
 from outfield.errors import OutfieldError
 from outfield.files import write_bytes
 from outfield.images import ImageSource, find, part_of

@@ -152,7 +152,7 @@ main()
     ("arguments", "module", "patch", "goes_on"),
     [
         (["extract", "x.safetensors", "train.npz", "-o", "f.npz"], "backbone.backbone", "module.Backbone.open", False),
-        (["fit", "EBM", "train.npz", "-o", "d.safetensors", "--checkpoint", "c.safetensors"], "detectors.trained.ebm",
+        (["fit", "EBM", "train.npz", "-o", "d.safetensors", "--checkpoint", "c.safetensors"], "detectors.ebm",
          "module.EBM.fit_seeds", True),
     ],
 )  # fmt: skip
@@ -173,7 +173,7 @@ def test_ctrl_c_promises_only_what_is_kept(files, tmp_path, arguments, module, p
 
 SLOW = """
 import sys, time
-import outfield.detectors.distance.ssd as module
+import outfield.detectors.distance.ssd_rmds as module
 from outfield.cli import main
 score = module.SSD.score
 def slow(self, data):

@@ -7,8 +7,10 @@ import torch
 from tests.helpers.samples import make_set
 
 import outfield as of
-from outfield.detectors.combined.sum import apart
-from outfield.detectors.selection.candidates import default_members
+from outfield.detectors.combined import auto as unlabelled
+from outfield.detectors.combined.auto import is_one_class, with_clusters
+from outfield.detectors.combined.choice import default_members
+from outfield.detectors.combined.fused import apart
 from outfield.features import FIELDS
 from outfield.files import Record, read_record, write_record
 
@@ -112,15 +114,6 @@ def test_the_fewest_rows_that_are_split_off(train):
     assert (len(auto.calibrations_[0].scores), len(auto.sum_.scores)) == (20, 20)
 
 
-def test_training_rows_are_no_held_out_rows(train):
-    with pytest.raises(of.InputError, match="held-out rows are training rows"):
-        of.Auto().fit(train, held_out=train)
-    with pytest.raises(of.InputError, match=r"held_out takes an outfield\.FeatureSet, not list"):
-        of.Auto().fit(train, held_out=[1])  # type: ignore[arg-type]
-    with pytest.raises(of.TooFewSamplesError, match="held_out has 39 rows; at least 40"):
-        of.Auto().fit(train, held_out=make_set(n=39, seed=1))
-
-
 def test_what_it_uses_is_known_and_not_needed(train):
     assert set(of.Auto.uses) == set(FIELDS) - {"features", "odin_logits"}
     assert of.Auto().needs_to_fit == ()
@@ -137,22 +130,6 @@ def test_what_it_scores_is_what_its_members_score(train, held_out, stand_ins):
     explanation = auto.explain(held_out)
     assert explanation.members == auto.names
     torch.testing.assert_close(explanation.terms.sum(1).float(), auto.score(held_out).as_subclass(torch.Tensor))
-
-
-def test_a_second_fit_forgets_the_first(train, held_out, stand_ins):
-    auto = of.Auto(most_members=2).fit(train, held_out=held_out, stand_ins=stand_ins)
-    auto.fit(of.FeatureSet(train.features))
-    again = of.Auto(most_members=2).fit(of.FeatureSet(train.features))
-    assert auto.names == again.names
-    assert torch.equal(auto.score(held_out), again.score(held_out))
-
-
-def test_a_fit_that_fails_leaves_the_last_one(train, held_out, stand_ins):
-    auto = of.Auto(most_members=1).fit(train, held_out=held_out, stand_ins=stand_ins)
-    before = auto.score(held_out)
-    with pytest.raises(of.InputError):
-        auto.fit(train, held_out=train)
-    assert torch.equal(auto.score(held_out), before)
 
 
 class TestFiles:
@@ -205,3 +182,119 @@ class TestThreshold:
             of.Auto().threshold()
         with pytest.raises(of.InputError, match="keep is 0"):
             of.Auto(most_members=1).fit(train, held_out=held_out, stand_ins=stand_ins).threshold(0)
+
+
+def blobs(count, rows=300, seed=0, width=6, spread=0.05):
+    """Rows around so many far directions, each Gaussian."""
+    generator = torch.Generator().manual_seed(seed)
+    centres = 5 * torch.eye(max(count, width))[:count, :]
+    z = centres[torch.arange(rows) % count] + spread * torch.randn(rows, centres.shape[1], generator=generator)
+    return of.FeatureSet(z, about={"network": "n"})
+
+
+@pytest.mark.parametrize("count", [1, 5, 10])
+def test_as_many_clusters_as_there_are(count):
+    rows = blobs(count)
+    found = with_clusters(rows, 0)
+    sizes = torch.bincount(found.labels)
+    assert len(sizes) == count
+    assert sizes.min() >= 300 // count - 1
+    for label in range(count):  # each cluster is one of the groups
+        assert len(torch.unique(torch.arange(300)[found.labels == label] % count)) == 1
+    assert torch.equal(found.features, rows.features)
+    assert found.about == rows.about
+    assert torch.equal(with_clusters(rows, 0).labels, found.labels)
+
+
+def test_the_likelihood_of_rows_that_were_left_out_decides(monkeypatch):
+    seen = {}
+
+    class Spy(unlabelled.MixturePrior):
+        def fit(self, z, labels):
+            self.count, self.rows = len(labels.unique()), len(z)
+            return super().fit(z, labels)
+
+        def log_prob(self, z):
+            seen[self.count] = (self.rows, len(z))
+            return torch.full((len(z),), {1: 0.0, 2: 3.0, 5: 3.0, 10: 2.0, 20: -1.0}[self.count])
+
+    monkeypatch.setattr(unlabelled, "MixturePrior", Spy)
+    assert len(with_clusters(blobs(3), 0).labels.unique()) == 2  # of equal ones the smallest
+    assert seen == dict.fromkeys((1, 2, 5, 10, 20), (240, 60))
+
+
+def test_few_rows_are_not_cut_into_many():
+    assert with_clusters(blobs(10, rows=124), 0).labels.max() == 9  # 100 rows are left: just enough for ten
+    assert with_clusters(blobs(10, rows=123), 0).labels.max() < 5
+    assert with_clusters(blobs(5, rows=61), 0).labels.max() < 5
+    assert with_clusters(blobs(2, rows=24), 0).labels.max() == 1  # 20 rows are just enough for two
+    assert with_clusters(blobs(2, rows=23), 0).labels.max() == 0
+    assert with_clusters(of.FeatureSet(torch.ones(1, 3)), 0).labels.tolist() == [0]
+
+
+def test_equal_rows():
+    assert with_clusters(of.FeatureSet(torch.ones(80, 3)), 0).labels.tolist() == [0] * 80
+
+
+def test_many_rows_are_drawn_from(monkeypatch):
+    monkeypatch.setattr(unlabelled, "MOST", 100)
+    rows = blobs(2)
+    found = with_clusters(rows, 0)
+    assert len(found) == 100
+    assert all((one == rows.features).all(1).any() for one in found.features)
+
+
+def test_what_is_one_class():
+    known = make_set(n=20)
+    fields = known.tensors()
+    assert not is_one_class(known)
+    assert not is_one_class(of.FeatureSet(known.features, labels=known.labels))
+    assert not is_one_class(of.FeatureSet(known.features, labels=known.labels, logits=fields["logits"]))
+    assert not is_one_class(of.FeatureSet(known.features, logits=fields["logits"]))
+    assert is_one_class(of.FeatureSet(known.features))
+    assert is_one_class(of.FeatureSet(known.features, labels=torch.full((20,), 3)))
+
+
+def test_auto_without_classes_is_a_sum_over_clusters():
+    train, held = blobs(5), blobs(5, rows=100, seed=1)
+    auto = of.Auto(seed=2).fit(train, held_out=held)
+    expected = of.Fused((of.KNN(k=5), of.SSD()), seed=2).fit(with_clusters(train, 2), held_out=held)
+    assert auto.names == expected.names
+    assert torch.equal(auto.score(held), expected.score(held))
+    zeros = torch.zeros(300, dtype=torch.int64)
+    one = of.Auto(seed=2).fit(of.FeatureSet(train.features, labels=zeros, about=train.about), held_out=held)
+    assert torch.equal(one.score(held), expected.score(held))
+    middle = of.FeatureSet(train.features.mean(0, keepdim=True), about=train.about)
+    assert auto.score(middle)[0] > auto.score(held).max()
+
+
+def test_rows_on_disk_are_not_all_loaded(tmp_path, monkeypatch):
+    rows = make_set(n=200)
+    few = of.FeatureSet(rows.features, stage2=rows.features * 2, about={"network": "n"})
+    few.save(tmp_path / "rows.safetensors")
+    stream = of.open_features(tmp_path / "rows.safetensors")
+    whole = with_clusters(few, 0)
+    monkeypatch.setattr(type(stream), "in_memory", lambda self: pytest.fail("all rows were loaded"))
+    found = with_clusters(stream, 0)
+    assert torch.equal(found.labels, whole.labels)
+    assert torch.equal(found.tensors()["stage2"], few.tensors()["stage2"])
+    monkeypatch.setattr(unlabelled, "MOST", 50)
+    assert len(with_clusters(stream, 0)) == 50
+
+
+def test_wide_rows_are_projected_for_the_comparison(monkeypatch):
+    widths = []
+
+    class Spy(unlabelled.MixturePrior):
+        def fit(self, z, labels):
+            widths.append(z.shape[1])
+            return super().fit(z, labels)
+
+    monkeypatch.setattr(unlabelled, "MixturePrior", Spy)
+    rows = blobs(5, width=12)
+    monkeypatch.setattr(unlabelled, "WIDEST", 12)
+    exact = with_clusters(rows, 0)
+    monkeypatch.setattr(unlabelled, "WIDEST", 8)
+    assert torch.equal(with_clusters(rows, 0).labels, exact.labels)
+    assert set(widths) == {12, 8}
+    assert len(exact.labels.unique()) == 5

@@ -48,8 +48,7 @@ def refused(written, tmp_path):
 def test_as_it_was_written_it_loads(name, written, tmp_path):
     write_record(tmp_path / "d.safetensors", "detector", Record(*written[name]))
     assert torch.equal(
-        of.load(tmp_path / "d.safetensors").score(make_set(seed=1)),
-        quick(name).fit(make_set()).score(make_set(seed=1)),
+        of.load(tmp_path / "d.safetensors").score(make_set(seed=1)), quick(name).fit(make_set()).score(make_set(seed=1))
     )
 
 
@@ -150,7 +149,7 @@ class TestLearned:
         def build(*_):
             raise AssertionError("memory was asked for")
 
-        monkeypatch.setattr("outfield.detectors.trained.learned_energy.build_network", build)
+        monkeypatch.setattr("outfield.detectors.ebm.build_network", build)
         for change in ({"hidden": 60_000}, {"depth": 9000}, {"hidden": 17}):
             refused(name, lambda it: it["settings"]["network"].update(change), said="weights")
         refused(name, lambda it: it.update(width=2**23), said="weights")

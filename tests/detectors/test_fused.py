@@ -7,12 +7,12 @@ import math
 import numpy as np
 import pytest
 import torch
-from tests.helpers.samples import make_set, quick
+from tests.helpers.samples import make_set
 
 import outfield as of
 from outfield.detectors import Calibration
 from outfield.detectors.combined.calibration import Calibrations
-from outfield.detectors.combined.sum import apart
+from outfield.detectors.combined.fused import apart
 from outfield.files import Record, read_record, write_record
 
 TRAIN, HELD_OUT, TEST = make_set(300, seed=1), make_set(101, seed=2), make_set(60, seed=3, shift=0.5)
@@ -71,18 +71,6 @@ def test_several_calibrations_are_each_of_them():
     for name in ("p_values", "surprise", "standard"):
         expected = [getattr(one, name)(column) for one, column in zip(members, scores.unbind(1), strict=True)]
         torch.testing.assert_close(getattr(together, name)(scores), torch.stack(expected, 1), rtol=1e-14, atol=0)
-
-
-def test_surprise_of_several_is_to_the_bit_that_of_each():
-    generator = torch.Generator().manual_seed(1)
-    members = [
-        Calibration.of(torch.randn(30, generator=generator).round(decimals=1) * 10**power) for power in range(-3, 4)
-    ]
-    held_out = torch.stack([one.scores for one in members], 1)
-    scores = torch.cat([held_out, 1.01 * held_out, held_out[:1] - 1, 5 * held_out[-1:], 0 * held_out[:1] + 3e38])
-    found = Calibrations(members).surprise(scores)
-    for one, own, column in zip(members, found.unbind(1), scores.unbind(1), strict=True):
-        assert torch.equal(own, one.surprise(column))
 
 
 @pytest.mark.parametrize("rule", ["fisher", "z"])
@@ -152,11 +140,6 @@ def test_explain():
     assert len(set(found.top_member)) > 1
 
 
-def test_members_may_be_fitted_from_what_does_not_fit_into_memory():
-    assert of.Fused.fits_in_pieces
-    assert of.Auto.fits_in_pieces
-
-
 def test_names_stand_once():
     members = [of.KNN(), of.KNN(k=3), of.SSD(on="stage2"), of.SSD(on="stage2"), of.MSP(), of.SSD(on="stage2"), of.SSD()]
     assert of.Fused(members).names == (
@@ -204,28 +187,6 @@ def test_every_class_keeps_a_row():
         assert len(others) == 50
 
 
-@pytest.mark.parametrize("ending", [".npz", ".parquet"])
-def test_streams_give_what_memory_gives(ending, tmp_path):
-    if ending == ".npz":
-        TRAIN.save(tmp_path / "f.npz")
-    else:
-        import pyarrow
-        import pyarrow.parquet
-
-        columns = {name: list(TRAIN.tensors()[name].numpy()) for name in TRAIN.row_fields}
-        pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "f.parquet")
-    stream = of.open_features(tmp_path / f"f{ending}")
-    for given in (None, HELD_OUT):
-        here, there = (of.Fused(MEMBERS).fit(rows, held_out=given) for rows in (TRAIN, stream))
-        assert torch.allclose(here.score(TEST), there.score(TEST), rtol=1e-4, atol=1e-4)
-
-
-def test_a_learned_member(tmp_path):
-    fused = of.Fused([quick("EBM"), quick("EnergyCorrected"), of.MSP()]).fit(TRAIN, held_out=HELD_OUT)
-    fused.save(tmp_path / "d.safetensors")
-    assert torch.equal(of.load(tmp_path / "d.safetensors").score(TEST), fused.score(TEST))
-
-
 def test_saved_and_loaded(tmp_path):
     fused = of.Fused([*MEMBERS, of.Fused([of.MSP()])], rule="z").fit(TRAIN, held_out=HELD_OUT)
     fused.save(tmp_path / "d.safetensors")
@@ -237,19 +198,16 @@ def test_saved_and_loaded(tmp_path):
     assert loaded.fingerprint() == fused.fingerprint()
 
 
-def test_large_batches_are_scored_in_the_members_own_pieces(monkeypatch):
+def test_no_member_gets_more_rows_at_once_than_it_takes(monkeypatch):
     fused = of.Fused(MEMBERS).fit(TRAIN, held_out=HELD_OUT)
-    expected = fused.score(TEST)
+    expected, sizes, score = fused.score(TEST), [], of.SSD._score
     monkeypatch.setattr(of.KNN, "rows_at_once", 7)
     monkeypatch.setattr(of.SSD, "rows_at_once", 11)
-    assert fused._rows() == 4096
-    assert torch.allclose(fused.score(TEST), expected, rtol=1e-5)
-    sizes = []
     monkeypatch.setattr(
-        of.KNN, "_score", lambda self, batch: sizes.append(len(batch["features"])) or batch["features"][:, 0]
+        of.SSD, "_score", lambda self, batch: sizes.append(len(batch["features"])) or score(self, batch)
     )
-    fused.score(TEST)
-    assert sizes == [7] * 8 + [4]
+    assert torch.allclose(fused.score(TEST), expected, rtol=1e-5)
+    assert set(sizes) == {7, 4}
 
 
 @pytest.mark.parametrize("name", ["0.calibration", "sum"])
@@ -283,8 +241,7 @@ def longer(tensor, by=1):
         ({}, 5, {}, "width is 5, but 6 in its first member"),
         ({"members": [{}, 3]}, 6, {}, "notes on"),
         ({}, 6, {"1.calibration": longer}, "different numbers of rows"),
-        ({"held_out": 102}, 6, {"sum": longer}, "different numbers of rows"),
-        ({"held_out": 100}, 6, {}, "different numbers of rows"),
+        ({}, 6, {"sum": lambda one: longer(one, 2)}, "different numbers of rows"),
         ({}, 6, {"sum": lambda one: one[[1, 0, *range(2, len(one))]]}, "sum is not in ascending order"),
     ],
 )
@@ -378,10 +335,3 @@ class TestMistakes:
         for ask in (lambda: of.Fused().explain(TEST), lambda: of.Fused().p_values(TEST)):
             with pytest.raises(of.NotFittedError):
                 ask()
-
-    def test_a_fit_that_fails_leaves_the_last_one(self):
-        fused = of.Fused().fit(TRAIN, held_out=HELD_OUT)
-        before = fused.score(TEST)
-        with pytest.raises(of.TooFewSamplesError):
-            fused.fit(TRAIN[:20])
-        assert torch.equal(fused.score(TEST), before)

@@ -10,8 +10,8 @@ import torch
 from tests.helpers.samples import make_set
 
 import outfield as of
+from outfield.detectors.base import log_total, once, shared, wide
 from outfield.detectors.combined import members
-from outfield.detectors.memo import log_total, once, shared, wide
 from outfield.energy.threads import can_limit
 
 CALLS = []
@@ -37,31 +37,20 @@ def test_plain_rows_keep_nothing():
 
 
 def test_shared_rows_keep_what_is_made_of_them():
-    rows = torch.rand(5, 2)
-    piece = shared(rows, 1, 4)
-    assert torch.equal(piece, rows[1:4])
+    rows = torch.rand(3, 2)
+    piece = shared(rows)
+    assert shared(piece) is piece  # a sum within a sum
+    assert torch.equal(piece, rows)
     assert not hasattr(rows, "outfield_made")
     assert once(doubled, piece) is once(doubled, piece)
     assert once(wide, once(doubled, piece)) is once(wide, once(doubled, piece))
     assert CALLS == [3]
-    assert torch.equal(once(wide, piece), rows[1:4].double())
-    assert torch.equal(once(log_total, piece), rows[1:4].double().logsumexp(1))
-
-
-def test_a_sum_within_a_sum_has_the_same_rows():
-    piece = shared(torch.rand(5, 2), 0, 4)
-    assert shared(piece, 0, 4) is piece
-    assert shared(piece, 0, 4096) is piece
-    for part in (shared(piece, 0, 3), shared(piece, 1, 4)):
-        assert part is not piece
-        assert len(part) == 3
-        once(doubled, part)
-    once(doubled, piece)
-    assert CALLS == [3, 3, 4]
+    assert torch.equal(once(wide, piece), rows.double())
+    assert torch.equal(once(log_total, piece), rows.double().logsumexp(1))
 
 
 def test_rows_that_are_right_already_do_not_keep_themselves():
-    piece = shared(torch.rand(2, 2, dtype=torch.float64), 0, 2)
+    piece = shared(torch.rand(2, 2, dtype=torch.float64))
     assert once(wide, piece) is piece
     gone = weakref.ref(piece)
     gc.disable()
@@ -102,19 +91,8 @@ def test_scores_beyond_float32_are_cut_off():
     assert fused._member_scores(huge.tensors())[:, 0].tolist() == [-largest, 0.0, largest]
 
 
-class TestWhatIsAskedOnce:
-    """Members are asked about rows of one kind once, and again where anything may have changed."""
-
-    def fitted(self):
-        return of.Fused([of.SSD(), of.NNGuide(k=3)]).fit(make_set(300, seed=1), held_out=make_set(101, seed=2))
-
-    def test_rows_like_those_before_are_taken(self, monkeypatch):
-        fused, asked, check = self.fitted(), [], of.SSD._check_width
-        monkeypatch.setattr(of.SSD, "_check_width", lambda self, data: asked.append(len(data)) or check(self, data))
-        for rows in (5, 1, 60):
-            fused.score(make_set(60, seed=3)[:rows])
-            fused.explain(make_set(60, seed=3)[:rows])
-        assert asked == [5]
+class TestMembersAreAsked:
+    """Rows that one member cannot score are refused, also after others were taken."""
 
     @pytest.mark.parametrize(
         ("changed", "error", "said"),
@@ -139,7 +117,8 @@ class TestWhatIsAskedOnce:
                     scored(rows(**changed))
 
     def test_a_member_that_was_fitted_again_is_asked_again(self):
-        fused, test = self.fitted(), make_set(5, seed=3)
+        fused = of.Fused([of.SSD(), of.NNGuide(k=3)]).fit(make_set(300, seed=1), held_out=make_set(101, seed=2))
+        test = make_set(5, seed=3)
         fused.score(test)
         fused.members_[0].fit(make_set(300, width=7))
         with pytest.raises(of.InputError, match="features has 6 columns but this SSD was fitted on 7"):

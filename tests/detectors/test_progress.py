@@ -9,9 +9,9 @@ from tests.helpers.samples import make_set, quick
 
 import outfield as of
 from outfield.detectors import base
-from outfield.detectors.distance import ssd
-from outfield.detectors.selection import choice
-from outfield.detectors.trained import learned_energy
+from outfield.detectors import ebm as learned_energy
+from outfield.detectors.combined import choice
+from outfield.detectors.distance import ssd_rmds as ssd
 
 
 @pytest.fixture

@@ -107,14 +107,14 @@ def test_a_name_that_is_taken_is_refused(registry, name):
     if name not in registry:
         register(another(name, Whole, "mine"))
     before = registry[name]
-    with pytest.raises(of.InputError, match=f"detector {name} already, in {before.__module__}"):
+    with pytest.raises(of.InputError, match=f"{before.__module__} has a detector {name} already"):
         register(another(name, Whole, "theirs"))
     assert registry[name] is before
 
 
 def test_a_name_of_the_folder_is_taken_before_its_file_is_imported(monkeypatch):
     fresh = Registry()
-    with pytest.raises(of.InputError, match=r"KNN already, in outfield\.detectors\.distance\.knn"):
+    with pytest.raises(of.InputError, match=r"outfield\.detectors\.distance\.knn has a detector KNN already"):
         fresh.add(another("KNN", Whole, "mine"))
 
 

@@ -38,21 +38,8 @@ class Rude:
 
 
 NEVER = [
-    None,
-    [],
-    {},
-    1j,
-    float("nan"),
-    object(),
-    Rude(),
-    np.array([1.0, 2.0]),
-    torch.ones(2),
-    b"auto",
-    fractions.Fraction(1, 2),
-    decimal.Decimal(1),
-    np.longdouble(1),
-    "no such thing",
-    "9" * 5000,
+    *(None, [], {}, 1j, float("nan"), object(), Rude(), np.array([1.0, 2.0]), torch.ones(2), b"auto"),
+    *(fractions.Fraction(1, 2), decimal.Decimal(1), np.longdouble(1), "no such thing", "9" * 5000),
 ]
 """What no setting of a detector takes."""
 NUMBERS = [float("inf"), -float("inf"), True, HUGE, -HUGE, -1, "3", torch.tensor(3), np.array(3), np.bool_(True)]
@@ -137,17 +124,10 @@ def test_the_quick_correction_s_settings():
     ours, paper = of.EnergyCorrected.quick(seed=5), of.EnergyCorrected.paper().sampler
     differs = dict(settings_of(ours).items() - settings_of(of.EnergyCorrected(seed=5)).items())
     assert differs == {
-        "prior_temperature": 2000.0,
-        "network.hidden": 128,
-        "network.depth": 2,
-        "sampler.steps": 1,
-        "sampler.step_size": (1.1e-5, 1.1e-5),
-        "sampler.noise_std": (2.75e-3, 2.75e-3),
-        "training.epochs": 5,
-        "training.learning_rate": 3e-4,
-        "training.start": "mixed",
-        "training.average": 2,
-    }
+        "prior_temperature": 2000.0, "network.hidden": 128, "network.depth": 2,
+        "sampler.steps": 1, "sampler.step_size": (1.1e-5, 1.1e-5), "sampler.noise_std": (2.75e-3, 2.75e-3),
+        "training.epochs": 5, "training.learning_rate": 3e-4, "training.start": "mixed", "training.average": 2,
+    }  # fmt: skip
     other = of.EnergyCorrected.quick(prior_temperature=4000.0)
     assert (other.prior_temperature, other.seed) == (4000.0, 0)
     steps, noise = (torch.linspace(*ends, paper.steps) for ends in (paper.step_size, paper.noise_std))
@@ -162,48 +142,21 @@ def test_the_paper_s_defaults():
     assert settings_of(of.EnergyLogits()) == {"temperature": 1.0}
     assert settings_of(of.MSP()) == {}
     assert settings_of(of.SSD()) == settings_of(of.GaussianMixture()) == {"floor": 1e-6, "ridge": 0.0, "on": "features"}
-    network = {"network.hidden": 1024, "network.depth": 4, "network.slope": 0.2}
-    training = {
-        "epochs": 20,
-        "batch_size": 256,
-        "betas": (0.0, 0.999),
-        "input_noise": 1e-3,
-        "start": "auto",
-        "replay_size": 10_000,
-        "replay_fresh": 0.05,
-        "energy_limit": 1e4,
-        "engine": "auto",
-        "precision": "auto",
-        "average": 0,
-    }
     shared = {
-        **network,
-        **{f"training.{name}": value for name, value in training.items()},
-        "projection": "auto",
-        "seed": 0,
-        "on": "features",
-    }
+        "network.hidden": 1024, "network.depth": 4, "network.slope": 0.2, "projection": "auto", "seed": 0, "on": "features",
+        "training.epochs": 20, "training.batch_size": 256, "training.betas": (0.0, 0.999), "training.input_noise": 1e-3,
+        "training.start": "auto", "training.replay_size": 10_000, "training.replay_fresh": 0.05,
+        "training.energy_limit": 1e4, "training.engine": "auto", "training.precision": "auto", "training.average": 0,
+    }  # fmt: skip
     assert settings_of(of.EnergyCorrected()) == {
-        **shared,
-        "prior.floor": 1e-6,
-        "prior.ridge": 0.0,
-        "prior_temperature": 500.0,
-        "temperature": 1.0,
-        "sampler.steps": 20,
-        "sampler.step_size": (1e-6, 1e-7),
-        "sampler.noise_std": (1e-3, 1e-4),
-        "training.learning_rate": 5e-6,
-        "training.l2": 10.0,
-    }
+        **shared, "prior.floor": 1e-6, "prior.ridge": 0.0, "prior_temperature": 500.0, "temperature": 1.0,
+        "sampler.steps": 20, "sampler.step_size": (1e-6, 1e-7), "sampler.noise_std": (1e-3, 1e-4),
+        "training.learning_rate": 5e-6, "training.l2": 10.0,
+    }  # fmt: skip
     assert settings_of(of.EBM()) == {
-        **shared,
-        "temperature": 1e-2,
-        "sampler.steps": 200,
-        "sampler.step_size": (1e-2, 1e-3),
-        "sampler.noise_std": (1e-2, 1e-3),
-        "training.learning_rate": 5e-5,
-        "training.l2": 0.1,
-    }
+        **shared, "temperature": 1e-2, "sampler.steps": 200, "sampler.step_size": (1e-2, 1e-3),
+        "sampler.noise_std": (1e-2, 1e-3), "training.learning_rate": 5e-5, "training.l2": 0.1,
+    }  # fmt: skip
 
 
 def test_an_ebm_has_no_prior_to_start_from():

@@ -14,8 +14,7 @@ import torch
 import outfield as of
 from outfield.files import Record, write_record
 from outfield.scores import drift as module
-from outfield.scores.betting import BETS, play
-from outfield.scores.confidence_sequence import anytime_interval
+from outfield.scores.betting import BETS, anytime_interval, play
 
 
 def threshold(n=200, seed=0, source=None):

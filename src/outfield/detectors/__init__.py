@@ -12,17 +12,18 @@ from outfield.extras import door
 _load, _names, __all__ = door(
     __name__,
     {
-        "distance.cosines": ("directions",),
+        "distance.kde_nnguide_relation": ("directions",),
         "base": ("Batch", "Detector", "LARGEST", "lacking", "load"),
         "combined.calibration": ("Calibration",),
-        "selection.choice": ("AUTO", "CHOICES", "Choice", "Rows", "Trial", "ViewsChoice", "choose", "choose_views"),
+        "combined.choice": ("AUTO", "CHOICES", "Choice", "Rows", "Trial", "ViewsChoice", "choose", "choose_views"),
         "distance.combood": ("LEAST_SQUARE",),
-        "trained.learned_energy": ("LearnedEnergy",),
+        "ebm": ("LearnedEnergy",),
         "describe": ("Entry", "detector_groups", "detectors_markdown"),
-        "combined.members": ("CombinedDetector", "ComposedDetector", "names_of"),
-        "distance.ssd": ("MixtureDetector",),
+        "combined.members": ("CombinedDetector", "names_of"),
+        "combined.heat_mahalanobis": ("ComposedDetector",),
+        "distance.ssd_rmds": ("MixtureDetector",),
         "distance.neighbours": ("Neighbours",),
-        "combined.sum": ("LEAST", "Summed"),
+        "combined.fused": ("LEAST", "Summed"),
     },
 )
 __all__ += ["DETECTORS", *DETECTORS, "register"]

@@ -1,4 +1,4 @@
-"""What every detector is: fit learns from features, score gives one number per row (higher = more OOD)."""
+"""Detector: fit learns from features, score gives one number per row (higher = more OOD)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import hashlib
 import json
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType, NoneType
 from typing import TYPE_CHECKING, Any, ClassVar, Self, final
 
@@ -56,18 +56,19 @@ if TYPE_CHECKING:
     from outfield.energy import Checkpoint
     from outfield.stand_in import StandIns
 
+# scores are cut off here, so that a huge float64 logit gives a finite float32 score
 LARGEST = torch.finfo(torch.float32).max
-"""Scores are cut off here, so that a huge float64 logit gives a finite float32 score."""
 
+# what the header of a detector's file holds
 ENTRIES: dict[str, type | tuple[type, ...]] = {
     "detector": str,
     "settings": dict,
     "width": (int, NoneType),
     "notes": dict,
 }
-"""What the header of a detector's file holds."""
 
 Batch = dict[str, Tensor]
+Make = Callable[[Tensor], Tensor]
 
 
 class Detector(ABC):
@@ -78,11 +79,10 @@ class Detector(ABC):
     """
 
     learned: ClassVar[tuple[str, ...]] = ()
-    """The tensors that fit learns, each with type and shape: ``"means float64 K D"`` is kept as ``means_``, on the device.
+    """The tensors that fit learns, with type and shape: ``"means float64 K D"`` is ``means_``, on the device.
 
     D is the width of what is scored, a digit stands for itself, and any other letter for one number wherever it stands.
     """
-
     fit_needs: ClassVar[tuple[str, ...]] = ()
     """Fields that fit uses besides features; what one detector needs may depend on its settings: :attr:`needs_to_fit`."""
     score_needs: ClassVar[tuple[str, ...]] = ("features",)
@@ -90,7 +90,7 @@ class Detector(ABC):
     uses: ClassVar[tuple[str, ...]] = ()
     """Fields that fit may use where they are there, and score then."""
     rows_at_once: ClassVar[int] = 4096
-    """Rows scored together; memory grows with this, not with the number of rows."""
+    """Rows scored together: memory grows with this, not with the number of rows."""
     fits_in_pieces: ClassVar[bool] = False
     """Whether ``_fit`` takes any FeatureSource, reading it in batches; else it gets all in memory."""
     uses_held_out: ClassVar[bool] = False
@@ -111,12 +111,10 @@ class Detector(ABC):
 
     _device: str = "auto"
     _fitted: bool = False
-    _fingerprint: str | None = None
-    """Kept from its first use on, until the next fit."""
-    _width: int | None = None
-    """Width of the first field in ``score_needs`` that fit saw, or None where fit saw none."""
+    _fingerprint: str | None = None  # kept from its first use on, until the next fit
+    _width: int | None = None  # width of the first field in score_needs that fit saw, or None where fit saw none
+    # what the training data said of the fields that are scored: the network, the views, and of a stage its name
     _about: Mapping[str, str] = MappingProxyType({})
-    """What the training data said of the fields that are scored: the network, the views, and of a stage its name."""
 
     @property
     def needs_to_fit(self) -> tuple[str, ...]:
@@ -136,13 +134,14 @@ class Detector(ABC):
         return self
 
     def _moved(self) -> None:
-        """Called when the device changed, and after loading: moves what was learned there."""
+        """Move what was learned to the device; called when that changed and after loading."""
         for name in self._learned():
-            if hasattr(self, f"{name}_"):
-                setattr(self, f"{name}_", getattr(self, f"{name}_").to(self.device))
+            if hasattr(self, name):
+                setattr(self, name, getattr(self, name).to(self.device))
 
     def _learned(self) -> list[str]:
-        return [said.partition(" ")[0] for said in self.learned]
+        """The attributes that ``learned`` names."""
+        return [f"{said.split()[0]}_" for said in self.learned]
 
     @property
     def device(self) -> torch.device:
@@ -210,7 +209,7 @@ class Detector(ABC):
         self._settings()
 
     def _check_settings(self) -> None:
-        """A subclass that has settings says here what they must be, with ``require_number`` and ``require``."""
+        """Refuse settings that this class does not take, with ``require_number`` and ``require``."""
 
     def _settings(self) -> dict[str, Any]:
         """The settings, ready for JSON."""
@@ -224,15 +223,7 @@ class Detector(ABC):
 
     @contextlib.contextmanager
     def _fitting(self, data: FeatureSource, what: str, needs: Sequence[str] | None = None) -> Iterator[FeatureSource]:
-        """Around whatever learns from ``data``: settings and data are looked at first, and a fit that fails leaves all as it was.
-
-        Gives the data to learn from, in which the field that ``on`` names is called features.
-
-        Args:
-            data: what is learned from.
-            what: the method that learns, for messages.
-            needs: the fields that it reads; what ``on`` names and :attr:`needs_to_fit` if None.
-        """
+        """Check settings and data, give the data with what ``on`` names called features, and undo a fit that fails."""
         self.check_settings()
         accept(type(self).__name__, data, (self.on, *self.needs_to_fit) if needs is None else tuple(needs), what)
         before = dict(self.__dict__)
@@ -245,7 +236,8 @@ class Detector(ABC):
             raise
         shape = data.shapes.get(self.needs_to_score[0])
         self._width = None if shape is None else shape[1]
-        self._about = self._said_by(data)
+        kept = ("views", NETWORK, *self.needs_to_score)
+        self._about = {name: text for name, text in data.about.items() if name in kept}
         self._fitted, self._fingerprint = True, None
 
     @final
@@ -261,15 +253,12 @@ class Detector(ABC):
             InputError: features of another width than those it was fitted on.
         """
         self._check_to_score(test)
-        rows, title, done = self._rows(), f"scoring with {type(self).__name__}", 0
-        test = test.on(self.on)
-        bar_of_rows = bar(title, len(test), "samples")
-        with own_modes(self.device), products(self.device), torch.no_grad(), bar_of_rows as advance:
+        done, title = 0, f"scoring with {type(self).__name__}"
+        with self._scoring(), bar(title, len(test), "samples") as advance:
             # Filled in place: small results kept between large temporaries would split the heap.
             scores = torch.empty(len(test), dtype=torch.float32)
-            for batch in test.batches(rows, self._read_to_score()):
-                moved = {name: value.to(self.device) for name, value in batch.items()}
-                piece = self._score(moved).clamp(-LARGEST, LARGEST)
+            for batch in self._batches(test):
+                piece = self._score(batch).clamp(-LARGEST, LARGEST)
                 scores[done : done + len(piece)] = piece
                 done += len(piece)
                 advance(done)
@@ -283,15 +272,21 @@ class Detector(ABC):
         self._check_width(test)
         self._check_about(test)
 
+    @contextlib.contextmanager
+    def _scoring(self) -> Iterator[None]:
+        with own_modes(self.device), products(self.device), torch.no_grad():
+            yield
+
+    def _batches(self, data: FeatureSource) -> Iterator[Batch]:
+        """Rows as ``_score`` takes them: on the device, what ``on`` names called features."""
+        for batch in data.batches(self._rows(), self.needs_to_score):
+            yield {"features" if name == self.on else name: value.to(self.device) for name, value in batch.items()}
+
     def _rows(self) -> int:
         return self.rows_at_once
 
-    def _read_to_score(self) -> tuple[str, ...]:
-        """The fields that ``_score`` gets, what ``on`` names being called features."""
-        return self.score_needs
-
     def _check_width(self, data: FeatureSource) -> None:
-        """Refuse rows of another width; a detector that knows the width of a second field asks for that, too."""
+        """Refuse rows of another width; a detector that scores a second field checks that, too."""
         self._check_columns(data, self.needs_to_score[0], self._width)
 
     def _check_columns(self, data: FeatureSource, name: str, fitted: int | None) -> None:
@@ -302,34 +297,30 @@ class Detector(ABC):
                 "use what the same backbone gave"
             )
 
-    def _said_by(self, data: FeatureSource) -> dict[str, str]:
-        kept = ("views", NETWORK, *self.needs_to_score)
-        return {name: text for name, text in data.about.items() if name in kept}
-
     def _check_about(self, data: FeatureSource) -> None:
-        """Refuse rows of another network, another stage of it, and other views, where both sides know what they have."""
-        said = self._said_by(data)
+        """Refuse rows of another network, stage or view, as far as both sides name theirs."""
         for name, text in self._about.items():
-            if not agree(name, said.get(name, text), text):
+            here = data.about.get(name, text)
+            if not agree(name, here, text):
                 raise InputError(
-                    f"{name} is {said[name]!r:.200} here, but {text!r:.200} where this {type(self).__name__} was fitted; "
+                    f"{name} is {here!r:.200} here, but {text!r:.200} where this {type(self).__name__} was fitted; "
                     "extract both in the same way, from the same network"
                 )
 
     @abstractmethod
     def _fit(self, train: FeatureSet) -> None:
-        """Learn. With ``uses_held_out`` and so on, it also takes the arguments of ``fit`` that they name."""
+        """Learn. With ``uses_held_out`` and so on, it also takes these arguments of ``fit``."""
 
     @abstractmethod
     def _score(self, batch: Batch) -> Tensor:
-        """Scores (n,) of one piece: the fields in ``score_needs``, on ``self.device``, in the type they came in."""
+        """Scores (n,) of one batch: the fields in ``score_needs``, on ``self.device``, in the type they came in."""
 
     def _state(self) -> dict[str, Tensor]:
-        """What was learned, as tensors by name; a subclass with more than ``learned`` adds to it."""
-        return {name: getattr(self, f"{name}_") for name in self._learned()}
+        """What was learned, as tensors by name."""
+        return {name.removesuffix("_"): getattr(self, name) for name in self._learned()}
 
     def _load_state(self, state: dict[str, Tensor]) -> None:
-        """Take back what :meth:`_state` gave, from a file; a subclass checks what only it can know."""
+        """Take back what :meth:`_state` gave, from a file, and check it."""
         sides: dict[str, int | None] = {"D": self._width}
         for said in self.learned:
             name, kind, *shape = said.split()
@@ -452,12 +443,7 @@ def load(path: PathLike) -> Detector:
 
 
 def accept(detector: str, data: Any, needs: tuple[str, ...], what: str) -> None:
-    """Refuse data that the method ``what`` of a detector cannot use, and warn of logits of a single class.
-
-    Raises:
-        InputError: it is no source of features.
-        MissingFieldError: it lacks a field among ``needs``.
-    """
+    """Refuse data that the method ``what`` of a detector cannot use, and warn of logits of a single class."""
     if not isinstance(data, FeatureSource):
         raise InputError(
             f"{what} takes an outfield.FeatureSet, not {type(data).__name__}; wrap it, FeatureSet(features), "
@@ -465,11 +451,10 @@ def accept(detector: str, data: Any, needs: tuple[str, ...], what: str) -> None:
         )
     missing = lacking(data, needs)
     if missing:
-        source = "this FeatureSet" if isinstance(data, FeatureSet) else repr(data)
+        source, name = "this FeatureSet" if isinstance(data, FeatureSet) else repr(data), missing[0]
         raise MissingFieldError(
-            f"{detector}.{what} needs {' and '.join(missing)}, which {source} lacks; "
-            f"give it where the features come from: FeatureSet(features, {missing[0]}=...) or "
-            f"open_features(path, {missing[0]}='{missing[0]}.npy'){_from_images(missing[0])}"
+            f"{detector}.{what} needs {' and '.join(missing)}, which {source} lacks; give it where the features come from: "
+            f"FeatureSet(features, {name}=...) or open_features(path, {name}='{name}.npy'){_otherwise(name)}"
         )
     for name in ("logits", "odin_logits"):
         if name in needs and data.shapes[name][1] == 1:
@@ -478,51 +463,71 @@ def accept(detector: str, data: Any, needs: tuple[str, ...], what: str) -> None:
 
 
 def lacking(data: FeatureSource, needs: Iterable[str]) -> list[str]:
-    """The names of the fields among ``needs`` that are not here.
-
-    "head" stands for the classifier's last layer, for which logits will do; without either, ``head_weight`` is what is missing.
-    """
-    return [
-        "head_weight" if name == HEAD else name
-        for name in needs
-        if not (has_head(data) if name == HEAD else name in data.shapes)
-    ]
+    """The fields among ``needs`` that are not here; "head" is there with ``head_weight``, or with logits to recover it from."""
+    missing = [name for name in needs if not (has_head(data) if name == HEAD else name in data.shapes)]
+    return ["head_weight" if name == HEAD else name for name in missing]
 
 
-def _from_images(name: str) -> str:
-    """How else a field is had: from logits, or where features are extracted on the command line."""
+def labels_of(data: FeatureSource) -> Tensor:
+    """The labels (N,) of all rows."""
+    return torch.cat([piece["labels"] for piece in data.batches(Detector.rows_at_once, ["labels"])])
+
+
+def _otherwise(name: str) -> str:
+    """Where else a field can come from, as the end of a sentence."""
     if name == "head_weight":
         return "; or give logits, from which the classifier's last layer is recovered"
-    field = FIELDS.get(name)
     if name == "labels":
         return "; from images, outfield extract --labels; without classes, of.clustered(rows, 10), or the detector Auto"
-    return "" if field is None or field.option is None else f"; from images, outfield extract {field.option}"
+    field = FIELDS.get(name)
+    return f"; from images, outfield extract {field.option}" if field and field.option else ""
 
 
 def take(
     state: Mapping[str, Tensor], name: str, shape: tuple[int | None, ...], dtype: torch.dtype = torch.float32
 ) -> Tensor:
-    """The tensor ``name`` of a file, in ``dtype``.
-
-    Args:
-        state: the file's tensors.
-        name: which.
-        shape: what its shape must be; None stands for any number from 1 on.
-        dtype: what it was written as. A floating one may have been saved in half as many bits.
-
-    Raises:
-        FileFormatError: it is missing, or something else.
-    """
+    """The tensor ``name`` of a file, in ``dtype``; None in ``shape`` stands for any number from 1 on."""
     if name not in state:
         raise FileFormatError(f"{name} is missing")
     value = state[name]
-    kind = value.dtype.is_floating_point if dtype.is_floating_point else value.dtype == dtype
-    right = value.ndim == len(shape) and all(
-        found == wanted if wanted is not None else found >= 1 for found, wanted in zip(value.shape, shape, strict=True)
-    )
-    if not (kind and right):
+    kind = value.dtype.is_floating_point if dtype.is_floating_point else value.dtype == dtype  # float16 files
+    sides = [max(1, found) if wanted is None else wanted for found, wanted in zip(value.shape, shape, strict=False)]
+    if not kind or value.ndim != len(shape) or [*value.shape] != sides:
         wanted = ", ".join("any" if n is None else str(n) for n in shape)
         raise FileFormatError(
             f"{name} is {value.dtype} of shape {tuple(value.shape)}; it must be {dtype} of ({wanted})"
         )
     return value.to(dtype)
+
+
+def shared(rows: Tensor) -> Tensor:
+    """The rows as a view that keeps what :func:`once` makes of it, for all members of a combined detector."""
+    return rows if hasattr(rows, "outfield_made") else _keeping(rows[:])
+
+
+def once(make: Make, rows: Tensor) -> Tensor:
+    """``make(rows)``; of shared rows what was made the first time, which is shared, too, and which nobody may change."""
+    made: dict[Make, Tensor] | None = getattr(rows, "outfield_made", None)
+    if made is None:
+        return make(rows)
+    if make not in made:
+        found = make(rows)
+        if found is rows:  # it would keep itself alive
+            return rows
+        made[make] = _keeping(found)
+    return made[make]
+
+
+def _keeping(rows: Tensor) -> Tensor:
+    rows.outfield_made = {}  # type: ignore[attr-defined]
+    return rows
+
+
+def wide(rows: Tensor) -> Tensor:
+    """The rows as float64."""
+    return rows.double()
+
+
+def log_total(rows: Tensor) -> Tensor:
+    """log Σ_c exp(l_c) of each row l (n, K) → (n,), float64."""
+    return once(wide, rows).logsumexp(1)

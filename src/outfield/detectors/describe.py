@@ -11,23 +11,14 @@ from outfield.detectors.registry import DETECTORS
 from outfield.features import HEAD, HEAD_FIELDS
 
 HEADER = ("detector", "what it is", "reference", "to fit", "to score")
-CHEAPEST = ("logits", "odin_logits", "features", "labels")
-"""Fields in the order in which they are had."""
+CHEAPEST = ("logits", "odin_logits", "features", "labels")  # fields in the order in which they are had
+# what a field is called in a sentence, where that is not its name
 WORDS = {"odin_logits": "logits at the perturbed input", **dict.fromkeys(HEAD_FIELDS, "the classifier's last layer")}
-"""What a field is called in a sentence, where that is not its name."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One detector in words.
-
-    Attributes:
-        name: of its class.
-        what: the first line of its documentation, without the reference.
-        reference: whose method it is; empty where the documentation names nobody.
-        to_fit: fields that fit reads, with default settings.
-        to_score: fields that score reads.
-    """
+    """A detector's name, the first line of its documentation, whose method it is, and the fields that it reads by default."""
 
     name: str
     what: str
@@ -37,7 +28,7 @@ class Entry:
 
     @property
     def needs(self) -> str:
-        """What it needs, in words: of each row that it scores, and for fitting besides."""
+        """The fields in words: "logits, labels to fit"."""
         besides = [field for field in self.to_fit if field not in self.to_score]
         return _in_words(self.to_score) + (f", {_in_words(besides)} to fit" if besides else "")
 
@@ -48,7 +39,7 @@ def entries() -> list[Entry]:
 
 
 def detector_groups() -> dict[str, list[Entry]]:
-    """Every detector by what it needs, in words: those that need least first, and in a group in the order of names."""
+    """Every detector by what it needs, in words: those that need least first."""
     found: dict[str, list[Entry]] = {}
     for one in sorted(entries(), key=_burden):
         found.setdefault(one.needs, []).append(one)
@@ -74,23 +65,16 @@ def _entry(name: str) -> Entry:
     detector = DETECTORS[name]()
     first = (inspect.getdoc(type(detector)) or "").partition("\n")[0]
     what, reference, rest = re.fullmatch(r"(.*?)(?: \(([^()]*\d{4}[^()]*)\))?(\.?)", first).groups()  # type: ignore[union-attr]
-    sees_features = "features" in detector.needs_to_score
-    to_fit = ("features",) * sees_features + _named(detector.needs_to_fit)
+    named = (field for need in detector.needs_to_fit for field in (HEAD_FIELDS if need == HEAD else (need,)))
+    to_fit = ("features",) * ("features" in detector.needs_to_score) + tuple(named)
     return Entry(name, what + rest, reference or "", to_fit, detector.needs_to_score)
-
-
-def _named(needs: tuple[str, ...]) -> tuple[str, ...]:
-    """The fields behind the names of what a detector needs; of the classifier's last layer its own, not the logits."""
-    return tuple(field for need in needs for field in (HEAD_FIELDS if need == HEAD else (need,)))
 
 
 def detectors_markdown() -> str:
     """All of them as a table in Markdown."""
-    rows = [
-        (f"`{one.name}`", one.what, one.reference or "–", _fields(one.to_fit), _fields(one.to_score))
-        for one in entries()
-    ]
-    lines = [HEADER, ("---",) * len(HEADER), *rows]
+    lines = [HEADER, ("---",) * len(HEADER)]
+    for one in entries():
+        lines.append((f"`{one.name}`", one.what, one.reference or "–", _fields(one.to_fit), _fields(one.to_score)))
     return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
 
 

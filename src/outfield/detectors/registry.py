@@ -52,17 +52,11 @@ class Registry(Mapping[str, "type[Detector]"]):
         return f"DETECTORS({', '.join(self)})"
 
     def add(self, cls: type[Detector]) -> None:
-        """Take a class, under its name; a class of the same file and name takes the place of an older one.
-
-        Raises:
-            InputError: another class has that name.
-        """
+        """Take a class under its name; a class of the same file and name replaces an older one."""
         name, place = cls.__name__, _place(cls)
         holder = _place(self._classes[name]) if name in self._classes else (homes().get(name, place[0]), place[1])
         if holder != place:
-            raise InputError(
-                f"there is a detector {name} already, in {holder[0]}; call the class in {place[0]} by another name"
-            )
+            raise InputError(f"{holder[0]} has a detector {name} already; call the class in {place[0]} by another name")
         self._classes[name] = cls
 
 

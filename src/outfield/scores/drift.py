@@ -13,15 +13,13 @@ from torch import Tensor
 from outfield.config import require, require_number
 from outfield.errors import FileFormatError, InputError, OutfieldError
 from outfield.files import PathLike, Record, read_record, write_record
-from outfield.scores.betting import BETS, gaps_of, lots, play, uniform
-from outfield.scores.confidence_sequence import anytime_interval
+from outfield.scores.betting import BETS, anytime_interval, gaps_of, lots, play, uniform
 from outfield.scores.threshold import Threshold, check_keep, same
 from outfield.scores.vectors import as_scores, rank
 
-AT_ONCE = 65_536
-"""Samples taken in together; memory grows with this, not with how many come."""
+AT_ONCE = 65_536  # samples taken in together; memory grows with this, not with how many come
+# streams of random numbers: places within a gap, order of a sample among equal scores, the same of calibration scores
 TIES, SAMPLES, REFERENCE = 0, 1, 2
-"""Streams of random numbers: places within a gap, order of a sample among equal scores, the same of calibration scores."""
 ARRAYS = ("counts", "histogram", "recent", "stakes")
 SETTINGS = ("calibration", "keep", "alpha", "window", "bins", "seed")
 
@@ -68,10 +66,8 @@ class Drift:
         if threshold is not None:
             require(isinstance(threshold, Threshold), "threshold", threshold, "a Threshold or None")
             own = len(threshold.reference)
-            require(calibration in (None, own), "calibration", calibration, f"{own}, as of the threshold, or not given")
-            require(
-                keep in (None, threshold.keep), "keep", keep, f"{threshold.keep}, as of the threshold, or not given"
-            )
+            require(calibration in (None, own), "calibration", calibration, f"{own}, the threshold's, or not given")
+            require(keep in (None, threshold.keep), "keep", keep, f"{threshold.keep}, the threshold's, or not given")
             calibration, keep = own, threshold.keep
         if calibration is not None:
             require_number("calibration", calibration, least=1, whole=True)
@@ -148,8 +144,8 @@ class Drift:
         if odd.any():
             at = int(odd.argmax())
             raise InputError(
-                f"p_values[{at}] is {vector[at]}, which {self.calibration} calibration scores cannot give: theirs are "
-                f"multiples of 1 / {slots}; pass the calibration that the p-values were computed with"
+                f"p_values[{at}] is {vector[at]}, which {self.calibration} calibration scores cannot give; they give multiples "
+                f"of 1 / {slots}"
             )
         return self._take(places / slots, places.astype(np.int64) - 1)
 
@@ -183,7 +179,7 @@ class Drift:
         return np.random.Generator(np.random.PCG64([self.seed, stream]).advance(start)).random(count)
 
     def share_interval(self, confidence: float = 0.95) -> tuple[float, float]:
-        """Where the share of OOD verdicts lies, for all looks at it together: see :mod:`outfield.scores.confidence_sequence`."""
+        """Where the share of OOD verdicts lies, for all looks at it together: see :mod:`outfield.scores.betting`."""
         require_number("confidence", confidence, above=0, most=1 - 1e-12)
         with self._lock:
             return anytime_interval(self._ood, self._seen, confidence)
@@ -270,10 +266,27 @@ class Drift:
         return made
 
     def _take_back(self, state: dict[str, Any]) -> None:
-        arrays = _checked_arrays(state, len(self._counts), self.bins, self.window)
-        self._counts, self._histogram = arrays["counts"], arrays["histogram"]
-        self._recent, self._stakes = arrays["recent"], arrays["stakes"]
-        self._seen, self._ood, self._alarm_at = int(state["seen"]), int(state["ood"]), state["alarm_at"]
+        """Check that all of a state agrees, and go on from it."""
+        seen = state["seen"]
+        require_number("seen", seen, least=0, whole=True)
+        require_number("ood", state["ood"], least=0, most=seen, whole=True)
+        for name in ("log_wealth", "largest_log_wealth"):
+            require_number(name, state[name])
+        if state["alarm_at"] is not None:
+            require_number("alarm_at", state["alarm_at"], least=1, most=seen, whole=True)
+        counted = seen if len(self._counts) else 0
+        wanted = {
+            "counts": (len(self._counts), np.int64, lambda found: found.min(initial=0) >= 0 and found.sum() == counted),
+            "histogram": (self.bins, np.int64, lambda found: found.min() >= 0 and found.sum() == seen),
+            "recent": (min(seen, self.window), np.bool_, lambda found: True),
+            "stakes": (BETS, np.float64, lambda found: (found < math.inf).all()),
+        }
+        for name, (length, kind, agrees) in wanted.items():
+            array = state[name].detach().cpu().numpy().copy() if isinstance(state[name], Tensor) else np.zeros(0)
+            good = array.shape == (length,) and array.dtype == kind and agrees(array)
+            require(good, name, state[name], f"{length} numbers ({kind.__name__}) that agree with the rest")
+            setattr(self, f"_{name}", array)
+        self._seen, self._ood, self._alarm_at = int(seen), int(state["ood"]), state["alarm_at"]
         self._log_wealth, self._most = float(state["log_wealth"]), float(state["largest_log_wealth"])
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -287,9 +300,8 @@ class Drift:
         """
         state = self.state()
         tensors = {name: value for name, value in state.items() if isinstance(value, Tensor)}
-        write_record(
-            path, "Drift", Record({name: value for name, value in state.items() if name not in tensors}, tensors)
-        )
+        header = {name: value for name, value in state.items() if name not in tensors}
+        write_record(path, "Drift", Record(header, tensors))
 
     @classmethod
     def load(cls, path: PathLike, threshold: Threshold | None = None) -> Drift:
@@ -315,38 +327,8 @@ class Drift:
 
 def _vector(values: Any) -> Any:
     """One number as a vector of one; anything else as it is."""
-    if isinstance(values, int | float | np.generic) or (isinstance(values, Tensor | np.ndarray) and not values.ndim):
-        return np.asarray(values if not isinstance(values, Tensor) else values.detach().cpu()).reshape(1)
+    if isinstance(values, Tensor):
+        return values if values.ndim else values.reshape(1)
+    if isinstance(values, int | float | np.generic | np.ndarray):
+        return np.atleast_1d(values)
     return values
-
-
-def _checked_arrays(state: dict[str, Any], gaps: int, bins: int, window: int) -> dict[str, np.ndarray]:
-    """The arrays of a state, as :meth:`Drift.state` gives it, copied after all of it was found to agree."""
-    seen = state["seen"]
-    require_number("seen", seen, least=0, whole=True)
-    require_number("ood", state["ood"], least=0, most=seen, whole=True)
-    for name in ("log_wealth", "largest_log_wealth"):
-        require_number(name, state[name])
-    if state["alarm_at"] is not None:
-        require_number("alarm_at", state["alarm_at"], least=1, most=seen, whole=True)
-    arrays = {name: _array(name, state[name]) for name in ARRAYS}
-    lengths = {"counts": gaps, "histogram": bins, "recent": min(seen, window), "stakes": BETS}
-    for name, length in lengths.items():
-        require(arrays[name].shape == (length,), name, arrays[name].shape, f"a vector of {length} numbers")
-    _check_counts("histogram", arrays["histogram"], seen)
-    _check_counts("counts", arrays["counts"], seen if gaps else 0)
-    stakes = arrays["stakes"]
-    require(stakes.dtype == np.float64 and bool((stakes < math.inf).all()), "stakes", stakes, "logarithms, float64")
-    require(arrays["recent"].dtype == bool, "recent", arrays["recent"].dtype, "true or false")
-    return arrays
-
-
-def _array(name: str, value: Any) -> np.ndarray:
-    require(isinstance(value, Tensor), name, value, "a tensor")
-    array: np.ndarray = value.detach().cpu().numpy().copy()
-    return array
-
-
-def _check_counts(name: str, counts: np.ndarray, total: int) -> None:
-    good = counts.dtype == np.int64 and bool((counts >= 0).all()) and int(counts.sum()) == total
-    require(good, name, counts, f"counts of {total} samples in all, int64")

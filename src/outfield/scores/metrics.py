@@ -18,16 +18,11 @@ from outfield.errors import InputError
 from outfield.scores.vectors import as_score_pair, rank
 
 T = TypeVar("T")
-BLOCK = 8192
-"""Scores handled at a time, so that they stay in the cache."""
-LARGE = 100_000
-"""Scores from which threads and bins gain more time than they cost."""
-PER_BIN = 512
-"""Scores that a bin of a large vector holds on average."""
-MAX_BINS = 1 << 16
-"""Bins that 16 bits can number, for which NumPy has a radix sort."""
-SAMPLE = 100
-"""Scores whose range the bins divide."""
+BLOCK = 8192  # scores handled at a time, so that they stay in the cache
+LARGE = 100_000  # scores from which threads and bins gain more time than they cost
+PER_BIN = 512  # scores that a bin of a large vector holds on average
+MAX_BINS = 1 << 16  # bins that 16 bits can number, for which NumPy has a radix sort
+SAMPLE = 100  # scores whose range the bins divide
 
 
 class Separation:

@@ -18,8 +18,7 @@ from outfield.files import PathLike, Record, read_record, write_record
 from outfield.scores.vectors import as_scores, rank, source_of
 
 TINY = 1e-300
-ENOUGH = 1e-15
-"""Relative change at which a continued fraction has converged."""
+ENOUGH = 1e-15  # relative change at which a continued fraction has converged
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,12 +47,8 @@ class Threshold:
         reference = as_scores("reference", self.reference)
         if not np.isfinite(reference).all() or (reference[1:] < reference[:-1]).any():
             raise InputError("reference must hold finite scores in ascending order; Threshold.fit sorts them")
-        require(
-            self.source is None or isinstance(self.source, str),
-            "source",
-            self.source,
-            "a detector's fingerprint or None",
-        )
+        known = self.source is None or isinstance(self.source, str)
+        require(known, "source", self.source, "a detector's fingerprint or None")
         object.__setattr__(self, "reference", torch.from_numpy(reference))
 
     @classmethod
@@ -79,14 +74,13 @@ class Threshold:
         known = source_of(held_out)
         if source is not None and known not in (None, source):
             raise InputError(
-                f"held_out are scores of {known}, not of {source}; pass the scores of the detector that is named"
+                f"held_out are scores of {known}, not of {source}; pass those of the detector that is named"
             )
         n = len(scores)
         position = rank(keep, n + 1)
         if position > n:
-            need = fewest(keep)
             raise TooFewSamplesError(
-                f"{n} held-out scores are too few to keep {keep:.4g} of ID samples; pass at least {need}"
+                f"{n} held-out scores are too few to keep {keep:.4g} of ID samples; pass at least {fewest(keep)}"
             )
         return cls(float(scores[position - 1]), float(keep), torch.from_numpy(scores), source or known)
 
@@ -161,14 +155,12 @@ class Threshold:
             raise FileFormatError(f"{path} holds a Threshold that cannot be one: {error}") from error
         position = rank(threshold.keep, len(threshold.reference) + 1)
         if position > len(threshold.reference) or threshold.value != float(threshold.reference[position - 1]):
-            raise FileFormatError(
-                f"{path} holds a Threshold whose value {threshold.value} does not follow from its scores"
-            )
+            raise FileFormatError(f"{path} holds a Threshold whose value does not follow from its scores")
         return threshold
 
 
 def check_keep(keep: float) -> None:
-    """Raise an :class:`InputError` unless ``keep`` is a share between 0 and 1."""
+    """Refuse a ``keep`` that is no share between 0 and 1."""
     good = isinstance(keep, Real) and not isinstance(keep, bool) and 0 < keep < 1
     require(good, "keep", keep, "the share of ID samples to accept, between 0 and 1")
 

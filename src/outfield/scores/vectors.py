@@ -13,8 +13,7 @@ from torch import Tensor
 from outfield.errors import InputError
 from outfield.files import as_tensor
 
-EXACT = 2**53
-"""Integers up to this size are floats, exactly."""
+EXACT = 2**53  # integers up to this size are floats, exactly
 
 
 def as_scores(name: str, scores: Any, dtype: type[np.floating[Any]] = np.float64) -> np.ndarray:

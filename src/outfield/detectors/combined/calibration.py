@@ -11,11 +11,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Calibration:
-    """Scores of ID rows that the detector was not fitted on.
-
-    Attributes:
-        scores: in ascending order (n,), float64.
-    """
+    """Scores of ID rows that the detector was not fitted on (n,), float64, in ascending order."""
 
     scores: Tensor
 
@@ -31,13 +27,8 @@ class Calibration:
         return spread if spread > 0 else 1.0
 
     def p_values(self, scores: Tensor) -> Tensor:
-        """(1 + #{held-out ≥ s}) / (n + 1) for each score s (N,), float64.
-
-        Of a fresh ID row that comes from where the held-out rows come from, it is below α with a probability of at most α.
-        """
-        n = len(self.scores)
-        below = torch.searchsorted(self.scores, scores.double().contiguous(), right=False)
-        return (1 + n - below).double() / (n + 1)
+        """(1 + #{held-out ≥ s}) / (n + 1) for each score s (N,), float64; P(p ≤ α) ≤ α for a fresh ID row."""
+        return Calibrations([self]).p_values(scores[:, None])[:, 0]
 
     def surprise(self, scores: Tensor) -> Tensor:
         """−log p of each score (N,), float64, with p interpolated between held-out scores and a tail that goes on growing.
@@ -45,13 +36,7 @@ class Calibration:
         With h_1 ≤ … ≤ h_n the held-out scores and h_j ≤ s < h_{j+1}, −log(1 − r / (n + 1)) with
         r = j + (s − h_j) / (h_{j+1} − h_j); 0 below h_1; log(n + 1) + (s − h_n) / spread from h_n on.
         """
-        s, h, n = scores.double(), self.scores, len(self.scores)
-        above = torch.searchsorted(h, s.contiguous(), right=True)
-        low, high = h[(above - 1).clamp_min(0)], h[above.clamp_max(n - 1)]
-        inside = (above > 0) & (above < n)
-        between = torch.where(inside, (s - low) / torch.where(inside, high - low, 1.0), 0.0)
-        excess = (s - h[-1]).clamp_min(0.0) / self.spread
-        return -torch.log1p(-(above + between) / (n + 1)) + excess
+        return Calibrations([self]).surprise(scores[:, None])[:, 0]
 
     def standard(self, scores: Tensor) -> Tensor:
         """(s − mean) / standard deviation of the held-out scores, for each score s (N,), float64."""
@@ -63,11 +48,7 @@ class Calibration:
 
 
 class Calibrations:
-    """Several calibrations of as many scores each as one: a row of few numbers costs as much as one of them alone.
-
-    Args:
-        members: M of them.
-    """
+    """M calibrations of equally many scores, applied to M columns of scores at once."""
 
     def __init__(self, members: Sequence[Calibration]) -> None:
         h = self._scores = torch.stack([one.scores for one in members])
@@ -78,26 +59,21 @@ class Calibrations:
         none = torch.zeros_like(h[:, :1])
         self._low = torch.cat([none, h[:, :-1], none], 1)
         self._gap = torch.cat([none + torch.inf, h.diff(dim=1), none + torch.inf], 1)
-        self._last, self._widths = h[:, -1:].contiguous(), self._spreads[:, None]
 
     def p_values(self, scores: Tensor) -> Tensor:
         """:meth:`Calibration.p_values` of each column (N, M)."""
         n = self._scores.shape[1]
-        below = torch.searchsorted(self._scores, self._columns(scores), right=False)
+        below = torch.searchsorted(self._scores, scores.double().T.contiguous(), right=False)
         return ((1 + n - below).double() / (n + 1)).T
 
     def surprise(self, scores: Tensor) -> Tensor:
         """:meth:`Calibration.surprise` of each column (N, M)."""
-        s, n = self._columns(scores), self._scores.shape[1]
+        s, n = scores.double().T.contiguous(), self._scores.shape[1]
         above = torch.searchsorted(self._scores, s, right=True)
         between = (s - self._low.gather(1, above)) / self._gap.gather(1, above)
-        excess = (s - self._last).clamp_min(0.0) / self._widths
+        excess = (s - self._scores[:, -1:]).clamp_min(0.0) / self._spreads[:, None]
         return (excess - torch.log1p(-(above + between) / (n + 1))).T
 
     def standard(self, scores: Tensor) -> Tensor:
         """:meth:`Calibration.standard` of each column (N, M)."""
         return (scores.double() - self._means) / self._spreads
-
-    @staticmethod
-    def _columns(scores: Tensor) -> Tensor:
-        return scores.double().T.contiguous()

@@ -1,21 +1,208 @@
-"""Several detectors as one: each is calibrated on held-out ID rows, and what they find unusual is added up."""
+"""Sums of detectors, each calibrated on held-out ID rows, and Fused, the sum of given ones."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
-from outfield.config import require_choice, require_number
-from outfield.detectors.base import Detector
-from outfield.detectors.combined.members import check_members
-from outfield.detectors.combined.sum import RULES, Summed, apart, check_count, check_weights
+import torch
+from torch import Tensor
+
+from outfield.config import require, require_choice, require_number
+from outfield.detectors.base import LARGEST, Batch, Detector, labels_of, take
+from outfield.detectors.combined.calibration import Calibration, Calibrations
+from outfield.detectors.combined.members import CombinedDetector, check_members
 from outfield.detectors.distance.knn import KNN
-from outfield.detectors.distance.ssd import SSD
+from outfield.detectors.distance.ssd_rmds import SSD
 from outfield.detectors.logits.msp_odin_energy import EnergyLogits
 from outfield.detectors.registry import register
-from outfield.errors import NotFittedError
-from outfield.features import FeatureSource
+from outfield.errors import FileFormatError, InputError, NotFittedError, TooFewSamplesError
+from outfield.features import FeatureSource, Part, copies_of, split_rows
+from outfield.scores import Threshold
+
+RULES = ("fisher", "z")
+LEAST = 20  # held-out rows that calibrate the members, and again as many for their sum: fewer say nothing about a tail
+MOST_SHARED = 0.1  # share of the held-out rows that may be training rows too: sets of images hold some twice
+
+
+def apart(
+    train: FeatureSource, held_out: FeatureSource | None, share: float, seed: int
+) -> tuple[FeatureSource, FeatureSource]:
+    """Training rows and rows that were not trained on: those that are given, or else a share that is split off."""
+    if held_out is None:
+        labels = labels_of(train) if "labels" in train.shapes else None
+        mask = split_rows(len(train), share, seed=seed, least=2 * LEAST, labels=labels, copies=copies_of(train))
+        return Part(train, ~mask), Part(train, mask)
+    if not isinstance(held_out, FeatureSource):
+        raise InputError(f"held_out takes an outfield.FeatureSet, not {type(held_out).__name__}")
+    check_count(held_out)
+    if train.shapes["features"][1:] == held_out.shapes["features"][1:]:  # else an error follows that names both widths
+        copies = copies_of(train, held_out)
+        known = copies[len(train) :].unique()
+        shared = float(torch.isin(known, copies[: len(train)]).double().mean())
+        if shared > MOST_SHARED:
+            raise InputError(
+                f"{100 * shared:.0f} % of the held-out rows are training rows; give rows that were not trained on"
+            )
+    return train, held_out
+
+
+def check_count(held_out: FeatureSource) -> None:
+    """Refuse fewer held-out rows than calibrate."""
+    if len(held_out) < 2 * LEAST:
+        raise TooFewSamplesError(f"held_out has {len(held_out)} rows; at least {2 * LEAST} are needed to calibrate")
+
+
+def halves(count: int, seed: int) -> tuple[Tensor, Tensor]:
+    """The numbers of the rows that calibrate members, and of those that calibrate their sum, in random order."""
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+    return order[: count // 2], order[count // 2 :]
+
+
+def check_weights(weights: object, members: int) -> None:
+    """Refuse a setting ``weights`` that is neither None nor one positive number for each member."""
+    if weights is None:
+        return
+    good = isinstance(weights, tuple | list) and len(weights) == members
+    require(good, "weights", weights, f"one positive number for each of the {members} members, or None")
+    for weight in weights:  # type: ignore[attr-defined]
+        require_number("weights", weight, above=0)
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Why rows were scored as they were.
+
+    Attributes:
+        members: the detectors, in words.
+        scores: each member's own score (N, M), float64.
+        terms: what each member adds to the sum, its weight included (N, M), float64.
+        p_values: of each member's score among held-out ID rows (N, M), float64.
+    """
+
+    members: tuple[str, ...]
+    scores: Tensor
+    terms: Tensor
+    p_values: Tensor
+
+    @property
+    def total(self) -> Tensor:
+        """The score of each row (N,), float32, equal to what ``score`` gives: the sum of its terms."""
+        return self.terms.sum(1).clamp(-LARGEST, LARGEST).float()
+
+    @property
+    def top_member(self) -> list[str]:
+        """For each row the member that adds most to its score."""
+        return [self.members[i] for i in self.terms.argmax(1).tolist()]
+
+    @property
+    def loudest(self) -> list[str]:
+        """``top_member`` as version 0.1 called it."""
+        warnings.warn("Explanation.loudest is now top_member", DeprecationWarning, stacklevel=2)
+        return self.top_member
+
+
+class Summed(CombinedDetector):
+    """Base of detectors that are sums of fitted members; ``_fit`` of a subclass sets them and calls ``_calibrate``.
+
+    Attributes:
+        members_: the fitted members.
+        calibrations_: of each member.
+        sum_: the calibration of the sum.
+    """
+
+    uses_held_out = True
+    member_prefix = "member."
+
+    rule: str = "fisher"
+    seed: int = 0
+
+    calibrations_: tuple[Calibration, ...]
+    sum_: Calibration
+
+    _joined: Calibrations  # the members' calibrations as one
+
+    def _calibrate(self, held_out: FeatureSource) -> None:
+        """Half of the rows for the members, the other half for their sum."""
+        scores = [member.score(held_out).double() for member in self.members_]
+        first, second = halves(len(held_out), int(self.seed))
+        self.calibrations_ = tuple(Calibration.of(score[first]) for score in scores)
+        self._moved()
+        columns = torch.stack([score[second] for score in scores], dim=1)
+        self.sum_ = Calibration.of(self._terms(columns.to(self.device)).sum(1).float().cpu())
+
+    def _weights(self) -> Sequence[float] | None:
+        """How much each fitted member counts; None where all count the same."""
+        return None
+
+    def _terms(self, scores: Tensor) -> Tensor:
+        """What members whose scores are the columns of (N, M) add to the sum (N, M)."""
+        found = self._joined.standard(scores) if self.rule == "z" else self._joined.surprise(scores)
+        weights = self._weights()
+        return found if weights is None else found * torch.tensor(weights, dtype=torch.float64, device=found.device)
+
+    def _score(self, batch: Batch) -> Tensor:
+        return self._terms(self._member_scores(batch)).sum(1)
+
+    def p_values(self, test: FeatureSource) -> Tensor:
+        """For each row (N,), float64, the share of held-out ID rows with at least its score: valid under the ID distribution."""
+        scores = self.score(test)
+        return self.sum_.p_values(scores)
+
+    def threshold(self, keep: float = 0.95) -> Threshold:
+        """The threshold that keeps this share of ID rows, by the held-out rows that calibrated the sum.
+
+        Those that calibrated the members are no longer like other rows, so it is better than a threshold of all of them.
+
+        Raises:
+            NotFittedError: fit was not called.
+            InputError: ``keep`` is not in (0, 1].
+        """
+        source = self.fingerprint()  # refuses one that is not fitted
+        return Threshold.fit(self.sum_.scores.float(), keep=keep, source=source)
+
+    def explain(self, test: FeatureSource) -> Explanation:
+        """Each member's own score of each row, and what it adds to the sum."""
+        self._check_to_score(test)
+        pieces = []
+        with self._scoring():
+            for batch in self._batches(test):
+                scores = self._member_scores(batch)
+                pieces.append((scores.cpu(), self._terms(scores).cpu(), self._joined.p_values(scores).cpu()))
+        return Explanation(self.names, *(torch.cat(column) for column in zip(*pieces, strict=True)))
+
+    def _moved(self) -> None:
+        if hasattr(self, "calibrations_"):
+            self.calibrations_ = tuple(one.to(self.device) for one in self.calibrations_)
+            self._joined = Calibrations(self.calibrations_)
+        super()._moved()
+
+    def _state(self) -> dict[str, Tensor]:
+        own = {f"{i}.calibration": one.scores for i, one in enumerate(self.calibrations_)}
+        return {**super()._state(), **own, "sum": self.sum_.scores}
+
+    def _notes(self) -> dict[str, Any]:
+        return {**super()._notes(), "held_out": len(self.calibrations_[0].scores) + len(self.sum_.scores)}
+
+    def _load_state(self, state: dict[str, Tensor]) -> None:
+        super()._load_state(state)
+        self.sum_ = _calibration(state, "sum")
+        self.calibrations_ = tuple(_calibration(state, f"{i}.calibration") for i in range(len(self.members_)))
+        rows = {len(one.scores) for one in self.calibrations_}
+        half, more = next(iter(rows)), len(self.sum_.scores)
+        if len(rows) > 1 or more - half not in (0, 1):
+            raise FileFormatError("its calibrations are of different numbers of rows")
+        self._moved()
+
+
+def _calibration(state: dict[str, Tensor], name: str) -> Calibration:
+    scores = take(state, name, (None,), torch.float64)
+    if bool((scores.diff() < 0).any()):
+        raise FileFormatError(f"{name} is not in ascending order")
+    return Calibration(scores)
 
 
 @register
@@ -51,11 +238,8 @@ class Fused(Summed):
         seed: int = 0,
         weights: Sequence[float] | None = None,
     ) -> None:
-        self.members = members
-        self.rule = rule
-        self.held_out = held_out
-        self.seed = seed
-        self.weights = weights
+        self.members, self.rule, self.held_out = members, rule, held_out
+        self.seed, self.weights = seed, weights
 
     def _check_settings(self) -> None:
         check_members(self.members)
@@ -89,9 +273,7 @@ class Fused(Summed):
         Args:
             members: fitted detectors; they become this detector's own.
             held_out: ID rows.
-            rule: see the class.
-            seed: see the class.
-            weights: see the class.
+            rule, seed, weights: see the class.
 
         Raises:
             InputError: a setting of a wrong type or value.

@@ -8,24 +8,18 @@ import torch
 from torch import Tensor
 
 from outfield.config import require_number
-from outfield.detectors.base import Batch
-from outfield.detectors.distance.cosines import BankDetector
-from outfield.detectors.memo import once
+from outfield.detectors.base import Batch, once
+from outfield.detectors.distance.neighbours import BankDetector
 from outfield.detectors.registry import register
 from outfield.energy import normalise
 from outfield.errors import FileFormatError, TooFewSamplesError
 from outfield.features import FeatureSource
 
-LEAST_SQUARE = 1e-12
-"""A squared distance counts as at least this: that of a training row to itself has no logarithm."""
-FARTHEST = 1e100
-"""Transformed values are cut off here, so that products of them stay finite."""
-LARGEST_POWER = 10.0
-"""Powers are looked for between −LARGEST_POWER and LARGEST_POWER."""
-STEPS = 45
-"""Of the search: 20 · 0.618^45 is 8e-9."""
-COLUMNS = 32
-"""Columns looked at together."""
+LEAST_SQUARE = 1e-12  # a squared distance counts as at least this: that of a training row to itself has no logarithm
+FARTHEST = 1e100  # transformed values are cut off here, so that products of them stay finite
+LARGEST_POWER = 10.0  # powers are looked for between −LARGEST_POWER and LARGEST_POWER
+STEPS = 45  # of the search: 20 · 0.618^45 is 8e-9
+COLUMNS = 32  # columns looked at together
 GOLDEN = (math.sqrt(5) - 1) / 2
 
 
@@ -59,16 +53,10 @@ class CombOOD(BankDetector):
         *(f"{name} float64 D" for name in ("centre", "scale", "powers", "mean")),
         "whitening float64 D D",
     )
-
-    centre_: Tensor
-    scale_: Tensor
-    powers_: Tensor
-    mean_: Tensor
     whitening_: Tensor
 
     def __init__(self, k: int = 50, on: str = "features") -> None:
-        self.k = k
-        self.on = on
+        self.k, self.on = k, on
 
     def _check_settings(self) -> None:
         require_number("k", self.k, least=1, whole=True)
@@ -76,7 +64,7 @@ class CombOOD(BankDetector):
     def _fit(self, train: FeatureSource) -> None:
         if max(2, self.k) > len(train):
             raise TooFewSamplesError(
-                f"k is {self.k} but there are only {len(train)} training samples; lower k, or give at least two samples"
+                f"k is {self.k} but there are only {len(train)} training samples, of at least two; lower k"
             )
         super()._fit(train)
         z = self.bank_.double()

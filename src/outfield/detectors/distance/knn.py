@@ -11,10 +11,8 @@ import torch
 from torch import Tensor
 
 from outfield.config import require_choice, require_number
-from outfield.detectors.base import Batch
-from outfield.detectors.distance.cosines import BankDetector
-from outfield.detectors.distance.neighbours import INDEXES, ApproximateNeighbours, Neighbours
-from outfield.detectors.memo import once
+from outfield.detectors.base import Batch, labels_of, once
+from outfield.detectors.distance.neighbours import INDEXES, ApproximateNeighbours, BankDetector, Neighbours
 from outfield.detectors.registry import register
 from outfield.energy import normalise
 from outfield.errors import InputError, OutfieldWarning
@@ -53,10 +51,8 @@ class KNN(BankDetector):
     added_settings: ClassVar[Mapping[str, Any]] = MappingProxyType({"on": "features", "index": "exact", "probes": 0})
 
     def __init__(self, k: int = 50, on: str = "features", index: str = "exact", probes: int = 0) -> None:
-        self.k = k
-        self.on = on
-        self.index = index
-        self.probes = probes
+        self.k, self.on = k, on
+        self.index, self.probes = index, probes
 
     def _check_settings(self) -> None:
         require_number("k", self.k, least=1, whole=True)
@@ -65,16 +61,11 @@ class KNN(BankDetector):
         if self.index != "exact":
             check_installed("faiss", "faiss")
         elif self.probes:
-            raise InputError(
-                f"probes is {self.probes}, but index is 'exact', which looks at all rows; it must be 0 there"
-            )
+            raise InputError(f"probes is {self.probes}, but an exact index looks at all rows; it must be 0")
 
     def _fit(self, train: FeatureSource) -> None:
         super()._fit(train)
-        smallest = self.k
-        if "labels" in train.shapes:
-            labels = torch.cat([piece["labels"] for piece in train.batches(self.rows_at_once, ("labels",))])
-            smallest = int(torch.unique(labels, return_counts=True)[1].min())
+        smallest = int(labels_of(train).unique(return_counts=True)[1].min()) if "labels" in train.shapes else self.k
         if self.k > smallest:
             warnings.warn(
                 f"k = {self.k} exceeds the smallest class ({smallest} samples): its k-th neighbour lies in another class; "
@@ -113,7 +104,6 @@ class KNN(BankDetector):
 
 
 def _has_faiss() -> bool:
-    """Whether the library is installed and can be imported."""
     try:
         import faiss  # noqa: F401
     except ImportError:

@@ -17,46 +17,37 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from outfield.detectors.base import Detector
+from outfield.energy import normalise
+from outfield.errors import FileFormatError, TooFewSamplesError
 from outfield.extras import library
+from outfield.features import FeatureSource
 from outfield.modes import rounded_products
 
-TABLE_BYTES = {"cpu": 2**28, "cuda": 2**30}
-"""Size of the largest table of closenesses held at once."""
-BANK_ROWS = 2**16
-"""Rows looked at together, at most."""
-BANK_NUMBERS = 2**25
-"""Numbers of rows looked at together, at most: 256 MiB in float64."""
+TABLE_BYTES = {"cpu": 2**28, "cuda": 2**30}  # size of the largest table of closenesses held at once
+BANK_ROWS = 2**16  # rows looked at together, at most
+BANK_NUMBERS = 2**25  # numbers of rows looked at together, at most: 256 MiB in float64
+# numbers of rows, at most, of which faiss keeps a copy of its own, 1 GiB; larger banks are given to it in pieces
 INDEX_NUMBERS = 2**28
-"""Numbers of rows, at most, of which faiss keeps a copy of its own, 1 GiB; larger banks are given to it in pieces."""
-FAISS_POINTS = 4096
-"""Points that faiss looks at together."""
+FAISS_POINTS = 4096  # points that faiss looks at together
+# how many rows more than k are looked at: as many may lie within rounding of the k-th before a slower way is taken
 SPARE = 14
-"""How many rows more than k are looked at: as many may lie within rounding of the k-th before a slower way is taken."""
-NUMBERS_AT_ONCE = 2**22
-"""Numbers of differences held at once."""
+NUMBERS_AT_ONCE = 2**22  # numbers of differences held at once
+# of faiss: lists of rows by k-means, of which those with the nearest centres are looked at; a graph of near rows
 INDEXES = ("ivf", "hnsw")
-"""Of faiss: lists of rows by k-means, of which those with the nearest centres are looked at; a graph of near rows."""
-LEAST_IN_A_LIST = 39
-"""Rows that k-means wants for each centre; faiss complains of fewer."""
-MOST_FOR_A_LIST = 64
-"""Rows of which k-means learns a centre, at most."""
-LINKS = 32
-"""Links of a row in the graph."""
+LEAST_IN_A_LIST = 39  # rows that k-means wants for each centre; faiss complains of fewer
+MOST_FOR_A_LIST = 64  # rows of which k-means learns a centre, at most
+LINKS = 32  # links of a row in the graph
 
 
 class Neighbours:
-    """Rows to which distances are asked.
-
-    Args:
-        rows: (M, D), float32. They are kept, not copied.
-        faiss: let that library look for the nearest rows; for rows on the CPU, where it is installed.
-    """
+    """Rows (M, D), float32, kept and not copied, to which exact distances are asked; on the CPU faiss may look for them."""
 
     def __init__(self, rows: Tensor, faiss: bool = False) -> None:
         self.rows, self.faiss = rows, faiss
@@ -68,19 +59,11 @@ class Neighbours:
         self.radius = float((2 * self.half_squares.max()).sqrt())
 
     def kth_distance(self, z: Tensor, k: int) -> Tensor:
-        """‖z − b_(k)‖ for each point z (N, D) → (N,), float32: the k-th smallest of all, as float64 would give it.
-
-        Args:
-            z: points, float32, on the device of the rows.
-            k: counted from 1; at most M.
-        """
+        """‖z − b_(k)‖ of each point z (N, D), float32 → (N,), float32, k counted from 1: as float64 would give it."""
         return self._proved(z, k, 1, self._kth_square)[:, 0].sqrt().float()
 
     def smallest_squares(self, z: Tensor, k: int) -> Tensor:
-        """The k smallest ‖z − b‖² of each point z (N, D), or as many as there are rows → (N, min(k, M)), ascending, float64.
-
-        Where rows are shared out, the k smallest of all shares' are those of all rows.
-        """
+        """The k smallest ‖z − b‖² of each point z (N, D), or as many as there are rows → (N, min(k, M)), ascending, float64."""
         k = min(k, len(self.rows))
         return self._proved(z, k, k, self._smallest)
 
@@ -130,15 +113,8 @@ class Neighbours:
     def kth_among(self, z: Tensor, k: int, values: Tensor, index: Tensor, error: Tensor) -> tuple[Tensor, Tensor]:
         """The k-th smallest ‖z − b‖² (N, 1), float64, among some rows of each point z (N, D), from as few differences as will do.
 
-        Args:
-            z: points.
-            k: counted from 1.
-            values: closenesses of the rows as computed (N, count), descending.
-            index: the rows (N, count).
-            error: how far rounding may have moved a closeness of each point (N, 1).
-
-        Returns:
-            The squares, and how far each closeness lies above the k-th as computed (N, count), float64.
+        The rows are index (N, count), their closenesses as computed are values (N, count), descending, and off by error (N, 1)
+        at most. Also returns how far each closeness lies above the k-th as computed (N, count), float64.
         """
         above = values.double() - values[:, k - 1 : k].double()
         near = above.abs() <= 2 * error
@@ -163,7 +139,9 @@ class Neighbours:
         """The largest closenesses of each point, :data:`SPARE` more than k where there are, descending, their rows, and E."""
         centred, count = self.centred(z, dtype), min(k + SPARE, len(self.rows))
         if self._by_faiss(dtype) and self.rows.numel() <= INDEX_NUMBERS:
-            values, index = map(torch.from_numpy, self._index.search(_with_ones(centred), count))
+            values, index = map(
+                torch.from_numpy, self._index.search(_with_column(centred, centred.new_ones(len(centred))), count)
+            )
         else:
             values, index = merged(self._closest(centred, count), count)
         return values, index, self.error(centred, dtype)
@@ -176,8 +154,9 @@ class Neighbours:
             most = min(count, len(piece))
             if self._by_faiss(z.dtype):
                 faiss: Any = library("faiss", extra="faiss")
-                rows, kind = _with_offsets(piece, offsets), faiss.METRIC_INNER_PRODUCT
-                values, index = map(torch.from_numpy, faiss.knn(_with_ones(z), rows, most, kind))
+                points, rows = _with_column(z, z.new_ones(len(z))), _with_column(piece, offsets)
+                found = faiss.knn(points, rows, most, faiss.METRIC_INNER_PRODUCT)
+                values, index = map(torch.from_numpy, found)
             else:
                 values, index = torch.addmm(offsets, z, piece.T).topk(most, dim=1)
             yield values, index + start
@@ -197,7 +176,7 @@ class Neighbours:
         faiss: Any = library("faiss", extra="faiss")
         index = faiss.IndexFlatIP(self.rows.shape[1] + 1)
         for piece, halves in zip(self.rows.split(self.bank_rows), self.half_squares.split(self.bank_rows), strict=True):
-            index.add(_with_offsets(self.centred(piece), -halves.float()))
+            index.add(_with_column(self.centred(piece), -halves.float()))
         return index
 
     def squares(self, z: Tensor, points: Tensor, rows: Tensor) -> Tensor:
@@ -212,18 +191,11 @@ class Neighbours:
 
 
 class ApproximateNeighbours:
-    """Rows to which distances are asked, on the CPU; faiss looks at a part of them, so that a distance may be too large.
+    """Rows (M, D), float32, to which distances are asked on the CPU; faiss looks at a part of them, so that one may be too large.
 
     Which part is decided by distances between rows less their mean, in float32; the distances that are given come from the
-    differences themselves, in float64, so that an offset which all rows share spoils neither. The index is made anew from the
-    rows whenever it is needed: what a file holds is never handed to faiss's reader. Threads build a graph together, so that
-    two builds may differ.
-
-    Args:
-        rows: (M, D), float32. They are kept, not copied, but faiss keeps a copy of its own.
-        kind: one of :data:`INDEXES`.
-        probes: how many lists, or rows on the way, are looked at; 0 for a sixteenth of the lists, or twice as many rows as are
-            asked for and 64 at least.
+    differences themselves, in float64, so that an offset which all rows share spoils neither. The index is built from the rows:
+    what a file holds is never handed to faiss's reader. Threads build a graph together, so that two builds may differ.
     """
 
     def __init__(self, rows: Tensor, kind: str, probes: int = 0) -> None:
@@ -241,10 +213,7 @@ class ApproximateNeighbours:
             self.index.add(self.all.centred(piece).numpy())
 
     def kth_distance(self, z: Tensor, k: int) -> Tensor:
-        """The k-th smallest distance of points z (N, D) to the rows that are found (N,), float32, where z is.
-
-        Points for which fewer than k rows are found are compared with all rows.
-        """
+        """As :meth:`Neighbours.kth_distance`, of the rows that are found; of all rows where those are fewer than k."""
         points = z.cpu()
         centred = self.all.centred(points)
         values, index = self._search(centred, k)
@@ -286,11 +255,54 @@ class ApproximateNeighbours:
         return torch.from_numpy(squares) / -2, torch.from_numpy(index)
 
 
-def rounding(width: int, dtype: torch.dtype) -> float:
-    """γ = n u / (1 − n u), u the unit roundoff: how far a sum of n products may be off, as a share of its parts' sizes.
+class BankDetector(Detector):
+    """Base of the detectors that keep all training rows, normalised, as ``bank_`` (N, D), float32."""
 
-    n is the width and eight more, for what is rounded besides.
-    """
+    fits_in_pieces = True
+    learned: ClassVar[tuple[str, ...]] = ("bank float32 N D",)
+
+    k: int = 1
+    """How many rows there must be at least; a setting of some."""
+
+    _made: Neighbours | ApproximateNeighbours | None = None
+
+    def _fit(self, train: FeatureSource) -> None:
+        if self.k > len(train):
+            raise TooFewSamplesError(f"k is {self.k} but there are only {len(train)} training samples; lower k")
+        self.bank_, self._made = self._gathered(train, "features", normalise), None
+
+    def _gathered(self, train: FeatureSource, field: str, make: Callable[[Tensor], Tensor]) -> Tensor:
+        """What ``make`` makes of a field of all rows (N, …), which is read piece by piece."""
+        table, done = torch.empty(0), 0
+        for piece in train.batches(self.rows_at_once, (field,)):
+            rows = make(piece[field].to(self.device))
+            table = table if done else rows.new_empty(len(train), *rows.shape[1:])
+            table[done : done + len(rows)] = rows
+            done += len(rows)
+        return table
+
+    @property
+    def _neighbours(self) -> Neighbours | ApproximateNeighbours:
+        """The bank as distances are asked of it; made when it is first needed, on the device."""
+        if self._made is None:
+            self._made = self._search()
+        return self._made
+
+    def _search(self) -> Neighbours | ApproximateNeighbours:
+        return Neighbours(self.bank_)
+
+    def _moved(self) -> None:
+        super()._moved()
+        self._made = None
+
+    def _load_state(self, state: dict[str, Tensor]) -> None:
+        super()._load_state(state)
+        if self.k > len(self.bank_):
+            raise FileFormatError(f"k is {self.k}, but bank has {len(self.bank_)} rows")
+
+
+def rounding(width: int, dtype: torch.dtype) -> float:
+    """γ = n u / (1 − n u), u the unit roundoff and n = width + 8: how far a sum of products may be off, relative to its parts."""
     share = (width + 8) * torch.finfo(dtype).eps / 2
     return share / (1 - share)
 
@@ -306,17 +318,11 @@ def merged(pieces: Iterable[tuple[Tensor, Tensor]], count: int) -> tuple[Tensor,
     return functools.reduce(both, pieces)
 
 
-def _with_ones(z: Tensor) -> np.ndarray:
-    """(z, 1): its inner product with (b, −½ ‖b‖²) is the closeness."""
-    extended: np.ndarray = torch.cat([z, z.new_ones(len(z), 1)], 1).numpy()
-    return extended
-
-
-def _with_offsets(rows: Tensor, offsets: Tensor) -> np.ndarray:
-    extended: np.ndarray = torch.cat([rows, offsets[:, None]], 1).numpy()
+def _with_column(rows: Tensor, column: Tensor) -> np.ndarray:
+    """For faiss: the inner product of (z, 1) and (b, −½ ‖b‖²) is the closeness."""
+    extended: np.ndarray = torch.cat([rows, column[:, None]], 1).numpy()
     return extended
 
 
 def _parts(rows: Tensor, size: int) -> tuple[Tensor, ...]:
-    """``rows`` (N,) in parts of ``size``; no part where there are none."""
     return rows.split(size) if len(rows) else ()

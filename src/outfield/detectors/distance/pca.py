@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor
 
 from outfield.config import require_number
-from outfield.detectors.base import Batch, Detector
-from outfield.detectors.memo import once, wide
+from outfield.detectors.base import Batch, Detector, once, wide
+from outfield.detectors.distance.ssd_rmds import statistics_of
 from outfield.detectors.registry import register
-from outfield.energy import ClassStatistics, normalise, on_one_core, piece_rows, workers_for
+from outfield.energy import normalise, on_one_core
 from outfield.features import FeatureSource
 
 
@@ -35,32 +33,20 @@ class PCA(Detector):
     fits_in_pieces = True
     learned = ("mean float64 D", "outside float64 O D")
 
-    mean_: Tensor
-    outside_: Tensor
-
     def __init__(self, share: float = 0.95, on: str = "features") -> None:
-        self.share = share
-        self.on = on
+        self.share, self.on = share, on
 
     def _check_settings(self) -> None:
         require_number("share", self.share, above=0, most=1)
 
     def _fit(self, train: FeatureSource) -> None:
-        rows, width = train.shapes["features"]
-        size, workers = piece_rows(width, self.device), workers_for(rows, width, self.device)
-
-        def pieces() -> Iterator[tuple[Tensor, Tensor]]:
-            for piece in train.batches(size, ("features",)):
-                features = piece["features"]
-                yield features, torch.zeros(len(features), dtype=torch.int64, device="cpu")
-
-        found = ClassStatistics.over(pieces(), workers, lambda z: normalise(z.to(self.device)))
+        found, width = statistics_of(train, self.device, labelled=False), train.shapes["features"][1]
         values, vectors = on_one_core(lambda: torch.linalg.eigh((found.scatter + found.scatter.T) / 2))
         self.mean_ = found.means[0]
         self.outside_ = vectors[:, : width - self._components(values)].T.contiguous()
 
     def _components(self, values: Tensor) -> int:
-        """How many of the largest eigenvalues (D,), ascending, hold the share."""
+        """How many of the largest eigenvalues hold the share."""
         held = values.cpu().flip(0).clamp_min(0).cumsum(0)  # on a GPU its sum would depend on chance
         return min(int((held < float(self.share) * held[-1]).sum()) + 1, len(values) - 1)
 

@@ -7,16 +7,13 @@ import math
 import torch
 from torch import Tensor
 
-from outfield.detectors.base import Batch, Detector
-from outfield.detectors.memo import once, wide
+from outfield.detectors.base import Batch, Detector, once, wide
 from outfield.detectors.registry import register
 from outfield.energy import normalise
 from outfield.features import FeatureSet
 
-HARDLY = 1e-6
-"""A class whose variance is below this share of the mean one hardly varies."""
-SMALLEST = 1e-12
-"""The variance where no class varies; rows have length 1."""
+HARDLY = 1e-6  # a class whose variance is below this share of the mean one hardly varies
+SMALLEST = 1e-12  # the variance where no class varies; rows have length 1
 
 
 @register
@@ -43,9 +40,6 @@ class PerClassGaussian(Detector):
 
     fit_needs = ("labels",)
     learned = ("means float64 K D", "whitening float32 K D D", "constants float64 K")
-
-    means_: Tensor
-    whitening_: Tensor
     constants_: Tensor
 
     def __init__(self, on: str = "features") -> None:

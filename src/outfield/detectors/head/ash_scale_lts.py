@@ -5,34 +5,23 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from outfield.config import require_choice, require_number
+from outfield.config import require_choice
 from outfield.detectors.base import Detector
-from outfield.detectors.head.shaper import Shaper
+from outfield.detectors.head.last_layer import Shaper
 from outfield.detectors.logits.msp_odin_energy import EnergyLogits
 from outfield.detectors.registry import register
 
 KINDS = ("B", "S", "P")
+# ratios are cut off here, far above those of any network, so that their exponential is finite in float64
 MOST_RATIO = 500.0
-"""Ratios are cut off here, far above those of any network, so that their exponential is finite in float64."""
 
 
 class Sharpener(Shaper):
-    """Base of the shapers that look at the k largest activations of a row.
-
-    Args:
-        percentile: Share of the activations, in percent, that is not among the largest: k = D − round(D · percentile / 100), at
-            least 1. Above 0 and at most 100.
-        detector: Scores the logits: any detector that looks at logits alone; a copy of it is fitted.
-    """
+    """Base of the shapers that look at the k largest activations of a row, k = D − round(D · percentile / 100), at least 1."""
 
     percentile: float
 
-    def _check_settings(self) -> None:
-        super()._check_settings()
-        require_number("percentile", self.percentile, above=0, most=100)
-
     def _kept(self, width: int) -> int:
-        """k: how many activations are the largest."""
         return max(1, width - round(width * float(self.percentile) / 100))
 
     def _largest(self, features: Tensor) -> Tensor:
@@ -68,9 +57,7 @@ class ASH(Sharpener):
     """
 
     def __init__(self, kind: str = "B", percentile: float = 90.0, detector: Detector = EnergyLogits()) -> None:
-        self.kind = kind
-        self.percentile = percentile
-        self.detector = detector
+        self.kind, self.percentile, self.detector = kind, percentile, detector
 
     def _check_settings(self) -> None:
         super()._check_settings()
@@ -101,8 +88,7 @@ class SCALE(Sharpener):
     """
 
     def __init__(self, percentile: float = 85.0, detector: Detector = EnergyLogits()) -> None:
-        self.percentile = percentile
-        self.detector = detector
+        self.percentile, self.detector = percentile, detector
 
     def _shaped(self, features: Tensor) -> Tensor:
         return features * self._ratio(features).exp()
@@ -125,8 +111,7 @@ class LTS(Sharpener):
     """
 
     def __init__(self, percentile: float = 95.0, detector: Detector = EnergyLogits()) -> None:
-        self.percentile = percentile
-        self.detector = detector
+        self.percentile, self.detector = percentile, detector
 
     def _shaped_logits(self, features: Tensor) -> Tensor:
         return self._ratio(features).square() * self._logits(features)

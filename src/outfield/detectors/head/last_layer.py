@@ -1,17 +1,22 @@
-"""Base of the detectors that use the classifier's last layer, logits = W f + b."""
+"""Bases of the detectors that apply the classifier's last layer, logits = W f + b, themselves."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
-from typing import ClassVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from outfield.detectors.base import LARGEST, Batch, Detector
-from outfield.detectors.memo import once
-from outfield.features import HEAD, FeatureSource, head_of
+from outfield.config import require, require_number, shown
+from outfield.detectors.base import LARGEST, Batch, Detector, once
+from outfield.energy import part
+from outfield.errors import InputError
+from outfield.features import HEAD, FeatureSet, FeatureSource, head_of
+
+PREFIX = "detector."
 
 
 def within_range(values: Tensor) -> Tensor:
@@ -26,18 +31,11 @@ def lengths(rows: Tensor) -> Tensor:
 
 
 class HeadDetector(Detector):
-    """A detector that learns the classifier's last layer, and perhaps more; a subclass says what, and how rows are scored.
+    """A detector that learns W and b, and perhaps more.
 
     Features are taken as they come, since the layer was trained on them so: nothing is normalised. All numbers are float64,
     cut off at float32's range.
-
-    Attributes:
-        weight_: W (K, D), float64.
-        bias_: b (K,), float64.
     """
-
-    weight_: Tensor
-    bias_: Tensor
 
     fit_needs = (HEAD,)
     fits_in_pieces = True
@@ -50,15 +48,13 @@ class HeadDetector(Detector):
         self._learn(train)
 
     def _learn(self, train: FeatureSource) -> None:
-        """Learn the rest; the layer is there already."""
+        """Learn more than W and b."""
 
     def _pieces(self, train: FeatureSource) -> Iterator[Tensor]:
-        """The training features (n, D) piece by piece, as scoring will see them."""
         for piece in train.batches(self.rows_at_once, ("features",)):
             yield within_range(piece["features"].to(self.device))
 
     def _mean(self, train: FeatureSource) -> Tensor:
-        """The mean training feature (D,)."""
         total = torch.zeros(self.weight_.shape[1], dtype=torch.float64, device=self.device)
         for features in self._pieces(train):
             total += features.sum(0)
@@ -74,3 +70,96 @@ class HeadDetector(Detector):
     @abstractmethod
     def _score_features(self, features: Tensor) -> Tensor:
         """Scores (n,) of features (n, D), float64 on ``self.device``."""
+
+
+class Shaper(HeadDetector):
+    """Shapes features, applies the last layer, and gives the logits to ``detector_``, a copy fitted on such logits."""
+
+    detector: Detector
+    detector_: Detector
+
+    def _check_settings(self) -> None:
+        right = isinstance(self.detector, Detector) and self.detector.needs_to_score == ("logits",)
+        require(right, "detector", self.detector, "a detector that scores logits, such as outfield.EnergyLogits()")
+        for name in ("percentile", "high", "low"):
+            if hasattr(self, name):
+                require_number(name, getattr(self, name), above=0, most=100)
+        try:
+            self.detector.check_settings()
+        except InputError as error:
+            raise InputError(f"detector is {shown(self.detector)}: {error}") from error
+
+    @property
+    def needs_to_fit(self) -> tuple[str, ...]:
+        return HEAD, *(name for name in self.detector.needs_to_fit if name not in ("logits", HEAD))
+
+    def _fit(self, train: FeatureSource) -> None:
+        super()._fit(train)
+        data = Shaped(train, lambda rows: self._seen(within_range(rows.to(self.device))), len(self.weight_))
+        self.detector_ = self.detector.fresh().to(self.device).fit(data)
+
+    def _shaped(self, features: Tensor) -> Tensor:
+        """f′ (n, D) of features f (n, D)."""
+        return features
+
+    def _shaped_logits(self, features: Tensor) -> Tensor:
+        """W f′ + b (n, K)."""
+        return self._logits(self._shaped(features))
+
+    def _seen(self, features: Tensor) -> Tensor:
+        """The logits as the detector sees them, cut off at float32's range."""
+        return self._shaped_logits(features).clamp(-LARGEST, LARGEST)
+
+    def _score_features(self, features: Tensor) -> Tensor:
+        return self.detector_._score({"logits": self._seen(features)})
+
+    def _moved(self) -> None:
+        super()._moved()
+        if "detector_" in self.__dict__:
+            self.detector_.to(self.device)
+
+    def _state(self) -> dict[str, Tensor]:
+        return super()._state() | {PREFIX + name: value for name, value in self.detector_._state().items()}
+
+    def _notes(self) -> dict[str, Any]:
+        notes = self.detector_._notes()
+        return {"detector": notes} if notes else {}
+
+    def _load_notes(self, notes: dict[str, Any]) -> None:
+        self.detector_ = self.detector.fresh().to(self.device)
+        self.detector_._load_notes(notes.get("detector", {}))
+
+    def _load_state(self, state: dict[str, Tensor]) -> None:
+        super()._load_state(state)
+        self.detector_._width = len(self.weight_)
+        self.detector_._load_state(part(state, PREFIX))
+        self.detector_._fitted = True
+
+
+class Shaped(FeatureSource):
+    """A source of features whose logits (N, classes) are made from its features."""
+
+    picks_rows = False
+
+    def __init__(self, source: FeatureSource, logits: Callable[[Tensor], Tensor], classes: int) -> None:
+        self.source, self.logits, self.classes = source, logits, classes
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {**self.source.shapes, "logits": (len(self.source), self.classes)}
+
+    def constant(self, name: str) -> Tensor | None:
+        return self.source.constant(name)
+
+    def batches(self, size: int, names: Iterable[str] | None = None) -> Iterator[dict[str, Tensor]]:
+        chosen = self._chosen(names)
+        read = dict.fromkeys("features" if name == "logits" else name for name in chosen)
+        for piece in self.source.batches(size, read):
+            yield {name: self.logits(piece["features"]).cpu() if name == "logits" else piece[name] for name in chosen}
+
+    def rows(self, index: Sequence[int] | np.ndarray | Tensor, names: Iterable[str] | None = None) -> dict[str, Tensor]:
+        raise InputError("shaped logits are read in their order")
+
+    def in_memory(self) -> FeatureSet:
+        logits = torch.cat([piece["logits"] for piece in self.batches(Shaper.rows_at_once, ["logits"])])
+        return FeatureSet(**{**self.source.in_memory().tensors(), "logits": logits})

@@ -12,8 +12,7 @@ from outfield.energy import on_one_core
 from outfield.errors import FileFormatError, InputError, TooFewSamplesError
 from outfield.features import FeatureSource
 
-SMALLEST_SHARE = 1e-9
-"""Share of the features' length that must lie outside the principal space; less is rounding."""
+SMALLEST_SHARE = 1e-9  # share of the features' length that must lie outside the principal space; less is rounding
 
 
 def principal_dimension(width: int) -> int:
@@ -47,9 +46,6 @@ class PrincipalSpace(HeadDetector):
 
     learned = (*HeadDetector.learned, "origin float64 D", "basis float64 D O")
 
-    origin_: Tensor
-    basis_: Tensor
-
     def __init__(self, dimension: int = 0) -> None:
         self.dimension = dimension
 
@@ -62,7 +58,7 @@ class PrincipalSpace(HeadDetector):
         outside = width - (int(self.dimension) or principal_dimension(width))
         if outside < 1:
             raise InputError(
-                f"dimension is {self.dimension}, but the features have {width} columns; it must be less than that"
+                f"dimension is {self.dimension}; it must be less than {width}, the columns of the features"
             )
         return outside
 
@@ -75,8 +71,8 @@ class PrincipalSpace(HeadDetector):
         width, outside = self.weight_.shape[1], self._outside()
         if len(train) <= width - outside:
             raise TooFewSamplesError(
-                f"{type(self).__name__} needs more training samples than dimensions of the principal space, "
-                f"{width - outside}; there are {len(train)}; lower dimension"
+                f"there are {len(train)} training samples for a principal space of {width - outside} dimensions; there must be "
+                "more, or lower dimension"
             )
         # LAPACK gains little from more cores, and waits long for them on a busy machine.
         self.origin_ = -on_one_core(lambda: torch.linalg.pinv(self.weight_)) @ self.bias_
@@ -112,7 +108,6 @@ class ViM(PrincipalSpace):
     """
 
     learned = (*PrincipalSpace.learned, "alpha float64 1")
-
     alpha_: Tensor
 
     def _learn(self, train: FeatureSource) -> None:

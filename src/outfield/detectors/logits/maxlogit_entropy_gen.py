@@ -5,9 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from outfield.config import require_number
-from outfield.detectors.base import Batch
+from outfield.detectors.base import Batch, once, wide
 from outfield.detectors.logits.softmax import LogitDetector, log_shares
-from outfield.detectors.memo import once, wide
 from outfield.detectors.registry import register
 
 
@@ -47,8 +46,7 @@ class GEN(LogitDetector):
     """
 
     def __init__(self, gamma: float = 0.1, classes: int = 100) -> None:
-        self.gamma = gamma
-        self.classes = classes
+        self.gamma, self.classes = gamma, classes
 
     def _check_settings(self) -> None:
         require_number("gamma", self.gamma, above=0, most=1)

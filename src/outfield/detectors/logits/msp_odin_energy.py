@@ -6,9 +6,8 @@ import torch
 from torch import Tensor
 
 from outfield.config import require_number
-from outfield.detectors.base import Batch
+from outfield.detectors.base import Batch, log_total, once, wide
 from outfield.detectors.logits.softmax import LogitDetector
-from outfield.detectors.memo import log_total, once, wide
 from outfield.detectors.registry import register
 
 

@@ -1,4 +1,4 @@
-"""Detectors that are the mixture itself: SSD (distance to the nearest class) and the mixture's energy."""
+"""Detectors of one mixture of Gaussians: SSD, GaussianMixture and RMDS."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from outfield.detectors.base import Batch, Detector, accept, take
-from outfield.detectors.memo import once
+from outfield.detectors.base import Batch, Detector, accept, once, take, wide
 from outfield.detectors.registry import register
 from outfield.energy import ClassStatistics, MixturePrior, normalise, piece_rows, workers_for
 from outfield.features import FeatureSource
@@ -39,9 +38,7 @@ class MixtureDetector(Detector):
     added_settings: ClassVar[Mapping[str, Any]] = MappingProxyType({"on": "features", "ridge": 0.0})
 
     def __init__(self, floor: float = 1e-6, on: str = "features", ridge: float = 0.0) -> None:
-        self.floor = floor
-        self.on = on
-        self.ridge = ridge
+        self.floor, self.on, self.ridge = floor, on, ridge
 
     def _check_settings(self) -> None:
         MixturePrior(self.floor, self.ridge)  # which says what they must be
@@ -98,17 +95,8 @@ class MixtureDetector(Detector):
         self._learn(train)
 
     def _learn(self, data: FeatureSource) -> None:
-        rows, width = data.shapes["features"]
-        size, workers = piece_rows(width, self.device), workers_for(rows, width, self.device)
-
-        def pieces(advance: Advance) -> Iterator[tuple[Tensor, Tensor]]:
-            for i, piece in enumerate(data.batches(size, ("features", "labels"))):
-                yield piece["features"], piece["labels"]
-                advance(min(rows, (i + 1) * size))
-
-        with bar(f"fitting {type(self).__name__}", rows, "samples") as advance:
-            statistics = ClassStatistics.over(pieces(advance), workers, lambda z: normalise(z.to(self.device)))
-        self.mixture_.merge(statistics)
+        with bar(f"fitting {type(self).__name__}", len(data), "samples") as advance:
+            self.mixture_.merge(statistics_of(data, self.device, advance=advance))
 
     def _state(self) -> dict[str, Tensor]:
         return self.mixture_.state()
@@ -116,6 +104,22 @@ class MixtureDetector(Detector):
     def _load_state(self, state: dict[str, Tensor]) -> None:
         self.mixture_ = MixturePrior(self.floor, self.ridge).load_state(state)
         take(state, "mean", (self._width,), torch.float64)
+
+
+def statistics_of(
+    data: FeatureSource, device: torch.device, labelled: bool = True, advance: Advance = lambda done: None
+) -> ClassStatistics:
+    """Statistics of the normalised features by class, or of one class, in one pass."""
+    rows, width = data.shapes["features"]
+    size, names = piece_rows(width, device), ("features", "labels") if labelled else ("features",)
+
+    def pieces() -> Iterator[tuple[Tensor, Tensor]]:
+        for i, piece in enumerate(data.batches(size, names)):
+            features = piece["features"]
+            yield features, piece["labels"] if labelled else torch.zeros(len(features), dtype=torch.int64, device="cpu")
+            advance(min(rows, (i + 1) * size))
+
+    return ClassStatistics.over(pieces(), workers_for(rows, width, device), lambda z: normalise(z.to(device)))
 
 
 @register
@@ -139,3 +143,41 @@ class GaussianMixture(MixtureDetector):
 
     def _score(self, batch: Batch) -> Tensor:
         return self.mixture_.energy(once(normalise, batch["features"]))
+
+
+@register
+class RMDS(MixtureDetector):
+    """Mahalanobis distance to the nearest class less that to the whole (Ren et al. 2021).
+
+    score = min_c (z − μ_c)ᵀ Σ⁻¹ (z − μ_c) − (z − μ)ᵀ S⁻¹ (z − μ), with z normalised, Σ the covariance within classes, and
+    μ and S mean and covariance of all rows together: S = Σ + Σ_c π_c (μ_c − μ)(μ_c − μ)ᵀ. What all training rows share, and
+    what none of them has, counts in both and cancels.
+
+    Args:
+        floor: Eigenvalues of Σ, and then of S, below ``floor`` times the largest are raised to that
+            (:class:`outfield.energy.priors.MixturePrior`).
+        ridge: Added to Σ, as a multiple of its mean eigenvalue, and with it to S.
+        on: The field that it works on: "features", or a stage of the network such as "stage2".
+    """
+
+    _whole: MixturePrior | None = None  # the one Gaussian of all rows, made when it is first needed
+
+    def _learn(self, data: FeatureSource) -> None:
+        super()._learn(data)
+        self._whole = None
+
+    def _score(self, batch: Batch) -> Tensor:
+        whole = self._whole
+        if whole is None:
+            whole = self._whole = self._one_gaussian()
+        z = once(wide, once(normalise, batch["features"]))  # two large distances may differ by little
+        near, far = self.mixture_.prepared(z), whole.prepared(z)
+        return near.mahalanobis_sq(z).amin(1) - far.mahalanobis_sq(z)[:, 0]
+
+    def _one_gaussian(self) -> MixturePrior:
+        """The Gaussian that has the mixture's mean and covariance."""
+        known = self.mixture_.parameters_
+        away = (known.means - known.mean) * known.log_weights.exp().sqrt()[:, None]
+        covariance = (known.eigenvectors * known.eigenvalues) @ known.eigenvectors.T + away.T @ away
+        one = torch.ones(1, dtype=torch.float64, device=known.mean.device)
+        return MixturePrior(self.floor).merge(ClassStatistics(0 * one.long(), one, known.mean[None], covariance))

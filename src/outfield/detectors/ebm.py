@@ -1,27 +1,28 @@
-"""Base of the detectors that train a network as an energy."""
+"""Base of the detectors that train a network as an energy, and EBM, which has no prior."""
 
 from __future__ import annotations
 
 import contextlib
 import copy
-import operator
 import os
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
+from numbers import Integral
 from typing import Any, Self, cast
 
-import torch
 from torch import Tensor, nn
 
-from outfield.config import require, require_choice, require_number, shown, to_plain
-from outfield.detectors.base import Batch, Detector, take
-from outfield.detectors.memo import once
+from outfield.config import require, require_choice, require_number, to_plain
+from outfield.detectors.base import Batch, Detector, labels_of, once, take
+from outfield.detectors.registry import register
 from outfield.energy import (
+    MLP,
     PROJECTIONS,
     Checkpoint,
     CorrectedEnergy,
     History,
+    Langevin,
     Network,
     Prior,
     Rows,
@@ -34,7 +35,7 @@ from outfield.energy import (
     rows_of,
     train_seeds,
 )
-from outfield.errors import FileFormatError, InputError
+from outfield.errors import FileFormatError
 from outfield.features import FeatureSource
 from outfield.files import RECORD_ENDINGS, PathLike, check_output, fingerprint
 from outfield.progress import bar
@@ -86,18 +87,12 @@ class LearnedEnergy(Detector):
         Raises:
             DivergenceError: one of them diverged; the message says which.
         """
-        try:
-            chosen = [operator.index(seed) for seed in seeds]
-        except TypeError as error:
-            raise InputError(
-                f"seeds is {shown(seeds)}; it must be a list of whole numbers, such as range(4)"
-            ) from error
-        require(
-            bool(chosen) and len(set(chosen)) == len(chosen), "seeds", chosen, "different whole numbers, at least one"
-        )
+        chosen = [*seeds] if isinstance(seeds, Iterable) else []
+        good = bool(chosen) and len(set(chosen)) == len(chosen) and all(isinstance(one, Integral) for one in chosen)
+        require(good, "seeds", seeds, "different whole numbers, such as range(4)")
         copies = [copy.copy(self) for _ in chosen]
         for one, seed in zip(copies, chosen, strict=True):
-            one.seed = seed
+            one.seed = int(seed)
         with contextlib.ExitStack() as stack:
             for one in copies:
                 data = stack.enter_context(one._fitting(train, "fit"))
@@ -132,10 +127,7 @@ class LearnedEnergy(Detector):
     def _identity(self, data: FeatureSource) -> dict[str, Any]:
         """What a checkpoint must agree in, besides what the loop knows."""
         identity: dict[str, Any] = {"settings": {"network": to_plain(self.network)}}
-        if "labels" in data.shapes:
-            labels = torch.cat([piece["labels"] for piece in data.batches(self.rows_at_once, ["labels"])])
-            identity["labels"] = fingerprint({"labels": labels})
-        return identity
+        return identity | ({"labels": fingerprint({"labels": labels_of(data)})} if "labels" in data.shapes else {})
 
     def _fit_prior(self, data: FeatureSource, z: Rows) -> Prior | None:
         """The fitted prior, if there is one, from the normalised rows z (N, D)."""
@@ -150,7 +142,7 @@ class LearnedEnergy(Detector):
         return energy
 
     def _finish(self, model: CorrectedEnergy) -> CorrectedEnergy:
-        """Frozen, in evaluation mode, on this detector's device, sharing nothing with what was trained beside it."""
+        """Frozen, on this detector's device, sharing nothing with what was trained beside it."""
         model.prior = copy.copy(model.prior)
         for parameter in model.network.parameters():
             parameter.grad, parameter.data = None, parameter.data.clone()
@@ -167,9 +159,7 @@ class LearnedEnergy(Detector):
         given = part(state, "network.")
         width, count = cast(int, self._width), sum(value.numel() for value in given.values())
         if hasattr(self.network, "weights") and self.network.weights(width) != count:  # before memory is asked for
-            raise FileFormatError(
-                f"the file has {count} weights, but {self.network!r} has {self.network.weights(width)}"
-            )
+            raise FileFormatError(f"the file has {count} weights, but {self.network!r} has other ones")
         network = build_network(self.network, width, int(self.seed))
         wanted = {name: (tuple(value.shape), value.dtype) for name, value in network.state_dict().items()}
         network.load_state_dict({name: take(given, name, *about) for name, about in wanted.items()})
@@ -188,7 +178,7 @@ class LearnedEnergy(Detector):
 
 
 def _checkpoint(given: PathLike | Checkpoint | None) -> Checkpoint | None:
-    """What was given, its file found writable before any work."""
+    """The checkpoint, its file found writable before any work."""
     if isinstance(given, str | os.PathLike):
         given = Checkpoint(given)
     elif given is not None:
@@ -196,3 +186,58 @@ def _checkpoint(given: PathLike | Checkpoint | None) -> Checkpoint | None:
     if given is not None:
         check_output(given.path, RECORD_ENDINGS, "checkpoint")
     return given
+
+
+@register
+class EBM(LearnedEnergy):
+    """An energy-based model on its own (Lafon, Rambour & Thome 2022, "ours without mixture").
+
+    score = E_θ(z) = network(z) / T, trained by maximum likelihood with chains that start from N(0, I).
+    The defaults are the paper's. 200 steps a batch make it ten times as costly as the correction.
+
+    Args:
+        network: recipe of the network.
+        temperature: T.
+        sampler: how chains move.
+        training: optimiser, loss and where chains start.
+        projection: where chains live: "relu_sphere", "sphere", "none", or "auto" for the first unless features are negative.
+        seed: of weights, batches and chains.
+        on: the field that it works on: "features", or a stage of the network such as "stage2".
+    """
+
+    def __init__(
+        self,
+        network: Network = MLP(),
+        temperature: float = 1e-2,
+        sampler: Sampler = Langevin(steps=200, step_size=(1e-2, 1e-3), noise_std=(1e-2, 1e-3)),
+        training: Training = Training(learning_rate=5e-5, l2=0.1),
+        projection: str = "auto",
+        seed: int = 0,
+        on: str = "features",
+    ) -> None:
+        self.network, self.temperature, self.sampler = network, temperature, sampler
+        self.training, self.projection, self.seed = training, projection, seed
+        self.on = on
+
+    @classmethod
+    def paper(cls, seed: int = 0) -> Self:
+        """With the paper's settings, whatever the defaults are; ``seed`` is that of weights, batches and chains."""
+        return cls(
+            MLP(hidden=1024, depth=4, slope=0.2),
+            1e-2,
+            Langevin(steps=200, step_size=(1e-2, 1e-3), noise_std=(1e-2, 1e-3)),
+            Training(epochs=20, batch_size=256, learning_rate=5e-5, betas=(0.0, 0.999), l2=0.1, input_noise=1e-3),
+            seed=seed,
+        )
+
+    def _check_settings(self) -> None:
+        super()._check_settings()
+        start = self.training.start
+        wanted = "auto, normal, uniform, data, mixed or replay: there is no prior here"
+        require(start != "prior", "training.start", start, wanted)
+
+    def _assemble(self, network: nn.Module, prior: Prior | None) -> CorrectedEnergy:
+        return CorrectedEnergy(network, float(self.temperature))
+
+    def _load_state(self, state: dict[str, Tensor]) -> None:
+        self.model_ = self._finish(self._assemble(self._load_network(state), None))

@@ -10,26 +10,37 @@ import torch
 from torch import Tensor
 
 from outfield.config import require, require_number
-from outfield.detectors.base import Detector
+from outfield.detectors.base import Detector, labels_of, lacking
 from outfield.detectors.combined.calibration import Calibration, Calibrations
-from outfield.detectors.combined.fused import Fused
+from outfield.detectors.combined.fused import Fused, apart, halves
 from outfield.detectors.combined.members import names_of
-from outfield.detectors.combined.sum import apart, halves
-from outfield.detectors.selection.candidates import default_candidates
-from outfield.detectors.selection.weights import KEPT, USUAL_L2, Kind, Terms, by_level, left_out, loss, weight_path
+from outfield.detectors.combined.weights import KEPT, USUAL_L2, Kind, Terms, by_level, left_out, loss, weight_path
+from outfield.detectors.distance.cosine_mean_she import CosineMean
+from outfield.detectors.distance.kde_nnguide_relation import KDE, NNGuide
+from outfield.detectors.distance.knn import KNN
+from outfield.detectors.distance.ssd_rmds import RMDS, SSD
+from outfield.detectors.energy_corrected import EnergyCorrected
+from outfield.detectors.head.gradnorm_nci_fdbd import fDBD
+from outfield.detectors.head.vim import ViM
+from outfield.detectors.logits.maxlogit_entropy_gen import GEN, MaxLogit
+from outfield.detectors.logits.msp_odin_energy import EnergyLogits
 from outfield.errors import DivergenceError, InputError
-from outfield.features import FeatureSource, Part, feature_stand_ins
+from outfield.features import FIELDS, FeatureSource, Part, feature_stand_ins
 from outfield.progress import bar
 from outfield.stand_in import LEVELS, StandIns
 
-SPLIT = 0.1
-"""Share of the training rows that is held out where no held-out rows are given."""
-FOLDS = 10
-"""Parts of the ID rows, of which all but one calibrate: see :func:`folded`."""
-AUTO = "auto"
-"""What a user says instead of views to have them chosen."""
-CHOICES = ("one", "flip", "six")
-"""Views that are tried: they cost 1, 2 and 6 passes."""
+SPLIT = 0.1  # share of the training rows that is held out where no held-out rows are given
+FOLDS = 10  # parts of the ID rows, of which all but one calibrate: see folded
+AUTO = "auto"  # what a user says instead of views to have them chosen
+CHOICES = ("one", "flip", "six")  # views that are tried: they cost 1, 2 and 6 passes
+# detectors that learn in seconds and look at different things
+CANDIDATES = (
+    *(EnergyLogits(), MaxLogit(), GEN(), KNN(k=1), KNN(k=5), KNN(k=50), SSD(), SSD(ridge=0.3), SSD(ridge=1.0)),
+    *(CosineMean(), KDE(), RMDS(), ViM(), fDBD(), NNGuide()),
+)
+# of the prior that a network corrects: how much the network counts is the one number of it worth choosing
+TEMPERATURES = (1000.0, 8000.0)
+ROWS_TO_LEARN = 5000  # with fewer the network hardly learns anything
 
 
 @dataclass(frozen=True)
@@ -107,7 +118,7 @@ def choose(
     """The fused detector that tells held-out ID rows best from stand-ins for OOD data; no OOD data is used.
 
     Every candidate is fitted once. One half of the held-out rows calibrates the candidates and chooses: the weights of the sum
-    are those of a logistic regression of these rows against stand-ins (:mod:`outfield.detectors.selection.weights`). How many
+    are those of a logistic regression of these rows against stand-ins (:mod:`outfield.detectors.combined.weights`). How many
     members it has and how strongly weights are drawn to 0 is decided by leaving out one kind of stand-in after the other. The
     other half of the rows only calibrates the sum, so that its p-values are valid.
 
@@ -118,7 +129,7 @@ def choose(
         stand_ins: rows that stand for OOD data, ``{"near": {name: rows}, "far": {name: rows}}`` with at least one level, or
             :func:`outfield.stand_ins` of held-out images with ``map(backbone.extract)``. Made of the held-out rows if None,
             which tell much less (:func:`outfield.feature_stand_ins`).
-        candidates: the detectors to choose from; :func:`outfield.detectors.selection.candidates.default_candidates` if None.
+        candidates: the detectors to choose from; :func:`outfield.detectors.combined.choice.default_candidates` if None.
         most_members: how many detectors the sum may have.
         real: real OOD sets by name, looked at after the choice, to compare: they decide nothing.
         seed: of the split of held-out rows.
@@ -146,7 +157,10 @@ def choose(
     rows = {("", ""): held_out, **named, **{("real", name): data for name, data in (real or {}).items()}}
     scores = _scores(fitted, rows)
     terms = folded(scores.pop(("", ""))[chooses], scores)
-    l2, count, losses = _settings(terms, most_members)
+    with bar("leaving out kinds of stand-ins"):
+        losses = left_out(terms, most_members)
+    # The lowest loss; of equal ones the fewest members.
+    l2, count = min(losses, key=lambda one: (losses[one], one[1])) if losses else (USUAL_L2, most_members)
     path = weight_path(terms, l2, most_members)
     trials = {size: _trial(names, terms, path[size], losses.get((l2, size))) for size in sorted(path)}
     taken = max(size for size in path if size <= count)
@@ -164,18 +178,17 @@ def _checked_stand_ins(
     if isinstance(stand_ins, StandIns):
         stand_ins = stand_ins.by_level()
     good = isinstance(stand_ins, Mapping) and set(stand_ins) <= set(LEVELS)
-    good = good and all(isinstance(sets, Mapping) for sets in stand_ins.values())
+    good = good and all(isinstance(sets, Mapping) for sets in stand_ins.values()) and any(stand_ins.values())
     shown = list(stand_ins) if isinstance(stand_ins, Mapping) else stand_ins
-    require(good, "stand_ins", shown, 'a mapping such as {"near": {"turned": rows}, "far": {"jigsaw": rows}}')
-    found = {(level, name): rows for level, sets in stand_ins.items() for name, rows in sets.items()}
-    require(bool(found), "stand_ins", shown, "at least one set of rows")
-    return found
+    require(
+        good, "stand_ins", shown, 'sets of rows by level, such as {"near": {"turned": rows}, "far": {"jigsaw": rows}}'
+    )
+    return {(level, name): rows for level, sets in stand_ins.items() for name, rows in sets.items()}
 
 
 def _fitted(candidates: Sequence[Detector], train: FeatureSource, device: str) -> tuple[list[Detector], dict[str, str]]:
     """Fitted copies of the candidates, and those that cannot be fitted on this data with the reason."""
-    fitted: list[Detector] = []
-    skipped: dict[str, str] = {}
+    fitted, skipped = [], {}
     for candidate in candidates:
         try:
             candidate.check_settings()
@@ -215,16 +228,6 @@ def folded(ids: Tensor, others: Mapping[Kind, Tensor]) -> Terms:
         for scores, found in ((ids, terms.ids), *((others[kind], terms.others[kind]) for kind in others)):
             found[i::FOLDS] = calibrations.surprise(scores[i::FOLDS])
     return terms
-
-
-def _settings(terms: Terms, most: int) -> tuple[float, int, dict[tuple[float, int], float]]:
-    """λ and how many members at most, and the losses by which they were chosen: the lowest, of equal ones the fewest members."""
-    with bar("leaving out kinds of stand-ins"):
-        losses = left_out(terms, most)
-    if not losses:
-        return USUAL_L2, most, losses
-    l2, count = min(losses, key=lambda setting: (losses[setting], setting[1]))
-    return l2, count, losses
 
 
 def _trial(names: Sequence[str], terms: Terms, weights: Tensor, unseen: float | None) -> Trial:
@@ -279,3 +282,37 @@ def choose_views(rows_of: Callable[[str], Rows], device: str = "auto", names: Se
         rows = rows_of(name)
         losses[name] = choose(rows.train, rows.held_out, rows.stand_ins, device=device).chosen.loss
     return ViewsChoice(min(losses, key=lambda name: losses[name]), losses)
+
+
+def default_candidates(train: FeatureSource) -> list[Detector]:
+    """Detectors that can be fitted on these rows: of logits, of features, a mixture on each stage, and a corrected one."""
+    found: list[Detector] = [*CANDIDATES]
+    found += [SSD(on=name) for name in train.shapes if FIELDS[name].is_space and name != "features"]
+    if len(train) >= ROWS_TO_LEARN:
+        found += [EnergyCorrected.quick(temperature) for temperature in TEMPERATURES]
+    most = _smallest_class(train)
+    return [one for one in found if _can_be_fitted(one, train, most)]
+
+
+def default_members(train: FeatureSource, labelled: FeatureSource | None = None) -> list[Detector]:
+    """What is added up where nothing can choose: a detector each of logits, neighbours, the mixture and an earlier stage.
+
+    ``labelled`` are rows with classes for those that learn from classes; ``train`` if None.
+    """
+    most, known = _smallest_class(train), train if labelled is None else labelled
+    wanted = (EnergyLogits(), KNN(k=min(5, most)), SSD(), SSD(on="stage2"))  # a rare class costs neighbours, no member
+    return [one for one in wanted if _can_be_fitted(one, known, most)]
+
+
+def _smallest_class(train: FeatureSource) -> int:
+    """Rows of the smallest class; of all where classes are not known."""
+    if "labels" not in train.shapes:
+        return len(train)
+    return int(labels_of(train).unique(return_counts=True)[1].min())
+
+
+def _can_be_fitted(detector: Detector, train: FeatureSource, neighbours: int) -> bool:
+    """Whether the rows have what it needs, and its k-th neighbour may lie in the class of the row."""
+    if lacking(train, (detector.on, *detector.needs_to_fit, *detector.needs_to_score)):
+        return False
+    return int(getattr(detector, "k", 1)) <= neighbours

@@ -1,4 +1,4 @@
-"""The paper's method: a prior whose energy a network corrects."""
+"""EnergyCorrected: a prior whose energy a network corrects."""
 
 from __future__ import annotations
 
@@ -7,24 +7,10 @@ from typing import Self, cast
 from torch import Tensor, nn
 
 from outfield.config import arguments, construct, require, require_number
+from outfield.detectors.distance.ssd_rmds import statistics_of
+from outfield.detectors.ebm import LearnedEnergy
 from outfield.detectors.registry import register
-from outfield.detectors.trained.learned_energy import LearnedEnergy
-from outfield.energy import (
-    MLP,
-    ClassStatistics,
-    CorrectedEnergy,
-    Langevin,
-    MixturePrior,
-    Network,
-    Prior,
-    Rows,
-    Sampler,
-    Training,
-    normalise,
-    part,
-    piece_rows,
-    workers_for,
-)
+from outfield.energy import MLP, CorrectedEnergy, Langevin, MixturePrior, Network, Prior, Rows, Sampler, Training, part
 from outfield.errors import InputError
 from outfield.features import FeatureSource
 
@@ -65,15 +51,9 @@ class EnergyCorrected(LearnedEnergy):
         seed: int = 0,
         on: str = "features",
     ) -> None:
-        self.prior = prior
-        self.prior_temperature = prior_temperature
-        self.network = network
-        self.temperature = temperature
-        self.sampler = sampler
-        self.training = training
-        self.projection = projection
-        self.seed = seed
-        self.on = on
+        self.prior, self.prior_temperature, self.network = prior, prior_temperature, network
+        self.temperature, self.sampler, self.training = temperature, sampler, training
+        self.projection, self.seed, self.on = projection, seed, on
 
     @classmethod
     def paper(cls, prior_temperature: float = 500.0, seed: int = 0) -> Self:
@@ -139,12 +119,8 @@ class EnergyCorrected(LearnedEnergy):
         if isinstance(z, Tensor):
             return prior.fit(z, data.in_memory().labels)
         if not isinstance(prior, MixturePrior):
-            raise InputError(
-                f"{type(prior).__name__} cannot be fitted in pieces; load the features first, with in_memory()"
-            )
-        size, workers = piece_rows(z.shape[1], self.device), workers_for(len(z), z.shape[1], self.device)
-        pieces = ((piece["features"], piece["labels"]) for piece in data.batches(size, ("features", "labels")))
-        return prior.merge(ClassStatistics.over(pieces, workers, lambda rows: normalise(rows.to(self.device))))
+            raise InputError(f"{type(prior).__name__} cannot be fitted in pieces; load the features first, in_memory()")
+        return prior.merge(statistics_of(data, self.device))
 
     def _assemble(self, network: nn.Module, prior: Prior | None) -> CorrectedEnergy:
         return CorrectedEnergy(network, float(self.temperature), prior, float(self.prior_temperature))

@@ -1,4 +1,4 @@
-"""The probability of a class that training did not have."""
+"""Detectors that learn from logits: OpenMax, TempScale and KLMatching."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import torch
 from torch import Tensor
 
 from outfield.config import require_number
-from outfield.detectors.base import Batch
-from outfield.detectors.distance.class_means import ClassSums
-from outfield.detectors.logits.roots import increasing_root
-from outfield.detectors.logits.softmax import LogitDetector
+from outfield.detectors.base import Batch, take
+from outfield.detectors.distance.cosine_mean_she import ClassSums
+from outfield.detectors.logits.softmax import LogitDetector, below_top, increasing_root, log_shares
 from outfield.detectors.registry import register
 from outfield.errors import FileFormatError, InputError, TooFewSamplesError
 from outfield.features import FeatureSource
 
 MOST = torch.finfo(torch.float64).max
-SHAPES = (1e-2, 1e4)
-"""Between these the shape is sought: values that are all but equal have no finite one."""
-SMALLEST = 1e-12
-"""Values below this share of the largest count as that much."""
+SHAPES = (1e-2, 1e4)  # between these the shape is sought: values that are all but equal have no finite one
+SMALLEST = 1e-12  # values below this share of the largest count as that much
+RANGE = 50.0  # T lies between u / RANGE and u · RANGE
+SMALLEST_UNIT, HOTTEST = 1e-300, 1e300  # logits whose u is smaller do not differ; no temperature is larger
+TINY = torch.finfo(torch.float64).tiny
 
 
 @register
@@ -53,14 +53,8 @@ class OpenMax(LogitDetector):
     fit_needs = ("labels", "logits")
     learned = ("means float64 C D", "classes int64 C", "scales float64 C", "shapes float64 C")
 
-    classes_: Tensor
-    means_: Tensor
-    scales_: Tensor
-    shapes_: Tensor
-
     def __init__(self, tail: int = 20, alpha: int = 10) -> None:
-        self.tail = tail
-        self.alpha = alpha
+        self.tail, self.alpha = tail, alpha
 
     def _check_settings(self) -> None:
         require_number("tail", self.tail, least=2, whole=True)
@@ -75,15 +69,12 @@ class OpenMax(LogitDetector):
         rows = [distances[labels == c].sort(descending=True).values[: int(self.tail)] for c in self.classes_]
         pooled = distances.sort(descending=True).values[: int(self.tail)]
         if not _differ(pooled):
-            raise TooFewSamplesError(
-                f"OpenMax needs rows that are classified right and differ from their class's mean; there are none "
-                f"among the {len(train)} training samples"
-            )
+            raise TooFewSamplesError("OpenMax needs rows that are classified right and differ from their class's mean")
         fitted = [fit_weibull(values if _differ(values) else pooled) for values in rows]
         self.scales_, self.shapes_ = torch.tensor(fitted, dtype=torch.float64, device=self.device).T.contiguous()
 
     def _right(self, train: FeatureSource) -> Iterator[tuple[Tensor, Tensor]]:
-        """Logits and labels of the rows that are classified right, piece by piece."""
+        """Logits and labels of the rows that are classified right."""
         for piece in train.batches(self.rows_at_once, ("logits", "labels")):
             logits, labels = piece["logits"].to(self.device).double(), piece["labels"].to(self.device)
             right = logits.argmax(1) == labels
@@ -118,9 +109,8 @@ class OpenMax(LogitDetector):
     def _load_state(self, state: dict[str, Tensor]) -> None:
         super()._load_state(state)
         width = self.means_.shape[1]
-        if not (
-            int(self.classes_[0]) >= 0 and bool((self.classes_.diff() > 0).all()) and int(self.classes_[-1]) < width
-        ):
+        ascending = bool((self.classes_.diff() > 0).all())
+        if not (ascending and int(self.classes_[0]) >= 0 and int(self.classes_[-1]) < width):
             raise FileFormatError(f"classes must be different, ascending, from 0 to {width - 1}; that is not so")
         if not bool((self.scales_ > 0).all() & (self.shapes_ > 0).all()):
             raise FileFormatError("scales and shapes must be above 0; that is not so")
@@ -138,10 +128,7 @@ def fit_weibull(values: Tensor) -> tuple[float, float]:
 
         Σ exp(k y) y / Σ exp(k y) − 1 / k − mean y,
 
-    which increases in k, and scale = max x · (mean exp(k y))^(1/k).
-
-    Args:
-        values: x (n,), float64, at least 0 and one of them above.
+    which increases in k, and scale = max x · (mean exp(k y))^(1/k). The values x (n,) are at least 0, and one is above.
     """
     largest = values.max()
     y = (values / largest).clamp_min(SMALLEST).log()
@@ -159,3 +146,90 @@ def fit_weibull(values: Tensor) -> tuple[float, float]:
 def weibull_cdf(x: Tensor, scale: Tensor, shape: Tensor) -> Tensor:
     """F(x) of distances x, at least 0; the three are broadcast."""
     return -torch.expm1(-((x / scale) ** shape))
+
+
+@register
+class TempScale(LogitDetector):
+    """MSP at the temperature that fits the labels best (Guo et al. 2017).
+
+    score = 1 − max_c softmax(l / T)_c, with T the minimum of the labels' negative log-likelihood
+
+        Σ_i [log Σ_c exp(l_ic / T) − l_iy / T]
+
+    over the rows that fit is given. It is convex in 1 / T: T is exact. It is kept between u / 50 and 50 u, u the mean of
+    max_c l_c − mean_c l_c: where every row is classified right the sum falls for ever as T goes to 0, and where labels have
+    nothing to do with the logits, as T grows. Rows that the classifier was not trained on give the better T.
+
+    Attributes:
+        temperature_: T.
+    """
+
+    fit_needs = ("labels", "logits")
+    temperature_: float
+
+    def _fit(self, train: FeatureSource) -> None:
+        unit = 0.0
+        for piece in train.batches(self.rows_at_once, ("logits",)):
+            below = below_top(piece["logits"].to(self.device))
+            unit -= float((below / below.shape[1] / len(train)).sum())
+        if unit < SMALLEST_UNIT:
+            self.temperature_ = 1.0
+            return
+        inverse = increasing_root(lambda x: self._slope(train, unit, x), 1 / RANGE, RANGE)
+        self.temperature_ = min(unit / inverse, HOTTEST)
+
+    def _slope(self, train: FeatureSource, unit: float, inverse: float) -> tuple[float, float]:
+        """First and second derivative of the mean negative log-likelihood in ``inverse`` = u / T."""
+        first = second = 0.0
+        for piece in train.batches(self.rows_at_once, ("logits", "labels")):
+            x = below_top(piece["logits"].to(self.device), 1 / unit)
+            p = (inverse * x).softmax(1)
+            mean = (p * x).sum(1, keepdim=True)
+            first += float((mean - x.gather(1, piece["labels"].to(self.device)[:, None])).sum())
+            second += float((p * (x - mean).square()).sum())
+        return first / len(train), second / len(train)
+
+    def _score(self, batch: Batch) -> Tensor:
+        return log_shares(batch["logits"], 1 / self.temperature_)[1].amin(1).exp()
+
+    def _state(self) -> dict[str, Tensor]:
+        return {
+            "temperature": torch.tensor([self.temperature_], dtype=torch.float64, device="cpu"),
+            "classes": torch.tensor([self._width], dtype=torch.int64, device="cpu"),
+        }
+
+    def _load_state(self, state: dict[str, Tensor]) -> None:
+        self.temperature_ = float(take(state, "temperature", (1,), torch.float64))
+        if not SMALLEST_UNIT / RANGE <= self.temperature_ <= HOTTEST:
+            raise FileFormatError(f"temperature is {self.temperature_:g}; it must be above 0")
+        classes = int(take(state, "classes", (1,), torch.int64))
+        if classes != self._width:
+            raise FileFormatError(f"classes is {classes}, but width is {self._width}")
+
+
+@register
+class KLMatching(LogitDetector):
+    """Divergence of the softmax from the nearest template of a class (Hendrycks et al. 2022).
+
+    score = min_c KL(p ‖ d_c), p = softmax(l), with d_c the mean softmax of the training rows that are classified as c. A
+    class that no row is classified as has no template. Rows that the classifier was not trained on give the better templates.
+
+    Attributes:
+        log_templates_: log d_c (K', K), float64; where d_c would round to 0 it is the smallest number above 0.
+    """
+
+    fit_needs = ("logits",)
+    learned = ("log_templates float64 T D",)
+
+    def _fit(self, train: FeatureSource) -> None:
+        sums = ClassSums(train.shapes["logits"][1], self.device)
+        for piece in train.batches(self.rows_at_once, ("logits",)):
+            log_p = log_shares(piece["logits"].to(self.device))[0]
+            sums.add(log_p.exp(), log_p.argmax(1))
+        self.log_templates_ = sums.means()[1].clamp_min(TINY).log()
+
+    def _score(self, batch: Batch) -> Tensor:
+        log_p = log_shares(batch["logits"])[0]
+        p = log_p.exp()
+        cross = -p @ self.log_templates_.T
+        return cross.amin(1) + (p * log_p).sum(1)

@@ -21,32 +21,21 @@ from torch.nn.functional import softplus
 from outfield.scores import rank
 from outfield.stand_in import LEVELS
 
+# shares of the ID rows that are kept where sums are compared: at one share alone a few rows decide
 KEPT = (0.90, 0.93, 0.95, 0.97)
-"""Shares of the ID rows that are kept where sums are compared: at one share alone a few rows decide."""
-L2 = (0.001, 0.01, 0.1)
-"""λ that are compared."""
-USUAL_L2 = 0.01
-"""λ where too few kinds of stand-ins are there to compare."""
-LIGHTEST = 1 / 50
-"""Members that count less than this share of the heaviest one are left out."""
-LARGEST_TERM = 1000.0
-"""More is not told from more: it would only spoil the numbers of the solver."""
-TOLERANCE = 1e-9
-"""The largest entry of the projected gradient where the solver ends."""
+L2 = (0.001, 0.01, 0.1)  # λ that are compared
+USUAL_L2 = 0.01  # λ where too few kinds of stand-ins are there to compare
+LIGHTEST = 1 / 50  # members that count less than this share of the heaviest one are left out
+LARGEST_TERM = 1000.0  # more is not told from more: it would only spoil the numbers of the solver
+TOLERANCE = 1e-9  # the largest entry of the projected gradient where the solver ends
 ROUNDING, STEPS, HALVINGS = 1e-14, 200, 40
 
-Kind = tuple[str, str]
-"""Level and name of a set of stand-ins."""
+Kind = tuple[str, str]  # level and name of a set of stand-ins
 
 
 @dataclass(frozen=True)
 class Terms:
-    """What each of M detectors adds to a sum.
-
-    Attributes:
-        ids: for ID rows (n, M), float64.
-        others: for each set of other rows (m, M), by its level and name.
-    """
+    """What each of M detectors adds to a sum: for ID rows (n, M), float64, and for other sets (m, M) by level and name."""
 
     ids: Tensor
     others: Mapping[Kind, Tensor]
@@ -97,13 +86,7 @@ class Regression:
         self._counts = torch.cat(counts)
 
     def weights(self, l2: float, members: Tensor | None = None, start: Tensor | None = None) -> Tensor:
-        """The minimum x = (w, b) (M + 1,).
-
-        Args:
-            l2: λ.
-            members: which detectors have a weight (M,), bool; all if None. The others' weights are 0.
-            start: where to begin, such as the minimum of a similar problem.
-        """
+        """The minimum x = (w, b) (M + 1,); only ``members`` (M,), bool, have a weight. ``start`` is that of a similar problem."""
         whole = torch.zeros(self._rows.shape[1], dtype=torch.float64) if start is None else start.clone()
         free = torch.ones(len(whole), dtype=torch.bool)
         if members is not None:

@@ -93,33 +93,6 @@ def test_defaults_are_the_authors_as_far_as_they_can_be():
     assert detector.needs_to_fit == ("labels", "spread", "logits")
 
 
-def test_members_take_their_own_pieces(monkeypatch):
-    detector = of.HEAT(CHEAP).fit(TRAIN)
-    expected = detector.score(TEST)
-    monkeypatch.setattr(of.SSD, "rows_at_once", 7)
-    assert detector._rows() == 4096
-    assert torch.allclose(detector.score(TEST), expected, rtol=1e-5, atol=1e-6)
-    sizes = []
-    monkeypatch.setattr(
-        of.SSD, "_score", lambda self, batch: sizes.append(len(batch["features"])) or batch["features"][:, 0]
-    )
-    detector.score(TEST)
-    assert sizes == [7, 7] * 7 + [1, 1]
-
-
-def test_only_what_members_need_is_read(tmp_path, monkeypatch):
-    assert of.HEAT.fits_in_pieces
-    TEST.save(tmp_path / "f.npz")
-    stream, asked = of.open_features(tmp_path / "f.npz"), []
-    batches = type(stream).batches
-    monkeypatch.setattr(
-        type(stream), "batches", lambda self, size, names=None: asked.append(names) or batches(self, size, names)
-    )
-    detector = of.HEAT([of.SSD(), of.SSD(on="spread")]).fit(TRAIN)
-    assert torch.equal(detector.score(stream), detector.score(TEST))
-    assert [{*names} for names in asked] == [{"features", "spread"}]
-
-
 def test_one_that_is_not_fitted_may_be_told_where_to_work():
     detector = of.HEAT(CHEAP).to("cpu")
     assert torch.equal(detector.fit(TRAIN).score(TEST), of.HEAT(CHEAP).fit(TRAIN).score(TEST))
@@ -160,37 +133,90 @@ class TestFiles:
         )
         self.refused(tmp_path, {**header, "notes": {"members": [{}, *members[1:]]}}, tensors, "member 0, SSD")
 
-    def test_width(self, written, tmp_path):
-        header, tensors = written
-        self.refused(tmp_path, {**header, "width": 5}, tensors, "width is 5, but 6 in its first member")
+
+def make(n, seed, shift=0.0):
+    """Rows with a class structure in the features and two stages, each of another width and scale."""
+    rng = np.random.default_rng(seed)
+    labels = np.arange(n) % 3
+    wide = {"features": 5, "stage1": 3, "stage2": 4}
+    rows = {
+        name: (10.0**i) * np.abs(rng.normal(size=(n, width)) + labels[:, None] + shift * rng.normal(size=(n, width)))
+        for i, (name, width) in enumerate(wide.items())
+    }
+    return of.FeatureSet(**rows, labels=labels)
+
+
+TRAIN_MAHALANOBIS, TEST_MAHALANOBIS = make(150, 0), make(40, 1, shift=1.0)
+LAYERS = ("features", "stage1", "stage2")
+
+
+def distances(rows, train, labels):
+    """min_c (z − μ_c)ᵀ Σ⁻¹ (z − μ_c) of normalised rows, one row at a time."""
+    unit = [
+        value.double().numpy() / np.linalg.norm(value.double().numpy(), axis=1, keepdims=True)
+        for value in (rows, train)
+    ]
+    means = [unit[1][labels == c].mean(0) for c in range(3)]
+    centred = unit[1] - np.array(means)[labels]
+    precision = np.linalg.inv(centred.T @ centred / len(centred))
+    return np.array([min((z - m) @ precision @ (z - m) for m in means) for z in unit[0]])
+
+
+def mahalanobis_naive(weights):
+    labels, total = TRAIN_MAHALANOBIS.labels.numpy(), np.zeros(len(TEST_MAHALANOBIS))
+    for layer, weight in zip(LAYERS, weights, strict=True):
+        train = TRAIN_MAHALANOBIS.tensors()[layer]
+        known = distances(train, train, labels)
+        total += weight * (distances(TEST_MAHALANOBIS.tensors()[layer], train, labels) - known.mean()) / known.std()
+    return total
+
+
+def test_every_layer_counts_the_same():
+    found = of.Mahalanobis(LAYERS, floor=1e-12).fit(TRAIN_MAHALANOBIS).score(TEST_MAHALANOBIS).numpy()
+    assert np.allclose(found, mahalanobis_naive((1, 1, 1)), rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("weights", [(1.0, 0.0, 2.5), (0, 0, 1)])
+def test_weights(weights):
+    found = of.Mahalanobis(LAYERS, weights, floor=1e-12).fit(TRAIN_MAHALANOBIS).score(TEST_MAHALANOBIS).numpy()
+    assert np.allclose(found, mahalanobis_naive(weights), rtol=2e-3, atol=2e-3)
+
+
+def test_one_layer_ranks_as_ssd_does():
+    for layer in LAYERS:
+        alone = of.SSD(on=layer, floor=0.1, ridge=0.5).fit(TRAIN_MAHALANOBIS).score(TEST_MAHALANOBIS)
+        found = of.Mahalanobis((layer,), floor=0.1, ridge=0.5).fit(TRAIN_MAHALANOBIS).score(TEST_MAHALANOBIS)
+        assert torch.equal(found.argsort(), alone.argsort())
+        assert not torch.allclose(of.Mahalanobis((layer,)).fit(TRAIN_MAHALANOBIS).score(TEST_MAHALANOBIS), found)
+
+
+def test_defaults():
+    assert {name: one.default for name, one in inspect.signature(of.Mahalanobis).parameters.items()} == {
+        "layers": ("features", "stage1", "stage2", "stage3"),
+        "weights": "equal",
+        "floor": 1e-6,
+        "ridge": 0.0,
+    }
+    detector = of.Mahalanobis()
+    assert detector.needs_to_score == ("features", "stage1", "stage2", "stage3")
+    assert detector.needs_to_fit == ("labels", "stage1", "stage2", "stage3")
 
 
 class TestMistakes:
-    def test_members(self):
-        for bad in ([], None, 3, "KNN", [3], [of.KNN], [of.SSD(), 3]):
-            with pytest.raises(of.InputError, match="members is"):
-                of.HEAT(bad).fit(TRAIN)
-        of.HEAT([of.SSD()]).check_settings()
-        with pytest.raises(of.InputError, match=r"members is .*; KNN: k is 0"):
-            of.HEAT([of.MSP(), of.KNN(k=0)]).fit(TRAIN)
+    def test_layers(self):
+        for bad in ((), None, "features", ("features", "features"), ("stage9",), ("logits",), (2,), ("features", 2)):
+            with pytest.raises(of.InputError, match=r"layers is .*different fields among features"):
+                of.Mahalanobis(bad).fit(TRAIN_MAHALANOBIS)
 
-    @pytest.mark.parametrize(("setting", "wrong"), [("beta", -1e-9), ("beta", "x"), ("seed", -1), ("seed", 0.5)])
-    def test_numbers(self, setting, wrong):
-        with pytest.raises(of.InputError, match=f"{setting} is"):
-            of.HEAT(CHEAP, **{setting: wrong}).fit(TRAIN)
+    def test_weights(self):
+        for bad in ("", "even", None, (1.0,), (1.0,) * 4, 3):
+            with pytest.raises(of.InputError, match=r"weights is .*'equal' or a list of 3 numbers"):
+                of.Mahalanobis(LAYERS, bad).fit(TRAIN_MAHALANOBIS)
+        for bad in (-1e-9, "x", None):
+            with pytest.raises(of.InputError, match=r"weights is .*at least 0"):
+                of.Mahalanobis(LAYERS, (1.0, bad, 1.0)).fit(TRAIN_MAHALANOBIS)
 
-    def test_a_member_that_lacks_its_field(self):
-        without = of.FeatureSet(**{**TRAIN.tensors(), "spread": None})
-        with pytest.raises(of.MissingFieldError, match=r"HEAT.fit needs spread"):
-            of.HEAT(CHEAP).fit(without)
-        with pytest.raises(of.MissingFieldError, match=r"HEAT.score needs spread"):
-            of.HEAT(CHEAP).fit(TRAIN).score(without)
-
-    def test_other_rows(self):
-        detector = of.HEAT([of.MSP(), of.SSD(), of.SSD(on="stage2")])
-        stage = {"stage2": TRAIN.features[:, :3]}
-        fitted = detector.fit(of.FeatureSet(**TRAIN.tensors(), **stage, about={"stage2": "layer2"}))
-        with pytest.raises(of.InputError, match=r"features has 5 columns but this SSD was fitted on 6"):
-            fitted.score(of.FeatureSet(TRAIN.features[:, 1:], logits=TRAIN.logits, **stage))
-        with pytest.raises(of.InputError, match=r"stage2 is 'layer3' here, but 'layer2'"):
-            fitted.score(of.FeatureSet(TRAIN.features, logits=TRAIN.logits, **stage, about={"stage2": "layer3"}))
+    def test_mixtures(self):
+        for setting in ({"floor": 0}, {"ridge": -1}):
+            with pytest.raises(of.InputError, match=rf"{next(iter(setting))} is"):
+                of.Mahalanobis(LAYERS, **setting).check_settings()

@@ -1,4 +1,4 @@
-"""The detector to use where nobody wants to choose one: it chooses, fits and fuses several by itself."""
+"""Auto: the detector that chooses, fits and fuses several by itself."""
 
 from __future__ import annotations
 
@@ -8,27 +8,21 @@ from typing import Any, ClassVar
 import torch
 
 from outfield.config import require_number
-from outfield.detectors.base import Detector
-from outfield.detectors.combined.sum import Summed, apart, check_weights
+from outfield.detectors.base import Detector, labels_of
+from outfield.detectors.combined.choice import Choice, choose, default_members
+from outfield.detectors.combined.fused import Summed, apart, check_weights
 from outfield.detectors.registry import register
-from outfield.detectors.selection.candidates import default_members
-from outfield.detectors.selection.choice import Choice, choose
 from outfield.energy import MixturePrior, normalise
 from outfield.errors import FileFormatError, InputError
 from outfield.features import HEAD_FIELDS, FeatureSet, FeatureSource, Part, clustered, spaces
 from outfield.stand_in import StandIns
 
-COUNTS = (1, 2, 5, 10, 20)
-"""Numbers of clusters that are compared."""
-FEWEST = 10
-"""Rows for each cluster, on average, at least."""
-MOST = 50_000
-"""Rows that are clustered, drawn from more: a covariance hardly becomes better by others."""
-UNSEEN = 5
-"""One row in so many tells how likely the others make it."""
+COUNTS = (1, 2, 5, 10, 20)  # numbers of clusters that are compared
+FEWEST = 10  # rows for each cluster, on average, at least
+MOST = 50_000  # rows that are clustered, drawn from more: a covariance hardly becomes better by others
+UNSEEN = 5  # one row in so many tells how likely the others make it
+# columns of the rows whose likelihoods are compared; wider rows are projected on so many random directions
 WIDEST = 2048
-"""Columns of the rows whose likelihoods are compared; wider rows are projected on so many random directions."""
-ROWS_AT_ONCE = 8192
 
 
 @register
@@ -66,9 +60,7 @@ class Auto(Summed):
     choice_: Choice | None
 
     def __init__(self, most_members: int = 8, held_out: float = 0.1, seed: int = 0) -> None:
-        self.most_members = most_members
-        self.held_out = held_out
-        self.seed = seed
+        self.most_members, self.held_out, self.seed = most_members, held_out, seed
 
     def _check_settings(self) -> None:
         require_number("most_members", self.most_members, least=1, whole=True)
@@ -92,9 +84,8 @@ class Auto(Summed):
         stand_ins: StandIns[Any] | Mapping[str, Mapping[str, FeatureSource]] | None = None,
     ) -> None:
         train, held_out = apart(train, held_out, float(self.held_out), int(self.seed))
-        self.choice_ = None if stand_ins is None else self._choose(train, held_out, stand_ins)
-        self.weights_ = None
-        if self.choice_ is None:
+        self.choice_ = self.weights_ = None
+        if stand_ins is None:
             known = with_clusters(train, int(self.seed)) if is_one_class(train) else train
             self.members_ = tuple(
                 member.fresh().to(self._device).fit(known if "labels" in member.needs_to_fit else train)
@@ -102,23 +93,15 @@ class Auto(Summed):
             )
             self._calibrate(held_out)
         else:
+            most, seed = int(self.most_members), int(self.seed)
+            self.choice_ = choose(train, held_out, stand_ins, most_members=most, seed=seed, device=self._device)
             chosen = self.choice_.detector
             self.members_, self.calibrations_, self.sum_ = chosen.members_, chosen.calibrations_, chosen.sum_
             self.weights_ = None if chosen.weights is None else tuple(chosen.weights)
             self._moved()
 
-    def _choose(
-        self,
-        train: FeatureSource,
-        held_out: FeatureSource,
-        stand_ins: StandIns[Any] | Mapping[str, Mapping[str, FeatureSource]],
-    ) -> Choice:
-        most, seed = int(self.most_members), int(self.seed)
-        return choose(train, held_out, stand_ins, most_members=most, seed=seed, device=self._device)
-
     def _notes(self) -> dict[str, Any]:
-        weights = {} if self.weights_ is None else {"weights": list(self.weights_)}
-        return {**super()._notes(), **weights}
+        return super()._notes() | ({} if self.weights_ is None else {"weights": list(self.weights_)})
 
     def _load_notes(self, notes: dict[str, Any]) -> None:
         super()._load_notes(notes)
@@ -132,31 +115,20 @@ class Auto(Summed):
 
 def is_one_class(train: FeatureSource) -> bool:
     """Whether nothing tells classes apart: there are no logits, and no labels or a single one."""
-    if "logits" in train.shapes:
-        return False
-    if "labels" not in train.shapes:
-        return True
-    seen: set[int] = set()
-    for piece in train.batches(ROWS_AT_ONCE, ["labels"]):
-        seen.update(piece["labels"].unique().tolist())
-        if len(seen) > 1:
-            return False
-    return True
+    return "logits" not in train.shapes and ("labels" not in train.shapes or len(labels_of(train).unique()) == 1)
 
 
 def with_clusters(train: FeatureSource, seed: int) -> FeatureSet:
-    """Rows, 50,000 at most, with their cluster as label (:func:`outfield.clustered`); no OOD data takes part.
+    """Rows, 50,000 at most, with their cluster as label (:func:`outfield.clustered`).
 
-    How many clusters there are is chosen by the rows: a fifth of them is left out, the mixture of Gaussians with one covariance
-    (:class:`~outfield.energy.priors.MixturePrior`) is fitted to the clusters of the others for 1, 2, 5, 10 and 20 of
-    them, as far as each has ten rows on average, and the number with the largest mean log-density of what was left out is taken;
-    of equal ones the smallest.
+    The number of clusters is the one of 1, 2, 5, 10 and 20, with ten rows each on average, whose mixture of Gaussians with one
+    covariance gives a fifth of the rows, left out of the fit, the largest mean log-density; of equal ones the smallest.
     """
     generator = torch.Generator().manual_seed(seed)
     chosen = torch.zeros(len(train), dtype=torch.bool)
     chosen[torch.randperm(len(train), generator=generator)[:MOST]] = True
     names = [name for name in train.row_fields if name != "labels"]
-    pieces = [*Part(train, chosen).batches(ROWS_AT_ONCE, names)]  # other rows are read, and not kept
+    pieces = [*Part(train, chosen).batches(Detector.rows_at_once, names)]  # other rows are read, and not kept
     rows = FeatureSet(**{name: torch.cat([piece[name] for piece in pieces]) for name in names}, about=train.about)
     return clustered(rows, _count(rows, generator, seed), seed=seed)
 
@@ -167,12 +139,9 @@ def _count(rows: FeatureSet, generator: torch.Generator, seed: int) -> int:
     z, part = normalise(rows.features.double()), FeatureSet(rows.features[own])
     if z.shape[1] > WIDEST:
         z = z @ torch.randn(z.shape[1], WIDEST, generator=generator, dtype=z.dtype) / WIDEST**0.5
-    best, likeliest = COUNTS[0], -float("inf")
-    for count in COUNTS:
-        if count > 1 and len(own) < FEWEST * count:
-            break
+
+    def likelihood(count: int) -> float:
         mixture = MixturePrior().fit(z[own], clustered(part, count, seed=seed).labels)
-        likely = float(mixture.log_prob(z[left_out]).mean())
-        if likely > likeliest:
-            best, likeliest = count, likely
-    return best
+        return float(mixture.log_prob(z[left_out]).mean())
+
+    return max((count for count in COUNTS if count == 1 or len(own) >= FEWEST * count), key=likelihood)

@@ -1,1 +1,0 @@
-"""Which detectors a sum is made of where nobody says: chosen by stand-ins for OOD data."""

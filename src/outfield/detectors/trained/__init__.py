@@ -1,1 +1,0 @@
-"""Detectors that train a network."""
