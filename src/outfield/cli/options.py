@@ -53,8 +53,7 @@ Address = Annotated[
     ),
 ]
 Size = Annotated[
-    str | None,
-    typer.Option(help="Resize to this, N or HxW; with --crop, N is the shorter edge's.", metavar="N|HxW"),
+    str | None, typer.Option(help="Resize to this, N or HxW; with --crop, N is the shorter edge's.", metavar="N|HxW")
 ]
 Crop = Annotated[str | None, typer.Option(help="Cut this out of the middle, N or HxW.", metavar="N|HxW")]
 Mean = Annotated[str | None, typer.Option(help="Of each channel in [0, 1]; one number for grey.", metavar="R,G,B")]

@@ -200,11 +200,7 @@ class ToyRun:
         return self.mixture, self.ebm, self.corrected
 
 
-def run_toy(
-    name: str,
-    seed: int = 0,
-    settings: ToySettings = ToySettings(),
-) -> ToyRun:
+def run_toy(name: str, seed: int = 0, settings: ToySettings = ToySettings()) -> ToyRun:
     """Fit mixture, EBM and correction on one toy; normalise each on a grid."""
     data = make_data(name, seed)
     prior = MixturePrior().fit(data.train, data.labels)

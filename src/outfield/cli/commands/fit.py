@@ -54,8 +54,7 @@ def fit(
     train: Annotated[str, typer.Argument(help=f"Training data, {FEATURES}.")],
     output: Annotated[Path, typer.Option("--out", "-o", help="File of the fitted detector (.safetensors).")],
     setting: Annotated[
-        list[str] | None,
-        typer.Option("--set", "-s", help="A setting, NAME=VALUE; outfield detectors NAME lists them."),
+        list[str] | None, typer.Option("--set", "-s", help="A setting, NAME=VALUE; outfield detectors NAME lists them.")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of a detector that is trained.")] = None,
     seeds: Annotated[

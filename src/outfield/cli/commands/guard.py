@@ -64,8 +64,7 @@ def guard_build(
     images: Annotated[str, typer.Option("--images", help="ID images, a folder (sub-folders are classes) or .npz.")],
     output: Annotated[Path, typer.Option("--out", "-o", help="Where the guard goes (.guard).")],
     held_out: Annotated[
-        str | None,
-        typer.Option(help="ID images that the network has not seen; a fifth of --images if not given."),
+        str | None, typer.Option(help="ID images that the network has not seen; a fifth of --images if not given.")
     ] = None,
     keep: Annotated[float, typer.Option(help="Share of ID images that the guard accepts.")] = 0.95,
     views: Annotated[
@@ -161,8 +160,7 @@ def guard_check(
         ),
     ] = False,
     why: Annotated[
-        bool,
-        typer.Option("--why", help="Of a guard of a table: tell of each OOD row the columns that count most."),
+        bool, typer.Option("--why", help="Of a guard of a table: tell of each OOD row the columns that count most.")
     ] = False,
     on_error: OnError = "skip",
     workers: Workers = None,

@@ -24,8 +24,7 @@ from outfield.progress import bar
 )
 def guard_rows(
     rows: Annotated[
-        str,
-        typer.Argument(help="ID rows: a table (.csv, .parquet, one column a variable), or a file of features."),
+        str, typer.Argument(help="ID rows: a table (.csv, .parquet, one column a variable), or a file of features.")
     ],
     output: Annotated[Path, typer.Option("--out", "-o", help="Where the guard goes (.guard).")],
     held_out: Annotated[
