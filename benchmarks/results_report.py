@@ -17,7 +17,7 @@ from outfield.benchmark import check_claims, published_beside
 from outfield.report import read_run
 from outfield.report.benchmark_tables import all_tables
 from outfield.report.page import write_page
-from outfield.report.page.charts import SHAPES, Drawing, Drawings, Entry, draw
+from outfield.report.page.template import SHAPES, Drawing, Drawings, Entry, draw
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ from tests.helpers.fake_benchmark import PROTOCOL, detectors, feature_sets
 
 import outfield as of
 from outfield.benchmark import benchmark_features
-from outfield.benchmark.layout import choose_rows, embed, lay_out
+from outfield.benchmark.fits import choose_rows, embed, lay_out
 
 
 @pytest.mark.parametrize("shape", [(4, 1), (30, 1), (4, 2), (5, 80), (70, 3)])

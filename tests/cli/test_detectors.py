@@ -10,7 +10,7 @@ from tests.helpers.program import outfield
 from tests.helpers.terminal import on_terminal
 
 import outfield as of
-from outfield.cli.messages import print_groups
+from outfield.cli.app import print_groups
 from outfield.detectors import describe
 
 

@@ -9,6 +9,7 @@ from outfield.config import require, require_number
 from outfield.errors import InputError, UnknownNameError
 
 LEVELS = ("near", "mid", "far")
+AVERAGE = "average"
 TRAIN, TEST, HELD_OUT = (
     "train",
     "test",

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from outfield.benchmark.layout import Layout
 from outfield.benchmark.protocol import Protocol
 from outfield.config import require
 from outfield.detectors import Detector
@@ -117,6 +116,34 @@ class LowData:
     fpr95: float | None = None
     auroc: float | None = None
     reason: str = ""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Features of some samples of every set of a backbone, laid out in two dimensions.
+
+    Attributes:
+        backbone: Whose features.
+        points: (n, 2), float32.
+        sets: Name of the set that each point is from; the ID test set goes by the protocol's ``id``.
+        labels: Class of each point (n,), −1 where it has none.
+    """
+
+    backbone: str
+    points: np.ndarray
+    sets: tuple[str, ...]
+    labels: np.ndarray
+
+    def record(self) -> FileRecord:
+        """For a file."""
+        tensors = {"points": torch.from_numpy(self.points), "labels": torch.from_numpy(self.labels)}
+        return FileRecord({"backbone": self.backbone, "sets": list(self.sets)}, tensors)
+
+    @classmethod
+    def from_record(cls, record: FileRecord) -> Layout:
+        """From what a file holds."""
+        points, labels = (record.tensors[name].numpy() for name in ("points", "labels"))
+        return cls(record.header["backbone"], points, tuple(record.header["sets"]), labels)
 
 
 @dataclass(repr=False)

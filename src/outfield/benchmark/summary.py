@@ -17,8 +17,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from outfield.benchmark.paper import AVERAGE
-from outfield.benchmark.protocol import PROTOCOLS, Protocol
+from outfield.benchmark.protocol import AVERAGE, PROTOCOLS, Protocol
 from outfield.benchmark.result import BenchmarkRun, LowData, Result
 
 METRICS = ("fpr95", "auroc")

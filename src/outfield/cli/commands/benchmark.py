@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from outfield.cli.app import Device, command, going_on_from
-from outfield.cli.messages import write_results
+from outfield.cli.app import Device, command, going_on_from, write_results
 from outfield.cli.options import (
     DATA_FOLDER,
     RUN,

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from outfield.cli.app import Device, command
-from outfield.cli.messages import log, print_table, say
+from outfield.cli.app import Device, command, log, print_table, say
 from outfield.cli.options import FEATURES, Far, Near, Output, check_places, feature_file, named_sets, opened, set_files
 from outfield.errors import InputError
 

@@ -9,8 +9,7 @@ from typing import Annotated
 
 import typer
 
-from outfield.cli.app import Device, command
-from outfield.cli.messages import say, write_results
+from outfield.cli.app import Device, command, say, write_results
 from outfield.cli.options import check_report
 
 

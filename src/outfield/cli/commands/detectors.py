@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from outfield.cli.app import command
-from outfield.cli.messages import print_groups, print_table, say
+from outfield.cli.app import command, print_groups, print_table, say
 
 if TYPE_CHECKING:
     from outfield.detectors import Entry

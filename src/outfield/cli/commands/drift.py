@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from outfield.cli.app import FOUND, command
-from outfield.cli.messages import log, say
+from outfield.cli.app import FOUND, command, log, say
 from outfield.cli.options import Input, Output, check_places
 from outfield.errors import InputError
 

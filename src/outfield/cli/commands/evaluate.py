@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from outfield.cli.app import Device, command
-from outfield.cli.messages import print_table, say
+from outfield.cli.app import Device, command, print_table, say
 from outfield.cli.options import FEATURES, Input, Output, check_places, feature_file, named_sets
 from outfield.errors import InputError
 

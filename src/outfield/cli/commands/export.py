@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from outfield.cli.app import command
-from outfield.cli.messages import log
+from outfield.cli.app import command, log
 from outfield.cli.options import Input, Output, check_places
 from outfield.errors import InputError
 from outfield.extras import check_installed

@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from outfield.cli.app import Device, command
-from outfield.cli.messages import log
+from outfield.cli.app import Device, command, log
 from outfield.cli.options import (
     DATA_FOLDER,
     Crop,

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from outfield.cli.app import Device, command, going_on_from
-from outfield.cli.messages import log
+from outfield.cli.app import Device, command, going_on_from, log
 from outfield.cli.options import (
     FEATURES,
     LOCAL,

@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from outfield.cli.app import command
-from outfield.cli.messages import write_results
+from outfield.cli.app import command, write_results
 from outfield.cli.options import RUN, Input, check_report
 
 

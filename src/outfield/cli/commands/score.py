@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from outfield.cli.app import UNREAD, Device, command, going_on_from
-from outfield.cli.messages import log
+from outfield.cli.app import UNREAD, Device, command, going_on_from, log
 from outfield.cli.options import (
     FEATURES,
     LOCAL,

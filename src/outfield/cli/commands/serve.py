@@ -9,8 +9,7 @@ from typing import Annotated
 
 import typer
 
-from outfield.cli.app import Device, command
-from outfield.cli.messages import log, say
+from outfield.cli.app import Device, command, log, say
 from outfield.cli.options import Input, Output, check_places
 from outfield.errors import InputError, OutfieldError
 from outfield.extras import check_installed

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from outfield.cli.app import command
-from outfield.cli.messages import log
+from outfield.cli.app import command, log
 from outfield.cli.options import DATA_FOLDER, Download
 from outfield.progress import bar
 

@@ -9,8 +9,7 @@ from typing import Annotated
 
 import typer
 
-from outfield.cli.app import command
-from outfield.cli.messages import log, print_table, say
+from outfield.cli.app import command, log, print_table, say
 from outfield.cli.options import Output, check_places
 from outfield.progress import bar
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from outfield.cli.app import Device, command, finishing_first, going_on_from
-from outfield.cli.messages import log, say
+from outfield.cli.app import Device, command, finishing_first, going_on_from, log, say
 from outfield.cli.options import DATA_FOLDER, Download, Output, check_places, for_seed, image_files, setting_texts
 from outfield.errors import InputError
 from outfield.progress import Advance, bar, is_shown

@@ -9,16 +9,34 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from outfield.benchmark import BenchmarkRun, Claim, present
+from outfield.benchmark import (
+    AVERAGE,
+    FAILS,
+    HOLDS,
+    PARTLY,
+    UNTESTED,
+    BenchmarkRun,
+    Cell,
+    Claim,
+    Columns,
+    Spread,
+    Summary,
+    level_columns,
+    present,
+    published,
+    summarise,
+)
+from outfield.benchmark import published_beside as beside
 from outfield.files import PathLike, write_bytes
 from outfield.images import title as set_title
+from outfield.percent import in_percent, percent
+from outfield.report.benchmark_tables import notes_on_sets
 from outfield.report.figures.chart import Paper, detectors, unique
-from outfield.report.page.charts import Drawings, colours, draw, figure_sections
-from outfield.report.page.grids import origin, provenance_section, tables_section
-from outfield.report.page.headline import facts, results_section, verdicts
-from outfield.report.page.template import asset, count, render
+from outfield.report.page.grids import ASCENDING, DESCENDING, origin, provenance_section, tables_section
+from outfield.report.page.template import Drawings, Section, asset, colours, count, draw, figure_sections, render
 from outfield.report.table import Table
 from outfield.version import __version__
 
@@ -92,3 +110,132 @@ def _lead(run: BenchmarkRun) -> str:
     if seeds:
         counts.append(f"{count(len(seeds), 'seed')} of each learned detector")
     return f"{', '.join(counts)}."
+
+
+METHOD = "EnergyCorrected"  # the paper's method; its row is marked
+METRICS = {"fpr95": ("FPR95 ↓", min, ASCENDING), "auroc": ("AUROC ↑", max, DESCENDING)}
+VERDICTS = {HOLDS: "good", PARTLY: "mixed", FAILS: "bad", UNTESTED: "open"}  # how each looks
+
+
+@dataclass(frozen=True)
+class Figures:
+    """A cell of the first table: a mean, what it varies by, the paper's figure below, and how good it is, from 0 to 1."""
+
+    metric: str
+    value: float | None = None
+    text: str = "–"
+    spread: str = ""
+    printed: str = ""
+    best: bool = False
+    heat: float = 0.0
+
+
+def facts(run: BenchmarkRun, paper: Paper) -> list[dict[str, str]]:
+    """The answer at a glance: accuracy, the best two averages, the method's own."""
+    found: list[tuple[str, str, str]] = []
+    if run.accuracies:
+        values = sorted(run.accuracies.values())
+        least, most = in_percent(values[0]), percent(values[-1])
+        who = next(iter(run.accuracies)) if len(values) == 1 else count(len(values), "backbone")
+        shown = most if most.startswith(least) else f"{least}–{most}"
+        found.append(("Accuracy on ID test data", shown, who))
+    sets = present(run.records, run.protocol)
+    means = summarise(run.records, {AVERAGE: sets})
+    averages = {name: cells[AVERAGE] for name, cells in means.items() if AVERAGE in cells}
+    for metric, words in (("fpr95", "Lowest average FPR95"), ("auroc", "Highest average AUROC")) if averages else ():
+        best = METRICS[metric][1](averages, key=lambda name: getattr(averages[name], metric).mean)
+        found.append((words, percent(getattr(averages[best], metric).mean), best))
+    if METHOD in averages:
+        printed = published(paper.get(METHOD, {}), AVERAGE, sets, run.protocol)
+        detail = "FPR95 / AUROC in percent"
+        if printed is not None and printed[0] is not None:
+            detail += f"; the paper: {printed[0]:.1f} / {printed[1]:.1f}"
+        cell = averages[METHOD]
+        pair = f"{in_percent(cell.fpr95.mean)} / {in_percent(cell.auroc.mean)}"
+        found.append((f"{METHOD}, average", pair, detail))
+    return [dict(zip(("words", "figure", "detail"), one, strict=True)) for one in found]
+
+
+def verdicts(claims: Sequence[Claim]) -> list[tuple[Claim, str]]:
+    """The paper's claims, each with how its verdict looks."""
+    return [(claim, VERDICTS[claim.verdict]) for claim in claims]
+
+
+def results_section(run: BenchmarkRun, paper: Paper, notes: Sequence[str]) -> Section | None:
+    """The first table; None for a run without records."""
+    if not run.records:
+        return None
+    columns = level_columns(run.records, run.protocol)
+    cells = summarise(run.records, columns)
+    printed = {
+        name: {
+            column: figures
+            for column, sets in columns.items()
+            if (figures := published(paper.get(name, {}), column, sets, run.protocol)) is not None
+        }
+        for name in cells
+    }
+    over = _over(cells)
+    reading = "; the best of each column in bold, a deeper tint is better" if len(cells) > 1 else ""
+    reading += f"; ± is the standard deviation over {over}" if over else ""
+    reading += f"; in italics, below ours, {beside(run.protocol).words}'s figures" if any(printed.values()) else ""
+    levels = [f"{level}-OOD: {', '.join(map(set_title, sets))}" for level, sets in columns.items() if level != AVERAGE]
+    table = {
+        "of_id": set_title(run.protocol.id),
+        "reading": reading,
+        "groups": [_group(column, sets) for column, sets in columns.items()],
+        "columns": [(metric, words, first) for metric, (words, _, first) in METRICS.items()] * len(columns),
+        "rows": [(name, _row(name, cells, columns, printed)) for name in cells],
+        "notes": [f"{'; '.join(levels)}.", *notes_on_sets(run, any(printed.values())), *notes],
+        "spreads": bool(over),
+        "method": METHOD,
+    }
+    return Section("results", "Results at a glance", "results.html", table)
+
+
+def _over(cells: Summary) -> str:
+    """What the figures after ± are the spread over; nothing where there is none."""
+    spreads = [cell.fpr95 for mine in cells.values() for cell in mine.values()]
+    if any(spread.over_backbones is not None for spread in spreads):
+        return "backbones"
+    return "seeds" if any(spread.over_seeds is not None for spread in spreads) else ""
+
+
+def _group(column: str, sets: Sequence[str]) -> tuple[str, str, str]:
+    titles = ", ".join(map(set_title, sets))
+    return ("Average", "", titles) if column == AVERAGE else (f"{column}-OOD", column, titles)
+
+
+def _row(name: str, cells: Mapping[str, Mapping[str, Cell]], columns: Columns, printed: Paper) -> list[Figures]:
+    shown = []
+    for column in columns:
+        for place, (metric, (_, best, _)) in enumerate(METRICS.items()):
+            means = {other: getattr(mine[column], metric).mean for other, mine in cells.items() if column in mine}
+            if name not in means:
+                shown.append(Figures(metric))
+                continue
+            figures, mean = printed[name].get(column), means[name]
+            shown.append(
+                Figures(
+                    metric,
+                    value=mean,
+                    text=in_percent(mean),
+                    spread=_spread(getattr(cells[name][column], metric)),
+                    printed="" if figures is None or figures[place] is None else f"{figures[place]:.1f}",
+                    best=len(means) > 1 and in_percent(mean) == in_percent(best(means.values())),
+                    heat=_heat(mean, list(means.values()), best is max),
+                )
+            )
+    return shown
+
+
+def _spread(spread: Spread) -> str:
+    varies = spread.over_seeds if spread.over_backbones is None else spread.over_backbones
+    return "" if varies is None else f"±{in_percent(varies)}"
+
+
+def _heat(value: float, values: Sequence[float], high: bool) -> float:
+    """0 for the worst of a column, 1 for its best."""
+    low, top = min(values), max(values)
+    share = (value - low) / (top - low) if top > low else 0.0
+    return share if high else (1 - share) * (top > low)

@@ -7,12 +7,26 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
+from outfield.benchmark import BenchmarkRun
 from outfield.extras import library
+from outfield.report.canvas import FAINT, FAR, ID, INK, MUTED, NEAR, RULE, inline_svg
+from outfield.report.figures import charts
+from outfield.report.figures.chart import (
+    DETECTOR_LOOKS,
+    LEVEL_COLOURS,
+    LEVEL_INKS,
+    SPARE_COLOURS,
+    Chart,
+    Mark,
+    Paper,
+    single,
+)
+from outfield.report.figures.scores import THE_PAPER
 from outfield.report.table import visible
 
 PACKAGE = "outfield.report.page"
@@ -95,3 +109,195 @@ def _printed(value: Any) -> Any:
         return value
     lines = "\n".join(map(visible, value.split("\n")))
     return re.sub(r"(?<=\d) %", "\u00a0%", lines)
+
+
+DASHES = {"--": "5 3", "-.": "6 2.5 1.5 2.5", ":": "1.5 2.5"}
+SHAPES = {
+    "area": "M4 1h14a2 2 0 0 1 2 2v6a2 2 0 0 1-2 2h-14a2 2 0 0 1-2-2v-6a2 2 0 0 1 2-2z",
+    "o": "M11 2a4 4 0 1 1 0 8a4 4 0 1 1 0-8z",
+    "s": "M7.3 2.3h7.4v7.4h-7.4z",
+    "D": "M11 1l5 5-5 5-5-5z",
+    "^": "M11 1.5l4.6 8.5h-9.2z",
+    "v": "M11 10.5l4.6-8.5h-9.2z",
+    "P": "M9.4 1.5h3.2v3h3v3h-3v3h-3.2v-3h-3v-3h3z",
+    "X": "M7 3.8l1.8-1.8 2.2 2.2 2.2-2.2 1.8 1.8-2.2 2.2 2.2 2.2-1.8 1.8-2.2-2.2-2.2 2.2-1.8-1.8 2.2-2.2z",
+}
+HEADINGS = {
+    "sets": "FPR95 on each OOD set",
+    "roc": "ROC curves",
+    "histograms": "Scores",
+    "features": "Features",
+    "training": "Training of the energies",
+    "fractions": "Fewer training rows",
+}
+"""Sections of figures, in their order."""
+WORDS = {
+    "roc": (
+        "Each curve is the mean over the sets of a level, over backbones and over seeds; the area below it is the mean AUROC. "
+        "The second panel of a level shows the same curves where few ID samples are rejected, which is where detectors are used."
+    ),
+    "histograms": (
+        "Scores of the ID test set and of the OOD sets of each level, which weigh the same, from the first seed; each area is 1. "
+        "Scores beyond the axis are in the outermost bars. OOD samples to the left of the dashed line are accepted."
+    ),
+    "features": (
+        "Features laid out in two dimensions so that neighbours stay neighbours; distances across the picture mean little. "
+        "The first panel names the classes, where they are few; in the others one OOD set lies over the ID test set."
+    ),
+    "training": (
+        "Means over each epoch. Training lowers the energy of real features and raises that of chain ends; where the two "
+        "meet, the model's samples look like the data to it."
+    ),
+    "fractions": (
+        "Every detector fitted on a random part of the training rows, the same share of each class; a smaller part lies within a "
+        "larger one. Means over all OOD sets, over seeds and backbones; a line begins where a detector can be fitted."
+    ),
+}
+
+DARK = {
+    INK: "#e4e8f0",
+    MUTED: "#9ba5b8",
+    RULE: "#4a5364",
+    FAINT: "#2a303d",
+    ID: "#4d86f2",
+    NEAR: "#e8952c",
+    LEVEL_COLOURS["mid"]: "#cdb2f5",
+    FAR: "#cf4459",
+    **dict(
+        zip(
+            (*(colour for colour, _ in DETECTOR_LOOKS.values()), *SPARE_COLOURS),
+            (
+                *("#828894", "#e0860f", "#ca3517", "#2c68dc", "#f0abd5", "#835689", "#6fe07d", "#af95ff"),
+                *("#3fb5c0", "#e08a52", "#a9bb63", "#ea7fae", "#8b97b3", "#d6b53c", "#8fd468", "#7fb4e6"),
+            ),
+            strict=True,
+        )
+    ),
+}
+"""What each colour of the figures becomes on a dark page."""
+THEME = {
+    "page": ("#f8f9fb", "#11141b"),
+    "card": ("#ffffff", "#171b24"),
+    "ink": (INK, DARK[INK]),
+    "soft": ("#596275", "#9ba5b8"),
+    "line": ("#dfe3ea", "#2b3140"),
+    "hair": ("#eef0f4", "#222835"),
+    "accent": ("#1f5fd0", "#7aa8ff"),
+    "tint": ("47 111 222", "91 149 245"),
+    "near-ink": (LEVEL_INKS["near"], "#f0ab55"),
+    "mid-ink": (LEVEL_INKS["mid"], "#cdb2f5"),
+    "far-ink": (LEVEL_INKS["far"], "#f07f8f"),
+    "good": ("#1a6b3c", "#6fd39b"),
+    "mixed": ("#8a5200", "#f0b860"),
+    "bad": ("#b02f40", "#f28b98"),
+    "open": ("#596275", "#9ba5b8"),
+}
+"""The page's own colours, light and dark."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An entry of a legend: a path, how it is painted, and its words."""
+
+    path: str
+    style: str
+    label: str
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A panel: its title and note, the level that it is about, and the SVG."""
+
+    title: str
+    note: str
+    level: str
+    svg: str
+
+
+@dataclass(frozen=True)
+class Drawings:
+    """A chart as the page shows it; ``kind`` says how its panels flow."""
+
+    title: str
+    legend: Sequence[Entry]
+    panels: Sequence[Drawing]
+    kind: str = ""
+    columns: int = 3
+
+
+def figure_sections(run: BenchmarkRun, drawn: Mapping[str, Sequence[Drawings]]) -> list[Section]:
+    """A section for each kind of figure that there is; all charts of it but the first are folded away."""
+    words = WORDS | {"sets": _words_on_sets(run, drawn.get("sets", ()))}
+    return [
+        Section(name, heading, "figures.html", (words[name], drawn[name]))
+        for name, heading in HEADINGS.items()
+        if drawn.get(name)
+    ]
+
+
+def draw(run: BenchmarkRun, paper: Paper | None) -> dict[str, list[Drawings]]:
+    """Every chart that the run has data for, by kind."""
+    return {
+        name: [_drawings(chart, f"{name}-{number}") for number, chart in enumerate(found)]
+        for name, found in charts(run, paper).items()
+    }
+
+
+def _words_on_sets(run: BenchmarkRun, drawn: Sequence[Drawings]) -> str:
+    several = len(run.records) > len({(record.detector, record.ood) for record in run.records})
+    words = "One dot for each fit, by backbone and seed; a stroke" if several else "A dot"
+    words += (
+        " and the number at the right for their mean" if several else " and the number at the right for each detector"
+    )
+    if any(entry.label == THE_PAPER for chart in drawn for entry in chart.legend):
+        words += "; a ring for the paper's figure"
+    if several:
+        words += ". Where dots lie far apart, the backbone or the seed matters as much as the detector"
+    return f"{words}."
+
+
+def _drawings(chart: Chart, prefix: str) -> Drawings:
+    colours = {colour: f"var({variable(colour)})" for colour in DARK}
+    panels = [
+        Drawing(
+            panel.title,
+            panel.note,
+            panel.level,
+            inline_svg(single(chart, panel), panel.alt, f"{prefix}-{number}", colours),
+        )
+        for number, panel in enumerate(chart.panels)
+    ]
+    kind = "down" if chart.down else "small" if chart.width < 3 else "fixed" if chart.columns < 4 else ""
+    return Drawings(chart.title, [_entry(mark) for mark in chart.marks], panels, kind, chart.columns)
+
+
+def _entry(mark: Mark) -> Entry:
+    colour = f"var({variable(mark.colour)})"
+    if mark.kind == "area":
+        return Entry(SHAPES["area"], f"fill:{colour};opacity:.65", mark.label)
+    if mark.kind == "ring":
+        return Entry(SHAPES["o"], f"fill:none;stroke:{colour}", mark.label)
+    if mark.kind == "dot" and mark.form in SHAPES:
+        return Entry(SHAPES[mark.form], f"fill:{colour}", mark.label)
+    if mark.kind == "dot":
+        return Entry("M11 0v12", f"stroke:{colour};stroke-width:1.5", mark.label)
+    dashes = f";stroke-dasharray:{DASHES[mark.form]}" if mark.form in DASHES else ""
+    width = 1 if mark.kind == "thin" else 2
+    return Entry("M0 6h22", f"fill:none;stroke:{colour};stroke-width:{width}{dashes}", mark.label)
+
+
+def variable(colour: str) -> str:
+    """Name of the CSS variable that stands for a colour of the figures."""
+    return f"--c{colour[1:]}"
+
+
+def colours() -> str:
+    """Every colour as a CSS variable: light, dark where the reader or the system wants that, light again on paper."""
+    light = {f"--{name}": pair[0] for name, pair in THEME.items()} | {variable(colour): colour for colour in DARK}
+    dark = {f"--{name}": pair[1] for name, pair in THEME.items()} | {variable(c): d for c, d in DARK.items()}
+    one, other = (";".join(f"{name}:{value}" for name, value in both.items()) for both in (light, dark))
+    return (
+        f":root{{color-scheme:light;{one}}}\n"
+        f"@media screen and (prefers-color-scheme:dark){{:root:not([data-theme=light]){{color-scheme:dark;{other}}}}}\n"
+        f"@media screen{{:root[data-theme=dark]{{color-scheme:dark;{other}}}}}\n"
+    )
