@@ -227,7 +227,7 @@ def test_a_kept_run_comes_back_whole(data, networks, tmp_path):
 @pytest.mark.parametrize(
     ("command", "code", "said"),
     [
-        (["train", "cifar10", "--data", "{data}", "-o", "net.pt"], 2, "saved as .safetensors"),
+        (["train", "cifar10", "--data", "{data}", "-o", "net.pt"], 2, "must end in .safetensors"),
         (["train", "cifar10", "--data", "{data}", "-o", "n.safetensors", "--seeds", "2"], 2, "put {seed} into its name"),
         (["train", "cifar10", "--data", "{data}", "-o", "n.safetensors", "--set", "epochs=0"], 2, "epochs is 0"),
         (["train", "cifar10", "--data", "{data}", "-o", "n.safetensors", "--set", "epoch=3"], 2, "no setting epoch"),

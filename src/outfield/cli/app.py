@@ -1,4 +1,6 @@
-"""The program: the Typer application, what all its commands share, and exit codes.
+"""The program: the Typer application, what all its commands share, exit codes, and what is said.
+
+Results go to standard output, everything else to stderr through logging: the library logs to loggers under "outfield".
 
 Exit codes: 0 done; 1 a failure we did not foresee, with its traceback; 2 wrong usage or invalid data; 3 a file that cannot be
 read or written, standard output among them; 4 training diverged; 10 what an option --fail-on-… asks for was found; 11
@@ -20,8 +22,8 @@ import signal
 import sys
 import textwrap
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -53,9 +55,7 @@ app = typer.Typer(
 Device = Annotated[str, typer.Option(help="auto (a GPU where there is one), cpu or cuda.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Say more, and where an error comes from.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing on stderr but warnings and errors.")]
-NoProgress = Annotated[
-    bool, typer.Option("--no-progress", help="Do not show how far the work is; nor with OUTFIELD_PROGRESS=0.")
-]
+NoProgress = Annotated[bool, typer.Option("--no-progress", help="Show no progress. Also: OUTFIELD_PROGRESS=0.")]
 _SHARED = {"verbose": Verbose, "quiet": Quiet, "no_progress": NoProgress}
 
 
@@ -82,12 +82,7 @@ def _run() -> None:
 
 
 def group(name: str, what: str) -> typer.Typer:
-    """A command that has commands of its own, such as ``outfield guard``.
-
-    Args:
-        name: Of the command.
-        what: It is, for its help.
-    """
+    """A command that has commands of its own, such as ``outfield guard``."""
     made = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False)
     app.add_typer(made, name=name, help=what)
     return made
@@ -96,13 +91,7 @@ def group(name: str, what: str) -> typer.Typer:
 def command(
     *examples: str, of: typer.Typer | None = None, name: str | None = None
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Make a function a command of its name, with the options that all commands have.
-
-    Args:
-        examples: Command lines to show at the end of its help.
-        of: The group that it belongs to; none if None.
-        name: What it is called; as the function if None.
-    """
+    """Make a function a command of a group, with the options that all commands have and examples at the end of its help."""
 
     def add(function: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(function)
@@ -130,12 +119,11 @@ def _version(value: bool) -> None:
         raise typer.Exit
 
 
+Version = Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")]
+
+
 @app.callback()
-def _root(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
-    ] = False,
-) -> None:
+def _root(version: Version = False) -> None:
     pass
 
 
@@ -151,18 +139,14 @@ def going_on_from(kept: object) -> Iterator[None]:
 
 @contextmanager
 def finishing_first(what: str) -> Iterator[Callable[[], None]]:
-    """Let the first Ctrl-C wait for the function that is yielded to be called; the second stops at once.
-
-    Args:
-        what: What is finished first, for the message.
-    """
+    """Let the first Ctrl-C wait for the function that is yielded to be called; the second stops at once."""
     asked = False
 
     def ask(*_: Any) -> None:
         nonlocal asked
         asked = True
         signal.signal(signal.SIGINT, before)
-        with suppress(OSError):  # not by way of a stream, in which the signal may have arrived
+        with contextlib.suppress(OSError):  # not by way of a stream, in which the signal may have arrived
             os.write(2, f"\nfinishing {what}, then stopping; Ctrl-C again stops at once\n".encode())
 
     def check() -> None:
@@ -177,10 +161,8 @@ def finishing_first(what: str) -> Iterator[Callable[[], None]]:
 
 
 log = logging.getLogger("outfield")
-READER_GONE = 141
-"""Exit code when nobody reads our output any more, as a shell reports it for other programs (128 + SIGPIPE)."""
-NARROWEST = 30
-"""Characters beside names at least, however narrow a terminal is."""
+READER_GONE = 141  # exit code when nobody reads our output any more, as a shell reports it (128 + SIGPIPE)
+NARROWEST = 30  # characters beside names at least, however narrow a terminal is
 
 _PLAIN = {"→": "->", "–": "-", "−": "-", "…": "...", "×": "x", "±": "+-", "≤": "<=", "≥": ">="}
 _WORDS = {logging.WARNING: ("warning:", "33"), logging.ERROR: ("error:", "31")}
@@ -204,7 +186,7 @@ class _Handler(logging.Handler):
             sys.stderr.flush()
 
 
-@contextlib.contextmanager
+@contextmanager
 def shown() -> Iterator[None]:
     """Show on stderr what is logged while the block runs, and warnings of ours. Other libraries' warnings are not for users."""
 
@@ -249,7 +231,7 @@ class _Output(io.TextIOWrapper):
         with self._errors():
             super().flush()
 
-    @contextlib.contextmanager
+    @contextmanager
     def _errors(self) -> Iterator[None]:
         try:
             with hidden() if self.isatty() else contextlib.nullcontext():
@@ -263,13 +245,9 @@ class _Output(io.TextIOWrapper):
             raise StorageError(f"cannot write to standard output: {error.strerror or error}") from error
 
 
-@contextlib.contextmanager
+@contextmanager
 def prepared() -> Iterator[None]:
-    """Make sure that every text can be written while the block runs, and that all of it has been when it ends.
-
-    Raises:
-        StorageError: Standard output is full.
-    """
+    """Make sure that every text can be written while the block runs, and that all of it has been when it ends."""
     for descriptor in (0, 1, 2):  # one that is closed would be given to the next file that is opened
         try:
             os.fstat(descriptor)
@@ -313,25 +291,39 @@ def say(text: str = "") -> None:
     sys.stdout.write(text + "\n")
 
 
-def print_table(table: Table) -> None:
-    """Print a table; words wrap in a narrow terminal, numbers never do."""
+def print_table(table: Table, *, notes: bool = False) -> None:
+    """Print a table, perhaps with its notes; words wrap in a narrow terminal, numbers never do."""
     from rich.console import Console
-    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    Console(highlight=False).print(Text(table.title, style="bold"), soft_wrap=True)
+    words = range(1, table.left) if table.left == len(table.header) and sys.stdout.isatty() else ()
+    print_grid(table.header, table.rows, range(table.left, len(table.header)), words)
+    for note in table.notes if notes else ():
+        say(note)
+
+
+def print_grid(
+    header: Sequence[str],
+    rows: Iterable[Sequence[str | tuple[str, str]]],
+    numbers: Collection[int] = (),
+    wrapped: Collection[int] = (),
+) -> None:
+    """Print cells of text, or of text and style, in columns: numbers to the right; some columns may wrap."""
+    from rich.console import Console
+    from rich.table import Table
     from rich.text import Text  # as it is: brackets in a name are no markup
 
-    grid = RichTable(header_style="bold", box=None, pad_edge=False)
-    for column, name in enumerate(table.header):
-        words = column < table.left
-        grid.add_column(
-            Text(name), justify="left" if words else "right", no_wrap=column == 0 or not words, overflow="fold"
-        )
-    for row in table.rows:
-        grid.add_row(*map(Text, row))
-    natural = Console(width=1000).measure(grid).maximum
-    fits = table.left == len(table.header) and sys.stdout.isatty()
-    console = Console(highlight=False, width=None if fits else natural)
-    console.print(Text(table.title, style="bold"), soft_wrap=True)  # the terminal breaks it, not the table's width
-    console.print(grid)
+    grid = Table(header_style="bold", box=None, pad_edge=False)
+    for place, name in enumerate(header):
+        justify: Any = "right" if place in numbers else "left"
+        grid.add_column(Text(name), justify=justify, no_wrap=place not in wrapped, overflow="fold")
+    for row in rows:
+        grid.add_row(*(Text(*cell) if isinstance(cell, tuple) else Text(cell) for cell in row))
+    console = Console(highlight=False, width=None if wrapped else Console(width=10_000).measure(grid).maximum)
+    with console.capture() as text:
+        console.print(grid)
+    sys.stdout.write("".join(f"{line.rstrip()}\n" for line in text.get().splitlines()))
 
 
 def print_groups(title: str, groups: Mapping[str, Sequence[tuple[str, str]]]) -> None:
@@ -364,8 +356,6 @@ def write_results(
     printed = [table for name, table in tables(run).items() if name in ("levels", "ablation")]
     fewer_rows = fraction_table(run)
     for table in printed if fewer_rows is None else [*printed, fewer_rows]:
-        print_table(table)
-        for note in table.notes:
-            say(note)
+        print_table(table, notes=True)
         say()
     log.info("%s; beside it %s", page, ", ".join(str(path.relative_to(folder)) for path in others))

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from outfield.cli.app import Device, command, say, write_results
 from outfield.cli.options import check_report
@@ -15,8 +15,8 @@ from outfield.cli.options import check_report
 
 @command("outfield demo --out demo", "outfield demo --live")
 def demo(
-    output: Annotated[Path, typer.Option("--out", "-o", help="Folder for what the demo makes.")] = Path("demo"),
-    live: Annotated[bool, typer.Option("--live", help="Fit EBM and EnergyCorrected too: about 25 minutes.")] = False,
+    output: Annotated[Path, Option("--out", "-o", help="Folder for what the demo makes.")] = Path("demo"),
+    live: Annotated[bool, Option("--live", help="Fit EBM and EnergyCorrected too: about 25 minutes.")] = False,
     device: Device = "auto",
 ) -> None:
     """CIFAR-10 and six OOD sets as features that ship with the package: fit, evaluate, choose thresholds, report."""
