@@ -11,14 +11,14 @@ __getattr__, __dir__, __all__ = door(
     {
         "comparison": ("Comparison", "Difference", "compare"),
         "paper": (
+            "COMPARED",
             "Claim",
             "FAILS",
             "HOLDS",
             "MARGIN",
             "PAPER_LEVELS",
             "PARTLY",
-            "Printed",
-            "PrintedTable",
+            "ROWS",
             "UNTESTED",
             "check_claims",
             "published_beside",
@@ -31,8 +31,8 @@ __getattr__, __dir__, __all__ = door(
         "summary": (
             "Cell",
             "Columns",
-            "Figures",
-            "FractionCell",
+            "Printed",
+            "PrintedTable",
             "Spread",
             "Summary",
             "fraction_cells",

@@ -41,16 +41,7 @@ THREADS = min(4, max(1, (os.cpu_count() or 1) // 2))
 
 @dataclass
 class BackboneFits:
-    """Fits and scores detectors on one backbone's features.
-
-    Args:
-        name: of the backbone.
-        sets: its features.
-        run: where results go.
-        cache: keeps them, perhaps.
-        device: for detectors.
-        say: told what is being done; logged if absent.
-    """
+    """Fits and scores detectors on one backbone's features; results go to the run, and perhaps to the cache."""
 
     name: str
     sets: Sets
@@ -94,11 +85,7 @@ class BackboneFits:
     ) -> None:
         """Fit a detector, from every seed where it is random, score every set, and put scores and records into the run.
 
-        Args:
-            name: what to call it in records.
-            detector: its settings; itself left as it is.
-            seeds: of a learned detector.
-            given: fitted ones by seed, which are scored instead of fitting any.
+        Fitted ones that are given, by seed, are scored instead.
         """
         wanted: list[int | None] = [*given] if given else [*seeds] if detector.trained else [None]
         fits = {seed: self._entry(name, detector, seed) for seed in wanted}
@@ -128,10 +115,7 @@ class BackboneFits:
                     self.run.low_data += _means(mine, fraction)
                     continue
                 # A run and a log of their own: those of the run are about all rows.
-                scratch, cache = (
-                    BenchmarkRun(self.run.protocol),
-                    Cache(self.cache.folder, str(self.cache.here["device"])),
-                )
+                scratch, cache = BenchmarkRun(self.run.protocol), Cache(self.cache.folder, self.cache.device)
                 self.say(f"{self.name}: {name} on {100 * fraction:g} % of the training rows")
                 try:
                     replace(self, sets=sets, run=scratch, cache=cache).add(name, detector, seeds)
@@ -208,42 +192,26 @@ class BackboneFits:
             # A checkpoint of all seeds is nearer to the end than a fresh fit of those that are missing.
             group = [*fits] if self.cache.has(_checkpoint(fits.values())) else missing
             self.say(f"{self.name}: fitting {type(fresh).__name__}, seed{'s' * (len(group) > 1)} {str(group)[1:-1]}")
-            kept = _checkpoint(fits[seed] for seed in group)
-            trained, seconds = self._train(fresh, group, kept)
+            checkpoint = self.cache.path(_checkpoint(fits[seed] for seed in group))
+            trained, seconds = self._train(fresh, group, checkpoint)
             found |= dict(zip(group, trained, strict=True))
-            share = None if seconds is None else seconds / len(group)  # of fits side by side, each has its share
             for seed in missing:
-                self.cache.keep(fits[seed], found[seed], _save_detector, share)
-            self.cache.drop(kept)
+                self.cache.keep(fits[seed], found[seed], _save_detector, seconds)
+            self.cache.drop(checkpoint)
         return {seed: one for seed, one in found.items() if one is not None}
 
-    def _train(self, fresh: Any, seeds: list[int], kept: Entry) -> tuple[list[Detector], float | None]:
-        """Fit all seeds side by side, from the checkpoint if it is one of this fit; with the seconds of all of the fit.
-
-        They are None where an earlier part of it was killed before it could note its own.
-        """
-        train, path = self.sets[TRAIN], self.cache.path(kept)
-        if self.cache.has(kept):
+    def _train(self, fresh: Any, seeds: list[int], checkpoint: Path | None) -> tuple[list[Detector], float | None]:
+        """Fit all seeds side by side, with the seconds of each; these are not known of a fit that goes on from a checkpoint."""
+        train = self.sets[TRAIN]
+        if checkpoint is not None and checkpoint.exists():
             try:
-                return self._timed(lambda: fresh.fit_seeds(train, seeds, checkpoint=path), kept)
+                return fresh.fit_seeds(train, seeds, checkpoint=checkpoint), None
             except (FileFormatError, InputError) as error:
                 warnings.warn(f"a fit begins anew: {error}", OutfieldWarning, stacklevel=2)
-                self.cache.drop(kept)
-        return self._timed(lambda: fresh.fit_seeds(train, seeds, checkpoint=path), kept)
-
-    def _timed(self, fit: Callable[[], list[Detector]], kept: Entry) -> tuple[list[Detector], float | None]:
-        """A fit, and its seconds with those that are noted beside its checkpoint, where it leaves the new sum if cut off."""
-        before = self.cache.noted(kept)["seconds"] if self.cache.has(kept) else 0.0
-        self.cache.write_note(kept, None)  # what stays if this process is killed
+                self.cache.drop(checkpoint)
         begin = time.perf_counter()
-
-        def total() -> float | None:
-            return None if before is None else float(before) + time.perf_counter() - begin
-
-        try:
-            return fit(), total()
-        finally:
-            self.cache.write_note(kept, total())
+        trained = fresh.fit_seeds(train, seeds, checkpoint=checkpoint)
+        return trained, (time.perf_counter() - begin) / len(seeds)
 
     def _load(self, path: Path) -> Detector:
         return load(path).to(self.device)
@@ -293,14 +261,9 @@ def _save_detector(detector: Detector | None, path: Path) -> None:
 
 
 def lay_out(backbone: str, sets: Mapping[str, FeatureSource], seed: int = 0) -> Layout:
-    """Some rows of each set by t-SNE of their normalised features, begun from the principal components.
+    """Some rows of each set, the ID test set first, by t-SNE of their normalised features, begun from the principal components.
 
     The first set gets up to 600 of 2,000 points, and its labels are kept; the others get equal shares of the rest, at random.
-
-    Args:
-        backbone: Whose features.
-        sets: By name, the ID test set first.
-        seed: Of the choice and of t-SNE; the global random state stays as it was.
     """
     chosen = choose_rows(sets, seed)
     z = [normalise(sets[name].rows(rows, ["features"])["features"]).numpy() for name, rows in chosen.items()]

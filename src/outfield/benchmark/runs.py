@@ -31,7 +31,7 @@ from outfield.benchmark.plan import (
 from outfield.benchmark.protocol import HELD_OUT, TEST, TRAIN, Protocol
 from outfield.benchmark.provenance import machine
 from outfield.benchmark.result import BenchmarkRun, Key
-from outfield.benchmark.sets import ExtractedSets, GivenSets, Say, split_features, split_images
+from outfield.benchmark.sets import ExtractedSets, Say, Sets, split_features, split_images
 from outfield.config import to_plain
 from outfield.detectors import AUTO, CHOICES, Detector, Rows, ViewsChoice, choose_views, lacking
 from outfield.errors import InputError, MissingFieldError
@@ -238,14 +238,12 @@ def benchmark_features(
     for backbone, sets in used.items():
         _check_fields(backbone, sets, chosen, to_fit[backbone])
     numbers, shares = checked_seeds(seeds), checked_fractions(fractions)
-    run, cache = (
-        empty_run(protocol, chosen, numbers, shares, device, layout, given),
-        Cache(None, machine(device)["device"]),
-    )
+    run = empty_run(protocol, chosen, numbers, shares, device, layout, given)
+    cache = Cache(None, machine(device)["device"])
     run.provenance |= {"missing": missing, "data": {}}
     run.classes = tuple(map(str, classes))
     for backbone, sets in used.items():
-        fits = BackboneFits(backbone, GivenSets(sets, present), run, cache, device, say)
+        fits = BackboneFits(backbone, Sets(sets, present), run, cache, device, say)
         fits.fill(chosen, numbers, given, layout)
         fits.add_fractions({name: chosen[name] for name in to_fit[backbone]}, numbers, shares)
         run.provenance["data"][backbone] = {part: _about(rows) for part, rows in sets.items()}

@@ -42,16 +42,10 @@ TEX = {
 
 @dataclass(frozen=True)
 class Table:
-    """A table ready to print: a header and rows of text.
+    """A table ready to print: a header and rows of text; the first ``left`` columns are words, the others numbers.
 
-    Args:
-        title: one line.
-        header: of each column.
-        rows: of text. A cell may show two numbers, "47.5 / 89.9". A row whose first cell is empty belongs to
-            the one above.
-        left: so many first columns are words, the others numbers.
-        best: what to set in bold: (row, column, which of the numbers in the cell).
-        notes: lines to go below it.
+    A cell may show two numbers, "47.5 / 89.9". A row whose first cell is empty belongs to the one above. ``best`` is what to set
+    in bold: (row, column, which of the numbers in the cell). Notes go below.
     """
 
     title: str

@@ -14,20 +14,20 @@ from typing import Any
 
 import numpy as np
 
-from outfield.benchmark import BenchmarkRun, Layout
+from outfield.benchmark import BenchmarkRun, Layout, PrintedTable
 from outfield.errors import InputError
 from outfield.files import PathLike, as_path, make_folder
 from outfield.images import title as set_title
 from outfield.report.canvas import ID, INK, PathPatch, save_figure
 from outfield.report.canvas import Path as Outline
-from outfield.report.figures.chart import LEVEL_COLOURS, Chart, Mark, Panel, Paper, assemble, short, unique
+from outfield.report.figures.chart import LEVEL_COLOURS, Chart, Mark, Panel, assemble, short, unique
 from outfield.report.figures.curves import fraction_chart, roc_chart, training_chart
 from outfield.report.figures.scores import histogram_chart, level_panel, set_chart
 
 DPI = 200
 
 
-def charts(run: BenchmarkRun, paper: Paper | None = None) -> dict[str, list[Chart]]:
+def charts(run: BenchmarkRun, paper: PrintedTable | None = None) -> dict[str, list[Chart]]:
     """The charts that the run has data for, by kind: histograms and features for each backbone, one of each other kind."""
     found = {
         "sets": [set_chart(run, paper)],
@@ -40,23 +40,10 @@ def charts(run: BenchmarkRun, paper: Paper | None = None) -> dict[str, list[Char
     return {kind: [chart for chart in those if chart.panels] for kind, those in found.items()}
 
 
-def write_figures(run: BenchmarkRun, folder: PathLike, paper: Paper | None = None) -> list[Path]:
-    """Write each chart that the run has data for as a PNG into ``folder``, which is made if need be.
+def write_figures(run: BenchmarkRun, folder: PathLike, paper: PrintedTable | None = None) -> list[Path]:
+    """Write each chart that the run has data for as a PNG into ``folder``, atomically; made if need be.
 
-    ``sets.png``, ``roc.png``, ``histograms.png``, ``features.png``, ``training.png``, ``fractions.png``; histograms and features
-    are of the first backbone. Each is written atomically; one that lies there from an earlier run and that this run has no data
-    for is removed.
-
-    Args:
-        run: the benchmark.
-        folder: where to.
-        paper: published figures to draw beside ours.
-
-    Returns:
-        The paths written.
-
-    Raises:
-        StorageError: the folder cannot be made or written to.
+    Histograms and features are of the first backbone. A file of an earlier run that this one has no data for is removed.
     """
     folder = as_path(folder, "folder")
     make_folder(folder)
@@ -157,9 +144,6 @@ def overview_chart(run: BenchmarkRun, shown: Sequence[str] = SHOWN) -> Chart:
     """The first backbone's features with the OOD sets of each level, above scores of the last three of these detectors that ran.
 
     Beside the scores stands how much OOD data every detector of the run accepts; the last of these detectors is marked there.
-
-    Raises:
-        InputError: the run has no layout of features.
     """
     if not run.layouts:
         raise InputError("the run has no features laid out in two dimensions; benchmark it with layout=True")

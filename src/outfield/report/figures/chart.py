@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from outfield.benchmark import BenchmarkRun, Figures
+from outfield.benchmark import BenchmarkRun
 from outfield.report.canvas import FAR, INK, MID, MUTED, NEAR, SIZE, Line2D, Patch, new_figure, subplots
 from outfield.report.table import visible
-
-Paper = Mapping[str, Mapping[str, Figures]]
-"""(FPR95, AUROC) in percent, by detector, then by OOD set, level or "average"; FPR95 may be None."""
 
 LEVEL_COLOURS = {"near": NEAR, "mid": MID, "far": FAR}
 LEVEL_INKS = {"near": "#9a5b06", "mid": MID, "far": "#b02f40"}

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from outfield.benchmark import AVERAGE, BenchmarkRun, Key, level_columns, present, summarise
+from outfield.benchmark import AVERAGE, BenchmarkRun, Key, PrintedTable, level_columns, present, summarise
 from outfield.images import title as set_title
 from outfield.report.canvas import ID, INK, MUTED, RULE, SIZE, MaxNLocator, faint_grid
 from outfield.report.figures.chart import (
@@ -17,7 +17,6 @@ from outfield.report.figures.chart import (
     Chart,
     Mark,
     Panel,
-    Paper,
     detectors,
     looks,
     short,
@@ -124,7 +123,7 @@ THE_PAPER = "the paper"
 LEFT, RIGHT = -0.75, 1.25  # where axes with names in them begin and end, in lengths of the longest bar
 
 
-def set_chart(run: BenchmarkRun, paper: Paper | None = None) -> Chart:
+def set_chart(run: BenchmarkRun, paper: PrintedTable | None = None) -> Chart:
     """FPR95 of every detector on each OOD set: one dot per backbone and seed, a ring for the published figure."""
     names, paper = present(run.records, run.protocol), paper or {}
     shown = {record.detector for record in run.records}
@@ -155,7 +154,7 @@ def _marker(found: Sequence[str], name: str) -> str:
     return MARKERS[found.index(name) % len(MARKERS)]
 
 
-def _set_panel(run: BenchmarkRun, ood: str, paper: Paper, limit: float) -> Panel:
+def _set_panel(run: BenchmarkRun, ood: str, paper: PrintedTable, limit: float) -> Panel:
     records = [record for record in run.records if record.ood == ood]
     found = unique(record.backbone for record in run.records)
     style, level = looks(run), run.protocol.level_of(ood)
@@ -201,12 +200,7 @@ def _set_panel(run: BenchmarkRun, ood: str, paper: Paper, limit: float) -> Panel
 def level_panel(run: BenchmarkRun, marked: str) -> Panel | None:
     """FPR95 of every detector: a bar for the mean over all OOD sets, the lowest on top, and a dot for each level's.
 
-    Args:
-        run: the benchmark.
-        marked: the detector whose bar and name stand out.
-
-    Returns:
-        None where no detector was evaluated on every set.
+    One detector stands out. None where no detector was evaluated on every set.
     """
     columns = level_columns(run.records, run.protocol)
     levels = [column for column in columns if column != AVERAGE]

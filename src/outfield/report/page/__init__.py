@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from outfield.benchmark import (
@@ -19,10 +18,9 @@ from outfield.benchmark import (
     PARTLY,
     UNTESTED,
     BenchmarkRun,
-    Cell,
     Claim,
     Columns,
-    Spread,
+    PrintedTable,
     Summary,
     level_columns,
     present,
@@ -34,7 +32,7 @@ from outfield.files import PathLike, write_bytes
 from outfield.images import title as set_title
 from outfield.percent import in_percent, percent
 from outfield.report.benchmark_tables import notes_on_sets
-from outfield.report.figures.chart import Paper, detectors, unique
+from outfield.report.figures.chart import detectors, unique
 from outfield.report.page.grids import ASCENDING, DESCENDING, origin, provenance_section, tables_section
 from outfield.report.page.template import Drawings, Section, asset, colours, count, draw, figure_sections, render
 from outfield.report.table import Table
@@ -42,12 +40,7 @@ from outfield.version import __version__
 
 
 def write_page(run: BenchmarkRun, tables: Sequence[Table], path: PathLike, **more: Any) -> None:
-    """Write the page of a run to ``path``, atomically; for the other arguments see :func:`page`.
-
-    Raises:
-        StorageError: The file cannot be written.
-        MissingExtraError: Matplotlib or Jinja is not installed.
-    """
+    """Write the page of a run to ``path``, atomically; for the other arguments see :func:`page`."""
     write_bytes(path, page(run, tables, **more).encode())
 
 
@@ -56,21 +49,15 @@ def page(
     tables: Sequence[Table] = (),
     *,
     intro: str = "",
-    paper: Paper | None = None,
+    paper: PrintedTable | None = None,
     notes: Sequence[str] = (),
     claims: Sequence[Claim] = (),
     drawn: Mapping[str, Sequence[Drawings]] | None = None,
 ) -> str:
-    """The page as text.
+    """The page as text; parts that the run has no data for are left out.
 
-    Args:
-        run: The benchmark; parts that it has no data for are left out.
-        tables: What to show below the figures.
-        intro: Plain text to begin with; an empty line begins a paragraph.
-        paper: Published (FPR95, AUROC) in percent by detector, then by OOD set, level or "average".
-        notes: Lines to go below the first table.
-        claims: The paper's, judged; their verdicts stand at the top.
-        drawn: Figures that are drawn already, by section, instead of those that the run has data for.
+    An empty line in ``intro`` begins a paragraph, ``notes`` go below the first table, the verdicts on ``claims`` stand on top,
+    and figures that are ``drawn`` already are shown instead of those that the run has data for.
     """
     of_id = set_title(run.protocol.id)
     found = [
@@ -89,7 +76,7 @@ def page(
         lead=_lead(run),
         intro=[text for text in re.split(r"\n\s*\n", intro.strip()) if text],
         facts=facts(run, paper or {}),
-        verdicts=verdicts(claims),
+        verdicts=[(claim, VERDICTS[claim.verdict]) for claim in claims],
         verdicts_at=next(judged, None),
         sections=[section for section in found if section is not None],
         origin=origin(run.provenance),
@@ -117,21 +104,8 @@ METRICS = {"fpr95": ("FPR95 ↓", min, ASCENDING), "auroc": ("AUROC ↑", max, D
 VERDICTS = {HOLDS: "good", PARTLY: "mixed", FAILS: "bad", UNTESTED: "open"}  # how each looks
 
 
-@dataclass(frozen=True)
-class Figures:
-    """A cell of the first table: a mean, what it varies by, the paper's figure below, and how good it is, from 0 to 1."""
-
-    metric: str
-    value: float | None = None
-    text: str = "–"
-    spread: str = ""
-    printed: str = ""
-    best: bool = False
-    heat: float = 0.0
-
-
-def facts(run: BenchmarkRun, paper: Paper) -> list[dict[str, str]]:
-    """The answer at a glance: accuracy, the best two averages, the method's own."""
+def facts(run: BenchmarkRun, paper: PrintedTable) -> list[tuple[str, str, str]]:
+    """The answer at a glance, as words, a figure and a detail: accuracy, the best two averages, the method's own."""
     found: list[tuple[str, str, str]] = []
     if run.accuracies:
         values = sorted(run.accuracies.values())
@@ -146,35 +120,22 @@ def facts(run: BenchmarkRun, paper: Paper) -> list[dict[str, str]]:
         best = METRICS[metric][1](averages, key=lambda name: getattr(averages[name], metric).mean)
         found.append((words, percent(getattr(averages[best], metric).mean), best))
     if METHOD in averages:
-        printed = published(paper.get(METHOD, {}), AVERAGE, sets, run.protocol)
+        printed = published(paper, {AVERAGE: sets}, run.protocol).get(METHOD, {}).get(AVERAGE)
         detail = "FPR95 / AUROC in percent"
         if printed is not None and printed[0] is not None:
             detail += f"; the paper: {printed[0]:.1f} / {printed[1]:.1f}"
-        cell = averages[METHOD]
-        pair = f"{in_percent(cell.fpr95.mean)} / {in_percent(cell.auroc.mean)}"
-        found.append((f"{METHOD}, average", pair, detail))
-    return [dict(zip(("words", "figure", "detail"), one, strict=True)) for one in found]
+        fpr95, auroc = (in_percent(getattr(averages[METHOD], metric).mean) for metric in METRICS)
+        found.append((f"{METHOD}, average", f"{fpr95} / {auroc}", detail))
+    return found
 
 
-def verdicts(claims: Sequence[Claim]) -> list[tuple[Claim, str]]:
-    """The paper's claims, each with how its verdict looks."""
-    return [(claim, VERDICTS[claim.verdict]) for claim in claims]
-
-
-def results_section(run: BenchmarkRun, paper: Paper, notes: Sequence[str]) -> Section | None:
+def results_section(run: BenchmarkRun, paper: PrintedTable, notes: Sequence[str]) -> Section | None:
     """The first table; None for a run without records."""
     if not run.records:
         return None
     columns = level_columns(run.records, run.protocol)
     cells = summarise(run.records, columns)
-    printed = {
-        name: {
-            column: figures
-            for column, sets in columns.items()
-            if (figures := published(paper.get(name, {}), column, sets, run.protocol)) is not None
-        }
-        for name in cells
-    }
+    printed = {name: row for name, row in published(paper, columns, run.protocol).items() if name in cells}
     over = _over(cells)
     reading = "; the best of each column in bold, a deeper tint is better" if len(cells) > 1 else ""
     reading += f"; ± is the standard deviation over {over}" if over else ""
@@ -206,36 +167,26 @@ def _group(column: str, sets: Sequence[str]) -> tuple[str, str, str]:
     return ("Average", "", titles) if column == AVERAGE else (f"{column}-OOD", column, titles)
 
 
-def _row(name: str, cells: Mapping[str, Mapping[str, Cell]], columns: Columns, printed: Paper) -> list[Figures]:
-    shown = []
+def _row(name: str, cells: Summary, columns: Columns, printed: PrintedTable) -> list[dict[str, Any]]:
+    """Cells of the first table: a mean, what it varies by, the paper's figure below, and how good it is, from 0 to 1."""
+    shown: list[dict[str, Any]] = []
     for column in columns:
         for place, (metric, (_, best, _)) in enumerate(METRICS.items()):
             means = {other: getattr(mine[column], metric).mean for other, mine in cells.items() if column in mine}
             if name not in means:
-                shown.append(Figures(metric))
+                shown.append({"metric": metric, "value": None, "text": "–", "best": False, "spread": "", "printed": ""})
                 continue
-            figures, mean = printed[name].get(column), means[name]
-            shown.append(
-                Figures(
-                    metric,
-                    value=mean,
-                    text=in_percent(mean),
-                    spread=_spread(getattr(cells[name][column], metric)),
-                    printed="" if figures is None or figures[place] is None else f"{figures[place]:.1f}",
-                    best=len(means) > 1 and in_percent(mean) == in_percent(best(means.values())),
-                    heat=_heat(mean, list(means.values()), best is max),
-                )
-            )
+            figures, mean, values = printed.get(name, {}).get(column), means[name], means.values()
+            spread = getattr(cells[name][column], metric)
+            varies = spread.over_seeds if spread.over_backbones is None else spread.over_backbones
+            good = mean - min(values) if best is max else max(values) - mean
+            cell = {
+                "value": mean,
+                "text": in_percent(mean),
+                "spread": "" if varies is None else f"±{in_percent(varies)}",
+                "printed": "" if figures is None or figures[place] is None else f"{figures[place]:.1f}",
+                "best": len(means) > 1 and in_percent(mean) == in_percent(best(values)),
+                "heat": good / (max(values) - min(values) or 1.0),
+            }
+            shown.append({"metric": metric, **cell})
     return shown
-
-
-def _spread(spread: Spread) -> str:
-    varies = spread.over_seeds if spread.over_backbones is None else spread.over_backbones
-    return "" if varies is None else f"±{in_percent(varies)}"
-
-
-def _heat(value: float, values: Sequence[float], high: bool) -> float:
-    """0 for the worst of a column, 1 for its best."""
-    low, top = min(values), max(values)
-    share = (value - low) / (top - low) if top > low else 0.0
-    return share if high else (1 - share) * (top > low)

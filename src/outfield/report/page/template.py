@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
-from outfield.benchmark import BenchmarkRun
+from outfield.benchmark import BenchmarkRun, PrintedTable
 from outfield.extras import library
 from outfield.report.canvas import FAINT, FAR, ID, INK, MUTED, NEAR, RULE, inline_svg
 from outfield.report.figures import charts
@@ -23,7 +23,6 @@ from outfield.report.figures.chart import (
     SPARE_COLOURS,
     Chart,
     Mark,
-    Paper,
     single,
 )
 from outfield.report.figures.scores import THE_PAPER
@@ -35,15 +34,7 @@ LONG = 36  # characters of a name that stays on one line
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page.
-
-    Attributes:
-        id: Where links lead to.
-        heading: Its heading.
-        template: The file of the template that shows it.
-        content: What that template is given.
-        below: What in it has links of its own, as pairs of id and words.
-    """
+    """A part of the page, and the template that shows its content; ``below`` are links into it, as pairs of id and words."""
 
     id: str
     heading: str
@@ -235,7 +226,7 @@ def figure_sections(run: BenchmarkRun, drawn: Mapping[str, Sequence[Drawings]]) 
     ]
 
 
-def draw(run: BenchmarkRun, paper: Paper | None) -> dict[str, list[Drawings]]:
+def draw(run: BenchmarkRun, paper: PrintedTable | None) -> dict[str, list[Drawings]]:
     """Every chart that the run has data for, by kind."""
     return {
         name: [_drawings(chart, f"{name}-{number}") for number, chart in enumerate(found)]
