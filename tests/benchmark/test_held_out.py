@@ -9,8 +9,7 @@ from tests.helpers.fake_benchmark import PROTOCOL, FakeBackbone, feature_sets, i
 from tests.helpers.samples import make_set
 
 import outfield as of
-from outfield.benchmark import benchmark_features, default_detectors
-from outfield.benchmark.paper import ROWS
+from outfield.benchmark import ROWS, benchmark_features, default_detectors
 from outfield.benchmark.plan import held_out_count
 from outfield.benchmark.protocol import HELD_OUT
 from outfield.benchmark.sets import split, split_features, split_images

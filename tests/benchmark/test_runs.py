@@ -29,6 +29,7 @@ import outfield as of
 from outfield.backbone import Backbone
 from outfield.benchmark import (
     PROTOCOLS,
+    ROWS,
     BenchmarkRun,
     Key,
     LowData,
@@ -38,7 +39,6 @@ from outfield.benchmark import (
     provenance,
     run_benchmark,
 )
-from outfield.benchmark.paper import ROWS
 from outfield.benchmark.plan import backbone_names, notes_of
 from outfield.config import CONFIGURABLE
 from outfield.files import Record, write_record

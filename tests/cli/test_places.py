@@ -31,7 +31,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-EBM = (
+EBM = [
     "EBM",
     "train.safetensors",
     "--set",
@@ -40,7 +40,7 @@ EBM = (
     "network.hidden=4",
     "--set",
     "sampler.steps=1",
-)
+]
 EVALUATE = ("evaluate", "d.safetensors", "--id", "t.npz", "--ood", "other=train.safetensors")
 
 

@@ -18,6 +18,7 @@ from two backbones, half of all pairs are one backbone twice.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -107,20 +108,19 @@ def _resampled(run: BenchmarkRun, scores: Mapping[Key, Mapping[str, Any]], resam
                     f"{key.detector} and {other.detector} were not scored on the same rows of {key.backbone}: "
                     f"{mine} and {theirs}"
                 )
-    ready = {
-        key: SortedScores(mine[of_id], {name: mine[name] for name in sizes[key] if name != of_id})
-        for key, mine in scores.items()
-    }
+    ready = {}
+    for key, found in scores.items():
+        ready[key] = SortedScores(found[of_id], {name: found[name] for name in sizes[key] if name != of_id})
     sets = {(name, n): n for mine in sizes.values() for name, n in mine.items()}
     whole = {one: np.ones((n, 1), np.int32) for one, n in sets.items()}
     parts: dict[Key, list[dict[str, np.ndarray]]] = {key: [] for key in ready}
-    for counts in (whole, *counts_of_resamples(sets, resamples, seed)):
+    for counts in itertools.chain([whole], counts_of_resamples(sets, resamples, seed)):
         for key, one in ready.items():
             drawn = {name: counts[name, n] for name, n in sizes[key].items()}
             parts[key].append(one.metrics(drawn[of_id], drawn))
     fits: dict[tuple[str, str], list[dict[str, np.ndarray]]] = {}
-    for key, found in parts.items():
-        whole_fit = {name: np.concatenate([part[name] for part in found]) for name in found[0]}
+    for key, drawn_parts in parts.items():
+        whole_fit = {name: np.concatenate([part[name] for part in drawn_parts]) for name in drawn_parts[0]}
         fits.setdefault((key.detector, key.backbone), []).append(whole_fit)
     # Means over seeds, for the sets that all seeds have.
     return {

@@ -128,9 +128,8 @@ class BackboneFits:
         protocol, needs = self.run.protocol, (*detector.needs_to_score, *detector.uses)
         scores = {self._shown(part): self._scores(key, part, needs, fit, fitted) for part in (TEST, *self.sets.ood)}
         self.run.scores[key] = scores
-        self.run.records += [
-            Result.of(key, ood, protocol.level_of(ood), scores[protocol.id], scores[ood]) for ood in self.sets.ood
-        ]
+        known = scores[protocol.id]
+        self.run.records += [Result.of(key, ood, protocol.level_of(ood), known, scores[ood]) for ood in self.sets.ood]
         if detector.trained:
             self.run.histories[key] = History(**self._told("history", key, fit, lambda: asdict(fitted().history_)))
         if detector.uses_stand_ins:
@@ -280,9 +279,8 @@ def choose_rows(sets: Mapping[str, FeatureSource], seed: int) -> dict[str, np.nd
     rng = np.random.default_rng(seed)
     share = (POINTS - FIRST) // max(1, len(sets) - 1)
     most = dict.fromkeys(sets, share) | {next(iter(sets)): FIRST}
-    return {
-        name: np.sort(rng.choice(len(data), min(len(data), most[name]), replace=False)) for name, data in sets.items()
-    }
+    counts = {name: min(len(data), most[name]) for name, data in sets.items()}
+    return {name: np.sort(rng.choice(len(sets[name]), n, replace=False)) for name, n in counts.items()}
 
 
 def embed(z: np.ndarray, seed: int) -> np.ndarray:

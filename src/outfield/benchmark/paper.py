@@ -14,6 +14,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 
 from outfield.benchmark.protocol import AVERAGE, LEVELS, Protocol
 from outfield.benchmark.result import Result
@@ -36,78 +37,28 @@ ROWS = ("MSP", "ODIN", "EnergyLogits", "KNN", "SSD", "GaussianMixture", "EBM", "
 """The detectors of the paper's tables in their order, the two halves of its method before the whole."""
 
 
-def _table(columns: Sequence[str], text: str) -> PrintedTable:
-    """Lines of ``detector | 57.0 / 88.0 | …``, or of AUROC alone, with one cell per column, which may be empty."""
+def _read_tables() -> dict[str, PrintedTable]:
+    """The tables of ``published.txt``: a line of title and columns, then lines of ``detector | 57.0 / 88.0 | …``, or of AUROC."""
 
     def printed(cell: str) -> Printed:
         *fpr95, auroc = map(float, cell.split("/"))
         return Printed(fpr95[0] if fpr95 else None, auroc)
 
-    rows = [line.split("|") for line in text.strip().splitlines()]
-    return {
-        name.strip(): {column: printed(cell) for column, cell in zip(columns, cells, strict=True) if cell.strip()}
-        for name, *cells in rows
-    }
+    tables: dict[str, PrintedTable] = {}
+    for block in files(__package__).joinpath("published.txt").read_text(encoding="utf-8").strip().split("\n\n"):
+        head, *lines = block.splitlines()
+        title, _, columns = head.partition(": ")
+        rows = [line.split("|") for line in lines]
+        names = columns.split(" | ")
+        tables[title] = {name.strip(): dict(zip(names, map(printed, cells), strict=True)) for name, *cells in rows}
+    return tables
 
 
-BY_LEVEL: dict[str, PrintedTable] = {
-    "cifar10": _table(
-        PAPER_LEVELS,
-        """
-        MSP             | 57.0 / 88.0 | 51.6 / 91.0 | 36.0 / 94.4 | 48.2 / 91.2
-        ODIN            | 45.3 / 86.7 | 34.1 / 91.3 | 18.6 / 95.5 | 32.6 / 91.1
-        EnergyLogits    | 45.2 / 87.6 | 34.7 / 91.8 | 17.8 / 96.0 | 32.6 / 91.8
-        KNN             | 42.3 / 90.5 | 37.0 / 93.4 | 16.7 / 97.3 | 32.9 / 93.7
-        SSD             | 51.8 / 89.3 | 46.8 / 91.8 |  7.0 / 98.8 | 35.1 / 93.3
-        GaussianMixture | 51.8 / 89.3 | 46.8 / 91.8 |  7.0 / 98.8 | 35.1 / 93.3
-        EBM             | 44.5 / 90.2 | 33.5 / 93.2 | 15.7 / 97.3 | 31.3 / 93.5
-        EnergyCorrected | 47.5 / 89.9 | 41.0 / 92.5 |  8.7 / 98.6 | 32.4 / 93.7
-        """,
-    ),
-    "cifar100": _table(
-        PAPER_LEVELS,
-        """
-        MSP             | 79.2 / 77.1 | 82.3 / 75.6 | 67.1 / 83.7 | 76.1 / 78.8
-        ODIN            | 80.1 / 76.3 | 84.4 / 73.3 | 71.6 / 82.8 | 78.6 / 77.5
-        EnergyLogits    | 80.0 / 76.7 | 85.4 / 73.2 | 57.7 / 87.1 | 74.3 / 79.0
-        KNN             | 78.5 / 78.6 | 85.8 / 75.7 | 47.7 / 90.8 | 70.7 / 82.0
-        SSD             | 84.2 / 75.3 | 86.2 / 74.2 | 28.3 / 94.4 | 66.2 / 81.3
-        GaussianMixture | 84.2 / 75.3 | 86.2 / 74.2 | 28.3 / 94.4 | 66.2 / 81.3
-        EBM             | 80.9 / 75.7 | 85.3 / 73.4 | 63.0 / 87.6 | 76.4 / 78.9
-        EnergyCorrected | 82.9 / 76.3 | 85.2 / 74.8 | 27.0 / 94.6 | 65.0 / 81.9
-        """,
-    ),
-}
-"""Table 1 and the ablation, by ID set: ``EnergyCorrected`` is "ours", ``EBM`` "ours w/o MoG", ``GaussianMixture`` "ours w/o
-energy" (the paper prints SSD's figures)."""
-
-BY_SET: dict[str, PrintedTable] = {
-    "cifar10": _table(
-        ("cifar100", "tinyimagenet", "lsun", "places365", "textures", "svhn", AVERAGE),
-        """
-        MSP             | 58.0 / 87.9 | 55.9 / 88.2 | 50.5 / 91.9 | 52.7 / 90.2 | 52.3 / 91.7 | 19.7 / 97.0 | 48.2 / 91.2
-        ODIN            | 48.4 / 86.0 | 42.2 / 87.3 | 32.6 / 92.3 | 35.6 / 90.4 | 29.4 / 92.6 |  7.8 / 98.3 | 32.6 / 91.1
-        EnergyLogits    | 48.4 / 86.9 | 41.9 / 88.2 | 33.7 / 92.6 | 35.7 / 91.0 | 30.7 / 92.9 |  4.9 / 99.0 | 32.6 / 91.8
-        KNN             | 47.9 / 90.3 | 42.6 / 90.6 | 36.1 / 94.1 | 37.8 / 92.6 | 25.2 / 96.0 |  8.1 / 98.6 | 32.9 / 93.7
-        SSD             | 52.6 / 89.0 | 50.9 / 89.5 | 47.1 / 92.4 | 46.4 / 91.2 | 13.1 / 97.8 |  0.9 / 99.8 | 35.1 / 93.3
-        EBM             | 47.4 / 89.9 | 41.6 / 90.4 | 32.7 / 93.9 | 34.3 / 92.4 | 25.7 / 95.6 |  5.7 / 98.9 | 31.3 / 93.5
-        EnergyCorrected | 50.0 / 89.6 | 45.0 / 90.2 | 40.7 / 93.1 | 41.4 / 91.9 | 16.4 / 97.2 |  1.1 / 99.8 | 32.4 / 93.7
-        """,
-    ),
-    "cifar100": _table(
-        ("cifar10", "tinyimagenet", "lsun", "places365", "textures", "svhn", AVERAGE),
-        """
-        MSP             | 80.0 / 76.6 | 78.3 / 77.6 | 83.5 / 74.7 | 81.0 / 76.4 | 72.1 / 81.0 | 62.0 / 86.4 | 76.1 / 78.8
-        ODIN            | 81.4 / 76.4 | 78.7 / 76.2 | 86.1 / 72.0 | 82.6 / 74.5 | 62.4 / 85.2 | 80.7 / 80.4 | 78.6 / 77.5
-        EnergyLogits    | 80.6 / 76.9 | 79.4 / 76.5 | 87.6 / 71.7 | 83.1 / 74.7 | 62.4 / 85.2 | 53.0 / 88.9 | 74.3 / 79.0
-        KNN             | 81.0 / 76.1 | 76.0 / 81.1 | 89.5 / 75.7 | 82.1 / 75.7 | 58.2 / 88.0 | 37.2 / 93.6 | 70.7 / 82.0
-        SSD             | 85.6 / 73.6 | 82.7 / 77.0 | 87.8 / 73.8 | 84.6 / 74.5 | 36.6 / 92.4 | 19.9 / 96.4 | 66.2 / 81.3
-        EBM             | 83.7 / 72.6 | 78.1 / 78.8 | 87.6 / 72.6 | 83.0 / 74.2 | 73.7 / 84.8 | 52.2 / 90.4 | 76.4 / 78.9
-        EnergyCorrected | 85.0 / 74.2 | 80.8 / 78.3 | 86.9 / 74.2 | 83.4 / 75.3 | 35.6 / 92.6 | 18.3 / 96.6 | 65.0 / 81.9
-        """,
-    ),
-}
+_TABLES = _read_tables()
+BY_LEVEL = {name: _TABLES[f"levels {name}"] for name in ("cifar10", "cifar100")}
+BY_SET = {name: _TABLES[f"sets {name}"] for name in ("cifar10", "cifar100")}
 """The detailed tables of the appendix, by ID set; the average is the mean of the six sets."""
+OPENOOD = {name: _TABLES[f"levels {name}"] for name in ("openood-cifar10", "openood-cifar100")}
 
 REMARKS = {
     "cifar10": {
@@ -122,37 +73,6 @@ REMARKS = {
 }
 """Where the paper contradicts itself by more than rounding: by ID set, then by detector."""
 
-_OPENOOD = _table(
-    ("near", "far", "near 100", "far 100"),
-    """
-        MSP          | 88.0 | 90.7 |      |
-        TempScale    | 88.1 | 91.0 | 80.9 | 78.7
-        OpenMax      | 87.6 | 89.6 | 76.4 | 79.5
-        EnergyLogits | 87.6 | 91.2 |      |
-        MaxLogit     | 87.5 | 91.1 | 81.1 | 79.7
-        GEN          | 88.2 | 91.4 | 81.3 | 79.7
-        KLMatching   | 79.2 | 82.7 | 76.6 | 76.2
-        KNN          | 90.6 | 93.0 | 80.2 | 82.4
-        RMDS         | 89.8 | 92.2 | 80.2 | 82.9
-        ViM          | 88.7 | 93.5 | 75.0 | 81.7
-        fDBD         | 90.4 | 93.2 | 81.3 | 79.9
-        NCI          | 88.9 | 91.3 | 81.0 | 81.3
-        Relation     | 89.8 | 92.2 | 80.7 | 80.8
-        SHE          | 81.5 | 85.3 | 79.0 | 76.9
-        ReAct        | 87.1 | 90.4 | 80.8 | 80.4
-        SCALE        | 82.6 | 86.4 | 81.0 | 81.4
-        DICE         | 78.3 | 84.2 | 79.4 | 80.0
-        GradNorm     | 54.9 | 57.6 |      |
-    """,
-)
-OPENOOD: dict[str, PrintedTable] = {
-    f"openood-{of_id}": {
-        name: {level: cells[level + more] for level in ("near", "far")}
-        for name, cells in _OPENOOD.items()
-        if f"near{more}" in cells
-    }
-    for of_id, more in (("cifar10", ""), ("cifar100", " 100"))
-}
 OPENOOD_NOTE = (
     "OpenOOD's figures are of another network, a ResNet-18, and of its own selection of images of each set; the settings of "
     "many of its methods were chosen on OOD validation data. It prints AUROC; its FPR95 is another quantity."

@@ -96,7 +96,7 @@ def held_out_count(wanted: int | None, detectors: Iterable[Detector], test: int)
     require_number("held_out", wanted, least=0, whole=True)
     if wanted and not 2 * LEAST <= wanted <= test // 2:
         raise InputError(
-            f"held_out is {wanted}; it must be 0, or from {2 * LEAST} to {test // 2}, half of the ID test set"
+            f"held_out is {wanted}; it must be 0, or from {2 * LEAST} to {test // 2}, half of the test set"
         )
     return int(wanted)
 

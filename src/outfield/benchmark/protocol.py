@@ -10,11 +10,7 @@ from outfield.errors import InputError, UnknownNameError
 
 LEVELS = ("near", "mid", "far")
 AVERAGE = "average"
-TRAIN, TEST, HELD_OUT = (
-    "train",
-    "test",
-    "held_out",
-)  # the ID sets among a backbone's sets; OOD sets go by their own names
+TRAIN, TEST, HELD_OUT = "train", "test", "held_out"  # the ID sets of a backbone; OOD sets go by their own names
 
 
 @dataclass(frozen=True)
@@ -51,9 +47,7 @@ class Protocol:
             raise InputError(f"the protocol of {self.id} has no OOD set; name at least one in {', '.join(LEVELS)}")
         for name in self.ood:
             if name in (TRAIN, TEST, HELD_OUT):
-                raise InputError(
-                    f"an OOD set of {self.id} is called {name}, as a part of the ID set is; give it another name"
-                )
+                raise InputError(f"an OOD set of {self.id} is called {name}, as a part of the ID set is; rename it")
         names = (self.id, *self.ood)
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:

@@ -101,10 +101,7 @@ def run_benchmark(
     check_images(images)
     count = held_out_count(held_out, chosen.values(), len(images[TEST]))
     if averaged is None and not (count and any(one.uses_stand_ins for one in chosen.values())):
-        raise InputError(
-            "views are chosen by stand-ins, which Auto has, made of held-out images; run Auto, too, or name the views: "
-            f"{', '.join(CHOICES)}"
-        )
+        raise InputError(f"views are chosen by stand-ins of held-out images: run Auto, or name {', '.join(CHOICES)}")
     images, levels = split_images(images, count, chosen.values())
     opened = open_backbones(backbones, device)
     check_logits(opened, chosen)
@@ -123,9 +120,8 @@ def run_benchmark(
     run.classes = images[TEST].classes or images[TRAIN].classes or ()
     fields = fields_needed(chosen.values())
     for (name, backbone), given in zip(opened.items(), backbones, strict=True):
-        sets = ExtractedSets(
-            name, backbone, images, checksums, levels, cache, say, odin, fields, averaged or Views.of(None)
-        )
+        views_now = averaged or Views.of(None)
+        sets = ExtractedSets(name, backbone, images, checksums, levels, cache, say, odin, fields, views_now)
         if averaged is None:
             found = _chosen_views(sets, device)
             say(f"{name}: views {found}")
@@ -215,9 +211,7 @@ def benchmark_features(
     for key, detector in given.items():
         chosen.setdefault(key.detector, detector)
         if key.backbone not in sets_by_backbone:
-            raise InputError(
-                f"fitted has a detector for {key.backbone!r}; the backbones are {', '.join(sets_by_backbone)}"
-            )
+            raise InputError(f"fitted has a detector for {key.backbone!r}; there are {', '.join(sets_by_backbone)}")
     ready = {(key.backbone, key.detector) for key in given}
     to_fit = {backbone: [name for name in chosen if (backbone, name) not in ready] for backbone in sets_by_backbone}
     lacks: dict[str, list[str]] = {}

@@ -58,10 +58,8 @@ class Sets:
     def stand_ins(self) -> StandIns[FeatureSource]:
         """The stand-ins by kind."""
         kinds = {name.removeprefix(STAND_IN): name for name in self.levels}
-        return StandIns(
-            {kind: self[name] for kind, name in kinds.items()},
-            {kind: self.levels[name] for kind, name in kinds.items()},
-        )
+        sets = {kind: self[name] for kind, name in kinds.items()}
+        return StandIns(sets, {kind: self.levels[name] for kind, name in kinds.items()})
 
 
 class FractionOfSets(Sets):
@@ -156,11 +154,8 @@ class ExtractedSets(Sets):
 
     def _entries_of(self, part: str) -> dict[str, Entry]:
         """What extraction leaves of a set, by kind: entries of their own, so that they come and go without the others."""
-        shared = {
-            "images": self.checksums[part],
-            "backbone": self.backbone.fingerprint(),
-            "views": to_plain(self.views),
-        }
+        network = self.backbone.fingerprint()
+        shared = {"images": self.checksums[part], "backbone": network, "views": to_plain(self.views)}
         labels = "clusters" if self.without_labels and part == TRAIN else part not in self.ood
         own: dict[str, dict[str, Any]] = {"features": {"labels": labels}}
         if not set(self.fields).isdisjoint(made_by("blocks")):

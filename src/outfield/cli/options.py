@@ -22,13 +22,7 @@ FEATURES = "a FeatureSet: .safetensors, .npz, .npy (features alone), .csv or .pa
 DATA = (".safetensors", ".npz", ".npy", ".parquet")  # endings of data and detectors, which no text may replace
 LOCAL, RAY = "local", "ray"
 RUN = "run.safetensors"
-REPORT = (
-    "report.html",
-    "tables.md",
-    "tables.tex",
-    "results.csv",
-    "results.json",
-)  # and figures in a folder of their own
+REPORT = ("report.html", "tables.md", "tables.tex", "results.csv", "results.json")  # beside a folder of figures
 
 Text = str | None
 Texts = list[str] | None
@@ -43,11 +37,11 @@ Network = Annotated[
     ),
 ]
 DataFolder = Annotated[
-    File, Option("--data", help="Folder of data sets: NAME.npz, torchvision's layout, or folders of images.")
+    File, Option("--data", help="Folder of data sets: NAME.npz, torchvision's, or folders of images.")
 ]
 Download = Annotated[bool, Option("--download", help="Download sets that are not there, where this is possible.")]
 AutoViews = Annotated[
-    Text, Option("--views", help="Average over views of each image; auto chooses.", metavar="flip|six|N|auto")
+    Text, Option("--views", help="Views of each image to average; auto chooses.", metavar="flip|six|N|auto")
 ]
 Split = Annotated[str, Option(help="train or test, of a named set.")]
 Settings = Annotated[Texts, Option("--set", "-s", help="A setting, NAME=VALUE; outfield detectors NAME lists them.")]

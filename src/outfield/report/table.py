@@ -57,11 +57,8 @@ class Table:
 
     def markdown(self) -> str:
         """As a Markdown table."""
-        rows = [
-            [*map(markdown, self.header)],
-            ["---"] * len(self.header),
-            *self._marked(markdown, lambda text: f"**{text}**"),
-        ]
+        body = self._marked(markdown, lambda text: f"**{text}**")
+        rows = [[*map(markdown, self.header)], ["---"] * len(self.header), *body]
         return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
     def latex(self) -> str:

@@ -65,9 +65,7 @@ def benchmark(
     else:
         plan, places = _own_sets(protocol, id_train, id_test, levels, data, features)
         if ood:
-            raise InputError(
-                "--ood adds to a published protocol; with --id-train use --near, --mid or --far NAME=FOLDER"
-            )
+            raise InputError("--ood adds to a published protocol; use --near, --mid or --far NAME=FOLDER")
     if features and (views is not None or backbone):
         raise InputError("--features are a network's already, views too; leave out --backbone and --views")
     if not features and not backbone:
@@ -151,9 +149,7 @@ def _own_sets(
         more = "; to a published protocol, --ood LEVEL=NAME adds a set" if len(lacks) == 2 else ""
         raise InputError(f"{', '.join(said)} without {' and '.join(lacks)}: sets of your own need both{more}")
     if name in PROTOCOLS:
-        raise InputError(
-            f"{name} is a published protocol, with its ID set in --data; with --id-train choose another name"
-        )
+        raise InputError(f"{name} is a published protocol; with --id-train choose another name")
     if not name or {*name} & {"/", "\\", "\0"}:
         raise InputError(f"the protocol is called {name!r}; a name of your own has letters, and no slash")
     if not any(levels.values()):
@@ -180,10 +176,8 @@ def _named(level: str, item: str, data: Path | None, features: bool) -> tuple[st
 def _images(places: Mapping[str, str], data: Path | None, download: bool) -> dict[str, ImageSource]:
     from outfield.images import find, open_images
 
-    return {
-        part: open_images(place) if place else find(part, "test", data or "", download)
-        for part, place in places.items()
-    }
+    found = {part: open_images(place) for part, place in places.items() if place}
+    return found | {part: find(part, "test", data or "", download) for part, place in places.items() if not place}
 
 
 def _published(name: str, ood: Sequence[str]) -> Protocol:

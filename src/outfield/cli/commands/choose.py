@@ -33,9 +33,8 @@ def choose(
     device: Device = "auto",
 ) -> None:
     """Choose the members of a fused detector by stand-ins for OOD data, and fit it; real OOD data decides nothing."""
-    sets = {
-        option: opt.named_sets(option, given) for option, given in (("--near", near), ("--far", far), ("--real", real))
-    }
+    given = {"--near": near, "--far": far, "--real": real}
+    sets = {option: opt.named_sets(option, sources) for option, sources in given.items()}
     if not sets["--near"] and not sets["--far"]:
         raise InputError("there are no stand-ins; name at least one set with --near or --far (see: outfield stand-ins)")
     if plot is not None and not sets["--real"]:

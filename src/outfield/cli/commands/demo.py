@@ -31,9 +31,7 @@ def demo(
     if given:
         note += f" Fitted beforehand on the same rows with the paper's settings: {', '.join(given)}."
     if made.left_out:
-        note += (
-            f" Not shown, because it does not come fitted: {', '.join(made.left_out)}; outfield demo --live fits it."
-        )
+        note += f" Not shown, because it does not come fitted: {', '.join(made.left_out)}; --live fits it."
     write_results(made.run, output, intro=made.about, notes=(note,), claims=False)
     write_overview(made.run, output / "demo.png")
     for name, model in made.detectors.items():
@@ -43,9 +41,7 @@ def demo(
         data.save(output / f"{name}.safetensors")
     say(note)
     say(f"Auto: {made.thresholds['Auto']}")
-    say(
-        f"Look at {output / 'report.html'} and {output / 'demo.png'}; detectors, thresholds and features lie beside. Try:"
-    )
+    say(f"Look at {output / 'report.html'} and {output / 'demo.png'}; all that was fitted lies beside. Try:")
     program = sys.argv[0] if Path(sys.argv[0]).name == "outfield" else "outfield"
     parts = ["score", output / "Auto.safetensors", output / "svhn.safetensors"]
     parts += ["--threshold", output / "Auto.threshold.safetensors", "--out", output / "scores.csv"]

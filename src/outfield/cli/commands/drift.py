@@ -76,9 +76,8 @@ def _watch(state: Path | None, threshold: Path | None, settings: dict[str, Any])
         found = Drift.load(state, rule)
         for name, value in settings.items():
             if getattr(found, name) != value:
-                raise InputError(
-                    f"--{name} is {value}, but {state} was begun with {getattr(found, name)}; begin another file"
-                )
+                begun = getattr(found, name)
+                raise InputError(f"--{name} is {value}, but {state} was begun with {begun}; begin another file")
         return found
     if rule is None and "calibration" not in settings:
         raise InputError(

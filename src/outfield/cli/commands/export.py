@@ -39,9 +39,7 @@ def export(
     if features_only and float_input:
         raise InputError("--features-only takes no images, so --float-input says nothing; give one of them")
     if chosen == "triton-ensemble" and features_only:
-        raise InputError(
-            "an ensemble is the network and then the detector; with --features-only there is one step: --format triton"
-        )
+        raise InputError("an ensemble is network and detector; with --features-only use --format triton")
     if chosen == "mlflow" and (features_only or float_input):
         raise InputError("an MLflow model takes images as they are; leave out --features-only and --float-input")
     if chosen in BY_ENDING.values():

@@ -64,9 +64,7 @@ def fit(
     check_keep(keep)
     stand_ins = {"near": opt.named_sets("--near", near), "far": opt.named_sets("--far", far)}
     if (near or far) and not kind.uses_stand_ins:
-        raise InputError(
-            f"--near and --far name stand-ins to choose by; {name} chooses nothing, outfield fit auto does"
-        )
+        raise InputError(f"--near and --far are for auto, which chooses by them; {name} chooses nothing")
     given = " and ".join(option for option, value in {"--checkpoint": checkpoint, "--seeds": seeds}.items() if value)
     if given and kind.uses_stand_ins:
         raise InputError(f"{given} cannot be used with auto, which tries many detectors; name one of them")
@@ -129,9 +127,7 @@ def _fitted(
         with contextlib.nullcontext() if checkpoint is None else going_on_from(checkpoint):
             return [*trained.fit_seeds(data, [trained.seed] if seeds is None else seeds, checkpoint=checkpoint)]
     if model.uses_stand_ins and not stand_ins:
-        log.warning(
-            "no stand-ins were named with --near or --far (outfield stand-ins makes them), so nothing is chosen"
-        )
+        log.warning("no stand-ins were named with --near or --far (see: outfield stand-ins), so nothing is chosen")
     if model.uses_stand_ins and held_out is not None:
         held_out = held_out.in_memory()
     with bar(f"fitting {type(model).__name__}"):

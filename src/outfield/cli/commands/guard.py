@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 GUARDS = (".guard", ".safetensors")
 VERDICTS = (".csv", ".parquet", ".json", ".jsonl")
 guards = group(
-    "guard",
-    "A verdict on an image, or on a row of a table: build a guard of what is usual, and check what comes later.",
+    "guard", "Verdicts on images, or on rows of a table: build a guard of what is usual, check what comes later."
 )
 
 Out = Annotated[Path, Option("--out", "-o", help="File of the guard (.guard).")]

@@ -127,9 +127,8 @@ def _with_row_guard(guard: Path, data: str, output: str | None, on_error: str, d
         judged = len(verdicts) - len(failed)
         log.info("%s rows, %s OOD → %s", f"{judged:,}", f"{int(verdicts.is_ood.sum()):,}", target)
     if failed:
-        log.warning(
-            "%s of %s rows could not be read; %s: %s", len(failed), len(verdicts), failed[0].file, failed[0].error
-        )
+        first = failed[0]
+        log.warning("%s of %s rows could not be read; %s: %s", len(failed), len(verdicts), first.file, first.error)
     if len(failed) == len(verdicts):
         raise typer.Exit(UNREAD)
 

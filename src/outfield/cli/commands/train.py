@@ -55,9 +55,7 @@ def train(
     numbers = range(seed, seed + seeds)
     kept = checkpoint or Path(str(output).removesuffix(".safetensors") + ".checkpoint.safetensors")
     inputs = [*opt.image_files("the training images", images, data), *opt.image_files("the test images", test)]
-    outputs = [
-        opt.Output(option, path, (".safetensors",)) for option, path in (("--out", output), ("--checkpoint", kept))
-    ]
+    outputs = [opt.Output("--out", output, (".safetensors",)), opt.Output("--checkpoint", kept, (".safetensors",))]
     opt.check_places(inputs, outputs, numbers if seeds > 1 else None)
 
     from outfield.classifier import (
@@ -148,7 +146,5 @@ def _training_images(
         return train, None
     if train.classes and tested.classes and train.classes != tested.classes:
         others = sorted(set(train.classes) ^ set(tested.classes))
-        raise InputError(
-            f"training and test images are of different classes: {', '.join(others[:5])} only in one of them"
-        )
+        raise InputError(f"training and test images differ in their classes: only one has {', '.join(others[:5])}")
     return train, tested

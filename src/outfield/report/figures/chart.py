@@ -113,11 +113,8 @@ def _handle(mark: Mark) -> Any:
     label = short(mark.label, 40)
     if mark.kind == "area":
         return Patch(facecolor=mark.colour, alpha=0.6, label=label)
-    look: dict[str, Any] = {
-        "color": mark.colour,
-        "linestyle": mark.form,
-        "linewidth": 0.8 if mark.kind == "thin" else 1.8,
-    }
+    width = 0.8 if mark.kind == "thin" else 1.8
+    look: dict[str, Any] = {"color": mark.colour, "linestyle": mark.form, "linewidth": width}
     if mark.kind == "ring":
         hollow = {"markerfacecolor": "none", "markeredgecolor": mark.colour}
         look = {"linestyle": "none", "marker": "o", "markersize": 8, **hollow}

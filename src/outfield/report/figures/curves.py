@@ -51,10 +51,9 @@ def _level_curves(run: BenchmarkRun, grid: np.ndarray) -> dict[str, dict[str, np
             if name in scores:
                 curve = roc_curve(scores[run.protocol.id], scores[name], grid)
                 found[run.protocol.level_of(name)].setdefault(key.detector, []).append(curve)
+    levels = {level: by_name for level, by_name in found.items() if by_name}
     return {
-        level: {name: np.mean(curves, axis=0) for name, curves in per_detector.items()}
-        for level, per_detector in found.items()
-        if per_detector
+        level: {name: np.mean(those, axis=0) for name, those in by_name.items()} for level, by_name in levels.items()
     }
 
 
@@ -72,7 +71,15 @@ def _roc_panel(run: BenchmarkRun, level: str, curves: Mapping[str, np.ndarray], 
         for name, curve in curves.items():
             colour, dashes = style[name]
             axes.plot(100 * grid, 100 * curve, color=colour, linestyle=dashes, linewidth=1.5)
-        _percent_axes(axes, log)
+        axes.set(xlim=(0.1, 100) if log else (0, 100), ylim=(0, 100.5))
+        ticks = [0.1, 1, 5, 10, 100] if log else [0, 5, 25, 50, 75, 100]
+        if log:
+            axes.set_xscale("log")
+            axes.set_xticks([], minor=True)
+        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        axes.set_yticks([0, 25, 50, 75, 100])
+        faint_grid(axes, "y")
+        axes.set(xlabel="ID rejected (%)", ylabel="OOD detected (%)")
 
     return Panel(
         title=f"{level}-OOD" + (", few ID rejected" if log else ""),
@@ -82,19 +89,6 @@ def _roc_panel(run: BenchmarkRun, level: str, curves: Mapping[str, np.ndarray], 
         draw=draw,
         level=level,
     )
-
-
-def _percent_axes(axes: Any, log: bool) -> None:
-    axes.set(xlim=(0.1, 100) if log else (0, 100), ylim=(0, 100.5))
-    if log:
-        axes.set_xscale("log")
-        axes.set_xticks([0.1, 1, 5, 10, 100], ["0.1", "1", "5", "10", "100"])
-        axes.set_xticks([], minor=True)
-    else:
-        axes.set_xticks([0, 5, 25, 50, 75, 100])
-    axes.set_yticks([0, 25, 50, 75, 100])
-    faint_grid(axes, "y")
-    axes.set(xlabel="ID rejected (%)", ylabel="OOD detected (%)")
 
 
 def training_chart(run: BenchmarkRun) -> Chart:
@@ -131,27 +125,14 @@ def _panels(name: str, histories: Sequence[History], colour: str) -> list[Panel]
 
         return Panel(f"{name}: {what}", alt, draw)
 
+    of_loss = f"Loss of {name} by epoch, {fits}; {loss:.3g} on average after the last."
+    ends = f"{real:.3g} on real features and {negative:.3g} on chain ends"
+    of_energies = f"Mean residual energy of {name} by epoch, {fits}; after the last {ends}."
+    of_gap = f"How far {name} holds chain ends above real features by epoch: {gap:.3g} on average after the last."
     return [
-        panel(
-            "loss",
-            f"Loss of {name} by epoch, {fits}; {loss:.3g} on average after the last.",
-            "loss",
-            (losses, colour, "-"),
-        ),
-        panel(
-            "energies",
-            f"Mean residual energy of {name} by epoch, {fits}; after the last {real:.3g} on real features and "
-            f"{negative:.3g} on chain ends.",
-            "mean energy",
-            (negatives, INK, "--"),
-            (reals, ID, "-"),
-        ),
-        panel(
-            "difference",
-            f"How far {name} holds chain ends above real features by epoch: {gap:.3g} on average after the last.",
-            "chain ends − real",
-            (gaps, colour, "-"),
-        ),
+        panel("loss", of_loss, "loss", (losses, colour, "-")),
+        panel("energies", of_energies, "mean energy", (negatives, INK, "--"), (reals, ID, "-")),
+        panel("difference", of_gap, "chain ends − real", (gaps, colour, "-")),
     ]
 
 

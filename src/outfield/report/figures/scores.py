@@ -43,11 +43,8 @@ def histogram_chart(run: BenchmarkRun, backbone: str) -> Chart:
 def _histogram_panel(run: BenchmarkRun, key: Key) -> Panel:
     scores = _by_level(run, key)
     threshold = keeping(scores["id"][0])
-    accepted = {
-        level: np.mean([np.mean(values <= threshold) for values in found])
-        for level, found in scores.items()
-        if level != "id"
-    }
+    levels = {level: found for level, found in scores.items() if level != "id"}
+    accepted = {level: np.mean([np.mean(one <= threshold) for one in found]) for level, found in levels.items()}
     words = ", ".join(f"{level} {100 * share:.0f} %" for level, share in accepted.items())
     seed = "" if key.seed is None else f", seed {key.seed}"
     return Panel(

@@ -122,29 +122,6 @@ HEADINGS = {
     "fractions": "Fewer training rows",
 }
 """Sections of figures, in their order."""
-WORDS = {
-    "roc": (
-        "Each curve is the mean over the sets of a level, over backbones and over seeds; the area below it is the mean AUROC. "
-        "The second panel of a level shows the same curves where few ID samples are rejected, which is where detectors are used."
-    ),
-    "histograms": (
-        "Scores of the ID test set and of the OOD sets of each level, which weigh the same, from the first seed; each area is 1. "
-        "Scores beyond the axis are in the outermost bars. OOD samples to the left of the dashed line are accepted."
-    ),
-    "features": (
-        "Features laid out in two dimensions so that neighbours stay neighbours; distances across the picture mean little. "
-        "The first panel names the classes, where they are few; in the others one OOD set lies over the ID test set."
-    ),
-    "training": (
-        "Means over each epoch. Training lowers the energy of real features and raises that of chain ends; where the two "
-        "meet, the model's samples look like the data to it."
-    ),
-    "fractions": (
-        "Every detector fitted on a random part of the training rows, the same share of each class; a smaller part lies within a "
-        "larger one. Means over all OOD sets, over seeds and backbones; a line begins where a detector can be fitted."
-    ),
-}
-
 DARK = {
     INK: "#e4e8f0",
     MUTED: "#9ba5b8",
@@ -186,23 +163,8 @@ THEME = {
 """The page's own colours, light and dark."""
 
 
-@dataclass(frozen=True)
-class Entry:
-    """An entry of a legend: a path, how it is painted, and its words."""
-
-    path: str
-    style: str
-    label: str
-
-
-@dataclass(frozen=True)
-class Drawing:
-    """A panel: its title and note, the level that it is about, and the SVG."""
-
-    title: str
-    note: str
-    level: str
-    svg: str
+Legend = Sequence[tuple[str, str, str]]  # of each entry a path, how it is painted, and its words
+Drawn = Sequence[tuple[str, str, str, str]]  # of each panel its title and note, its level, and the SVG
 
 
 @dataclass(frozen=True)
@@ -210,17 +172,18 @@ class Drawings:
     """A chart as the page shows it; ``kind`` says how its panels flow."""
 
     title: str
-    legend: Sequence[Entry]
-    panels: Sequence[Drawing]
+    legend: Legend
+    panels: Drawn
     kind: str = ""
     columns: int = 3
 
 
 def figure_sections(run: BenchmarkRun, drawn: Mapping[str, Sequence[Drawings]]) -> list[Section]:
     """A section for each kind of figure that there is; all charts of it but the first are folded away."""
-    words = WORDS | {"sets": _words_on_sets(run, drawn.get("sets", ()))}
+    several = len(run.records) > len({(record.detector, record.ood) for record in run.records})
+    printed = any(label == THE_PAPER for chart in drawn.get("sets", ()) for _, _, label in chart.legend)
     return [
-        Section(name, heading, "figures.html", (words[name], drawn[name]))
+        Section(name, heading, "figures.html", (name, drawn[name], several, printed))
         for name, heading in HEADINGS.items()
         if drawn.get(name)
     ]
@@ -234,47 +197,28 @@ def draw(run: BenchmarkRun, paper: PrintedTable | None) -> dict[str, list[Drawin
     }
 
 
-def _words_on_sets(run: BenchmarkRun, drawn: Sequence[Drawings]) -> str:
-    several = len(run.records) > len({(record.detector, record.ood) for record in run.records})
-    words = "One dot for each fit, by backbone and seed; a stroke" if several else "A dot"
-    words += (
-        " and the number at the right for their mean" if several else " and the number at the right for each detector"
-    )
-    if any(entry.label == THE_PAPER for chart in drawn for entry in chart.legend):
-        words += "; a ring for the paper's figure"
-    if several:
-        words += ". Where dots lie far apart, the backbone or the seed matters as much as the detector"
-    return f"{words}."
-
-
 def _drawings(chart: Chart, prefix: str) -> Drawings:
     colours = {colour: f"var({variable(colour)})" for colour in DARK}
-    panels = [
-        Drawing(
-            panel.title,
-            panel.note,
-            panel.level,
-            inline_svg(single(chart, panel), panel.alt, f"{prefix}-{number}", colours),
-        )
-        for number, panel in enumerate(chart.panels)
-    ]
+    panels = []
+    for number, panel in enumerate(chart.panels):
+        svg = inline_svg(single(chart, panel), panel.alt, f"{prefix}-{number}", colours)
+        panels.append((panel.title, panel.note, panel.level, svg))
     kind = "down" if chart.down else "small" if chart.width < 3 else "fixed" if chart.columns < 4 else ""
-    return Drawings(chart.title, [_entry(mark) for mark in chart.marks], panels, kind, chart.columns)
+    return Drawings(chart.title, [(*_painted(mark), mark.label) for mark in chart.marks], panels, kind, chart.columns)
 
 
-def _entry(mark: Mark) -> Entry:
+def _painted(mark: Mark) -> tuple[str, str]:
+    """The path of a mark in a legend, and how it is painted."""
     colour = f"var({variable(mark.colour)})"
     if mark.kind == "area":
-        return Entry(SHAPES["area"], f"fill:{colour};opacity:.65", mark.label)
+        return SHAPES["area"], f"fill:{colour};opacity:.65"
     if mark.kind == "ring":
-        return Entry(SHAPES["o"], f"fill:none;stroke:{colour}", mark.label)
-    if mark.kind == "dot" and mark.form in SHAPES:
-        return Entry(SHAPES[mark.form], f"fill:{colour}", mark.label)
+        return SHAPES["o"], f"fill:none;stroke:{colour}"
     if mark.kind == "dot":
-        return Entry("M11 0v12", f"stroke:{colour};stroke-width:1.5", mark.label)
+        shape = SHAPES.get(mark.form)
+        return (shape, f"fill:{colour}") if shape else ("M11 0v12", f"stroke:{colour};stroke-width:1.5")
     dashes = f";stroke-dasharray:{DASHES[mark.form]}" if mark.form in DASHES else ""
-    width = 1 if mark.kind == "thin" else 2
-    return Entry("M0 6h22", f"fill:none;stroke:{colour};stroke-width:{width}{dashes}", mark.label)
+    return "M0 6h22", f"fill:none;stroke:{colour};stroke-width:{1 if mark.kind == 'thin' else 2}{dashes}"
 
 
 def variable(colour: str) -> str:
