@@ -25,8 +25,7 @@ def folder(tmp_path_factory):
 
 
 def test_every_kind(folder, tmp_path):
-    done = outfield("stand-ins", folder, "--out", tmp_path / "made")
-    assert done.returncode == 0, done.stderr
+    done = outfield("stand-ins", folder, "--out", tmp_path / "made", code=0)
     assert "120 images of 10 kinds" in done.stderr
     made = of.stand_ins(of.open_images(folder))
     for name, kind in KINDS.items():

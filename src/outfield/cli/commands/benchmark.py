@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
@@ -81,28 +81,15 @@ def benchmark(
     if with_report:
         opt.check_report(inputs, folder)
     opt.check_places(inputs, [opt.Output("--out", folder / opt.RUN, (".safetensors",), makes_folder=True)])
+    shared: dict[str, Any] = {"detectors": chosen, "seeds": seeds, "fractions": fractions, "held_out": held_out}
     with going_on_from(folder):
         if features:
             make_folder(folder)  # which the stages of a run from images do
-            rows = {"features": opt.opened(places)}
-            run = benchmark_features(
-                plan, rows, detectors=chosen, seeds=seeds, device=device, fractions=fractions, held_out=held_out
-            )
+            run = benchmark_features(plan, {"features": opt.opened(places)}, device=device, **shared)
         else:
-            run = run_benchmark(
-                plan,
-                _images(places, data, download) if places else data or "",
-                backbone or [],
-                folder,
-                detectors=chosen,
-                seeds=seeds,
-                device=device,
-                allow_missing=allow_missing,
-                download=download,
-                fractions=fractions,
-                views=views,
-                held_out=held_out,
-            )
+            shared |= {"allow_missing": allow_missing, "download": download, "views": views}
+            images = _images(places, data, download) if places else data or ""
+            run = run_benchmark(plan, images, backbone or [], folder, device=device, **shared)
         save_run(run, folder / opt.RUN)
     if with_report:
         write_results(run, folder)

@@ -79,7 +79,7 @@ def layout_chart(run: BenchmarkRun, layout: Layout) -> Chart:
     marks = [Mark(of_id, ID, "dot", "o")] if known else []
     there = {panel.level for panel in panels}
     marks += [Mark(f"{level}-OOD", LEVEL_COLOURS[level], "dot", "o") for level in LEVEL_COLOURS if level in there]
-    return Chart("features", f"Features on {layout.backbone} in two dimensions", panels, marks, 4, 2.5, width=2.5)
+    return Chart(f"Features on {layout.backbone} in two dimensions", panels, marks, 4, 2.5, width=2.5)
 
 
 def layout_panel(run: BenchmarkRun, layout: Layout, ood: Sequence[str], title: str, level: str) -> Panel:
@@ -124,10 +124,10 @@ def _dots(axes: Any, points: np.ndarray, colour: str, alpha: float) -> None:
     axes.add_patch(PathPatch(outline, fill=False, snap=False, **look))
 
 
-def _classes(labels: np.ndarray, most: int = 20) -> list[int]:
+def _classes(labels: np.ndarray) -> list[int]:
     """The classes to be named: all, or none where they are too many to be read."""
     classes = [int(label) for label in np.unique(labels) if label >= 0]
-    return classes if len(classes) <= most else []
+    return classes if len(classes) <= 20 else []
 
 
 def _name_classes(axes: Any, points: np.ndarray, labels: np.ndarray, names: Sequence[str]) -> None:
@@ -140,10 +140,10 @@ def _name_classes(axes: Any, points: np.ndarray, labels: np.ndarray, names: Sequ
         axes.text(x, y, text, color=INK, fontsize=9, fontweight="bold", ha=side, va="center", clip_on=True)
 
 
-def overview_chart(run: BenchmarkRun, shown: Sequence[str] = SHOWN) -> Chart:
-    """The first backbone's features with the OOD sets of each level, above scores of the last three of these detectors that ran.
+def overview_chart(run: BenchmarkRun) -> Chart:
+    """The first backbone's features with the OOD sets of each level, above scores of three detectors.
 
-    Beside the scores stands how much OOD data every detector of the run accepts; the last of these detectors is marked there.
+    Beside the scores stands how much OOD data every detector of the run accepts, with the default one marked.
     """
     if not run.layouts:
         raise InputError("the run has no features laid out in two dimensions; benchmark it with layout=True")
@@ -155,9 +155,9 @@ def overview_chart(run: BenchmarkRun, shown: Sequence[str] = SHOWN) -> Chart:
             panels.append(layout_panel(run, layout, there, f"{level}: {', '.join(map(set_title, there))}", level))
     scores = histogram_chart(run, layout.backbone)
     by_name = {panel.title: panel for panel in scores.panels}
-    histograms = [by_name[name] for name in shown if name in by_name][1 - COLUMNS :]
-    accepted = level_panel(run, shown[-1])
+    histograms = [by_name[name] for name in SHOWN if name in by_name][1 - COLUMNS :]
+    accepted = level_panel(run, SHOWN[-1])
     marks = scores.marks if histograms else layout_chart(run, layout).marks
     title = f"Features of {of_id} in a {layout.backbone}, and how detectors score them"
     below = [*histograms, *([accepted] if accepted else [])]
-    return Chart("overview", title, [*panels, *below], marks, COLUMNS, 2.5, width=3.4)
+    return Chart(title, [*panels, *below], marks, COLUMNS, 2.5, width=3.4)

@@ -58,7 +58,6 @@ class Panel:
 class Chart:
     """Panels that belong together, under one legend; a chart without panels is not shown."""
 
-    name: str
     title: str
     panels: Sequence[Panel]
     marks: Sequence[Mark]

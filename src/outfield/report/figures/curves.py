@@ -38,7 +38,7 @@ def roc_chart(run: BenchmarkRun) -> Chart:
     marks = [Mark(name, style[name][0], "line", style[name][1]) for name in shown]
     marks.append(Mark("95 % of ID kept", INK, "line", "--"))
     title = "ROC curves per level: whole, and where few ID samples are rejected"
-    return Chart("roc", title, panels, marks, max(2, len(panels) // 2), 3.0)
+    return Chart(title, panels, marks, max(2, len(panels) // 2), 3.0)
 
 
 def _level_curves(run: BenchmarkRun, grid: np.ndarray) -> dict[str, dict[str, np.ndarray]]:
@@ -104,7 +104,7 @@ def training_chart(run: BenchmarkRun) -> Chart:
         marks.append(Mark("one fit", MUTED, "thin"))
     if any(len(mine) > 1 and len({len(h) for h in mine}) == 1 for mine in fits):
         marks.append(Mark("mean", MUTED))
-    return Chart("training", "Training of the energies", panels, marks, 3, 2.2)
+    return Chart("Training of the energies", panels, marks, 3, 2.2)
 
 
 def _panels(name: str, histories: Sequence[History], colour: str) -> list[Panel]:
@@ -155,7 +155,7 @@ def fraction_chart(run: BenchmarkRun) -> Chart:
     metrics = {"fpr95": "FPR95 ↓ (%)", "auroc": "AUROC ↑ (%)"} if cells else {}
     panels = [_fraction_panel(run, metric, words) for metric, words in metrics.items()]
     marks = [Mark(name, style[name][0], "line", style[name][1]) for name in cells]
-    return Chart("fractions", "Detectors on fewer training rows", panels, marks, 2, 3.2)
+    return Chart("Detectors on fewer training rows", panels, marks, 2, 3.2)
 
 
 def _fraction_panel(run: BenchmarkRun, metric: str, words: str) -> Panel:

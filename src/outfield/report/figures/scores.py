@@ -37,7 +37,7 @@ def histogram_chart(run: BenchmarkRun, backbone: str) -> Chart:
     marks = [Mark(f"{set_title(run.protocol.id)} (ID)", ID, "area")]
     marks += [Mark(f"{level}-OOD", LEVEL_COLOURS[level], "area") for level in levels]
     marks.append(Mark("threshold that keeps 95 % of ID", INK, "line", "--"))
-    return Chart("histograms", f"Scores of each detector on {backbone}", panels, marks, 4, 2.1)
+    return Chart(f"Scores of each detector on {backbone}", panels, marks, 4, 2.1)
 
 
 def _histogram_panel(run: BenchmarkRun, key: Key) -> Panel:
@@ -56,9 +56,9 @@ def _histogram_panel(run: BenchmarkRun, key: Key) -> Panel:
     )
 
 
-def keeping(scores: np.ndarray, share: float = 0.95) -> float:
-    """The lowest score such that at least ``share`` of the scores lie at or below it."""
-    return float(np.sort(scores)[max(1, rank(share, len(scores))) - 1])
+def keeping(scores: np.ndarray) -> float:
+    """The lowest score such that at least 95 % of the scores lie at or below it."""
+    return float(np.sort(scores)[rank(0.95, len(scores)) - 1])
 
 
 def _by_level(run: BenchmarkRun, key: Key) -> dict[str, list[np.ndarray]]:
@@ -139,7 +139,7 @@ def set_chart(run: BenchmarkRun, paper: PrintedTable | None = None) -> Chart:
     levels = [panel.level for panel in panels]
     even = len({levels.count(level) for level in levels}) == 1  # then each level has a column of its own
     columns, height = len(set(levels)) if even else 3, 0.55 + 0.235 * len(shown)
-    return Chart("sets", "FPR95 on each OOD set", panels, marks, columns, height, down=even)
+    return Chart("FPR95 on each OOD set", panels, marks, columns, height, down=even)
 
 
 def _several_fits(run: BenchmarkRun) -> bool:
