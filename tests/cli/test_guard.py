@@ -26,10 +26,8 @@ def folder(tmp_path_factory):
     write_folder(folder / "new", labelled(4, 3))
     Image.fromarray(noise(1)[0]).save(folder / "noise.png")
     (folder / "broken.png").write_bytes(b"not a picture")
-    done = outfield(
-        "guard", "build", "net.safetensors", "--images", "train", "-o", "my.guard", "--device", "cpu", cwd=folder
-    )
-    assert done.returncode == 0, done.stderr
+    words = ("guard", "build", "net.safetensors", "--images", "train", "-o", "my.guard", "--device", "cpu")
+    done = outfield(*words, cwd=folder, code=0)
     assert "80 of 240 images are held out" in done.said
     assert "accuracy of net on 80 held-out images: 100.0 %" in done.said
     assert "took " in done.said

@@ -193,7 +193,7 @@ def test_the_command_leaves_everything_beside_the_page(made, tmp_path, monkeypat
     assert {"SSD.safetensors", "SSD.threshold.safetensors", "svhn.safetensors"} <= written
     said = capsys.readouterr().out
     assert "Fitted beforehand on the same rows" in " ".join(said.split())
-    assert "Not shown, because it does not come fitted: EBM; --live fits it." in " ".join(said.split())
+    assert "Not shown, because it does not come fitted: EBM; outfield demo --live fits it." in " ".join(said.split())
     assert said.rstrip().endswith("outfield serve --demo")
     page = (tmp_path / "demo" / "report.html").read_text()
     assert "Fitted live" in page

@@ -114,11 +114,8 @@ def perturbation(detectors: Mapping[str, Detector]) -> Odin | None:
 
 def fields_needed(detectors: Iterable[Detector]) -> frozenset[str]:
     """The fields that any of the detectors fits on or scores."""
-    return frozenset(
-        name
-        for detector in detectors
-        for name in (detector.on, *detector.needs_to_fit, *detector.needs_to_score, *detector.uses)
-    )
+    needs = [(one.on, *one.needs_to_fit, *one.needs_to_score, *one.uses) for one in detectors]
+    return frozenset(name for those in needs for name in those)
 
 
 def left_out_sets(protocol: Protocol, problems: Mapping[str, str], allow_missing: bool) -> list[str]:
@@ -150,13 +147,10 @@ def empty_run(
     run.provenance |= {"protocol": protocol.plain(), "seeds": seeds, "backbones": {}}
     if fractions:
         run.provenance["fractions"] = {"of training rows": [*fractions], "seed": SEED}
-    run.provenance["detectors"] = {
-        name: {
-            "settings": settings_of(detector),
-            "given": sorted({key.backbone for key in given if key.detector == name}),
-        }
-        for name, detector in detectors.items()
-    }
+    run.provenance["detectors"] = {}
+    for name, detector in detectors.items():
+        backbones = sorted({key.backbone for key in given if key.detector == name})
+        run.provenance["detectors"][name] = {"settings": settings_of(detector), "given": backbones}
     return run
 
 

@@ -91,17 +91,12 @@ class Protocol:
         return replace(self, **more)
 
 
-_OTHER = {"cifar10": "cifar100", "cifar100": "cifar10"}
+_TEN, _HUNDRED = ("cifar100", "tinyimagenet"), ("cifar10", "tinyimagenet")  # near OOD of CIFAR-10 and CIFAR-100
+_MID, _FAR, _OPENOOD = ("lsun", "places365"), ("textures", "svhn"), ("mnist", "svhn", "textures", "places365")
 PROTOCOLS = {
-    **{
-        of_id: Protocol(of_id, (other, "tinyimagenet"), ("lsun", "places365"), ("textures", "svhn"), k)
-        for (of_id, other), k in zip(_OTHER.items(), (50, 200), strict=True)
-    },
-    **{
-        f"openood-{of_id}": Protocol(
-            of_id, (other, "tinyimagenet"), (), ("mnist", "svhn", "textures", "places365"), name=f"openood-{of_id}"
-        )
-        for of_id, other in _OTHER.items()
-    },
+    "cifar10": Protocol("cifar10", _TEN, _MID, _FAR, 50),
+    "cifar100": Protocol("cifar100", _HUNDRED, _MID, _FAR, 200),
+    "openood-cifar10": Protocol("cifar10", _TEN, (), _OPENOOD, name="openood-cifar10"),
+    "openood-cifar100": Protocol("cifar100", _HUNDRED, (), _OPENOOD, name="openood-cifar100"),
 }
 """The paper's two, and those of OpenOOD 1.5 for the same ID sets."""

@@ -222,15 +222,12 @@ def benchmark_features(
     problems = {name: f"{name} of {', '.join(those)}" for name, those in lacks.items()}
     missing = left_out_sets(protocol, problems, allow_missing)
     present = tuple(ood for ood in protocol.ood if ood not in missing)
-    used = {
-        backbone: split_features(
-            {part: sets[part] for part in (TRAIN, TEST, HELD_OUT, *present) if part in sets},
-            held_out_count(held_out, [chosen[name] for name in to_fit[backbone]], len(sets[TEST])),
-        )
-        for backbone, sets in sets_by_backbone.items()
-    }
-    for backbone, sets in used.items():
-        _check_fields(backbone, sets, chosen, to_fit[backbone])
+    used: dict[str, dict[str, FeatureSource]] = {}
+    for backbone, sets in sets_by_backbone.items():
+        there = {part: sets[part] for part in (TRAIN, TEST, HELD_OUT, *present) if part in sets}
+        count = held_out_count(held_out, [chosen[name] for name in to_fit[backbone]], len(sets[TEST]))
+        used[backbone] = split_features(there, count)
+        _check_fields(backbone, used[backbone], chosen, to_fit[backbone])
     numbers, shares = checked_seeds(seeds), checked_fractions(fractions)
     run = empty_run(protocol, chosen, numbers, shares, device, layout, given)
     cache = Cache(None, machine(device)["device"])

@@ -72,7 +72,8 @@ class FractionOfSets(Sets):
     @functools.cached_property
     def _train(self) -> FeatureSource:
         train = self._whole[TRAIN]
-        labels = torch.zeros(len(train))  # one class where there are no labels
+        # One class where there are no labels.
+        labels = torch.zeros(len(train))
         if "labels" in train.shapes:
             labels = torch.cat([piece["labels"] for piece in train.batches(ROWS_AT_ONCE, ["labels"])])
         return Part(train, rows_of(labels, self._fraction))

@@ -73,16 +73,12 @@ class Table:
 
     def _marked(self, escape: Callable[[str], str], bold: Callable[[str], str]) -> list[list[str]]:
         """Rows with their text escaped and the best numbers in bold."""
-        return [
-            [
-                " / ".join(
-                    bold(escape(part)) if (i, j, k) in self.best else escape(part)
-                    for k, part in enumerate(cell.split(" / "))
-                )
-                for j, cell in enumerate(row)
-            ]
-            for i, row in enumerate(self.rows)
-        ]
+
+        def marked(row: int, column: int, cell: str) -> str:
+            parts = enumerate(map(escape, cell.split(" / ")))
+            return " / ".join(bold(part) if (row, column, which) in self.best else part for which, part in parts)
+
+        return [[marked(i, j, cell) for j, cell in enumerate(row)] for i, row in enumerate(self.rows)]
 
 
 def visible(text: str) -> str:

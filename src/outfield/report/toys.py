@@ -46,15 +46,10 @@ def toy_table(runs: Sequence[ToyRun]) -> Table:
 
 def toy_json(runs: Sequence[ToyRun]) -> str:
     """Every toy run's numbers as JSON."""
-    rows = [
-        {
-            "toy": run.data.name,
-            "seed": run.seed,
-            "true_nll": run.true_nll,
-            "models": {m.name: {"nll": m.nll, "masses": m.masses.tolist()} for m in run.models},
-        }
-        for run in runs
-    ]
+    rows = []
+    for run in runs:
+        models = {m.name: {"nll": m.nll, "masses": m.masses.tolist()} for m in run.models}
+        rows.append({"toy": run.data.name, "seed": run.seed, "true_nll": run.true_nll, "models": models})
     return json.dumps(rows, indent=2) + "\n"
 
 

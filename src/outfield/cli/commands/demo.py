@@ -31,7 +31,8 @@ def demo(
     if given:
         note += f" Fitted beforehand on the same rows with the paper's settings: {', '.join(given)}."
     if made.left_out:
-        note += f" Not shown, because it does not come fitted: {', '.join(made.left_out)}; --live fits it."
+        left_out = ", ".join(made.left_out)
+        note += f" Not shown, because it does not come fitted: {left_out}; outfield demo --live fits it."
     write_results(made.run, output, intro=made.about, notes=(note,), claims=False)
     write_overview(made.run, output / "demo.png")
     for name, model in made.detectors.items():

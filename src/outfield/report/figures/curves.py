@@ -81,14 +81,9 @@ def _roc_panel(run: BenchmarkRun, level: str, curves: Mapping[str, np.ndarray], 
         faint_grid(axes, "y")
         axes.set(xlabel="ID rejected (%)", ylabel="OOD detected (%)")
 
-    return Panel(
-        title=f"{level}-OOD" + (", few ID rejected" if log else ""),
-        note=sets,
-        alt=f"ROC curves of every detector on {level}-OOD data ({sets}){', logarithmic' if log else ''}. OOD samples "
-        f"detected where 95 % of ID samples are kept: {words}.",
-        draw=draw,
-        level=level,
-    )
+    alt = f"ROC curves of every detector on {level}-OOD data ({sets}){', logarithmic' if log else ''}. "
+    alt += f"OOD samples detected where 95 % of ID samples are kept: {words}."
+    return Panel(f"{level}-OOD{', few ID rejected' if log else ''}", alt, draw, sets, level)
 
 
 def training_chart(run: BenchmarkRun) -> Chart:

@@ -47,13 +47,10 @@ def _histogram_panel(run: BenchmarkRun, key: Key) -> Panel:
     accepted = {level: np.mean([np.mean(one <= threshold) for one in found]) for level, found in levels.items()}
     words = ", ".join(f"{level} {100 * share:.0f} %" for level, share in accepted.items())
     seed = "" if key.seed is None else f", seed {key.seed}"
-    return Panel(
-        title=key.detector,
-        note=f"accepted: {words}" if words else "",
-        alt=f"Histogram of the scores of {key.detector} on {key.backbone}{seed}. At the threshold that keeps 95 % of ID "
-        f"samples it accepts, of OOD samples, {words or 'none, as there are none'}.",
-        draw=lambda axes: _draw_histograms(axes, scores, threshold),
-    )
+    alt = f"Histogram of the scores of {key.detector} on {key.backbone}{seed}. At the threshold that keeps 95 % of ID "
+    alt += f"samples it accepts, of OOD samples, {words or 'none, as there are none'}."
+    note = f"accepted: {words}" if words else ""
+    return Panel(key.detector, alt, lambda axes: _draw_histograms(axes, scores, threshold), note)
 
 
 def keeping(scores: np.ndarray) -> float:
@@ -185,13 +182,9 @@ def _set_panel(run: BenchmarkRun, ood: str, paper: PrintedTable, limit: float) -
         faint_grid(axes, "x")
 
     words = ", ".join(f"{name} {value:.1f}" for name, value in means.items())
-    return Panel(
-        title=f"{set_title(ood)} ({level})",
-        note=f"{max(record.n_ood for record in records):,} samples",
-        alt=f"FPR95 on {set_title(ood)}, {level}-OOD, in percent, mean of all fits: {words}.",
-        draw=draw,
-        level=level,
-    )
+    alt = f"FPR95 on {set_title(ood)}, {level}-OOD, in percent, mean of all fits: {words}."
+    note = f"{max(record.n_ood for record in records):,} samples"
+    return Panel(f"{set_title(ood)} ({level})", alt, draw, note, level)
 
 
 def level_panel(run: BenchmarkRun, marked: str) -> Panel | None:
@@ -226,10 +219,8 @@ def level_panel(run: BenchmarkRun, marked: str) -> Panel | None:
         faint_grid(axes, "x")
 
     words = ", ".join(f"{name} {shares[name][AVERAGE]:.1f}" for name in order)
-    return Panel(
-        title="OOD data wrongly accepted",
-        note=f"bars: mean of {len(columns[AVERAGE])} sets; dots: {', '.join(levels)}",
-        alt=f"Share of OOD samples that each detector accepts where it keeps 95 % of ID samples, in percent, mean over "
-        f"all sets: {words}.",
-        draw=draw,
+    alt = (
+        "Share of OOD samples that each detector accepts where it keeps 95 % of ID samples, in percent, mean over all "
     )
+    note = f"bars: mean of {len(columns[AVERAGE])} sets; dots: {', '.join(levels)}"
+    return Panel("OOD data wrongly accepted", f"{alt}sets: {words}.", draw, note)

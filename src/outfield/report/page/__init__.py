@@ -88,11 +88,8 @@ def _lead(run: BenchmarkRun) -> str:
     if not run.records:
         return ""
     found = unique([*(record.backbone for record in run.records), *run.accuracies])
-    counts = [
-        count(len(detectors(run)), "detector"),
-        count(len(found), "backbone"),
-        count(len(present(run.records, run.protocol)), "OOD set"),
-    ]
+    sizes = {"detector": detectors(run), "backbone": found, "OOD set": present(run.records, run.protocol)}
+    counts = [count(len(those), noun) for noun, those in sizes.items()]
     seeds = {record.seed for record in run.records if record.seed is not None}
     if seeds:
         counts.append(f"{count(len(seeds), 'seed')} of each learned detector")

@@ -17,17 +17,16 @@ from outfield.version import __version__
 
 PAIR = ["what", "value"]  # header of a table of names and values, which goes without saying and is not shown
 ASCENDING, DESCENDING = "ascending", "descending"
+# Names in the provenance that need another word.
 LABELS = {
     "cpus": "processors",
     "cuda": "CUDA",
-    "dirty": "uncommitted changes",
     "gpu": "GPU",
     "id": "ID set",
-    "missing": "sets not there",
     "neighbours": "k of KNN",
     "sha256": "SHA-256",
 }
-"""Names in the provenance that need another word."""
+LABELS |= {"dirty": "uncommitted changes", "missing": "sets not there"}
 
 
 def tables_section(tables: Sequence[Table], of_id: str) -> Section | None:
@@ -52,12 +51,8 @@ def grid_of(table: Table, name: str, rest: str = "", anchor: str = "") -> dict[s
         else:
             groups.append([index])
     pair = table.header == PAIR
-    kinds = {
-        "sortable": len(groups) > 1 and not pair,
-        "dense": len(table.header) > 7,
-        "pair": pair,
-        "peers": any(len(row) > 1 and is_long(row[1]) for row in table.rows),
-    }
+    peers = any(len(row) > 1 and is_long(row[1]) for row in table.rows)
+    kinds = {"sortable": len(groups) > 1 and not pair, "dense": len(table.header) > 7, "pair": pair, "peers": peers}
     columns = [
         {"words": words, "number": place >= table.left, "first": DESCENDING if words.endswith("↑") else ASCENDING}
         for place, words in enumerate(table.header)

@@ -113,15 +113,8 @@ SHAPES = {
     "P": "M9.4 1.5h3.2v3h3v3h-3v3h-3.2v-3h-3v-3h3z",
     "X": "M7 3.8l1.8-1.8 2.2 2.2 2.2-2.2 1.8 1.8-2.2 2.2 2.2 2.2-1.8 1.8-2.2-2.2-2.2 2.2-1.8-1.8 2.2-2.2z",
 }
-HEADINGS = {
-    "sets": "FPR95 on each OOD set",
-    "roc": "ROC curves",
-    "histograms": "Scores",
-    "features": "Features",
-    "training": "Training of the energies",
-    "fractions": "Fewer training rows",
-}
-"""Sections of figures, in their order."""
+HEADINGS = {"sets": "FPR95 on each OOD set", "roc": "ROC curves", "histograms": "Scores", "features": "Features"}
+HEADINGS |= {"training": "Training of the energies", "fractions": "Fewer training rows"}
 DARK = {
     INK: "#e4e8f0",
     MUTED: "#9ba5b8",
