@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 import outfield as of
-from outfield.benchmark.paper import ROWS
+from outfield.benchmark import ROWS
 from outfield.report import Table
 from outfield.report.toys import mean_std
 

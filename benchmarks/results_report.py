@@ -17,7 +17,7 @@ from outfield.benchmark import check_claims, published_beside
 from outfield.report import read_run
 from outfield.report.benchmark_tables import all_tables
 from outfield.report.page import write_page
-from outfield.report.page.charts import SHAPES, Drawing, Drawings, Entry, draw
+from outfield.report.page.template import SHAPES, Drawings, draw
 
 
 def main() -> None:
@@ -65,13 +65,13 @@ def _chart(title: str, text: str) -> Drawings:
     return Drawings(html.unescape(title), legend, [_panel(*panel) for panel in panels], where[1], int(where[2]))
 
 
-def _entry(shape: str, label: str) -> Entry:
+def _entry(shape: str, label: str) -> tuple[str, str, str]:
     path, style = re.search(r' d="([^"]+)"', shape), re.search(r'style="([^"]+)"', shape)
     assert style is not None, f"{label} has no style"
-    return Entry(SHAPES["area"] if path is None else path[1], style[1], label)
+    return SHAPES["area"] if path is None else path[1], style[1], label
 
 
-def _panel(level: str, text: str) -> Drawing:
+def _panel(level: str, text: str) -> tuple[str, str, str, str]:
     title, note = (
         re.search(r"<b>(.*?)</b>", text, re.DOTALL),
         re.search(r"<span>(.*?)</span></figcaption>", text, re.DOTALL),
@@ -79,7 +79,7 @@ def _panel(level: str, text: str) -> Drawing:
     svg = re.search(r"<svg.*</svg>", text, re.DOTALL)
     assert title is not None, "a panel without a title"
     assert svg is not None, "a panel without a drawing"
-    return Drawing(html.unescape(title[1]), "" if note is None else html.unescape(note[1]), level, svg[0])
+    return html.unescape(title[1]), "" if note is None else html.unescape(note[1]), level, svg[0]
 
 
 if __name__ == "__main__":

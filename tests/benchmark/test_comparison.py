@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import statistics
 
 import numpy as np
@@ -13,7 +12,6 @@ from tests.helpers.benchmark_samples import make_run
 import outfield as of
 from outfield.benchmark import (
     BenchmarkRun,
-    Difference,
     Key,
     Protocol,
     compare,
@@ -248,13 +246,6 @@ class TestWrong:
     def test_settings_at_their_limits(self):
         found = short_run().compare("KNN", "EBM", resamples=1, coverage=1, seed=0).fpr95["a"]
         assert found.over_samples[0] == found.over_samples[1]
-
-    def test_defaults(self):
-        assert (comparison.RESAMPLES, comparison.COVERAGE) == (1000, 0.95)
-        for function in (compare, BenchmarkRun.compare):
-            found = {name: one.default for name, one in inspect.signature(function).parameters.items()}
-            assert (found["resamples"], found["coverage"], found["seed"]) == (1000, 0.95, 0)
-        assert Difference(0.1, (0.0, 0.2)).widest == (0.0, 0.2)
 
     def test_nothing_in_common(self):
         run = short_run()

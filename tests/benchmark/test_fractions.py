@@ -15,7 +15,6 @@ from tests.helpers.samples import quick
 import outfield as of
 from outfield.benchmark import (
     BenchmarkRun,
-    FractionCell,
     Key,
     LowData,
     benchmark_features,
@@ -109,7 +108,7 @@ class TestFeatures:
             (0.1, "a", "KNN", None), (0.1, "b", "KNN", None),
         ]  # fmt: skip
         assert all("20" in one.reason and one.fpr95 is None and one.auroc is None for one in failed)
-        assert fraction_cells(run)["KNN"][0.1] == FractionCell(None, None, (failed[0].reason,))
+        assert fraction_cells(run)["KNN"][0.1] == LowData(0.1, "", "KNN", None, reason=failed[0].reason)
         assert fraction_cells(run)["KNN"][0.8].fpr95 is not None
 
     def test_the_run_itself_is_about_all_rows(self, run):
@@ -133,8 +132,8 @@ class TestFeatures:
         assert list(cells) == ["EBM", "SSD"]
         assert list(cells["EBM"]) == [0.1, 0.5]
         assert (cells["EBM"][0.5].fpr95, cells["EBM"][0.5].auroc) == pytest.approx((0.4, 0.65))
-        assert cells["EBM"][0.1] == FractionCell(None, None, ("no",))
-        assert cells["SSD"] == {0.1: FractionCell(0.25, 0.75)}
+        assert cells["EBM"][0.1] == LowData(0.1, "", "EBM", None, reason="no")
+        assert cells["SSD"] == {0.1: LowData(0.1, "", "SSD", None, 0.25, 0.75)}
 
     def test_without_labels_the_rows_are_one_class(self):
         sets = feature_sets()

@@ -9,8 +9,7 @@ from tests.helpers.fake_benchmark import PROTOCOL, FakeBackbone, feature_sets, i
 from tests.helpers.samples import make_set
 
 import outfield as of
-from outfield.benchmark import benchmark_features, default_detectors
-from outfield.benchmark.paper import ROWS
+from outfield.benchmark import ROWS, benchmark_features, default_detectors
 from outfield.benchmark.plan import held_out_count
 from outfield.benchmark.protocol import HELD_OUT
 from outfield.benchmark.sets import split, split_features, split_images
@@ -148,18 +147,16 @@ class TestRuns:
     def test_from_features(self):
         sets = feature_sets()
         sets["test"], sets["train"] = make_set(100, seed=50), make_set(150, seed=51)
-        run = benchmark_features(PROTOCOL, {"a": sets}, detectors=AUTO, layout=False, held_out=40)
-        assert {record.n_id for record in run.records} == {60}
-        split_off = split_features(sets, 40)
-        auto = of.Auto(most_members=1).fit(split_off["train"], held_out=split_off[HELD_OUT])
-        found = run.scores[next(key for key in run.scores if key.detector == "Auto")]
-        np.testing.assert_allclose(found["aunts"], auto.score(sets["aunts"]).numpy(), rtol=1e-5)
         given = {**sets, "held_out": make_set(50, seed=52)}
-        run = benchmark_features(PROTOCOL, {"a": given}, detectors=AUTO, layout=False)
-        assert {record.n_id for record in run.records} == {100}
-        auto = of.Auto(most_members=1).fit(sets["train"], held_out=given["held_out"])
-        found = run.scores[next(key for key in run.scores if key.detector == "Auto")]
-        np.testing.assert_allclose(found["aunts"], auto.score(sets["aunts"]).numpy(), rtol=1e-5)
+        for mine, more, split_off, judged in (
+            (sets, {"held_out": 40}, split_features(sets, 40), 60),
+            (given, {}, given, 100),
+        ):
+            run = benchmark_features(PROTOCOL, {"a": mine}, detectors=AUTO, layout=False, **more)
+            assert {record.n_id for record in run.records} == {judged}
+            auto = of.Auto(most_members=1).fit(split_off["train"], held_out=split_off[HELD_OUT])
+            found = run.scores[next(key for key in run.scores if key.detector == "Auto")]
+            np.testing.assert_allclose(found["aunts"], auto.score(sets["aunts"]).numpy(), rtol=1e-5)
 
     def test_nothing_is_held_out_where_nobody_calibrates(self, tmp_path):
         run = run_images(tmp_path, FakeBackbone(), many_images(), detectors={"SSD": of.SSD()})

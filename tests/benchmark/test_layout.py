@@ -10,7 +10,7 @@ from tests.helpers.fake_benchmark import PROTOCOL, detectors, feature_sets
 
 import outfield as of
 from outfield.benchmark import benchmark_features
-from outfield.benchmark.layout import choose_rows, embed, lay_out
+from outfield.benchmark.fits import choose_rows, embed, lay_out
 
 
 @pytest.mark.parametrize("shape", [(4, 1), (30, 1), (4, 2), (5, 80), (70, 3)])
@@ -21,11 +21,6 @@ def test_every_row_has_a_place(shape):
     assert points.dtype == np.float32
     assert np.isfinite(points).all()
     assert np.ptp(points, axis=0).any()
-
-
-def test_too_few_rows_lie_at_the_origin():
-    assert not embed(np.random.default_rng(0).random((3, 5)), seed=0).any()
-    assert not embed(np.ones((9, 5)), seed=0).any()
 
 
 @pytest.mark.parametrize(("sets", "share"), [(1, None), (2, 1400), (3, 700), (4, 466)])
@@ -74,5 +69,6 @@ def test_clusters_stay_apart_and_equal_seeds_give_equal_layouts():
 def test_what_cannot_be_laid_out_lies_at_the_origin():
     same = of.FeatureSet(np.ones((9, 4)))
     assert not lay_out("net", {"id": same, "ood": same}).points.any()
+    assert not embed(np.random.default_rng(0).random((3, 5)), seed=0).any()
     line = of.FeatureSet(np.linspace(1, 2, 9)[:, None])
     assert lay_out("net", {"id": line, "ood": line}).points.shape == (18, 2)

@@ -29,6 +29,7 @@ import outfield as of
 from outfield.backbone import Backbone
 from outfield.benchmark import (
     PROTOCOLS,
+    ROWS,
     BenchmarkRun,
     Key,
     LowData,
@@ -38,7 +39,6 @@ from outfield.benchmark import (
     provenance,
     run_benchmark,
 )
-from outfield.benchmark.paper import ROWS
 from outfield.benchmark.plan import backbone_names, notes_of
 from outfield.config import CONFIGURABLE
 from outfield.files import Record, write_record
@@ -302,11 +302,8 @@ class TestSettings:
         assert (every["GEN"].gamma, every["KNN"].k) == (0.3, 200)
 
     def test_wrong_ones_given_in_python_are_found_before_any_work(self, count):
-        for wrong, said in (
-            (of.KNN(0), "k is 0"),
-            (of.EBM(temperature=-1), "temperature is -1"),
-            (of.KNN, "outfield.Detector"),
-        ):
+        wrong_ones = {"k is 0": of.KNN(0), "temperature is -1": of.EBM(temperature=-1), "outfield.Detector": of.KNN}
+        for said, wrong in wrong_ones.items():
             with pytest.raises(of.InputError, match=said):
                 benchmark_features(PROTOCOL, {"a": feature_sets()}, detectors={"SSD": of.SSD(), "X": wrong})
         assert not count
@@ -363,10 +360,8 @@ class TestBackbones:
         assert run.provenance["backbones"]["tiny"]["sha256"] == backbone.fingerprint()
 
     def test_what_its_file_tells_is_kept_without_paths(self, tmp_path):
-        header = {
-            "classifier": {"architecture": "resnet34"},
-            "notes": {"accuracy": 0.9, "data": "/home/someone/cifar10"},
-        }
+        notes = {"accuracy": 0.9, "data": "/home/someone/cifar10"}
+        header = {"classifier": {"architecture": "resnet34"}, "notes": notes}
         write_record(tmp_path / "net.safetensors", "classifier", Record(header, {"w": torch.ones(1)}))
         found = notes_of(str(tmp_path / "net.safetensors"))
         assert found == {"classifier": {"architecture": "resnet34"}, "notes": {"accuracy": 0.9, "data": "cifar10"}}
@@ -406,10 +401,7 @@ class TestProvenance:
 
     def test_code_versions_and_machine(self, monkeypatch):
         about = provenance.about_this_run("cpu")
-        assert (
-            about["versions"]["torch"] == torch.__version__.partition("+")[0]
-            or about["versions"]["torch"] in torch.__version__
-        )
+        assert about["versions"]["torch"] in torch.__version__
         assert about["versions"]["outfield"] == of.__version__
         assert about["machine"]["device"] == "cpu"
         assert about["machine"]["cpus"] == os.cpu_count()

@@ -70,7 +70,11 @@ class TestSummary:
 
     def test_a_published_figure_is_over_the_same_sets(self):
         cells = {"near": (50.0, 80.0), "a": (40.0, 90.0), "b": (50.0, 70.0), "d": (10.0, 95.0)}
-        assert published(cells, "near", ("a", "b"), SMALL) == (50.0, 80.0)  # as printed, whatever its parts' mean is
-        assert published(cells, "near", ("b",), SMALL) == (50.0, 70.0)
-        assert published(cells, "average", ("a", "b", "d"), SMALL) == (pytest.approx(100 / 3), pytest.approx(85.0))
-        assert published(cells, "average", ("a", "c"), SMALL) is None
+
+        def found(column, *sets):
+            return published({"KNN": cells}, {column: sets}, SMALL)["KNN"].get(column)
+
+        assert found("near", "a", "b") == (50.0, 80.0)  # as printed, whatever its parts' mean is
+        assert found("near", "b") == (50.0, 70.0)
+        assert found("average", "a", "b", "d") == (pytest.approx(100 / 3), pytest.approx(85.0))
+        assert found("average", "a", "c") is None

@@ -29,8 +29,7 @@ RULE = ("--threshold", "threshold.safetensors")
 
 
 def test_quiet_data(folder):
-    done = outfield("drift", "quiet.csv", *RULE, "--fail-on-drift", cwd=folder)
-    assert done.returncode == 0, done.stderr
+    done = outfield("drift", "quiet.csv", *RULE, "--fail-on-drift", cwd=folder, code=0)
     lines = done.stdout.splitlines()
     assert lines[0].startswith("400 samples, ")
     assert "5.0 expected of ID data), " in lines[0]
@@ -41,8 +40,7 @@ def test_quiet_data(folder):
 
 
 def test_drift_is_found_and_told_by_the_exit_code(folder):
-    done = outfield("drift", "odd.parquet", *RULE, "--fail-on-drift", cwd=folder)
-    assert done.returncode == 10
+    done = outfield("drift", "odd.parquet", *RULE, "--fail-on-drift", cwd=folder, code=10)
     assert "DRIFT, found after" in done.stdout
     assert outfield("drift", "odd.parquet", *RULE, cwd=folder).returncode == 0
 
@@ -53,19 +51,16 @@ def test_p_values_alone_need_the_size_of_the_calibration(folder):
     told = json.loads(done.stdout)
     assert (told["samples"], told["alpha"], told["recent_samples"], told["alarm"]) == (200, 0.05, 50, True)
     assert "odd.jsonl: 1 rows have no p_value" in done.stderr
-    refused = outfield("drift", "odd.jsonl", cwd=folder)
-    assert refused.returncode == 2
+    refused = outfield("drift", "odd.jsonl", cwd=folder, code=2)
     assert "--calibration N" in refused.said
-    wrong = outfield("drift", "odd.jsonl", "--calibration", 400, cwd=folder)
-    assert wrong.returncode == 2
+    wrong = outfield("drift", "odd.jsonl", "--calibration", 400, cwd=folder, code=2)
     assert "odd.jsonl: p_values[" in wrong.said
 
 
 def test_the_state_goes_on(folder):
     state = ("--state", "drift.safetensors")
     outfield("drift", "quiet.csv", *RULE, *state, cwd=folder)
-    apart = outfield("drift", "odd.parquet", *state, "--json", cwd=folder)
-    assert apart.returncode == 0, apart.stderr
+    apart = outfield("drift", "odd.parquet", *state, "--json", cwd=folder, code=0)
     together = outfield("drift", "quiet.csv", "odd.parquet", *RULE, "--json", cwd=folder)
     one, two = json.loads(apart.stdout), json.loads(together.stdout)
     assert one == two

@@ -12,7 +12,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 import torch
-from tests.helpers.program import outfield
+from tests.helpers.program import outfield, settings
 from tests.helpers.samples import make_set
 
 import outfield as of
@@ -30,9 +30,8 @@ def files(tmp_path_factory):
     }.items():
         data.save(folder / f"{name}.npz")
         data.save(folder / f"{name}.safetensors")
-    done = outfield("fit", "SSD", folder / "train.npz", "-o", folder / "ssd.safetensors", "--held-out", folder / "val.npz",
-                    "--threshold-out", folder / "t.safetensors")  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    outfield("fit", "SSD", folder / "train.npz", "-o", folder / "ssd.safetensors", "--held-out", folder / "val.npz",
+             "--threshold-out", folder / "t.safetensors", code=0)  # fmt: skip
     return folder
 
 
@@ -69,10 +68,16 @@ def test_score_equals_the_library(files):
 @pytest.mark.parametrize("ending", ["csv", "parquet", "npz"])
 def test_score_writes_every_format(files, ending, tmp_path):
     target = tmp_path / f"scores.{ending}"
-    done = outfield(
-        "score", files / "ssd.safetensors", files / "noise.npz", "--threshold", files / "t.safetensors", "-o", target
+    words = (
+        "score",
+        files / "ssd.safetensors",
+        files / "noise.npz",
+        "--threshold",
+        files / "t.safetensors",
+        "-o",
+        target,
     )
-    assert done.returncode == 0, done.stderr
+    done = outfield(*words, code=0)
     assert "40 samples" in done.stderr
     if ending == "csv":
         rows = list(csv.DictReader(target.open()))
@@ -96,10 +101,8 @@ def test_tables_are_features_too(files, ending, name, tmp_path):
             write_csv(tmp_path / f"{part}.csv", columns)
         else:
             pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / f"{part}.parquet")
-    done = outfield("fit", name, tmp_path / f"train.{ending}", "-o", tmp_path / "d.safetensors")
-    assert done.returncode == 0, done.stderr
-    done = outfield("score", tmp_path / "d.safetensors", tmp_path / f"test.{ending}", "-o", tmp_path / "s.npz")
-    assert done.returncode == 0, done.stderr
+    outfield("fit", name, tmp_path / f"train.{ending}", "-o", tmp_path / "d.safetensors", code=0)
+    outfield("score", tmp_path / "d.safetensors", tmp_path / f"test.{ending}", "-o", tmp_path / "s.npz", code=0)
     direct = (
         of.DETECTORS[name]().fit(of.FeatureSet.load(files / "train.npz")).score(of.FeatureSet.load(files / "test.npz"))
     )
@@ -121,8 +124,7 @@ def test_parquet_may_hold_lists(files, tmp_path):
 def test_evaluate_prints_a_table_and_writes_json_and_csv(files, tmp_path):
     arguments = ("evaluate", files / "ssd.safetensors", "--id", files / "test.npz", "--ood", files / "noise.npz",
                  "--ood", f"mild={files / 'other.npz'}")  # fmt: skip
-    done = outfield(*arguments, "--json", tmp_path / "r.json", "--csv", tmp_path / "r.csv")
-    assert done.returncode == 0, done.stderr
+    done = outfield(*arguments, "--json", tmp_path / "r.json", "--csv", tmp_path / "r.csv", code=0)
     for word in ("SSD", "noise", "mild", "FPR95", "AUROC", "AUPR", "mean"):
         assert word in done.stdout
     rows = json.loads((tmp_path / "r.json").read_text())
@@ -142,11 +144,9 @@ def test_a_pack_is_named_with_a_hash(files, tmp_path):
     sets = {name: of.FeatureSet.load(files / f"{name}.npz") for name in ("train", "test", "noise")}
     pack = {f"{name}_{field}": value.numpy() for name, data in sets.items() for field, value in data.tensors().items()}
     np.savez(tmp_path / "pack.npz", **pack)
-    done = outfield("fit", "GaussianMixture", f"{tmp_path}/pack.npz#train", "-o", tmp_path / "g.safetensors")
-    assert done.returncode == 0, done.stderr
+    done = outfield("fit", "GaussianMixture", f"{tmp_path}/pack.npz#train", "-o", tmp_path / "g.safetensors", code=0)
     sets = ("--id", f"{tmp_path}/pack.npz#test", "--ood", f"{tmp_path}/pack.npz#noise")
-    done = outfield("evaluate", tmp_path / "g.safetensors", *sets)
-    assert done.returncode == 0, done.stderr
+    done = outfield("evaluate", tmp_path / "g.safetensors", *sets, code=0)
     assert "noise" in done.stdout
 
 
@@ -154,8 +154,7 @@ def test_learned_detectors_take_inner_settings_a_seed_and_a_checkpoint(files, tm
     arguments = ("fit", "EnergyCorrected", files / "train.npz", "-o", tmp_path / "e.safetensors", "--seed", 3,
                  "--set", "network.hidden=8", "--set", "training.epochs=2", "--set", "training.batch_size=50",
                  "--set", "sampler.step_size=[1e-5,1e-6]", "--checkpoint", tmp_path / "c.safetensors")  # fmt: skip
-    done = outfield(*arguments)
-    assert done.returncode == 0, done.stderr
+    outfield(*arguments, code=0)
     detector = of.load(tmp_path / "e.safetensors")
     assert (detector.seed, detector.network.hidden, detector.training.epochs) == (3, 8, 2)
     assert detector.sampler.step_size == (1e-5, 1e-6)
@@ -166,8 +165,7 @@ def test_learned_detectors_take_inner_settings_a_seed_and_a_checkpoint(files, tm
 
 
 def test_every_setting_of_a_detector_is_listed_and_can_be_set(files, tmp_path):
-    done = outfield("detectors", "EnergyCorrected")
-    assert done.returncode == 0
+    done = outfield("detectors", "EnergyCorrected", code=0)
     for path in ("prior.floor", "network.hidden", "sampler.steps", "training.epochs", "seed"):
         assert f"{path} " in done.stdout
     assert outfield("detectors", "Nonsense").returncode == 2
@@ -238,10 +236,9 @@ def test_odd_file_names(files, tmp_path):
 
 
 def test_the_priors_settings_can_be_reached(files, tmp_path):
-    done = outfield("fit", "EnergyCorrected", files / "train.npz", "-o", tmp_path / "e.safetensors", "--set", "prior.floor=1e-4",
-                    "--set", "network.hidden=4", "--set", "training.epochs=1", "--set", "sampler=MetropolisLangevin",
-                    "--set", "sampler.steps=1")  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    outfield("fit", "EnergyCorrected", files / "train.npz", "-o", tmp_path / "e.safetensors", "--set", "prior.floor=1e-4",
+             "--set", "network.hidden=4", "--set", "training.epochs=1", "--set", "sampler=MetropolisLangevin",
+             "--set", "sampler.steps=1", code=0)  # fmt: skip
     detector = of.load(tmp_path / "e.safetensors")
     assert detector.prior.floor == 1e-4
     assert detector.sampler == of.MetropolisLangevin(steps=1)
@@ -250,37 +247,25 @@ def test_the_priors_settings_can_be_reached(files, tmp_path):
 def test_divergence_has_its_own_exit_code(files, tmp_path):
     done = outfield("fit", "EBM", files / "train.npz", "-o", tmp_path / "d.safetensors", "--set", "training.learning_rate=1e30",
                     "--set", "network.hidden=8", "--set", "training.batch_size=50", "--set", "sampler.steps=2",
-                    "--set", "training.l2=0")  # fmt: skip
-    assert done.returncode == 4, done.stderr
+                    "--set", "training.l2=0", code=4)  # fmt: skip
     assert "learning_rate" in done.stderr
     assert not list(tmp_path.iterdir())
 
 
-QUICK = [
-    "--set",
-    "network.hidden=8",
-    "--set",
-    "network.depth=1",
-    "--set",
-    "training.epochs=1",
-    "--set",
-    "sampler.steps=1",
-]
+QUICK = settings("network.hidden=8", "network.depth=1", "training.epochs=1", "sampler.steps=1")
 
 
 def test_several_seeds_at_once_give_a_file_each(files, tmp_path):
-    done = outfield("fit", "EnergyCorrected", files / "train.npz", "-o", tmp_path / "ours-{seed}.safetensors", *QUICK,
-                    "--seeds", 2, "--seed", 3, "--held-out", files / "val.npz",
-                    "--threshold-out", tmp_path / "t{seed}.safetensors")  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    outfield("fit", "EnergyCorrected", files / "train.npz", "-o", tmp_path / "ours-{seed}.safetensors", *QUICK,
+             "--seeds", 2, "--seed", 3, "--held-out", files / "val.npz",
+             "--threshold-out", tmp_path / "t{seed}.safetensors", code=0)  # fmt: skip
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "ours-3.safetensors", "ours-4.safetensors", "t3.safetensors", "t4.safetensors",
     ]  # fmt: skip
     assert [of.load(tmp_path / f"ours-{seed}.safetensors").seed for seed in (3, 4)] == [3, 4]
-    scored = outfield(
-        "score", tmp_path / "ours-4.safetensors", files / "test.npz", "--threshold", tmp_path / "t4.safetensors"
+    outfield(
+        "score", tmp_path / "ours-4.safetensors", files / "test.npz", "--threshold", tmp_path / "t4.safetensors", code=0
     )
-    assert scored.returncode == 0, scored.stderr
 
 
 def test_features_too_large_for_memory_give_the_same_detector(files, tmp_path, monkeypatch):
@@ -303,8 +288,7 @@ def test_the_files_of_the_images_stand_beside_their_scores(files, tmp_path, endi
     names = [f'folder/{i}, "{i}".png' for i in range(50)]
     of.FeatureSet(**test.tensors(), names=names).save(tmp_path / "named.npz")
     place = () if ending is None else ("-o", tmp_path / f"s{ending}")
-    done = outfield("score", files / "ssd.safetensors", tmp_path / "named.npz", *place)
-    assert done.returncode == 0, done.stderr
+    done = outfield("score", files / "ssd.safetensors", tmp_path / "named.npz", *place, code=0)
     if ending == ".parquet":
         found = pyarrow.parquet.read_table(tmp_path / "s.parquet").to_pydict()
     elif ending == ".npz":
@@ -325,6 +309,5 @@ def test_rows_of_another_network_are_refused(files, tmp_path):
         of.FeatureSet(**data.tensors(), about={"network": network}).save(tmp_path / f"{name}.npz")
     assert outfield("fit", "SSD", tmp_path / "train.npz", "-o", tmp_path / "d.safetensors").returncode == 0
     assert outfield("score", tmp_path / "d.safetensors", tmp_path / "mine.npz").returncode == 0
-    done = outfield("score", tmp_path / "d.safetensors", tmp_path / "other.npz")
-    assert done.returncode == 2
+    done = outfield("score", tmp_path / "d.safetensors", tmp_path / "other.npz", code=2)
     assert "network is 'a 2' here, but 'a 1'" in done.said

@@ -26,10 +26,8 @@ def folder(tmp_path_factory):
     write_folder(folder / "new", labelled(4, 3))
     Image.fromarray(noise(1)[0]).save(folder / "noise.png")
     (folder / "broken.png").write_bytes(b"not a picture")
-    done = outfield(
-        "guard", "build", "net.safetensors", "--images", "train", "-o", "my.guard", "--device", "cpu", cwd=folder
-    )
-    assert done.returncode == 0, done.stderr
+    words = ("guard", "build", "net.safetensors", "--images", "train", "-o", "my.guard", "--device", "cpu")
+    done = outfield(*words, cwd=folder, code=0)
     assert "80 of 240 images are held out" in done.said
     assert "accuracy of net on 80 held-out images: 100.0 %" in done.said
     assert "took " in done.said
@@ -102,9 +100,8 @@ def test_exit_codes(folder):
 
 
 def test_show_tells_what_is_inside(folder):
-    done = outfield("guard", "show", "my.guard", cwd=folder)
-    assert done.returncode == 0, done.stderr
-    for word in (
+    done = outfield("guard", "show", "my.guard", cwd=folder, code=0)
+    words = [
         "net (test_resnet)",
         ", ".join(NAMES),
         "16 × 16",
@@ -112,7 +109,8 @@ def test_show_tells_what_is_inside(folder):
         "fitted on 160",
         "accuracy 100.0 %",
         "one; ",
-    ):
+    ]
+    for word in words:
         assert word in done.stdout
     assert outfield("guard", "show", "net.safetensors", cwd=folder).returncode == 3
 
@@ -122,12 +120,8 @@ def test_show_tells_what_is_inside(folder):
     [
         (["build", "net.safetensors", "--images", "train", "-o", "x.pt"], 2, ".guard or .safetensors"),
         (["build", "none.safetensors", "--images", "train", "-o", "x.guard"], 3, "no such file"),
-        (["build", "net.safetensors", "--images", "none", "-o", "x.guard"], 3, "no such file or folder"),
         (["build", "net.safetensors", "--images", "new", "-o", "x.guard"], 2, "there are 4 images"),
         (["build", "net.safetensors", "--images", "train", "--held-out", "new", "-o", "x.guard"], 2, "at least 59"),
-        (["build", "net.safetensors", "--images", "train", "-o", "x.guard", "--keep", "1"], 2, "keep is 1.0"),
-        (["build", "net.safetensors", "--images", "train", "-o", "x.guard", "--detector", "none"], 2, "none"),
-        (["build", "net.safetensors", "--images", "train", "-o", "x.guard", "--views", "9"], 2, "1 to 8, auto"),
         (["check", "net.safetensors", "noise.png"], 3, "holds a classifier, not a guard"),
         (["check", "none.guard", "noise.png"], 3, "no such file"),
         (["check", "my.guard", "noise.png", "--why"], 2, "my.guard looks at images; leave it out"),
@@ -174,8 +168,9 @@ def test_the_help_of_build_names_every_kind_of_network():
     [
         (["--images", "nope"], 3, "nope: there is no such file or folder"),
         (["--images", "train", "--held-out", "nope"], 3, "nope: there is no such file or folder"),
-        (["--images", "train", "--keep", "2"], 2, "keep is 2.0"),
+        (["--images", "train", "--keep", "1"], 2, "keep is 1.0"),
         (["--images", "train", "--views", "ten"], 2, "views is 'ten'"),
+        (["--images", "train", "--views", "9"], 2, "1 to 8, auto"),
         (["--images", "train", "--views", "auto", "--detector", "SSD"], 2, "chosen for Auto alone"),
         (["--images", "train", "--detector", "none"], 2, "no detector 'none'"),
         (["--images", "train", "--on-error", "maybe"], 2, "'maybe'"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import signal
 import subprocess
@@ -10,32 +11,21 @@ import sys
 import numpy as np
 import pytest
 import torch
+from tests.helpers import program
 from tests.helpers.pictures import make_noise, make_pictures
-from tests.helpers.program import outfield as run_program
+from tests.helpers.program import settings
 from tests.helpers.samples import quick
 
 import outfield as of
-from outfield.benchmark import load_run, save_run
-from outfield.benchmark.paper import ROWS
+from outfield.benchmark import ROWS, load_run, save_run
 from outfield.errors import FileFormatError
 from outfield.files import read_record as read
 
-TINY = [
-    "--architecture",
-    "test_resnet",
-    "--set",
-    "batch_size=32",
-    "--set",
-    "augmentation.scale=[0.6,1.0]",
-    "--device",
-    "cpu",
-]
+SMALL = ("--architecture", "test_resnet", "--device", "cpu")
+TINY = (*SMALL, *settings("batch_size=32", "augmentation.scale=[0.6,1.0]"))
 
 
-def outfield(*arguments, code=0):
-    done = run_program(*arguments)
-    assert done.returncode == code, done.stderr[-3000:]
-    return done
+outfield = functools.partial(program.outfield, code=0)
 
 
 def save(folder, name, images):
@@ -93,7 +83,7 @@ def test_a_recipe_is_judged_on_held_out_training_images_and_not_on_the_test_set(
 
 def test_losses_and_augmentations_have_names_and_one_needs_no_labels(data, tmp_path):
     first, second = tmp_path / "logitnorm.safetensors", tmp_path / "simclr.safetensors"
-    small = ("--set", "epochs=1", "--architecture", "test_resnet", "--set", "batch_size=16", "--device", "cpu")
+    small = (*SMALL, *settings("epochs=1", "batch_size=16"))
     named = ("--loss", "logitnorm", "--augment", "shift", "--set", "loss.temperature=0.1")
     told = outfield("train", "cifar10", "--data", data, "-o", first, *named, *small)
     assert "training accuracy" in told.stdout
@@ -112,17 +102,7 @@ def test_losses_and_augmentations_have_names_and_one_needs_no_labels(data, tmp_p
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals differ")
 def test_an_interrupted_training_goes_on_where_it_stopped(data, tmp_path):
-    command = [
-        "train",
-        "cifar10",
-        "--data",
-        str(data),
-        "-o",
-        str(tmp_path / "n.safetensors"),
-        "--set",
-        "epochs=12",
-        *TINY,
-    ]
+    command = [*f"train cifar10 --data {data} -o {tmp_path}/n.safetensors --set epochs=12".split(), *TINY]
     running = subprocess.Popen([sys.executable, "-m", "outfield", *command], stderr=subprocess.PIPE, text=True)
     for line in running.stderr:
         if line.startswith("epoch 3 "):
@@ -227,11 +207,9 @@ def test_a_kept_run_comes_back_whole(data, networks, tmp_path):
 @pytest.mark.parametrize(
     ("command", "code", "said"),
     [
-        (["train", "cifar10", "--data", "{data}", "-o", "net.pt"], 2, "saved as .safetensors"),
         (["train", "cifar10", "--data", "{data}", "-o", "n.safetensors", "--seeds", "2"], 2, "put {seed} into its name"),
         (["train", "cifar10", "--data", "{data}", "-o", "n.safetensors", "--set", "epochs=0"], 2, "epochs is 0"),
         (["train", "cifar10", "--data", "{data}", "-o", "n.safetensors", "--set", "epoch=3"], 2, "no setting epoch"),
-        (["train", "cifar10", "--data", "{data}", "-o", "n.safetensors", "--checkpoint", "n.safetensors"], 2, "are both"),
         (["train", "cifar10", "--data", "{data}", "-o", "n.safetensors", "--set", "augmentation=none"], 2, "augmentation is"),
         (["train", "cifar10", "--data", "{data}", "-o", "n.safetensors", "--hold-out", "1"], 2, "hold_out is 1"),
         (["train", "cifar10", "--data", "{data}", "-o", "n.safetensors", "--hold-out", "0"], 2, "hold_out is 0"),

@@ -25,8 +25,7 @@ def folder(tmp_path_factory):
 
 
 def test_every_kind(folder, tmp_path):
-    done = outfield("stand-ins", folder, "--out", tmp_path / "made")
-    assert done.returncode == 0, done.stderr
+    done = outfield("stand-ins", folder, "--out", tmp_path / "made", code=0)
     assert "120 images of 10 kinds" in done.stderr
     made = of.stand_ins(of.open_images(folder))
     for name, kind in KINDS.items():
@@ -39,9 +38,8 @@ def test_every_kind(folder, tmp_path):
 def test_some_of_some(tmp_path):
     images = make_pictures(n=20)
     np.savez(tmp_path / "cifar10_test.npz", images=images.images, labels=images.labels)
-    done = outfield("stand-ins", "cifar10", "--data", tmp_path, "-o", tmp_path / "made", "--kinds", "halves, phase",
-                    "--count", 5, "--seed", 7)  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    outfield("stand-ins", "cifar10", "--data", tmp_path, "-o", tmp_path / "made", "--kinds", "halves, phase",
+                    "--count", 5, "--seed", 7, code=0)  # fmt: skip
     assert sorted(os.listdir(tmp_path / "made")) == ["examples.png", "far", "near"]
     found = of.open_images(tmp_path / "made/near/halves")
     expected = of.stand_ins(images, "halves", seed=7, count=5)["halves"]

@@ -93,8 +93,7 @@ def test_names_that_look_like_markup_are_printed_as_they_are(files, tmp_path, na
         "evaluate", files / "ssd.safetensors", "--id", files / "train.npz", "--ood", f"{name}={folder}/set.npz"
     )
     assert name in done.stdout
-    done = outfield("score", files / "ssd.safetensors", folder / "missing.npz")
-    assert done.returncode == 3
+    done = outfield("score", files / "ssd.safetensors", folder / "missing.npz", code=3)
     assert str(folder / "missing.npz") in done.stderr
     assert name in outfield("fit", name, files / "train.npz", "-o", "d.safetensors").said.replace("\\\\", "\\")
 
@@ -119,8 +118,7 @@ def test_help_shows_every_word(monkeypatch):
 
 
 def test_options_are_called_by_their_names(tmp_path):
-    done = outfield("train", "svhn", "--data", tmp_path, "-o", tmp_path / "n.safetensors")
-    assert done.returncode == 3
+    done = outfield("train", "svhn", "--data", tmp_path, "-o", tmp_path / "n.safetensors", code=3)
     assert "--download" in done.said
     assert "=True" not in done.said
     assert "in Python" not in done.said
@@ -128,8 +126,7 @@ def test_options_are_called_by_their_names(tmp_path):
 
 @pytest.mark.parametrize("device", ["meta", "cuda:99", "xla", "", "warp"])
 def test_a_device_that_is_not_there(files, device, tmp_path):
-    done = outfield("fit", "SSD", files / "train.npz", "-o", tmp_path / "d.safetensors", "--device", device)
-    assert done.returncode == 2
+    done = outfield("fit", "SSD", files / "train.npz", "-o", tmp_path / "d.safetensors", "--device", device, code=2)
     assert f"device '{device}' cannot be used here" in done.said
     assert not list(tmp_path.iterdir())
 

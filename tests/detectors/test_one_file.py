@@ -14,7 +14,7 @@ import pytest
 from tests.helpers.samples import make_set, quick
 
 import outfield as of
-from outfield.benchmark.paper import ROWS
+from outfield.benchmark import ROWS
 from outfield.energy import normalise
 
 ROOT = Path(__file__).parents[2]

@@ -27,8 +27,8 @@ class Done:
         return " ".join(self.stderr.replace("│", " ").split())
 
 
-def outfield(*arguments: object, cwd: Any = None, encoding: str = "utf-8") -> Done:
-    """Run ``outfield`` with these arguments, as its entry point does, in this process."""
+def outfield(*arguments: object, cwd: Any = None, encoding: str = "utf-8", code: int | None = None) -> Done:
+    """Run ``outfield`` with these arguments, as its entry point does, in this process; it must end with ``code``, if given."""
     from outfield.cli import main
 
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding=encoding, write_through=True) for _ in range(2))
@@ -42,14 +42,20 @@ def outfield(*arguments: object, cwd: Any = None, encoding: str = "utf-8") -> Do
         warnings.simplefilter("default")
         try:
             main()
-            code: Any = 0
+            ended: Any = 0
         except SystemExit as stop:
-            code = stop.code
+            ended = stop.code
     texts = [stream.buffer.getvalue().decode(encoding, "surrogateescape") for stream in (out, err)]
-    return Done(code or 0, *texts)
+    assert code in (None, ended or 0), texts[1][-3000:]
+    return Done(ended or 0, *texts)
 
 
-def program(*arguments: object, **settings: Any) -> subprocess.CompletedProcess[str]:
+def settings(*pairs: str) -> list[str]:
+    """``--set`` before each of these."""
+    return [word for pair in pairs for word in ("--set", pair)]
+
+
+def program(*arguments: object, **more: Any) -> subprocess.CompletedProcess[str]:
     """Run ``outfield`` as a program of its own."""
-    settings = {"capture_output": True, "text": True, "stdin": subprocess.DEVNULL, "timeout": 300} | settings
-    return subprocess.run([sys.executable, "-m", "outfield", *map(os.fsencode, map(str, arguments))], **settings)
+    more = {"capture_output": True, "text": True, "stdin": subprocess.DEVNULL, "timeout": 300} | more
+    return subprocess.run([sys.executable, "-m", "outfield", *map(os.fsencode, map(str, arguments))], **more)

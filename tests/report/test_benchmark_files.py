@@ -79,14 +79,8 @@ class TestFiles:
             write_tables(BenchmarkRun(SMALL), tmp_path)
         with pytest.raises(of.StorageError, match="no such file"):
             read_run(tmp_path)
-        for text in (
-            "{",
-            "[]",
-            "{}",
-            '{"format": 1}',
-            '{"format": 2}',
-            '{"format": 1, "records": [{}], "protocol": {}}',
-        ):
+        empty = '{"format": 1, "records": [{}], "protocol": {}}'
+        for text in ("{", "[]", "{}", '{"format": 1}', '{"format": 2}', empty):
             (tmp_path / "results.json").write_text(text)
             with pytest.raises(of.FileFormatError):
                 read_run(tmp_path)

@@ -192,10 +192,8 @@ class TestOtherSets:
         assert others == check_claims(found, C100)
         less = [r for r in found if r.ood != "svhn"]
         claims = {claim.name: claim for claim in check_claims(less, C100)}
-        assert {name: claim.verdict for name, claim in claims.items()} == {
-            **dict.fromkeys("bcde", UNTESTED),
-            "f": HOLDS,
-        }
+        expected = {**dict.fromkeys("bcde", UNTESTED), "f": HOLDS}
+        assert {name: claim.verdict for name, claim in claims.items()} == expected
         assert claims["d"].lacks == ("SVHN",)
         near = [r for r in as_the_paper(C10) if r.ood != "cifar100"]
         assert set(verdicts(C10, near).values()) == {UNTESTED}

@@ -39,9 +39,8 @@ def test_cells_are_differences_in_points_with_intervals(run):
             for column, cell in zip(("near", "mid", "far", "average"), row[2:], strict=True):
                 one = getattr(found, metric)[column]
                 numbers = cell.replace("−", "-").replace("[", "").replace("]", "").replace(",", "").split()
-                assert list(map(float, numbers)) == pytest.approx(
-                    [100 * x for x in (one.value, *one.widest)], abs=0.051
-                )
+                shown = [100 * x for x in (one.value, *one.widest)]
+                assert list(map(float, numbers)) == pytest.approx(shown, abs=0.051)
                 heading = column if column == "average" else f"{column} OOD"
                 bold = (2 * place + (metric == "auroc"), table.header.index(heading), 0)
                 assert (bold in table.best) == (one.widest[0] > 0 or one.widest[1] < 0)

@@ -64,10 +64,9 @@ def test_over_other_sets_there_is_no_figure():
 
 
 def test_a_mean_of_figures_without_fpr95_has_none():
-    cells = {"a": (None, 80.0), "b": (40.0, 90.0)}
-    protocol = of.Protocol("x", ("a", "b"), (), ())
-    assert published(cells, "near", ("a", "b"), protocol) == (None, 85.0)
-    assert published({"a": (20.0, 80.0), "b": (40.0, 90.0)}, "near", ("a", "b"), protocol) == (30.0, 85.0)
+    rows = {"with": {"a": (20.0, 80.0), "b": (40.0, 90.0)}, "without": {"a": (None, 80.0), "b": (40.0, 90.0)}}
+    found = published(rows, {"near": ("a", "b")}, of.Protocol("x", ("a", "b"), (), ()))
+    assert found == {"with": {"near": (30.0, 85.0)}, "without": {"near": (None, 85.0)}}
 
 
 def test_the_papers_claims_and_figures_are_not_about_it():

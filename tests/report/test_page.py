@@ -18,8 +18,7 @@ from outfield.report import Table
 from outfield.report.benchmark_tables import all_tables
 from outfield.report.canvas import FAINT, RULE
 from outfield.report.page import page, write_page
-from outfield.report.page.charts import DARK, THEME
-from outfield.report.page.template import asset
+from outfield.report.page.template import DARK, THEME, asset
 
 TABLES = [
     Table(

@@ -70,7 +70,7 @@ def browse(text: str, folder, width: int) -> dict:
         CHROMIUM,
         *FLAGS,
         *QUIET,
-        f"--user-data-dir={folder / 'profile'}",
+        f"--user-data-dir={folder}/profile",
         f"--window-size={width},900",
         path.as_uri(),
     ]

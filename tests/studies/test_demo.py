@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 import outfield as of
-from outfield.benchmark import AVERAGE
-from outfield.benchmark.paper import BY_LEVEL, ROWS
+from outfield.benchmark import AVERAGE, ROWS
+from outfield.benchmark.paper import BY_LEVEL
 from outfield.cli import app
 from outfield.errors import StorageError
 from outfield.images import DATASETS
@@ -189,14 +189,8 @@ def test_the_command_leaves_everything_beside_the_page(made, tmp_path, monkeypat
     assert asked == [(True, "cpu")]
     (tmp_path / "demo [/]").rename(tmp_path / "demo")
     written = {path.name for path in (tmp_path / "demo").iterdir()}
-    assert {
-        "report.html",
-        "demo.png",
-        "tables.md",
-        "SSD.safetensors",
-        "SSD.threshold.safetensors",
-        "svhn.safetensors",
-    } <= written
+    assert {"report.html", "demo.png", "tables.md"} <= written
+    assert {"SSD.safetensors", "SSD.threshold.safetensors", "svhn.safetensors"} <= written
     said = capsys.readouterr().out
     assert "Fitted beforehand on the same rows" in " ".join(said.split())
     assert "Not shown, because it does not come fitted: EBM; outfield demo --live fits it." in " ".join(said.split())

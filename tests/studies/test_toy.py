@@ -13,13 +13,11 @@ from outfield.errors import UnknownNameError
 from outfield.report import cross_figure, grid_figure, toy_json, toy_table
 from outfield.studies import toy
 
-SHORT = toy.ToySettings(batches=120)
-
 
 @pytest.fixture(scope="module")
 def grid():
     torch.set_num_threads(1)
-    return toy.run_toy("grid", 0, SHORT)
+    return toy.run_toy("grid", 0, batches=120)
 
 
 @pytest.mark.parametrize("name", ["cross", "grid"])
@@ -77,7 +75,7 @@ def test_chains_of_both_models_are_proper_langevin_and_the_ebm_starts_from_noise
         return of.History()
 
     monkeypatch.setattr(toy, "train", record)
-    toy.run_toy("grid", 3, toy.ToySettings(batches=70))
+    assert len(toy.run_toy("grid", 3, batches=70).data.train) == 18_000
     noise = math.sqrt(2 * 5e-3)
     (alone, ebm, *_), (_, corrected, *_) = calls
     assert [call[0] for call in calls] == [True, False]
@@ -89,8 +87,9 @@ def test_chains_of_both_models_are_proper_langevin_and_the_ebm_starts_from_noise
         assert (training.batch_size, training.epochs, seed) == (512, 2, 3)
         for found, built in zip(weights, toy.SineMLP().build(2, 3).parameters(), strict=True):
             assert torch.equal(found, built)
-    assert toy.ToySettings().training(toy.make_data("cross"), "data").l2 == 0.2
-    assert toy.ToySettings(l2=0.3).training(toy.make_data("cross"), "data").l2 == 0.3
+    toy.run_toy("cross", 3, batches=30)
+    assert calls[-1][1].l2 == 0.2
+    assert calls[-1][1].epochs * (2000 // 512) == 30
 
 
 def test_the_mixtures_grid_likelihood_is_its_own(grid):
@@ -113,7 +112,7 @@ def test_the_corrected_energy_is_the_sum(grid):
 
 def test_figures_and_numbers_are_written(grid, tmp_path):
     grid_figure(grid, tmp_path / "grid.png")
-    cross_figure(toy.run_toy("cross", 0, toy.ToySettings(batches=3)), tmp_path / "cross.png")
+    cross_figure(toy.run_toy("cross", 0, batches=3), tmp_path / "cross.png")
     for name in ("grid.png", "cross.png"):
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
         assert (tmp_path / name).stat().st_size > 30_000
@@ -124,30 +123,10 @@ def test_figures_and_numbers_are_written(grid, tmp_path):
 
 
 def test_seeds_differ_and_repeat():
-    runs = list(toy.run_toys("cross", 2, toy.ToySettings(batches=2), jobs=2))
+    runs = list(toy.run_toys("cross", 2, batches=2, jobs=2))
     assert [run.seed for run in runs] == [0, 1]
     assert runs[0].corrected.nll != runs[1].corrected.nll
-    assert toy.run_toy("cross", 0, toy.ToySettings(batches=2)).true_nll == runs[0].true_nll
-
-
-def test_both_models_have_the_same_proper_chains_and_start_where_the_paper_starts_them(monkeypatch):
-    """Noise of variance twice the step is what makes a step one of Langevin's; the EBM starts from N(0, I), not from data."""
-    taken = []
-
-    def train(model, points, training, sampler, *others):
-        taken.append((model.prior is None, training, sampler, len(points)))
-        return toy.History()
-
-    monkeypatch.setattr(toy, "train", train)
-    data = toy.run_toy("cross", 0, toy.ToySettings(batches=30, batch_size=100)).data
-    (alone, of_ebm, ebm_chains, n), (_, of_correction, correction_chains, _) = taken
-    assert alone
-    assert (of_ebm.start, of_correction.start) == ("normal", "prior")
-    assert ebm_chains == correction_chains
-    for step, noise in zip(ebm_chains.step_size, ebm_chains.noise_std, strict=True):
-        assert noise**2 == pytest.approx(2 * step)
-    assert of_ebm.epochs * (n // 100) == pytest.approx(30, abs=n // 200)
-    assert n == len(data.train) == 2000
+    assert toy.run_toy("cross", 0, batches=2).true_nll == runs[0].true_nll
 
 
 def test_unknown_toys_are_refused():

@@ -64,13 +64,8 @@ def test_the_table_as_markdown():
     assert lines[2] == "|  | TinyImageNet | LSUN | mean | change |"
     assert lines[4] == "| SSD | 75.0 → 60.0 | 60.0 → 50.0 | 67.5 → 55.0 | −12.5 |"
     assert lines[-1] == "| MSP | 75.0 → 75.0 | 80.0 → 80.0 | 77.5 → 77.5 | 0.0 |"
-    assert [signed(value) for value in (0.0004, -0.0004, 0.0006, -0.0006, 0.25)] == [
-        "0.0",
-        "0.0",
-        "+0.1",
-        "−0.1",
-        "+25.0",
-    ]
+    values = [signed(value) for value in (0.0004, -0.0004, 0.0006, -0.0006, 0.25)]
+    assert values == ["0.0", "0.0", "+0.1", "−0.1", "+25.0"]
 
 
 def test_the_picture_has_a_panel_for_each_id_set_and_a_row_for_each_detector():

@@ -19,10 +19,7 @@ RESULT = {
     "one": {
         "rows": [100, 100, 10],
         "columns": 3,
-        "seeds": [
-            {"A": figures(0.9, 0.3), "B": figures(0.8, 0.3)},
-            {"A": figures(0.7, 0.1), "B": figures(0.8, 0.1)},
-        ],
+        "seeds": [{"A": figures(0.9, 0.3), "B": figures(0.8, 0.3)}, {"A": figures(0.7, 0.1), "B": figures(0.8, 0.1)}],
     },
     "small": None,
     "two": {"rows": [200, 200, 20], "columns": 4, "seeds": [{"A": figures(0.6, 0.9), "B": figures(0.5, 0.95)}] * 2},

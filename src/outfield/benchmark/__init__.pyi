@@ -1,31 +1,31 @@
 """Made by tools/stubs.py from __init__.py: what type checkers and editors see."""
 
-from outfield.benchmark.claims import Claim as Claim
-from outfield.benchmark.claims import FAILS as FAILS
-from outfield.benchmark.claims import HOLDS as HOLDS
-from outfield.benchmark.claims import MARGIN as MARGIN
-from outfield.benchmark.claims import PARTLY as PARTLY
-from outfield.benchmark.claims import UNTESTED as UNTESTED
-from outfield.benchmark.claims import check_claims as check_claims
 from outfield.benchmark.comparison import Comparison as Comparison
 from outfield.benchmark.comparison import Difference as Difference
 from outfield.benchmark.comparison import compare as compare
-from outfield.benchmark.layout import Layout as Layout
-from outfield.benchmark.paper import AVERAGE as AVERAGE
+from outfield.benchmark.paper import COMPARED as COMPARED
+from outfield.benchmark.paper import Claim as Claim
+from outfield.benchmark.paper import FAILS as FAILS
+from outfield.benchmark.paper import HOLDS as HOLDS
+from outfield.benchmark.paper import MARGIN as MARGIN
 from outfield.benchmark.paper import PAPER_LEVELS as PAPER_LEVELS
-from outfield.benchmark.paper import Printed as Printed
-from outfield.benchmark.paper import PrintedTable as PrintedTable
+from outfield.benchmark.paper import PARTLY as PARTLY
+from outfield.benchmark.paper import ROWS as ROWS
+from outfield.benchmark.paper import UNTESTED as UNTESTED
+from outfield.benchmark.paper import check_claims as check_claims
 from outfield.benchmark.paper import published_beside as published_beside
 from outfield.benchmark.plan import checked_fractions as checked_fractions
 from outfield.benchmark.plan import default_detectors as default_detectors
 from outfield.benchmark.plan import detectors_from_text as detectors_from_text
 from outfield.benchmark.plan import paper_detectors as paper_detectors
+from outfield.benchmark.protocol import AVERAGE as AVERAGE
 from outfield.benchmark.protocol import LEVELS as LEVELS
 from outfield.benchmark.protocol import PROTOCOLS as PROTOCOLS
 from outfield.benchmark.protocol import Protocol as Protocol
 from outfield.benchmark.provenance import commit_in_words as commit_in_words
 from outfield.benchmark.result import BenchmarkRun as BenchmarkRun
 from outfield.benchmark.result import Key as Key
+from outfield.benchmark.result import Layout as Layout
 from outfield.benchmark.result import LowData as LowData
 from outfield.benchmark.result import Record as Record
 from outfield.benchmark.result import Result as Result
@@ -36,8 +36,8 @@ from outfield.benchmark.runs import benchmark_features as benchmark_features
 from outfield.benchmark.runs import run_benchmark as run_benchmark
 from outfield.benchmark.summary import Cell as Cell
 from outfield.benchmark.summary import Columns as Columns
-from outfield.benchmark.summary import Figures as Figures
-from outfield.benchmark.summary import FractionCell as FractionCell
+from outfield.benchmark.summary import Printed as Printed
+from outfield.benchmark.summary import PrintedTable as PrintedTable
 from outfield.benchmark.summary import Spread as Spread
 from outfield.benchmark.summary import Summary as Summary
 from outfield.benchmark.summary import fraction_cells as fraction_cells
@@ -51,14 +51,13 @@ from outfield.benchmark.summary import summarise as summarise
 __all__ = [
     "AVERAGE",
     "BenchmarkRun",
+    "COMPARED",
     "Cell",
     "Claim",
     "Columns",
     "Comparison",
     "Difference",
     "FAILS",
-    "Figures",
-    "FractionCell",
     "HOLDS",
     "Key",
     "LEVELS",
@@ -71,6 +70,7 @@ __all__ = [
     "Printed",
     "PrintedTable",
     "Protocol",
+    "ROWS",
     "Record",
     "Result",
     "Spread",

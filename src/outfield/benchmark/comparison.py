@@ -18,6 +18,7 @@ from two backbones, half of all pairs are one backbone twice.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -37,12 +38,9 @@ Interval = tuple[float, float]
 
 @dataclass(frozen=True)
 class Difference:
-    """Δ of one metric in one column, as a fraction, and its intervals.
+    """Δ of one metric in one column, the first detector less the second, as a fraction, and its intervals.
 
-    Attributes:
-        value: Δ of all rows, the first detector less the second.
-        over_samples: Interval over samples, with the backbones as they are.
-        over_backbones: Interval over samples and backbones; None where there is one backbone.
+    The interval over backbones, and samples, is None where there is one backbone.
     """
 
     value: float
@@ -78,21 +76,7 @@ def compare(
     coverage: float = COVERAGE,
     seed: int = 0,
 ) -> list[Comparison]:
-    """One detector of a run against others, by the same resamples; for what is computed see the module.
-
-    Args:
-        run: A run with its scores.
-        first: The detector's name in the run.
-        others: Names of the detectors to compare it with.
-        resamples: How many resamples are drawn.
-        coverage: Of the intervals, above 0 and at most 1.
-        seed: Of the random numbers; equal seeds give equal intervals.
-
-    Raises:
-        UnknownNameError: the run has no scores of a detector of that name.
-        InputError: a detector against itself, no backbone or no OOD set on which both were scored, scores that are not of the
-            same rows, or settings that cannot be.
-    """
+    """One detector of a run against others, by the same resamples; for what is computed see the module."""
     require_number("resamples", resamples, least=1, whole=True)
     require_number("coverage", coverage, above=0, most=1)
     require_number("seed", seed, least=0, whole=True)
@@ -124,20 +108,19 @@ def _resampled(run: BenchmarkRun, scores: Mapping[Key, Mapping[str, Any]], resam
                     f"{key.detector} and {other.detector} were not scored on the same rows of {key.backbone}: "
                     f"{mine} and {theirs}"
                 )
-    ready = {
-        key: SortedScores(mine[of_id], {name: mine[name] for name in sizes[key] if name != of_id})
-        for key, mine in scores.items()
-    }
+    ready = {}
+    for key, found in scores.items():
+        ready[key] = SortedScores(found[of_id], {name: found[name] for name in sizes[key] if name != of_id})
     sets = {(name, n): n for mine in sizes.values() for name, n in mine.items()}
     whole = {one: np.ones((n, 1), np.int32) for one, n in sets.items()}
     parts: dict[Key, list[dict[str, np.ndarray]]] = {key: [] for key in ready}
-    for counts in (whole, *counts_of_resamples(sets, resamples, seed)):
+    for counts in itertools.chain([whole], counts_of_resamples(sets, resamples, seed)):
         for key, one in ready.items():
             drawn = {name: counts[name, n] for name, n in sizes[key].items()}
             parts[key].append(one.metrics(drawn[of_id], drawn))
     fits: dict[tuple[str, str], list[dict[str, np.ndarray]]] = {}
-    for key, found in parts.items():
-        whole_fit = {name: np.concatenate([part[name] for part in found]) for name in found[0]}
+    for key, drawn_parts in parts.items():
+        whole_fit = {name: np.concatenate([part[name] for part in drawn_parts]) for name in drawn_parts[0]}
         fits.setdefault((key.detector, key.backbone), []).append(whole_fit)
     # Means over seeds, for the sets that all seeds have.
     return {
@@ -189,20 +172,14 @@ def _interval(values: np.ndarray, coverage: float) -> Interval:
     return float(low), float(high)
 
 
-PART = 4_000_000
-"""Counts in memory at a time."""
+PART = 4_000_000  # counts in memory at a time
 
 
 def counts_of_resamples(sets: Mapping[Any, int], resamples: int, seed: int) -> Iterator[dict[Any, np.ndarray]]:
-    """How often each row of each set is drawn (N, r), some of the resamples at a time.
+    """Number of times each row of each set is drawn (N, r), some of the resamples at a time.
 
     The rows of the i-th set, counted from 1, are those of ``numpy.random.default_rng([seed, i]).integers(N, size=(resamples,
     N))``, however many resamples are in memory at a time.
-
-    Args:
-        sets: How many rows each set has.
-        resamples: How many resamples are drawn in all.
-        seed: Of the random numbers.
     """
     generators = {name: np.random.default_rng([seed, place]) for place, name in enumerate(sets, 1)}
     part = max(1, PART // sum(sets.values()))
@@ -219,12 +196,7 @@ def _counts(rows: np.ndarray) -> np.ndarray:
 
 
 class SortedScores:
-    """Scores of the ID test set (N,) and of OOD sets (M,) by one fitted detector, sorted once.
-
-    Args:
-        scores_id: Scores of the ID test set.
-        scores_ood: Scores of each OOD set, by name.
-    """
+    """Scores of the ID test set (N,) and of OOD sets (M,) by one fitted detector, sorted once."""
 
     def __init__(self, scores_id: Any, scores_ood: Mapping[str, Any]) -> None:
         ids = as_scores("scores_id", scores_id)
@@ -238,12 +210,7 @@ class SortedScores:
             self._oods[name] = order, oods[order], below, not_above
 
     def metrics(self, counts_id: np.ndarray, counts_ood: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """FPR95 and AUROC (r, 2) of each OOD set in each resample.
-
-        Args:
-            counts_id: How often each ID row was drawn (N, r).
-            counts_ood: How often each OOD row was drawn (M, r), by the set's name.
-        """
+        """FPR95 and AUROC (r, 2) of each OOD set in each resample; counts (N, r) and (M, r) say how often a row was drawn."""
         up_to = _cumulative(counts_id[self._order])
         # The lowest threshold that keeps 95 % of the drawn ID rows is the first score at which so many were counted.
         thresholds = self._ids[(up_to[1:] < rank(0.95, len(self._ids))).sum(0)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import logging
+import os
 import statistics
 import sys
 import time
@@ -18,31 +19,29 @@ import numpy as np
 
 from outfield.backbone import accuracy
 from outfield.benchmark.cache import Cache, Entry
-from outfield.benchmark.layout import Layout, lay_out
 from outfield.benchmark.protocol import HELD_OUT, TEST, TRAIN
 from outfield.benchmark.provenance import settings_of
-from outfield.benchmark.result import BenchmarkRun, Key, LowData, Result
+from outfield.benchmark.result import BenchmarkRun, Key, Layout, LowData, Result
 from outfield.benchmark.sets import FractionOfSets, Say, Sets
 from outfield.detectors import Detector, load
-from outfield.energy import History
+from outfield.energy import History, normalise
 from outfield.errors import DivergenceError, FileFormatError, InputError, OutfieldWarning
+from outfield.extras import library
+from outfield.features import FeatureSource
 from outfield.files import Record
 
 log = logging.getLogger(__name__)
+POINTS = 2000  # in all: t-SNE takes seconds for these and minutes for ten times as many
+FIRST = 600  # of which so many at most are the first set's
+WIDTH = 50  # principal components that t-SNE gets to see; those beyond hold little but noise, and cost time
+# t-SNE's threads wait for each other thousands of times, spinning: where they share cores with anything else, all of them take
+# several times as long as half of them.
+THREADS = min(4, max(1, (os.cpu_count() or 1) // 2))
 
 
 @dataclass
 class BackboneFits:
-    """Fits and scores detectors on one backbone's features.
-
-    Args:
-        name: of the backbone.
-        sets: its features.
-        run: where results go.
-        cache: keeps them, perhaps.
-        device: for detectors.
-        say: told what is being done; logged if absent.
-    """
+    """Fits and scores detectors on one backbone's features; results go to the run, and perhaps to the cache."""
 
     name: str
     sets: Sets
@@ -86,11 +85,7 @@ class BackboneFits:
     ) -> None:
         """Fit a detector, from every seed where it is random, score every set, and put scores and records into the run.
 
-        Args:
-            name: what to call it in records.
-            detector: its settings; itself left as it is.
-            seeds: of a learned detector.
-            given: fitted ones by seed, which are scored instead of fitting any.
+        Fitted ones that are given, by seed, are scored instead.
         """
         wanted: list[int | None] = [*given] if given else [*seeds] if detector.trained else [None]
         fits = {seed: self._entry(name, detector, seed) for seed in wanted}
@@ -120,10 +115,7 @@ class BackboneFits:
                     self.run.low_data += _means(mine, fraction)
                     continue
                 # A run and a log of their own: those of the run are about all rows.
-                scratch, cache = (
-                    BenchmarkRun(self.run.protocol),
-                    Cache(self.cache.folder, str(self.cache.here["device"])),
-                )
+                scratch, cache = BenchmarkRun(self.run.protocol), Cache(self.cache.folder, self.cache.device)
                 self.say(f"{self.name}: {name} on {100 * fraction:g} % of the training rows")
                 try:
                     replace(self, sets=sets, run=scratch, cache=cache).add(name, detector, seeds)
@@ -136,9 +128,8 @@ class BackboneFits:
         protocol, needs = self.run.protocol, (*detector.needs_to_score, *detector.uses)
         scores = {self._shown(part): self._scores(key, part, needs, fit, fitted) for part in (TEST, *self.sets.ood)}
         self.run.scores[key] = scores
-        self.run.records += [
-            Result.of(key, ood, protocol.level_of(ood), scores[protocol.id], scores[ood]) for ood in self.sets.ood
-        ]
+        known = scores[protocol.id]
+        self.run.records += [Result.of(key, ood, protocol.level_of(ood), known, scores[ood]) for ood in self.sets.ood]
         if detector.trained:
             self.run.histories[key] = History(**self._told("history", key, fit, lambda: asdict(fitted().history_)))
         if detector.uses_stand_ins:
@@ -200,42 +191,26 @@ class BackboneFits:
             # A checkpoint of all seeds is nearer to the end than a fresh fit of those that are missing.
             group = [*fits] if self.cache.has(_checkpoint(fits.values())) else missing
             self.say(f"{self.name}: fitting {type(fresh).__name__}, seed{'s' * (len(group) > 1)} {str(group)[1:-1]}")
-            kept = _checkpoint(fits[seed] for seed in group)
-            trained, seconds = self._train(fresh, group, kept)
+            checkpoint = self.cache.path(_checkpoint(fits[seed] for seed in group))
+            trained, seconds = self._train(fresh, group, checkpoint)
             found |= dict(zip(group, trained, strict=True))
-            share = None if seconds is None else seconds / len(group)  # of fits side by side, each has its share
             for seed in missing:
-                self.cache.keep(fits[seed], found[seed], _save_detector, share)
-            self.cache.drop(kept)
+                self.cache.keep(fits[seed], found[seed], _save_detector, seconds)
+            self.cache.drop(checkpoint)
         return {seed: one for seed, one in found.items() if one is not None}
 
-    def _train(self, fresh: Any, seeds: list[int], kept: Entry) -> tuple[list[Detector], float | None]:
-        """Fit all seeds side by side, from the checkpoint if it is one of this fit; with the seconds of all of the fit.
-
-        They are None where an earlier part of it was killed before it could note its own.
-        """
-        train, path = self.sets[TRAIN], self.cache.path(kept)
-        if self.cache.has(kept):
+    def _train(self, fresh: Any, seeds: list[int], checkpoint: Path | None) -> tuple[list[Detector], float | None]:
+        """Fit all seeds side by side, with the seconds of each; these are not known of a fit that goes on from a checkpoint."""
+        train = self.sets[TRAIN]
+        if checkpoint is not None and checkpoint.exists():
             try:
-                return self._timed(lambda: fresh.fit_seeds(train, seeds, checkpoint=path), kept)
+                return fresh.fit_seeds(train, seeds, checkpoint=checkpoint), None
             except (FileFormatError, InputError) as error:
                 warnings.warn(f"a fit begins anew: {error}", OutfieldWarning, stacklevel=2)
-                self.cache.drop(kept)
-        return self._timed(lambda: fresh.fit_seeds(train, seeds, checkpoint=path), kept)
-
-    def _timed(self, fit: Callable[[], list[Detector]], kept: Entry) -> tuple[list[Detector], float | None]:
-        """A fit, and its seconds with those that are noted beside its checkpoint, where it leaves the new sum if cut off."""
-        before = self.cache.noted(kept)["seconds"] if self.cache.has(kept) else 0.0
-        self.cache.write_note(kept, None)  # what stays if this process is killed
+                self.cache.drop(checkpoint)
         begin = time.perf_counter()
-
-        def total() -> float | None:
-            return None if before is None else float(before) + time.perf_counter() - begin
-
-        try:
-            return fit(), total()
-        finally:
-            self.cache.write_note(kept, total())
+        trained = fresh.fit_seeds(train, seeds, checkpoint=checkpoint)
+        return trained, (time.perf_counter() - begin) / len(seeds)
 
     def _load(self, path: Path) -> Detector:
         return load(path).to(self.device)
@@ -282,3 +257,41 @@ def _means(records: Sequence[Result], fraction: float) -> list[LowData]:
 def _save_detector(detector: Detector | None, path: Path) -> None:
     if detector is not None:
         detector.save(path)
+
+
+def lay_out(backbone: str, sets: Mapping[str, FeatureSource], seed: int = 0) -> Layout:
+    """Some rows of each set, the ID test set first, by t-SNE of their normalised features, begun from the principal components.
+
+    The first set gets up to 600 of 2,000 points, and its labels are kept; the others get equal shares of the rest, at random.
+    """
+    chosen = choose_rows(sets, seed)
+    z = [normalise(sets[name].rows(rows, ["features"])["features"]).numpy() for name, rows in chosen.items()]
+    names = tuple(name for name, rows in chosen.items() for _ in rows)
+    labels = np.full(len(names), -1, np.int64)
+    first, rows = next(iter(chosen.items()))
+    if "labels" in sets[first].shapes:
+        labels[: len(rows)] = sets[first].rows(rows, ["labels"])["labels"].numpy()
+    return Layout(backbone, embed(np.concatenate(z), seed), names, labels)
+
+
+def choose_rows(sets: Mapping[str, FeatureSource], seed: int) -> dict[str, np.ndarray]:
+    """Rows of each set to show, ascending."""
+    rng = np.random.default_rng(seed)
+    share = (POINTS - FIRST) // max(1, len(sets) - 1)
+    most = dict.fromkeys(sets, share) | {next(iter(sets)): FIRST}
+    counts = {name: min(len(data), most[name]) for name, data in sets.items()}
+    return {name: np.sort(rng.choice(len(sets[name]), n, replace=False)) for name, n in counts.items()}
+
+
+def embed(z: np.ndarray, seed: int) -> np.ndarray:
+    """Rows z (n, D) as points (n, 2); all at the origin where there are too few, or no two that differ."""
+    if len(z) < 4 or not np.ptp(z, axis=0).any():
+        return np.zeros((len(z), 2), np.float32)
+    decomposition, manifold = library("sklearn.decomposition", "report"), library("sklearn.manifold", "report")
+    components = decomposition.PCA(min(WIDTH, *z.shape), random_state=seed).fit_transform(z)
+    if components.shape[1] == 1:
+        components = np.concatenate([components, np.zeros_like(components)], 1)
+    tsne = manifold.TSNE(init="pca", random_state=seed, perplexity=min(30.0, (len(z) - 1) / 3))
+    # OpenMP's number of threads belongs to the thread that sets it: no other thread sees the change.
+    with library("threadpoolctl", "report").threadpool_limits(THREADS, user_api="openmp"):
+        return np.asarray(tsne.fit_transform(components), np.float32)

@@ -1,4 +1,4 @@
-"""Published figures to stand beside a run's: the paper's on its protocols, OpenOOD's on its own.
+"""Published figures to stand beside a run's (the paper's on its protocols, OpenOOD's on its own), and the paper's claims.
 
 Every figure is in percent as printed, averages too; none is computed here. Rows go by the names of our detectors, columns by ours
 of the OOD sets, or by level. The paper is Lafon, Rambour & Thome 2022: (FPR95, AUROC) on CIFAR-10 and CIFAR-100.
@@ -11,100 +11,54 @@ of ID samples that is rejected. Its EBO is our ``EnergyLogits``, its MLS our ``M
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from importlib.resources import files
 
-from outfield.benchmark.protocol import LEVELS, Protocol
+from outfield.benchmark.protocol import AVERAGE, LEVELS, Protocol
+from outfield.benchmark.result import Result
+from outfield.benchmark.summary import (
+    METRICS,
+    Columns,
+    Fits,
+    Printed,
+    PrintedTable,
+    Summary,
+    by_fit,
+    paper_columns,
+    summarise,
+    value,
+)
+from outfield.images import title
 
-AVERAGE = "average"
 PAPER_LEVELS = (*LEVELS, AVERAGE)
 ROWS = ("MSP", "ODIN", "EnergyLogits", "KNN", "SSD", "GaussianMixture", "EBM", "EnergyCorrected")
 """The detectors of the paper's tables in their order, the two halves of its method before the whole."""
 
 
-class Printed(NamedTuple):
-    """One cell of a published table, in percent; no FPR95 where only AUROC is printed."""
-
-    fpr95: float | None
-    auroc: float
-
-
-PrintedTable = dict[str, dict[str, Printed]]  # by detector, then by column
-
-
-def _table(columns: Sequence[str], text: str) -> PrintedTable:
-    """Lines of ``detector | 57.0 / 88.0 | …``, or of AUROC alone, with one cell per column, which may be empty."""
+def _read_tables() -> dict[str, PrintedTable]:
+    """The tables of ``published.txt``: a line of title and columns, then lines of ``detector | 57.0 / 88.0 | …``, or of AUROC."""
 
     def printed(cell: str) -> Printed:
         *fpr95, auroc = map(float, cell.split("/"))
         return Printed(fpr95[0] if fpr95 else None, auroc)
 
-    rows = [line.split("|") for line in text.strip().splitlines()]
-    return {
-        name.strip(): {column: printed(cell) for column, cell in zip(columns, cells, strict=True) if cell.strip()}
-        for name, *cells in rows
-    }
+    tables: dict[str, PrintedTable] = {}
+    for block in files(__package__).joinpath("published.txt").read_text(encoding="utf-8").strip().split("\n\n"):
+        head, *lines = block.splitlines()
+        title, _, columns = head.partition(": ")
+        rows = [line.split("|") for line in lines]
+        names = columns.split(" | ")
+        tables[title] = {name.strip(): dict(zip(names, map(printed, cells), strict=True)) for name, *cells in rows}
+    return tables
 
 
-BY_LEVEL: dict[str, PrintedTable] = {
-    "cifar10": _table(
-        PAPER_LEVELS,
-        """
-        MSP             | 57.0 / 88.0 | 51.6 / 91.0 | 36.0 / 94.4 | 48.2 / 91.2
-        ODIN            | 45.3 / 86.7 | 34.1 / 91.3 | 18.6 / 95.5 | 32.6 / 91.1
-        EnergyLogits    | 45.2 / 87.6 | 34.7 / 91.8 | 17.8 / 96.0 | 32.6 / 91.8
-        KNN             | 42.3 / 90.5 | 37.0 / 93.4 | 16.7 / 97.3 | 32.9 / 93.7
-        SSD             | 51.8 / 89.3 | 46.8 / 91.8 |  7.0 / 98.8 | 35.1 / 93.3
-        GaussianMixture | 51.8 / 89.3 | 46.8 / 91.8 |  7.0 / 98.8 | 35.1 / 93.3
-        EBM             | 44.5 / 90.2 | 33.5 / 93.2 | 15.7 / 97.3 | 31.3 / 93.5
-        EnergyCorrected | 47.5 / 89.9 | 41.0 / 92.5 |  8.7 / 98.6 | 32.4 / 93.7
-        """,
-    ),
-    "cifar100": _table(
-        PAPER_LEVELS,
-        """
-        MSP             | 79.2 / 77.1 | 82.3 / 75.6 | 67.1 / 83.7 | 76.1 / 78.8
-        ODIN            | 80.1 / 76.3 | 84.4 / 73.3 | 71.6 / 82.8 | 78.6 / 77.5
-        EnergyLogits    | 80.0 / 76.7 | 85.4 / 73.2 | 57.7 / 87.1 | 74.3 / 79.0
-        KNN             | 78.5 / 78.6 | 85.8 / 75.7 | 47.7 / 90.8 | 70.7 / 82.0
-        SSD             | 84.2 / 75.3 | 86.2 / 74.2 | 28.3 / 94.4 | 66.2 / 81.3
-        GaussianMixture | 84.2 / 75.3 | 86.2 / 74.2 | 28.3 / 94.4 | 66.2 / 81.3
-        EBM             | 80.9 / 75.7 | 85.3 / 73.4 | 63.0 / 87.6 | 76.4 / 78.9
-        EnergyCorrected | 82.9 / 76.3 | 85.2 / 74.8 | 27.0 / 94.6 | 65.0 / 81.9
-        """,
-    ),
-}
-"""Table 1 and the ablation, by ID set: ``EnergyCorrected`` is "ours", ``EBM`` "ours w/o MoG", ``GaussianMixture`` "ours w/o
-energy" (the paper prints SSD's figures)."""
-
-BY_SET: dict[str, PrintedTable] = {
-    "cifar10": _table(
-        ("cifar100", "tinyimagenet", "lsun", "places365", "textures", "svhn", AVERAGE),
-        """
-        MSP             | 58.0 / 87.9 | 55.9 / 88.2 | 50.5 / 91.9 | 52.7 / 90.2 | 52.3 / 91.7 | 19.7 / 97.0 | 48.2 / 91.2
-        ODIN            | 48.4 / 86.0 | 42.2 / 87.3 | 32.6 / 92.3 | 35.6 / 90.4 | 29.4 / 92.6 |  7.8 / 98.3 | 32.6 / 91.1
-        EnergyLogits    | 48.4 / 86.9 | 41.9 / 88.2 | 33.7 / 92.6 | 35.7 / 91.0 | 30.7 / 92.9 |  4.9 / 99.0 | 32.6 / 91.8
-        KNN             | 47.9 / 90.3 | 42.6 / 90.6 | 36.1 / 94.1 | 37.8 / 92.6 | 25.2 / 96.0 |  8.1 / 98.6 | 32.9 / 93.7
-        SSD             | 52.6 / 89.0 | 50.9 / 89.5 | 47.1 / 92.4 | 46.4 / 91.2 | 13.1 / 97.8 |  0.9 / 99.8 | 35.1 / 93.3
-        EBM             | 47.4 / 89.9 | 41.6 / 90.4 | 32.7 / 93.9 | 34.3 / 92.4 | 25.7 / 95.6 |  5.7 / 98.9 | 31.3 / 93.5
-        EnergyCorrected | 50.0 / 89.6 | 45.0 / 90.2 | 40.7 / 93.1 | 41.4 / 91.9 | 16.4 / 97.2 |  1.1 / 99.8 | 32.4 / 93.7
-        """,
-    ),
-    "cifar100": _table(
-        ("cifar10", "tinyimagenet", "lsun", "places365", "textures", "svhn", AVERAGE),
-        """
-        MSP             | 80.0 / 76.6 | 78.3 / 77.6 | 83.5 / 74.7 | 81.0 / 76.4 | 72.1 / 81.0 | 62.0 / 86.4 | 76.1 / 78.8
-        ODIN            | 81.4 / 76.4 | 78.7 / 76.2 | 86.1 / 72.0 | 82.6 / 74.5 | 62.4 / 85.2 | 80.7 / 80.4 | 78.6 / 77.5
-        EnergyLogits    | 80.6 / 76.9 | 79.4 / 76.5 | 87.6 / 71.7 | 83.1 / 74.7 | 62.4 / 85.2 | 53.0 / 88.9 | 74.3 / 79.0
-        KNN             | 81.0 / 76.1 | 76.0 / 81.1 | 89.5 / 75.7 | 82.1 / 75.7 | 58.2 / 88.0 | 37.2 / 93.6 | 70.7 / 82.0
-        SSD             | 85.6 / 73.6 | 82.7 / 77.0 | 87.8 / 73.8 | 84.6 / 74.5 | 36.6 / 92.4 | 19.9 / 96.4 | 66.2 / 81.3
-        EBM             | 83.7 / 72.6 | 78.1 / 78.8 | 87.6 / 72.6 | 83.0 / 74.2 | 73.7 / 84.8 | 52.2 / 90.4 | 76.4 / 78.9
-        EnergyCorrected | 85.0 / 74.2 | 80.8 / 78.3 | 86.9 / 74.2 | 83.4 / 75.3 | 35.6 / 92.6 | 18.3 / 96.6 | 65.0 / 81.9
-        """,
-    ),
-}
+_TABLES = _read_tables()
+BY_LEVEL = {name: _TABLES[f"levels {name}"] for name in ("cifar10", "cifar100")}
+BY_SET = {name: _TABLES[f"sets {name}"] for name in ("cifar10", "cifar100")}
 """The detailed tables of the appendix, by ID set; the average is the mean of the six sets."""
+OPENOOD = {name: _TABLES[f"levels {name}"] for name in ("openood-cifar10", "openood-cifar100")}
 
 REMARKS = {
     "cifar10": {
@@ -119,37 +73,6 @@ REMARKS = {
 }
 """Where the paper contradicts itself by more than rounding: by ID set, then by detector."""
 
-_OPENOOD = _table(
-    ("near", "far", "near 100", "far 100"),
-    """
-        MSP          | 88.0 | 90.7 |      |
-        TempScale    | 88.1 | 91.0 | 80.9 | 78.7
-        OpenMax      | 87.6 | 89.6 | 76.4 | 79.5
-        EnergyLogits | 87.6 | 91.2 |      |
-        MaxLogit     | 87.5 | 91.1 | 81.1 | 79.7
-        GEN          | 88.2 | 91.4 | 81.3 | 79.7
-        KLMatching   | 79.2 | 82.7 | 76.6 | 76.2
-        KNN          | 90.6 | 93.0 | 80.2 | 82.4
-        RMDS         | 89.8 | 92.2 | 80.2 | 82.9
-        ViM          | 88.7 | 93.5 | 75.0 | 81.7
-        fDBD         | 90.4 | 93.2 | 81.3 | 79.9
-        NCI          | 88.9 | 91.3 | 81.0 | 81.3
-        Relation     | 89.8 | 92.2 | 80.7 | 80.8
-        SHE          | 81.5 | 85.3 | 79.0 | 76.9
-        ReAct        | 87.1 | 90.4 | 80.8 | 80.4
-        SCALE        | 82.6 | 86.4 | 81.0 | 81.4
-        DICE         | 78.3 | 84.2 | 79.4 | 80.0
-        GradNorm     | 54.9 | 57.6 |      |
-    """,
-)
-OPENOOD: dict[str, PrintedTable] = {
-    f"openood-{of_id}": {
-        name: {level: cells[level + more] for level in ("near", "far")}
-        for name, cells in _OPENOOD.items()
-        if f"near{more}" in cells
-    }
-    for of_id, more in (("cifar10", ""), ("cifar100", " 100"))
-}
 OPENOOD_NOTE = (
     "OpenOOD's figures are of another network, a ResNet-18, and of its own selection of images of each set; the settings of "
     "many of its methods were chosen on OOD validation data. It prints AUROC; its FPR95 is another quantity."
@@ -158,14 +81,9 @@ OPENOOD_NOTE = (
 
 @dataclass(frozen=True)
 class Published:
-    """Who published figures for a protocol, and which.
+    """Who published figures for a protocol, as a table and as a sentence names them, and which, by detector and column.
 
-    Args:
-        label: What their lines of a table are called.
-        words: How a sentence names them.
-        reference: Where they are printed.
-        rows: The figures, by detector, then by OOD set, level or "average".
-        notes: What is to be said wherever they are shown.
+    The notes are to be said wherever the figures are shown.
     """
 
     label: str
@@ -176,17 +94,169 @@ class Published:
 
 
 def published_beside(protocol: Protocol, detectors: Iterable[str] = ()) -> Published:
-    """What to show beside a run of this protocol; no rows where nothing is published.
-
-    Args:
-        protocol: Of the run.
-        detectors: Which are shown; remarks on the paper's figures for others are left out.
-    """
+    """Figures to show beside a run of this protocol, if any are published, with remarks on the detectors that are shown."""
     if protocol.key in OPENOOD:
         reference = "OpenOOD 1.5's leaderboard, ResNet-18"
         return Published("OpenOOD", "OpenOOD", reference, OPENOOD[protocol.key], (OPENOOD_NOTE,))
     by_set, by_level = BY_SET.get(protocol.key, {}), BY_LEVEL.get(protocol.key, {})
-    rows = {name: by_set.get(name, {}) | by_level.get(name, {}) for name in {**by_set, **by_level}}
+    rows = {name: {**by_set.get(name, {}), **by_level.get(name, {})} for name in {**by_set, **by_level}}
     shown, remarks = {*detectors}, REMARKS.get(protocol.key, {})
     notes = tuple(text for name, text in remarks.items() if name in shown)
     return Published("paper", "the paper", "Lafon, Rambour & Thome 2022", rows, notes)
+
+
+HOLDS, PARTLY, FAILS, UNTESTED = "holds", "partly", "does not hold", "not tested"
+MARGIN = {"fpr95": 0.01, "auroc": 0.005}
+"""Differences up to which two means count as on par: 1 point of FPR95, half a point of AUROC."""
+FAILURE = 0.10  # FPR95 by which a detector that fails lies above SSD (0.347 in the paper)
+COMPARABLE = 0.01  # by which a comparable result may be worse, in FPR95 and in AUROC
+ABOVE = 1e-9  # the least gain: gains are rounded to nine digits
+LABELS = {"fpr95": "FPR95", "auroc": "AUROC"}
+OURS = "EnergyCorrected"
+COMPARED = ("MSP", "ODIN", "EnergyLogits", "KNN", "SSD", "EBM", OURS)
+"""The rows of the paper's detailed tables, among which "best" is meant."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One comparison: what was compared, both numbers (fractions), how many of how many comparisons came out as claimed."""
+
+    what: str
+    found: float
+    against: float
+    passed: int
+    of: int = 1
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Something the paper says, the comparisons it was tested by, and what the run lacks to test it."""
+
+    name: str
+    statement: str
+    checks: tuple[Check, ...] = ()
+    lacks: tuple[str, ...] = ()
+
+    @property
+    def verdict(self) -> str:
+        """ "holds" if every comparison came out as claimed, "does not hold" if no check did throughout, else "partly"."""
+        if self.lacks:
+            return UNTESTED
+        good = [check.passed == check.of for check in self.checks]
+        return HOLDS if all(good) else PARTLY if any(good) else FAILS
+
+
+@dataclass(frozen=True)
+class _Test:
+    """The gain of a detector over another in a column must lie between two limits, on average or on each backbone and seed.
+
+    Without another detector, it is compared with the best of the paper's rows.
+    """
+
+    column: str
+    metric: str
+    detector: str
+    other: str | None
+    words: str
+    least: float = -1
+    most: float = 1
+    each: bool = False
+
+
+def _on_par(detector: str, other: str | None, column: str, metrics: Sequence[str] = METRICS) -> list[_Test]:
+    return [_Test(column, m, detector, other, "on par with {other}'s", least=-MARGIN[m]) for m in metrics]
+
+
+def _best(detector: str, column: str) -> list[_Test]:
+    lowest = _Test(column, "fpr95", detector, None, "the lowest (next: {other})", least=0)
+    return [lowest, *_on_par(detector, None, column, ["auroc"])]
+
+
+def _better(other: str, column: str) -> list[_Test]:
+    words = "better than {other}'s on every backbone and seed"
+    return [_Test(column, metric, OURS, other, words, ABOVE, each=True) for metric in METRICS]
+
+
+_ALONE = [*_on_par("EBM", "KNN", AVERAGE), *_best("EBM", "near"), *_best("EBM", "mid")]
+_KEEPS = _Test(
+    "far", "auroc", OURS, "SSD", "on par with {other}'s on every backbone and seed", -MARGIN["auroc"], each=True
+)
+_FAILS = _Test("far", "fpr95", "EBM", "SSD", f"at least {100 * FAILURE:.0f} points above {{other}}'s", most=-FAILURE)
+_WORSE = [_Test("near", metric, OURS, "KNN", "worse than {other}'s", most=-ABOVE) for metric in METRICS]
+_NO_WORSE = f"at most {100 * COMPARABLE:.0f} point worse than {{other}}'s"
+_COMPARABLE = [_Test("mid", metric, OURS, "KNN", _NO_WORSE, least=-COMPARABLE) for metric in METRICS]
+_LEVELS = [*_better("SSD", "near"), *_better("SSD", "mid"), _KEEPS]
+_B = ("b", "The correction improves on SSD on near and mid OOD and keeps its level on far OOD", _LEVELS)
+_E = ("e", "The correction improves on the EBM", _better("EBM", AVERAGE))
+CLAIMS = {
+    "cifar10": [
+        ("a", "The EBM alone is competitive with KNN, and best on near and mid OOD", _ALONE),
+        _B,
+        ("c", "On average the correction is on par with KNN", _on_par(OURS, "KNN", AVERAGE)),
+        _E,
+    ],
+    "cifar100": [
+        _B,
+        ("c", "On average the correction is best", _best(OURS, AVERAGE)),
+        ("d", "The EBM alone fails on far OOD, the correction does not", [_FAILS, *_on_par(OURS, "SSD", "far")]),
+        _E,
+        ("f", "The correction is worse than KNN on near OOD, and comparable with it on mid OOD", _WORSE + _COMPARABLE),
+    ],
+}
+"""What the paper says of each ID set, and the comparisons that test it. (Its CIFAR-10 figures bear out (e) in AUROC alone.)"""
+
+
+def check_claims(records: Sequence[Result], protocol: Protocol) -> list[Claim]:
+    """The paper's claims about the protocol's ID set, judged; none for another than CIFAR-10 and CIFAR-100.
+
+    Means are over a level's sets in the paper, then over seeds, then over backbones. "On par" allows 1 point of FPR95 and half a
+    point of AUROC to the worse. "Best" is the lowest FPR95 of the paper's rows, with an AUROC on par with the highest. What is
+    compared on every backbone and seed is compared with the other detector's mean over seeds there.
+
+    A claim holds if all of its checks pass, does not hold if none does, and holds partly otherwise. It is not tested where the
+    run lacks a detector or a set that it is about, or a backbone on which all of its detectors were run.
+    """
+    if protocol.key not in CLAIMS:
+        return []
+    columns, fits = paper_columns(protocol), by_fit(records)
+    means = summarise(records, columns)
+    return [_judged(*claim, columns, fits, means) for claim in CLAIMS[protocol.key]]
+
+
+def _judged(
+    name: str, statement: str, tests: Sequence[_Test], columns: Columns, fits: Mapping[str, Fits], means: Summary
+) -> Claim:
+    named = [other for test in tests for other in (test.detector, test.other)]
+    detectors = COMPARED if None in named else tuple(dict.fromkeys(filter(None, named)))
+    lacks = [detector for detector in detectors if detector not in fits]
+    sets = dict.fromkeys(ood for test in tests for ood in columns[test.column])
+    there = [fit for detector in detectors for fit in fits.get(detector, {}).values()]
+    lacks += [title(ood) for ood in sets if any(ood not in fit for fit in there)]
+    if not lacks and not set.intersection(*({backbone for backbone, _ in fits[each]} for each in detectors)):
+        lacks = [f"a backbone that {' and '.join(detectors)} share"]
+    checks = () if lacks else tuple(_checked(test, columns[test.column], fits, means) for test in tests)
+    return Claim(name, statement, checks, tuple(lacks))
+
+
+def _checked(test: _Test, sets: Sequence[str], fits: Mapping[str, Fits], means: Summary) -> Check:
+    def mean(detector: str) -> float:
+        return float(getattr(means[detector][test.column], test.metric).mean)
+
+    best = min if test.metric == "fpr95" else max
+    other = test.other or best((name for name in COMPARED if name != test.detector), key=mean)
+    pairs = [(mean(test.detector), mean(other))]
+    if test.each:
+        values: dict[str, list[float]] = {}
+        for (backbone, _), fit in fits[other].items():
+            values.setdefault(backbone, []).append(value(fit, sets, test.metric))
+        pairs = [
+            (value(fit, sets, test.metric), statistics.fmean(values[backbone]))
+            for (backbone, _), fit in fits[test.detector].items()
+            if backbone in values
+        ]
+    # Rounded where floating point would decide a comparison with a margin.
+    sign = -1 if test.metric == "fpr95" else 1
+    passed = sum(test.least <= round(sign * (found - against), 9) <= test.most for found, against in pairs)
+    found, against = (statistics.fmean(side) for side in zip(*pairs, strict=True))
+    what = f"{test.column}: {LABELS[test.metric]} of {test.detector} {test.words.format(other=other)}"
+    return Check(what, found, against, passed, len(pairs))

@@ -24,7 +24,7 @@ from outfield.images import ImageSource, find
 
 ALL = "all"  # in the place of a detector's name: every detector
 SEED = 0  # of the choice of held-out samples, of stand-ins, and of fractions of the training rows
-SHARE, MOST = 0.1, 1000  # of the test set that is held out where nobody says how much
+SHARE, MOST = 0.1, 1000  # of the test set to hold out by default
 
 
 def default_detectors(protocol: Protocol) -> dict[str, Detector]:
@@ -42,15 +42,8 @@ def detectors_from_text(
 ) -> dict[str, Detector]:
     """Detectors with the paper's settings for this ID set, and others given as text, not fitted, by name.
 
-    Args:
-        protocol: the ID set and its OOD sets.
-        names: which detectors; those of :func:`default_detectors` if None or empty; "all" among them stands for every one,
-            those of :func:`default_detectors` first.
-        settings: by detector, then by name, such as ``{"KNN": {"k": "20"}, "EBM": {"training.epochs": "5"}}``.
-
-    Raises:
-        UnknownNameError: there is no such detector.
-        InputError: a setting that the detector does not have or does not take, or one of a detector that was not chosen.
+    No names are those of :func:`default_detectors`; "all" stands for every detector, those first. Settings go by detector, then
+    by name: ``{"KNN": {"k": "20"}, "EBM": {"training.epochs": "5"}}``.
     """
     default = ("Auto", *ROWS)
     listed = list(names or default)
@@ -65,11 +58,7 @@ def detectors_from_text(
 
 
 def checked_detectors(protocol: Protocol, given: Mapping[str, Detector] | None) -> dict[str, Detector]:
-    """The detectors to run, by name, whose settings are looked at before any work; the protocol's own if None is given.
-
-    Raises:
-        InputError: one is no detector, or has a setting that cannot be.
-    """
+    """The detectors to run, by name, whose settings are checked before any work; the default ones if None is given."""
     chosen = dict(default_detectors(protocol) if given is None else given)
     for name, detector in chosen.items():
         require(isinstance(detector, Detector), f"detectors[{name!r}]", detector, "an outfield.Detector")
@@ -78,11 +67,7 @@ def checked_detectors(protocol: Protocol, given: Mapping[str, Detector] | None) 
 
 
 def checked_seeds(seeds: int | Iterable[int]) -> list[int]:
-    """The seeds of learned detectors; a number n means 0 to n − 1.
-
-    Raises:
-        InputError: there is none, or one of them twice.
-    """
+    """The seeds of learned detectors; a number n means 0 to n − 1."""
     if isinstance(seeds, int):
         require_number("seeds", seeds, least=1, whole=True)
         return list(range(seeds))
@@ -92,11 +77,7 @@ def checked_seeds(seeds: int | Iterable[int]) -> list[int]:
 
 
 def checked_fractions(fractions: Iterable[float]) -> list[float]:
-    """The fractions, the smallest first, with 1 among them unless there are none.
-
-    Raises:
-        InputError: one is not above 0 and at most 1, or comes twice.
-    """
+    """The fractions, the smallest first, with 1 among them unless there are none."""
     found = list(fractions)
     for fraction in found:
         require_number("fraction", fraction, above=0, most=1)
@@ -105,15 +86,9 @@ def checked_fractions(fractions: Iterable[float]) -> list[float]:
 
 
 def held_out_count(wanted: int | None, detectors: Iterable[Detector], test: int) -> int:
-    """How many of the samples of a test set are held out.
+    """Number of samples of a test set to hold out.
 
-    Args:
-        wanted: so many; None for a tenth of them, at most 1,000, where a detector calibrates itself, and none else.
-        detectors: that will run.
-        test: how many samples the test set has.
-
-    Raises:
-        InputError: more than half of them, or so few that they calibrate nothing.
+    Unless a number is wanted: a tenth, at most 1,000, where a detector calibrates itself, and none else.
     """
     if wanted is None:
         tenth = min(MOST, round(SHARE * test))
@@ -121,7 +96,7 @@ def held_out_count(wanted: int | None, detectors: Iterable[Detector], test: int)
     require_number("held_out", wanted, least=0, whole=True)
     if wanted and not 2 * LEAST <= wanted <= test // 2:
         raise InputError(
-            f"held_out is {wanted}; it must be 0, or from {2 * LEAST} to {test // 2}, half of the ID test set"
+            f"held_out is {wanted}; it must be 0, or from {2 * LEAST} to {test // 2}, half of the test set"
         )
     return int(wanted)
 
@@ -139,24 +114,12 @@ def perturbation(detectors: Mapping[str, Detector]) -> Odin | None:
 
 def fields_needed(detectors: Iterable[Detector]) -> frozenset[str]:
     """The fields that any of the detectors fits on or scores."""
-    return frozenset(
-        name
-        for detector in detectors
-        for name in (detector.on, *detector.needs_to_fit, *detector.needs_to_score, *detector.uses)
-    )
+    needs = [(one.on, *one.needs_to_fit, *one.needs_to_score, *one.uses) for one in detectors]
+    return frozenset(name for those in needs for name in those)
 
 
 def left_out_sets(protocol: Protocol, problems: Mapping[str, str], allow_missing: bool) -> list[str]:
-    """The names of OOD sets that are not there, if that is allowed.
-
-    Args:
-        protocol: which OOD sets there should be.
-        problems: what is wrong, by the name of the set.
-        allow_missing: go on without OOD sets.
-
-    Raises:
-        InputError: it is not allowed, an ID set is among them, or no OOD set is left.
-    """
+    """Names of the OOD sets that are not there; an error if not allowed, or where an ID set or every OOD set is missing."""
     fatal = [text for name, text in problems.items() if name in (TRAIN, TEST) or not allow_missing]
     if fatal:
         hint = "" if {TRAIN, TEST} & set(problems) else "; allow_missing=True goes on without them"
@@ -175,12 +138,7 @@ def empty_run(
     layout: bool,
     given: Iterable[Key] = (),
 ) -> BenchmarkRun:
-    """A run without results whose provenance says what is about to happen.
-
-    Raises:
-        InputError: there is no detector.
-        MissingExtraError: a layout is wanted, and scikit-learn is not installed.
-    """
+    """A run without results whose provenance says what is about to happen."""
     if layout:
         library("sklearn", "report")  # found to be missing before the work, not after it
     if not detectors:
@@ -189,13 +147,10 @@ def empty_run(
     run.provenance |= {"protocol": protocol.plain(), "seeds": seeds, "backbones": {}}
     if fractions:
         run.provenance["fractions"] = {"of training rows": [*fractions], "seed": SEED}
-    run.provenance["detectors"] = {
-        name: {
-            "settings": settings_of(detector),
-            "given": sorted({key.backbone for key in given if key.detector == name}),
-        }
-        for name, detector in detectors.items()
-    }
+    run.provenance["detectors"] = {}
+    for name, detector in detectors.items():
+        backbones = sorted({key.backbone for key in given if key.detector == name})
+        run.provenance["detectors"][name] = {"settings": settings_of(detector), "given": backbones}
     return run
 
 
@@ -210,9 +165,8 @@ def find_images(
             raise InputError(
                 f"data has {', '.join(unknown)}, but the protocol of {protocol.id} has {', '.join(wanted)}; with_ood adds one"
             )
-        return {part: data[part] for part in wanted if part in data}, {
-            part: part for part in wanted if part not in data
-        }
+        absent = {part: part for part in wanted if part not in data}
+        return {part: data[part] for part in wanted if part in data}, absent
     images: dict[str, ImageSource] = {}
     problems: dict[str, str] = {}
     for part, (name, split) in wanted.items():
@@ -267,11 +221,7 @@ def backbone_names(backbones: Sequence[str | Backbone]) -> list[str]:
 
 
 def check_logits(backbones: Mapping[str, Backbone], detectors: Mapping[str, Detector]) -> None:
-    """Refuse detectors of logits on a network that was trained without labels.
-
-    Raises:
-        MissingFieldError: such a network gives features alone.
-    """
+    """Refuse detectors of logits on a network that was trained without labels."""
     of_logits = {"logits", "odin_logits", "head"}
     needing = [name for name, one in detectors.items() if of_logits & {*one.needs_to_fit, *one.needs_to_score}]
     for name, backbone in backbones.items():

@@ -9,11 +9,8 @@ from outfield.config import require, require_number
 from outfield.errors import InputError, UnknownNameError
 
 LEVELS = ("near", "mid", "far")
-TRAIN, TEST, HELD_OUT = (
-    "train",
-    "test",
-    "held_out",
-)  # the ID sets among a backbone's sets; OOD sets go by their own names
+AVERAGE = "average"
+TRAIN, TEST, HELD_OUT = "train", "test", "held_out"  # the ID sets of a backbone; OOD sets go by their own names
 
 
 @dataclass(frozen=True)
@@ -50,9 +47,7 @@ class Protocol:
             raise InputError(f"the protocol of {self.id} has no OOD set; name at least one in {', '.join(LEVELS)}")
         for name in self.ood:
             if name in (TRAIN, TEST, HELD_OUT):
-                raise InputError(
-                    f"an OOD set of {self.id} is called {name}, as a part of the ID set is; give it another name"
-                )
+                raise InputError(f"an OOD set of {self.id} is called {name}, as a part of the ID set is; rename it")
         names = (self.id, *self.ood)
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
@@ -96,17 +91,12 @@ class Protocol:
         return replace(self, **more)
 
 
-_OTHER = {"cifar10": "cifar100", "cifar100": "cifar10"}
+_TEN, _HUNDRED = ("cifar100", "tinyimagenet"), ("cifar10", "tinyimagenet")  # near OOD of CIFAR-10 and CIFAR-100
+_MID, _FAR, _OPENOOD = ("lsun", "places365"), ("textures", "svhn"), ("mnist", "svhn", "textures", "places365")
 PROTOCOLS = {
-    **{
-        of_id: Protocol(of_id, (other, "tinyimagenet"), ("lsun", "places365"), ("textures", "svhn"), k)
-        for (of_id, other), k in zip(_OTHER.items(), (50, 200), strict=True)
-    },
-    **{
-        f"openood-{of_id}": Protocol(
-            of_id, (other, "tinyimagenet"), (), ("mnist", "svhn", "textures", "places365"), name=f"openood-{of_id}"
-        )
-        for of_id, other in _OTHER.items()
-    },
+    "cifar10": Protocol("cifar10", _TEN, _MID, _FAR, 50),
+    "cifar100": Protocol("cifar100", _HUNDRED, _MID, _FAR, 200),
+    "openood-cifar10": Protocol("cifar10", _TEN, (), _OPENOOD, name="openood-cifar10"),
+    "openood-cifar100": Protocol("cifar100", _HUNDRED, (), _OPENOOD, name="openood-cifar100"),
 }
 """The paper's two, and those of OpenOOD 1.5 for the same ID sets."""

@@ -27,11 +27,7 @@ _ABSOLUTE = re.compile(r"(?<![^\s=@,:'\"(])(?:file://|~\w*|[A-Za-z]:)?[/\\](?![/
 
 
 def about_this_run(device: str = "auto") -> dict[str, Any]:
-    """Commit, versions, machine, command and time, ready for JSON.
-
-    Args:
-        device: where the work is to run.
-    """
+    """Commit, versions, machine, command and time, ready for JSON."""
     program, *rest = sys.argv or [""]
     return {
         **commit(),

@@ -11,12 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from outfield.benchmark.layout import Layout
 from outfield.benchmark.protocol import Protocol
 from outfield.config import require
 from outfield.detectors import Detector
 from outfield.energy import History
-from outfield.errors import FileFormatError, OutfieldError, OutfieldWarning
+from outfield.errors import FileFormatError
 from outfield.extras import library
 from outfield.features import FeatureSource
 from outfield.files import PathLike, read_record, write_record
@@ -68,14 +67,9 @@ class Result:
     def of(cls, key: Key, ood: str, level: str, scores_id: Any, scores_ood: Any) -> Result:
         """All metrics of scores (N,) of the ID test set against those (M,) of an OOD set."""
         found = Separation(scores_id, scores_ood)
-        metrics = (
-            found.fpr95(),
-            found.auroc(),
-            found.aupr_in(),
-            found.aupr_out(),
-            found.id_rejected_at_95_ood_recall(),
-        )
-        return cls(key.backbone, key.detector, key.seed, ood, level, *metrics, len(scores_id), len(scores_ood))
+        names = ("fpr95", "auroc", "aupr_in", "aupr_out", "id_rejected_at_95_ood_recall")
+        metrics = {name: getattr(found, name)() for name in names}
+        return cls(**asdict(key), ood=ood, level=level, **metrics, n_id=len(scores_id), n_ood=len(scores_ood))
 
 
 Record = Result
@@ -117,6 +111,34 @@ class LowData:
     fpr95: float | None = None
     auroc: float | None = None
     reason: str = ""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Features of some samples of every set of a backbone, laid out in two dimensions.
+
+    Attributes:
+        backbone: Whose features.
+        points: (n, 2), float32.
+        sets: Name of the set that each point is from; the ID test set goes by the protocol's ``id``.
+        labels: Class of each point (n,), −1 where it has none.
+    """
+
+    backbone: str
+    points: np.ndarray
+    sets: tuple[str, ...]
+    labels: np.ndarray
+
+    def record(self) -> FileRecord:
+        """For a file."""
+        tensors = {"points": torch.from_numpy(self.points), "labels": torch.from_numpy(self.labels)}
+        return FileRecord({"backbone": self.backbone, "sets": list(self.sets)}, tensors)
+
+    @classmethod
+    def from_record(cls, record: FileRecord) -> Layout:
+        """From what a file holds."""
+        points, labels = (record.tensors[name].numpy() for name in ("points", "labels"))
+        return cls(record.header["backbone"], points, tuple(record.header["sets"]), labels)
 
 
 @dataclass(repr=False)
@@ -204,18 +226,7 @@ class BenchmarkRun:
 
 
 def save_run(run: BenchmarkRun, path: PathLike) -> None:
-    """Write records, scores, training curves, layouts and provenance to a ``.safetensors`` file, atomically.
-
-    A warning tells what a run that is there already has and this one lacks.
-    """
-    lost = _lost(path, run)
-    if lost:
-        warnings.warn(
-            f"the run in {path} had {lost}, which this one lacks: the results go on without; what was computed is kept and found "
-            "when it is run again",
-            OutfieldWarning,
-            stacklevel=2,
-        )
+    """Write records, scores, training curves, layouts and provenance to a ``.safetensors`` file, atomically."""
     tensors: dict[str, Tensor] = {}
     for number, scores in enumerate(run.scores.values()):
         tensors |= {f"scores.{number}.{name}": torch.from_numpy(values) for name, values in scores.items()}
@@ -233,21 +244,6 @@ def save_run(run: BenchmarkRun, path: PathLike) -> None:
         "low_data": [asdict(one) for one in run.low_data],
     }
     write_record(path, "benchmark run", FileRecord(header, tensors))
-
-
-def _lost(path: PathLike, run: BenchmarkRun) -> str:
-    """Backbones, detectors, seeds and OOD sets that the run at ``path`` has and ``run`` lacks; none if there is none."""
-    try:
-        before = load_run(path)
-    except OutfieldError:
-        return ""
-    lost = []
-    for what in ("backbone", "detector", "seed", "ood"):
-        there, here = (dict.fromkeys(getattr(record, what) for record in one.records) for one in (before, run))
-        gone = [str(value) for value in there if value is not None and value not in here]
-        name = "OOD set" if what == "ood" else what
-        lost += [f"the {name}{'s' * (len(gone) > 1)} {', '.join(gone)}"] if gone else []
-    return " and ".join(lost)
 
 
 def load_run(path: PathLike) -> BenchmarkRun:

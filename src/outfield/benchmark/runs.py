@@ -31,7 +31,7 @@ from outfield.benchmark.plan import (
 from outfield.benchmark.protocol import HELD_OUT, TEST, TRAIN, Protocol
 from outfield.benchmark.provenance import machine
 from outfield.benchmark.result import BenchmarkRun, Key
-from outfield.benchmark.sets import ExtractedSets, GivenSets, Say, split_features, split_images
+from outfield.benchmark.sets import ExtractedSets, Say, Sets, split_features, split_images
 from outfield.config import to_plain
 from outfield.detectors import AUTO, CHOICES, Detector, Rows, ViewsChoice, choose_views, lacking
 from outfield.errors import InputError, MissingFieldError
@@ -101,10 +101,7 @@ def run_benchmark(
     check_images(images)
     count = held_out_count(held_out, chosen.values(), len(images[TEST]))
     if averaged is None and not (count and any(one.uses_stand_ins for one in chosen.values())):
-        raise InputError(
-            "views are chosen by stand-ins, which Auto has, made of held-out images; run Auto, too, or name the views: "
-            f"{', '.join(CHOICES)}"
-        )
+        raise InputError(f"views are chosen by stand-ins of held-out images: run Auto, or name {', '.join(CHOICES)}")
     images, levels = split_images(images, count, chosen.values())
     opened = open_backbones(backbones, device)
     check_logits(opened, chosen)
@@ -123,9 +120,8 @@ def run_benchmark(
     run.classes = images[TEST].classes or images[TRAIN].classes or ()
     fields = fields_needed(chosen.values())
     for (name, backbone), given in zip(opened.items(), backbones, strict=True):
-        sets = ExtractedSets(
-            name, backbone, images, checksums, levels, cache, say, odin, fields, averaged or Views.of(None)
-        )
+        views_now = averaged or Views.of(None)
+        sets = ExtractedSets(name, backbone, images, checksums, levels, cache, say, odin, fields, views_now)
         if averaged is None:
             found = _chosen_views(sets, device)
             say(f"{name}: views {found}")
@@ -215,9 +211,7 @@ def benchmark_features(
     for key, detector in given.items():
         chosen.setdefault(key.detector, detector)
         if key.backbone not in sets_by_backbone:
-            raise InputError(
-                f"fitted has a detector for {key.backbone!r}; the backbones are {', '.join(sets_by_backbone)}"
-            )
+            raise InputError(f"fitted has a detector for {key.backbone!r}; there are {', '.join(sets_by_backbone)}")
     ready = {(key.backbone, key.detector) for key in given}
     to_fit = {backbone: [name for name in chosen if (backbone, name) not in ready] for backbone in sets_by_backbone}
     lacks: dict[str, list[str]] = {}
@@ -228,24 +222,19 @@ def benchmark_features(
     problems = {name: f"{name} of {', '.join(those)}" for name, those in lacks.items()}
     missing = left_out_sets(protocol, problems, allow_missing)
     present = tuple(ood for ood in protocol.ood if ood not in missing)
-    used = {
-        backbone: split_features(
-            {part: sets[part] for part in (TRAIN, TEST, HELD_OUT, *present) if part in sets},
-            held_out_count(held_out, [chosen[name] for name in to_fit[backbone]], len(sets[TEST])),
-        )
-        for backbone, sets in sets_by_backbone.items()
-    }
-    for backbone, sets in used.items():
-        _check_fields(backbone, sets, chosen, to_fit[backbone])
+    used: dict[str, dict[str, FeatureSource]] = {}
+    for backbone, sets in sets_by_backbone.items():
+        there = {part: sets[part] for part in (TRAIN, TEST, HELD_OUT, *present) if part in sets}
+        count = held_out_count(held_out, [chosen[name] for name in to_fit[backbone]], len(sets[TEST]))
+        used[backbone] = split_features(there, count)
+        _check_fields(backbone, used[backbone], chosen, to_fit[backbone])
     numbers, shares = checked_seeds(seeds), checked_fractions(fractions)
-    run, cache = (
-        empty_run(protocol, chosen, numbers, shares, device, layout, given),
-        Cache(None, machine(device)["device"]),
-    )
+    run = empty_run(protocol, chosen, numbers, shares, device, layout, given)
+    cache = Cache(None, machine(device)["device"])
     run.provenance |= {"missing": missing, "data": {}}
     run.classes = tuple(map(str, classes))
     for backbone, sets in used.items():
-        fits = BackboneFits(backbone, GivenSets(sets, present), run, cache, device, say)
+        fits = BackboneFits(backbone, Sets(sets, present), run, cache, device, say)
         fits.fill(chosen, numbers, given, layout)
         fits.add_fractions({name: chosen[name] for name in to_fit[backbone]}, numbers, shares)
         run.provenance["data"][backbone] = {part: _about(rows) for part, rows in sets.items()}

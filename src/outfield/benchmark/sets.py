@@ -7,11 +7,10 @@ rest of the test set.
 
 from __future__ import annotations
 
+import functools
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,70 +38,51 @@ KINDS = {"features": "FeatureSet", "blocks": "stages of a network", "odin": "odi
 ROWS_AT_ONCE = 8192
 
 
-class Sets(ABC):
+class Sets:
     """Features of every set of one backbone, by name: "train" and "test" of the ID set, and the OOD sets.
 
-    Attributes:
-        ood: names of the OOD sets.
-        has_held_out: whether there are held-out ID rows, too.
-        levels: "near" or "far" for each set of stand-ins, by its name.
+    These are given by a user, and nothing made from them is kept. ``levels`` is "near" or "far" for each set of stand-ins.
     """
 
-    ood: tuple[str, ...]
-    has_held_out: bool
-    levels: Mapping[str, str]
-
-    @abstractmethod
-    def __getitem__(self, name: str) -> FeatureSource:
-        """The features of a set."""
-
-    @abstractmethod
-    def identity(self, name: str, fields: Collection[str] = ()) -> str:
-        """What is different for different features of a set, or of other fields that are used; for the cache."""
-
-    def stand_ins(self) -> StandIns[FeatureSource]:
-        """The stand-ins by kind."""
-        return StandIns(
-            {name.removeprefix(STAND_IN): self[name] for name in self.levels},
-            {name.removeprefix(STAND_IN): level for name, level in self.levels.items()},
-        )
-
-
-class GivenSets(Sets):
-    """Features that a user has; nothing that is made from them is kept."""
-
     def __init__(self, sets: Mapping[str, FeatureSource], ood: tuple[str, ...]) -> None:
-        self._sets, self.ood, self.has_held_out, self.levels = sets, ood, HELD_OUT in sets, {}
+        self._sets, self.ood, self.has_held_out = sets, ood, HELD_OUT in sets
+        self.levels: Mapping[str, str] = {}
 
     def __getitem__(self, name: str) -> FeatureSource:
         return self._sets[name]
 
     def identity(self, name: str, fields: Collection[str] = ()) -> str:
+        """What is different for different features of a set, or of other fields that are used; for the cache."""
         return name
+
+    def stand_ins(self) -> StandIns[FeatureSource]:
+        """The stand-ins by kind."""
+        kinds = {name.removeprefix(STAND_IN): name for name in self.levels}
+        sets = {kind: self[name] for kind, name in kinds.items()}
+        return StandIns(sets, {kind: self.levels[name] for kind, name in kinds.items()})
 
 
 class FractionOfSets(Sets):
     """The same sets with a fraction of the training rows."""
 
     def __init__(self, sets: Sets, fraction: float) -> None:
-        self._sets, self._fraction = sets, fraction
+        self._whole, self._fraction = sets, fraction
         self.ood, self.has_held_out, self.levels = sets.ood, sets.has_held_out, sets.levels
-        self._train: Part | None = None
+
+    @functools.cached_property
+    def _train(self) -> FeatureSource:
+        train = self._whole[TRAIN]
+        # One class where there are no labels.
+        labels = torch.zeros(len(train))
+        if "labels" in train.shapes:
+            labels = torch.cat([piece["labels"] for piece in train.batches(ROWS_AT_ONCE, ["labels"])])
+        return Part(train, rows_of(labels, self._fraction))
 
     def __getitem__(self, name: str) -> FeatureSource:
-        if name != TRAIN:
-            return self._sets[name]
-        if self._train is None:
-            train = self._sets[TRAIN]
-            # One class where there are no labels.
-            labels = torch.zeros(len(train))
-            if "labels" in train.shapes:
-                labels = torch.cat([piece["labels"] for piece in train.batches(ROWS_AT_ONCE, ["labels"])])
-            self._train = Part(train, rows_of(labels, self._fraction))
-        return self._train
+        return self._train if name == TRAIN else self._whole[name]
 
     def identity(self, name: str, fields: Collection[str] = ()) -> str:
-        whole = self._sets.identity(name, fields)
+        whole = self._whole.identity(name, fields)
         return f"{whole} fraction {self._fraction!r} seed {SEED}" if name == TRAIN else whole
 
 
@@ -110,11 +90,6 @@ def rows_of(labels: Tensor, fraction: float, seed: int = SEED) -> Tensor:
     """Which rows (N,) belong to a fraction: of every class with n rows the first ⌈f · n⌉ in a random order.
 
     So every class stays, and the rows of a smaller fraction are among those of a larger one.
-
-    Args:
-        labels: The class of each row (N,).
-        fraction: Above 0 and at most 1.
-        seed: Of the order, which is the same for every fraction.
     """
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
     mask = torch.zeros(len(labels), dtype=torch.bool)
@@ -133,13 +108,7 @@ def split(total: int, count: int) -> tuple[np.ndarray, np.ndarray]:
 def split_images(
     images: Mapping[str, ImageSource], count: int, detectors: Iterable[Detector]
 ) -> tuple[dict[str, ImageSource], dict[str, str]]:
-    """Images with so many of the test set held out, and the level of each set of stand-ins.
-
-    Args:
-        images: by the name of their set.
-        count: how many images are held out.
-        detectors: that will run; stand-ins are made where one chooses by them.
-    """
+    """Images with some of the test set held out, and the level of each set of stand-ins, if a detector chooses by them."""
     if not count:
         return dict(images), {}
     judged, held_out = split(len(images[TEST]), count)
@@ -153,7 +122,7 @@ def split_images(
 
 
 def split_features(sets: Mapping[str, FeatureSource], count: int) -> dict[str, FeatureSource]:
-    """Features with so many rows of the test set held out, unless held-out rows are there."""
+    """Features with some rows of the test set held out, unless held-out rows are there."""
     if HELD_OUT in sets or not count:
         return dict(sets)
     mask = torch.zeros(len(sets[TEST]), dtype=torch.bool)
@@ -163,20 +132,7 @@ def split_features(sets: Mapping[str, FeatureSource], count: int) -> dict[str, F
 
 @dataclass
 class ExtractedSets(Sets):
-    """Features of every set of images; those of a set are extracted, or read, when first asked for.
-
-    Args:
-        name: of the backbone.
-        backbone: the backbone.
-        images: "train", "test", the OOD sets, and perhaps held-out images and stand-ins.
-        checksums: of the images of each set.
-        levels: of each set of stand-ins.
-        cache: keeps them.
-        say: told what is being done.
-        odin: ODIN's perturbation, for the sets that are scored; None does without.
-        fields: that detectors need; stages of the network are extracted where one is among them.
-        views: of each image, over which its features are averaged.
-    """
+    """Features of every set of images, extracted or read when first used; stages and ODIN's logits where ``fields`` need them."""
 
     name: str
     backbone: Backbone
@@ -199,11 +155,8 @@ class ExtractedSets(Sets):
 
     def _entries_of(self, part: str) -> dict[str, Entry]:
         """What extraction leaves of a set, by kind: entries of their own, so that they come and go without the others."""
-        shared = {
-            "images": self.checksums[part],
-            "backbone": self.backbone.fingerprint(),
-            "views": to_plain(self.views),
-        }
+        network = self.backbone.fingerprint()
+        shared = {"images": self.checksums[part], "backbone": network, "views": to_plain(self.views)}
         labels = "clusters" if self.without_labels and part == TRAIN else part not in self.ood
         own: dict[str, dict[str, Any]] = {"features": {"labels": labels}}
         if not set(self.fields).isdisjoint(made_by("blocks")):
@@ -230,7 +183,9 @@ class ExtractedSets(Sets):
 
     def _hold(self, part: str) -> FeatureSet:
         entries = self._entries[part]
-        found = {kind: self.cache.find(entry, partial(self._load, part, kind)) for kind, entry in entries.items()}
+        found = {
+            kind: self.cache.find(entry, functools.partial(self._load, part, kind)) for kind, entry in entries.items()
+        }
         lacks = [kind for kind, one in found.items() if one is None]
         if lacks:
             begin = time.perf_counter()
@@ -238,9 +193,9 @@ class ExtractedSets(Sets):
             seconds: float | None = time.perf_counter() - begin
             for kind in lacks:
                 found[kind] = made[kind]
-                self.cache.keep(entries[kind], made[kind], partial(_save, kind), seconds)
+                self.cache.keep(entries[kind], made[kind], functools.partial(_save, kind), seconds)
                 seconds = None  # what came in the same pass has no time of its own
-        pieces = [one for one in found.values() if one is not None]
+        pieces = list(filter(None, found.values()))
         tensors = {name: value for one in pieces for name, value in one.tensors.items()}
         about = {name: text for one in pieces for name, text in checked_about(one.header.get("about")).items()}
         return FeatureSet(**tensors, about=about)

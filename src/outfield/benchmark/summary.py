@@ -16,12 +16,23 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from outfield.benchmark.paper import AVERAGE
-from outfield.benchmark.protocol import PROTOCOLS, Protocol
+from outfield.benchmark.protocol import AVERAGE, PROTOCOLS, Protocol
 from outfield.benchmark.result import BenchmarkRun, LowData, Result
 
 METRICS = ("fpr95", "auroc")
+
+
+class Printed(NamedTuple):
+    """One cell of a published table, in percent; no FPR95 where only AUROC is printed."""
+
+    fpr95: float | None
+    auroc: float
+
+
+PrintedTable = Mapping[str, Mapping[str, Printed]]
+"""Published figures by detector, then by OOD set, level or "average"."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +52,6 @@ class Cell:
     auroc: Spread
 
 
-Figures = tuple[float | None, float]
-"""Published FPR95, if any, and AUROC, in percent."""
 Columns = Mapping[str, Sequence[str]]
 """OOD sets whose mean a column shows, by its name."""
 Fits = dict[tuple[str, int | None], dict[str, Result]]
@@ -80,25 +89,22 @@ def paper_columns(protocol: Protocol) -> dict[str, tuple[str, ...]]:
     return known.levels | {AVERAGE: known.ood}
 
 
-def published(cells: Mapping[str, Figures], column: str, sets: Sequence[str], protocol: Protocol) -> Figures | None:
-    """What a paper has for a column, over the very sets that the column is over; None where it has not.
+def published(rows: PrintedTable, columns: Columns, protocol: Protocol) -> dict[str, dict[str, Printed]]:
+    """Published figures of each detector for columns, over the very sets that a column is over, where there are any.
 
-    Args:
-        cells: what it prints of a detector, by OOD set, level and "average".
-        column: which.
-        sets: that the column is over.
-        protocol: of the run.
-
-    Returns:
-        The figure as printed if it is over the same sets, else the mean of those it prints of each set, if it prints all.
+    A figure is as printed if it is over the same sets, else the mean of those printed of each set, if all are.
     """
-    if column in cells and {*sets} == {*paper_columns(protocol).get(column, (column,))}:
-        return cells[column]
-    if not all(ood in cells for ood in sets):
-        return None
-    fpr95 = [value for value in (cells[ood][0] for ood in sets) if value is not None]
-    auroc = statistics.fmean(cells[ood][1] for ood in sets)
-    return statistics.fmean(fpr95) if len(fpr95) == len(sets) else None, auroc
+    theirs = paper_columns(protocol)
+    found: dict[str, dict[str, Printed]] = {name: {} for name in rows}
+    for name, cells in rows.items():
+        for column, sets in columns.items():
+            if column in cells and {*sets} == {*theirs.get(column, (column,))}:
+                found[name][column] = Printed(*cells[column])
+            elif all(ood in cells for ood in sets):
+                fpr95 = [value for value in (cells[ood][0] for ood in sets) if value is not None]
+                mean = statistics.fmean(fpr95) if len(fpr95) == len(sets) else None
+                found[name][column] = Printed(mean, statistics.fmean(cells[ood][1] for ood in sets))
+    return found
 
 
 def summarise(records: Iterable[Result], columns: Columns) -> Summary:
@@ -140,32 +146,20 @@ def _spread(fits: Fits, sets: Sequence[str], metric: str) -> Spread:
     )
 
 
-@dataclass(frozen=True)
-class FractionCell:
-    """A detector's figures on a fraction: means over seeds, then backbones; None, with reasons, where it could not be fitted."""
-
-    fpr95: float | None
-    auroc: float | None
-    reasons: tuple[str, ...] = ()
-
-
-def fraction_cells(run: BenchmarkRun) -> dict[str, dict[float, FractionCell]]:
-    """By detector, then by fraction, the smallest first."""
-    found: dict[str, dict[float, list[LowData]]] = {one.detector: {} for one in run.low_data}
-    for one in sorted(run.low_data, key=lambda one: one.fraction):
-        found[one.detector].setdefault(one.fraction, []).append(one)
-    return {name: {fraction: _cell(mine) for fraction, mine in by.items()} for name, by in found.items()}
-
-
-def _cell(mine: Sequence[LowData]) -> FractionCell:
-    reasons = tuple(dict.fromkeys(one.reason for one in mine if one.reason))
-    if reasons:
-        return FractionCell(None, None, reasons)
-    by_backbone = [
-        [one for one in mine if one.backbone == name] for name in dict.fromkeys(one.backbone for one in mine)
-    ]
-    fpr95, auroc = (
-        statistics.fmean(statistics.fmean(getattr(one, metric) for one in those) for those in by_backbone)
-        for metric in METRICS
-    )
-    return FractionCell(fpr95, auroc)
+def fraction_cells(run: BenchmarkRun) -> dict[str, dict[float, LowData]]:
+    """By detector, then by fraction, the smallest first: means over seeds, then backbones, or why it could not be fitted."""
+    found: dict[str, dict[float, LowData]] = {one.detector: {} for one in run.low_data}
+    for name, fraction in sorted({(one.detector, one.fraction) for one in run.low_data}):
+        mine = [one for one in run.low_data if (one.detector, one.fraction) == (name, fraction)]
+        cell = LowData(fraction, "", name, None, reason=next((one.reason for one in mine if one.reason), ""))
+        if not cell.reason:
+            backbones = {one.backbone: [each for each in mine if each.backbone == one.backbone] for one in mine}
+            fpr95, auroc = (
+                statistics.fmean(
+                    statistics.fmean(getattr(one, metric) for one in those) for those in backbones.values()
+                )
+                for metric in METRICS
+            )
+            cell = LowData(fraction, "", name, None, fpr95, auroc)
+        found[name][fraction] = cell
+    return found

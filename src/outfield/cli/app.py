@@ -1,4 +1,6 @@
-"""The program: the Typer application, what all its commands share, and exit codes.
+"""The program: the Typer application, what all its commands share, exit codes, and what is said.
+
+Results go to standard output, everything else to stderr through logging: the library logs to loggers under "outfield".
 
 Exit codes: 0 done; 1 a failure we did not foresee, with its traceback; 2 wrong usage or invalid data; 3 a file that cannot be
 read or written, standard output among them; 4 training diverged; 10 what an option --fail-on-… asks for was found; 11
@@ -7,22 +9,35 @@ what was to be checked could not be read; 130 interrupted; 141 nobody reads the 
 
 from __future__ import annotations
 
+import codecs
+import contextlib
+import errno
 import functools
 import inspect
+import io
 import logging
 import os
+import re
 import signal
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from typing import Annotated, Any
+import textwrap
+import warnings
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import chain, repeat
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from outfield.cli.messages import in_options, log, prepared, shown
-from outfield.errors import DivergenceError, FileFormatError, OutfieldError, StorageError
-from outfield.progress import bar, show_progress
+from outfield.errors import DivergenceError, FileFormatError, OutfieldError, OutfieldWarning, StorageError
+from outfield.progress import bar, hidden, show_progress
 from outfield.version import __version__
+
+if TYPE_CHECKING:
+    from outfield.benchmark import BenchmarkRun
+    from outfield.report import Table
+
 
 FOUND, UNREAD, INTERRUPTED = 10, 11, 130
 
@@ -40,9 +55,7 @@ app = typer.Typer(
 Device = Annotated[str, typer.Option(help="auto (a GPU where there is one), cpu or cuda.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Say more, and where an error comes from.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing on stderr but warnings and errors.")]
-NoProgress = Annotated[
-    bool, typer.Option("--no-progress", help="Do not show how far the work is; nor with OUTFIELD_PROGRESS=0.")
-]
+NoProgress = Annotated[bool, typer.Option("--no-progress", help="Show no progress. Also: OUTFIELD_PROGRESS=0.")]
 _SHARED = {"verbose": Verbose, "quiet": Quiet, "no_progress": NoProgress}
 
 
@@ -69,12 +82,7 @@ def _run() -> None:
 
 
 def group(name: str, what: str) -> typer.Typer:
-    """A command that has commands of its own, such as ``outfield guard``.
-
-    Args:
-        name: Of the command.
-        what: It is, for its help.
-    """
+    """A command that has commands of its own, such as ``outfield guard``."""
     made = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False)
     app.add_typer(made, name=name, help=what)
     return made
@@ -83,13 +91,7 @@ def group(name: str, what: str) -> typer.Typer:
 def command(
     *examples: str, of: typer.Typer | None = None, name: str | None = None
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Make a function a command of its name, with the options that all commands have.
-
-    Args:
-        examples: Command lines to show at the end of its help.
-        of: The group that it belongs to; none if None.
-        name: What it is called; as the function if None.
-    """
+    """Make a function a command of a group, with the options that all commands have and examples at the end of its help."""
 
     def add(function: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(function)
@@ -117,12 +119,11 @@ def _version(value: bool) -> None:
         raise typer.Exit
 
 
+Version = Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")]
+
+
 @app.callback()
-def _root(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
-    ] = False,
-) -> None:
+def _root(version: Version = False) -> None:
     pass
 
 
@@ -138,18 +139,14 @@ def going_on_from(kept: object) -> Iterator[None]:
 
 @contextmanager
 def finishing_first(what: str) -> Iterator[Callable[[], None]]:
-    """Let the first Ctrl-C wait for the function that is yielded to be called; the second stops at once.
-
-    Args:
-        what: What is finished first, for the message.
-    """
+    """Let the first Ctrl-C wait for the function that is yielded to be called; the second stops at once."""
     asked = False
 
     def ask(*_: Any) -> None:
         nonlocal asked
         asked = True
         signal.signal(signal.SIGINT, before)
-        with suppress(OSError):  # not by way of a stream, in which the signal may have arrived
+        with contextlib.suppress(OSError):  # not by way of a stream, in which the signal may have arrived
             os.write(2, f"\nfinishing {what}, then stopping; Ctrl-C again stops at once\n".encode())
 
     def check() -> None:
@@ -161,3 +158,204 @@ def finishing_first(what: str) -> Iterator[Callable[[], None]]:
         yield check
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+log = logging.getLogger("outfield")
+READER_GONE = 141  # exit code when nobody reads our output any more, as a shell reports it (128 + SIGPIPE)
+NARROWEST = 30  # characters beside names at least, however narrow a terminal is
+
+_PLAIN = {"→": "->", "–": "-", "−": "-", "…": "...", "×": "x", "±": "+-", "≤": "<=", "≥": ">="}
+_WORDS = {logging.WARNING: ("warning:", "33"), logging.ERROR: ("error:", "31")}
+_FOR_PYTHON = re.compile(r",? (?:or )?in Python \w+=\w+")
+_FLAGS = re.compile(r"\b(download|allow_missing|labels|odin)=(True|False)\b")
+
+
+class _Handler(logging.Handler):
+    """One message a line; warnings and errors say what they are, in colour on a terminal."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        if record.levelno in _WORDS:
+            word, colour = _WORDS[record.levelno]
+            colourful = sys.stderr.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+            text = f"\x1b[1;{colour}m{word}\x1b[0m {text}" if colourful else f"{word} {text}"
+        if record.exc_info:
+            text += "\n" + logging.Formatter().formatException(record.exc_info)
+        with hidden(), contextlib.suppress(OSError, ValueError):  # nobody can be told that stderr is closed
+            sys.stderr.write(text + "\n")
+            sys.stderr.flush()
+
+
+@contextmanager
+def shown() -> Iterator[None]:
+    """Show on stderr what is logged while the block runs, and warnings of ours. Other libraries' warnings are not for users."""
+
+    def show(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+        if issubclass(category, OutfieldWarning):
+            log.warning("%s", message)
+
+    handler, level, propagate = _Handler(), log.level, log.propagate
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    log.propagate = False
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        try:
+            yield
+        finally:
+            log.removeHandler(handler)
+            log.setLevel(level)
+            log.propagate = propagate
+
+
+def in_options(error: OutfieldError) -> str:
+    """An error's text, with options where the library speaks of arguments.
+
+    >>> in_options(OutfieldError("download=True gets it; or labels=False"))
+    '--download gets it; or --no-labels'
+    >>> in_options(OutfieldError("it is downloaded with --download, in Python download=True; try it"))
+    'it is downloaded with --download; try it'
+    """
+    text = _FOR_PYTHON.sub("", str(error))
+    return _FLAGS.sub(lambda found: f"--{'' if found[2] == 'True' else 'no-'}{found[1].replace('_', '-')}", text)
+
+
+class _Output(io.TextIOWrapper):
+    """Standard output. What cannot be written is an error of ours, at once and not when the interpreter ends."""
+
+    def write(self, text: str) -> int:
+        with self._errors():
+            return super().write(text)
+
+    def flush(self) -> None:
+        with self._errors():
+            super().flush()
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            with hidden() if self.isatty() else contextlib.nullcontext():
+                yield
+        except OSError as error:
+            nothing = os.open(os.devnull, os.O_WRONLY)  # for what is still in the buffer
+            os.dup2(nothing, self.fileno())
+            os.close(nothing)
+            if error.errno == errno.EPIPE:
+                sys.exit(READER_GONE)
+            raise StorageError(f"cannot write to standard output: {error.strerror or error}") from error
+
+
+@contextmanager
+def prepared() -> Iterator[None]:
+    """Make sure that every text can be written while the block runs, and that all of it has been when it ends."""
+    for descriptor in (0, 1, 2):  # one that is closed would be given to the next file that is opened
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    codecs.register_error("outfield", _spelled)
+    before = sys.stdout, sys.stderr
+    with contextlib.ExitStack() as stack:
+        for name in ("stdout", "stderr"):
+            if getattr(sys, name) is None:  # it was closed
+                setattr(sys, name, stack.enter_context(open(os.devnull, "w")))
+        if isinstance(sys.stderr, io.TextIOWrapper):
+            sys.stderr.reconfigure(errors="outfield")
+        if isinstance(sys.stdout, io.TextIOWrapper):  # a caller in Python may have put something else there
+            sys.stdout.flush()
+            own = sys.stdout.buffer, sys.stdout.encoding
+            sys.stdout = _Output(*own, "outfield", line_buffering=sys.stdout.isatty())
+            stack.callback(sys.stdout.detach)
+        try:
+            yield
+            sys.stdout.flush()
+        finally:
+            sys.stdout, sys.stderr = before
+
+
+def _spelled(error: UnicodeError) -> tuple[bytes, int]:
+    """For a character that the stream's encoding lacks: the byte of a file name that is no text, else an ASCII spelling."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    spelled = b""
+    for character in error.object[error.start : error.end]:
+        if 0xDC80 <= ord(character) <= 0xDCFF:
+            spelled += bytes([ord(character) - 0xDC00])
+        else:
+            spelled += _PLAIN.get(character, character).encode("ascii", "backslashreplace")
+    return spelled, error.end
+
+
+def say(text: str = "") -> None:
+    """A line on standard output, as it is."""
+    sys.stdout.write(text + "\n")
+
+
+def print_table(table: Table, *, notes: bool = False) -> None:
+    """Print a table, perhaps with its notes; words wrap in a narrow terminal, numbers never do."""
+    from rich.console import Console
+    from rich.text import Text
+
+    Console(highlight=False).print(Text(table.title, style="bold"), soft_wrap=True)
+    words = range(1, table.left) if table.left == len(table.header) and sys.stdout.isatty() else ()
+    print_grid(table.header, table.rows, range(table.left, len(table.header)), words)
+    for note in table.notes if notes else ():
+        say(note)
+
+
+def print_grid(
+    header: Sequence[str],
+    rows: Iterable[Sequence[str | tuple[str, str]]],
+    numbers: Collection[int] = (),
+    wrapped: Collection[int] = (),
+) -> None:
+    """Print cells of text, or of text and style, in columns: numbers to the right; some columns may wrap."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text  # as it is: brackets in a name are no markup
+
+    grid = Table(header_style="bold", box=None, pad_edge=False)
+    for place, name in enumerate(header):
+        justify: Any = "right" if place in numbers else "left"
+        grid.add_column(Text(name), justify=justify, no_wrap=place not in wrapped, overflow="fold")
+    for row in rows:
+        grid.add_row(*(Text(*cell) if isinstance(cell, tuple) else Text(cell) for cell in row))
+    console = Console(highlight=False, width=None if wrapped else Console(width=10_000).measure(grid).maximum)
+    with console.capture() as text:
+        console.print(grid)
+    sys.stdout.write("".join(f"{line.rstrip()}\n" for line in text.get().splitlines()))
+
+
+def print_groups(title: str, groups: Mapping[str, Sequence[tuple[str, str]]]) -> None:
+    """Print groups of names and what each is, side by side; words wrap on a terminal, and only there.
+
+    A no-break space in what is said of a name is printed as a space at which no line is broken.
+    """
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    column = 4 + max(len(name) for rows in groups.values() for name, _ in rows)
+    room = max(console.width - column, NARROWEST) if sys.stdout.isatty() else sys.maxsize
+    console.print(Text(title, style="bold"), soft_wrap=True)
+    for heading, rows in groups.items():
+        console.print(Text(f"\n{heading}", style="bold"), soft_wrap=True)
+        for name, what in rows:
+            for first, line in zip(chain([f"  {name}"], repeat("")), textwrap.wrap(what, room), strict=False):
+                say(first.ljust(column) + line.replace("\xa0", " "))
+
+
+def write_results(
+    run: BenchmarkRun, folder: Path, intro: str = "", notes: tuple[str, ...] = (), claims: bool = True
+) -> None:
+    """Write the tables, figures and page of a benchmark's run into ``folder``; print the tables."""
+    from outfield.report import fraction_table, tables, write_report
+
+    with bar("drawing the report"):
+        page, *others = write_report(run, folder, intro=intro, notes=notes, claims=claims)
+    printed = [table for name, table in tables(run).items() if name in ("levels", "ablation")]
+    fewer_rows = fraction_table(run)
+    for table in printed if fewer_rows is None else [*printed, fewer_rows]:
+        print_table(table, notes=True)
+        say()
+    log.info("%s; beside it %s", page, ", ".join(str(path.relative_to(folder)) for path in others))

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-import typer
+from typer import Argument, Option
 
 from outfield.errors import InputError, StorageError
 from outfield.extras import check_installed
@@ -18,53 +18,48 @@ from outfield.extras import check_installed
 if TYPE_CHECKING:
     from outfield.features import FeatureSource
 
-FEATURES = (
-    "a FeatureSet: .safetensors, .npz, .npy (features alone), .csv or .parquet; FILE.npz#SET for one set of several"
-)
-DATA_FOLDER = (
-    "Folder that holds the data sets (NAME_train.npz, NAME_test.npz, NAME.npz, torchvision's layout, or folders of "
-    "images)."
-)
-DATA = (".safetensors", ".npz", ".npy", ".parquet")
-"""Endings of files that hold data or detectors, which no text may replace."""
+FEATURES = "a FeatureSet: .safetensors, .npz, .npy (features alone), .csv or .parquet; FILE.npz#SET for one of several"
+DATA = (".safetensors", ".npz", ".npy", ".parquet")  # endings of data and detectors, which no text may replace
 LOCAL, RAY = "local", "ray"
 RUN = "run.safetensors"
-REPORT = ("report.html", "tables.md", "tables.tex", "results.csv", "results.json")
-"""What a report writes beside the run, and figures in a folder of their own."""
+REPORT = ("report.html", "tables.md", "tables.tex", "results.csv", "results.json")  # beside a folder of figures
 
-Download = Annotated[
-    bool, typer.Option("--download", help="Get sets that are not there, where their publishers offer them to everyone.")
-]
-Near = Annotated[
-    list[str] | None,
-    typer.Option("--near", help=f"Stand-ins for near OOD, FILE or NAME=FILE ({FEATURES}); any number of times."),
-]
-Far = Annotated[
-    list[str] | None, typer.Option("--far", help="Stand-ins for far OOD, FILE or NAME=FILE; any number of times.")
-]
-Engine = Annotated[
-    str, typer.Option(help="local: this process. ray: the workers of a Ray cluster.", metavar="local|ray")
-]
-Workers = Annotated[int | None, typer.Option(min=1, help="Workers on Ray. Default: as many as there are cores for.")]
-Address = Annotated[
+Text = str | None
+Texts = list[str] | None
+File = Path | None
+Number = int | None
+
+Network = Annotated[
     str,
-    typer.Option(
-        help="The Ray cluster: local starts one here, auto finds one that runs.", metavar="auto|local|HOST:PORT"
+    Argument(
+        help=r"A file of outfield train, timm:NAME\[@WEIGHTS.safetensors], torchvision:NAME\[@…], hf:FOLDER, FILE.onnx or "
+        "FILE.pt2 (with --trust)."
     ),
 ]
-Size = Annotated[
-    str | None,
-    typer.Option(help="Resize to this, N or HxW; with --crop, N is the shorter edge's.", metavar="N|HxW"),
+DataFolder = Annotated[
+    File, Option("--data", help="Folder of data sets: NAME.npz, torchvision's, or folders of images.")
 ]
-Crop = Annotated[str | None, typer.Option(help="Cut this out of the middle, N or HxW.", metavar="N|HxW")]
-Mean = Annotated[str | None, typer.Option(help="Of each channel in [0, 1]; one number for grey.", metavar="R,G,B")]
-Std = Annotated[str | None, typer.Option(help="Of each channel; one number for grey.", metavar="R,G,B")]
-Trust = Annotated[
-    bool, typer.Option("--trust", help="Open a .pt2 network, which may run code that is in the file (ONNX runs none).")
+Download = Annotated[bool, Option("--download", help="Download sets that are not there, where this is possible.")]
+AutoViews = Annotated[
+    Text, Option("--views", help="Views of each image to average; auto chooses.", metavar="flip|six|N|auto")
 ]
-Interpolation = Annotated[
-    str | None, typer.Option(help="nearest, bilinear, bicubic, lanczos, box or hamming, as Pillow does it.")
-]
+Split = Annotated[str, Option(help="train or test, of a named set.")]
+Settings = Annotated[Texts, Option("--set", "-s", help="A setting, NAME=VALUE; outfield detectors NAME lists them.")]
+Keep = Annotated[float, Option(help="Share of ID samples to accept.")]
+Near = Annotated[Texts, Option("--near", help=f"Stand-ins for near OOD, FILE or NAME=FILE ({FEATURES}).")]
+Far = Annotated[Texts, Option("--far", help="Stand-ins for far OOD, FILE or NAME=FILE.")]
+OnError = Annotated[str, Option("--on-error", help="Images that cannot be read: skip goes on without, fail ends.")]
+Decoders = Annotated[Number, Option("--workers", min=0, help="Processes that decode images.")]
+MaxTrain = Annotated[int, Option("--max-train", "--most", min=1, help="Samples to fit the detector on, at most.")]
+Engine = Annotated[str, Option(help="local: this process. ray: a Ray cluster.", metavar="local|ray")]
+Workers = Annotated[Number, Option(min=1, help="Workers on Ray. Default: one for each core.")]
+Address = Annotated[str, Option(help="Ray cluster: local starts one, auto finds one.", metavar="auto|local|HOST:PORT")]
+Size = Annotated[Text, Option(help="Resize to N or HxW; with --crop, N is the shorter edge.", metavar="N|HxW")]
+Crop = Annotated[Text, Option(help="Cut N or HxW out of the middle.", metavar="N|HxW")]
+Mean = Annotated[Text, Option(help="Mean of each channel in [0, 1]; one number for grey.", metavar="R,G,B")]
+Std = Annotated[Text, Option(help="Standard deviation of each channel.", metavar="R,G,B")]
+Interpolation = Annotated[Text, Option(help="nearest, bilinear, bicubic, lanczos, box or hamming, as in Pillow.")]
+Trust = Annotated[bool, Option("--trust", help="Open a .pt2 network, which may run code (ONNX does not).")]
 
 
 class Input(NamedTuple):
@@ -75,30 +70,21 @@ class Input(NamedTuple):
 
 
 class Output(NamedTuple):
-    """A file that will be written.
+    """A file that will be written: the option that names it, its path (may hold {seed}) and the endings it may have.
 
-    Attributes:
-        option: The option that named it.
-        path: Where it goes; may hold {seed}.
-        endings: One of these it must have; any but those of :data:`DATA` if empty.
-        what: What is written, in the plural, for the error.
-        makes_folder: Whether the folder it lies in is made where it is not there.
+    Without endings it is text. The folder it lies in must be there unless the command makes it.
     """
 
     option: str
     path: Path
     endings: tuple[str, ...] = ()
-    what: str = "results"
     makes_folder: bool = False
 
 
 def check_places(inputs: Iterable[Input], outputs: Sequence[Output], seeds: Iterable[int] | None = None) -> None:
-    """Find out before long work whether its results can be written after it, and would destroy nothing.
+    """Find out before long work whether its results can be written, and would destroy nothing.
 
-    Args:
-        inputs: All files that the command reads.
-        outputs: All files that it writes.
-        seeds: A file of its own is written for each; None if there is one of each.
+    With seeds, a file of its own is written for each.
 
     Raises:
         InputError: An ending is wrong, {seed} is missing, or an output is the same file as an input or another output, be it by
@@ -114,22 +100,14 @@ def check_places(inputs: Iterable[Input], outputs: Sequence[Output], seeds: Iter
         for path in paths:
             for what, other in taken:
                 if _same_file(path, other):
-                    named = f"{what} are both {path}" if what.startswith("-") else f"would overwrite {what}, {other}"
-                    raise InputError(
-                        f"{output.option} {'and ' * what.startswith('-')}{named}; give it a name of its own"
-                    )
+                    said = f"and {what} are both" if what.startswith("-") else f"would overwrite {what},"
+                    raise InputError(f"{output.option} {said} {other}; give it a name of its own")
             _check_writable(path, output.makes_folder)
         taken += [Input(output.option, path) for path in paths]
 
 
 def check_report(inputs: Sequence[Input], folder: Path) -> None:
-    """Find out before long work whether a report can be made, and written into ``folder``.
-
-    Raises:
-        MissingExtraError: A library is not installed that a report needs.
-        InputError: A file of the report would take the place of an input.
-        StorageError: The folder cannot be made, or not written to.
-    """
+    """Find out before long work whether a report can be made, and written into ``folder``."""
     check_installed("report", "matplotlib", "jinja2")
     check_places(inputs, [Output("--out", folder / name, makes_folder=True) for name in REPORT])
 
@@ -141,10 +119,8 @@ def for_seed(path: Path, seed: int) -> Path:
 
 def _same_file(one: Path, other: Path) -> bool:
     """Whether two paths lead to the same file, or would once it is there: spelled otherwise, through links, or by hard links."""
-    if os.path.realpath(one) == os.path.realpath(other):
-        return True
     try:
-        return os.path.samefile(one, other)
+        return os.path.realpath(one) == os.path.realpath(other) or os.path.samefile(one, other)
     except (OSError, ValueError):  # one of them is not there, or cannot be
         return False
 
@@ -158,22 +134,22 @@ def _check_writable(path: Path, makes_folder: bool) -> None:
         return
     while not os.path.lexists(folder) and folder != folder.parent:
         folder = folder.parent
-    if not os.path.isdir(folder):
-        raise StorageError(f"cannot make the folder {path.parent}: {folder} is not a folder")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise StorageError(f"cannot make the folder {path.parent}: {folder} is not writable")
+    if not os.path.isdir(folder) or not os.access(folder, os.W_OK | os.X_OK):
+        problem = "writable" if os.path.isdir(folder) else "a folder"
+        raise StorageError(f"cannot make the folder {path.parent}: {folder} is not {problem}")
 
 
 def _check_ending(output: Output) -> None:
     """Of the path, and of the file that it is a link to, which would be replaced."""
     for path in (output.path, Path(os.path.realpath(output.path))):
         if output.endings and path.suffix not in output.endings:
-            either = " or ".join(filter(None, (", ".join(output.endings[:-1]), output.endings[-1])))
-            raise InputError(f"{output.option} {path}: {output.what} are saved as {either}")
+            *others, last = output.endings
+            either = f"{', '.join(others)} or {last}" if others else last
+            raise InputError(f"{output.option} {path}: the name must end in {either}")
         if path.suffix == ".parquet":
             check_installed("tables", "pyarrow")
         if not output.endings and path.suffix in DATA:
-            raise InputError(f"{output.option} {path}: {output.what} are text; {path.suffix} is for data and detectors")
+            raise InputError(f"{output.option} {path} is a text file; {path.suffix} is for data and detectors")
 
 
 def feature_file(what: str, source: str | None) -> list[Input]:
@@ -198,11 +174,7 @@ def backbone_file(backbone: str) -> list[Input]:
 
 
 def named_sets(option: str, sources: list[str] | None) -> dict[str, str]:
-    """Sources ``NAME=FILE`` or ``FILE`` by name; a file whose own name has a = in it is found first.
-
-    Raises:
-        InputError: two have the same name.
-    """
+    """Sources ``NAME=FILE`` or ``FILE`` by name; a file whose own name has a = in it is found first."""
     from outfield.features import split_source
 
     found: dict[str, str] = {}
@@ -230,12 +202,7 @@ def opened(sets: dict[str, str]) -> dict[str, FeatureSource]:
 
 
 def on_ray(engine: str, workers: int | None) -> bool:
-    """Whether a Ray cluster does the work.
-
-    Raises:
-        InputError: There is no such engine, or workers are named without Ray.
-        MissingExtraError: Ray is not installed.
-    """
+    """Whether a Ray cluster does the work; it must be installed then."""
     if engine not in (LOCAL, RAY):
         raise InputError(f"--engine is {engine!r}; it must be local or ray")
     if engine == LOCAL and workers is not None:
@@ -255,33 +222,23 @@ def preprocessing_settings(
 ) -> dict[str, Any]:
     """Settings of a network's preprocessing as ``Backbone.open`` takes them, without those that are not given.
 
-    Raises:
-        InputError: a text that is no such setting.
-
     >>> preprocessing_settings("256", "224x192", "0.5,0.5,0.5", None, None)
     {'size': 256, 'crop': (224, 192), 'mean': (0.5, 0.5, 0.5)}
     """
-    found = {
-        "size": _sides("--size", size),
-        "crop": _sides("--crop", crop),
-        "mean": _numbers("--mean", mean),
-        "std": _numbers("--std", std),
-        "interpolation": interpolation,
-    }
-    return {name: value for name, value in found.items() if value is not None}
+    sides = {name: _sides(f"--{name}", text) for name, text in (("size", size), ("crop", crop)) if text is not None}
+    numbers = {name: _numbers(f"--{name}", text) for name, text in (("mean", mean), ("std", std)) if text is not None}
+    return {**sides, **numbers, **({} if interpolation is None else {"interpolation": interpolation})}
 
 
-def _sides(option: str, text: str | None) -> int | tuple[int, ...] | None:
-    if text is None:
-        return None
+def _sides(option: str, text: str) -> int | tuple[int, ...]:
     sides = text.lower().replace("×", "x").split("x")
     if len(sides) > 2 or not all(side.isascii() and side.isdigit() and len(side) < 6 for side in sides):
         raise InputError(f"{option} is {text!r}; it must be N or HEIGHTxWIDTH, such as 224 or 224x160")
-    return int(sides[0]) if len(sides) == 1 else tuple(int(side) for side in sides)
+    return int(sides[0]) if len(sides) == 1 else tuple(map(int, sides))
 
 
-def _numbers(option: str, text: str | None) -> tuple[float, ...] | None:
+def _numbers(option: str, text: str) -> tuple[float, ...]:
     try:
-        return None if text is None else tuple(float(number) for number in text.split(","))
+        return tuple(map(float, text.split(",")))
     except ValueError as error:
         raise InputError(f"{option} is {text!r}; it must be a number for each channel, such as 0.5,0.5,0.5") from error

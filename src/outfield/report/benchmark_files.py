@@ -27,17 +27,10 @@ EVALUATED = ("detector", "ood", "fpr95", "auroc", "aupr_in", "aupr_out", "n_id",
 def write_report(
     run: BenchmarkRun, folder: PathLike, *, intro: str = "", notes: Sequence[str] = (), claims: bool = True
 ) -> list[Path]:
-    """Write a run's tables, figures and page.
+    """Write a run's tables, figures and page into a folder, which is made if need be, and give the files, the page first.
 
-    Args:
-        run: the results.
-        folder: where; made if it is not there.
-        intro: first words of the page.
-        notes: lines to go below the page's first table.
-        claims: judge the paper's claims; a run on few samples should not.
-
-    Returns:
-        The files, the page first.
+    The page begins with ``intro``, has ``notes`` below its first table, and judges the paper's claims if wanted: a run on few
+    samples should not.
 
     Raises:
         InputError: the run has no records.
@@ -58,18 +51,7 @@ def write_report(
 
 
 def write_tables(run: BenchmarkRun, folder: PathLike, *, claims: bool = True, more: Sequence[Table] = ()) -> list[Path]:
-    """Write ``tables.md``, ``tables.tex``, ``results.csv`` and ``results.json`` into ``folder``, each atomically.
-
-    Args:
-        run: with at least one record.
-        folder: made if it is not there.
-        claims: judge the paper's claims.
-        more: tables that go below the others in ``tables.md``.
-
-    Raises:
-        InputError: the run has no records.
-        StorageError: the folder or a file in it cannot be written.
-    """
+    """Write ``tables.md`` (with more tables below), ``tables.tex``, ``results.csv`` and ``results.json``, each atomically."""
     if not run.records:
         raise InputError("the run has no records; there is nothing to put into tables")
     folder = as_path(folder, "folder")
@@ -170,12 +152,7 @@ def _block_json(run: BenchmarkRun, block: Block) -> dict[str, Any]:
 
 
 def read_run(source: PathLike) -> BenchmarkRun:
-    """What ``results.json`` holds of a run: protocol, records, accuracies, provenance and low data.
-
-    Scores, histories and layouts are not in it.
-
-    Args:
-        source: the file, or the folder that :func:`write_tables` wrote it to.
+    """What ``results.json``, or the folder it lies in, holds of a run: all but scores, histories and layouts.
 
     Raises:
         StorageError: there is no such file.

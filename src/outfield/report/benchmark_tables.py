@@ -13,16 +13,18 @@ from dataclasses import dataclass
 
 from outfield.benchmark import (
     AVERAGE,
+    COMPARED,
     LEVELS,
     MARGIN,
     PAPER_LEVELS,
+    ROWS,
     UNTESTED,
     BenchmarkRun,
     Cell,
     Columns,
     Comparison,
     Difference,
-    FractionCell,
+    LowData,
     Printed,
     PrintedTable,
     Result,
@@ -43,11 +45,8 @@ from outfield.report.table import Table
 
 Best = frozenset[tuple[int, int, int]]
 DEFAULT, OURS = "Auto", "EnergyCorrected"
-TABLE_1 = ("MSP", "ODIN", "EnergyLogits", "KNN", "SSD", OURS)
-DETAILED = ("MSP", "ODIN", "EnergyLogits", "KNN", "SSD", "EBM", OURS)
 ABLATION = ("GaussianMixture", "EBM", OURS)
-KNOWN = ("MSP", "ODIN", "EnergyLogits", "KNN", "SSD", "GaussianMixture", "EBM", OURS)
-"""Detectors that the paper has a place for, in its order; others are added below those."""
+TABLE_1 = tuple(name for name in ROWS if name not in ABLATION or name == OURS)
 METRICS = "FPR95 ↓ / AUROC ↑ in percent"
 THIS_RUN, OVER_SEEDS, OVER_BACKBONES, PAPER = "this run", "± seeds", "± backbones", "paper"
 RESAMPLES = 400  # enough for the one digit that is shown
@@ -80,26 +79,19 @@ def blocks(run: BenchmarkRun) -> list[Block]:
     apart = ablation if len(ablation) > 1 else []
 
     def block(name: str, words: str, rows: Sequence[str], columns: Columns, labels: Mapping[str, str] = ours) -> Block:
-        printed = {
-            detector: {
-                column: Printed(*figures)
-                for column, sets in columns.items()
-                if (figures := published(cells, column, sets, protocol)) is not None
-            }
-            for detector, cells in theirs.rows.items()
-        }
+        printed = published(theirs.rows, columns, protocol)
         return Block(name, f"{title(protocol.id)} {words}", tuple(rows), columns, printed, labels, theirs.label)
 
     def with_others(rows: Sequence[str], elsewhere: Sequence[str] = ()) -> list[str]:
         """The default, the paper's rows, then detectors that have none: those it knows, then one's own."""
-        others = [name for name in dict.fromkeys([*KNOWN, *found]) if name not in (DEFAULT, *rows, *elsewhere)]
+        others = [name for name in dict.fromkeys([*ROWS, *found]) if name not in (DEFAULT, *rows, *elsewhere)]
         return [name for name in (DEFAULT, *rows, *others) if name in found]
 
     *first, last = [column for column in levels if column != AVERAGE]
     listed = f"{', '.join(first)} and {last}" if first else last
     made = [
         block("levels", f"against {listed} OOD", with_others(TABLE_1, apart), levels),
-        block("detailed", "against each OOD set", with_others(DETAILED), sets),
+        block("detailed", "against each OOD set", with_others(COMPARED), sets),
         block("ablation", "without parts of the method", apart, levels, parts),
     ]
     return [one for one in made if one.detectors]
@@ -222,12 +214,7 @@ def _notes(run: BenchmarkRun, block: Block, printed: bool) -> tuple[str, ...]:
 
 
 def notes_on_sets(run: BenchmarkRun, printed: bool = False) -> tuple[str, ...]:
-    """Which sets are missing, which the paper does not have, and what that does to means.
-
-    Args:
-        run: the results.
-        printed: whether the paper's figures stand beside.
-    """
+    """Which sets are missing, which the paper does not have, and what that does to means and to figures printed beside them."""
     found, theirs, who = present(run.records, run.protocol), paper_columns(run.protocol), beside(run.protocol).words
     absent = [title(name) for name in dict.fromkeys((*run.protocol.ood, *theirs[AVERAGE])) if name not in found]
     added = [title(name) for name in found if name not in theirs[AVERAGE]]
@@ -244,10 +231,7 @@ def notes_on_sets(run: BenchmarkRun, printed: bool = False) -> tuple[str, ...]:
 
 
 def claims_table(run: BenchmarkRun) -> Table | None:
-    """What the paper claims, what was compared, and whether it came out so; None where there is no claim to test.
-
-    The rules are those of :func:`outfield.benchmark.check_claims`.
-    """
+    """What the paper claims, what was compared, and whether it came out so; None where there is no claim to test."""
     rows = []
     for claim in check_claims(run.records, run.protocol):
         head = f"({claim.name}) {claim.statement}: {claim.verdict}"
@@ -275,12 +259,7 @@ def _outcome(passed: int, of: int) -> str:
 def comparison_table(run: BenchmarkRun, resamples: int = RESAMPLES) -> Table | None:
     """Differences of the row with the lowest mean FPR95 from every other, by level and on average, in points.
 
-    Args:
-        run: The results; without scores there is nothing to resample.
-        resamples: How many resamples stand behind an interval.
-
-    Returns:
-        None where fewer than two detectors have scores of the same rows.
+    None where fewer than two detectors have scores of the same rows.
     """
     best = best_row(run)
     others = [] if best is None else _others(run, best)
@@ -352,8 +331,7 @@ def _notes_on_intervals(best: str, found: list[Comparison], resamples: int) -> t
 def fraction_table(run: BenchmarkRun) -> Table | None:
     """FPR95 and AUROC of every detector by the fraction of training rows that it was fitted on; None where there are none.
 
-    The best of each column are in bold. A dash stands for a detector that could not be fitted on so few rows, and a note says
-    why.
+    A dash stands for a detector that could not be fitted on so few rows, and a note says why.
     """
     cells = fraction_cells(run)
     if not cells:
@@ -364,16 +342,16 @@ def fraction_table(run: BenchmarkRun) -> Table | None:
         "Means over all OOD sets, seeds and backbones. The rows of a smaller share are among those of a larger one."
     ]
     for name, mine in cells.items():
-        failed = {fraction: cell for fraction, cell in mine.items() if cell.reasons}
+        failed = {fraction: cell for fraction, cell in mine.items() if cell.reason}
         if failed:
             shares = ", ".join(f"{100 * fraction:g} %" for fraction in failed)
-            notes.append(f"{name} cannot be fitted on {shares}: {next(iter(failed.values())).reasons[0]}.")
+            notes.append(f"{name} cannot be fitted on {shares}: {next(iter(failed.values())).reason}.")
     name = f"{title(run.protocol.id)}, fewer training rows: {METRICS}, by the share of the rows of each class"
     header = ["detector", *(f"{100 * fraction:g} %" for fraction in fractions)]
     return Table(name, header, rows, 1, _best(rows, range(len(rows)), 1), tuple(notes))
 
 
-def _fraction(cell: FractionCell | None) -> str:
+def _fraction(cell: LowData | None) -> str:
     if cell is None:
         return ""
     return "–" if cell.fpr95 is None or cell.auroc is None else _pair(cell.fpr95, cell.auroc)

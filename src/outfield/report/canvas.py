@@ -103,13 +103,10 @@ def svg_text(figure: Any) -> str:
 
 
 def inline_svg(figure: Any, label: str, prefix: str, colours: Mapping[str, str]) -> str:
-    """A figure as an ``svg`` element of a page.
+    """A figure as an ``svg`` element of a page, with a label for those who do not see it.
 
-    Args:
-        figure: What to draw.
-        label: What it shows, for those who do not see it.
-        prefix: Of the ids in it; different for each SVG of a page.
-        colours: By a colour of the figure ("#2f6fde"), what stands for it on the page ("var(--id)").
+    Its ids begin with ``prefix``, which no other SVG of the page has; ``colours`` stand for the figure's on the page, such as
+    "var(--id)" for "#2f6fde".
     """
     root = ElementTree.fromstring(re.sub(r"<!DOCTYPE[^>]*>", "", svg_text(figure)))
     for node in root.iter():

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import statistics
 from typing import Any
 
 from outfield.detectors import Choice, Trial
 from outfield.percent import in_percent
-from outfield.report.table import Table, csv_cell
+from outfield.report.table import Table, csv_text
 
 
 def trials_table(choice: Choice) -> Table:
     """The chosen sum, those with other numbers of members, then every candidate alone: FPR95 on stand-ins and on real sets."""
     real, unseen = bool(choice.chosen.real), choice.chosen.left_out is not None
-    header = [
-        "members",
-        "near-like",
-        "far-like",
-        "90–97 %",
-        *(["left out"] if unseen else []),
-        *(["real sets"] if real else []),
-    ]
+    header = ["members", "near-like", "far-like", "90–97 %", *["left out"] * unseen, *["real sets"] * real]
 
     def cells(trial: Trial) -> list[str]:
         found = [in_percent(value) for value in (trial.near, trial.far, trial.loss)]
@@ -30,15 +21,10 @@ def trials_table(choice: Choice) -> Table:
         return [in_words(trial), *found, *([in_percent(real_mean(trial))] if real else [])]
 
     others = [trial for trial in choice.trials if trial is not choice.chosen and len(trial.members) > 1]
-    notes = [
-        "90–97 %: the mean share of stand-ins that is accepted where 90, 93, 95 and 97 % of the ID rows are.",
-        *(
-            ["Left out: the same of kinds of stand-ins that took no part in the fit; it is chosen by this."]
-            if unseen
-            else []
-        ),
-        *(f"{name} was left out: {why}" for name, why in choice.skipped.items()),
-    ]
+    notes = ["90–97 %: the mean share of stand-ins that is accepted where 90, 93, 95 and 97 % of the ID rows are."]
+    if unseen:
+        notes.append("Left out: the same of kinds of stand-ins that took no part in the fit; it is chosen by this.")
+    notes += [f"{name} was left out: {why}" for name, why in choice.skipped.items()]
     rows = [cells(trial) for trial in (choice.chosen, *others, *choice.singles)]
     return Table("FPR95 on stand-ins (%), the chosen one first", header, rows, notes=tuple(notes))
 
@@ -59,13 +45,11 @@ def real_mean(trial: Trial) -> float:
 def trials_csv(choice: Choice) -> str:
     """The chosen one, the sums of each number of members and every candidate alone, fractions, as CSV."""
     sets = [*choice.chosen.fpr95, *(f"real {name}" for name in choice.chosen.real)]
-    buffer = io.StringIO()
-    writer = csv.writer(buffer)
-    writer.writerow(["members", "near", "far", "mean", "loss", "left out", *map(csv_cell, sets)])
-    for trial in (choice.chosen, *choice.trials, *choice.singles):
-        values = [trial.near, trial.far, trial.mean, trial.loss, "" if trial.left_out is None else trial.left_out]
-        writer.writerow([csv_cell(in_words(trial)), *values, *trial.fpr95.values(), *trial.real.values()])
-    return buffer.getvalue()
+    rows = [
+        [in_words(one), one.near, one.far, one.mean, one.loss, one.left_out, *one.fpr95.values(), *one.real.values()]
+        for one in (choice.chosen, *choice.trials, *choice.singles)
+    ]
+    return csv_text(["members", "near", "far", "mean", "loss", "left out", *sets], rows)
 
 
 def choice_figure(choice: Choice) -> Any:
@@ -81,13 +65,11 @@ def choice_figure(choice: Choice) -> Any:
     sums = [trial for trial in choice.trials if len(trial.members) > 1]
     axes.scatter(*points(choice.singles), s=22, color=FAR, linewidths=0, alpha=0.9, label="one detector")
     axes.plot(*points(sums), "o-", color=ID, markersize=4, linewidth=1, label="sums, by number of members")
+    small = {"textcoords": "offset points", "fontsize": SIZE - 2, "color": MUTED}
     for trial, x, y in zip(sums, *points(sums), strict=True):
-        axes.annotate(
-            str(len(trial.members)), (x, y), (4, 4), textcoords="offset points", fontsize=SIZE - 2, color=MUTED
-        )
-    axes.scatter(
-        *points([choice.chosen]), s=90, facecolors="none", edgecolors=INK, linewidths=1.4, label="chosen", zorder=3
-    )
+        axes.annotate(str(len(trial.members)), (x, y), (4, 4), **small)
+    ring = {"s": 90, "facecolors": "none", "edgecolors": INK, "linewidths": 1.4}
+    axes.scatter(*points([choice.chosen]), **ring, label="chosen", zorder=3)
     axes.set_xlabel("mean FPR95 on stand-ins (%)")
     axes.set_ylabel("mean FPR95 on real OOD sets (%)")
     axes.set_title("Real sets were looked at after the choice", fontsize=SIZE, color=MUTED, loc="left")

@@ -42,16 +42,10 @@ TEX = {
 
 @dataclass(frozen=True)
 class Table:
-    """A table ready to print: a header and rows of text.
+    """A table ready to print: a header and rows of text; the first ``left`` columns are words, the others numbers.
 
-    Args:
-        title: one line.
-        header: of each column.
-        rows: of text. A cell may show two numbers, "47.5 / 89.9". A row whose first cell is empty belongs to
-            the one above.
-        left: so many first columns are words, the others numbers.
-        best: what to set in bold: (row, column, which of the numbers in the cell).
-        notes: lines to go below it.
+    A cell may show two numbers, "47.5 / 89.9". A row whose first cell is empty belongs to the one above. ``best`` is what to set
+    in bold: (row, column, which of the numbers in the cell). Notes go below.
     """
 
     title: str
@@ -63,11 +57,8 @@ class Table:
 
     def markdown(self) -> str:
         """As a Markdown table."""
-        rows = [
-            [*map(markdown, self.header)],
-            ["---"] * len(self.header),
-            *self._marked(markdown, lambda text: f"**{text}**"),
-        ]
+        body = self._marked(markdown, lambda text: f"**{text}**")
+        rows = [[*map(markdown, self.header)], ["---"] * len(self.header), *body]
         return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
     def latex(self) -> str:
@@ -82,16 +73,12 @@ class Table:
 
     def _marked(self, escape: Callable[[str], str], bold: Callable[[str], str]) -> list[list[str]]:
         """Rows with their text escaped and the best numbers in bold."""
-        return [
-            [
-                " / ".join(
-                    bold(escape(part)) if (i, j, k) in self.best else escape(part)
-                    for k, part in enumerate(cell.split(" / "))
-                )
-                for j, cell in enumerate(row)
-            ]
-            for i, row in enumerate(self.rows)
-        ]
+
+        def marked(row: int, column: int, cell: str) -> str:
+            parts = enumerate(map(escape, cell.split(" / ")))
+            return " / ".join(bold(part) if (row, column, which) in self.best else part for which, part in parts)
+
+        return [[marked(i, j, cell) for j, cell in enumerate(row)] for i, row in enumerate(self.rows)]
 
 
 def visible(text: str) -> str:

@@ -11,24 +11,11 @@ import numpy as np
 from torch import Tensor
 
 from outfield.files import PathLike
-from outfield.report.canvas import (
-    FAR,
-    ID,
-    INK,
-    MUTED,
-    RULE,
-    SIZE,
-    Colormap,
-    MultipleLocator,
-    new_figure,
-    prepare,
-    save_figure,
-    subplots,
-)
+from outfield.report import canvas
 from outfield.report.table import Table
 from outfield.studies import ToyModel, ToyRun
 
-ENERGY = Colormap.from_list("energy", ["#0b1d51", "#2f6fde", "#8fc1f2", "#e9f1fb", "#ffffff"])
+ENERGY = canvas.Colormap.from_list("energy", ["#0b1d51", "#2f6fde", "#8fc1f2", "#e9f1fb", "#ffffff"])
 DEPTH = 10.0  # energies are drawn up to this far above their minimum
 
 
@@ -42,9 +29,8 @@ def toy_table(runs: Sequence[ToyRun]) -> Table:
     """Held-out NLL and the modes' masses of each model, over the seeds of one toy."""
     data = runs[0].data
     share = 1 / len(data.centres)
-    rows = [
-        ["true density", mean_std([run.true_nll for run in runs]), *([f"{share:.3f}", "0.000"] if share < 1 else [])]
-    ]
+    known = [f"{share:.3f}", "0.000"] if share < 1 else []
+    rows = [["true density", mean_std([run.true_nll for run in runs]), *known]]
     for index, model in enumerate(runs[0].models):
         models = [run.models[index] for run in runs]
         masses = [mass for m in models for mass in m.masses.tolist()]
@@ -60,22 +46,17 @@ def toy_table(runs: Sequence[ToyRun]) -> Table:
 
 def toy_json(runs: Sequence[ToyRun]) -> str:
     """Every toy run's numbers as JSON."""
-    rows = [
-        {
-            "toy": run.data.name,
-            "seed": run.seed,
-            "true_nll": run.true_nll,
-            "models": {m.name: {"nll": m.nll, "masses": m.masses.tolist()} for m in run.models},
-        }
-        for run in runs
-    ]
+    rows = []
+    for run in runs:
+        models = {m.name: {"nll": m.nll, "masses": m.masses.tolist()} for m in run.models}
+        rows.append({"toy": run.data.name, "seed": run.seed, "true_nll": run.true_nll, "models": models})
     return json.dumps(rows, indent=2) + "\n"
 
 
 def cross_figure(run: ToyRun, path: PathLike) -> None:
     """Data, Gaussian + residual = corrected energy, and the EBM alone, in one row."""
-    figure = new_figure(14.2, 3.55)
-    (axes,) = subplots(figure, 1, 5, wspace=0.3, left=0.012, right=0.93, top=0.79, bottom=0.09)
+    figure = canvas.new_figure(14.2, 3.55)
+    (axes,) = canvas.subplots(figure, 1, 5, wspace=0.3, left=0.012, right=0.93, top=0.79, bottom=0.09)
     _points(axes[0], run, "data", f"NLL under the truth {run.true_nll:.2f}")
     image = _energy(axes[1], run, run.mixture, "Gaussian")
     _residual(axes[2], run)
@@ -85,16 +66,16 @@ def cross_figure(run: ToyRun, path: PathLike) -> None:
         panel.set(xlim=(-2, 2), ylim=(-2, 2))
     for left, right, sign in ((1, 2, "+"), (2, 3, "=")):
         x = (axes[left].get_position().x1 + axes[right].get_position().x0) / 2
-        figure.text(x, 0.44, sign, ha="center", va="center", fontsize=22, color=MUTED)
+        figure.text(x, 0.44, sign, ha="center", va="center", fontsize=22, color=canvas.MUTED)
     _scale(figure, image, (0.942, 0.11, 0.009, 0.66))
     _heading(figure, "A small network corrects a Gaussian's energy", 0.012)
-    save_figure(figure, path)
+    canvas.save_figure(figure, path)
 
 
 def grid_figure(run: ToyRun, path: PathLike) -> None:
     """Nine crosses: data, mixture, EBM; residual, correction, and the mass that each model gives to each mode."""
-    figure = new_figure(12.6, 8.3)
-    axes = subplots(figure, 2, 3, wspace=0.14, hspace=0.26, left=0.015, right=0.9, top=0.89, bottom=0.06)
+    figure = canvas.new_figure(12.6, 8.3)
+    axes = canvas.subplots(figure, 2, 3, wspace=0.14, hspace=0.26, left=0.015, right=0.9, top=0.89, bottom=0.06)
     _points(axes[0, 0], run, "data: nine crosses", f"NLL under the truth {run.true_nll:.2f}")
     image = _energy(axes[0, 1], run, run.mixture, "mixture of Gaussians")
     _energy(axes[0, 2], run, run.ebm, "EBM alone")
@@ -103,24 +84,24 @@ def grid_figure(run: ToyRun, path: PathLike) -> None:
     _masses(axes[1, 2], run)
     _scale(figure, image, (0.918, 0.53, 0.011, 0.35))
     _heading(figure, "Short chains that do not mix bias an EBM; correcting a mixture keeps every mode", 0.025)
-    save_figure(figure, path)
+    canvas.save_figure(figure, path)
 
 
 def _scale(figure: Any, image: Any, place: tuple[float, float, float, float]) -> None:
     """Which colour is which energy."""
     axes = figure.add_axes(place)
     bar = figure.colorbar(image, cax=axes)
-    prepare(axes)
-    bar.outline.set(visible=True, edgecolor=RULE, linewidth=0.8)
-    bar.set_label("energy above its minimum", color=INK, fontsize=SIZE)
+    canvas.prepare(axes)
+    bar.outline.set(visible=True, edgecolor=canvas.RULE, linewidth=0.8)
+    bar.set_label("energy above its minimum", color=canvas.INK, fontsize=canvas.SIZE)
 
 
 def _heading(figure: Any, text: str, x: float) -> None:
-    figure.suptitle(text, x=x, y=0.98, ha="left", va="top", fontsize=14, fontweight="bold", color=INK)
+    figure.suptitle(text, x=x, y=0.98, ha="left", va="top", fontsize=14, fontweight="bold", color=canvas.INK)
 
 
 def _title(axes: Any, text: str) -> None:
-    axes.set_title(text, fontsize=11, fontweight="bold", color=INK)
+    axes.set_title(text, fontsize=11, fontweight="bold", color=canvas.INK)
 
 
 def _bare(axes: Any) -> None:
@@ -132,7 +113,7 @@ def _bare(axes: Any) -> None:
 
 def _panel(axes: Any, title: str, caption: str) -> None:
     _title(axes, title)
-    axes.text(0.5, -0.045, caption, transform=axes.transAxes, ha="center", va="top", fontsize=9.5, color=MUTED)
+    axes.text(0.5, -0.045, caption, transform=axes.transAxes, ha="center", va="top", fontsize=9.5, color=canvas.MUTED)
     _bare(axes)
 
 
@@ -158,30 +139,29 @@ def _residual(axes: Any, run: ToyRun) -> None:
 
 def _points(axes: Any, run: ToyRun, title: str, caption: str) -> None:
     points = run.data.train[:: max(1, len(run.data.train) // 4000)].numpy()
-    axes.scatter(*points.T, s=1.2, color=ID, alpha=0.5, linewidths=0)
+    axes.scatter(*points.T, s=1.2, color=canvas.ID, alpha=0.5, linewidths=0)
     h = run.data.half_width
     axes.set(xlim=(-h, h), ylim=(-h, h), aspect="equal")
     _panel(axes, title, caption)
     if len(run.data.centres) > 1:
         for number, (x, y) in enumerate(run.data.centres.tolist(), 1):
-            axes.text(x + 1.0, y + 0.9, str(number), fontsize=9, color=MUTED, ha="center", va="center")
+            axes.text(x + 1.0, y + 0.9, str(number), fontsize=9, color=canvas.MUTED, ha="center", va="center")
 
 
 def _masses(axes: Any, run: ToyRun) -> None:
     positions = np.arange(len(run.data.centres))
-    for offset, (model, colour) in enumerate(zip(run.models, ("#9aa4b8", FAR, ID), strict=True)):
+    for offset, (model, colour) in enumerate(zip(run.models, ("#9aa4b8", canvas.FAR, canvas.ID), strict=True)):
         axes.bar(positions + 0.27 * (offset - 1), model.masses.numpy(), 0.25, color=colour, label=model.name)
-    axes.axhline(1 / len(positions), color=INK, linewidth=0.8, linestyle=(0, (4, 3)))
-    axes.annotate(
-        "1/9", (positions[-1] + 0.95, 1 / len(positions)), va="center", fontsize=9, color=INK, annotation_clip=False
-    )
+    axes.axhline(1 / len(positions), color=canvas.INK, linewidth=0.8, linestyle=(0, (4, 3)))
+    where = (positions[-1] + 0.95, 1 / len(positions))
+    axes.annotate("1/9", where, va="center", fontsize=9, color=canvas.INK, annotation_clip=False)
     _title(axes, "mass of each mode")
     axes.set_xticks(positions, [str(p + 1) for p in positions])
-    axes.yaxis.set_major_locator(MultipleLocator(0.05))
+    axes.yaxis.set_major_locator(canvas.MultipleLocator(0.05))
     box = axes.get_position()
     axes.set_position((box.x0 + 0.025, box.y0, box.width - 0.025, box.height))
-    axes.set_xlabel("mode", color=MUTED)
-    where = {"loc": "upper center", "bbox_to_anchor": (0.5, 1.0), "ncols": 3, "columnspacing": 1, "handlelength": 1}
-    axes.legend(**where, fontsize=8.5, labelcolor=INK, frameon=False)
+    axes.set_xlabel("mode", color=canvas.MUTED)
+    place = {"loc": "upper center", "bbox_to_anchor": (0.5, 1.0), "ncols": 3, "columnspacing": 1, "handlelength": 1}
+    axes.legend(**place, fontsize=8.5, labelcolor=canvas.INK, frameon=False)
     axes.set_ylim(0, 1.3 * max(float(model.masses.max()) for model in run.models))
     axes.set_xlim(-0.6, positions[-1] + 0.8)

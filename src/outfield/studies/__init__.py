@@ -2,10 +2,4 @@
 
 from outfield.extras import door
 
-__getattr__, __dir__, __all__ = door(
-    __name__,
-    {
-        "demo": ("run_demo",),
-        "toy": ("ToyModel", "ToyRun", "run_toys"),
-    },
-)
+__getattr__, __dir__, __all__ = door(__name__, {"demo": ("run_demo",), "toy": ("ToyModel", "ToyRun", "run_toys")})

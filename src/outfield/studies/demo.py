@@ -31,22 +31,15 @@ BACKBONE = "ResNet-34"
 PACK = "cifar10_resnet34"
 PACKAGE = "outfield_demo"
 SETS = ("train", "held_out", "test", *PROTOCOL.ood)
-FITTED = ("EnergyCorrected",)
-"""Detectors that the pack has fitted."""
+FITTED = ("EnergyCorrected",)  # detectors that the pack has fitted
 
 
 @dataclass(frozen=True)
 class DemoRun:
-    """What the demo made.
+    """What the demo made: a run, the pack's features, fitted detectors, and thresholds that keep 95 % of the held-out set.
 
-    Attributes:
-        run: records, scores, curves and a view of the features, for tables, figures and the page.
-        sets: the pack's features.
-        detectors: fitted.
-        thresholds: for each detector, chosen on the held-out set to keep 95 %.
-        live: names of the detectors that were fitted while one waited.
-        left_out: names of those that are trained and that the pack does not have, unless all were fitted.
-        about: the pack in words.
+    ``live`` names the detectors that were fitted while one waited, ``left_out`` those that the pack lacks; ``about`` is the pack
+    in words.
     """
 
     run: BenchmarkRun
@@ -59,11 +52,7 @@ class DemoRun:
 
 
 def pack_file(name: str) -> Traversable:
-    """A file of the pack, which is a package of its own, ``outfield-demo``.
-
-    Raises:
-        StorageError: that package is not installed, or not whole.
-    """
+    """A file of the pack, which is a package of its own, ``outfield-demo``."""
     try:
         file = resources.files(PACKAGE) / name
     except ModuleNotFoundError:
@@ -95,13 +84,7 @@ def pack_detector(name: str) -> Detector:
 
 
 def run_demo(live: bool = False, device: str = "auto", say: Callable[[str], None] = log.info) -> DemoRun:
-    """Fit, score and evaluate every detector on the pack, except those whose training one would wait for.
-
-    Args:
-        live: fit EBM and EnergyCorrected too.
-        device: where.
-        say: told what is being done; logged if absent.
-    """
+    """Fit, score and evaluate every detector on the pack, except those whose training one would wait for, unless ``live``."""
     sets = pack_sets()
     detectors = default_detectors(PROTOCOL)
     trained = [] if live else [name for name, detector in detectors.items() if detector.trained]
@@ -122,16 +105,8 @@ def run_demo(live: bool = False, device: str = "auto", say: Callable[[str], None
     thresholds = {name: _threshold(detector, sets["held_out"]) for name, detector in fitted.items()}
     keys = {Key(BACKBONE, n, getattr(d, "seed", None) if d.trained else None): d for n, d in fitted.items()}
     used = {name: data for name, data in sets.items() if name != "held_out"}
-    run = benchmark_features(
-        PROTOCOL,
-        {BACKBONE: used},
-        detectors=detectors,
-        fitted=keys,
-        seeds=1,
-        device=device,
-        classes=DATASETS[PROTOCOL.id].classes,
-        say=say,
-    )
+    given: dict[str, Any] = {"detectors": detectors, "fitted": keys, "classes": DATASETS[PROTOCOL.id].classes}
+    run = benchmark_features(PROTOCOL, {BACKBONE: used}, **given, seeds=1, device=device, say=say)
     _tell_origin(run, seconds)
     return DemoRun(run, sets, fitted, thresholds, tuple(seconds), left_out, _in_words(run, sets))
 

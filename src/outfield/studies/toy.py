@@ -20,7 +20,6 @@ from torch import Tensor
 from outfield.energy import (
     CorrectedEnergy,
     Energy,
-    History,
     Langevin,
     MixturePrior,
     Prior,
@@ -35,19 +34,16 @@ SPACING = 5.0
 ARM_LENGTH = 1.0
 ARM_WIDTH = 0.1
 STEP = 5e-3
+SAMPLER = Langevin(20, (STEP, STEP), (math.sqrt(2 * STEP), math.sqrt(2 * STEP)))  # proper: noise √(2 · step)
+BATCH_SIZE = 512
+BATCHES = 1000
 
 
 @dataclass(frozen=True)
 class ToyData:
-    """A 2-D data set whose modes are known.
+    """A 2-D data set whose modes are known: points to learn from (N, 2), the mode of each (N,), held-out points (M, 2).
 
-    Attributes:
-        name: "cross" or "grid".
-        train: points to learn from (N, 2), as many in each mode.
-        labels: mode of each (N,).
-        held_out: other points from the same distribution (M, 2).
-        centres: of the modes (K, 2).
-        half_width: the box [−h, h]² on which densities are normalised.
+    The centres of the modes are (K, 2); densities are normalised on the box [−h, h]² of that half width.
     """
 
     name: str
@@ -96,13 +92,7 @@ def true_log_density(data: ToyData, points: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class GridDensity:
-    """exp(−E) on the cells of a square grid over [−h, h]², normalised.
-
-    Attributes:
-        points: cell centres (G, G, 2), first index x.
-        energy: E there (G, G), float64.
-        log_z: log of the integral of exp(−E) over the box.
-    """
+    """exp(−E) on a square grid over [−h, h]²: cell centres (G, G, 2), E there (G, G), log of the integral of exp(−E)."""
 
     points: Tensor
     energy: Tensor
@@ -132,39 +122,16 @@ def nll(energy: Energy, density: GridDensity, points: Tensor) -> float:
         return float(energy(points).double().mean()) + density.log_z
 
 
-@dataclass(frozen=True)
-class ToySettings:
-    """How the toys are trained. Chains are proper Langevin, noise √(2 · step), and the same for both models.
+def _training(data: ToyData, start: str, batches: int) -> Training:
+    """Settings of both models.
 
     Chains from the mixture never leave their mode, so only the L2 term pins the modes' relative heights. On the grid l2 = 0.2
     fits the crosses more closely (NLL 2.70 instead of 2.89) but lets a mode's mass stray by 0.026 from 1/9 in one seed of two;
     0.5 keeps all within 0.012 over five seeds. A single cross has no such choice to make and takes 0.2.
     """
-
-    steps: int = 20
-    batches: int = 1000
-    batch_size: int = 512
-    learning_rate: float = 1e-3
-    l2: float | None = None
-    input_noise: float = 0.0
-    network: SineMLP = SineMLP()
-
-    def sampler(self) -> Langevin:
-        noise = math.sqrt(2 * STEP)
-        return Langevin(self.steps, (STEP, STEP), (noise, noise))
-
-    def training(self, data: ToyData, start: str) -> Training:
-        n = len(data.train)
-        epochs = max(1, round(self.batches / (n // min(n, self.batch_size))))
-        l2 = (0.2 if len(data.centres) == 1 else 0.5) if self.l2 is None else self.l2
-        return Training(
-            epochs=epochs,
-            batch_size=self.batch_size,
-            learning_rate=self.learning_rate,
-            l2=l2,
-            input_noise=self.input_noise,
-            start=start,
-        )
+    l2 = 0.2 if len(data.centres) == 1 else 0.5
+    epochs = max(1, round(batches / (len(data.train) // BATCH_SIZE)))
+    return Training(epochs=epochs, batch_size=BATCH_SIZE, learning_rate=1e-3, l2=l2, input_noise=0.0, start=start)
 
 
 @dataclass(frozen=True)
@@ -175,17 +142,11 @@ class ToyModel:
     density: GridDensity
     nll: float
     masses: Tensor
-    history: History | None = None
 
 
 @dataclass(frozen=True)
 class ToyRun:
-    """Everything of one toy and one seed.
-
-    Attributes:
-        residual: E_θ of the correction on the grid (G, G).
-        true_nll: of the held-out points under the density they were drawn from; no model can do better on average.
-    """
+    """Everything of one toy and one seed: three models, E_θ of the correction on the grid (G, G), and the truth's own NLL."""
 
     data: ToyData
     seed: int
@@ -200,39 +161,33 @@ class ToyRun:
         return self.mixture, self.ebm, self.corrected
 
 
-def run_toy(
-    name: str,
-    seed: int = 0,
-    settings: ToySettings = ToySettings(),
-) -> ToyRun:
+def run_toy(name: str, seed: int = 0, batches: int = BATCHES) -> ToyRun:
     """Fit mixture, EBM and correction on one toy; normalise each on a grid."""
     data = make_data(name, seed)
     prior = MixturePrior().fit(data.train, data.labels)
 
-    def learn(prior: Prior | None, start: str) -> tuple[CorrectedEnergy, History]:
-        model = CorrectedEnergy(settings.network.build(2, seed), prior=prior)
-        training = settings.training(data, start)
-        history = train(model, data.train, training, settings.sampler(), identity, seed)
-        return model.requires_grad_(False), history
+    def learn(prior: Prior | None, start: str) -> CorrectedEnergy:
+        model = CorrectedEnergy(SineMLP().build(2, seed), prior=prior)
+        train(model, data.train, _training(data, start, batches), SAMPLER, identity, seed)
+        return model.requires_grad_(False)
 
-    def measure(title: str, energy: Energy, history: History | None = None) -> ToyModel:
+    def measure(title: str, energy: Energy) -> ToyModel:
         density = GridDensity.of(energy, data.half_width)
-        return ToyModel(title, density, nll(energy, density, data.held_out), density.masses(data.centres), history)
+        return ToyModel(title, density, nll(energy, density, data.held_out), density.masses(data.centres))
 
-    alone, alone_history = learn(None, "normal")
-    corrected, corrected_history = learn(prior, "prior")
+    alone, corrected = learn(None, "normal"), learn(prior, "prior")
     return ToyRun(
         data=data,
         seed=seed,
         mixture=measure("mixture", prior.energy),
-        ebm=measure("EBM alone", alone, alone_history),
-        corrected=measure("correction", corrected, corrected_history),
+        ebm=measure("EBM alone", alone),
+        corrected=measure("correction", corrected),
         residual=GridDensity.of(corrected.residual, data.half_width).energy,
         true_nll=-float(true_log_density(data, data.held_out).mean()),
     )
 
 
-def run_toys(name: str, seeds: int, settings: ToySettings = ToySettings(), jobs: int = 2) -> Iterator[ToyRun]:
+def run_toys(name: str, seeds: int, batches: int = BATCHES, jobs: int = 2) -> Iterator[ToyRun]:
     """The same toy with seeds 0, 1, …, several at once in processes of one thread each; yields them in order."""
     with ProcessPoolExecutor(min(jobs, seeds), get_context("spawn"), torch.set_num_threads, (1,)) as pool:
-        yield from pool.map(run_toy, [name] * seeds, range(seeds), [settings] * seeds)
+        yield from pool.map(run_toy, [name] * seeds, range(seeds), [batches] * seeds)

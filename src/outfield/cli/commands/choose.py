@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
-from outfield.cli.app import Device, command
-from outfield.cli.messages import log, print_table, say
-from outfield.cli.options import FEATURES, Far, Near, Output, check_places, feature_file, named_sets, opened, set_files
+from outfield.cli import options as opt
+from outfield.cli.app import Device, command, log, print_table
+from outfield.cli.options import File, Texts
 from outfield.errors import InputError
 
 
@@ -20,51 +20,43 @@ from outfield.errors import InputError
     "choice.png --csv trials.csv",
 )
 def choose(
-    train: Annotated[str, typer.Argument(help=f"ID training data, {FEATURES}.")],
-    held_out: Annotated[str, typer.Option(help="ID data that neither the network nor a detector was trained on.")],
-    output: Annotated[Path, typer.Option("--out", "-o", help="Where the chosen detector goes (.safetensors).")],
-    near: Near = None,
-    far: Far = None,
-    real: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--real", help="Real OOD data, looked at after the choice, FILE or NAME=FILE; any number of times."
-        ),
-    ] = None,
-    most_members: Annotated[int, typer.Option(min=1, help="How many detectors the sum may have.")] = 8,
-    seed: Annotated[int, typer.Option(min=0, help="Of the split of held-out rows.")] = 0,
-    csv_out: Annotated[
-        Path | None, typer.Option("--csv", help="Write the figures of every sum and candidate here.")
-    ] = None,
-    plot: Annotated[
-        Path | None, typer.Option(help="Draw stand-ins against real sets here (.png); needs --real.")
-    ] = None,
+    train: Annotated[str, Argument(help=f"ID training data, {opt.FEATURES}.")],
+    held_out: Annotated[str, Option(help="ID data that neither the network nor a detector was trained on.")],
+    output: Annotated[Path, Option("--out", "-o", help="File of the chosen detector (.safetensors).")],
+    near: opt.Near = None,
+    far: opt.Far = None,
+    real: Annotated[Texts, Option("--real", help="Real OOD data, FILE or NAME=FILE, to judge the choice.")] = None,
+    most_members: Annotated[int, Option(min=1, help="Members of the sum, at most.")] = 8,
+    seed: Annotated[int, Option(min=0, help="Seed of the split of held-out rows.")] = 0,
+    csv_out: Annotated[File, Option("--csv", help="File for the figures of every sum and candidate.")] = None,
+    plot: Annotated[File, Option(help="Picture of stand-ins against real sets (.png); needs --real.")] = None,
     device: Device = "auto",
 ) -> None:
     """Choose the members of a fused detector by stand-ins for OOD data, and fit it; real OOD data decides nothing."""
-    sets = {option: named_sets(option, given) for option, given in (("--near", near), ("--far", far), ("--real", real))}
+    given = {"--near": near, "--far": far, "--real": real}
+    sets = {option: opt.named_sets(option, sources) for option, sources in given.items()}
     if not sets["--near"] and not sets["--far"]:
         raise InputError("there are no stand-ins; name at least one set with --near or --far (see: outfield stand-ins)")
     if plot is not None and not sets["--real"]:
         raise InputError("--plot draws stand-ins against real sets; name at least one with --real")
-    inputs = [*feature_file("the training data", train), *feature_file("the held-out data", held_out)]
-    inputs += [place for option, found in sets.items() for place in set_files(option, found)]
-    outputs = [Output("--out", output, (".safetensors",), "detectors")]
-    outputs += [] if csv_out is None else [Output("--csv", csv_out)]
-    outputs += [] if plot is None else [Output("--plot", plot, (".png",), "pictures")]
-    check_places(inputs, outputs)
+    inputs = [*opt.feature_file("the training data", train), *opt.feature_file("the held-out data", held_out)]
+    inputs += [place for option, found in sets.items() for place in opt.set_files(option, found)]
+    outputs = [opt.Output("--out", output, (".safetensors",))]
+    outputs += [] if csv_out is None else [opt.Output("--csv", csv_out)]
+    outputs += [] if plot is None else [opt.Output("--plot", plot, (".png",))]
+    opt.check_places(inputs, outputs)
 
     from outfield.detectors import choose as run_choice
     from outfield.features import open_or_read
     from outfield.files import write_bytes
-    from outfield.report import choice_figure, in_words, trials_csv, trials_table
+    from outfield.report import choice_figure, in_words, save_figure, trials_csv, trials_table
 
     choice = run_choice(
         open_or_read(train).in_memory(),
         open_or_read(held_out).in_memory(),
-        {level: opened(sets[f"--{level}"]) for level in ("near", "far") if sets[f"--{level}"]},
+        {level: opt.opened(sets[f"--{level}"]) for level in ("near", "far") if sets[f"--{level}"]},
         most_members=most_members,
-        real=opened(sets["--real"]),
+        real=opt.opened(sets["--real"]),
         seed=seed,
         device=device,
     )
@@ -72,11 +64,6 @@ def choose(
     if csv_out is not None:
         write_bytes(csv_out, trials_csv(choice).encode())
     if plot is not None:
-        from outfield.report import save_figure as save
-
-        save(choice_figure(choice), plot)
-    table = trials_table(choice)
-    print_table(table)
-    for note in table.notes:
-        say(note)
+        save_figure(choice_figure(choice), plot)
+    print_table(trials_table(choice), notes=True)
     log.info("chose %s of %s candidates → %s", in_words(choice.chosen), len(choice.singles), output)

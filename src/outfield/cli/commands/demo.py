@@ -7,17 +7,16 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Option
 
-from outfield.cli.app import Device, command
-from outfield.cli.messages import say, write_results
+from outfield.cli.app import Device, command, say, write_results
 from outfield.cli.options import check_report
 
 
 @command("outfield demo --out demo", "outfield demo --live")
 def demo(
-    output: Annotated[Path, typer.Option("--out", "-o", help="Folder for what the demo makes.")] = Path("demo"),
-    live: Annotated[bool, typer.Option("--live", help="Fit EBM and EnergyCorrected too: about 25 minutes.")] = False,
+    output: Annotated[Path, Option("--out", "-o", help="Folder for what the demo makes.")] = Path("demo"),
+    live: Annotated[bool, Option("--live", help="Fit EBM and EnergyCorrected too: about 25 minutes.")] = False,
     device: Device = "auto",
 ) -> None:
     """CIFAR-10 and six OOD sets as features that ship with the package: fit, evaluate, choose thresholds, report."""
@@ -32,9 +31,8 @@ def demo(
     if given:
         note += f" Fitted beforehand on the same rows with the paper's settings: {', '.join(given)}."
     if made.left_out:
-        note += (
-            f" Not shown, because it does not come fitted: {', '.join(made.left_out)}; outfield demo --live fits it."
-        )
+        left_out = ", ".join(made.left_out)
+        note += f" Not shown, because it does not come fitted: {left_out}; outfield demo --live fits it."
     write_results(made.run, output, intro=made.about, notes=(note,), claims=False)
     write_overview(made.run, output / "demo.png")
     for name, model in made.detectors.items():
@@ -44,9 +42,7 @@ def demo(
         data.save(output / f"{name}.safetensors")
     say(note)
     say(f"Auto: {made.thresholds['Auto']}")
-    say(
-        f"Look at {output / 'report.html'} and {output / 'demo.png'}; detectors, thresholds and features lie beside. Try:"
-    )
+    say(f"Look at {output / 'report.html'} and {output / 'demo.png'}; all that was fitted lies beside. Try:")
     program = sys.argv[0] if Path(sys.argv[0]).name == "outfield" else "outfield"
     parts = ["score", output / "Auto.safetensors", output / "svhn.safetensors"]
     parts += ["--threshold", output / "Auto.threshold.safetensors", "--out", output / "scores.csv"]

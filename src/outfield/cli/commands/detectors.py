@@ -6,10 +6,10 @@ import inspect
 import re
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
-from outfield.cli.app import command
-from outfield.cli.messages import print_groups, print_table, say
+from outfield.cli.app import command, print_groups, print_table, say
+from outfield.cli.options import Text
 
 if TYPE_CHECKING:
     from outfield.detectors import Entry
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 @command("outfield detectors", "outfield detectors EnergyCorrected")
 def detectors(
-    name: Annotated[str | None, typer.Argument(help="One detector, to see all its settings.")] = None,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print the table of docs/detectors.md.")] = False,
+    name: Annotated[Text, Argument(help="One detector, to see all its settings.")] = None,
+    markdown: Annotated[bool, Option("--markdown", help="Print the table of docs/detectors.md.")] = False,
 ) -> None:
     """List the detectors, what they need and what can be set."""
     from outfield.detectors import detector_groups, detectors_markdown

@@ -7,17 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
-from outfield.cli.app import FOUND, command
-from outfield.cli.messages import log, say
-from outfield.cli.options import Input, Output, check_places
+from outfield.cli.app import FOUND, command, log, say
+from outfield.cli.options import File, Input, Number, Output, check_places
 from outfield.errors import InputError
 
 if TYPE_CHECKING:
     from outfield.scores import Drift
 
-BAR = 40
-"""Characters of the longest bar of the histogram."""
+BAR = 40  # characters of the longest bar of the histogram
 
 
 @command(
@@ -27,31 +26,21 @@ BAR = 40
     "outfield drift p_values.parquet --calibration 1000 --json",
 )
 def drift(
-    files: Annotated[
-        list[Path], typer.Argument(help="Files with a column score or p_value: .csv, .jsonl, .parquet or .npz.")
-    ],
-    threshold: Annotated[
-        Path | None, typer.Option(help="Threshold or .guard of the scores; without it p-values are read.")
-    ] = None,
-    calibration: Annotated[
-        int | None, typer.Option(help="Held-out scores behind the p-values, where there is no threshold.")
-    ] = None,
-    keep: Annotated[float | None, typer.Option(help="Share of ID samples to accept: 0.95, or the threshold's.")] = None,
-    alpha: Annotated[float | None, typer.Option(help="Probability of ever raising a false alarm: 0.01.")] = None,
-    window: Annotated[int | None, typer.Option(help="How many of the last samples are recent: 1000.")] = None,
-    state: Annotated[
-        Path | None, typer.Option(help="File that keeps what was seen between calls (.safetensors).")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
-    fail_on_drift: Annotated[
-        bool, typer.Option("--fail-on-drift", help=f"Exit with {FOUND} if there is drift.")
-    ] = False,
+    files: Annotated[list[Path], Argument(help="Files with a column score or p_value: .csv, .jsonl, .parquet, .npz.")],
+    threshold: Annotated[File, Option(help="Threshold or guard of the scores; without it p-values are read.")] = None,
+    calibration: Annotated[Number, Option(help="Held-out scores behind the p-values, without --threshold.")] = None,
+    keep: Annotated[float | None, Option(help="Share of ID samples to accept. Default: the threshold's.")] = None,
+    alpha: Annotated[float | None, Option(help="Probability of ever raising a false alarm. Default: 0.01.")] = None,
+    window: Annotated[Number, Option(help="Number of last samples that count as recent. Default: 1000.")] = None,
+    state: Annotated[File, Option(help="File that keeps what was seen between calls (.safetensors).")] = None,
+    as_json: Annotated[bool, Option("--json", help="Print everything as JSON.")] = False,
+    fail_on_drift: Annotated[bool, Option("--fail-on-drift", help=f"Exit with {FOUND} if there is drift.")] = False,
 ) -> None:
     """Tell whether new scores are still those of ID data: share OOD, p-values, and an alarm with a known error."""
     inputs = [Input("the scores", path) for path in files]
     inputs += [] if threshold is None else [Input("the threshold", threshold)]
     if state is not None:
-        check_places(inputs, [Output("--state", state, (".safetensors",), "states")])
+        check_places(inputs, [Output("--state", state, (".safetensors",))])
     given = {"calibration": calibration, "keep": keep, "alpha": alpha, "window": window}
     watch = _watch(state, threshold, {name: value for name, value in given.items() if value is not None})
 
@@ -68,10 +57,7 @@ def drift(
             log.info("%s: %s rows have no %s", path, f"{empty:,}", name)
     if state is not None:
         watch.save(state)
-    if as_json:
-        say(json.dumps(watch.summary()))
-    else:
-        _print(watch.summary())
+    say(json.dumps(watch.summary())) if as_json else _print(watch.summary())
     if fail_on_drift and watch.alarm:
         raise typer.Exit(FOUND)
 
@@ -90,9 +76,8 @@ def _watch(state: Path | None, threshold: Path | None, settings: dict[str, Any])
         found = Drift.load(state, rule)
         for name, value in settings.items():
             if getattr(found, name) != value:
-                raise InputError(
-                    f"--{name} is {value}, but {state} was begun with {getattr(found, name)}; begin another file"
-                )
+                begun = getattr(found, name)
+                raise InputError(f"--{name} is {value}, but {state} was begun with {begun}; begin another file")
         return found
     if rule is None and "calibration" not in settings:
         raise InputError(

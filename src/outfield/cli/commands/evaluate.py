@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
-from outfield.cli.app import Device, command
-from outfield.cli.messages import print_table, say
-from outfield.cli.options import FEATURES, Input, Output, check_places, feature_file, named_sets
+from outfield.cli.app import Device, command, print_table, say
+from outfield.cli.options import FEATURES, Input, Output, Text, check_places, feature_file, named_sets, opened
 from outfield.errors import InputError
 
 if TYPE_CHECKING:
@@ -23,15 +22,11 @@ if TYPE_CHECKING:
     "results.csv"
 )
 def evaluate(
-    detector: Annotated[list[Path], typer.Argument(help="One or more fitted detectors.")],
-    id_data: Annotated[str, typer.Option("--id", help=f"ID test data, {FEATURES}.")],
-    ood: Annotated[list[str], typer.Option("--ood", help="OOD data, FILE or NAME=FILE; any number of times.")],
-    json_out: Annotated[
-        str | None, typer.Option("--json", help="Write fractions as JSON to this file, or - for stdout.")
-    ] = None,
-    csv_out: Annotated[
-        str | None, typer.Option("--csv", help="Write fractions as CSV to this file, or - for stdout.")
-    ] = None,
+    detector: Annotated[list[Path], Argument(help="One or more fitted detectors.")],
+    id_data: Annotated[str, Option("--id", help=f"ID test data, {FEATURES}.")],
+    ood: Annotated[list[str], Option("--ood", help="OOD data, FILE or NAME=FILE; any number of times.")],
+    json_out: Annotated[Text, Option("--json", help="File for fractions as JSON, or - for stdout.")] = None,
+    csv_out: Annotated[Text, Option("--csv", help="File for fractions as CSV, or - for stdout.")] = None,
     device: Device = "auto",
 ) -> None:
     """FPR95, AUROC and AUPR of fitted detectors: one ID set against any number of OOD sets."""
@@ -49,8 +44,7 @@ def evaluate(
     from outfield.files import write_bytes
     from outfield.report import full_table, results_csv, results_json, results_table
 
-    sets = {name: open_or_read(source) for name, source in sources.items()}
-    results = run_evaluation(_loaded(detector, device), open_or_read(id_data), sets)
+    results = run_evaluation(_loaded(detector, device), open_or_read(id_data), opened(sources))
     for option, render in (("--json", results_json), ("--csv", results_csv)):
         if options[option] == "-":
             sys.stdout.write(render(results))
@@ -59,7 +53,7 @@ def evaluate(
     if "-" in options.values():
         return
     print_table(full_table(results))
-    if len(sets) > 1:
+    if len(sources) > 1:
         say()
         print_table(results_table(results))
 

@@ -6,11 +6,10 @@ import time
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
-from outfield.cli.app import command
-from outfield.cli.messages import log
-from outfield.cli.options import Input, Output, check_places
+from outfield.cli.app import command, log
+from outfield.cli.options import Input, Output, Text, check_places
 from outfield.errors import InputError
 from outfield.extras import check_installed
 from outfield.progress import bar
@@ -26,18 +25,11 @@ FORMATS = ("onnx", "pt2", "triton", "triton-ensemble", "mlflow")
     "outfield export my.guard --format triton-ensemble -o models",
 )
 def export(
-    guard: Annotated[Path, typer.Argument(help="A guard that outfield guard build wrote, with its network.")],
-    output: Annotated[Path, typer.Option("--out", "-o", help="A file (.onnx, .pt2), or a folder (triton, mlflow).")],
-    kind: Annotated[
-        str | None,
-        typer.Option("--format", help="onnx, pt2, triton, triton-ensemble or mlflow. Default: by the ending of --out."),
-    ] = None,
-    features_only: Annotated[
-        bool, typer.Option("--features-only", help="The detector alone: what the network gives goes in.")
-    ] = False,
-    float_input: Annotated[
-        bool, typer.Option("--float-input", help="Images go in normalised, float32 [N, C, h, w], not as bytes.")
-    ] = False,
+    guard: Annotated[Path, Argument(help="A guard of images, as outfield guard build wrote it.")],
+    output: Annotated[Path, Option("--out", "-o", help="A file (.onnx, .pt2), or a folder (triton, mlflow).")],
+    kind: Annotated[Text, Option("--format", help=f"{', '.join(FORMATS)}. Default: by the ending of --out.")] = None,
+    features_only: Annotated[bool, Option("--features-only", help="The detector alone: features go in.")] = False,
+    float_input: Annotated[bool, Option("--float-input", help="Normalised float32 images go in, not bytes.")] = False,
 ) -> None:
     """Write a guard for other programs: image in, score, p-value, verdict and class out, in one graph."""
     chosen = kind or BY_ENDING.get(output.suffix)
@@ -47,13 +39,11 @@ def export(
     if features_only and float_input:
         raise InputError("--features-only takes no images, so --float-input says nothing; give one of them")
     if chosen == "triton-ensemble" and features_only:
-        raise InputError(
-            "an ensemble is the network and then the detector; with --features-only there is one step: --format triton"
-        )
+        raise InputError("an ensemble is network and detector; with --features-only use --format triton")
     if chosen == "mlflow" and (features_only or float_input):
         raise InputError("an MLflow model takes images as they are; leave out --features-only and --float-input")
     if chosen in BY_ENDING.values():
-        check_places([Input("the guard", guard)], [Output("--out", output, (f".{chosen}",), "such graphs")])
+        check_places([Input("the guard", guard)], [Output("--out", output, (f".{chosen}",))])
     takes = "features" if features_only else "normalised" if float_input else "pixels"
     began = time.monotonic()
     with bar("exporting the guard"):

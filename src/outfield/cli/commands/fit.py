@@ -8,29 +8,11 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
-from outfield.cli.app import Device, command, going_on_from
-from outfield.cli.messages import log
-from outfield.cli.options import (
-    FEATURES,
-    LOCAL,
-    Address,
-    Engine,
-    Far,
-    Input,
-    Near,
-    Output,
-    Workers,
-    check_places,
-    feature_file,
-    for_seed,
-    named_sets,
-    on_ray,
-    opened,
-    set_files,
-    setting_texts,
-)
+from outfield.cli import options as opt
+from outfield.cli.app import Device, command, going_on_from, log
+from outfield.cli.options import File, Number, Text
 from outfield.errors import InputError
 from outfield.progress import bar
 
@@ -50,30 +32,23 @@ if TYPE_CHECKING:
     "outfield fit SSD s3://bucket/train --engine ray --address auto --out ssd.safetensors",
 )
 def fit(
-    detector: Annotated[str, typer.Argument(help="Detector to fit (see: outfield detectors), or auto.")],
-    train: Annotated[str, typer.Argument(help=f"Training data, {FEATURES}.")],
-    output: Annotated[Path, typer.Option("--out", "-o", help="File of the fitted detector (.safetensors).")],
-    setting: Annotated[
-        list[str] | None,
-        typer.Option("--set", "-s", help="A setting, NAME=VALUE; outfield detectors NAME lists them."),
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of a detector that is trained.")] = None,
+    detector: Annotated[str, Argument(help="Detector to fit (see: outfield detectors), or auto.")],
+    train: Annotated[str, Argument(help=f"Training data, {opt.FEATURES}.")],
+    output: Annotated[Path, Option("--out", "-o", help="File of the fitted detector (.safetensors).")],
+    setting: opt.Settings = None,
+    seed: Annotated[Number, Option(help="Seed of a detector that is trained.")] = None,
     seeds: Annotated[
-        int | None, typer.Option(min=1, help="Train this many at once, from --seed on; write {seed} into file names.")
+        Number, Option(min=1, help="Seeds to train, from --seed on; write {seed} into file names.")
     ] = None,
-    checkpoint: Annotated[
-        Path | None, typer.Option(help="File in which a running training is kept; it goes on from there.")
-    ] = None,
-    held_out: Annotated[
-        str | None, typer.Option(help="Held-out ID data that chooses the threshold, and calibrates auto and Fused.")
-    ] = None,
-    near: Near = None,
-    far: Far = None,
-    keep: Annotated[float, typer.Option(help="Share of ID samples that the threshold accepts.")] = 0.95,
-    threshold_out: Annotated[Path | None, typer.Option(help="File of the threshold (.safetensors).")] = None,
-    engine: Engine = LOCAL,
-    workers: Workers = None,
-    address: Address = LOCAL,
+    checkpoint: Annotated[File, Option(help="File in which a running training is kept; it goes on from there.")] = None,
+    held_out: Annotated[Text, Option(help="Held-out ID data, for the threshold and for auto and Fused.")] = None,
+    near: opt.Near = None,
+    far: opt.Far = None,
+    keep: opt.Keep = 0.95,
+    threshold_out: Annotated[File, Option(help="File of the threshold (.safetensors).")] = None,
+    engine: opt.Engine = opt.LOCAL,
+    workers: opt.Workers = None,
+    address: opt.Address = opt.LOCAL,
     device: Device = "auto",
 ) -> None:
     """Fit a detector on ID training data and save it. With --engine ray, SSD and GaussianMixture learn from Parquet in shares."""
@@ -87,56 +62,53 @@ def fit(
     if not kind.uses_held_out and (held_out is None) != (threshold_out is None):
         raise InputError("--held-out and --threshold-out go together: one names the data, the other the file to write")
     check_keep(keep)
-    stand_ins = {"near": named_sets("--near", near), "far": named_sets("--far", far)}
+    stand_ins = {"near": opt.named_sets("--near", near), "far": opt.named_sets("--far", far)}
     if (near or far) and not kind.uses_stand_ins:
-        raise InputError(
-            f"--near and --far name stand-ins to choose by; {name} chooses nothing, outfield fit auto does"
-        )
+        raise InputError(f"--near and --far are for auto, which chooses by them; {name} chooses nothing")
     given = " and ".join(option for option, value in {"--checkpoint": checkpoint, "--seeds": seeds}.items() if value)
     if given and kind.uses_stand_ins:
         raise InputError(f"{given} cannot be used with auto, which tries many detectors; name one of them")
     if given and not kind.trained:
         raise InputError(f"{given} is for detectors that are trained; {name} is fitted at once")
-    model: Detector = construct_from_text(kind, setting_texts(setting) | ({} if seed is None else {"seed": str(seed)}))
+    settings = opt.setting_texts(setting) | ({} if seed is None else {"seed": str(seed)})
+    model: Detector = construct_from_text(kind, settings)
     numbers = None if seeds is None else range(getattr(model, "seed", 0), getattr(model, "seed", 0) + seeds)
-    inputs = [*feature_file("the training data", train), *feature_file("the held-out data", held_out)]
-    inputs += [place for level, sets in stand_ins.items() for place in set_files(f"--{level}", sets)]
+    inputs = [*opt.feature_file("the training data", train), *opt.feature_file("the held-out data", held_out)]
+    inputs += [place for level, sets in stand_ins.items() for place in opt.set_files(f"--{level}", sets)]
     _check_places(inputs, output, threshold_out, checkpoint, numbers)
-    if on_ray(engine, workers):
+    own = None if held_out is None else open_or_read(held_out)
+    if opt.on_ray(engine, workers):
         from outfield.cluster import fit_mixture
 
         rows = fit_mixture(model, train, workers=workers, address=address)  # type: ignore[arg-type]  # it looks
         fitted = [model]
-        own = None if held_out is None else open_or_read(held_out)
     else:
-        data, own = open_or_read(train), None if held_out is None else open_or_read(held_out)
-        sets = {level: opened(named) for level, named in stand_ins.items() if named}
+        data = open_or_read(train)
+        sets = {level: opt.opened(named) for level, named in stand_ins.items() if named}
         rows, fitted = len(data), _fitted(model.to(device), data, own, sets, numbers, checkpoint)
     for one in fitted:
         number = getattr(one, "seed", 0)
-        place = for_seed(output, number)
-        one.save(place)
+        one.save(place := opt.for_seed(output, number))
         log.info("fitted %s on %s samples → %s", name, f"{rows:,}", place)
         if threshold_out is not None:
             if kind.uses_held_out:
                 threshold = one.threshold(keep)  # type: ignore[attr-defined]
             else:
                 threshold = Threshold.fit(one.score(own), keep=keep, source=one.fingerprint())  # type: ignore[arg-type]
-            threshold_place = for_seed(threshold_out, number)
-            threshold.save(threshold_place)
-            log.info("%s → %s", threshold, threshold_place)
+            threshold.save(place := opt.for_seed(threshold_out, number))
+            log.info("%s → %s", threshold, place)
 
 
 def _check_places(
-    inputs: list[Input], output: Path, threshold_out: Path | None, checkpoint: Path | None, seeds: range | None
+    inputs: list[opt.Input], output: Path, threshold_out: Path | None, checkpoint: Path | None, seeds: range | None
 ) -> None:
-    outputs = [Output("--out", output, (".safetensors",), "detectors")]
+    outputs = [opt.Output("--out", output, (".safetensors",))]
     if threshold_out is not None:
-        outputs.append(Output("--threshold-out", threshold_out, (".safetensors",), "thresholds"))
-    check_places(inputs, outputs, seeds)
+        outputs.append(opt.Output("--threshold-out", threshold_out, (".safetensors",)))
+    opt.check_places(inputs, outputs, seeds)
     if checkpoint is not None:  # one for all seeds
-        written = [one._replace(path=for_seed(one.path, seed)) for one in outputs for seed in seeds or [0]]
-        check_places(inputs, [*written, Output("--checkpoint", checkpoint, (checkpoint.suffix,))])
+        written = [one._replace(path=opt.for_seed(one.path, seed)) for one in outputs for seed in seeds or [0]]
+        opt.check_places(inputs, [*written, opt.Output("--checkpoint", checkpoint, (checkpoint.suffix,))])
 
 
 def _fitted(
@@ -155,9 +127,7 @@ def _fitted(
         with contextlib.nullcontext() if checkpoint is None else going_on_from(checkpoint):
             return [*trained.fit_seeds(data, [trained.seed] if seeds is None else seeds, checkpoint=checkpoint)]
     if model.uses_stand_ins and not stand_ins:
-        log.warning(
-            "no stand-ins were named with --near or --far (outfield stand-ins makes them), so nothing is chosen"
-        )
+        log.warning("no stand-ins were named with --near or --far (see: outfield stand-ins), so nothing is chosen")
     if model.uses_stand_ins and held_out is not None:
         held_out = held_out.in_memory()
     with bar(f"fitting {type(model).__name__}"):

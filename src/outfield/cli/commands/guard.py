@@ -1,4 +1,4 @@
-"""outfield guard build, check and show."""
+"""outfield guard build, rows, check and show."""
 
 from __future__ import annotations
 
@@ -9,42 +9,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
-from outfield.cli.app import Device, command, group
-from outfield.cli.messages import log, print_groups
-from outfield.cli.options import (
-    Crop,
-    Input,
-    Interpolation,
-    Mean,
-    Output,
-    Size,
-    Std,
-    Trust,
-    backbone_file,
-    check_places,
-    image_files,
-    preprocessing_settings,
-)
+from outfield.cli import options as opt
+from outfield.cli.app import FOUND, UNREAD, Device, command, group, log, print_grid, print_groups
+from outfield.cli.options import File, Text
 from outfield.errors import InputError, StorageError
-from outfield.extras import check_installed
 from outfield.progress import bar
 
 if TYPE_CHECKING:
     from outfield.guard import Guard, Verdicts
 
-FOUND, UNREAD = 10, 11
-"""Exit codes where --fail-on-ood was given: an image is OOD; one could not be read (also without it, where none could)."""
-OUTPUTS = (".csv", ".parquet", ".json", ".jsonl")
+GUARDS = (".guard", ".safetensors")
+VERDICTS = (".csv", ".parquet", ".json", ".jsonl")
 guards = group(
-    "guard",
-    "A verdict on an image, or on a row of a table: build a guard of what is usual, and check what comes later.",
+    "guard", "Verdicts on images, or on rows of a table: build a guard of what is usual, check what comes later."
 )
 
-OnError = Annotated[
-    str, typer.Option("--on-error", help="What an image that cannot be read does: skip tells it in its row, fail ends.")
-]
-Workers = Annotated[int | None, typer.Option(min=0, help="Processes that decode images.")]
+Out = Annotated[Path, Option("--out", "-o", help="File of the guard (.guard).")]
+DetectorName = Annotated[Text, Option("--detector", help="Detector to use. Default: Auto.")]
+Seed = Annotated[int, Option(min=0, help="Seed of the choice of held-out samples.")]
 
 
 @command(
@@ -54,64 +38,37 @@ Workers = Annotated[int | None, typer.Option(min=0, help="Processes that decode 
     name="build",
 )
 def guard_build(
-    network: Annotated[
-        str,
-        typer.Argument(
-            help=r"A file of outfield train, timm:NAME\[@WEIGHTS.safetensors], torchvision:NAME\[@…], hf:FOLDER, FILE.onnx or "
-            "FILE.pt2 (with --trust)."
-        ),
-    ],
-    images: Annotated[str, typer.Option("--images", help="ID images, a folder (sub-folders are classes) or .npz.")],
-    output: Annotated[Path, typer.Option("--out", "-o", help="Where the guard goes (.guard).")],
-    held_out: Annotated[
-        str | None,
-        typer.Option(help="ID images that the network has not seen; a fifth of --images if not given."),
-    ] = None,
-    keep: Annotated[float, typer.Option(help="Share of ID images that the guard accepts.")] = 0.95,
-    views: Annotated[
-        str | None,
-        typer.Option(
-            help="Average over views of each image: flip, six, how many, or auto for what stand-ins choose.",
-            metavar="flip|six|N|auto",
-        ),
-    ] = None,
-    detector: Annotated[
-        str | None, typer.Option(help="Name of a detector; by itself several are chosen by stand-ins and fused.")
-    ] = None,
-    size: Size = None,
-    crop: Crop = None,
-    mean: Mean = None,
-    std: Std = None,
-    interpolation: Interpolation = None,
-    trust: Trust = False,
-    float16: Annotated[
-        bool, typer.Option("--float16", "--half", help="Round numbers, so that the file is half as large.")
-    ] = False,
-    max_train: Annotated[
-        int, typer.Option("--max-train", "--most", min=1, help="Images that the detector is fitted on, at most.")
-    ] = 10_000,
-    seed: Annotated[int, typer.Option(min=0, help="Of the choice of held-out images.")] = 0,
-    on_error: Annotated[
-        str, typer.Option("--on-error", help="What an image that cannot be read does: skip leaves it out, fail ends.")
-    ] = "skip",
-    workers: Workers = None,
+    network: opt.Network,
+    images: Annotated[str, Option("--images", help="ID images, a folder (sub-folders are classes) or .npz.")],
+    output: Out,
+    held_out: Annotated[Text, Option(help="ID images new to the network. Default: a fifth of --images.")] = None,
+    keep: opt.Keep = 0.95,
+    views: opt.AutoViews = None,
+    detector: DetectorName = None,
+    size: opt.Size = None,
+    crop: opt.Crop = None,
+    mean: opt.Mean = None,
+    std: opt.Std = None,
+    interpolation: opt.Interpolation = None,
+    trust: opt.Trust = False,
+    float16: Annotated[bool, Option("--float16", "--half", help="Round numbers: the file is half as large.")] = False,
+    max_train: opt.MaxTrain = 10_000,
+    seed: Seed = 0,
+    on_error: opt.OnError = "skip",
+    workers: opt.Decoders = None,
     device: Device = "auto",
 ) -> None:
     """Build a guard: network, preprocessing, detector and threshold in one file."""
-    inputs = [
-        *backbone_file(network),
-        *image_files("the images", images),
-        *image_files("the held-out images", held_out),
-    ]
-    check_places(inputs, [Output("--out", output, (".guard", ".safetensors"), "guards")])
+    inputs = [*opt.backbone_file(network), *opt.image_files("the images", images)]
+    inputs += opt.image_files("the held-out images", held_out)
+    opt.check_places(inputs, [opt.Output("--out", output, GUARDS)])
 
     from outfield.backbone import Backbone
     from outfield.guard import ImagePlan
 
-    settings = preprocessing_settings(size, crop, mean, std, interpolation)
-    wanted = None if detector in (None, "auto") else detector
+    settings = opt.preprocessing_settings(size, crop, mean, std, interpolation)
     plan = ImagePlan(
-        detector=wanted,
+        detector=_detector(detector),
         keep=keep,
         views=views,
         float16=float16,
@@ -130,9 +87,61 @@ def guard_build(
     made = plan.build(backbone, source, held)
     with bar("writing the guard"):
         made.save(output)
+    _tell(made, output, began)
+
+
+@command(
+    "outfield guard rows customers.csv --label segment -o customers.guard",
+    "outfield guard rows train.parquet --columns age,income,town --missing median --keep 0.99 -o my.guard",
+    "outfield guard rows features.safetensors --held-out val.safetensors -o my.guard",
+    of=guards,
+    name="rows",
+)
+def guard_rows(
+    rows: Annotated[str, Argument(help="ID rows: a table (.csv, .parquet), or a file of features.")],
+    output: Out,
+    held_out: Annotated[Text, Option(help="More ID rows, of the same kind. Default: a fifth of the rows.")] = None,
+    label: Annotated[Text, Option(help="Column of a table that holds the class of each row.")] = None,
+    columns: Annotated[Text, Option(help="Columns of a table to use, with commas between. Default: all.")] = None,
+    missing: Annotated[str, Option(help="Missing cells: refuse or fill them.", metavar="refuse|median")] = "refuse",
+    keep: opt.Keep = 0.95,
+    detector: DetectorName = None,
+    max_train: opt.MaxTrain = 10_000,
+    seed: Seed = 0,
+    device: Device = "auto",
+) -> None:
+    """Build a guard of the rows of a table, or of features: no network and no image is needed."""
+    inputs = [*opt.feature_file("the rows", rows), *opt.feature_file("the held-out rows", held_out)]
+    opt.check_places(inputs, [opt.Output("--out", output, GUARDS)])
+
+    from outfield.guard import Guard
+
+    began = time.monotonic()
+    with bar("building the guard"):
+        made = Guard.build_rows(
+            rows,
+            held_out,
+            label=label,
+            columns=None if columns is None else columns.split(","),
+            missing=missing,
+            detector=_detector(detector),
+            keep=keep,
+            seed=seed,
+            max_train=max_train,
+            device=device,
+        )
+        made.save(output)
+    _tell(made, output, began)
+
+
+def _detector(name: str | None) -> str | None:
+    return None if name == "auto" else name
+
+
+def _tell(made: Guard, output: Path, began: float) -> None:
     low, high = made.threshold.kept_interval()
     log.info("%s", made)
-    log.info("90 %% interval of the share of new ID images that it accepts: %.3f to %.3f", low, high)
+    log.info("90 %% interval of the share of new ID %s that it accepts: %.3f to %.3f", made.reader.unit, low, high)
     log.info("built in %.1f s → %s", time.monotonic() - began, output)
 
 
@@ -144,38 +153,25 @@ def guard_build(
     name="check",
 )
 def guard_check(
-    guard: Annotated[Path, typer.Argument(help="A guard that outfield guard build wrote.")],
-    images: Annotated[
-        list[str],
-        typer.Argument(help="Image files, folders of them, or .npz; of a guard of rows tables or files of features."),
-    ],
-    json_out: Annotated[bool, typer.Option("--json", help="Print a JSON list instead of a table.")] = False,
-    json_lines: Annotated[bool, typer.Option("--jsonl", help="Print a JSON object a line, as they are ready.")] = False,
-    output: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Write all of it here: .csv, .parquet, .json or .jsonl.")
-    ] = None,
+    guard: Annotated[Path, Argument(help="A guard, as outfield guard build or rows wrote it.")],
+    images: Annotated[list[str], Argument(help="Images, folders or .npz; for a guard of rows tables or features.")],
+    json_out: Annotated[bool, Option("--json", help="Print a JSON list instead of a table.")] = False,
+    json_lines: Annotated[bool, Option("--jsonl", help="Print a JSON object a line, as they are ready.")] = False,
+    output: Annotated[File, Option("--out", "-o", help="File of verdicts: .csv, .parquet, .json or .jsonl.")] = None,
     fail_on_ood: Annotated[
-        bool,
-        typer.Option(
-            "--fail-on-ood", help=f"Exit with {FOUND} where an image is OOD, {UNREAD} where one could not be read."
-        ),
+        bool, Option("--fail-on-ood", help=f"Exit with {FOUND} if an image is OOD, {UNREAD} if one is unreadable.")
     ] = False,
-    why: Annotated[
-        bool,
-        typer.Option("--why", help="Of a guard of a table: tell of each OOD row the columns that count most."),
-    ] = False,
-    on_error: OnError = "skip",
-    workers: Workers = None,
+    why: Annotated[bool, Option("--why", help="Guard of a table: name the columns that make a row OOD.")] = False,
+    on_error: opt.OnError = "skip",
+    workers: opt.Decoders = None,
     device: Device = "auto",
 ) -> None:
     """Check images: for each its class, score, p-value, verdict, and the member of the detector that triggered it."""
     if json_out and json_lines:
         raise InputError("--json and --jsonl both say what is printed; give one of them")
     if output is not None:
-        files = [place for image in images for place in image_files("an image", image)]
-        check_places([Input("the guard", guard), *files], [Output("--out", output, OUTPUTS, "verdicts")])
-        if output.suffix == ".parquet":
-            check_installed("tables", "pyarrow")
+        files = [place for image in images for place in opt.image_files("an image", image)]
+        opt.check_places([opt.Input("the guard", guard), *files], [opt.Output("--out", output, VERDICTS)])
     _check_images(images, on_error)
 
     from outfield.guard import Guard, Verdicts, as_json, as_json_lines, write_verdicts
@@ -211,7 +207,7 @@ def guard_check(
 
 
 @command("outfield guard show my.guard", of=guards, name="show")
-def guard_show(guard: Annotated[Path, typer.Argument(help="A guard that outfield guard build wrote.")]) -> None:
+def guard_show(guard: Annotated[Path, Argument(help="A guard, as outfield guard build or rows wrote it.")]) -> None:
     """Tell what is in a guard, without building its network."""
     from outfield.guard import describe_guard
 
@@ -219,12 +215,7 @@ def guard_show(guard: Annotated[Path, typer.Argument(help="A guard that outfield
 
 
 def _check_images(images: list[str], on_error: str) -> None:
-    """Before the guard is loaded: whether images that are to be an error where they cannot be read are there at all.
-
-    Raises:
-        InputError: There is no such way to treat errors.
-        StorageError: An image is not there, and that is to be an error.
-    """
+    """Before the guard is loaded: whether images that are to be an error where they cannot be read are there at all."""
     from outfield.config import require_choice
     from outfield.images import ON_ERROR
 
@@ -257,29 +248,16 @@ def _told(text: str, *, end: bool) -> SystemExit | StorageError | None:
 
 
 def _print(verdicts: Verdicts) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text  # as it is: brackets in a name are no markup
-
-    shown = Table(header_style="bold", box=None, pad_edge=False)
-    names = [("file", 0), ("class", 0), ("score", 1), ("p-value", 1), ("verdict", 0), ("triggered by", 0)]
     more = [*dict.fromkeys(name for one in verdicts for name in one.more)]
-    for name, right in (*names, *((name, 0) for name in more)):
-        shown.add_column(name, justify="right" if right else "left", no_wrap=True, overflow="ignore")
+    rows: list[list[str | tuple[str, str]]] = []
     for one in verdicts:
-        where = Text(one.file or "")
         if one.error is not None:
-            shown.add_row(where, "", "", "", Text("error", "red"), Text(one.error))
+            rows.append([one.file or "", "", "", "", ("error", "red"), one.error])
             continue
-        colour = "bold red" if one.is_ood else "green"
-        numbers = (f"{one.score:.4g}", f"{one.p_value:.4f}")
-        said = [Text(text or "") for text in (one.triggered_by, *(one.more.get(name) for name in more))]
-        shown.add_row(where, Text(one.label), *numbers, Text(one.word, colour), *said)
-    natural = Console(width=10_000).measure(shown).maximum
-    console = Console(highlight=False, width=natural)
-    with console.capture() as text:
-        console.print(shown)
-    sys.stdout.write("".join(f"{line.rstrip()}\n" for line in text.get().splitlines()))
+        verdict = (one.word, "bold red" if one.is_ood else "green")
+        said = [text or "" for text in (one.triggered_by, *(one.more.get(name) for name in more))]
+        rows.append([one.file or "", one.label, f"{one.score:.4g}", f"{one.p_value:.4f}", verdict, *said])
+    print_grid(["file", "class", "score", "p-value", "verdict", "triggered by", *more], rows, numbers=(2, 3))
 
 
 def _sum_up(verdicts: Verdicts, output: Path | None) -> None:

@@ -6,17 +6,16 @@ import os
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
-from outfield.cli.app import command
-from outfield.cli.messages import write_results
-from outfield.cli.options import RUN, Input, check_report
+from outfield.cli.app import command, write_results
+from outfield.cli.options import RUN, File, Input, check_report
 
 
 @command("outfield report benchmark-cifar10/run.safetensors --out elsewhere")
 def report(
-    run: Annotated[Path, typer.Argument(help="A benchmark's folder, or its run.safetensors.")],
-    output: Annotated[Path | None, typer.Option("--out", "-o", help="Folder. Default: the file's own.")] = None,
+    run: Annotated[Path, Argument(help="A benchmark's folder, or its run.safetensors.")],
+    output: Annotated[File, Option("--out", "-o", help="Folder of the report. Default: the file's own.")] = None,
 ) -> None:
     """Tables, figures and the page of a benchmark once more, from the results it kept."""
     run = run / RUN if os.path.isdir(run) else run

@@ -7,21 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
-from outfield.cli.app import UNREAD, Device, command, going_on_from
-from outfield.cli.messages import log
-from outfield.cli.options import (
-    FEATURES,
-    LOCAL,
-    Address,
-    Engine,
-    Input,
-    Output,
-    Workers,
-    check_places,
-    feature_file,
-    on_ray,
-)
+from outfield.cli import options as opt
+from outfield.cli.app import UNREAD, Device, command, going_on_from, log
+from outfield.cli.options import File, Number, Text
 from outfield.errors import InputError
 from outfield.extras import check_installed
 
@@ -42,32 +32,30 @@ GUARD = ".guard"
     "outfield score my.guard s3://bucket/photos --engine ray --address auto --out s3://bucket/results",
 )
 def score(
-    detector: Annotated[Path, typer.Argument(help="A fitted detector, or a guard (.guard).")],
+    detector: Annotated[Path, Argument(help="A fitted detector, or a guard (.guard).")],
     data: Annotated[
         str,
-        typer.Argument(
-            help=f"Data to score, {FEATURES}. With a guard: a folder of images, a list of them (.txt), Parquet of images or "
+        Argument(
+            help=f"Data to score, {opt.FEATURES}. With a guard: a folder of images, a list of them (.txt), Parquet of images or "
             "features; also at addresses such as s3://…; with a guard of rows a table or features."
         ),
     ],
     output: Annotated[
-        str | None,
-        typer.Option(
+        Text,
+        Option(
             "--out",
             "-o",
             help="File of the scores (.csv, .parquet or .npz). Default: standard output. With a guard: a folder or an address; "
             "with a guard of rows .csv, .parquet, .json or .jsonl.",
         ),
     ] = None,
-    threshold: Annotated[Path | None, typer.Option(help="Add columns is_ood and p_value.")] = None,
-    engine: Engine = LOCAL,
-    workers: Workers = None,
-    address: Address = LOCAL,
-    threads: Annotated[int, typer.Option(min=1, help="With a guard: cores that the network uses in each worker.")] = 1,
-    part_rows: Annotated[int | None, typer.Option(min=1, help="With a guard: rows of a file of results.")] = None,
-    on_error: Annotated[
-        str, typer.Option("--on-error", help="With a guard: skip tells an unreadable image in its row, fail ends.")
-    ] = "skip",
+    threshold: Annotated[File, Option(help="Threshold of the detector, to add columns is_ood and p_value.")] = None,
+    engine: opt.Engine = opt.LOCAL,
+    workers: opt.Workers = None,
+    address: opt.Address = opt.LOCAL,
+    threads: Annotated[int, Option(min=1, help="With a guard: cores of the network in each worker.")] = 1,
+    part_rows: Annotated[Number, Option(min=1, help="With a guard: rows of each file of results.")] = None,
+    on_error: opt.OnError = "skip",
     device: Device = "auto",
 ) -> None:
     """Score samples: one row each, in the order of the input; with a column file where the features know their images'.
@@ -75,7 +63,7 @@ def score(
     With a guard, verdicts are written as Parquet files into a folder; run again, the command does what is missing there. Of a
     guard of rows they are one file, or printed as CSV.
     """
-    on_cluster = on_ray(engine, workers)
+    on_cluster = opt.on_ray(engine, workers)
     if detector.suffix != GUARD:
         if part_rows is not None:
             raise InputError(f"--part-rows is for guards ({GUARD}); the scores of a detector are one file")
@@ -128,8 +116,8 @@ def _with_row_guard(guard: Path, data: str, output: str | None, on_error: str, d
 
     target = None if output is None else Path(output)
     if target is not None:
-        places = [Input("the guard", guard), Input("the data", Path(data))]
-        check_places(places, [Output("--out", target, ENDINGS, "verdicts on rows")])
+        places = [opt.Input("the guard", guard), opt.Input("the data", Path(data))]
+        opt.check_places(places, [opt.Output("--out", target, ENDINGS)])
     verdicts = Verdicts([*Guard.load(guard, device).stream([data], on_error=on_error)], "rows")
     failed = verdicts.failed
     if target is None:
@@ -139,9 +127,8 @@ def _with_row_guard(guard: Path, data: str, output: str | None, on_error: str, d
         judged = len(verdicts) - len(failed)
         log.info("%s rows, %s OOD → %s", f"{judged:,}", f"{int(verdicts.is_ood.sum()):,}", target)
     if failed:
-        log.warning(
-            "%s of %s rows could not be read; %s: %s", len(failed), len(verdicts), failed[0].file, failed[0].error
-        )
+        first = failed[0]
+        log.warning("%s of %s rows could not be read; %s: %s", len(failed), len(verdicts), first.file, first.error)
     if len(failed) == len(verdicts):
         raise typer.Exit(UNREAD)
 
@@ -154,11 +141,11 @@ def _with_detector(
     device: str,
     cluster: tuple[int | None, str] | None,
 ) -> None:
-    inputs = [Input("the detector", detector), *feature_file("the data", data)]
+    inputs = [opt.Input("the detector", detector), *opt.feature_file("the data", data)]
     if threshold is not None:
-        inputs.append(Input("the threshold", threshold))
+        inputs.append(opt.Input("the threshold", threshold))
     if output is not None:
-        check_places(inputs, [Output("--out", output, (".csv", ".parquet", ".npz"), "scores")])
+        opt.check_places(inputs, [opt.Output("--out", output, (".csv", ".parquet", ".npz"))])
 
     from outfield.detectors import load
     from outfield.features import csv_text, named_columns, open_or_read, write_columns

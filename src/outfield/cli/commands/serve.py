@@ -7,11 +7,10 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
-from outfield.cli.app import Device, command
-from outfield.cli.messages import log, say
-from outfield.cli.options import Input, Output, check_places
+from outfield.cli.app import Device, command, log, say
+from outfield.cli.options import File, Input, Output, check_places
 from outfield.errors import InputError, OutfieldError
 from outfield.extras import check_installed
 from outfield.progress import show_progress
@@ -25,26 +24,20 @@ DEMO = "cifar10.guard"
     "outfield serve --demo",
 )
 def serve(
-    guards: Annotated[
-        list[Path] | None, typer.Argument(help="Guards that outfield guard build wrote; clients name one by its file.")
-    ] = None,
-    demo: Annotated[bool, typer.Option("--demo", help="Serve the guard of CIFAR-10 of outfield-demo.")] = False,
-    host: Annotated[str, typer.Option(help="Address to listen at; 0.0.0.0 for all.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen at; 0 for any that is free.")] = 8000,
-    token_file: Annotated[
-        Path | None, typer.Option(help="File with the token that clients must send. Default: OUTFIELD_TOKEN.")
-    ] = None,
-    tls_cert: Annotated[Path | None, typer.Option(help="Certificate chain (PEM), for HTTPS.")] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="Key of the certificate (PEM).")] = None,
-    max_body: Annotated[int, typer.Option(min=1, help="Bytes of a request.")] = 33_554_432,
-    max_pixels: Annotated[int, typer.Option(min=1, help="Pixels of an image.")] = 50_000_000,
-    max_images: Annotated[int, typer.Option(min=1, help="Images of a request.")] = 64,
-    timeout: Annotated[float, typer.Option(help="Seconds for a request.")] = 30.0,
-    queue: Annotated[int, typer.Option(min=1, help="Images that wait, before clients are told to come back.")] = 256,
-    batch: Annotated[int, typer.Option(min=1, help="Images that the network is given at once.")] = 32,
-    drift_state: Annotated[
-        Path | None, typer.Option(help="File that keeps what was seen over a restart (.safetensors).")
-    ] = None,
+    guards: Annotated[list[Path] | None, Argument(help="Guards; clients name one by its file.")] = None,
+    demo: Annotated[bool, Option("--demo", help="Serve the guard of CIFAR-10 of outfield-demo.")] = False,
+    host: Annotated[str, Option(help="Address to listen at; 0.0.0.0 for all.")] = "127.0.0.1",
+    port: Annotated[int, Option(min=0, max=65535, help="Port to listen at; 0 for any that is free.")] = 8000,
+    token_file: Annotated[File, Option(help="File of the token of clients. Default: OUTFIELD_TOKEN.")] = None,
+    tls_cert: Annotated[File, Option(help="Certificate chain (PEM), for HTTPS.")] = None,
+    tls_key: Annotated[File, Option(help="Key of the certificate (PEM).")] = None,
+    max_body: Annotated[int, Option(min=1, help="Bytes of a request.")] = 33_554_432,
+    max_pixels: Annotated[int, Option(min=1, help="Pixels of an image.")] = 50_000_000,
+    max_images: Annotated[int, Option(min=1, help="Images of a request.")] = 64,
+    timeout: Annotated[float, Option(help="Seconds for a request.")] = 30.0,
+    queue: Annotated[int, Option(min=1, help="Images that wait, before clients are told to come back.")] = 256,
+    batch: Annotated[int, Option(min=1, help="Images that the network is given at once.")] = 32,
+    drift_state: Annotated[File, Option(help="File that keeps what was seen over a restart (.safetensors).")] = None,
     device: Device = "auto",
 ) -> None:
     """Serve guards: the Open Inference Protocol (V2), plain uploads, Prometheus metrics, and a web page."""
@@ -54,18 +47,15 @@ def serve(
         raise InputError("there is no guard to serve; name a file, or try outfield serve --demo")
     inputs = [Input("a guard", path) for path in paths]
     inputs += [Input(name, path) for name, path in (("--tls-cert", tls_cert), ("--tls-key", tls_key)) if path]
-    check_places(
-        inputs, [] if drift_state is None else [Output("--drift-state", drift_state, (".safetensors",), "states")]
-    )
+    check_places(inputs, [Output("--drift-state", drift_state, (".safetensors",))] if drift_state else [])
 
     from outfield.files import check_readable
     from outfield.modes import resolve_device
     from outfield.serve import Limits, Service, Settings, check_tls, json_lines, listen, make_server, read_token
 
     token = read_token(token_file, os.environ.get("OUTFIELD_TOKEN"))
-    settings = Settings(
-        Limits(max_body, max_pixels, max_images, timeout, queue, batch), token, drift_state, device=device
-    )
+    limits = Limits(max_body, max_pixels, max_images, timeout, queue, batch)
+    settings = Settings(limits, token, drift_state, device=device)
     if token is None and host not in ("127.0.0.1", "::1", "localhost"):
         log.warning("whoever reaches %s may use this service; --token-file asks clients for a token", host)
     resolve_device(device)
@@ -80,9 +70,8 @@ def serve(
             say(f"{' and '.join(service.models)} at {address} (Ctrl-C stops)")
 
         try:
-            server = make_server(
-                service, host=host, port=port, tls_cert=tls_cert, tls_key=tls_key, listening=listening, ready=ready
-            )
+            tls = {"tls_cert": tls_cert, "tls_key": tls_key}
+            server = make_server(service, host=host, port=port, listening=listening, ready=ready, **tls)
         except OutfieldError:
             service.stop()
             raise
@@ -90,11 +79,6 @@ def serve(
 
 
 def _demo_guard() -> Path:
-    """The guard that comes with the demo's data.
-
-    Raises:
-        InputError: It is not installed.
-    """
     try:
         found = Path(str(resources.files("outfield_demo") / DEMO))
     except ModuleNotFoundError:

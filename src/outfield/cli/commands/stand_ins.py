@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
-from outfield.cli.app import command
-from outfield.cli.messages import log
-from outfield.cli.options import DATA_FOLDER, Download
+from outfield.cli.app import command, log
+from outfield.cli.options import DataFolder, Download, Number, Split, Text
 from outfield.progress import bar
 
 
@@ -18,16 +17,14 @@ from outfield.progress import bar
     "outfield stand-ins cifar10 --data sets --out made --kinds turned90,jigsaw8 --count 1000 --seed 1",
 )
 def stand_ins(
-    images: Annotated[str, typer.Argument(help="ID images: a folder, .npz, or a data set's name with --data.")],
-    output: Annotated[Path, typer.Option("--out", "-o", help="A new folder, LEVEL/KIND/NUMBER.png and examples.png.")],
-    kinds: Annotated[str | None, typer.Option(help="Kinds, with commas between. Default: all.")] = None,
-    count: Annotated[
-        int | None, typer.Option(min=1, help="Images of each kind. Default: one of each ID image.")
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of what is drawn.")] = 0,
-    data: Annotated[Path | None, typer.Option(help=DATA_FOLDER)] = None,
+    images: Annotated[str, Argument(help="ID images: a folder, .npz, or a data set's name with --data.")],
+    output: Annotated[Path, Option("--out", "-o", help="A new folder, LEVEL/KIND/NUMBER.png and examples.png.")],
+    kinds: Annotated[Text, Option(help="Kinds, with commas between. Default: all.")] = None,
+    count: Annotated[Number, Option(min=1, help="Images of each kind. Default: one of each ID image.")] = None,
+    seed: Annotated[int, Option(min=0, help="Seed of everything that is drawn.")] = 0,
+    data: DataFolder = None,
     download: Download = False,
-    split: Annotated[str, typer.Option(help="train or test, of a named set.")] = "test",
+    split: Split = "test",
 ) -> None:
     """Make images that stand for OOD data out of ID images: turned, mixed, cut into tiles, …, with a sheet of examples."""
     from outfield.images import SHEET, check_free, find, open_images, write_stand_ins

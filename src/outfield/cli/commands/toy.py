@@ -7,10 +7,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
-from outfield.cli.app import command
-from outfield.cli.messages import log, print_table, say
+from outfield.cli.app import command, log, print_table, say
 from outfield.cli.options import Output, check_places
 from outfield.progress import bar
 
@@ -25,10 +24,10 @@ class Toy(StrEnum):
 
 @command("outfield toy", "outfield toy grid --seeds 5 --out figures")
 def toy(
-    which: Annotated[Toy, typer.Argument(help="cross, grid or both.")] = Toy.BOTH,
-    output: Annotated[Path, typer.Option("--out", "-o", help="Folder for the figures and numbers.")] = Path("toy"),
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds that the table averages.")] = 1,
-    jobs: Annotated[int, typer.Option(min=1, help="Seeds run at once.")] = os.cpu_count() or 1,
+    which: Annotated[Toy, Argument(help="cross, grid or both.")] = Toy.BOTH,
+    output: Annotated[Path, Option("--out", "-o", help="Folder for the figures and numbers.")] = Path("toy"),
+    seeds: Annotated[int, Option(min=1, help="Seeds that the table averages.")] = 1,
+    jobs: Annotated[int, Option(min=1, help="Seeds run at once.")] = os.cpu_count() or 1,
 ) -> None:
     """The paper's 2-D experiments: energies as pictures, and exact likelihoods and mode masses as a table."""
     from outfield.extras import check_installed

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
-from outfield.cli.app import Device, command, finishing_first, going_on_from
-from outfield.cli.messages import log, say
-from outfield.cli.options import DATA_FOLDER, Download, Output, check_places, for_seed, image_files, setting_texts
+from outfield.cli import options as opt
+from outfield.cli.app import Device, command, finishing_first, going_on_from, log, say
+from outfield.cli.options import File, Number, Text, Texts
 from outfield.errors import InputError
 from outfield.progress import Advance, bar, is_shown
 
@@ -28,62 +28,35 @@ if TYPE_CHECKING:
     "--device cpu",
 )
 def train(
-    images: Annotated[
-        str, typer.Argument(help="A data set's name (with --data), a folder with a folder for each class, or .npz.")
-    ],
-    output: Annotated[Path, typer.Option("--out", "-o", help="Where the classifier goes (.safetensors).")],
-    data: Annotated[Path | None, typer.Option(help=DATA_FOLDER)] = None,
-    download: Download = False,
-    test: Annotated[str | None, typer.Option(help="Test images; a named set brings its own.")] = None,
-    architecture: Annotated[str, typer.Option(help="A timm model, or torchvision:NAME.")] = "resnet34",
+    images: Annotated[str, Argument(help="A data set's name (with --data), a folder of classes, or .npz.")],
+    output: Annotated[Path, Option("--out", "-o", help="File of the classifier (.safetensors).")],
+    data: opt.DataFolder = None,
+    download: opt.Download = False,
+    test: Annotated[Text, Option(help="Test images. Default: those of a named set.")] = None,
+    architecture: Annotated[str, Option(help="A timm model, or torchvision:NAME.")] = "resnet34",
     small_images: Annotated[
         bool | None,
-        typer.Option("--small-images/--large-images", help="3 × 3 stem without max-pool; by default below 64 pixels."),
+        Option("--small-images/--large-images", help="3 × 3 stem without max-pool. Default: below 64 pixels."),
     ] = None,
-    size: Annotated[
-        int | None, typer.Option(min=8, help="Height and width of the input. Default: those of the images.")
-    ] = None,
-    setting: Annotated[
-        list[str] | None,
-        typer.Option("--set", "-s", help="A setting of the recipe, such as epochs=20 or augmentation.flip=0."),
-    ] = None,
+    size: Annotated[Number, Option(min=8, help="Height and width of the input. Default: those of the images.")] = None,
+    setting: Annotated[Texts, Option("--set", "-s", help="A setting of the recipe, such as epochs=20.")] = None,
     loss: Annotated[
-        str,
-        typer.Option(help="cross-entropy, smoothing (of labels), logitnorm, or simclr (no labels).", metavar="NAME"),
+        str, Option(help="cross-entropy, smoothing (of labels), logitnorm, or simclr (no labels).", metavar="NAME")
     ] = "cross-entropy",
-    augment: Annotated[
-        str | None,
-        typer.Option(help="crops, shift or recoloured. Default: crops; recoloured with simclr.", metavar="NAME"),
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the first weights and everything drawn.")] = 0,
-    seeds: Annotated[
-        int, typer.Option(min=1, help="Train this many, from --seed on; write {seed} into file names.")
-    ] = 1,
-    checkpoint: Annotated[
-        Path | None, typer.Option(help="File in which the running training is kept. Default: beside --out.")
-    ] = None,
-    test_every: Annotated[int, typer.Option(min=1, help="Epochs between two looks at the test images.")] = 1,
-    hold_out: Annotated[
-        float | None,
-        typer.Option(
-            help="Share of each class held out instead of test images, to choose a recipe by.", metavar="SHARE"
-        ),
-    ] = None,
+    augment: Annotated[Text, Option(help="crops, shift or recoloured. Default: by the loss.", metavar="NAME")] = None,
+    seed: Annotated[int, Option(min=0, help="Seed of the first weights and everything drawn.")] = 0,
+    seeds: Annotated[int, Option(min=1, help="Number of seeds, from --seed on; write {seed} into file names.")] = 1,
+    checkpoint: Annotated[File, Option(help="File that keeps the running training. Default: beside --out.")] = None,
+    test_every: Annotated[int, Option(min=1, help="Epochs between two looks at the test images.")] = 1,
+    hold_out: Annotated[float | None, Option(help="Share of each class to test on.", metavar="SHARE")] = None,
     device: Device = "auto",
 ) -> None:
     """Train a classifier on images with the paper's recipe: SGD with Nesterov momentum, random resized crops and flips."""
     numbers = range(seed, seed + seeds)
-    kept = (
-        Path(str(output).removesuffix(".safetensors") + ".checkpoint.safetensors") if checkpoint is None else checkpoint
-    )
-    check_places(
-        [*image_files("the training images", images, data), *image_files("the test images", test)],
-        [
-            Output("--out", output, (".safetensors",), "classifiers"),
-            Output("--checkpoint", kept, (".safetensors",), "checkpoints"),
-        ],
-        numbers if seeds > 1 else None,
-    )
+    kept = checkpoint or Path(str(output).removesuffix(".safetensors") + ".checkpoint.safetensors")
+    inputs = [*opt.image_files("the training images", images, data), *opt.image_files("the test images", test)]
+    outputs = [opt.Output("--out", output, (".safetensors",)), opt.Output("--checkpoint", kept, (".safetensors",))]
+    opt.check_places(inputs, outputs, numbers if seeds > 1 else None)
 
     from outfield.classifier import (
         AUGMENTATIONS,
@@ -99,19 +72,19 @@ def train(
     from outfield.modes import resolve_device
 
     named = _named("--loss", loss, LOSSES) | ({} if augment is None else _named("--augment", augment, AUGMENTATIONS))
-    recipe: Recipe = construct_from_text(Recipe, named | setting_texts(setting))
+    recipe: Recipe = construct_from_text(Recipe, named | opt.setting_texts(setting))
     if hold_out is not None:
         check_share(hold_out)
     place = resolve_device(device)
     with bar("reading the images"):
         source, tested = _training_images(images, test, data, download, with_test=hold_out is None)
-        outputs = recipe.loss.width if isinstance(recipe.loss, SimCLR) else None
-        classifier, pixels = classifier_for(source, architecture, size, small_images, outputs)
+        width = recipe.loss.width if isinstance(recipe.loss, SimCLR) else None
+        classifier, pixels = classifier_for(source, architecture, size, small_images, width)
     about = f"{architecture} on {len(pixels):,} images"
-    about += " without labels" if outputs else f" of {classifier.classes} classes"
+    about += " without labels" if width else f" of {classifier.classes} classes"
     about += "" if hold_out is None else f", {hold_out:g} of each held out,"
     for number in numbers:
-        target, mine = for_seed(output, number), for_seed(kept, number)
+        target, mine = opt.for_seed(output, number), opt.for_seed(kept, number)
         log.info("training %s for %d epochs on %s, seed %d", about, recipe.epochs, place, number)
         if mine.exists():
             log.info("going on from %s", mine)
@@ -173,7 +146,5 @@ def _training_images(
         return train, None
     if train.classes and tested.classes and train.classes != tested.classes:
         others = sorted(set(train.classes) ^ set(tested.classes))
-        raise InputError(
-            f"training and test images are of different classes: {', '.join(others[:5])} only in one of them"
-        )
+        raise InputError(f"training and test images differ in their classes: only one has {', '.join(others[:5])}")
     return train, tested

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from outfield.benchmark import BenchmarkRun, Figures
+from outfield.benchmark import BenchmarkRun
 from outfield.report.canvas import FAR, INK, MID, MUTED, NEAR, SIZE, Line2D, Patch, new_figure, subplots
 from outfield.report.table import visible
-
-Paper = Mapping[str, Mapping[str, Figures]]
-"""(FPR95, AUROC) in percent, by detector, then by OOD set, level or "average"; FPR95 may be None."""
 
 LEVEL_COLOURS = {"near": NEAR, "mid": MID, "far": FAR}
 LEVEL_INKS = {"near": "#9a5b06", "mid": MID, "far": "#b02f40"}
@@ -61,7 +58,6 @@ class Panel:
 class Chart:
     """Panels that belong together, under one legend; a chart without panels is not shown."""
 
-    name: str
     title: str
     panels: Sequence[Panel]
     marks: Sequence[Mark]
@@ -116,11 +112,8 @@ def _handle(mark: Mark) -> Any:
     label = short(mark.label, 40)
     if mark.kind == "area":
         return Patch(facecolor=mark.colour, alpha=0.6, label=label)
-    look: dict[str, Any] = {
-        "color": mark.colour,
-        "linestyle": mark.form,
-        "linewidth": 0.8 if mark.kind == "thin" else 1.8,
-    }
+    width = 0.8 if mark.kind == "thin" else 1.8
+    look: dict[str, Any] = {"color": mark.colour, "linestyle": mark.form, "linewidth": width}
     if mark.kind == "ring":
         hollow = {"markerfacecolor": "none", "markeredgecolor": mark.colour}
         look = {"linestyle": "none", "marker": "o", "markersize": 8, **hollow}

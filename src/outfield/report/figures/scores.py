@@ -8,10 +8,20 @@ from typing import Any
 
 import numpy as np
 
-from outfield.benchmark import BenchmarkRun, Key
+from outfield.benchmark import AVERAGE, BenchmarkRun, Key, PrintedTable, level_columns, present, summarise
 from outfield.images import title as set_title
-from outfield.report.canvas import ID, INK, RULE, MaxNLocator, faint_grid
-from outfield.report.figures.chart import LEVEL_COLOURS, ROUND_STEPS, Chart, Mark, Panel, detectors, looks
+from outfield.report.canvas import ID, INK, MUTED, RULE, SIZE, MaxNLocator, faint_grid
+from outfield.report.figures.chart import (
+    LEVEL_COLOURS,
+    ROUND_STEPS,
+    Chart,
+    Mark,
+    Panel,
+    detectors,
+    looks,
+    short,
+    unique,
+)
 from outfield.scores import rank
 
 
@@ -27,31 +37,25 @@ def histogram_chart(run: BenchmarkRun, backbone: str) -> Chart:
     marks = [Mark(f"{set_title(run.protocol.id)} (ID)", ID, "area")]
     marks += [Mark(f"{level}-OOD", LEVEL_COLOURS[level], "area") for level in levels]
     marks.append(Mark("threshold that keeps 95 % of ID", INK, "line", "--"))
-    return Chart("histograms", f"Scores of each detector on {backbone}", panels, marks, 4, 2.1)
+    return Chart(f"Scores of each detector on {backbone}", panels, marks, 4, 2.1)
 
 
 def _histogram_panel(run: BenchmarkRun, key: Key) -> Panel:
     scores = _by_level(run, key)
     threshold = keeping(scores["id"][0])
-    accepted = {
-        level: np.mean([np.mean(values <= threshold) for values in found])
-        for level, found in scores.items()
-        if level != "id"
-    }
+    levels = {level: found for level, found in scores.items() if level != "id"}
+    accepted = {level: np.mean([np.mean(one <= threshold) for one in found]) for level, found in levels.items()}
     words = ", ".join(f"{level} {100 * share:.0f} %" for level, share in accepted.items())
     seed = "" if key.seed is None else f", seed {key.seed}"
-    return Panel(
-        title=key.detector,
-        note=f"accepted: {words}" if words else "",
-        alt=f"Histogram of the scores of {key.detector} on {key.backbone}{seed}. At the threshold that keeps 95 % of ID "
-        f"samples it accepts, of OOD samples, {words or 'none, as there are none'}.",
-        draw=lambda axes: _draw_histograms(axes, scores, threshold),
-    )
+    alt = f"Histogram of the scores of {key.detector} on {key.backbone}{seed}. At the threshold that keeps 95 % of ID "
+    alt += f"samples it accepts, of OOD samples, {words or 'none, as there are none'}."
+    note = f"accepted: {words}" if words else ""
+    return Panel(key.detector, alt, lambda axes: _draw_histograms(axes, scores, threshold), note)
 
 
-def keeping(scores: np.ndarray, share: float = 0.95) -> float:
-    """The lowest score such that at least ``share`` of the scores lie at or below it."""
-    return float(np.sort(scores)[max(1, rank(share, len(scores))) - 1])
+def keeping(scores: np.ndarray) -> float:
+    """The lowest score such that at least 95 % of the scores lie at or below it."""
+    return float(np.sort(scores)[rank(0.95, len(scores)) - 1])
 
 
 def _by_level(run: BenchmarkRun, key: Key) -> dict[str, list[np.ndarray]]:
@@ -108,84 +112,115 @@ def _power(tick: float) -> str:
     return f"10{raised}" if digit == "1" else f"{digit}·10{raised}"
 
 
-def roc_curve(scores_id: np.ndarray, scores_ood: np.ndarray, grid: np.ndarray) -> np.ndarray:
-    """Share of OOD samples detected where a share ``grid`` (G,) of ID samples is rejected; ties are crossed in a straight line.
-
-    >>> roc_curve(np.array([0.0, 1.0]), np.array([1.0, 2.0]), np.array([0.0, 0.25, 1.0]))
-    array([0.5 , 0.75, 1.  ])
-    """
-    ids, oods = np.sort(scores_id), np.sort(scores_ood)
-    cuts = np.unique(np.concatenate([ids, oods]))[::-1]
-    rejected = np.concatenate([[0.0], 1 - np.searchsorted(ids, cuts, side="left") / len(ids)])
-    detected = np.concatenate([[0.0], 1 - np.searchsorted(oods, cuts, side="left") / len(oods)])
-    last = np.append(np.diff(rejected) > 0, True)  # the upper end where the curve goes straight up
-    return np.asarray(np.interp(grid, rejected[last], detected[last]))
+MARKERS = "osD^vPX"  # one per backbone
+THE_PAPER = "the paper"
+LEFT, RIGHT = -0.75, 1.25  # where axes with names in them begin and end, in lengths of the longest bar
 
 
-def roc_chart(run: BenchmarkRun) -> Chart:
-    """ROC curves of all detectors, per level, whole and from 0.1 % of ID samples rejected on."""
-    grid = np.unique(np.concatenate([np.linspace(0, 1, 101), np.geomspace(1e-3, 1, 121)]))
-    curves = _level_curves(run, grid)
-    style = looks(run)
-    panels = [_roc_panel(run, level, found, grid, log) for log in (False, True) for level, found in curves.items()]
-    shown = [name for name in detectors(run) if any(name in found for found in curves.values())]
-    marks = [Mark(name, style[name][0], "line", style[name][1]) for name in shown]
-    marks.append(Mark("95 % of ID kept", INK, "line", "--"))
-    title = "ROC curves per level: whole, and where few ID samples are rejected"
-    return Chart("roc", title, panels, marks, max(2, len(panels) // 2), 3.0)
+def set_chart(run: BenchmarkRun, paper: PrintedTable | None = None) -> Chart:
+    """FPR95 of every detector on each OOD set: one dot per backbone and seed, a ring for the published figure."""
+    names, paper = present(run.records, run.protocol), paper or {}
+    shown = {record.detector for record in run.records}
+    values = [100 * record.fpr95 for record in run.records]
+    printed = [cells[name][0] for cells in paper.values() for name in names if name in cells]
+    limit = min(100.0, 1.06 * max([*values, *(value for value in printed if value is not None)], default=1.0) + 1)
+    panels = [_set_panel(run, name, paper, limit) for name in names]
+    found = unique(record.backbone for record in run.records)
+    several = [Mark(name, MUTED, "dot", _marker(found, name)) for name in found] if len(found) > 1 else []
+    marks = several or [Mark("one fit", MUTED, "dot", "o")]
+    if _several_fits(run):
+        marks.append(Mark("mean", INK, "dot", "|"))
+    if any(name in paper.get(detector, {}) for detector in shown for name in names):
+        marks.append(Mark(THE_PAPER, INK, "ring"))
+    marks = marks if len(marks) > 1 else []  # dots of one kind need no legend
+    levels = [panel.level for panel in panels]
+    even = len({levels.count(level) for level in levels}) == 1  # then each level has a column of its own
+    columns, height = len(set(levels)) if even else 3, 0.55 + 0.235 * len(shown)
+    return Chart("FPR95 on each OOD set", panels, marks, columns, height, down=even)
 
 
-def _level_curves(run: BenchmarkRun, grid: np.ndarray) -> dict[str, dict[str, np.ndarray]]:
-    """By level and detector, the mean curve over the level's sets, backbones and seeds, whose area is the mean AUROC."""
-    found: dict[str, dict[str, list[np.ndarray]]] = {level: {} for level in run.protocol.levels}
-    for key, scores in run.scores.items():
-        if run.protocol.id not in scores:
-            continue
-        for name in run.protocol.ood:
-            if name in scores:
-                curve = roc_curve(scores[run.protocol.id], scores[name], grid)
-                found[run.protocol.level_of(name)].setdefault(key.detector, []).append(curve)
-    return {
-        level: {name: np.mean(curves, axis=0) for name, curves in per_detector.items()}
-        for level, per_detector in found.items()
-        if per_detector
-    }
+def _several_fits(run: BenchmarkRun) -> bool:
+    """Whether a detector was fitted more than once, so that there is a mean to show."""
+    return len(run.records) > len({(record.detector, record.ood) for record in run.records})
 
 
-def _roc_panel(run: BenchmarkRun, level: str, curves: Mapping[str, np.ndarray], grid: np.ndarray, log: bool) -> Panel:
-    at = {name: 100 * float(np.interp(0.05, grid, curve)) for name, curve in curves.items()}
-    words = ", ".join(f"{name} {value:.0f} %" for name, value in at.items())
-    scored = {name for scores in run.scores.values() for name in scores}
-    sets = ", ".join(set_title(name) for name in run.protocol.levels[level] if name in scored)
-    style = looks(run)
+def _marker(found: Sequence[str], name: str) -> str:
+    return MARKERS[found.index(name) % len(MARKERS)]
+
+
+def _set_panel(run: BenchmarkRun, ood: str, paper: PrintedTable, limit: float) -> Panel:
+    records = [record for record in run.records if record.ood == ood]
+    found = unique(record.backbone for record in run.records)
+    style, level = looks(run), run.protocol.level_of(ood)
+    rows = {name: [r for r in records if r.detector == name] for name in detectors(run)}
+    rows = {name: mine for name, mine in rows.items() if mine}
+    means = {name: 100 * cells[ood].fpr95.mean for name, cells in summarise(records, {ood: (ood,)}).items()}
 
     def draw(axes: Any) -> None:
-        axes.axvline(5, color=INK, linewidth=0.9, linestyle=(0, (4, 3)))
-        if not log:
-            axes.plot([0, 100], [0, 100], color=RULE, linewidth=0.9)
-        for name, curve in curves.items():
-            colour, dashes = style[name]
-            axes.plot(100 * grid, 100 * curve, color=colour, linestyle=dashes, linewidth=1.5)
-        _percent_axes(axes, log)
+        beside = {"xycoords": axes.get_yaxis_transform(), "textcoords": "offset points", "annotation_clip": False}
+        for row, (name, mine) in enumerate(rows.items()):
+            colour = style[name][0]
+            axes.plot([0, means[name]], [row, row], color=colour, linewidth=1.0, alpha=0.3, zorder=1)
+            for record in mine:
+                # A little apart, so that equal values of two backbones are both seen.
+                offset = 0.0 if len(found) == 1 else 0.34 * (found.index(record.backbone) / (len(found) - 1) - 0.5)
+                dot = {"marker": _marker(found, record.backbone), "markersize": 4.6, "color": colour, "alpha": 0.85}
+                axes.plot(100 * record.fpr95, row + offset, **dot, markeredgewidth=0, zorder=3, clip_on=False)
+            if _several_fits(run):
+                axes.plot([means[name]] * 2, [row - 0.32, row + 0.32], color=INK, linewidth=1.2, zorder=4)
+            printed = paper.get(name, {}).get(ood)
+            if printed is not None and printed[0] is not None:
+                ring = {"color": INK, "marker": "o", "markersize": 8.5, "markerfacecolor": "none"}
+                axes.plot(printed[0], row, **ring, markeredgecolor=INK, markeredgewidth=0.9, zorder=2, clip_on=False)
+            text = {"ha": "right", "va": "center_baseline", "color": INK, "fontsize": SIZE}
+            axes.annotate(f"{means[name]:.1f}", (1, row), (32, 0), **text, **beside)
+        axes.set(xlim=(-0.05 * limit, limit), ylim=(len(rows) - 0.4, -0.6), xlabel="FPR95 ↓ (%)")
+        axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]))
+        axes.set_yticks(range(len(rows)), [short(name) for name in rows])
+        axes.tick_params(axis="y", length=0, labelcolor=INK)
+        axes.spines["left"].set_visible(False)
+        faint_grid(axes, "x")
 
-    return Panel(
-        title=f"{level}-OOD" + (", few ID rejected" if log else ""),
-        note=sets,
-        alt=f"ROC curves of every detector on {level}-OOD data ({sets}){', logarithmic' if log else ''}. OOD samples "
-        f"detected where 95 % of ID samples are kept: {words}.",
-        draw=draw,
-        level=level,
+    words = ", ".join(f"{name} {value:.1f}" for name, value in means.items())
+    alt = f"FPR95 on {set_title(ood)}, {level}-OOD, in percent, mean of all fits: {words}."
+    note = f"{max(record.n_ood for record in records):,} samples"
+    return Panel(f"{set_title(ood)} ({level})", alt, draw, note, level)
+
+
+def level_panel(run: BenchmarkRun, marked: str) -> Panel | None:
+    """FPR95 of every detector: a bar for the mean over all OOD sets, the lowest on top, and a dot for each level's.
+
+    One detector stands out. None where no detector was evaluated on every set.
+    """
+    columns = level_columns(run.records, run.protocol)
+    levels = [column for column in columns if column != AVERAGE]
+    cells = {name: row for name, row in summarise(run.records, columns).items() if len(row) == len(columns)}
+    shares = {name: {column: 100 * cell.fpr95.mean for column, cell in row.items()} for name, row in cells.items()}
+    if not shares or not levels:
+        return None
+    order = sorted(shares, key=lambda name: shares[name][AVERAGE])
+    limit = 1.06 * max(max(row.values()) for row in shares.values()) + 1
+
+    def draw(axes: Any) -> None:
+        for row, name in enumerate(order):
+            mean, (colour, weight) = shares[name][AVERAGE], (ID, "bold") if name == marked else (RULE, "normal")
+            axes.barh(row, mean, 0.72, color=colour, alpha=0.55)
+            for level in levels:
+                dot = {"marker": "o", "markersize": 5.0, "markeredgecolor": "white", "markeredgewidth": 0.5}
+                axes.plot(shares[name][level], row, color=LEVEL_COLOURS[level], **dot, zorder=3)
+            text = {"ha": "right", "va": "center_baseline", "color": INK, "fontsize": SIZE, "fontweight": weight}
+            axes.text(-0.03 * limit, row, short(name), **text)
+            axes.text(RIGHT * limit, row, f"{mean:.0f} %", **text)
+        # Names and numbers stand inside the axes, which are then as wide as those of the other panels.
+        axes.set(xlim=(LEFT * limit, RIGHT * limit), ylim=(len(order) - 0.4, -0.6), yticks=[], xlabel="FPR95 ↓ (%)")
+        ticks = MaxNLocator(4, steps=ROUND_STEPS).tick_values(0, limit)
+        axes.set_xticks([tick for tick in ticks if 0 <= tick <= limit])
+        axes.spines["left"].set_visible(False)
+        faint_grid(axes, "x")
+
+    words = ", ".join(f"{name} {shares[name][AVERAGE]:.1f}" for name in order)
+    alt = (
+        "Share of OOD samples that each detector accepts where it keeps 95 % of ID samples, in percent, mean over all "
     )
-
-
-def _percent_axes(axes: Any, log: bool) -> None:
-    axes.set(xlim=(0.1, 100) if log else (0, 100), ylim=(0, 100.5))
-    if log:
-        axes.set_xscale("log")
-        axes.set_xticks([0.1, 1, 5, 10, 100], ["0.1", "1", "5", "10", "100"])
-        axes.set_xticks([], minor=True)
-    else:
-        axes.set_xticks([0, 5, 25, 50, 75, 100])
-    axes.set_yticks([0, 25, 50, 75, 100])
-    faint_grid(axes, "y")
-    axes.set(xlabel="ID rejected (%)", ylabel="OOD detected (%)")
+    note = f"bars: mean of {len(columns[AVERAGE])} sets; dots: {', '.join(levels)}"
+    return Panel("OOD data wrongly accepted", f"{alt}sets: {words}.", draw, note)

@@ -11,25 +11,36 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from outfield.benchmark import BenchmarkRun, Claim, present
+from outfield.benchmark import (
+    AVERAGE,
+    FAILS,
+    HOLDS,
+    PARTLY,
+    UNTESTED,
+    BenchmarkRun,
+    Claim,
+    Columns,
+    PrintedTable,
+    Summary,
+    level_columns,
+    present,
+    published,
+    summarise,
+)
+from outfield.benchmark import published_beside as beside
 from outfield.files import PathLike, write_bytes
 from outfield.images import title as set_title
-from outfield.report.figures.chart import Paper, detectors, unique
-from outfield.report.page.charts import Drawings, colours, draw, figure_sections
-from outfield.report.page.grids import origin, provenance_section, tables_section
-from outfield.report.page.headline import facts, results_section, verdicts
-from outfield.report.page.template import asset, count, render
+from outfield.percent import in_percent, percent
+from outfield.report.benchmark_tables import notes_on_sets
+from outfield.report.figures.chart import detectors, unique
+from outfield.report.page.grids import ASCENDING, DESCENDING, origin, provenance_section, tables_section
+from outfield.report.page.template import Drawings, Section, asset, colours, count, draw, figure_sections, render
 from outfield.report.table import Table
 from outfield.version import __version__
 
 
 def write_page(run: BenchmarkRun, tables: Sequence[Table], path: PathLike, **more: Any) -> None:
-    """Write the page of a run to ``path``, atomically; for the other arguments see :func:`page`.
-
-    Raises:
-        StorageError: The file cannot be written.
-        MissingExtraError: Matplotlib or Jinja is not installed.
-    """
+    """Write the page of a run to ``path``, atomically; for the other arguments see :func:`page`."""
     write_bytes(path, page(run, tables, **more).encode())
 
 
@@ -38,21 +49,15 @@ def page(
     tables: Sequence[Table] = (),
     *,
     intro: str = "",
-    paper: Paper | None = None,
+    paper: PrintedTable | None = None,
     notes: Sequence[str] = (),
     claims: Sequence[Claim] = (),
     drawn: Mapping[str, Sequence[Drawings]] | None = None,
 ) -> str:
-    """The page as text.
+    """The page as text; parts that the run has no data for are left out.
 
-    Args:
-        run: The benchmark; parts that it has no data for are left out.
-        tables: What to show below the figures.
-        intro: Plain text to begin with; an empty line begins a paragraph.
-        paper: Published (FPR95, AUROC) in percent by detector, then by OOD set, level or "average".
-        notes: Lines to go below the first table.
-        claims: The paper's, judged; their verdicts stand at the top.
-        drawn: Figures that are drawn already, by section, instead of those that the run has data for.
+    An empty line in ``intro`` begins a paragraph, ``notes`` go below the first table, the verdicts on ``claims`` stand on top,
+    and figures that are ``drawn`` already are shown instead of those that the run has data for.
     """
     of_id = set_title(run.protocol.id)
     found = [
@@ -71,7 +76,7 @@ def page(
         lead=_lead(run),
         intro=[text for text in re.split(r"\n\s*\n", intro.strip()) if text],
         facts=facts(run, paper or {}),
-        verdicts=verdicts(claims),
+        verdicts=[(claim, VERDICTS[claim.verdict]) for claim in claims],
         verdicts_at=next(judged, None),
         sections=[section for section in found if section is not None],
         origin=origin(run.provenance),
@@ -83,12 +88,102 @@ def _lead(run: BenchmarkRun) -> str:
     if not run.records:
         return ""
     found = unique([*(record.backbone for record in run.records), *run.accuracies])
-    counts = [
-        count(len(detectors(run)), "detector"),
-        count(len(found), "backbone"),
-        count(len(present(run.records, run.protocol)), "OOD set"),
-    ]
+    sizes = {"detector": detectors(run), "backbone": found, "OOD set": present(run.records, run.protocol)}
+    counts = [count(len(those), noun) for noun, those in sizes.items()]
     seeds = {record.seed for record in run.records if record.seed is not None}
     if seeds:
         counts.append(f"{count(len(seeds), 'seed')} of each learned detector")
     return f"{', '.join(counts)}."
+
+
+METHOD = "EnergyCorrected"  # the paper's method; its row is marked
+METRICS = {"fpr95": ("FPR95 ↓", min, ASCENDING), "auroc": ("AUROC ↑", max, DESCENDING)}
+VERDICTS = {HOLDS: "good", PARTLY: "mixed", FAILS: "bad", UNTESTED: "open"}  # how each looks
+
+
+def facts(run: BenchmarkRun, paper: PrintedTable) -> list[tuple[str, str, str]]:
+    """The answer at a glance, as words, a figure and a detail: accuracy, the best two averages, the method's own."""
+    found: list[tuple[str, str, str]] = []
+    if run.accuracies:
+        values = sorted(run.accuracies.values())
+        least, most = in_percent(values[0]), percent(values[-1])
+        who = next(iter(run.accuracies)) if len(values) == 1 else count(len(values), "backbone")
+        shown = most if most.startswith(least) else f"{least}–{most}"
+        found.append(("Accuracy on ID test data", shown, who))
+    sets = present(run.records, run.protocol)
+    means = summarise(run.records, {AVERAGE: sets})
+    averages = {name: cells[AVERAGE] for name, cells in means.items() if AVERAGE in cells}
+    for metric, words in (("fpr95", "Lowest average FPR95"), ("auroc", "Highest average AUROC")) if averages else ():
+        best = METRICS[metric][1](averages, key=lambda name: getattr(averages[name], metric).mean)
+        found.append((words, percent(getattr(averages[best], metric).mean), best))
+    if METHOD in averages:
+        printed = published(paper, {AVERAGE: sets}, run.protocol).get(METHOD, {}).get(AVERAGE)
+        detail = "FPR95 / AUROC in percent"
+        if printed is not None and printed[0] is not None:
+            detail += f"; the paper: {printed[0]:.1f} / {printed[1]:.1f}"
+        fpr95, auroc = (in_percent(getattr(averages[METHOD], metric).mean) for metric in METRICS)
+        found.append((f"{METHOD}, average", f"{fpr95} / {auroc}", detail))
+    return found
+
+
+def results_section(run: BenchmarkRun, paper: PrintedTable, notes: Sequence[str]) -> Section | None:
+    """The first table; None for a run without records."""
+    if not run.records:
+        return None
+    columns = level_columns(run.records, run.protocol)
+    cells = summarise(run.records, columns)
+    printed = {name: row for name, row in published(paper, columns, run.protocol).items() if name in cells}
+    over = _over(cells)
+    reading = "; the best of each column in bold, a deeper tint is better" if len(cells) > 1 else ""
+    reading += f"; ± is the standard deviation over {over}" if over else ""
+    reading += f"; in italics, below ours, {beside(run.protocol).words}'s figures" if any(printed.values()) else ""
+    levels = [f"{level}-OOD: {', '.join(map(set_title, sets))}" for level, sets in columns.items() if level != AVERAGE]
+    table = {
+        "of_id": set_title(run.protocol.id),
+        "reading": reading,
+        "groups": [_group(column, sets) for column, sets in columns.items()],
+        "columns": [(metric, words, first) for metric, (words, _, first) in METRICS.items()] * len(columns),
+        "rows": [(name, _row(name, cells, columns, printed)) for name in cells],
+        "notes": [f"{'; '.join(levels)}.", *notes_on_sets(run, any(printed.values())), *notes],
+        "spreads": bool(over),
+        "method": METHOD,
+    }
+    return Section("results", "Results at a glance", "results.html", table)
+
+
+def _over(cells: Summary) -> str:
+    """What the figures after ± are the spread over; nothing where there is none."""
+    spreads = [cell.fpr95 for mine in cells.values() for cell in mine.values()]
+    if any(spread.over_backbones is not None for spread in spreads):
+        return "backbones"
+    return "seeds" if any(spread.over_seeds is not None for spread in spreads) else ""
+
+
+def _group(column: str, sets: Sequence[str]) -> tuple[str, str, str]:
+    titles = ", ".join(map(set_title, sets))
+    return ("Average", "", titles) if column == AVERAGE else (f"{column}-OOD", column, titles)
+
+
+def _row(name: str, cells: Summary, columns: Columns, printed: PrintedTable) -> list[dict[str, Any]]:
+    """Cells of the first table: a mean, what it varies by, the paper's figure below, and how good it is, from 0 to 1."""
+    shown: list[dict[str, Any]] = []
+    for column in columns:
+        for place, (metric, (_, best, _)) in enumerate(METRICS.items()):
+            means = {other: getattr(mine[column], metric).mean for other, mine in cells.items() if column in mine}
+            if name not in means:
+                shown.append({"metric": metric, "value": None, "text": "–", "best": False, "spread": "", "printed": ""})
+                continue
+            figures, mean, values = printed.get(name, {}).get(column), means[name], means.values()
+            spread = getattr(cells[name][column], metric)
+            varies = spread.over_seeds if spread.over_backbones is None else spread.over_backbones
+            good = mean - min(values) if best is max else max(values) - mean
+            cell = {
+                "value": mean,
+                "text": in_percent(mean),
+                "spread": "" if varies is None else f"±{in_percent(varies)}",
+                "printed": "" if figures is None or figures[place] is None else f"{figures[place]:.1f}",
+                "best": len(means) > 1 and in_percent(mean) == in_percent(best(values)),
+                "heat": good / (max(values) - min(values) or 1.0),
+            }
+            shown.append({"metric": metric, **cell})
+    return shown

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from outfield.benchmark import commit_in_words
@@ -18,49 +17,16 @@ from outfield.version import __version__
 
 PAIR = ["what", "value"]  # header of a table of names and values, which goes without saying and is not shown
 ASCENDING, DESCENDING = "ascending", "descending"
+# Names in the provenance that need another word.
 LABELS = {
     "cpus": "processors",
     "cuda": "CUDA",
-    "dirty": "uncommitted changes",
     "gpu": "GPU",
     "id": "ID set",
-    "missing": "sets not there",
     "neighbours": "k of KNN",
     "sha256": "SHA-256",
 }
-"""Names in the provenance that need another word."""
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column's heading, whether it holds numbers, and the order in which its best comes first."""
-
-    words: str
-    number: bool
-    first: str
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A cell: pieces of text with whether each is bold, how it is set, and how many rows it spans."""
-
-    pieces: Sequence[tuple[str, bool]]
-    kind: str = ""
-    code: bool = False
-    rows: int = 1
-
-
-@dataclass(frozen=True)
-class Grid:
-    """A table as the page shows it: name and explanation, columns, and bodies of rows that stay together."""
-
-    name: str
-    rest: str
-    kinds: str
-    columns: Sequence[Column]
-    bodies: Sequence[Sequence[Sequence[Cell]]]
-    notes: Sequence[str] = ()
-    anchor: str = ""
+LABELS |= {"dirty": "uncommitted changes", "missing": "sets not there"}
 
 
 def tables_section(tables: Sequence[Table], of_id: str) -> Section | None:
@@ -76,8 +42,8 @@ def tables_section(tables: Sequence[Table], of_id: str) -> Section | None:
     return Section("tables", "Tables", "tables.html", shown, below)
 
 
-def grid_of(table: Table, name: str, rest: str = "", anchor: str = "") -> Grid:
-    """A table as the page shows it."""
+def grid_of(table: Table, name: str, rest: str = "", anchor: str = "") -> dict[str, Any]:
+    """A table as the page shows it: columns, and bodies of rows that stay together."""
     groups: list[list[int]] = []
     for index, row in enumerate(table.rows):
         if row and not row[0] and groups:
@@ -85,45 +51,35 @@ def grid_of(table: Table, name: str, rest: str = "", anchor: str = "") -> Grid:
         else:
             groups.append([index])
     pair = table.header == PAIR
+    peers = any(len(row) > 1 and is_long(row[1]) for row in table.rows)
+    kinds = {"sortable": len(groups) > 1 and not pair, "dense": len(table.header) > 7, "pair": pair, "peers": peers}
     columns = [
-        Column(words, place >= table.left, DESCENDING if "↑" in words and "↓" not in words else ASCENDING)
+        {"words": words, "number": place >= table.left, "first": DESCENDING if words.endswith("↑") else ASCENDING}
         for place, words in enumerate(table.header)
     ]
-    kinds = {
-        "sortable": len(groups) > 1 and not pair,
-        "dense": len(table.header) > 7,
-        "pair": pair,
-        "peers": any(len(row) > 1 and is_long(row[1]) for row in table.rows),
+    return {
+        "name": name,
+        "rest": rest,
+        "anchor": anchor,
+        "notes": table.notes,
+        "kinds": " ".join(kind for kind, is_so in kinds.items() if is_so),
+        "columns": columns,
+        "bodies": [[_row(table, index, group) for index in group] for group in groups],
     }
-    bodies = [_body(table, group) for group in groups]
-    return Grid(
-        name, rest, " ".join(kind for kind, is_so in kinds.items() if is_so), columns, bodies, table.notes, anchor
-    )
 
 
-def _body(table: Table, group: Sequence[int]) -> list[list[Cell]]:
-    """Rows that belong together; only the first has a name, which spans them all."""
-    rows = []
-    for index in group:
-        name, *others = table.rows[index]
-        cells = [_cell(table, index, place, text) for place, text in enumerate(others, 1)]
-        head = Cell([(name, False)], "long" if is_long(name) else "", _is_digest(name), len(group))
-        rows.append([head, *cells] if index == group[0] else cells)
-    return rows
-
-
-def _cell(table: Table, row: int, column: int, text: str) -> Cell:
-    """A cell of which the best numbers are bold."""
-    kind = "number" if column >= table.left else "long" if is_long(text) else "kind"
-    if not any(place[:2] == (row, column) for place in table.best):
-        return Cell([(text, False)], kind, _is_digest(text))
-    parts = [(part, (row, column, which) in table.best) for which, part in enumerate(text.split(" / "))]
-    between = [(" / ", False)] * len(parts)
-    return Cell([piece for pair in zip(parts, between, strict=True) for piece in pair][:-1], kind)
-
-
-def _is_digest(text: str) -> bool:
-    return re.fullmatch(r"[0-9a-f]{32,64}", text) is not None
+def _row(table: Table, index: int, group: Sequence[int]) -> list[dict[str, Any]]:
+    """Cells of a row: pieces of text with whether each is bold; the name of the first row of a group spans them all."""
+    cells = []
+    for place, text in enumerate(table.rows[index]):
+        kind = "long" if is_long(text) else "kind" if place else ""
+        parts = [(part, (index, place, which) in table.best) for which, part in enumerate(text.split(" / "))]
+        bold = place > 0 and any(best for _, best in parts)
+        pieces = [piece for part in parts for piece in ((" / ", False), part)][1:] if bold else [(text, False)]
+        code = re.fullmatch(r"[0-9a-f]{32,64}", text) is not None
+        number = place > 0 and place >= table.left
+        cells.append({"pieces": pieces, "kind": "number" if number else kind, "code": code, "rows": len(group)})
+    return cells if index == group[0] else cells[1:]
 
 
 def provenance_section(about: Mapping[str, Any]) -> Section | None:
@@ -131,8 +87,7 @@ def provenance_section(about: Mapping[str, Any]) -> Section | None:
     if not about:
         return None
     tables = provenance_tables(about)
-    log = about.get("stages")
-    log = log if isinstance(log, list) else []
+    log = about.get("stages") or []
     content = {
         "pairs": [grid_of(table, table.title) for table in tables if table.header == PAIR],
         "others": [grid_of(table, table.title) for table in tables if table.header != PAIR],
@@ -183,11 +138,9 @@ def _nested_tables(title: str, value: Any) -> list[Table]:
 
 def _pair_table(title: str, values: Mapping[str, Any]) -> Table:
     # What a backbone's file notes of its training has rows of its own; the curve of it is too long for any.
-    notes = values.get("notes")
-    if isinstance(notes, Mapping):
-        values = {
-            name: value for name, value in {**values, **notes, **values}.items() if name not in ("notes", "curve")
-        }
+    if isinstance(values.get("notes"), Mapping):
+        every = {**values, **values["notes"], **values}
+        values = {name: value for name, value in every.items() if name not in ("notes", "curve")}
     rows = [[_words(name), _value(value, name)] for name, value in values.items()]
     return Table(title, PAIR, rows, 2)
 
