@@ -25,7 +25,6 @@ PAGES = (
     "tutorials/text",
     "tutorials/compare",
     "tutorials/numbers",
-    "tutorials/guard",
     "guard",
 )
 
@@ -59,7 +58,6 @@ MADE = {
     "../README": left_by_the_demo,
     "start": left_by_the_demo,
     "tutorials/compare": features,
-    "tutorials/guard": photographs,
     "guard": photographs,
 }
 
