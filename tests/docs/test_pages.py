@@ -68,7 +68,8 @@ def steps(text):
         if kind == "python":
             yield kind, block
         else:
-            yield from (("console", line[2:]) for line in block.splitlines() if line.startswith("$ "))
+            lines = block.replace("\\\n", "").splitlines()
+            yield from (("console", line[2:]) for line in lines if line.startswith("$ "))
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -103,7 +104,7 @@ def test_drift_is_found_as_the_page_says(tmp_path, monkeypatch):
 
 
 def test_a_wrong_page_is_noticed():
-    assert list(steps("```console\n$ outfield x\nprinted\n```\n```python\n1\n```\n")) == [
-        ("console", "outfield x"),
+    assert list(steps("```console\n$ outfield x \\\n--y\nprinted\n```\n```python\n1\n```\n")) == [
+        ("console", "outfield x --y"),
         ("python", "1\n"),
     ]
