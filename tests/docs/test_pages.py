@@ -20,6 +20,7 @@ PAGES = (
     "../README",
     "start",
     "drift",
+    "choosing",
     "adapters",
     "tutorials/tables",
     "tutorials/text",
@@ -57,6 +58,7 @@ def left_by_the_demo(folder):
 MADE = {
     "../README": left_by_the_demo,
     "start": left_by_the_demo,
+    "choosing": left_by_the_demo,
     "tutorials/compare": features,
     "guard": photographs,
 }
