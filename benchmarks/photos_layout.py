@@ -9,7 +9,7 @@ Each source is a folder, or a git repository (a clone, or its .git) whose newest
 * CALTECH holds 101_ObjectCategories/CLASS: github.com/MachineLearning2020/Homework2-Caltech101, 9,144 photographs of about
   300 × 200 in 102 folders.
 * FLOWERS holds flowers/CLASS: github.com/martinwestin/flower_classification, 4,317 photographs of 128 × 128, five classes.
-* PACKS holds NAME.npz with images, uint8 (N, 32, 32, 3): the OOD sets of the CIFAR benchmarks (docs/images.md).
+* PACKS holds NAME.npz with images, uint8 (N, 32, 32, 3): the OOD sets of the CIFAR benchmarks (docs/reproduce.md).
 
 What is written, with every image as it was: photos/imagenette/train/WNID, photos/imagenette/val/WNID, photos/caltech101/CLASS,
 photos/flowers/CLASS, photos/NAME.npz (of each pack 2,000 images chosen by a seed, or all if there are fewer), and

@@ -1,4 +1,4 @@
-"""What it costs to install and to start: `python benchmarks/startup.py --repeats 5` prints the tables of docs/benchmarks.md.
+"""What it costs to install and to start: `python benchmarks/startup.py --repeats 5` prints the tables of docs/results/speed.md.
 
 Each command runs as a process of its own, in turn with the others, so that a busy moment meets all of them. Processor time is
 that of the process and its children, and says more than the clock where others work on the same machine.

@@ -20,12 +20,12 @@ PAGES = (
     "../README",
     "start",
     "drift",
+    "choosing",
     "adapters",
     "tutorials/tables",
     "tutorials/text",
     "tutorials/compare",
     "tutorials/numbers",
-    "tutorials/guard",
     "guard",
 )
 
@@ -58,8 +58,8 @@ def left_by_the_demo(folder):
 MADE = {
     "../README": left_by_the_demo,
     "start": left_by_the_demo,
+    "choosing": left_by_the_demo,
     "tutorials/compare": features,
-    "tutorials/guard": photographs,
     "guard": photographs,
 }
 
@@ -70,7 +70,8 @@ def steps(text):
         if kind == "python":
             yield kind, block
         else:
-            yield from (("console", line[2:]) for line in block.splitlines() if line.startswith("$ "))
+            lines = block.replace("\\\n", "").splitlines()
+            yield from (("console", line[2:]) for line in lines if line.startswith("$ "))
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -105,7 +106,7 @@ def test_drift_is_found_as_the_page_says(tmp_path, monkeypatch):
 
 
 def test_a_wrong_page_is_noticed():
-    assert list(steps("```console\n$ outfield x\nprinted\n```\n```python\n1\n```\n")) == [
-        ("console", "outfield x"),
+    assert list(steps("```console\n$ outfield x \\\n--y\nprinted\n```\n```python\n1\n```\n")) == [
+        ("console", "outfield x --y"),
         ("python", "1\n"),
     ]
