@@ -22,7 +22,7 @@ ROOMS = {
     "PIL": ("images", "backbone", "classifier"),
     "scipy": ("images",),
     "lmdb": ("images",),
-    "pyarrow": ("features.tables.reader",),
+    "pyarrow": ("features.table_files",),
     "ray": ("cluster",),
     "fsspec": ("cluster",),
     "faiss": ("detectors.distance.knn", "detectors.distance.neighbours"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import math
+import weakref
 
 import numpy as np
 import pytest
@@ -11,8 +13,11 @@ from tests.helpers.samples import make_set
 
 import outfield as of
 from outfield.detectors import Calibration
+from outfield.detectors.base import log_total, once, shared, wide
+from outfield.detectors.combined import members
 from outfield.detectors.combined.calibration import Calibrations
 from outfield.detectors.combined.fused import apart
+from outfield.energy.threads import can_limit
 from outfield.files import Record, read_record, write_record
 
 TRAIN, HELD_OUT, TEST = make_set(300, seed=1), make_set(101, seed=2), make_set(60, seed=3, shift=0.5)
@@ -210,45 +215,22 @@ def test_no_member_gets_more_rows_at_once_than_it_takes(monkeypatch):
     assert set(sizes) == {7, 4}
 
 
-@pytest.mark.parametrize("name", ["0.calibration", "sum"])
-def test_calibrations_out_of_order_are_refused(name, tmp_path):
-    of.Fused([of.MSP(), of.KNN(k=2)]).fit(TRAIN, held_out=HELD_OUT).save(tmp_path / "d.safetensors")
-    header, tensors = read_record(tmp_path / "d.safetensors", "detector")
-    write_record(tmp_path / "e.safetensors", "detector", Record(header, {**tensors, name: tensors[name].flip(0)}))
-    with pytest.raises(of.FileFormatError, match=f"{name} is not in ascending order"):
-        of.load(tmp_path / "e.safetensors")
-    longer = torch.cat([tensors["sum"], tensors["sum"][-1:]])
-    write_record(tmp_path / "e.safetensors", "detector", Record(header, {**tensors, "sum": longer}))
-    with pytest.raises(of.FileFormatError, match="different numbers of rows"):
-        of.load(tmp_path / "e.safetensors")
-    header["notes"]["members"][1]["settings"]["k"] = 3
-    write_record(tmp_path / "e.safetensors", "detector", Record(header, tensors))
-    with pytest.raises(of.FileFormatError, match=r"member 1 is KNN\(k=3, .*but the settings say KNN\(k=2"):
-        of.load(tmp_path / "e.safetensors")
-    header["notes"]["members"].pop()
-    write_record(tmp_path / "e.safetensors", "detector", Record(header, tensors))
-    with pytest.raises(of.FileFormatError, match="notes on 2 members"):
-        of.load(tmp_path / "e.safetensors")
-
-
-def longer(tensor, by=1):
-    return torch.cat([tensor, tensor[-1:].expand(by)])
-
-
 @pytest.mark.parametrize(
     ("notes", "width", "change", "said"),
     [
         ({}, 5, {}, "width is 5, but 6 in its first member"),
-        ({"members": [{}, 3]}, 6, {}, "notes on"),
-        ({}, 6, {"1.calibration": longer}, "different numbers of rows"),
-        ({}, 6, {"sum": lambda one: longer(one, 2)}, "different numbers of rows"),
+        ({"members": [{}, 3]}, 6, {}, "cannot build"),
+        ({"members": [{}]}, 6, {}, "cannot build"),
+        ({"held_out": 100}, 6, {}, "different numbers of rows"),
+        ({"held_out": 102}, 6, {"sum": lambda one: torch.cat([one, one[-1:]])}, "different numbers of rows"),
+        ({}, 6, {"1.calibration": lambda one: torch.cat([one, one[-1:]])}, "different numbers of rows"),
+        ({}, 6, {"0.calibration": lambda one: one.flip(0)}, "0.calibration is not in ascending order"),
         ({}, 6, {"sum": lambda one: one[[1, 0, *range(2, len(one))]]}, "sum is not in ascending order"),
     ],
 )
 def test_files_that_no_fit_leaves(notes, width, change, said, tmp_path):
     of.Fused([of.SSD(), of.KNN(k=2)]).fit(TRAIN, held_out=HELD_OUT).save(tmp_path / "d.safetensors")
     header, tensors = read_record(tmp_path / "d.safetensors", "detector")
-    assert header["notes"]["held_out"] == 101
     header |= {"notes": header["notes"] | notes, "width": width}
     tensors |= {name: make(tensors[name]) for name, make in change.items()}
     write_record(tmp_path / "e.safetensors", "detector", Record(header, tensors))
@@ -335,3 +317,142 @@ class TestMistakes:
         for ask in (lambda: of.Fused().explain(TEST), lambda: of.Fused().p_values(TEST)):
             with pytest.raises(of.NotFittedError):
                 ask()
+
+
+CALLS = []
+
+
+def doubled(rows):
+    CALLS.append(len(rows))
+    return 2 * rows
+
+
+@pytest.fixture(autouse=True)
+def forget():
+    CALLS.clear()
+
+
+def test_plain_rows_keep_nothing():
+    rows = torch.rand(3, 2)
+    first, second = once(doubled, rows), once(doubled, rows)
+    assert CALLS == [3, 3]
+    assert first is not second
+    assert torch.equal(first, 2 * rows)
+    assert not hasattr(rows, "outfield_made")
+
+
+def test_shared_rows_keep_what_is_made_of_them():
+    rows = torch.rand(3, 2)
+    piece = shared(rows)
+    assert shared(piece) is piece  # a sum within a sum
+    assert torch.equal(piece, rows)
+    assert not hasattr(rows, "outfield_made")
+    assert once(doubled, piece) is once(doubled, piece)
+    assert once(wide, once(doubled, piece)) is once(wide, once(doubled, piece))
+    assert CALLS == [3]
+    assert torch.equal(once(wide, piece), rows.double())
+    assert torch.equal(once(log_total, piece), rows.double().logsumexp(1))
+
+
+def test_rows_that_are_right_already_do_not_keep_themselves():
+    piece = shared(torch.rand(2, 2, dtype=torch.float64))
+    assert once(wide, piece) is piece
+    gone = weakref.ref(piece)
+    gc.disable()
+    try:
+        del piece
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
+MEMBERS_MEMO = (
+    *(of.EnergyLogits(), of.EnergyLogits(temperature=3.0), of.MaxLogit(), of.MSP(), of.GEN()),
+    *(of.SSD(), of.SSD(ridge=0.3), of.SSD(on="spread"), of.GaussianMixture(), of.RMDS(), of.KNN(k=5), of.KDE()),
+    *(of.CosineMean(), of.PCA(), of.CombOOD(), of.ViM(), of.fDBD(), of.NNGuide(), of.PerClassGaussian()),
+)
+
+
+@pytest.mark.parametrize("rows", [1, 40])
+@pytest.mark.parametrize("at_once", [4096, 16])
+def test_members_together_score_as_each_alone(rows, at_once, monkeypatch):
+    monkeypatch.setattr(of.RMDS, "rows_at_once", at_once)
+    fused = of.Fused(MEMBERS_MEMO).fit(make_set(300, seed=1), held_out=make_set(101, seed=2))
+    test = make_set(60, seed=3, shift=0.5)[:rows]
+    before = {name: value.clone() for name, value in test.tensors().items()}
+    found = fused.explain(test)
+    for i, member in enumerate(fused.members_):
+        assert torch.equal(found.scores[:, i].float(), member.score(test)), found.members[i]
+    assert torch.equal(found.total, fused.score(test))
+    assert all(torch.equal(test.tensors()[name], value) for name, value in before.items())
+
+
+def test_scores_beyond_float32_are_cut_off():
+    huge = of.FeatureSet(
+        torch.rand(3, 4), logits=torch.tensor([[1e300, 0], [0, 0], [-1e300, -1e300]], dtype=torch.float64)
+    )
+    fused = of.Fused([of.MaxLogit(), of.MSP()]).fit(make_set(300, classes=2), held_out=make_set(101, seed=2, classes=2))
+    largest = torch.finfo(torch.float32).max
+    assert fused._member_scores(huge.tensors())[:, 0].tolist() == [-largest, 0.0, largest]
+
+
+class TestMembersAreAsked:
+    """Rows that one member cannot score are refused, also after others were taken."""
+
+    @pytest.mark.parametrize(
+        ("changed", "error", "said"),
+        [
+            ({"features": torch.rand(4, 7)}, of.InputError, "features has 7 columns but this SSD was fitted on 6"),
+            ({"logits": torch.rand(4, 5)}, of.InputError, "logits has 5 columns but this NNGuide was fitted on 3"),
+            ({"logits": None}, of.MissingFieldError, "needs logits"),
+            ({"about": {"views": "flip"}}, of.InputError, "views is 'flip' here"),
+        ],
+    )
+    def test_others_are_refused(self, changed, error, said):
+        def rows(**more):
+            plain = {"features": torch.rand(4, 6), "logits": torch.rand(4, 3), "about": {"views": "one"}}
+            return of.FeatureSet(**{**plain, **more})
+
+        train, held = (of.FeatureSet(**make_set(n, seed=n).tensors(), about={"views": "one"}) for n in (300, 101))
+        fused = of.Fused([of.SSD(), of.NNGuide(k=3)]).fit(train, held_out=held)
+        for _ in range(2):
+            fused.score(rows())
+            for scored in (fused.score, fused.explain):
+                with pytest.raises(error, match=said):
+                    scored(rows(**changed))
+
+    def test_a_member_that_was_fitted_again_is_asked_again(self):
+        fused = of.Fused([of.SSD(), of.NNGuide(k=3)]).fit(make_set(300, seed=1), held_out=make_set(101, seed=2))
+        test = make_set(5, seed=3)
+        fused.score(test)
+        fused.members_[0].fit(make_set(300, width=7))
+        with pytest.raises(of.InputError, match="features has 6 columns but this SSD was fitted on 7"):
+            fused.score(test)
+        fused.fit(make_set(300, width=7), held_out=make_set(101, width=7, seed=2))
+        assert len(fused.score(make_set(5, width=7))) == 5
+        with pytest.raises(of.NotFittedError):
+            of.Fused([of.SSD()]).score(test)
+
+
+def test_few_rows_are_scored_on_one_core(monkeypatch):
+    fused = of.Fused([of.EnergyLogits(), of.CosineMean()]).fit(make_set(300, seed=1), held_out=make_set(101, seed=2))
+    assert members.LITTLE == 2**25
+    seen, score = [], of.CosineMean._score
+    monkeypatch.setattr(
+        of.CosineMean, "_score", lambda self, batch: seen.append(torch.get_num_threads()) or score(self, batch)
+    )
+    numbers, before = 3 * 6, torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        for rows in (10, 11):
+            monkeypatch.setattr(members, "LITTLE", 10 * numbers)
+            fused.score(make_set(20)[:rows])
+        few = 1 if can_limit() else 2
+        assert seen == [few, 2]
+        assert torch.get_num_threads() == 2
+        fused.fit(make_set(300, classes=6, seed=1), held_out=make_set(101, classes=6, seed=2))
+        seen.clear()
+        fused.score(make_set(10, classes=6))
+        assert seen == [2]
+    finally:
+        torch.set_num_threads(before)

@@ -104,7 +104,7 @@ class Detector(ABC):
     combined: ClassVar[bool] = False
     """Whether it is made of other detectors, ``members_``."""
 
-    added_settings: ClassVar[Mapping[str, Any]] = MappingProxyType({"on": "features"})
+    added_settings: ClassVar[Mapping[str, Any]] = {"on": "features"}
     """Settings that are not written down where they have this value: see :func:`outfield.config.said_settings`."""
     on: str = "features"
     """The field that is taken for the features. A detector with a setting of this name works on any stage of a network."""

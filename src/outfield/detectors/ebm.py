@@ -169,10 +169,7 @@ class LearnedEnergy(Detector):
         return {"history": asdict(self.history_), "projection": self.projection_}
 
     def _load_notes(self, notes: dict[str, Any]) -> None:
-        try:
-            self.history_ = History.of(notes["history"])
-        except ValueError as error:
-            raise FileFormatError(str(error)) from error
+        self.history_ = History.of(notes["history"])
         require_choice("projection", notes["projection"], tuple(PROJECTIONS))
         self.projection_ = notes["projection"]
 

@@ -13,7 +13,6 @@ from outfield.detectors.combined.choice import Choice, choose, default_members
 from outfield.detectors.combined.fused import Summed, apart, check_weights
 from outfield.detectors.registry import register
 from outfield.energy import MixturePrior, normalise
-from outfield.errors import FileFormatError, InputError
 from outfield.features import HEAD_FIELDS, FeatureSet, FeatureSource, Part, clustered, spaces
 from outfield.stand_in import StandIns
 
@@ -47,13 +46,7 @@ class Auto(Summed):
         choice_: what was chosen, and from what, or None where there were no stand-ins; not part of a saved detector.
     """
 
-    uses: ClassVar[tuple[str, ...]] = (
-        "labels",
-        "logits",
-        *HEAD_FIELDS,
-        *(name for name in spaces() if name != "features"),
-    )
-
+    uses: ClassVar[tuple[str, ...]] = ("labels", "logits", *HEAD_FIELDS, *spaces()[1:])
     uses_stand_ins = True
 
     weights_: tuple[float, ...] | None
@@ -106,10 +99,7 @@ class Auto(Summed):
     def _load_notes(self, notes: dict[str, Any]) -> None:
         super()._load_notes(notes)
         weights = notes.get("weights")
-        try:
-            check_weights(weights, len(notes["members"]))
-        except InputError as error:
-            raise FileFormatError(str(error)) from error
+        check_weights(weights, len(notes["members"]))
         self.weights_ = None if weights is None else tuple(float(weight) for weight in weights)
 
 

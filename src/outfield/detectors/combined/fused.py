@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
 import torch
@@ -187,13 +186,16 @@ class Summed(CombinedDetector):
     def _notes(self) -> dict[str, Any]:
         return {**super()._notes(), "held_out": len(self.calibrations_[0].scores) + len(self.sum_.scores)}
 
+    def _load_notes(self, notes: dict[str, Any]) -> None:
+        super()._load_notes(notes)
+        self._held_out_rows = notes["held_out"]
+
     def _load_state(self, state: dict[str, Tensor]) -> None:
         super()._load_state(state)
         self.sum_ = _calibration(state, "sum")
         self.calibrations_ = tuple(_calibration(state, f"{i}.calibration") for i in range(len(self.members_)))
-        rows = {len(one.scores) for one in self.calibrations_}
-        half, more = next(iter(rows)), len(self.sum_.scores)
-        if len(rows) > 1 or more - half not in (0, 1):
+        sizes = {len(one.scores) for one in self.calibrations_} | {self._held_out_rows - len(self.sum_.scores)}
+        if sizes != {self._held_out_rows // 2}:
             raise FileFormatError("its calibrations are of different numbers of rows")
         self._moved()
 
@@ -228,7 +230,7 @@ class Fused(Summed):
         sum_: the calibration of the sum.
     """
 
-    added_settings: ClassVar[Mapping[str, Any]] = MappingProxyType({"weights": None})
+    added_settings: ClassVar[Mapping[str, Any]] = {"weights": None}
 
     def __init__(
         self,

@@ -14,7 +14,7 @@ from torch import Tensor
 from outfield.config import require, settings_of
 from outfield.detectors.base import LARGEST, Batch, Detector, shared
 from outfield.energy import one_core, part
-from outfield.errors import FileFormatError, InputError, OutfieldError
+from outfield.errors import FileFormatError, InputError
 from outfield.features import FeatureSource
 from outfield.files import Record
 
@@ -138,25 +138,16 @@ class CombinedDetector(Detector):
         return {"members": headers}
 
     def _load_notes(self, notes: dict[str, Any]) -> None:
-        headers: Any = notes.get("members")
-        said = self._recipe()
-        good = isinstance(headers, list) and len(headers) == (len(said) or max(1, len(headers)))
-        if not good or not all(isinstance(header, dict) for header in headers):
-            raise FileFormatError(f"there must be notes on {len(said) or 'its'} members")
-        names = [{"detector": type(one).__name__} for one in said] or [{}] * len(headers)
+        headers = notes["members"]
+        names = [{"detector": type(one).__name__} for one in self._recipe()] or [{}] * len(headers)
         self._headers = [{**name, **header} for name, header in zip(names, headers, strict=True)]
 
     def _load_state(self, state: dict[str, Tensor]) -> None:
-        self.members_ = tuple(self._rebuilt(i, header, state) for i, header in enumerate(self._headers))
+        records = [Record(said, part(state, f"{i}.{self.member_prefix}")) for i, said in enumerate(self._headers)]
+        self.members_ = tuple(Detector.from_record(record) for record in records)
         for i, (member, wanted) in enumerate(zip(self.members_, self._recipe(), strict=False)):
             if repr(member) != repr(wanted):
                 raise FileFormatError(f"member {i} is {member!r:.100}, but the settings say {wanted!r:.100}")
         if self._width != self.members_[0]._width:
             raise FileFormatError(f"width is {self._width}, but {self.members_[0]._width} in its first member")
         super()._load_state(state)
-
-    def _rebuilt(self, number: int, header: dict[str, Any], state: dict[str, Tensor]) -> Detector:
-        try:
-            return Detector.from_record(Record(header, part(state, f"{number}.{self.member_prefix}")))
-        except (OutfieldError, KeyError, TypeError) as error:
-            raise FileFormatError(f"member {number}, {header.get('detector')!s:.50}: {error}") from error

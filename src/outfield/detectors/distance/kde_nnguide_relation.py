@@ -107,9 +107,6 @@ class KDE(BankDetector):
     Args:
         kappa: κ, the concentration of a kernel; its width is about 1 / √κ.
         on: The field that it works on: "features", or a stage of the network such as "stage2".
-
-    Attributes:
-        bank_: normalised training features (N, D), float32.
     """
 
     def __init__(self, kappa: float = 100.0, on: str = "features") -> None:

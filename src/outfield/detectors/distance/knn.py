@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch
@@ -43,12 +42,9 @@ class KNN(BankDetector):
             graph of near rows).
         probes: How many lists, or rows on the way through the graph, are looked at; 0 for a sixteenth of the lists, or twice
             as many rows as are asked for. An exact search looks at all rows.
-
-    Attributes:
-        bank_: normalised training features (N, D), float32.
     """
 
-    added_settings: ClassVar[Mapping[str, Any]] = MappingProxyType({"on": "features", "index": "exact", "probes": 0})
+    added_settings: ClassVar[Mapping[str, Any]] = {"on": "features", "index": "exact", "probes": 0}
 
     def __init__(self, k: int = 50, on: str = "features", index: str = "exact", probes: int = 0) -> None:
         self.k, self.on = k, on

@@ -261,9 +261,7 @@ class BankDetector(Detector):
     fits_in_pieces = True
     learned: ClassVar[tuple[str, ...]] = ("bank float32 N D",)
 
-    k: int = 1
-    """How many rows there must be at least; a setting of some."""
-
+    k: int = 1  # how many rows there must be at least; a setting of some
     _made: Neighbours | ApproximateNeighbours | None = None
 
     def _fit(self, train: FeatureSource) -> None:
@@ -284,9 +282,10 @@ class BankDetector(Detector):
     @property
     def _neighbours(self) -> Neighbours | ApproximateNeighbours:
         """The bank as distances are asked of it; made when it is first needed, on the device."""
-        if self._made is None:
-            self._made = self._search()
-        return self._made
+        found = self._made
+        if found is None:
+            found = self._made = self._search()
+        return found
 
     def _search(self) -> Neighbours | ApproximateNeighbours:
         return Neighbours(self.bank_)

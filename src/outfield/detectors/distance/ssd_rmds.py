@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping
-from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
 import torch
@@ -35,7 +34,7 @@ class MixtureDetector(Detector):
     fit_needs = ("labels",)
     fits_in_pieces = True
 
-    added_settings: ClassVar[Mapping[str, Any]] = MappingProxyType({"on": "features", "ridge": 0.0})
+    added_settings: ClassVar[Mapping[str, Any]] = {"on": "features", "ridge": 0.0}
 
     def __init__(self, floor: float = 1e-6, on: str = "features", ridge: float = 0.0) -> None:
         self.floor, self.on, self.ridge = floor, on, ridge

@@ -51,9 +51,6 @@ class ASH(Sharpener):
         kind: "B", "S" or "P", the authors' ASH-B, ASH-S and ASH-P. OpenOOD runs ASH-B.
         percentile: Share of the activations, in percent, that is dropped: k = D − round(D · percentile / 100), at least 1.
         detector: Scores the logits: any detector that looks at logits alone; a copy of it is fitted.
-
-    Attributes:
-        detector_: the fitted detector of logits.
     """
 
     def __init__(self, kind: str = "B", percentile: float = 90.0, detector: Detector = EnergyLogits()) -> None:
@@ -82,9 +79,6 @@ class SCALE(Sharpener):
         percentile: Share of the activations, in percent, that is not among the largest: k = D − round(D · percentile / 100), at
             least 1.
         detector: Scores the logits: any detector that looks at logits alone; a copy of it is fitted.
-
-    Attributes:
-        detector_: the fitted detector of logits.
     """
 
     def __init__(self, percentile: float = 85.0, detector: Detector = EnergyLogits()) -> None:
@@ -105,9 +99,6 @@ class LTS(Sharpener):
         percentile: Share of the activations, in percent, that is not among the largest: k = D − round(D · percentile / 100), at
             least 1.
         detector: Scores the logits: any detector that looks at logits alone; a copy of it is fitted.
-
-    Attributes:
-        detector_: the fitted detector of logits.
     """
 
     def __init__(self, percentile: float = 95.0, detector: Detector = EnergyLogits()) -> None:

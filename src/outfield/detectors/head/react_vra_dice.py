@@ -33,7 +33,6 @@ class ReAct(Shaper):
 
     Attributes:
         threshold_: t (1,), float64.
-        detector_: the fitted detector of logits.
     """
 
     learned = (*Shaper.learned, "threshold float64 1")
@@ -64,7 +63,6 @@ class VRA(Shaper):
 
     Attributes:
         thresholds_: t_low and t_high (2,), float64.
-        detector_: the fitted detector of logits.
     """
 
     learned = (*Shaper.learned, "thresholds float64 2")
@@ -99,7 +97,6 @@ class DICE(Shaper):
     Attributes:
         weight_: M ∘ W (K, D), float64.
         bias_: b (K,), float64.
-        detector_: the fitted detector of logits.
     """
 
     def __init__(self, percentile: float = 90.0, detector: Detector = EnergyLogits()) -> None:
