@@ -38,29 +38,23 @@ def rebuilt(backbone):
 
 
 def vit():
-    config = transformers.ViTConfig(
-        hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=48, image_size=32, patch_size=8,
-        id2label=NAMES,
-    )  # fmt: skip
-    return transformers.ViTForImageClassification(config), transformers.ViTImageProcessor(
-        size={"height": 32, "width": 32}
-    )
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48}
+    config = transformers.ViTConfig(**sizes, image_size=32, patch_size=8, id2label=NAMES)
+    processor = transformers.ViTImageProcessor(size={"height": 32, "width": 32})
+    return transformers.ViTForImageClassification(config), processor
 
 
 def resnet():
-    config = transformers.ResNetConfig(
-        embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], layer_type="basic", num_labels=4
-    )
-    return transformers.ResNetForImageClassification(config), transformers.ConvNextImageProcessor(
-        size={"shortest_edge": 32}
-    )
+    sizes = {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1]}
+    config = transformers.ResNetConfig(**sizes, layer_type="basic", num_labels=4)
+    processor = transformers.ConvNextImageProcessor(size={"shortest_edge": 32})
+    return transformers.ResNetForImageClassification(config), processor
 
 
 def convnext():
     config = transformers.ConvNextConfig(hidden_sizes=[8, 8, 16, 16], depths=[1, 1, 1, 1], num_labels=4)
-    return transformers.ConvNextForImageClassification(config), transformers.ConvNextImageProcessor(
-        size={"shortest_edge": 64}
-    )
+    processor = transformers.ConvNextImageProcessor(size={"shortest_edge": 64})
+    return transformers.ConvNextForImageClassification(config), processor
 
 
 @pytest.fixture
@@ -191,15 +185,8 @@ def exported(network, path, channels=3, side=16, batch=None, names=("logits",)):
     """An ONNX file by PyTorch's own exporter."""
     example = torch.rand(batch or 2, channels, side, side)
     shapes = None if batch else {name: {0: "n"} for name in ("images", *names)}
-    torch.onnx.export(
-        network.eval(),
-        (example,),
-        path,
-        input_names=["images"],
-        output_names=list(names),
-        dynamic_axes=shapes,
-        dynamo=False,
-    )
+    called = {"input_names": ["images"], "output_names": list(names), "dynamic_axes": shapes}
+    torch.onnx.export(network.eval(), (example,), path, dynamo=False, **called)
     return path
 
 
@@ -245,10 +232,8 @@ class TestOnnx:
         found, wanted = backbone.extract(images), of.Backbone(network, size=16, **HALF).extract(images)
         for name in ("features", "logits", "head_weight", "head_bias"):
             assert torch.allclose(getattr(found, name), getattr(wanted, name), atol=1e-4), name
-        assert (backbone.name, backbone.preprocessing) == (
-            "net",
-            of.Preprocessing((16, 16), interpolation="tensor", **HALF),
-        )
+        assert backbone.name == "net"
+        assert backbone.preprocessing == of.Preprocessing((16, 16), interpolation="tensor", **HALF)
         batch_of = torch.rand(4, 3, 16, 16)
         assert torch.equal(rebuilt(backbone)(batch_of), backbone.network(batch_of))
         other = of.Backbone(copy.deepcopy(backbone.network), preprocessing=backbone.preprocessing)
@@ -345,21 +330,18 @@ class TestOnnx:
 
     def test_what_is_no_such_model(self, tmp_path):
         path = tmp_path / "net.onnx"
-        path.write_bytes(b"no model at all")
-        with pytest.raises(of.FileFormatError, match="no ONNX model"):
-            of.Backbone.open(str(path), device="cpu", **HALF)
-        path.write_bytes(b"")
-        with pytest.raises(of.FileFormatError, match="no ONNX model"):
-            of.Backbone.open(str(path), device="cpu", **HALF)
+        nonsense = helper.make_node("Nonsense", ["f"], ["g"]), helper.make_node("MatMul", ["g", "w"], ["y"])
+        for content, error, words in (
+            (b"no model at all", of.FileFormatError, "no ONNX model"),
+            (b"", of.FileFormatError, "no ONNX model"),
+            (by_hand([helper.make_node("Relu", ["f"], ["y"])], {}), of.InputError, "not end with a linear layer"),
+            (by_hand(nonsense, {"w": WEIGHT}), of.FileFormatError, "cannot be run"),
+        ):
+            path.write_bytes(content if isinstance(content, bytes) else content.SerializeToString())
+            with pytest.raises(error, match=words):
+                of.Backbone.open(str(path), device="cpu", **HALF)
         with pytest.raises(of.StorageError, match="no such file"):
             of.Backbone.open(str(tmp_path / "missing.onnx"), device="cpu", **HALF)
-        onnx.save(by_hand([helper.make_node("Relu", ["f"], ["y"])], {}), path)
-        with pytest.raises(of.InputError, match="does not end with a linear layer"):
-            of.Backbone.open(str(path), device="cpu", **HALF)
-        onnx.save(by_hand([helper.make_node("Nonsense", ["f"], ["g"]), helper.make_node("MatMul", ["g", "w"], ["y"])],
-                          {"w": WEIGHT}), path)  # fmt: skip
-        with pytest.raises(of.FileFormatError, match="cannot be run"):
-            of.Backbone.open(str(path), device="cpu", **HALF)
         for state in ({}, {"model": torch.zeros(3)}, {"model": torch.zeros(1, 1, dtype=torch.uint8)}):
             with pytest.raises(of.FileFormatError, match="holds no ONNX model"):
                 Origin("onnx").build(state, "a file")
@@ -370,11 +352,8 @@ class TestOnnx:
         several.graph.input.append(helper.make_tensor_value_info("z", TensorProto.FLOAT, [1]))
         del flat.graph.input[0].type.tensor_type.shape.dim[-1]
         more.graph.output.append(helper.make_tensor_value_info("f", TensorProto.FLOAT, None))
-        for model, words in (
-            (several, "has 2 inputs"),
-            (flat, "takes an input of shape"),
-            (more, "has the outputs y, f"),
-        ):
+        said = (several, "has 2 inputs"), (flat, "takes an input of shape"), (more, "has the outputs y, f")
+        for model, words in said:
             with pytest.raises(of.InputError, match=words):
                 built(model)
 

@@ -57,9 +57,8 @@ class TestSkipping:
     def test_the_rest_is_kept_with_its_names_and_labels(self, folder, workers):
         images = of.open_images(folder, on_error="skip")
         skipped: list[Skipped] = []
-        with pytest.warns(
-            of.OutfieldWarning, match=r"6 of 19 images of photos could not be read and are left out: .* 3 others"
-        ):
+        said = r"6 of 19 images of photos could not be read and are left out: .* 3 others"
+        with pytest.warns(of.OutfieldWarning, match=said):
             found = backbone().extract(images, on_error="skip", skipped=skipped, workers=workers, batch_size=3)
         assert list(found.names) == sorted(GOOD)
         assert found.labels.tolist() == ["abcd".index(name[0]) for name in sorted(GOOD)]
@@ -94,12 +93,9 @@ class TestSkipping:
 
     def test_images_without_names_have_numbers(self):
         skipped: list[Skipped] = []
-        with pytest.warns(
-            of.OutfieldWarning, match="1 of 4 images of lookup could not be read and is left out: picture 2"
-        ):
-            found = backbone().extract(
-                Lookup([picture(i) for i in range(4)], broken=2), on_error="skip", skipped=skipped
-            )
+        images = Lookup([picture(i) for i in range(4)], broken=2)
+        with pytest.warns(of.OutfieldWarning, match="1 of 4 images of lookup could not be read and is left out: pict"):
+            found = backbone().extract(images, on_error="skip", skipped=skipped)
         assert skipped == [("image 2", "picture 2 is broken")]
         assert (len(found), found.names) == (3, None)
 
@@ -114,7 +110,7 @@ class TestSkipping:
             return scan(place)
 
         monkeypatch.setattr(os, "scandir", refusing)
-        with pytest.raises(of.StorageError, match="deep"):
+        with pytest.raises(of.StorageError, match=r"cannot read .*deep: Permission denied"):
             of.open_images(tmp_path)
         images = of.open_images(tmp_path, on_error="skip")
         assert images.names == ("a/0.png",)

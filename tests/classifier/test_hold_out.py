@@ -63,13 +63,11 @@ class TestSplit:
     def test_a_class_keeps_images_to_train_on(self):
         kept, _ = split_off(numbered(self.LABELS), 0.89)
         assert torch.bincount(kept.labels).tolist() == [4, 2, 1]
-        with pytest.raises(InputError, match="of the 5 images of class 2 none would be left to train on"):
+        with pytest.raises(InputError, match="of the 5 images of class 2 none would be left"):
             split_off(numbered(self.LABELS), 0.91)
 
     def test_a_share_that_holds_nothing_out_is_refused(self):
-        with pytest.raises(
-            InputError, match=r"hold_out is 0\.01; that is less than half an image of each class of few"
-        ):
+        with pytest.raises(InputError, match=r"hold_out is 0\.01; that is less than half an image .* of few"):
             split_off(numbered([0] * 40 + [1] * 20, name="few"), 0.01)
         assert len(split_off(numbered([0] * 40 + [1] * 20), 0.013)[1]) == 1
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -225,13 +226,9 @@ def test_without_labels_there_are_features_and_no_logits(tmp_path):
 
 
 def test_what_needs_logits_is_refused_before_any_work(tmp_path, monkeypatch):
-    network = Backbone(
-        Classifier("test_resnet", 8, size=(16, 16), projects=True).build(),
-        size=16,
-        mean=(0.5, 0.5, 0.5),
-        std=(0.5, 0.5, 0.5),
-        name="net",
-    )
+    half = (0.5, 0.5, 0.5)
+    made = Classifier("test_resnet", 8, size=(16, 16), projects=True).build()
+    network = Backbone(made, size=16, mean=half, std=half, name="net")
     network.projects = True
 
     def never(*_, **__):
@@ -251,13 +248,8 @@ def test_what_needs_logits_is_refused_before_any_work(tmp_path, monkeypatch):
 
 def test_a_loss_without_labels_needs_a_network_that_projects():
     pictures = make_pictures(48)
+    plain, recipe = Classifier("test_resnet", 8, size=(16, 16)), Recipe(batch_size=24)
     with pytest.raises(InputError, match="has classes to tell apart, but the loss is SimCLR"):
-        train_classifier(
-            pictures, None, Classifier("test_resnet", 4, size=(16, 16)), Recipe(batch_size=24, loss=SimCLR())
-        )
-    with pytest.raises(
-        InputError, match="trained without labels: choose the loss SimCLR, but the loss is CrossEntropy"
-    ):
-        train_classifier(
-            pictures, None, Classifier("test_resnet", 8, size=(16, 16), projects=True), Recipe(batch_size=24)
-        )
+        train_classifier(pictures, None, plain, replace(recipe, loss=SimCLR()))
+    with pytest.raises(InputError, match="without labels: choose the loss SimCLR, but the loss is CrossEntropy"):
+        train_classifier(pictures, None, replace(plain, projects=True), recipe)

@@ -65,30 +65,16 @@ def test_the_schedule_is_written_only_where_it_is_another():
 
 def test_the_defaults_are_the_papers():
     """SGD with Nesterov momentum 0.9, weight decay 5e-4, rate 0.1 divided by ten after half and three quarters of 200 epochs."""
+    augmentation = {"type": "Augmentation", "scale": [0.08, 1.0], "ratio": [3 / 4, 4 / 3], "flip": 0.5}
     assert to_plain(Recipe()) == {
-        "type": "Recipe",
-        "epochs": 200,
-        "batch_size": 512,
-        "small_batch": 128,
-        "learning_rate": 0.1,
-        "warm_up": 0.025,
-        "momentum": 0.9,
-        "weight_decay": 5e-4,
-        "milestones": [0.5, 0.75],
-        "augmentation": {"type": "Augmentation", "scale": [0.08, 1.0], "ratio": [3 / 4, 4 / 3], "flip": 0.5},
-        "precision": "auto",
+        "type": "Recipe", "epochs": 200, "batch_size": 512, "small_batch": 128, "learning_rate": 0.1, "warm_up": 0.025,
+        "momentum": 0.9, "weight_decay": 5e-4, "milestones": [0.5, 0.75], "augmentation": augmentation, "precision": "auto",
         "compile": "auto",
-    }
+    }  # fmt: skip
     assert to_plain(Classifier()) == {
-        "type": "Classifier",
-        "architecture": "resnet34",
-        "classes": 10,
-        "small_images": True,
-        "size": [32, 32],
-        "mean": [0.5] * 3,
-        "std": [0.5] * 3,
-        "names": [],
-    }
+        "type": "Classifier", "architecture": "resnet34", "classes": 10, "small_images": True, "size": [32, 32],
+        "mean": [0.5] * 3, "std": [0.5] * 3, "names": [],
+    }  # fmt: skip
 
 
 NAN, INF = float("nan"), float("inf")
@@ -134,9 +120,8 @@ def test_a_large_batch_imitates_small_ones():
 )
 def test_only_a_network_whose_batch_norms_can_be_cut_imitates(architecture, split):
     recipe = Recipe(batch_size=24, small_batch=8)
-    learner = Learner(
-        Classifier(architecture, classes=4, size=(32, 32), small_images=False), recipe, 0, torch.device("cpu"), 0
-    )
+    classifier = Classifier(architecture, classes=4, size=(32, 32), small_images=False)
+    learner = Learner(classifier, recipe, 0, torch.device("cpu"), 0)
     norms = [module for module in learner.network.modules() if isinstance(module, torch.nn.BatchNorm2d)]
     assert learner.recipe.height == pytest.approx(0.3 if split else 0.1)
     assert bool(norms) == split

@@ -16,15 +16,7 @@ from outfield.classifier import Augmentation, Pixels, Recipe, train_classifier
 MEAN, STD = (0.3, 0.5, 0.6), (0.2, 0.3, 0.4)
 CLASSIFIER = Classifier("test_resnet", classes=4, small_images=False, size=(16, 16), mean=MEAN, std=STD)
 FLIPPED = Augmentation(scale=(1, 1), ratio=(1, 1), flip=1.0)
-RECIPE = Recipe(
-    epochs=4,
-    batch_size=8,
-    learning_rate=0.02,
-    momentum=0.8,
-    weight_decay=0.03,
-    milestones=(0.5, 0.75),
-    augmentation=FLIPPED,
-)
+RECIPE = Recipe(epochs=4, batch_size=8, learning_rate=0.02, momentum=0.8, weight_decay=0.03, augmentation=FLIPPED)
 SEED = 3
 
 

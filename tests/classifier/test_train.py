@@ -46,7 +46,7 @@ def trained(train, test):
 
 
 def test_it_learns_and_tells_the_accuracy(train, test, trained):
-    curve = train_classifier(train, test, TINY, Recipe(**{**RECIPE.__dict__, "epochs": 12}), test_every=5).curve
+    curve = train_classifier(train, test, TINY, replace(RECIPE, epochs=12), test_every=5).curve
     assert curve.test_accuracy[-1] > 0.7  # four classes
     assert curve.loss[-1] < curve.loss[0]
     assert [value is None for value in curve.test_accuracy] == [epoch not in (5, 10, 12) for epoch in range(1, 13)]
@@ -86,28 +86,22 @@ def test_a_killed_training_goes_on_to_the_same_bits(train, test, trained, tmp_pa
 
 
 def test_a_checkpoint_of_another_training_is_refused(train, test, tmp_path):
-    checkpoint = TrainingCheckpoint(tmp_path / "c.safetensors")
-    short = Recipe(**{**RECIPE.__dict__, "epochs": 1})
-    train_classifier(train, test, TINY, short, checkpoint=checkpoint)
-    written = (tmp_path / "c.safetensors").read_bytes()
-    with pytest.raises(InputError, match="not the same: seed\\)"):
-        train_classifier(train, test, TINY, short, seed=1, checkpoint=checkpoint)
-    with pytest.raises(InputError, match="not the same: epochs of the recipe"):
-        train_classifier(train, test, TINY, RECIPE, checkpoint=checkpoint)
-    with pytest.raises(InputError, match="not the same: images, test images"):
-        train_classifier(test, None, TINY, short, checkpoint=checkpoint)
-    assert (tmp_path / "c.safetensors").read_bytes() == written
-    write_record(tmp_path / "c.safetensors", "detector", Record({}, {}))
+    path, short = tmp_path / "c.safetensors", replace(RECIPE, epochs=1)
+    train_classifier(train, test, TINY, short, checkpoint=TrainingCheckpoint(path))
+    written = path.read_bytes()
+    for images, tested, recipe, seed, said in (
+        (train, test, short, 1, r"seed\)"),
+        (train, test, RECIPE, 0, "epochs of the recipe"),
+        (train, test, replace(short, schedule="cosine"), 0, "schedule of the recipe"),
+        (test, None, short, 0, "images, test images"),
+        (train, Pixels.of(make_pictures(40, seed=9), (16, 16)), short, 0, "test images"),
+    ):
+        with pytest.raises(InputError, match=f"not the same: {said}"):
+            train_classifier(images, tested, TINY, recipe, seed=seed, checkpoint=TrainingCheckpoint(path))
+    assert path.read_bytes() == written
+    write_record(path, "detector", Record({}, {}))
     with pytest.raises(FileFormatError, match="holds a detector"):
-        train_classifier(train, test, TINY, short, checkpoint=checkpoint)
-
-
-def test_a_checkpoint_knows_its_schedule(train, tmp_path):
-    checkpoint = TrainingCheckpoint(tmp_path / "c.safetensors")
-    short = Recipe(**{**RECIPE.__dict__, "epochs": 1})
-    train_classifier(train, None, TINY, short, checkpoint=checkpoint)
-    with pytest.raises(InputError, match="not the same: schedule of the recipe"):
-        train_classifier(train, None, TINY, replace(short, schedule="cosine"), checkpoint=checkpoint)
+        train_classifier(train, test, TINY, short, checkpoint=TrainingCheckpoint(path))
 
 
 def test_a_checkpoint_of_before_there_were_schedules_and_shares_goes_on(train, trained, test, tmp_path):
@@ -136,15 +130,6 @@ def test_the_rates_of_the_schedule_are_used(train, monkeypatch):
     assert seen == pytest.approx([0.05, 0.05 * 0.8535534, 0.025, 0.05 * 0.1464466])
 
 
-def test_a_checkpoint_knows_its_test_images(train, test, tmp_path):
-    checkpoint = TrainingCheckpoint(tmp_path / "c.safetensors")
-    short = Recipe(**{**RECIPE.__dict__, "epochs": 1})
-    train_classifier(train, test, TINY, short, checkpoint=checkpoint)
-    other = Pixels.of(make_pictures(40, seed=9), (16, 16))
-    with pytest.raises(InputError, match="not the same: test images"):
-        train_classifier(train, other, TINY, short, checkpoint=checkpoint)
-
-
 @pytest.mark.parametrize(
     ("what", "value"),
     [
@@ -163,7 +148,7 @@ def test_a_checkpoint_knows_its_test_images(train, test, tmp_path):
 )
 def test_a_crafted_checkpoint_is_refused(train, test, tmp_path, what, value):
     path = tmp_path / "c.safetensors"
-    short = Recipe(**{**RECIPE.__dict__, "epochs": 1})
+    short = replace(RECIPE, epochs=1)
     train_classifier(train, test, TINY, short, checkpoint=TrainingCheckpoint(path))
     header, tensors = read_record(path, "classifier training")
     header = {name: header[name] for name in ("identity", "curve")}
@@ -246,15 +231,13 @@ def test_a_classifier_is_made_for_its_images():
 
 @pytest.mark.parametrize("architecture", ["convnext_atto_ols", "test_efficientnet"])
 def test_a_network_without_a_form_for_small_images_is_told_of(architecture, recwarn):
-    said = f"{architecture} divides height and width by 32, so that of 63 × 63 pixels one place"
+    said = f"63 × 63 pixels become one place behind the last stage of {architecture}"
     with pytest.warns(OutfieldWarning, match=said):
         classifier = classifier_for(make_pictures(24, size=20), architecture, size=63)[0]
     assert classifier.small_images is False
-    for size, small in ((64, None), (20, False)):
-        assert classifier_for(make_pictures(24, size=20), architecture, size, small)[0].small_images is False
-    assert (
-        classifier_for(make_pictures(24, size=20), "torchvision:squeezenet1_1")[0].small_images is False
-    )  # tells nothing
+    silent = "torchvision:squeezenet1_1"  # tells nothing
+    for name, size, small in ((architecture, 64, None), (architecture, 20, False), (silent, None, None)):
+        assert classifier_for(make_pictures(24, size=20), name, size, small)[0].small_images is False
     assert not recwarn.list
 
 
@@ -327,16 +310,12 @@ def test_statistics_are_those_of_the_pixels(train):
 
 
 def test_a_network_that_imitates_small_batches_ends_as_an_ordinary_one(train, test):
-    recipe = Recipe(**{**RECIPE.__dict__, "epochs": 2, "small_batch": 8, "learning_rate": 0.05 / 3})
+    recipe = replace(RECIPE, epochs=2, small_batch=8, learning_rate=0.05 / 3)
     done = train_classifier(train, test, TINY, recipe)
     assert done.recipe == recipe
     assert not any(isinstance(module, Split) for module in done.network.modules())
-    assert not same(
-        weights(done),
-        weights(
-            train_classifier(train, test, TINY, Recipe(**{**recipe.__dict__, "small_batch": 0, "learning_rate": 0.05}))
-        ),
-    )
+    large = train_classifier(train, test, TINY, replace(recipe, small_batch=0, learning_rate=0.05))
+    assert not same(weights(done), weights(large))
 
 
 def test_the_small_stem_keeps_every_pixel():

@@ -26,6 +26,13 @@ def encoded(image, kind="PNG", **more):
     return file.getvalue()
 
 
+def held(orientation):
+    """What a camera writes of how it was held."""
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return exif
+
+
 def chunk(name, content):
     return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
 
@@ -72,8 +79,7 @@ def test_of_an_animation_the_first_frame_counts(kind):
 @pytest.mark.parametrize("kind", ["PNG", "TIFF", "WEBP", "JPEG"])
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_an_image_lies_as_the_camera_was_held(kind, orientation):
-    exif = Image.Exif()
-    exif[0x0112] = orientation
+    exif = held(orientation)
     more = {"lossless": True} if kind == "WEBP" else {}
     content = encoded(pixels(), kind, exif=exif, **more)
     with Image.open(io.BytesIO(content)) as image:
@@ -87,14 +93,8 @@ def test_an_image_lies_as_the_camera_was_held(kind, orientation):
 
 
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF data")
-@pytest.mark.parametrize("exif", [b"Exif\0\0II*\0\xff\xff\xff\xff", b"Exif\0\0nonsense", b"x"])
+@pytest.mark.parametrize("exif", [b"Exif\0\0II*\0\xff\xff\xff\xff", b"Exif\0\0nonsense", b"x", held(77)])
 def test_a_broken_orientation_does_not_spoil_the_picture(exif):
-    assert np.array_equal(decode(encoded(pixels(), exif=exif), "a.png"), pixels())
-
-
-def test_an_orientation_that_does_not_exist_is_ignored():
-    exif = Image.Exif()
-    exif[0x0112] = 77
     assert np.array_equal(decode(encoded(pixels(), exif=exif), "a.png"), pixels())
 
 
@@ -163,9 +163,7 @@ def test_postscript_named_png_starts_no_program(tmp_path, monkeypatch):
     )
     found = ImageFiles.of(tmp_path / "images")
     for look in (lambda: found[0], lambda: found.size):
-        with pytest.raises(
-            of.FileFormatError, match=r"a\.png is truncated, or is not an image \(known formats are JPEG, PNG"
-        ):
+        with pytest.raises(of.FileFormatError, match=r"a\.png .*is not an image \(known formats are JPEG, PNG"):
             look()
     assert not started.exists()
 

@@ -160,9 +160,7 @@ def test_python_cifar_of_the_published_bytes_is_not_unpickled_either(tmp_path, s
     folder = tmp_path / "cifar-10-batches-py"
     python_cifar10(folder, pixels(), [3, 0, 9, 1], Trap(tmp_path / "sprung"))
     publish(monkeypatch, layouts.CIFAR10, folder)
-    with pytest.raises(
-        of.FileFormatError, match=r"test_batch is truncated, or is not a pickle of plain values \(it calls"
-    ):
+    with pytest.raises(of.FileFormatError, match=r"test_batch .*is not a pickle of plain values \(it calls"):
         find("cifar10", "test", tmp_path)
     assert not (tmp_path / "sprung").exists()
 
@@ -215,9 +213,7 @@ def test_svhn(tmp_path, small, monkeypatch):
     small("svhn", test=4)
     path = tmp_path / "test_32x32.mat"
     svhn_file(path, [10, 1, 9, 10])
-    with pytest.raises(
-        of.FileFormatError, match=r"test_32x32\.mat is truncated or changed.*cdce80dfb2a2c4c6160906d0bd"
-    ):
+    with pytest.raises(of.FileFormatError, match=r"test_32x32\.mat is truncated or changed.*cdce80dfb2a2c4c6"):
         find("svhn", "test", tmp_path)
     monkeypatch.setitem(layouts.SVHN, path.name, hashlib.sha256(path.read_bytes()).hexdigest())
     found = find("svhn", "test", tmp_path)
@@ -280,9 +276,7 @@ def test_a_list_that_leads_out_of_the_set_is_refused(tmp_path, small, name):
     (tmp_path / "tiny-imagenet-200/test").rename(tmp_path / "away")
     write(tmp_path / "tiny-imagenet-200/val/val_annotations.txt", f"{name}\tn02\t0\t0\t1\t1\n")
     for set_name in ("textures", "places365", "tinyimagenet"):
-        with pytest.raises(
-            of.FileFormatError, match=r"does not lead to the published set: names holds .*secret|b\.jpg"
-        ):
+        with pytest.raises(of.FileFormatError, match=r"not lead to the published set: names holds .*secret|b\.jpg"):
             find(set_name, "test", tmp_path)
 
 

@@ -289,9 +289,7 @@ class TestStandIns:
 
     def test_a_source_that_gives_something_else(self):
         found = of.stand_ins(Lookup([random_image((4, 4)), np.zeros((4, 4))]))
-        with pytest.raises(
-            of.InputError, match=r"image 1 of lookup is float64 of shape \(4, 4\); images are numpy arrays"
-        ):
+        with pytest.raises(of.InputError, match=r"image 1 of lookup is float64 of shape \(4, 4\); images are"):
             found["mixed"][0]
         assert found["inverted"][0].shape == (4, 4, 3)
 

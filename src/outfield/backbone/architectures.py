@@ -82,7 +82,7 @@ class Classifier:
 
 
 def create(
-    architecture: str,
+    architecture: Any,
     classes: int | None = None,
     small: Sequence[int] | None = None,
     weights: Mapping[str, Tensor] | None = None,

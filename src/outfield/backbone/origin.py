@@ -27,9 +27,8 @@ from outfield.backbone.architectures import (
     split_name,
     use_small_stem,
 )
-from outfield.backbone.preprocessing import PARTS, TENSOR, Preprocessing, adapted, check_size
+from outfield.backbone.preprocessing import PARTS, TENSOR, Preprocessing, adapted, as_tuple, check_size
 from outfield.backbone.pretrained import PICKLES, Weights, timm_pretrained, torchvision_pretrained
-from outfield.config import require, require_number
 from outfield.errors import FileFormatError, InputError, UnknownNameError
 from outfield.extras import library
 from outfield.files import HEADER_NAME, PathLike, as_path, find_tensors, read_tensors
@@ -98,15 +97,12 @@ class Origin:
         return onnx_network.build(state, source).eval()
 
     def _of_library(self, state: State, source: str) -> nn.Module:
-        architecture, classes = self.settings.get("architecture"), self.settings.get("classes")
-        require(isinstance(architecture, str), "architecture", architecture, "the name of a model")
-        if classes is not None:
-            require_number("classes", classes, least=1, whole=True)
-        size = self.settings.get("size", SMALL)
-        size = tuple(size) if isinstance(size, list) else size
+        said, size = self.settings, as_tuple(self.settings.get("size", SMALL))
         check_size(size)
         with building():
-            network = create(str(architecture), classes, size if self.settings.get("small_images") else None, state)
+            network = create(
+                said.get("architecture"), said.get("classes"), size if said.get("small_images") else None, state
+            )
         load_weights(network, state, source)
         return network
 
