@@ -232,8 +232,8 @@ def _read_csv(path: Path) -> dict[str, np.ndarray]:
         columns = columns_by_field(path, names)
         counting = {column for name, found in columns.items() if FIELDS[name].counts is not None for column in found}
         types = {name: arrow().int64() if name in counting else arrow().float64() for name in names}
-        table = whole_csv(path, file, names, types, null_values=[""]) if file.tell() < stamp.size else ()
-        if not len(table):
+        table = whole_csv(path, file, names, types, null_values=[""]) if file.tell() < stamp.size else None
+        if table is None or not table.num_rows:
             raise InputError(f"{path} has no rows; at least one is needed")
         if table.column_names != names:
             raise FileFormatError(f"{path} cannot be read as csv: its header is not one line of names")

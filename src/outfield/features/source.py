@@ -90,10 +90,7 @@ class FeatureSource(ABC):
         present = self.row_fields
         if names is None:
             return present
-        try:
-            chosen = () if isinstance(names, str) else tuple(names)
-        except TypeError:
-            chosen = ()
+        chosen = tuple(names) if isinstance(names, Iterable) and not isinstance(names, str) else ()
         if not chosen:
             raise InputError(f"names is {names!r:.100}; it must be a list of fields: {', '.join(present)}")
         for name in chosen:

@@ -145,20 +145,19 @@ class TablePreprocessing:
         is_csv = str(frame).endswith(".csv") if isinstance(frame, str | os.PathLike) else False
         found = _read(frame, self._kinds(), texts=is_csv)
         self._check_names(found)
-        cells: dict[str, list[Any]] = {column.name: [] for column in self.columns}
+        missing = self.missing == MEDIAN
         errors: dict[int, str] = {}  # the first of each row
+        cells: dict[str, list[Any]] = {column.name: [] for column in self.columns}
         for column in self.columns:
             for number, value in enumerate(array_of(found[column.name])):
                 try:
-                    cell = column.cell(value, self.missing == MEDIAN, is_csv)
+                    cells[column.name].append(column.cell(value, missing, is_csv))
                 except InputError as error:
-                    cell = None
+                    cells[column.name].append(None)
                     errors.setdefault(number, str(error))
-                cells[column.name].append(cell)
         usable = {name: [cell for i, cell in enumerate(own) if i not in errors] for name, own in cells.items()}
-        types = {column.name: object if column.kind == TEXT else np.float64 for column in self.columns}
-        kinds = self._kinds()
-        return {name: Cells(kinds[name], np.array(own, types[name])) for name, own in usable.items()}, errors
+        types = {kind: object if kind == TEXT else np.float64 for kind in self._kinds().values()}
+        return {name: Cells(kind, np.array(usable[name], types[kind])) for name, kind in self._kinds().items()}, errors
 
     def features_of(self, cells: Mapping[str, Cells]) -> FeatureSet | None:
         """Cells that :meth:`cells` or :meth:`usable_cells` gave as features, without labels; None where there is no row."""
@@ -191,7 +190,8 @@ class TablePreprocessing:
         unknown = [name for name in found if name not in (*wanted, self.label)]
         if unknown and not self.others:
             _refuse_nameless(unknown)
-            raise InputError(f"the table has {_listed(unknown)}, which the training rows did not have; drop it")
+            what = f"the table has {_listed(unknown)}, which the training rows did not have"
+            raise InputError(f"{what}; drop it, or name the columns to take at the fit: columns=[…], --columns")
 
     def _labels(self, found: Mapping[str, Any]) -> Tensor | None:
         if self.label is None:
@@ -284,13 +284,11 @@ def _named(found: Mapping[str, Any], columns: Sequence[str] | None, label: str |
 
 def _refuse_nameless(names: Sequence[str]) -> None:
     """Refuse the numbers of rows, which pandas writes as a column without a name."""
-    for name in names:
-        if re.fullmatch(NAMELESS, name):
-            raise InputError(
-                f"a column has no name{f', so that it is called {name!r}' if name else ''}: is it the index of a frame? Leave it "
-                "out (frame.to_csv(path, index=False)), name it, or name the columns to take: columns=[…], --columns on the "
-                "command line"
-            )
+    if any(re.fullmatch(NAMELESS, name) for name in names):
+        raise InputError(
+            "a column has no name: is it the index of a frame? Leave it out (frame.to_csv(path, index=False)), or name the "
+            "columns to take: columns=[…], --columns"
+        )
 
 
 def _refuse_missing(cells: Mapping[str, Cells], missing: str) -> None:
@@ -298,7 +296,7 @@ def _refuse_missing(cells: Mapping[str, Cells], missing: str) -> None:
     holes = [f"{name!r} ({count:,} of {len(cells[name].values):,})" for name, count in counts.items() if count]
     if holes:
         shown = ", ".join(holes[:SHOWN]) + ", …" * (len(holes) > SHOWN)
-        raise InputError(f"cells are missing in column {shown}; fill them, or fit with missing='median'")
+        raise InputError(f"cells are missing in column {shown}; fill them, or use missing='median' (--missing median)")
 
 
 def _classes(label: str, column: Any) -> tuple[str, ...]:

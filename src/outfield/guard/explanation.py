@@ -265,14 +265,15 @@ class UsualValues:
             for c in np.argsort(lowest.scores[i], kind="stable").tolist():
                 column, score = self.table.columns[c], float(lowest.scores[i, c])
                 told = _told(column, batch.cells[column.name].values[number], int(lowest.chosen[i, c]))  # type: ignore[index]
-                changed = float(scores[i]) - score, score, float(p_then[i, c]), bool(ood_then[i, c])
-                columns.append(ColumnWhy(column.name, column.kind, *told, *changed))
+                fall, p_value, ood = float(scores[i]) - score, float(p_then[i, c]), bool(ood_then[i, c])
+                columns.append(ColumnWhy(column.name, column.kind, *told, fall, score, p_value, ood))
             alone = tuple(one.column for one in columns if not one.is_ood) if is_ood[i] else ()
-            together, p_value = combined.get(i, ((), None))
+            together, p_together = combined.get(i, ((), None))
             names = tuple(self.table.columns[c].name for c in together)
             numeric = [one for one in columns if one.deviations is not None]
             far = max(numeric, key=lambda one: abs(one.deviations or 0.0), default=None)
-            yield RowWhy(number, float(scores[i]), p_values[i], is_ood[i], alone, names, p_value, tuple(columns), far)
+            verdict = float(scores[i]), p_values[i], is_ood[i]
+            yield RowWhy(number, *verdict, alone, names, p_together, tuple(columns), far)
 
     def lowest(self, rows: np.ndarray, about: dict[str, str], scores: np.ndarray) -> Lowest:
         """What rows (N, D), float32, that have these scores (N,) would score with each column as it usually is."""

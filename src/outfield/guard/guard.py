@@ -36,7 +36,7 @@ class Guard:
     Made by :meth:`build` (of images), :meth:`build_rows` (of a table or of features) or :meth:`load`.
 
     Args:
-        reader: turns inputs into rows; see :mod:`outfield.guard.readers`.
+        reader: turns inputs into rows.
         detector: fitted on such rows.
         threshold: chosen on scores of that detector.
         provenance: how it came about, ready for JSON.
@@ -89,9 +89,8 @@ class Guard:
     ) -> Guard:
         """A guard of a network and a folder of ID images.
 
-        Where the detector calibrates itself (Auto, Fused), 40 of the held-out images and half of those beyond the fewest that
-        are needed choose and calibrate its members. The others, which nothing else has seen, choose the threshold: p-values
-        of new ID images are therefore valid.
+        Held-out images calibrate the members of the detector (Auto, Fused), where it has members. Others, which nothing else has
+        seen, choose the threshold: p-values of new ID images are therefore valid.
 
         Args:
             backbone: the network, or what :meth:`outfield.Backbone.open` takes.
@@ -145,8 +144,8 @@ class Guard:
     ) -> Guard:
         """A guard of ID rows of a table, or of features: no network and no image takes part.
 
-        Of the held-out rows, half calibrate the members of the detector where it has members, and the others, which nothing
-        else has seen, choose the threshold: p-values of new ID rows are therefore valid.
+        Held-out rows calibrate the members of the detector, where it has members. Others, which nothing else has seen, choose
+        the threshold: p-values of new ID rows are therefore valid.
 
         Args:
             rows: ID rows: a table (a DataFrame, columns by name, the path of a CSV or Parquet file), or features.
@@ -183,11 +182,7 @@ class Guard:
 
     @property
     def image_reader(self) -> ImageReader:
-        """The reader of a guard of images.
-
-        Raises:
-            InputError: it is a guard of something else.
-        """
+        """The reader of a guard of images; an error of any other guard."""
         if not isinstance(self.reader, ImageReader):
             raise InputError(f"this guard looks at {self.takes}, not at images")
         return self.reader
@@ -360,8 +355,8 @@ class Guard:
 
         if not isinstance(self.reader, TableReader):
             raise InputError(
-                f"columns are told by guards of tables, but this one looks at {self.takes}, whose columns mean nothing by "
-                "themselves; build it of a table: Guard.build_rows(frame), outfield guard rows TABLE on the command line"
+                f"guards of tables tell columns, but this one looks at {self.takes}; build it of a table: "
+                "Guard.build_rows(frame), outfield guard rows TABLE on the command line"
             )
         return UsualValues(self.reader, self.detector, self.threshold)
 
@@ -438,11 +433,7 @@ def _tell(old: str, new: str, level: int = 3) -> None:
 
 
 def _new_names(old: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings under their new names, with a warning.
-
-    Raises:
-        TypeError: there is no such setting.
-    """
+    """Settings under their new names, with a warning."""
     for name in old:
         if name not in RENAMED:
             raise TypeError(f"a guard is not built with {name!r}")

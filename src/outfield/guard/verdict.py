@@ -117,12 +117,12 @@ class Verdicts(Sequence[Verdict]):
     @property
     def scores(self) -> np.ndarray:
         """Of each (N,), float64; NaN where it could not be read."""
-        return self._numbers("score")
+        return np.array([one.score for one in self], dtype=np.float64)
 
     @property
     def p_values(self) -> np.ndarray:
         """Of each (N,), float64; NaN where it could not be read."""
-        return self._numbers("p_value")
+        return np.array([one.p_value for one in self], dtype=np.float64)
 
     @property
     def is_ood(self) -> np.ndarray:
@@ -133,9 +133,6 @@ class Verdicts(Sequence[Verdict]):
     def failed(self) -> Verdicts:
         """Those of what could not be read."""
         return Verdicts([one for one in self if one.error is not None], self.what)
-
-    def _numbers(self, name: str) -> np.ndarray:
-        return np.array([getattr(one, name) for one in self], dtype=np.float64)
 
     def table(self) -> dict[str, list[Any]]:
         """Columns by name, of equal length: :data:`COLUMNS` and the p-value of each member; None where there is nothing."""
@@ -174,13 +171,7 @@ TYPES = {"class_index": "int64", "is_ood": "bool"} | dict.fromkeys(
 
 
 def write_verdicts(path: Path, verdicts: Verdicts) -> None:
-    """Write verdicts to a file of the kind that its ending says, atomically.
-
-    Raises:
-        InputError: another ending.
-        StorageError: the file could not be written; what was there stays.
-        MissingExtraError: it is a Parquet file, and pyarrow is not installed.
-    """
+    """Write verdicts to a file of the kind that its ending says, atomically."""
     if path.suffix not in VERDICT_ENDINGS:
         raise InputError(f"{path}: verdicts are written as {', '.join(VERDICT_ENDINGS)}, not {path.suffix!r}")
     if path.suffix in (".json", ".jsonl"):
