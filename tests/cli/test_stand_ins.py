@@ -11,7 +11,6 @@ from tests.helpers.pictures import make_pictures
 from tests.helpers.program import outfield
 
 import outfield as of
-from outfield.images import KINDS
 
 
 @pytest.fixture(scope="module")
@@ -28,8 +27,9 @@ def test_every_kind(folder, tmp_path):
     done = outfield("stand-ins", folder, "--out", tmp_path / "made", code=0)
     assert "120 images of 10 kinds" in done.stderr
     made = of.stand_ins(of.open_images(folder))
-    for name, kind in KINDS.items():
-        found = of.open_images(tmp_path / "made" / kind.level / name)
+    assert {*made.levels.values()} == {"near", "far"}
+    for name, level in made.levels.items():
+        found = of.open_images(tmp_path / "made" / level / name)
         assert len(found) == 12
         assert all(np.array_equal(found[i], made[name][i]) for i in range(12))
     assert Image.open(tmp_path / "made/examples.png").size[0] > 500

@@ -90,9 +90,10 @@ class Cache:
             return
         try:
             note = json.loads(path.with_suffix(".json").read_text())
-        except (OSError, ValueError):
-            note = {}
-        self.log.append({"what": entry.what, **entry.about, "found": True, **{n: note.get(n) for n in MEASURED}})
+            measured = {name: note.get(name) for name in MEASURED}
+        except (OSError, ValueError, AttributeError):  # it is gone, or damaged
+            measured = dict.fromkeys(MEASURED)
+        self.log.append({"what": entry.what, **entry.about, "found": True, **measured})
 
     def make(self, entry: Entry, work: Callable[[], T], save: Callable[[T, Path], None], *, timed: bool = True) -> T:
         """Do the work and keep its result; without seconds of its own unless timed."""
