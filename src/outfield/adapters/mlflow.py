@@ -5,6 +5,7 @@ Nothing in it is pickled: the folder holds the guard's own file, and MLflow asks
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -42,7 +43,7 @@ def to_mlflow(path: PathLike, folder: PathLike) -> Written:
     mlflow = library("mlflow.pyfunc", extra="mlflow")
     with new_folder(folder) as made, tempfile.TemporaryDirectory() as scratch:
         copy = Path(scratch) / DATA
-        copy.symlink_to(source.absolute())
+        shutil.copyfile(source, copy)
         mlflow.save_model(
             str(made),
             loader_module=__name__,

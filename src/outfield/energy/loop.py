@@ -109,7 +109,8 @@ class Run:
         self.batches = len(z) // self.batch_size
         self.rows = Batches(z, self.batch_size)
         starts = [make_start(training.start, m.prior, training.replay_size, training.replay_fresh) for m in models]
-        self.stepper = make_step(models, z[:1], self.batch_size, training, sampler, project, starts, self.generators)
+        fits = list(zip(models, starts, self.generators, strict=True))
+        self.stepper = make_step(fits, z[:1], self.batch_size, training, sampler, project)
         self.epoch = self.batch = 0
         self.orders = torch.zeros(len(models), len(z), dtype=torch.int64, device=z.device)
         self.sums = torch.zeros(len(models), 3, dtype=torch.float64, device=z.device)

@@ -38,41 +38,36 @@ if TYPE_CHECKING:
     from outfield.energy.engine.torch_operations import TorchOperations
     from outfield.energy.engine.triton_operations import TritonOperations
 
+Fit = tuple[CorrectedEnergy, Start, torch.Generator]
+"""A model, where its chains begin, and its source of randomness."""
 PROJECTIONS = (identity, sphere, relu_sphere)
 LANES = 4
 """Parallel branches of a recording."""
 
 
 def make_step(
-    models: Sequence[CorrectedEnergy],
-    z: Tensor,
-    batch_size: int,
-    training: Training,
-    sampler: Sampler,
-    project: Projection,
-    starts: Sequence[Start],
-    generators: Sequence[torch.Generator],
+    fits: Sequence[Fit], z: Tensor, batch_size: int, training: Training, sampler: Sampler, project: Projection
 ) -> FusedStep | InTurn:
     """The fastest step that can train these models on batches of rows like z (N, D)."""
+    models = [model for model, _, _ in fits]
     reason = obstacle(models[0], sampler, project, z)
     if training.engine == "fused" and reason is not None:
         raise InputError(f"engine is 'fused', but {reason}; it must be auto or eager here")
     fused = training.engine != "eager" and reason is None
     training = replace(training, precision=_precision(training.precision, z.device, fused))
-    rows = list(zip(models, starts, generators, strict=True))
     if not fused:
-        return InTurn([EagerStep(m, training, sampler, project, start, g) for m, start, g in rows])
+        return InTurn([EagerStep(m, training, sampler, project, start, g) for m, start, g in fits])
     langevin = cast(Langevin, sampler)
     if has_triton(z.device):
         from outfield.energy.engine.triton_operations import TritonOperations
 
         kernels = TritonOperations(models, training, project, batch_size)
-        return FusedStep(rows, kernels, training, langevin, batch_size)
+        return FusedStep(fits, kernels, training, langevin, batch_size)
     from outfield.energy.engine.torch_operations import TorchOperations
 
     pieces = [TorchOperations(model, training, project) for model in models]
     return InTurn(
-        [FusedStep([row], piece, training, langevin, batch_size) for row, piece in zip(rows, pieces, strict=True)]
+        [FusedStep([fit], piece, training, langevin, batch_size) for fit, piece in zip(fits, pieces, strict=True)]
     )
 
 
@@ -138,7 +133,7 @@ class FusedStep:
 
     def __init__(
         self,
-        fits: Sequence[tuple[CorrectedEnergy, Start, torch.Generator]],
+        fits: Sequence[Fit],
         operations: TorchOperations | TritonOperations,
         training: Training,
         sampler: Langevin,
