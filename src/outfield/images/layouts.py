@@ -1,8 +1,4 @@
-"""Layouts of published image sets, as they lie on disk after unpacking: a reader for each, from the path that shows it is there.
-
-A reader takes that path and returns the images; it raises a :class:`~outfield.errors.FileFormatError` that names the file
-where one is missing, truncated or changed, or an :class:`~outfield.errors.InputError` where the images make no set.
-"""
+"""Published image sets as they lie on disk: a reader for each layout, from the path that shows it is there to the images."""
 
 from __future__ import annotations
 
