@@ -22,18 +22,17 @@ from outfield.config import configurable, require, require_choice, require_numbe
 Judged = tuple[Tensor, Tensor]  # Mean loss and number of rows that are right, both of no dimension
 
 
-@configurable
-@dataclass(frozen=True)
-class CrossEntropy:
-    """−log softmax(l)_y, the ordinary loss of a classifier; labels may be smoothed.
-
-    Args:
-        smoothing: share of the label that is spread evenly over all classes (Szegedy et al. 2016).
-    """
-
+class _OfLabels:
     views: ClassVar[int] = 1
     supervised: ClassVar[bool] = True
     counts: ClassVar[str] = "training accuracy"
+
+
+@configurable
+@dataclass(frozen=True)
+class CrossEntropy(_OfLabels):
+    """−log softmax(l)_y, with a share ``smoothing`` of the label spread evenly over all classes (Szegedy et al. 2016)."""
+
     smoothing: float = 0.0
 
     def __post_init__(self) -> None:
@@ -47,18 +46,13 @@ class CrossEntropy:
 
 @configurable
 @dataclass(frozen=True)
-class LogitNorm:
+class LogitNorm(_OfLabels):
     """Cross-entropy of l / (τ ‖l‖): confidence cannot be had by longer logits (Wei et al. 2022, LogitNorm).
 
-    The network's logits are used as they are afterwards; only the training sees them normalised.
-
-    Args:
-        temperature: τ; the authors' 0.04 for CIFAR-10.
+    The network's logits are used as they are afterwards; only the training sees them normalised. τ is ``temperature``, the
+    authors' 0.04 for CIFAR-10.
     """
 
-    views: ClassVar[int] = 1
-    supervised: ClassVar[bool] = True
-    counts: ClassVar[str] = "training accuracy"
     temperature: float = 0.04
 
     def __post_init__(self) -> None:
@@ -76,11 +70,7 @@ class SimCLR:
     """Of two augmented copies of an image, each must find the other among all copies in the batch (Chen et al. 2020).
 
     −log( e^{zᵢ·zⱼ/τ} / Σ_{k≠i} e^{zᵢ·z_k/τ} ) with z the outputs, normalised, and j the other copy of i's image. No label is
-    read. The network's last layer is the projection, a linear one; features are its input, as ever.
-
-    Args:
-        temperature: τ.
-        width: outputs of the projection.
+    read. The network's last layer is the projection, a linear one of ``width`` outputs; features are its input, as ever.
     """
 
     views: ClassVar[int] = 2
