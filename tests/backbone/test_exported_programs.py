@@ -38,16 +38,14 @@ class TestNumbers:
         with torch.no_grad():
             assert torch.equal(found(some), whole(some))
             other = copy.deepcopy(found).to(memory_format=torch.channels_last)
-            torch.testing.assert_close(
-                other(some.to(memory_format=torch.channels_last)), whole(some), rtol=1e-4, atol=1e-5
-            )
+            given = some.to(memory_format=torch.channels_last)
+            torch.testing.assert_close(other(given), whole(some), rtol=1e-4, atol=1e-5)
 
     @pytest.mark.parametrize("rows", [1, 2, 5, 7])
     def test_a_fixed_number_of_images_is_filled_up(self, network, rows, five_images, tmp_path):
-        found = opened(exported(network, tmp_path / "net.pt2", rows)).extract(five_images)
-        torch.testing.assert_close(
-            found.features, backbone(network).extract(five_images).features, rtol=1e-5, atol=1e-6
-        )
+        found = opened(exported(network, tmp_path / "net.pt2", rows)).extract(five_images).features
+        expected = backbone(network).extract(five_images).features
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
 
     def test_what_stands_behind_the_last_layer(self, five_images, tmp_path):
         expected = backbone(seeded(Net)).extract(five_images)
@@ -64,18 +62,14 @@ class TestNumbers:
 
     def test_features_may_be_named(self, five_images, tmp_path):
         both = seeded(Net, lambda net, z: {"logits": net.fc(z).square(), "features": z * 2})
-        found, plain = (
-            opened(exported(both, tmp_path / "net.pt2")).extract(five_images),
-            backbone(seeded(Net)).extract(five_images),
-        )
+        found = opened(exported(both, tmp_path / "net.pt2")).extract(five_images)
+        plain = backbone(seeded(Net)).extract(five_images)
         torch.testing.assert_close(found.features, 2 * plain.features)
         torch.testing.assert_close(found.logits, plain.logits.square())
 
     def test_grey_images_and_gradients(self, network, program, five_images, tmp_path):
-        odin = opened(program).extract(five_images, odin=of.Odin()).odin_logits
-        torch.testing.assert_close(
-            odin, backbone(network).extract(five_images, odin=of.Odin()).odin_logits, rtol=1e-5, atol=1e-5
-        )
+        odin, expected = (one.extract(five_images, odin=of.Odin()) for one in (opened(program), backbone(network)))
+        torch.testing.assert_close(odin.odin_logits, expected.odin_logits, rtol=1e-5, atol=1e-5)
         grey = nn.Sequential(nn.Conv2d(1, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2)).eval()
         exported(grey, tmp_path / "grey.pt2", examples=(torch.rand(2, 1, 16, 16),))
         assert opened(tmp_path / "grey.pt2", mean=(0.5,), std=(0.5,)).extract(five_images).logits.shape == (5, 2)
@@ -93,11 +87,10 @@ class TestNumbers:
 
     def test_fewer_bits(self, network, program, five_images):
         expected = backbone(network).extract(five_images, precision="bfloat16").features
-        found = opened(program)
-        torch.testing.assert_close(
-            found.extract(five_images, precision="bfloat16").features, expected, rtol=0.02, atol=0.02
-        )
-        narrow = copy.deepcopy(found.network).to(torch.bfloat16)
+        narrow = opened(program)
+        found = narrow.extract(five_images, precision="bfloat16").features
+        torch.testing.assert_close(found, expected, rtol=0.02, atol=0.02)
+        narrow = copy.deepcopy(narrow.network).to(torch.bfloat16)
         assert narrow(torch.rand(3, 3, 16, 16).bfloat16()).dtype == torch.bfloat16
         default = torch.get_default_dtype()
         try:

@@ -17,6 +17,8 @@ from outfield.classifier import (
     AUGMENTATIONS,
     LOSSES,
     Augmentation,
+    CrossEntropy,
+    LogitNorm,
     PadAndShift,
     Recipe,
     Recoloured,
@@ -25,7 +27,6 @@ from outfield.classifier import (
     classifier_for,
     train_classifier,
 )
-from outfield.classifier.losses import CrossEntropy, LogitNorm
 from outfield.config import construct_from_text, from_plain, to_plain
 from outfield.errors import InputError
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import outfield as of
-from outfield.images.pickles import read_plain_pickle
+from outfield.images.layouts import read_plain_pickle
 
 PLAIN = {
     "data": np.arange(60, dtype=np.uint8).reshape(5, 12),

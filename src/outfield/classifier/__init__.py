@@ -6,9 +6,8 @@ __getattr__, __dir__, __all__ = door(
     __name__,
     {
         "augmentation": ("Augmentation", "PadAndShift", "Recoloured"),
-        "losses": ("AUGMENTATIONS", "CrossEntropy", "LOSSES", "LogitNorm", "SimCLR"),
         "pixels": ("Pixels", "check_share"),
-        "recipe": ("Recipe",),
+        "recipe": ("AUGMENTATIONS", "CrossEntropy", "LOSSES", "LogitNorm", "Recipe", "SimCLR"),
         "training": ("Curve", "HeldOut", "TrainingCheckpoint", "classifier_for", "train_classifier"),
     },
 )

@@ -24,10 +24,8 @@ LUMA = (0.299, 0.587, 0.114)  # What red, green and blue give to brightness
 class Augmentation:
     """A crop of random area and shape, resized to the input's size, and a flip. The defaults are torchvision's.
 
-    Args:
-        scale: least and largest share of the image's area.
-        ratio: least and largest width / height, drawn uniformly in its logarithm.
-        flip: probability of a horizontal flip.
+    ``scale`` is the least and largest share of the image's area, ``ratio`` of width / height, drawn uniformly in its logarithm,
+    ``flip`` the probability of a horizontal flip.
     """
 
     scale: tuple[float, float] = (0.08, 1.0)
@@ -102,12 +100,7 @@ def resize_weights(start: Tensor, length: Tensor, inside: int, outside: int) -> 
 @configurable
 @dataclass(frozen=True)
 class PadAndShift:
-    """A shift by up to ``pad`` pixels in each direction, black where nothing is, and a flip: most CIFAR recipes' augmentation.
-
-    Args:
-        pad: most pixels of a shift.
-        flip: probability of a horizontal flip.
-    """
+    """A shift by up to ``pad`` pixels in each direction, black where nothing is, and a flip: most CIFAR recipes' augmentation."""
 
     pad: int = 4
     flip: float = 0.5
@@ -141,12 +134,8 @@ class Recoloured:
 
     Without it, two crops of an image would be told apart from others by their colours alone (Chen et al. 2020).
 
-    Args:
-        crop: the crop and flip.
-        strength: of the colours' change: factors of brightness, contrast and saturation lie within 1 ± 0.8 · strength, hue
-            turns by up to 0.2 · strength of the circle.
-        share: probability that colours change.
-        grey: probability that an image becomes grey.
+    Factors of brightness, contrast and saturation lie within 1 ± 0.8 · ``strength``, hue turns by up to 0.2 · ``strength`` of the
+    circle; ``share`` and ``grey`` are the probabilities that colours change and that an image becomes grey.
     """
 
     crop: Augmentation = Augmentation(scale=(0.2, 1.0))

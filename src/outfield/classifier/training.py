@@ -49,7 +49,7 @@ class Curve:
     """What each epoch gave: mean loss and accuracy on the augmented training images, accuracy on the test images, seconds.
 
     Of a training without labels ``train_accuracy`` is the share of copies whose nearest in the batch is the other copy of their
-    image (:class:`~outfield.classifier.losses.SimCLR`), which says nothing about classes.
+    image (:class:`~outfield.classifier.recipe.SimCLR`), which says nothing about classes.
     The test accuracy is None in epochs after which it was not looked at.
     """
 

@@ -29,10 +29,7 @@ CIFAR10_FILES = ("data_batch_1", "test_batch")  # The first of each split
 
 @dataclass(frozen=True)
 class Download:
-    """A file that belongs to a published set: a tar archive, or a file that stays as it is.
-
-    It goes, or is unpacked, into the folder ``into`` inside of that in which sets are kept.
-    """
+    """A file of a published set: a tar archive or not, which goes ``into`` a folder inside of that in which sets are kept."""
 
     url: str
     size: int
@@ -95,15 +92,9 @@ def _write(content: IO[bytes], place: Path) -> None:
 class NamedSet:
     """What is known of a published set: a row of :data:`DATASETS`.
 
-    Args:
-        title: how it is called in tables.
-        layouts: how it lies in a folder once unpacked, the most trusted first; none for a set that is only ever an ``.npz`` or
-            a folder of images, which need no entry here.
-        counts: images by split, compared with what the layouts yield; a user's own ``.npz`` or folder may hold a part.
-        folders: what the folder of its images may be called besides the name of the row.
-        downloads: by split, the files that make it up, where they can be had without asking.
-        home: where people get it.
-        classes: what its labels mean, in their order; none where that would be too many to draw.
+    ``layouts`` are how it lies in a folder once unpacked, the most trusted first, and ``counts`` how many images they must yield;
+    ``folders`` what the folder of its images may be called besides the name of the row; ``downloads`` the files that make it up,
+    where they can be had without asking; ``classes`` what its labels mean, unless that would be too many to draw.
     """
 
     title: str

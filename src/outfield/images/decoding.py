@@ -102,10 +102,7 @@ def _too_large(where: str, reason: object) -> InputError:
 
 
 def _orientation(image: Any) -> int:
-    """How the camera was held, 1 to 8 as EXIF counts; 1 where nothing has to be turned.
-
-    Only the beginning of the file is looked at. TIFF is turned by Pillow itself.
-    """
+    """How the camera was held, 1 to 8 as EXIF counts; 1 where nothing has to be turned. TIFF is turned by Pillow itself."""
     content = image.info.get("exif")
     if image.format == "TIFF" or not isinstance(content, bytes):
         return 1

@@ -99,17 +99,9 @@ class EncodedImages(ImageSource):
 
 
 class ImageFiles(EncodedImages):
-    """Image files, read and decoded one by one; it travels to the workers of a DataLoader as a list of names.
+    """Image files, by their names relative to a folder; it travels to the workers of a DataLoader as a list of names.
 
-    Args:
-        folder: where the files are.
-        names: of the files, relative to ``folder``, with forward slashes.
-        labels: (N,), integers from 0.
-        name: see :class:`ImageSource`; the folder's own if None.
-        classes: names of the classes, by label.
-
-    Attributes:
-        refused: what was named like an image and could not even be opened, where :meth:`of` was told to leave it out.
+    ``refused`` is what was named like an image and could not even be opened, where :meth:`of` was told to leave it out.
     """
 
     def __init__(
@@ -131,18 +123,8 @@ class ImageFiles(EncodedImages):
         """All image files in a folder, at any depth, in the order of their paths; hidden ones are left out.
 
         If the folder itself holds no image file, its sub-folders are the classes, in alphabetical order, as in torchvision's
-        ``ImageFolder``; if it does, there are no labels.
-
-        Args:
-            folder: where they lie.
-            name: see :class:`ImageSource`; the folder's own if None.
-            on_error: "fail" makes pipes, links to nowhere and folders that may not be read an error; "skip" leaves them out, and
-                :attr:`refused` tells them.
-
-        Raises:
-            StorageError: there is no such folder.
-            InputError: no image is in it.
-            FileFormatError: some sub-folders hold images and another one, being a class too, does not.
+        ``ImageFolder``; if it does, there are no labels. Pipes, links to nowhere and folders that may not be read are an error
+        where ``on_error`` is "fail"; "skip" leaves them out, and :attr:`refused` tells them.
         """
         folder = as_path(folder, "folder")
         if not os.path.isdir(folder):
@@ -258,9 +240,10 @@ def open_images(source: PathLike, name: str | None = None, on_error: str = "fail
 
     Args:
         source: an ``.npz`` that holds ``images``, uint8 (N, H, W, 3), and perhaps ``labels`` (N,) and ``classes``, the names of
-            the classes; or a folder, see :meth:`ImageFiles.of`.
+            the classes; or a folder, whose images are found at any depth. If it holds no image itself, its sub-folders are the
+            classes, in alphabetical order.
         name: what to call them; the name of the file or folder if None.
-        on_error: see :meth:`ImageFiles.of`.
+        on_error: "fail" makes pipes, links to nowhere and folders that may not be read an error; "skip" leaves them out.
 
     Raises:
         StorageError: there is no such file or folder, or it is a file of another kind.

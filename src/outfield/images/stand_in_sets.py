@@ -37,10 +37,7 @@ Change = Callable[[np.ndarray, Sequence[np.ndarray], np.random.Generator], np.nd
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of stand-in: its name, what it stands for, what is done to an image, and with how many others.
-
-    ``turns`` says that height and width change places.
-    """
+    """A kind of stand-in: its name, what it stands for, what is done to an image, with how many others; whether sides swap."""
 
     name: str
     level: str
@@ -51,10 +48,7 @@ class Kind:
 
 
 class StandInImages(ImageSource):
-    """Images of one kind of stand-in, each made when it is asked for; made by :func:`stand_ins`.
-
-    ``chosen`` are the numbers of the images that they are made of.
-    """
+    """Images of one kind of stand-in, each made when it is asked for, of the images whose numbers are ``chosen``."""
 
     def __init__(self, images: ImageSource, kind: Kind, seed: int, chosen: Sequence[int]) -> None:
         self.images, self.kind, self.seed, self.chosen = images, kind, seed, chosen
