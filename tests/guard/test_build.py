@@ -223,7 +223,7 @@ class TestViews:
             assert {len(one) for one in rows.stand_ins.values()} == {len(rows.held_out)}
 
     def test_for_other_detectors_they_are_named(self, network):
-        with pytest.raises(of.InputError, match=r"views are chosen for Auto; with SSD name them: one, flip, six"):
+        with pytest.raises(of.InputError, match=r"views are chosen for Auto alone; with SSD name them: one, flip, six"):
             small_guard(network, detector="SSD", views="auto")
 
 

@@ -336,7 +336,7 @@ def find_tensors(path: PathLike, file: io.FileIO | None = None) -> ArrayFile:
         stamp, again = Stamp.of(path, opened), Path(f"/dev/fd/{opened.fileno()}")
         by_name = not again.exists()  # else it is the same file also where another takes its place meanwhile
         with safe_open(path if by_name else again, "numpy", backend="pread") as found:
-            offset = 8 + int.from_bytes(_bytes_at(opened, 0, 8, path), "little")
+            offset = 8 + int.from_bytes(bytes_at(opened, 0, 8, path), "little")
             for name in found.offset_keys():  # one after the other, without gaps: safetensors saw to it
                 said = found.get_slice(name)
                 if said.get_dtype() not in DTYPES:
@@ -351,7 +351,8 @@ def find_tensors(path: PathLike, file: io.FileIO | None = None) -> ArrayFile:
     return ArrayFile(arrays, metadata)
 
 
-def _bytes_at(file: io.FileIO, start: int, count: int, path: PathLike) -> bytes:
+def bytes_at(file: io.FileIO, start: int, count: int, path: PathLike) -> bytes:
+    """Some bytes of a file."""
     content = bytearray(count)
     fill(file, memoryview(content), start, path)
     return bytes(content)
@@ -381,9 +382,9 @@ def find_npz(path: PathLike, file: io.FileIO | None = None) -> ArrayFile:
                 if info.compress_type != zipfile.ZIP_STORED:
                     array = replace(array, member=info.filename)
                 else:
-                    names, extra = struct.unpack("<26xHH", _bytes_at(opened, info.header_offset, 30, path))
+                    names, extra = struct.unpack("<26xHH", bytes_at(opened, info.header_offset, 30, path))
                     start = info.header_offset + 30 + names + extra
-                    header = _bytes_at(opened, start, array.offset, path)
+                    header = bytes_at(opened, start, array.offset, path)
                     proof = Proof(str(info.CRC), functools.partial(_Crc, header))
                     array = replace(array, offset=start + array.offset, proof=proof)
                 if name in arrays:

@@ -30,11 +30,11 @@ from outfield.files.arrays import (
     Fingerprint,
     Proof,
     StoredArray,
+    bytes_at,
     check_digest,
     find_npz,
     find_tensors,
     fingerprint,
-    read_errors,
 )
 from outfield.files.paths import PathLike, check_ending, open_to_read, using, write_atomically
 
@@ -194,10 +194,8 @@ def find_record(
     The header is proved here, and each array when it is read.
     """
     with using(path, file) as opened:
-        with read_errors(path, "a file that can be read"):
-            opened.seek(0)
-            zipped = opened.read(2) == b"PK"
-        arrays, metadata = (find_npz if zipped else find_tensors)(path, opened)
+        find = find_npz if bytes_at(opened, 0, 2, path) == b"PK" else find_tensors
+        arrays, metadata = find(path, opened)
     if HEADER_NAME not in metadata:
         if any('"sha256"' in text and '"kind"' in text for text in metadata.values()):
             raise FileFormatError(f"{path} was changed after it was written: its header has another name")

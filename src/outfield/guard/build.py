@@ -173,9 +173,8 @@ class ImagePlan(Plan):
         """The views that are averaged over; None for "auto", where stand-ins choose."""
         if isinstance(self.views, str) and self.views == AUTO:
             if not (model := self.unfitted()).uses_stand_ins:
-                raise InputError(
-                    f"views are chosen for Auto; for {type(model).__name__} name them: {', '.join(CHOICES)}"
-                )
+                name, known = type(model).__name__, ", ".join(CHOICES)
+                raise InputError(f"views are chosen for Auto alone; with {name} name them: {known}")
             return None
         try:
             return Views.of(self.views)

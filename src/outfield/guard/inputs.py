@@ -156,7 +156,8 @@ def _of_list(x: Sequence[Any], normalised: bool, on_error: str) -> Given:
 def _item(x: Any) -> tuple[Any, str | None]:
     """One image as what :class:`Items` holds, and its file."""
     if isinstance(x, str | os.PathLike):
-        return Path(x), str(Path(x))
+        path = Path(x)
+        return path, str(path)
     if isinstance(x, bytes | bytearray | memoryview):
         return bytes(x), None
     if isinstance(x, np.ndarray):
