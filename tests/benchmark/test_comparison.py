@@ -10,19 +10,10 @@ from tests.helpers.benchmark_samples import PROTOCOL as SIX
 from tests.helpers.benchmark_samples import make_run
 
 import outfield as of
-from outfield.benchmark import (
-    BenchmarkRun,
-    Key,
-    Protocol,
-    compare,
-    comparison,
-    level_columns,
-    set_columns,
-    summarise,
-)
+from outfield.benchmark import Key, compare, comparison, level_columns, set_columns, summarise
 from outfield.benchmark.comparison import SortedScores, counts_of_resamples
 
-SHORT = Protocol("known", near=("a", "b"), mid=(), far=("c",))
+SHORT = of.Protocol("known", near=("a", "b"), mid=(), far=("c",))
 SIZES = {"known": 37, "a": 23, "b": 41, "c": 29}
 
 
@@ -36,7 +27,7 @@ def scored(seed, sizes=SIZES, step=0.5):
 
 
 def short_run(backbones=("one",), **more):
-    run = BenchmarkRun(SHORT)
+    run = of.BenchmarkRun(SHORT)
     for place, backbone in enumerate(backbones):
         run.scores[Key(backbone, "KNN")] = scored(10 * place, **more)
         for seed in (0, 1):
@@ -147,7 +138,7 @@ class TestOneBackbone:
 
     def test_paired_is_narrower_than_apart(self):
         """Two detectors that are nearly one: what they share is not counted as uncertainty."""
-        run, scores = BenchmarkRun(SHORT), scored(0, step=1e-6)
+        run, scores = of.BenchmarkRun(SHORT), scored(0, step=1e-6)
         run.scores = {Key("one", "A"): scores, Key("one", "B"): {n: s + 1e-3 * (s > 0) for n, s in scores.items()}}
         run.scores[Key("one", "C")] = scored(1, step=1e-6)
         near, apart = (run.compare("A", other, resamples=200).auroc["average"].over_samples for other in "BC")
@@ -158,7 +149,7 @@ class TestOneBackbone:
         covered = 0
         for seed in range(120):
             rng = np.random.default_rng(seed)
-            run = BenchmarkRun(Protocol("known", ("a",), (), ()))
+            run = of.BenchmarkRun(of.Protocol("known", ("a",), (), ()))
             base = {"known": rng.standard_normal(100), "a": 1 + rng.standard_normal(100)}
             for name in "AB":
                 noisy = {which: (s + 0.7 * rng.standard_normal(100)).astype(np.float32) for which, s in base.items()}
@@ -189,7 +180,7 @@ class TestSeveralBackbones:
             assert mine.widest == mine.over_backbones
 
     def test_backbones_that_differ_widen_the_interval(self):
-        run, better, worse = BenchmarkRun(SHORT), scored(0), scored(0)
+        run, better, worse = of.BenchmarkRun(SHORT), scored(0), scored(0)
         worse = {name: -values for name, values in worse.items()}
         run.scores = {Key("one", "A"): better, Key("one", "B"): worse, Key("two", "A"): worse, Key("two", "B"): better}
         found = run.compare("A", "B", resamples=100).auroc["average"]
@@ -208,7 +199,7 @@ class TestSeveralBackbones:
     def test_sets_of_another_size_are_other_samples(self):
         run = short_run(("one",))
         run.scores |= {Key("two", key.detector, key.seed): scored(3, SIZES | {"a": 31}) for key in list(run.scores)}
-        alone = BenchmarkRun(SHORT, scores={k: s for k, s in run.scores.items() if k.backbone == "one"})
+        alone = of.BenchmarkRun(SHORT, scores={k: s for k, s in run.scores.items() if k.backbone == "one"})
         assert run.compare("KNN", "EBM", resamples=5).backbones == ("one", "two")
         assert alone.compare("KNN", "EBM", resamples=5).fpr95["a"].value != 0
 
@@ -230,7 +221,7 @@ class TestWrong:
         with pytest.raises(of.UnknownNameError, match="'KNM'"):
             short_run().compare("KNM", "EBM")
         with pytest.raises(of.UnknownNameError, match="it has no scores at all"):
-            BenchmarkRun(SHORT).compare("KNN", "EBM")
+            of.BenchmarkRun(SHORT).compare("KNN", "EBM")
         with pytest.raises(of.InputError, match="KNN cannot be compared with itself"):
             short_run().compare("KNN", "KNN")
 

@@ -13,16 +13,7 @@ from tests.helpers.fake_benchmark import PROTOCOL, FakeBackbone, detectors, feat
 from tests.helpers.samples import quick
 
 import outfield as of
-from outfield.benchmark import (
-    BenchmarkRun,
-    Key,
-    LowData,
-    benchmark_features,
-    checked_fractions,
-    fraction_cells,
-    load_run,
-    save_run,
-)
+from outfield.benchmark import Key, LowData, checked_fractions, fraction_cells, load_run, save_run
 from outfield.benchmark.sets import rows_of
 from outfield.features import Part
 from outfield.report.benchmark_files import read_run, run_json, write_tables
@@ -66,7 +57,7 @@ class TestSettings:
     def test_wrong_ones_are_found_before_any_work(self, wrong, said, monkeypatch):
         monkeypatch.setattr(of.SSD, "fit", lambda *_: pytest.fail("it was fitted"))
         with pytest.raises(of.InputError, match=said):
-            benchmark_features(
+            of.benchmark_features(
                 PROTOCOL, {"a": feature_sets()}, detectors=detectors("SSD"), fractions=wrong, layout=False
             )
 
@@ -75,7 +66,7 @@ class TestSettings:
 def run():
     sets = {"a": feature_sets(0), "b": feature_sets(1)}
     chosen = detectors("SSD", "EnergyCorrected") | {"KNN": of.KNN(k=20)}
-    return benchmark_features(PROTOCOL, sets, detectors=chosen, seeds=2, layout=False, fractions=[0.8, 0.1])
+    return of.benchmark_features(PROTOCOL, sets, detectors=chosen, seeds=2, layout=False, fractions=[0.8, 0.1])
 
 
 class TestFeatures:
@@ -112,7 +103,9 @@ class TestFeatures:
         assert fraction_cells(run)["KNN"][0.8].fpr95 is not None
 
     def test_the_run_itself_is_about_all_rows(self, run):
-        plain = benchmark_features(PROTOCOL, {"a": feature_sets(0)}, detectors=detectors("SSD"), seeds=2, layout=False)
+        plain = of.benchmark_features(
+            PROTOCOL, {"a": feature_sets(0)}, detectors=detectors("SSD"), seeds=2, layout=False
+        )
         assert plain.low_data == []
         assert "fractions" not in plain.provenance
         assert [r for r in run.records if (r.backbone, r.detector) == ("a", "SSD")] == plain.records
@@ -123,7 +116,7 @@ class TestFeatures:
         assert {stage["sets"] for stage in scored} == {5}
 
     def test_cells_are_means_over_seeds_then_backbones(self):
-        one = BenchmarkRun(PROTOCOL, low_data=[
+        one = of.BenchmarkRun(PROTOCOL, low_data=[
             LowData(0.5, "a", "EBM", 0, 0.1, 0.9), LowData(0.5, "a", "EBM", 1, 0.3, 0.7), LowData(0.5, "b", "EBM", 0, 0.6, 0.5),
             LowData(0.1, "a", "EBM", 0, 0.5, 0.6), LowData(0.1, "b", "EBM", None, reason="no"),
             LowData(0.1, "a", "SSD", None, 0.25, 0.75),
@@ -138,7 +131,7 @@ class TestFeatures:
     def test_without_labels_the_rows_are_one_class(self):
         sets = feature_sets()
         sets["train"] = of.FeatureSet(sets["train"].features)
-        found = benchmark_features(
+        found = of.benchmark_features(
             PROTOCOL, {"a": sets}, detectors=detectors("KNN"), layout=False, fractions=[0.25]
         ).low_data
         knn = quick("KNN").fit(Part(sets["train"], rows_of(torch.zeros(90), 0.25)))
@@ -147,8 +140,8 @@ class TestFeatures:
 
     def test_what_is_fitted_already_is_not_fitted_on_less(self):
         sets, ssd = feature_sets(), quick("SSD").fit(feature_sets()["train"])
-        found = benchmark_features(PROTOCOL, {"a": sets}, detectors=detectors("MSP"), fitted={Key("a", "SSD"): ssd}, layout=False,
-                                   fractions=[0.5])  # fmt: skip
+        given = {"detectors": detectors("MSP"), "fitted": {Key("a", "SSD"): ssd}, "layout": False, "fractions": [0.5]}
+        found = of.benchmark_features(PROTOCOL, {"a": sets}, **given)
         assert {one.detector for one in found.low_data} == {"MSP"}
         assert {record.detector for record in found.records} == {"MSP", "SSD"}
 
@@ -161,7 +154,7 @@ class TestFeatures:
             return original(self, data, **more)
 
         monkeypatch.setattr(of.SSD, "fit", fit)
-        found = benchmark_features(
+        found = of.benchmark_features(
             PROTOCOL, {"a": feature_sets()}, detectors=detectors("SSD"), layout=False, fractions=[0.5]
         )
         assert [one.reason for one in found.low_data] == ["it left the region", ""]
@@ -206,4 +199,4 @@ def test_they_are_saved_and_come_back(run, tmp_path):
     assert load_run(tmp_path / "run.safetensors").low_data == run.low_data
     write_tables(run, tmp_path)
     assert read_run(tmp_path).low_data == run.low_data
-    assert "low_data" not in json.loads(run_json(BenchmarkRun(PROTOCOL, run.records)))
+    assert "low_data" not in json.loads(run_json(of.BenchmarkRun(PROTOCOL, run.records)))

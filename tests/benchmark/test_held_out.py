@@ -9,7 +9,7 @@ from tests.helpers.fake_benchmark import PROTOCOL, FakeBackbone, feature_sets, i
 from tests.helpers.samples import make_set
 
 import outfield as of
-from outfield.benchmark import ROWS, benchmark_features, default_detectors
+from outfield.benchmark import ROWS, default_detectors
 from outfield.benchmark.plan import held_out_count
 from outfield.benchmark.protocol import HELD_OUT
 from outfield.benchmark.sets import split, split_features, split_images
@@ -152,7 +152,7 @@ class TestRuns:
             (sets, {"held_out": 40}, split_features(sets, 40), 60),
             (given, {}, given, 100),
         ):
-            run = benchmark_features(PROTOCOL, {"a": mine}, detectors=AUTO, layout=False, **more)
+            run = of.benchmark_features(PROTOCOL, {"a": mine}, detectors=AUTO, layout=False, **more)
             assert {record.n_id for record in run.records} == {judged}
             auto = of.Auto(most_members=1).fit(split_off["train"], held_out=split_off[HELD_OUT])
             found = run.scores[next(key for key in run.scores if key.detector == "Auto")]

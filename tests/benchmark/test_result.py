@@ -12,7 +12,7 @@ from tests.helpers.fake_benchmark import PROTOCOL, FakeBackbone, detectors, feat
 from tests.helpers.records import SMALL, record, small_run
 
 import outfield as of
-from outfield.benchmark import BenchmarkRun, benchmark_features, load_run, run_benchmark, save_run
+from outfield.benchmark import load_run, save_run
 from outfield.benchmark.result import COLUMNS
 
 
@@ -42,7 +42,7 @@ class TestTable:
         fake.array = lambda values, dtype: (dtype, values)
         monkeypatch.setitem(sys.modules, "pandas", fake)
         found = [record(SMALL, "KNN", "a", 0.5, 0.75), record(SMALL, "EBM", "d", 0.25, 0.875, "other", seed=3)]
-        assert BenchmarkRun(SMALL, found).table() == {
+        assert of.BenchmarkRun(SMALL, found).table() == {
             "backbone": ["net", "other"],
             "detector": ["KNN", "EBM"],
             "seed": ("Int64", [None, 3]),
@@ -55,7 +55,7 @@ class TestTable:
             "n_id": [100, 100],
             "n_ood": [50, 50],
         }
-        assert [*BenchmarkRun(SMALL).table()] == list(COLUMNS)
+        assert [*of.BenchmarkRun(SMALL).table()] == list(COLUMNS)
 
     def test_without_pandas_it_says_what_to_install(self, monkeypatch):
         monkeypatch.setitem(sys.modules, "pandas", None)
@@ -66,13 +66,13 @@ class TestTable:
 class TestRepr:
     def test_it_is_one_short_line(self):
         assert repr(small_run()) == "BenchmarkRun(shapes: 2 detectors × 4 OOD sets × 2 backbones, 24 records)"
-        one = BenchmarkRun(SMALL, [record(SMALL, "KNN", "a", 0.5, 0.5)])
+        one = of.BenchmarkRun(SMALL, [record(SMALL, "KNN", "a", 0.5, 0.5)])
         assert repr(one) == "BenchmarkRun(shapes: 1 detector × 1 OOD set × 1 backbone, 1 record)"
-        many = BenchmarkRun(SMALL, one.records * 1234)
+        many = of.BenchmarkRun(SMALL, one.records * 1234)
         assert repr(many).endswith("1 backbone, 1,234 records)")
 
     def test_of_an_empty_run(self):
-        assert repr(BenchmarkRun(SMALL)) == "BenchmarkRun(shapes: 0 detectors × 0 OOD sets × 0 backbones, 0 records)"
+        assert repr(of.BenchmarkRun(SMALL)) == "BenchmarkRun(shapes: 0 detectors × 0 OOD sets × 0 backbones, 0 records)"
 
 
 NAMES = ("dark", "grey", "bright")
@@ -84,19 +84,21 @@ def test_images_name_their_classes(protocol, test, train, tmp_path):
     """Not a published set that the ID set is called after."""
     images = image_sets()
     images["test"].classes, images["train"].classes = test, train
-    run = run_benchmark(protocol, images, [FakeBackbone()], tmp_path, detectors=detectors("SSD"), layout=False)
+    run = of.run_benchmark(protocol, images, [FakeBackbone()], tmp_path, detectors=detectors("SSD"), layout=False)
     assert run.classes == (test or train or ())
 
 
 def test_features_have_none_unless_they_are_given():
     sets = {"net": feature_sets()}
-    assert benchmark_features(PROTOCOL, sets, detectors=detectors("SSD"), layout=False).classes == ()
-    named = benchmark_features(PROTOCOL, sets, detectors=detectors("SSD"), layout=False, classes=list(NAMES))
+    assert of.benchmark_features(PROTOCOL, sets, detectors=detectors("SSD"), layout=False).classes == ()
+    named = of.benchmark_features(PROTOCOL, sets, detectors=detectors("SSD"), layout=False, classes=list(NAMES))
     assert named.classes == NAMES
 
 
 def test_a_saved_run_keeps_them(tmp_path):
-    run = benchmark_features(PROTOCOL, {"net": feature_sets()}, detectors=detectors("SSD"), layout=False, classes=NAMES)
+    run = of.benchmark_features(
+        PROTOCOL, {"net": feature_sets()}, detectors=detectors("SSD"), layout=False, classes=NAMES
+    )
     save_run(run, tmp_path / "run.safetensors")
     found = load_run(tmp_path / "run.safetensors")
     assert (found.classes, found.records) == (NAMES, run.records)

@@ -22,7 +22,7 @@ from torch import nn
 
 import outfield as of
 from outfield.backbone import Backbone
-from outfield.benchmark import Key, benchmark_features
+from outfield.benchmark import Key
 from outfield.files import write_record
 from outfield.images import ImageArray
 
@@ -47,7 +47,7 @@ class TestImages:
             name: FakeBackbone().extract(images[name], odin=o, labels=name in ("train", "test"))
             for name, o in zip(SETS, odin, strict=True)
         }
-        plain = benchmark_features(PROTOCOL, {"net": sets}, detectors=detectors(), seeds=2, layout=False)
+        plain = of.benchmark_features(PROTOCOL, {"net": sets}, detectors=detectors(), seeds=2, layout=False)
         assert run.records == plain.records
         assert run.accuracies == plain.accuracies
         assert backbone.calls == list(SETS)
@@ -230,7 +230,7 @@ class TestImages:
         sets = {
             name: FakeBackbone().extract(images[name], labels=name in ("train", "test"), stages=True) for name in SETS
         }
-        afresh = benchmark_features(PROTOCOL, {"net": sets}, detectors=chosen, layout=False)
+        afresh = of.benchmark_features(PROTOCOL, {"net": sets}, detectors=chosen, layout=False)
         assert run.records == afresh.records
         again = FakeBackbone()
         assert run_images(tmp_path, again, detectors=chosen).records == run.records

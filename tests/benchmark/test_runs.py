@@ -27,18 +27,7 @@ from torch import nn
 
 import outfield as of
 from outfield.backbone import Backbone
-from outfield.benchmark import (
-    PROTOCOLS,
-    ROWS,
-    BenchmarkRun,
-    Key,
-    LowData,
-    benchmark_features,
-    detectors_from_text,
-    paper_detectors,
-    provenance,
-    run_benchmark,
-)
+from outfield.benchmark import ROWS, Key, LowData, detectors_from_text, provenance
 from outfield.benchmark.plan import backbone_names, notes_of
 from outfield.config import CONFIGURABLE
 from outfield.files import Record, write_record
@@ -68,7 +57,7 @@ class TestLeftOut:
         monkeypatch.setattr(Fussy, "refuses", staticmethod(refuse))
         sets = {name: feature_sets(seed) for name, seed in (("a", 1), ("b", 2))}
         chosen = {"Fussy": Fussy(), "MSP": of.MSP()}
-        return benchmark_features(PROTOCOL, sets, detectors=chosen, seeds=1, layout=False)
+        return of.benchmark_features(PROTOCOL, sets, detectors=chosen, seeds=1, layout=False)
 
     def test_on_one_backbone(self, monkeypatch):
         second = feature_sets(2)["train"].features
@@ -89,18 +78,18 @@ class TestLeftOut:
         monkeypatch.setattr(Fussy, "refuses", staticmethod(lambda train: len(train) == 90))
         sets, chosen = {"a": feature_sets(1), "b": feature_sets(2)}, {"Fussy": Fussy(), "MSP": of.MSP()}
         with pytest.warns(of.OutfieldWarning, match="Fussy is left out"):
-            run = benchmark_features(PROTOCOL, sets, detectors=chosen, seeds=1, layout=False, fractions=(0.5, 1))
+            run = of.benchmark_features(PROTOCOL, sets, detectors=chosen, seeds=1, layout=False, fractions=(0.5, 1))
         assert {found.detector for found in run.low_data} == {"MSP"}
 
     def test_its_fractions_are_taken_back(self, run):
-        whole = BenchmarkRun(PROTOCOL, low_data=[LowData(0.5, "a", name, None) for name in ("MSP", "SSD")])
+        whole = of.BenchmarkRun(PROTOCOL, low_data=[LowData(0.5, "a", name, None) for name in ("MSP", "SSD")])
         whole.drop("SSD")
         assert [found.detector for found in whole.low_data] == ["MSP"]
 
     def test_where_nothing_is_left_the_error_is_told(self, monkeypatch):
         monkeypatch.setattr(Fussy, "refuses", staticmethod(lambda train: True))
         with pytest.raises(of.InputError, match="not to my taste"):
-            benchmark_features(PROTOCOL, {"a": feature_sets(1)}, detectors={"Fussy": Fussy()}, seeds=1, layout=False)
+            of.benchmark_features(PROTOCOL, {"a": feature_sets(1)}, detectors={"Fussy": Fussy()}, seeds=1, layout=False)
 
     def test_a_run_without_it_does_not_speak_of_it(self, run):
         assert "left_out" not in run.provenance
@@ -148,7 +137,7 @@ class TestFeatures:
 
     def test_the_layout_shows_every_set_and_the_classes_of_the_id_set(self, run):
         assert run.layouts == []
-        (layout,) = benchmark_features(PROTOCOL, {"a": feature_sets()}, detectors=detectors("MSP")).layouts
+        (layout,) = of.benchmark_features(PROTOCOL, {"a": feature_sets()}, detectors=detectors("MSP")).layouts
         assert layout.backbone == "a"
         assert layout.points.shape == (300, 2)
         assert np.isfinite(layout.points).all()
@@ -172,7 +161,7 @@ class TestFeatures:
 
     def test_settings_are_left_as_they_came(self):
         chosen = detectors("SSD", "EnergyCorrected")
-        benchmark_features(PROTOCOL, {"a": feature_sets()}, detectors=chosen, seeds=[3], layout=False)
+        of.benchmark_features(PROTOCOL, {"a": feature_sets()}, detectors=chosen, seeds=[3], layout=False)
         assert chosen["EnergyCorrected"].seed == 0
         with pytest.raises(of.NotFittedError):
             chosen["SSD"].score(feature_sets()["test"])
@@ -181,9 +170,9 @@ class TestFeatures:
 def test_seeds_are_checked_before_any_work(count):
     for seeds in (0, [], [1, 1], -2):
         with pytest.raises(of.InputError, match="seeds"):
-            benchmark_features(PROTOCOL, {"a": feature_sets()}, detectors=detectors(), seeds=seeds)
+            of.benchmark_features(PROTOCOL, {"a": feature_sets()}, detectors=detectors(), seeds=seeds)
     assert not count
-    run = benchmark_features(
+    run = of.benchmark_features(
         PROTOCOL, {"a": feature_sets()}, detectors=detectors("EnergyCorrected"), seeds=iter([5, 2]), layout=False
     )
     assert run.provenance["seeds"] == [5, 2]
@@ -214,16 +203,16 @@ def test_a_prior_without_labels_needs_none(monkeypatch):
         quick("EnergyCorrected", training=of.Training(epochs=1, batch_size=32, start="data"), **more)
         for more in ({}, {"prior": Round()})
     )
-    run = benchmark_features(PROTOCOL, {"a": sets}, detectors={"ours": round_one}, seeds=1, layout=False)
+    run = of.benchmark_features(PROTOCOL, {"a": sets}, detectors={"ours": round_one}, seeds=1, layout=False)
     assert len(run.records) == len(PROTOCOL.ood)
     with pytest.raises(of.MissingFieldError, match="ours needs labels, which train of a lacks"):
-        benchmark_features(PROTOCOL, {"a": sets}, detectors={"ours": plain}, seeds=1, layout=False)
+        of.benchmark_features(PROTOCOL, {"a": sets}, detectors={"ours": plain}, seeds=1, layout=False)
 
 
 def test_the_paper_s_settings():
-    assert list(paper_detectors(PROTOCOL)) == list(ROWS)
-    assert [paper_detectors(PROTOCOLS[name])["KNN"].k for name in ("cifar10", "cifar100")] == [50, 200]
-    assert repr(paper_detectors(PROTOCOL)["EBM"]) == repr(of.EBM())
+    assert list(of.paper_detectors(PROTOCOL)) == list(ROWS)
+    assert [of.paper_detectors(of.PROTOCOLS[name])["KNN"].k for name in ("cifar10", "cifar100")] == [50, 200]
+    assert repr(of.paper_detectors(PROTOCOL)["EBM"]) == repr(of.EBM())
 
 
 def test_fitted_detectors_are_taken_as_they_are(count):
@@ -234,7 +223,7 @@ def test_fitted_detectors_are_taken_as_they_are(count):
     given = {Key("a", "SSD"): other, **trained}
     count.clear()
     sets = {"a": feature_sets(), "b": feature_sets(1)}
-    run = benchmark_features(PROTOCOL, sets, detectors=detectors("SSD"), fitted=given, seeds=1, layout=False)
+    run = of.benchmark_features(PROTOCOL, sets, detectors=detectors("SSD"), fitted=given, seeds=1, layout=False)
     assert count["fit"] == 1  # SSD on b
     assert count["fit_together"] == 1
     assert np.array_equal(run.scores[Key("a", "SSD")]["aunts"], other.score(feature_sets()["aunts"]).numpy())
@@ -242,14 +231,14 @@ def test_fitted_detectors_are_taken_as_they_are(count):
     about = run.provenance["detectors"]
     assert (about["SSD"]["given"], about["EnergyCorrected"]["given"]) == (["a"], ["a"])
     held = {name: data for name, data in feature_sets().items() if name != "train"}
-    alone = benchmark_features(PROTOCOL, {"a": held}, detectors={}, fitted=given, layout=False)
+    alone = of.benchmark_features(PROTOCOL, {"a": held}, detectors={}, fitted=given, layout=False)
     assert {key: alone.scores[key]["aunts"].sum() for key in given} == {
         key: run.scores[key]["aunts"].sum() for key in given
     }
     with pytest.raises(of.InputError, match="these sets are missing: train of a"):
-        benchmark_features(PROTOCOL, {"a": held}, detectors=detectors("MSP"), fitted=given)
+        of.benchmark_features(PROTOCOL, {"a": held}, detectors=detectors("MSP"), fitted=given)
     with pytest.raises(of.InputError, match="fitted has a detector for 'c'"):
-        benchmark_features(PROTOCOL, sets, fitted={Key("c", "SSD"): other})
+        of.benchmark_features(PROTOCOL, sets, fitted={Key("c", "SSD"): other})
 
 
 class TestMissing:
@@ -257,14 +246,14 @@ class TestMissing:
         sets = feature_sets()
         del sets["aunts"], sets["strangers"]
         with pytest.raises(of.InputError, match=r"aunts of a; strangers of a; allow_missing=True goes on"):
-            benchmark_features(PROTOCOL, {"a": sets}, detectors=detectors())
+            of.benchmark_features(PROTOCOL, {"a": sets}, detectors=detectors())
         assert not count
 
     def test_they_may_be_left_out(self):
         whole = feature_sets(1)
         less = {name: data for name, data in feature_sets().items() if name != "aunts"}
         sets = {"a": less, "b": whole}
-        run = benchmark_features(PROTOCOL, sets, detectors=detectors("SSD"), allow_missing=True, layout=False)
+        run = of.benchmark_features(PROTOCOL, sets, detectors=detectors("SSD"), allow_missing=True, layout=False)
         assert run.provenance["missing"] == ["aunts"]
         assert {(r.backbone, r.ood) for r in run.records} == {
             (b, ood) for b in "ab" for ood in ("cousins", "uncles", "strangers")
@@ -275,28 +264,28 @@ class TestMissing:
     def test_but_not_the_id_sets_nor_all(self, name):
         sets = {part: data for part, data in feature_sets().items() if part != name}
         with pytest.raises(of.InputError, match=f"{name} of a$"):
-            benchmark_features(PROTOCOL, {"a": sets}, allow_missing=True)
+            of.benchmark_features(PROTOCOL, {"a": sets}, allow_missing=True)
         with pytest.raises(of.InputError, match="no OOD set is there"):
-            benchmark_features(PROTOCOL, {"a": {part: make_set() for part in ("train", "test")}}, allow_missing=True)
+            of.benchmark_features(PROTOCOL, {"a": {part: make_set() for part in ("train", "test")}}, allow_missing=True)
         with pytest.raises(of.InputError, match="no backbone"):
-            benchmark_features(PROTOCOL, {})
+            of.benchmark_features(PROTOCOL, {})
 
     def test_a_missing_field_is_found_before_any_fit(self, count):
         sets = feature_sets()
         sets["uncles"] = of.FeatureSet(sets["uncles"].features, logits=sets["uncles"].logits)
         with pytest.raises(of.MissingFieldError, match="ODIN needs odin_logits, which uncles of a lacks"):
-            benchmark_features(PROTOCOL, {"a": sets}, detectors=detectors())
+            of.benchmark_features(PROTOCOL, {"a": sets}, detectors=detectors())
         assert not count
 
 
 class TestSettings:
     def test_given_as_text(self):
-        chosen = detectors_from_text(PROTOCOLS["cifar100"], ["EBM", "KNN"], {"EBM": {"training.epochs": "3"}})
+        chosen = detectors_from_text(of.PROTOCOLS["cifar100"], ["EBM", "KNN"], {"EBM": {"training.epochs": "3"}})
         assert [*chosen] == ["EBM", "KNN"]
         assert (chosen["EBM"].training.epochs, chosen["KNN"].k) == (3, 200)
-        chosen = detectors_from_text(PROTOCOLS["cifar100"], None, {"KNN": {"k": "20"}})
+        chosen = detectors_from_text(of.PROTOCOLS["cifar100"], None, {"KNN": {"k": "20"}})
         assert (list(chosen), chosen["KNN"].k) == (["Auto", *ROWS], 20)
-        every = detectors_from_text(PROTOCOLS["cifar100"], ["ViM", "all"], {"GEN": {"gamma": "0.3"}})
+        every = detectors_from_text(of.PROTOCOLS["cifar100"], ["ViM", "all"], {"GEN": {"gamma": "0.3"}})
         assert [*every][: 2 + len(ROWS)] == ["ViM", "Auto", *ROWS]
         assert sorted(every) == sorted(of.DETECTORS)
         assert (every["GEN"].gamma, every["KNN"].k) == (0.3, 200)
@@ -305,7 +294,7 @@ class TestSettings:
         wrong_ones = {"k is 0": of.KNN(0), "temperature is -1": of.EBM(temperature=-1), "outfield.Detector": of.KNN}
         for said, wrong in wrong_ones.items():
             with pytest.raises(of.InputError, match=said):
-                benchmark_features(PROTOCOL, {"a": feature_sets()}, detectors={"SSD": of.SSD(), "X": wrong})
+                of.benchmark_features(PROTOCOL, {"a": feature_sets()}, detectors={"SSD": of.SSD(), "X": wrong})
         assert not count
 
     @pytest.mark.parametrize(
@@ -320,21 +309,21 @@ class TestSettings:
     )
     def test_wrong_ones(self, names, settings, said):
         with pytest.raises(of.InputError, match=said):
-            detectors_from_text(PROTOCOLS["cifar10"], names, settings)
+            detectors_from_text(of.PROTOCOLS["cifar10"], names, settings)
 
 
 class TestBackbones:
     def test_several(self, tmp_path):
         pair = [FakeBackbone("net"), FakeBackbone("other", scale=3.0)]
         settings = {"detectors": detectors("MSP", "SSD"), "layout": False}
-        run = run_benchmark(PROTOCOL, image_sets(), pair, tmp_path, **settings)
+        run = of.run_benchmark(PROTOCOL, image_sets(), pair, tmp_path, **settings)
         assert {r.backbone for r in run.records} == {"net", "other"}
         assert list(run.accuracies) == ["net", "other"]
         with pytest.raises(of.InputError, match="net and twin are the same backbone"):
-            run_benchmark(PROTOCOL, image_sets(), [FakeBackbone(), FakeBackbone("twin")], tmp_path, **settings)
+            of.run_benchmark(PROTOCOL, image_sets(), [FakeBackbone(), FakeBackbone("twin")], tmp_path, **settings)
         for none in ([], "net.safetensors"):
             with pytest.raises(of.InputError, match="must be a list of at least one"):
-                run_benchmark(PROTOCOL, image_sets(), none, tmp_path, **settings)
+                of.run_benchmark(PROTOCOL, image_sets(), none, tmp_path, **settings)
 
     @pytest.mark.parametrize(
         ("given", "names"),

@@ -16,16 +16,16 @@ from outfield.extras import library
 from outfield.files import PathLike, write_bytes
 from outfield.report.table import visible
 
-Figure: Any = library("matplotlib.figure", extra="report").Figure
-Line2D: Any = library("matplotlib.lines", extra="report").Line2D
-Patch: Any = library("matplotlib.patches", extra="report").Patch
-PathPatch: Any = library("matplotlib.patches", extra="report").PathPatch
-Path: Any = library("matplotlib.path", extra="report").Path
-Text: Any = library("matplotlib.text", extra="report").Text
-MaxNLocator: Any = library("matplotlib.ticker", extra="report").MaxNLocator
-MultipleLocator: Any = library("matplotlib.ticker", extra="report").MultipleLocator
-Colormap: Any = library("matplotlib.colors", extra="report").LinearSegmentedColormap
-RendererSVG: Any = library("matplotlib.backends.backend_svg", extra="report").RendererSVG
+
+def _of(module: str, name: str) -> Any:
+    return getattr(library(f"matplotlib.{module}", extra="report"), name)
+
+
+Figure, Line2D, Text = _of("figure", "Figure"), _of("lines", "Line2D"), _of("text", "Text")
+Patch, PathPatch, Path = _of("patches", "Patch"), _of("patches", "PathPatch"), _of("path", "Path")
+MaxNLocator, MultipleLocator = _of("ticker", "MaxNLocator"), _of("ticker", "MultipleLocator")
+Colormap = _of("colors", "LinearSegmentedColormap")
+RendererSVG: Any = _of("backends.backend_svg", "RendererSVG")
 
 INK, MUTED = "#1d2433", "#6b7488"
 FAINT, RULE = "#dfe3ea", "#c4cad6"

@@ -48,7 +48,7 @@ def train(
     seeds: Annotated[int, Option(min=1, help="Number of seeds, from --seed on; write {seed} into file names.")] = 1,
     checkpoint: Annotated[File, Option(help="File that keeps the running training. Default: beside --out.")] = None,
     test_every: Annotated[int, Option(min=1, help="Epochs between two looks at the test images.")] = 1,
-    hold_out: Annotated[float | None, Option(help="Share of each class to test on.", metavar="SHARE")] = None,
+    hold_out: Annotated[float | None, Option(help="Share of each class held out to test on.", metavar="SHARE")] = None,
     device: Device = "auto",
 ) -> None:
     """Train a classifier on images with the paper's recipe: SGD with Nesterov momentum, random resized crops and flips."""

@@ -133,19 +133,15 @@ def results_section(run: BenchmarkRun, paper: PrintedTable, notes: Sequence[str]
     columns = level_columns(run.records, run.protocol)
     cells = summarise(run.records, columns)
     printed = {name: row for name, row in published(paper, columns, run.protocol).items() if name in cells}
-    over = _over(cells)
-    reading = "; the best of each column in bold, a deeper tint is better" if len(cells) > 1 else ""
-    reading += f"; ± is the standard deviation over {over}" if over else ""
-    reading += f"; in italics, below ours, {beside(run.protocol).words}'s figures" if any(printed.values()) else ""
     levels = [f"{level}-OOD: {', '.join(map(set_title, sets))}" for level, sets in columns.items() if level != AVERAGE]
     table = {
         "of_id": set_title(run.protocol.id),
-        "reading": reading,
+        "over": _over(cells),
+        "printed": beside(run.protocol).words if any(printed.values()) else "",
         "groups": [_group(column, sets) for column, sets in columns.items()],
         "columns": [(metric, words, first) for metric, (words, _, first) in METRICS.items()] * len(columns),
         "rows": [(name, _row(name, cells, columns, printed)) for name in cells],
         "notes": [f"{'; '.join(levels)}.", *notes_on_sets(run, any(printed.values())), *notes],
-        "spreads": bool(over),
         "method": METHOD,
     }
     return Section("results", "Results at a glance", "results.html", table)
