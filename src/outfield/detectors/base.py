@@ -274,13 +274,15 @@ class Detector(ABC):
 
     @contextlib.contextmanager
     def _scoring(self) -> Iterator[None]:
-        with own_modes(self.device), products(self.device), torch.no_grad():
+        device = self.device
+        with own_modes(device), products(device), torch.no_grad():
             yield
 
     def _batches(self, data: FeatureSource) -> Iterator[Batch]:
         """Rows as ``_score`` takes them: on the device, what ``on`` names called features."""
+        device, field = self.device, self.on
         for batch in data.batches(self._rows(), self.needs_to_score):
-            yield {"features" if name == self.on else name: value.to(self.device) for name, value in batch.items()}
+            yield {"features" if name == field else name: value.to(device) for name, value in batch.items()}
 
     def _rows(self) -> int:
         return self.rows_at_once
