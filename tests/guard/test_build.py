@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
-from tests.helpers.guards import NAMES, labelled, noise, same, small_guard, trained
+from tests.helpers.guards import NAMES, labelled, noise, same, small_guard, trained, write_folder
 from tests.helpers.networks import NORMALISED, Plain, seeded
 from torch import nn
 
@@ -28,6 +28,15 @@ def nameless(network, tmp_path):
     save_file(module.state_dict(), tmp_path / "w.safetensors")
     settings = {"size": classifier.size, "mean": classifier.mean, "std": classifier.std, "small_images": True}
     return of.Backbone.named("test_resnet", weights=tmp_path / "w.safetensors", device="cpu", **settings)
+
+
+@pytest.mark.parametrize("files", [False, True])
+def test_copies_of_an_image_stay_on_one_side(network, files, tmp_path):
+    once = labelled(200, 1)
+    images = of.ImageArray(np.tile(once.images, (3, 1, 1, 1)), np.tile(once.labels, 3), "pictures", NAMES)
+    given = write_folder(tmp_path / "photos", images) if files else images
+    guard = of.Guard.build(str(network), given, detector=of.KNN(k=1), device="cpu")
+    assert guard.threshold.reference.min() > 1e-4  # a held-out copy of a training image would score 0
 
 
 class TestLabels:

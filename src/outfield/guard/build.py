@@ -40,7 +40,7 @@ from outfield.features import (
 from outfield.files import PathLike, Record, as_path
 from outfield.guard.guard import Guard
 from outfield.guard.readers import ImageReader, Reader, TableReader, looked_into
-from outfield.images import ON_ERROR, ImageSource, open_images, part_of, stand_ins
+from outfield.images import ON_ERROR, ImageSource, image_copies, open_images, part_of, stand_ins
 from outfield.modes import resolve_device
 from outfield.percent import percent
 from outfield.scores import Threshold, check_keep, fewest
@@ -239,7 +239,7 @@ class ImagePlan(Plan):
         """Which images train, choose and calibrate."""
         train = images
         if held_out is None:
-            out = self.held_out(images.labels, len(images), least, "images")
+            out = self.held_out(images.labels, len(images), least, "images", image_copies(images))
             train, held_out = part_of(images, np.flatnonzero(~out)), part_of(images, np.flatnonzero(out))
             log.info(
                 "%s of %s images are held out to calibrate the guard; if the network was trained on them, pass held-out images "

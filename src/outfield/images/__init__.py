@@ -8,7 +8,7 @@ __getattr__, __dir__, __all__ = door(
         "catalogue": ("DATASETS", "find", "title"),
         "decoding": ("BYTES_AT_MOST", "ON_ERROR", "Skipped", "decode", "pixels_of", "size_of", "summary"),
         "folder": ("IMAGE_ENDINGS", "ImageFiles", "image_names", "open_images"),
-        "image_source": ("ImageArray", "ImageSource", "check_image", "check_source", "part_of"),
+        "image_source": ("ImageArray", "ImageSource", "check_image", "check_source", "image_copies", "part_of"),
         "stand_in_sets": ("KINDS", "SHEET", "check_free", "stand_ins", "write_stand_ins"),
     },
 )

@@ -18,6 +18,7 @@ from outfield.images.image_source import ImageArray as ImageArray
 from outfield.images.image_source import ImageSource as ImageSource
 from outfield.images.image_source import check_image as check_image
 from outfield.images.image_source import check_source as check_source
+from outfield.images.image_source import image_copies as image_copies
 from outfield.images.image_source import part_of as part_of
 from outfield.images.stand_in_sets import KINDS as KINDS
 from outfield.images.stand_in_sets import SHEET as SHEET
@@ -41,6 +42,7 @@ __all__ = [
     "check_source",
     "decode",
     "find",
+    "image_copies",
     "image_names",
     "open_images",
     "part_of",

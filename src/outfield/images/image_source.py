@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from outfield.errors import InputError
+from outfield.errors import InputError, OutfieldError
 from outfield.files import class_labels
+from outfield.progress import bar
 
 
 class ImageSource(ABC):
@@ -40,6 +41,10 @@ class ImageSource(ABC):
     @abstractmethod
     def size(self) -> tuple[int, int] | None:
         """Height and width where all images share them, else None."""
+
+    def content(self, index: int) -> bytes:
+        """What makes an image equal to another: its file, or its pixels."""
+        return np.ascontiguousarray(self[index]).tobytes()
 
     @abstractmethod
     def fingerprint(self) -> str:
@@ -207,6 +212,9 @@ class PartOfImages(ImageSource):
     def __getitem__(self, index: int) -> np.ndarray:
         return self.images[int(self.index[index])]
 
+    def content(self, index: int) -> bytes:
+        return self.images.content(int(self.index[index]))
+
     @property
     def size(self) -> tuple[int, int] | None:
         return self.images.size
@@ -225,3 +233,18 @@ def part_of(images: ImageSource, index: np.ndarray) -> ImageSource:
         return PartOfImages(images, index)
     labels = None if images.labels is None else images.labels[index]
     return ImageArray(images.images[index], labels, images.name, images.classes)
+
+
+def image_copies(images: ImageSource) -> np.ndarray:
+    """The number of the first equal image for each image (N,), int64; one that cannot be read is equal to none."""
+    first: dict[object, int] = {}
+    numbers = []
+    with bar(f"copies in {images.name}", len(images), "images") as advance:
+        for index in range(len(images)):
+            try:
+                key: object = hashlib.blake2b(images.content(index), digest_size=16).digest()
+            except OutfieldError:
+                key = index
+            numbers.append(first.setdefault(key, index))
+            advance(index + 1)
+    return np.array(numbers)

@@ -16,16 +16,15 @@ from outfield.extras import library
 from outfield.files import PathLike, write_bytes
 from outfield.report.table import visible
 
-
-def _of(module: str, name: str) -> Any:
-    return getattr(library(f"matplotlib.{module}", extra="report"), name)
-
-
-Figure, Line2D, Text = _of("figure", "Figure"), _of("lines", "Line2D"), _of("text", "Text")
-Patch, PathPatch, Path = _of("patches", "Patch"), _of("patches", "PathPatch"), _of("path", "Path")
-MaxNLocator, MultipleLocator = _of("ticker", "MaxNLocator"), _of("ticker", "MultipleLocator")
-Colormap = _of("colors", "LinearSegmentedColormap")
-RendererSVG: Any = _of("backends.backend_svg", "RendererSVG")
+Figure: Any = library("matplotlib.figure", extra="report").Figure
+Line2D: Any = library("matplotlib.lines", extra="report").Line2D
+Text: Any = library("matplotlib.text", extra="report").Text
+Path: Any = library("matplotlib.path", extra="report").Path
+_patches, _ticker = library("matplotlib.patches", extra="report"), library("matplotlib.ticker", extra="report")
+Patch, PathPatch = _patches.Patch, _patches.PathPatch
+MaxNLocator, MultipleLocator = _ticker.MaxNLocator, _ticker.MultipleLocator
+Colormap: Any = library("matplotlib.colors", extra="report").LinearSegmentedColormap
+RendererSVG: Any = library("matplotlib.backends.backend_svg", extra="report").RendererSVG
 
 INK, MUTED = "#1d2433", "#6b7488"
 FAINT, RULE = "#dfe3ea", "#c4cad6"
