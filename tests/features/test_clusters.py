@@ -44,7 +44,9 @@ def test_other_fields_stay_and_labels_are_replaced():
     both = of.FeatureSet(
         rows, labels=truth + 2, logits=rows, stage1=rows[:, :3], names=[str(i) for i in range(len(rows))]
     )
-    made = of.clustered(both, 3, on="stage1")
+    made = of.clustered(both, 3, field="stage1")
+    with pytest.warns(DeprecationWarning, match="on= is now field="):
+        assert torch.equal(of.clustered(both, 3, on="stage1").labels, made.labels)
     assert torch.equal(made.logits, both.logits)
     assert made.names == both.names
     assert made.labels.unique().tolist() == [0, 1, 2]
@@ -67,11 +69,11 @@ def test_one_gaussian_without_labels_is_that_of_all_rows():
 
 def test_what_cannot_be_is_refused():
     rows = of.FeatureSet(torch.ones(5, 3))
-    for given, clusters, on, words in [
+    for given, clusters, field, words in [
         (rows, 6, "features", "only 5 rows"),
         (rows, 0, "features", "clusters"),
         (rows, 2, "stage2", "called stage2; there are features"),
         (torch.ones(5, 3), 2, "features", "FeatureSet"),
     ]:
         with pytest.raises(of.InputError, match=words):
-            of.clustered(given, clusters, on=on)
+            of.clustered(given, clusters, field=field)

@@ -114,7 +114,7 @@ def perturbation(detectors: Mapping[str, Detector]) -> Odin | None:
 
 def fields_needed(detectors: Iterable[Detector]) -> frozenset[str]:
     """The fields that any of the detectors fits on or scores."""
-    needs = [(one.on, *one.needs_to_fit, *one.needs_to_score, *one.uses) for one in detectors]
+    needs = [(one.field, *one.needs_to_fit, *one.needs_to_score, *one.uses) for one in detectors]
     return frozenset(name for those in needs for name in those)
 
 

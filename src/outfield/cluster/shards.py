@@ -114,7 +114,7 @@ class Gatherer:
 
     def _rows(self, texts: str) -> Iterator[Any]:
         for text in texts.splitlines():
-            yield Part.of_text(text).features((self.detector.on, "labels"))
+            yield Part.of_text(text).features((self.detector.field, "labels"))
 
 
 class ShardedBank:
@@ -123,8 +123,8 @@ class ShardedBank:
     Made by :meth:`of_detector` or :meth:`of_source`, while connected to a cluster; its workers end with this object.
     """
 
-    def __init__(self, ray: Any, shards: Sequence[Any], k: int, on: str, source: str | None = None) -> None:
-        self.ray, self.shards, self.k, self.on, self.source = ray, [*shards], int(k), on, source
+    def __init__(self, ray: Any, shards: Sequence[Any], k: int, field: str, source: str | None = None) -> None:
+        self.ray, self.shards, self.k, self.field, self.source = ray, [*shards], int(k), field, source
         self.kept: list[Any] = []
         about = self._answers([shard.about.remote() for shard in self.shards])
         for _, _, error in about:
@@ -146,23 +146,23 @@ class ShardedBank:
         count = min(worker_count(ray, workers), len(detector.bank_))
         pieces = [piece.contiguous().numpy() for piece in detector.bank_.cpu().tensor_split(count)]
         kept = [ray.put(piece) for piece in pieces]  # for a worker that has to be started again
-        made = cls(ray, [_worker(ray).remote(piece) for piece in kept], detector.k, detector.on, source)
+        made = cls(ray, [_worker(ray).remote(piece) for piece in kept], detector.k, detector.field, source)
         made.kept = kept
         return made
 
     @classmethod
     def of_source(
-        cls, ray: Any, source: str, k: int = 50, *, on: str = "features", workers: int | None = None
+        cls, ray: Any, source: str, k: int = 50, *, field: str = "features", workers: int | None = None
     ) -> ShardedBank:
         """A bank of Parquet files. Each worker reads its own share, so no machine ever holds all of it."""
         require_number("k", k, least=1, whole=True)
         found, count = _tables(source, "features"), worker_count(ray, workers)
         shares = _shares(found.parts(-(-len(found) // count)), count)
-        return cls(ray, [_worker(ray).remote(None, share, on) for share in shares], k, on)
+        return cls(ray, [_worker(ray).remote(None, share, field) for share in shares], k, field)
 
     def score(self, test: FeatureSource) -> Tensor:
         """One float32 score per row (N,), as :meth:`outfield.KNN.score` of a single bank gives it."""
-        rows = test.on(self.on)
+        rows = test.on(self.field)
         if rows.shapes["features"][1] != self.width:
             raise InputError(f"rows have {rows.shapes['features'][1]} columns, but those of the bank {self.width}")
         scores, waiting = [], deque[list[Any]]()
@@ -190,11 +190,11 @@ class ShardedBank:
 class Shard:
     """Some rows of a bank, in a worker of Ray: normalised rows (M, D), float32, or those of parts that it reads itself."""
 
-    def __init__(self, rows: np.ndarray | None, parts: Sequence[str] = (), on: str = "features") -> None:
+    def __init__(self, rows: np.ndarray | None, parts: Sequence[str] = (), field: str = "features") -> None:
         torch.set_num_threads(1)  # the process is the worker's own
         self.error, self.neighbours = "", None
         try:
-            found = torch.cat([*_normalised(parts, on)]) if rows is None else torch.from_numpy(rows.copy())
+            found = torch.cat([*_normalised(parts, field)]) if rows is None else torch.from_numpy(rows.copy())
             self.neighbours = Neighbours(found)
         except OutfieldError as error:
             self.error = error_text(error)
@@ -211,9 +211,9 @@ class Shard:
         return squares
 
 
-def _normalised(parts: Sequence[str], on: str) -> Iterator[Tensor]:
+def _normalised(parts: Sequence[str], field: str) -> Iterator[Tensor]:
     for part in map(Part.of_text, parts):
-        yield normalise(part.features((on,)).on(on).in_memory().features)
+        yield normalise(part.features((field,)).on(field).in_memory().features)
 
 
 def _worker(ray: Any) -> Any:

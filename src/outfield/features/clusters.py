@@ -6,6 +6,8 @@ labels. With one cluster the mixture is one Gaussian.
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -19,7 +21,9 @@ ROUNDS = 50
 ROWS_AT_ONCE = 65_536
 
 
-def clustered(features: FeatureSet, clusters: int = 10, *, on: str = "features", seed: int = 0) -> FeatureSet:
+def clustered(
+    features: FeatureSet, clusters: int = 10, *, field: str = "features", seed: int = 0, on: str | None = None
+) -> FeatureSet:
     """The same rows with the number of their cluster as label, instead of labels they may have.
 
     Spherical k-means (Dhillon & Modha 2001): a row belongs to the centre c with the largest cosine z·c, a centre is the direction
@@ -29,8 +33,9 @@ def clustered(features: FeatureSet, clusters: int = 10, *, on: str = "features",
     Args:
         features: rows.
         clusters: how many; at most the number of rows.
-        on: the field whose rows are clustered.
+        field: whose rows are clustered.
         seed: of the first centres.
+        on: ``field`` as version 0.1 called it.
 
     Raises:
         InputError: there is no such field, or fewer rows than clusters.
@@ -42,9 +47,12 @@ def clustered(features: FeatureSet, clusters: int = 10, *, on: str = "features",
     require(isinstance(features, FeatureSet), "features", features, "a FeatureSet")
     require_number("clusters", clusters, least=1, whole=True)
     require_number("seed", seed, least=0, whole=True)
-    rows = features.tensors().get(on)
+    if on is not None:
+        warnings.warn("on= is now field=", DeprecationWarning, stacklevel=2)
+        field = on
+    rows = features.tensors().get(field)
     if rows is None or rows.dim() != 2:
-        raise InputError(f"there are no rows of numbers called {on}; there are {', '.join(features.shapes)}")
+        raise InputError(f"there are no rows of numbers called {field}; there are {', '.join(features.shapes)}")
     if clusters > len(rows):
         raise InputError(f"clusters is {clusters}, but there are only {len(rows)} rows")
     z = functional.normalize(rows.float(), dim=1)

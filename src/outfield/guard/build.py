@@ -428,9 +428,9 @@ class RowPlan(Plan):
         given = [name for name in ("label", "columns") if getattr(self, name) is not None]
         if given:
             raise InputError(f"{' and '.join(given)} is given, but the rows are features and not a table; leave it out")
-        if model.on in model.needs_to_score and features.shapes.get(model.on, (0, 0))[1] == 1:
+        if model.field in model.needs_to_score and features.shapes.get(model.field, (0, 0))[1] == 1:
             warnings.warn(
-                f"{model.on} has one column: detectors that look at the direction of a row see the sign alone; as a "
+                f"{model.field} has one column: detectors that look at the direction of a row see the sign alone; as a "
                 "table, {'x': column}, it is standardised and its size counts",
                 OutfieldWarning,
                 stacklevel=4,
