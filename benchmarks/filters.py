@@ -113,7 +113,7 @@ def detectors(
     yield "Fused", of.Fused().to(options.device).fit(train, held_out=held_out)
     alone: list[of.Detector] = [of.ODIN()]
     if options.learned != "only":
-        alone += [one for one in ALONE if one.on in train.shapes]
+        alone += [one for one in ALONE if one.field in train.shapes]
     named = {name.removesuffix(" ridge=0.0"): one for name, one in zip(names_of(alone), alone, strict=True)}
     if options.learned:
         named |= {f"EnergyCorrected T={t}": of.EnergyCorrected.paper(prior_temperature=t) for t in (500, 1000)}

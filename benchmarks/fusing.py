@@ -26,7 +26,7 @@ def main() -> None:
     options = parser.parse_args()
     centres = np.abs(np.random.default_rng(0).normal(size=(CLASSES, options.width)))
     train, held_out, test = (made(centres, n, seed) for n, seed in ((options.rows, 1), (HELD_OUT, 2), (20_000, 3)))
-    members = [of.EnergyLogits(), of.KNN(k=5), of.SSD(), of.SSD(on="stage2")]
+    members = [of.EnergyLogits(), of.KNN(k=5), of.SSD(), of.SSD(field="stage2")]
     fused = of.Fused(members).to(options.device).fit(train, held_out=held_out)
     whole = seconds(lambda: fused.score(test))
     parts = sum(seconds(lambda one=member: one.score(test)) for member in fused.members_)  # type: ignore[misc]

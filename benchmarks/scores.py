@@ -35,7 +35,7 @@ ALONE: tuple[of.Detector, ...] = (
     of.KNN(k=5), of.KNN(k=50), of.KNN(k=200), of.KDE(), of.CosineMean(), of.SSD(), of.SSD(ridge=1.0), of.GaussianMixture(),
     of.RMDS(), of.PerClassGaussian(), of.PCA(), of.SHE(), of.NNGuide(), of.Relation(), of.Residual(), of.ViM(), of.fDBD(),
     of.fDBD(centre="origin"), of.NCI(), of.GradNorm(), of.ReAct(), of.VRA(), of.ASH(), of.SCALE(), of.LTS(), of.DICE(),
-    of.SSD(on="stage1"), of.SSD(on="stage2"), of.SSD(on="stage3"),
+    of.SSD(field="stage1"), of.SSD(field="stage2"), of.SSD(field="stage3"),
 )  # fmt: skip
 COMPOSED: tuple[of.Detector, ...] = (of.Mahalanobis(), of.CombOOD(), of.HEAT())
 LEARNED: tuple[of.Detector, ...] = (

@@ -87,10 +87,15 @@ def to_plain(value: Any) -> Any:
 def said_settings(obj: Any) -> dict[str, Any]:
     """The settings of ``obj`` without those that its class gained later and that have the value which says nothing.
 
-    A class lists these in ``added_settings``, name → value. So the files and fingerprints of earlier versions stay what they are.
+    A class lists these in ``added_settings``, name → value. One that was renamed has its old name (``renamed_settings``, old →
+    new). So the files and fingerprints of earlier versions stay what they are.
     """
+    old = {new: name for name, new in getattr(type(obj), "renamed_settings", {}).items()}
     added: Mapping[str, Any] = getattr(type(obj), "added_settings", {})
-    found = {name: value.item() if isinstance(value, np.generic) else value for name, value in arguments(obj).items()}
+    found = {
+        old.get(name, name): value.item() if isinstance(value, np.generic) else value
+        for name, value in arguments(obj).items()
+    }
     return {
         name: value
         for name, value in found.items()
@@ -137,6 +142,9 @@ def _is_known(name: str) -> bool:
 def construct(cls: type, settings: Mapping[str, Any]) -> Any:
     """``cls(**settings)``, with an error that lists what it takes when a name is unknown."""
     known = list(inspect.signature(cls).parameters)
+    for old, new in getattr(cls, "renamed_settings", {}).items():
+        if old in settings and old not in known and new in known:
+            settings = {new if name == old else name: value for name, value in settings.items()}
     unknown = [_bare(name) for name in settings if name not in known]
     if unknown:
         raise InputError(f"{cls.__name__} has no setting {', '.join(unknown)}; it has {', '.join(known) or 'none'}")

@@ -31,7 +31,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def guard(folder):
-    members = (of.EnergyLogits(), of.KNN(k=5), of.SSD(on="stage2", ridge=0.1))
+    members = (of.EnergyLogits(), of.KNN(k=5), of.SSD(field="stage2", ridge=0.1))
     made = small_guard(trained(folder / "net.safetensors"), detector=of.Fused(members), views="flip")
     made.save(folder / "my.guard")
     return made

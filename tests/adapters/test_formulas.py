@@ -105,7 +105,7 @@ def test_the_program_of_torch_export_scores_as_the_detector_does(fitted, exporte
 
 def test_members_of_a_sum_of_standard_deviations():
     held, rows = make_set(80, seed=3), make_set(30, seed=4, shift=0.5)
-    detector = of.Fused((of.SSD(), of.KNN(k=3, on="spread")), rule="z", weights=[1, 0.3]).fit(TRAIN, held)
+    detector = of.Fused((of.SSD(), of.KNN(k=3, field="spread")), rule="z", weights=[1, 0.3]).fit(TRAIN, held)
     found = scorer(detector)(rows.tensors())
     np.testing.assert_allclose(found.numpy(), detector.score(rows).numpy(), rtol=1e-5, atol=1e-6)
 
@@ -118,7 +118,7 @@ def test_what_auto_chooses():
 
 def test_a_detector_of_another_field():
     rows = make_set(9, seed=4)
-    detector = of.KNN(k=2, on="spread").fit(TRAIN)
+    detector = of.KNN(k=2, field="spread").fit(TRAIN)
     assert torch.allclose(scorer(detector)(rows.tensors()), torch.as_tensor(detector.score(rows)))
 
 

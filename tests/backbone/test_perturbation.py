@@ -151,7 +151,7 @@ class TestMistakes:
         with pytest.raises(of.InputError, match="which scores logits; it must be one that scores features alone"):
             of.Perturb(of.MSP().fit(train))
         with pytest.raises(of.InputError, match="which scores spread"):
-            of.Perturb(of.SSD(on="spread").fit(train))
+            of.Perturb(of.SSD(field="spread").fit(train))
         for epsilon in (-1e-9, "x", None):
             with pytest.raises(of.InputError, match="epsilon is"):
                 of.Perturb(detector, epsilon)

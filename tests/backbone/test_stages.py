@@ -282,7 +282,7 @@ class TestStages:
         images = make_pictures(n=20)
         one = backbone(seeded(Blocks)).extract(images, stages=True)
         other = backbone(seeded(Blocks, 18)).extract(images, stages=True)
-        detector = of.SSD(on="stage2").fit(one)
+        detector = of.SSD(field="stage2").fit(one)
         assert detector.score(one).shape == (20,)
         with pytest.raises(of.InputError, match=r"stage2 is 'body.3' here, but 'body.0' where this SSD was fitted"):
             detector.score(other)

@@ -184,7 +184,7 @@ class TestImages:
         assert not list((tmp_path / "cache").glob("blocks-*"))
 
     def test_features_of_other_views_are_others(self, tmp_path):
-        backbone, chosen = FakeBackbone(), {"SSD": of.SSD(), "KNN": of.KNN(k=3, on="stage2"), "ODIN": of.ODIN()}
+        backbone, chosen = FakeBackbone(), {"SSD": of.SSD(), "KNN": of.KNN(k=3, field="stage2"), "ODIN": of.ODIN()}
         plain = run_images(tmp_path, backbone, detectors=chosen)
         assert len(backbone.calls) == 6
         flipped = run_images(tmp_path, backbone, detectors=chosen, views="flip")
@@ -219,7 +219,7 @@ class TestImages:
         assert not backbone.calls
 
     def test_stages_come_and_go_without_the_others(self, tmp_path, count):
-        chosen = {"SSD": of.SSD(), "early": of.SSD(on="stage2")}
+        chosen = {"SSD": of.SSD(), "early": of.SSD(field="stage2")}
         without = run_images(tmp_path, detectors={"SSD": of.SSD()})
         count.clear()
         backbone = FakeBackbone()
@@ -238,7 +238,7 @@ class TestImages:
         assert again.calls == []
 
     def test_kept_stages_still_know_their_blocks(self, tmp_path):
-        chosen = {"early": of.SSD(on="stage2")}
+        chosen = {"early": of.SSD(field="stage2")}
         run_images(tmp_path, detectors=chosen)
         for file in (tmp_path / "cache").glob("*-net-aunts*"):
             file.unlink()
@@ -251,7 +251,7 @@ class TestImages:
         assert other.calls == ["aunts"]
 
     def test_kept_stages_tell_a_new_fit_their_blocks(self, tmp_path):
-        chosen = {"early": of.SSD(on="stage2")}
+        chosen = {"early": of.SSD(field="stage2")}
         run_images(tmp_path, detectors=chosen)
         for pattern in ("detector-*", "scores-*", "*-net-aunts*"):
             for file in (tmp_path / "cache").glob(pattern):

@@ -155,7 +155,7 @@ def test_extracted_stages_and_last_layer(data, networks, tmp_path):
     }
     assert torch.allclose(found.features @ found.head_weight.T + found.head_bias, found.logits, atol=1e-4)
     knn = tmp_path / "knn.safetensors"
-    outfield("fit", "KNN", tmp_path / "cifar10_test.npz", "-o", knn, "--set", "on=stage2", "--set", "k=3")
+    outfield("fit", "KNN", tmp_path / "cifar10_test.npz", "-o", knn, "--set", "field=stage2", "--set", "k=3")
     outfield("score", knn, tmp_path / "svhn.npz", "-o", tmp_path / "scores.csv")
     outfield("extract", networks[0], data / "svhn.npz", "--stages", "-o", tmp_path / "plain.npz", "--device", "cpu")
     refused = outfield("score", knn, tmp_path / "plain.npz", "-o", tmp_path / "scores.csv", code=2)

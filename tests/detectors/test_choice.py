@@ -24,7 +24,7 @@ STAND_INS = {
     "far": {"jigsaw": make_set(60, seed=5, shift=0.5)},
 }
 REAL = {"svhn": make_set(90, seed=6, shift=0.2)}
-CANDIDATES = [of.MSP(), of.KNN(k=5), of.SSD(), of.SSD(on="spread")]
+CANDIDATES = [of.MSP(), of.KNN(k=5), of.SSD(), of.SSD(field="spread")]
 NAMES = ("MSP", "KNN", "SSD", "SSD on spread")
 CHOOSES = torch.randperm(120, generator=torch.Generator().manual_seed(7))[:60]
 
@@ -134,7 +134,7 @@ def test_rows_that_calibrate_the_sum_choose_nothing(choice):
 @pytest.mark.parametrize("made_of_them", [False, True])
 def test_p_values_are_valid_after_the_choice(rows, repetitions, made_of_them):
     """Of fresh ID rows a tenth has a p-value of at most 0.1, also where stand-ins are made of the held-out rows."""
-    candidates = [of.MSP(), of.EnergyLogits(), of.GEN(), of.CosineMean(), of.SSD(), of.SSD(on="spread")]
+    candidates = [of.MSP(), of.EnergyLogits(), of.GEN(), of.CosineMean(), of.SSD(), of.SSD(field="spread")]
     shares = []
     for i in range(repetitions):
         held_out, fresh = make_set(rows, seed=5000 + i), make_set(1000, seed=9000 + i)
@@ -172,15 +172,15 @@ def test_the_seed_splits_the_held_out_rows(choice):
 
 
 def test_candidates_that_lack_a_field_are_left_out_and_named():
-    choice = of.choose(TRAIN, HELD_OUT, STAND_INS, [of.KNN(k=5), of.SSD(on="stage2")])
+    choice = of.choose(TRAIN, HELD_OUT, STAND_INS, [of.KNN(k=5), of.SSD(field="stage2")])
     assert choice.chosen.members == ("KNN",)
-    assert list(choice.skipped) == ["SSD(floor=1e-06, on='stage2', ridge=0.0)"]
-    assert "needs stage2" in choice.skipped["SSD(floor=1e-06, on='stage2', ridge=0.0)"]
+    assert list(choice.skipped) == ["SSD(floor=1e-06, field='stage2', ridge=0.0)"]
+    assert "needs stage2" in choice.skipped["SSD(floor=1e-06, field='stage2', ridge=0.0)"]
     choice = of.choose(TRAIN, HELD_OUT, STAND_INS, [of.KNN(k=5), of.KNN(k=301)])
-    name = "KNN(k=301, on='features', index='exact', probes=0)"
+    name = "KNN(k=301, field='features', index='exact', probes=0)"
     assert choice.skipped == {name: "k is 301 but there are only 300 training samples; lower k"}
     with pytest.raises(of.InputError, match="no candidate could be fitted: SSD"):
-        of.choose(TRAIN, HELD_OUT, STAND_INS, [of.SSD(on="stage2")])
+        of.choose(TRAIN, HELD_OUT, STAND_INS, [of.SSD(field="stage2")])
 
 
 def test_candidates_that_this_data_does_not_allow_are_left_out_and_named():
@@ -316,7 +316,7 @@ class TestMistakes:
         with pytest.raises(of.InputError, match="candidates is"):
             of.choose(TRAIN, HELD_OUT, STAND_INS, [])
         with pytest.raises(
-            of.InputError, match=r"KNN\(k=0, on='features', index='exact', probes=0\) cannot be fitted: k is 0"
+            of.InputError, match=r"KNN\(k=0, field='features', index='exact', probes=0\) cannot be fitted: k is 0"
         ):
             of.choose(TRAIN, HELD_OUT, STAND_INS, [of.KNN(k=0)])
         for bad in (0, 2.5, None):
@@ -334,7 +334,7 @@ class TestMistakes:
 
     def test_of_fitted(self):
         with pytest.raises(
-            of.NotFittedError, match=r"KNN\(k=50, on='features', index='exact', probes=0\) is not fitted"
+            of.NotFittedError, match=r"KNN\(k=50, field='features', index='exact', probes=0\) is not fitted"
         ):
             of.Fused.of_fitted([of.KNN()], HELD_OUT)
         with pytest.raises(of.TooFewSamplesError, match="39 rows"):

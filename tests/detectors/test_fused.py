@@ -21,7 +21,7 @@ from outfield.energy.threads import can_limit
 from outfield.files import Record, read_record, write_record
 
 TRAIN, HELD_OUT, TEST = make_set(300, seed=1), make_set(101, seed=2), make_set(60, seed=3, shift=0.5)
-MEMBERS = (of.EnergyLogits(), of.KNN(k=5), of.SSD(), of.SSD(on="spread"))
+MEMBERS = (of.EnergyLogits(), of.KNN(k=5), of.SSD(), of.SSD(field="spread"))
 
 
 def naive_surprise(held_out, score):
@@ -146,7 +146,15 @@ def test_explain():
 
 
 def test_names_stand_once():
-    members = [of.KNN(), of.KNN(k=3), of.SSD(on="stage2"), of.SSD(on="stage2"), of.MSP(), of.SSD(on="stage2"), of.SSD()]
+    members = [
+        of.KNN(),
+        of.KNN(k=3),
+        of.SSD(field="stage2"),
+        of.SSD(field="stage2"),
+        of.MSP(),
+        of.SSD(field="stage2"),
+        of.SSD(),
+    ]
     assert of.Fused(members).names == (
         "KNN k=50",
         "KNN k=3",
@@ -245,7 +253,7 @@ def test_only_what_members_need_is_read(tmp_path, monkeypatch):
     monkeypatch.setattr(
         type(stream), "batches", lambda self, size, names=None: asked.append(names) or batches(self, size, names)
     )
-    fused = of.Fused([of.SSD(), of.SSD(on="spread")]).fit(TRAIN, held_out=HELD_OUT)
+    fused = of.Fused([of.SSD(), of.SSD(field="spread")]).fit(TRAIN, held_out=HELD_OUT)
     assert torch.equal(fused.score(stream), fused.score(TEST))
     assert [{*names} for names in asked] == [{"features", "spread"}]
 
@@ -254,7 +262,7 @@ def test_members_know_their_blocks():
     def with_stage(data, block):
         return of.FeatureSet(**data.tensors(), stage2=data.features[:, :3], about={"stage2": block})
 
-    fused = of.Fused([of.MSP(), of.SSD(on="stage2")]).fit(
+    fused = of.Fused([of.MSP(), of.SSD(field="stage2")]).fit(
         with_stage(TRAIN, "layer2"), held_out=with_stage(HELD_OUT, "layer2")
     )
     fused.score(with_stage(TEST, "layer2"))
@@ -278,7 +286,7 @@ class TestMistakes:
 
     def test_a_member_that_lacks_its_field(self):
         with pytest.raises(of.MissingFieldError, match=r"Fused.fit needs stage2"):
-            of.Fused([of.MSP(), of.SSD(on="stage2")]).fit(TRAIN, held_out=HELD_OUT)
+            of.Fused([of.MSP(), of.SSD(field="stage2")]).fit(TRAIN, held_out=HELD_OUT)
         bare = of.FeatureSet(TRAIN.features, labels=TRAIN.labels)
         with pytest.raises(of.MissingFieldError, match=r"Fused.fit needs logits"):
             of.Fused([of.MSP(), of.SSD()]).fit(bare, held_out=HELD_OUT)
@@ -368,7 +376,7 @@ def test_rows_that_are_right_already_do_not_keep_themselves():
 
 MEMBERS_MEMO = (
     *(of.EnergyLogits(), of.EnergyLogits(temperature=3.0), of.MaxLogit(), of.MSP(), of.GEN()),
-    *(of.SSD(), of.SSD(ridge=0.3), of.SSD(on="spread"), of.GaussianMixture(), of.RMDS(), of.KNN(k=5), of.KDE()),
+    *(of.SSD(), of.SSD(ridge=0.3), of.SSD(field="spread"), of.GaussianMixture(), of.RMDS(), of.KNN(k=5), of.KDE()),
     *(of.CosineMean(), of.PCA(), of.CombOOD(), of.ViM(), of.fDBD(), of.NNGuide(), of.PerClassGaussian()),
 )
 

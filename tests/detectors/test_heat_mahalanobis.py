@@ -14,7 +14,7 @@ import outfield as of
 from outfield.files import Record, read_record, write_record
 
 TRAIN, TEST = make_set(120, seed=1), make_set(50, seed=3, shift=0.5)
-CHEAP = (of.SSD(), of.SSD(on="spread"), of.EnergyLogits())
+CHEAP = (of.SSD(), of.SSD(field="spread"), of.EnergyLogits())
 
 
 def standardised(members):
@@ -79,7 +79,7 @@ def test_the_seed_is_the_members_seed():
 def test_defaults_are_the_authors_as_far_as_they_can_be():
     detector = of.HEAT()
     on_features, on_spread, logits = detector.members
-    assert [on_features.on, on_spread.on] == ["features", "spread"]
+    assert [on_features.field, on_spread.field] == ["features", "spread"]
     for member, steps in ((on_features, 40), (on_spread, 1)):
         assert member.prior_temperature == 1000
         assert member.temperature == 1
@@ -182,7 +182,7 @@ def test_weights(weights):
 
 def test_one_layer_ranks_as_ssd_does():
     for layer in LAYERS:
-        alone = of.SSD(on=layer, floor=0.1, ridge=0.5).fit(TRAIN_MAHALANOBIS).score(TEST_MAHALANOBIS)
+        alone = of.SSD(field=layer, floor=0.1, ridge=0.5).fit(TRAIN_MAHALANOBIS).score(TEST_MAHALANOBIS)
         found = of.Mahalanobis((layer,), floor=0.1, ridge=0.5).fit(TRAIN_MAHALANOBIS).score(TEST_MAHALANOBIS)
         assert torch.equal(found.argsort(), alone.argsort())
         assert not torch.allclose(of.Mahalanobis((layer,)).fit(TRAIN_MAHALANOBIS).score(TEST_MAHALANOBIS), found)

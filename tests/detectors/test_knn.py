@@ -298,7 +298,7 @@ def test_saved_loaded_and_copied(kind, tmp_path):
     assert (loaded.index, loaded.probes) == (kind, 500)
     assert torch.equal(loaded.score(test), expected)
     assert torch.equal(copy.deepcopy(detector).score(test), expected)
-    assert repr(loaded) == f"KNN(k=5, on='features', index='{kind}', probes=500)"
+    assert repr(loaded) == f"KNN(k=5, field='features', index='{kind}', probes=500)"
 
 
 def test_settings(monkeypatch):

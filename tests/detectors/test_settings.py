@@ -137,13 +137,15 @@ def test_the_quick_correction_s_settings():
 
 def test_the_paper_s_defaults():
     """Section 4 and appendix A of the paper; T_prior is halved, as the docstring says."""
-    assert settings_of(of.KNN()) == {"k": 50, "on": "features", "index": "exact", "probes": 0}
+    assert settings_of(of.KNN()) == {"k": 50, "field": "features", "index": "exact", "probes": 0}
     assert settings_of(of.ODIN()) == {"temperature": 1000.0}
     assert settings_of(of.EnergyLogits()) == {"temperature": 1.0}
     assert settings_of(of.MSP()) == {}
-    assert settings_of(of.SSD()) == settings_of(of.GaussianMixture()) == {"floor": 1e-6, "ridge": 0.0, "on": "features"}
+    assert (
+        settings_of(of.SSD()) == settings_of(of.GaussianMixture()) == {"floor": 1e-6, "ridge": 0.0, "field": "features"}
+    )
     shared = {
-        "network.hidden": 1024, "network.depth": 4, "network.slope": 0.2, "projection": "auto", "seed": 0, "on": "features",
+        "network.hidden": 1024, "network.depth": 4, "network.slope": 0.2, "projection": "auto", "seed": 0, "field": "features",
         "training.epochs": 20, "training.batch_size": 256, "training.betas": (0.0, 0.999), "training.input_noise": 1e-3,
         "training.start": "auto", "training.replay_size": 10_000, "training.replay_fresh": 0.05,
         "training.energy_limit": 1e4, "training.engine": "auto", "training.precision": "auto", "training.average": 0,

@@ -119,7 +119,7 @@ class TestStatistics:
 
     def test_settings_count(self, name):
         train = of.FeatureSet(uneven().features, labels=uneven().labels, stage2=uneven(d=4).features)
-        for settings in ({"on": "stage2"}, {"ridge": 0.5}, {"floor": 0.5}):
+        for settings in ({"field": "stage2"}, {"ridge": 0.5}, {"floor": 0.5}):
             cls = of.DETECTORS[name]
             ours, whole = cls(**settings), cls(**settings).fit(train)
             assert torch.allclose(

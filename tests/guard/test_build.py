@@ -91,7 +91,7 @@ class TestLabels:
 
 
 class TestDetectors:
-    @pytest.mark.parametrize("detector", ["KNN", "MSP", "ODIN", "Fused", of.SSD(on="stage2"), of.Mahalanobis()])
+    @pytest.mark.parametrize("detector", ["KNN", "MSP", "ODIN", "Fused", of.SSD(field="stage2"), of.Mahalanobis()])
     def test_any_detector(self, network, tmp_path, detector):
         guard = small_guard(network, detector=detector)
         guard.save(tmp_path / "my.guard")

@@ -30,7 +30,7 @@ QUICK: dict[str, dict[str, object]] = {
 QUICK["HEAT"] = {
     "members": (
         of.EnergyCorrected(**QUICK["EnergyCorrected"]),  # type: ignore[arg-type]
-        of.EnergyCorrected(**QUICK["EnergyCorrected"], on="spread"),  # type: ignore[arg-type]
+        of.EnergyCorrected(**QUICK["EnergyCorrected"], field="spread"),  # type: ignore[arg-type]
         of.EnergyLogits(),
     )
 }

@@ -53,7 +53,7 @@ def scorer(detector: Detector) -> Score:
     inside: Score = detector._score if formula is None else formula(detector)
 
     def score(fields: Batch) -> Tensor:
-        own = {"features" if name == detector.on else name: fields[name] for name in detector.needs_to_score}
+        own = {"features" if name == detector.field else name: fields[name] for name in detector.needs_to_score}
         return inside(own).clamp(-LARGEST, LARGEST).float()
 
     return score

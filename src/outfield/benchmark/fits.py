@@ -163,7 +163,7 @@ class BackboneFits:
 
     def _entry(self, name: str, detector: Detector, seed: int | None) -> Entry:
         """A fit: of which detector, on which rows, given which besides."""
-        learned = (detector.on, *detector.needs_to_fit, *detector.uses)
+        learned = (detector.field, *detector.needs_to_fit, *detector.uses)
         depends = {
             "train": self.sets.identity(TRAIN, learned),
             "settings": settings_of(detector) | ({} if seed is None else {"seed": seed}),

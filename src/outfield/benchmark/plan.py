@@ -142,7 +142,7 @@ def fields_needed(detectors: Iterable[Detector]) -> frozenset[str]:
     return frozenset(
         name
         for detector in detectors
-        for name in (detector.on, *detector.needs_to_fit, *detector.needs_to_score, *detector.uses)
+        for name in (detector.field, *detector.needs_to_fit, *detector.needs_to_score, *detector.uses)
     )
 
 

@@ -259,7 +259,7 @@ def _check_fields(
     """Find out before the first fit what the last detector would lack."""
     for name, detector in detectors.items():
         for part, rows in sets.items():
-            learns_from = (detector.on, *detector.needs_to_fit) if name in to_fit else ()
+            learns_from = (detector.field, *detector.needs_to_fit) if name in to_fit else ()
             lacks = lacking(rows, learns_from if part == TRAIN else detector.needs_to_score)
             if lacks:
                 raise MissingFieldError(

@@ -130,7 +130,7 @@ class Gatherer:
 
     def _rows(self, texts: str) -> Iterator[Any]:
         for text in texts.splitlines():
-            yield Part.of_text(text).features((self.detector.on, "labels"))
+            yield Part.of_text(text).features((self.detector.field, "labels"))
 
 
 class ShardedBank:
@@ -172,7 +172,7 @@ class ShardedBank:
         count = min(worker_count(ray, workers), len(detector.bank_))
         pieces = [piece.contiguous().numpy() for piece in detector.bank_.cpu().tensor_split(count)]
         kept = [ray.put(piece) for piece in pieces]  # for a worker that has to be started again
-        made = cls(ray, [_worker(ray).remote(piece) for piece in kept], detector.k, detector.on, source)
+        made = cls(ray, [_worker(ray).remote(piece) for piece in kept], detector.k, detector.field, source)
         made.kept = kept
         return made
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
+import inspect
 import json
 import warnings
 from abc import ABC, abstractmethod
@@ -106,8 +108,10 @@ class Detector(ABC):
     """Whether it is made of other detectors, ``members_``."""
 
     added_settings: ClassVar[Mapping[str, Any]] = {"on": "features"}
-    """Settings that are not written down where they have this value: see :func:`outfield.config.said_settings`."""
-    on: str = "features"
+    """Settings, by their names in files, that are not written down where they have this value."""
+    renamed_settings: ClassVar[Mapping[str, str]] = {"on": "field"}
+    """Settings that have an older name, which files keep and constructors still take: old → new."""
+    field: str = "features"
     """The field that is taken for the features. A detector with a setting of this name works on any stage of a network."""
 
     _device: str = "auto"
@@ -117,15 +121,29 @@ class Detector(ABC):
     # what the training data said of the fields that are scored: the network, the views, and of a stage its name
     _about: Mapping[str, str] = MappingProxyType({})
 
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        if "__init__" in cls.__dict__:
+            cls.__init__ = _taking_old_names(cls.__init__)  # type: ignore[method-assign]
+
+    @property
+    def on(self) -> str:
+        """``field`` as version 0.1 called it."""
+        return self.field
+
+    @on.setter
+    def on(self, name: str) -> None:
+        self.field = name
+
     @property
     def needs_to_fit(self) -> tuple[str, ...]:
-        """Fields that fit of this detector, with its settings, uses besides the features (or what ``on`` names)."""
+        """Fields that fit of this detector, with its settings, uses besides the features (or what ``field`` names)."""
         return self.fit_needs
 
     @property
     def needs_to_score(self) -> tuple[str, ...]:
         """Fields that score of this detector, with its settings, uses."""
-        return tuple(self.on if name == "features" else name for name in self.score_needs)
+        return tuple(self.field if name == "features" else name for name in self.score_needs)
 
     def to(self, device: str | torch.device) -> Self:
         """Fit and score on this device ("cpu", "cuda", "auto" for a GPU where there is one)."""
@@ -205,7 +223,7 @@ class Detector(ABC):
         Raises:
             InputError: names the setting, its value and what would be right.
         """
-        require_choice("on", self.on, spaces())
+        require_choice("field", self.field, spaces())
         self._check_settings()
         self._settings()
 
@@ -224,13 +242,13 @@ class Detector(ABC):
 
     @contextlib.contextmanager
     def _fitting(self, data: FeatureSource, what: str, needs: Sequence[str] | None = None) -> Iterator[FeatureSource]:
-        """Check settings and data, give the data with what ``on`` names called features, and undo a fit that fails."""
+        """Check settings and data, give the data with what ``field`` names called features, and undo a fit that fails."""
         self.check_settings()
-        accept(type(self).__name__, data, (self.on, *self.needs_to_fit) if needs is None else tuple(needs), what)
+        accept(type(self).__name__, data, (self.field, *self.needs_to_fit) if needs is None else tuple(needs), what)
         before = dict(self.__dict__)
         try:
             with own_modes(self.device):
-                yield data.on(self.on)
+                yield data.on(self.field)
         except BaseException:
             self.__dict__.clear()
             self.__dict__.update(before)
@@ -280,8 +298,8 @@ class Detector(ABC):
             yield
 
     def _batches(self, data: FeatureSource) -> Iterator[Batch]:
-        """Rows as ``_score`` takes them: on the device, what ``on`` names called features."""
-        device, field = self.device, self.on
+        """Rows as ``_score`` takes them: on the device, what ``field`` names called features."""
+        device, field = self.device, self.field
         for batch in data.batches(self._rows(), self.needs_to_score):
             yield {"features" if name == field else name: value.to(device) for name, value in batch.items()}
 
@@ -426,6 +444,21 @@ class Detector(ABC):
             content = json.dumps(self._settings(), sort_keys=True) + fingerprint(self._state())
             self._fingerprint = f"{type(self).__name__} {hashlib.sha256(content.encode()).hexdigest()[:16]}"
         return self._fingerprint
+
+
+def _taking_old_names(init: Callable[..., None]) -> Callable[..., None]:
+    """A constructor that also takes ``renamed_settings`` by their old names, with a warning."""
+    known = inspect.signature(init).parameters
+
+    @functools.wraps(init)
+    def constructor(self: Detector, *args: Any, **settings: Any) -> None:
+        for old, new in self.renamed_settings.items():
+            if old in settings and old not in known and new in known:
+                warnings.warn(f"{old}= is now {new}=", DeprecationWarning, stacklevel=2)
+                settings[new] = settings.pop(old)
+        init(self, *args, **settings)
+
+    return constructor
 
 
 def load(path: PathLike) -> Detector:

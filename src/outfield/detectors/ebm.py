@@ -199,7 +199,7 @@ class EBM(LearnedEnergy):
         training: optimiser, loss and where chains start.
         projection: where chains live: "relu_sphere", "sphere", "none", or "auto" for the first unless features are negative.
         seed: of weights, batches and chains.
-        on: the field that it works on: "features", or a stage of the network such as "stage2".
+        field: the one that it works on: "features", or a stage of the network such as "stage2".
     """
 
     def __init__(
@@ -210,11 +210,11 @@ class EBM(LearnedEnergy):
         training: Training = Training(learning_rate=5e-5, l2=0.1),
         projection: str = "auto",
         seed: int = 0,
-        on: str = "features",
+        field: str = "features",
     ) -> None:
         self.network, self.temperature, self.sampler = network, temperature, sampler
         self.training, self.projection, self.seed = training, projection, seed
-        self.on = on
+        self.field = field
 
     @classmethod
     def paper(cls, seed: int = 0) -> Self:

@@ -31,7 +31,7 @@ class EnergyCorrected(LearnedEnergy):
         training: optimiser, loss and where chains start.
         projection: where chains live: "relu_sphere", "sphere", "none", or "auto" for the first unless features are negative.
         seed: of weights, batches and chains.
-        on: the field that it works on: "features", or a stage of the network such as "stage2".
+        field: the one that it works on: "features", or a stage of the network such as "stage2".
 
     Attributes:
         prior_: the fitted prior.
@@ -49,11 +49,11 @@ class EnergyCorrected(LearnedEnergy):
         training: Training = Training(),
         projection: str = "auto",
         seed: int = 0,
-        on: str = "features",
+        field: str = "features",
     ) -> None:
         self.prior, self.prior_temperature, self.network = prior, prior_temperature, network
         self.temperature, self.sampler, self.training = temperature, sampler, training
-        self.projection, self.seed, self.on = projection, seed, on
+        self.projection, self.seed, self.field = projection, seed, field
 
     @classmethod
     def paper(cls, prior_temperature: float = 500.0, seed: int = 0) -> Self:

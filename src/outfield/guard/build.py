@@ -489,9 +489,9 @@ class RowPlan(Plan):
             raise InputError(
                 f"{' and '.join(given)} are of tables, but the rows are features, which carry their labels"
             )
-        if model.on in model.needs_to_score and features.shapes.get(model.on, (0, 0))[1] == 1:
+        if model.field in model.needs_to_score and features.shapes.get(model.field, (0, 0))[1] == 1:
             warnings.warn(
-                f"{model.on} has one column, of which detectors that look at the direction of a row see the sign alone; as a "
+                f"{model.field} has one column, of which detectors that look at the direction of a row see the sign alone; as a "
                 "table, {'x': column}, it is standardised and its size counts",
                 OutfieldWarning,
                 stacklevel=4,

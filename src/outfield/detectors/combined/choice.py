@@ -287,7 +287,7 @@ def choose_views(rows_of: Callable[[str], Rows], device: str = "auto", names: Se
 def default_candidates(train: FeatureSource) -> list[Detector]:
     """Detectors that can be fitted on these rows: of logits, of features, a mixture on each stage, and a corrected one."""
     found: list[Detector] = [*CANDIDATES]
-    found += [SSD(on=name) for name in train.shapes if FIELDS[name].is_space and name != "features"]
+    found += [SSD(field=name) for name in train.shapes if FIELDS[name].is_space and name != "features"]
     if len(train) >= ROWS_TO_LEARN:
         found += [EnergyCorrected.quick(temperature) for temperature in TEMPERATURES]
     most = _smallest_class(train)
@@ -300,7 +300,12 @@ def default_members(train: FeatureSource, labelled: FeatureSource | None = None)
     ``labelled`` are rows with classes for those that learn from classes; ``train`` if None.
     """
     most, known = _smallest_class(train), train if labelled is None else labelled
-    wanted = (EnergyLogits(), KNN(k=min(5, most)), SSD(), SSD(on="stage2"))  # a rare class costs neighbours, no member
+    wanted = (
+        EnergyLogits(),
+        KNN(k=min(5, most)),
+        SSD(),
+        SSD(field="stage2"),
+    )  # a rare class costs neighbours, no member
     return [one for one in wanted if _can_be_fitted(one, known, most)]
 
 
@@ -313,6 +318,6 @@ def _smallest_class(train: FeatureSource) -> int:
 
 def _can_be_fitted(detector: Detector, train: FeatureSource, neighbours: int) -> bool:
     """Whether the rows have what it needs, and its k-th neighbour may lie in the class of the row."""
-    if lacking(train, (detector.on, *detector.needs_to_fit, *detector.needs_to_score)):
+    if lacking(train, (detector.field, *detector.needs_to_fit, *detector.needs_to_score)):
         return False
     return int(getattr(detector, "k", 1)) <= neighbours

@@ -80,7 +80,7 @@ class HEAT(ComposedDetector):
         members: Sequence[Detector] = (
             EnergyCorrected(prior_temperature=1000.0, sampler=Langevin(40, STEP_SIZE, NOISE), training=AUTHORS),
             EnergyCorrected(
-                prior_temperature=1000.0, sampler=Langevin(1, STEP_SIZE, NOISE), training=AUTHORS, on="spread"
+                prior_temperature=1000.0, sampler=Langevin(1, STEP_SIZE, NOISE), training=AUTHORS, field="spread"
             ),
             EnergyLogits(),
         ),
@@ -152,7 +152,7 @@ class Mahalanobis(ComposedDetector):
         return isinstance(self.weights, str) and self.weights == EQUAL
 
     def _recipe(self) -> Sequence[Detector]:
-        return tuple(SSD(self.floor, on=name, ridge=self.ridge) for name in self.layers)
+        return tuple(SSD(self.floor, field=name, ridge=self.ridge) for name in self.layers)
 
     def _combine(self, terms: Tensor) -> Tensor:
         if self._is_equal():

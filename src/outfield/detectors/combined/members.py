@@ -37,10 +37,10 @@ def names_of(detectors: Sequence[Detector]) -> tuple[str, ...]:
     """Each detector in words: its class, its field, and the settings in which it differs from others of its class.
 
     >>> import outfield as of
-    >>> names_of([of.MSP(), of.KNN(k=5), of.KNN(k=50), of.SSD(), of.SSD(on="stage2"), of.SSD()])
+    >>> names_of([of.MSP(), of.KNN(k=5), of.KNN(k=50), of.SSD(), of.SSD(field="stage2"), of.SSD()])
     ('MSP', 'KNN k=5', 'KNN k=50', 'SSD', 'SSD on stage2', 'SSD 2')
     """
-    kinds = [type(one).__name__ + ("" if one.on == "features" else f" on {one.on}") for one in detectors]
+    kinds = [type(one).__name__ + ("" if one.field == "features" else f" on {one.field}") for one in detectors]
     settings = [settings_of(one) for one in detectors]
     found: list[str] = []
     again = Counter[str]()
@@ -85,7 +85,7 @@ class CombinedDetector(Detector):
 
     @property
     def needs_to_fit(self) -> tuple[str, ...]:
-        found = [name for one in self._recipe() for name in (one.on, *one.needs_to_fit, *one.needs_to_score)]
+        found = [name for one in self._recipe() for name in (one.field, *one.needs_to_fit, *one.needs_to_score)]
         return tuple(name for name in dict.fromkeys(found) if name != "features")
 
     @property
@@ -119,7 +119,7 @@ class CombinedDetector(Detector):
             for member in self.members_:
                 if member._device != self._device:
                     member.to(self._device)
-            needs = [(member.on, member.needs_to_score) for member in self.members_]
+            needs = [(member.field, member.needs_to_score) for member in self.members_]
             self._fields = [{"features" if name == on else name: name for name in own} for on, own in needs]
             self._names, self._needs = None, tuple(dict.fromkeys(name for _, own in needs for name in own))
             self._numbers = sum(value.numel() for member in self.members_ for value in member._state().values())

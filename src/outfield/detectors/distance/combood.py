@@ -37,7 +37,7 @@ class CombOOD(BankDetector):
 
     Args:
         k: which neighbour, at most the number of training rows.
-        on: The field that it works on: "features", or a stage of the network such as "stage2".
+        field: the one that it works on: "features", or a stage of the network such as "stage2".
 
     Attributes:
         bank_: normalised training features (N, D), float32.
@@ -55,8 +55,8 @@ class CombOOD(BankDetector):
     )
     whitening_: Tensor
 
-    def __init__(self, k: int = 50, on: str = "features") -> None:
-        self.k, self.on = k, on
+    def __init__(self, k: int = 50, field: str = "features") -> None:
+        self.k, self.field = k, field
 
     def _check_settings(self) -> None:
         require_number("k", self.k, least=1, whole=True)

@@ -20,7 +20,7 @@ class CosineMean(Detector):
     measure of novelty. One minus it, so that rows that lie close to a mean keep their order.
 
     Args:
-        on: The field that it works on: "features", or a stage of the network such as "stage2".
+        field: the one that it works on: "features", or a stage of the network such as "stage2".
 
     Attributes:
         directions_: μ_c / ‖μ_c‖ of every class that was seen (K', D), float64.
@@ -30,8 +30,8 @@ class CosineMean(Detector):
     fits_in_pieces = True
     learned = ("directions float64 K D",)
 
-    def __init__(self, on: str = "features") -> None:
-        self.on = on
+    def __init__(self, field: str = "features") -> None:
+        self.field = field
 
     def _fit(self, train: FeatureSource) -> None:
         sums = ClassSums(train.shapes["features"][1], self.device)
@@ -53,7 +53,7 @@ class SHE(Detector):
     has the pattern 0. The length of a feature counts: OOD features are shorter, in most networks.
 
     Args:
-        on: The field that it works on: "features", or a stage of the network such as "stage2".
+        field: the one that it works on: "features", or a stage of the network such as "stage2".
 
     Attributes:
         patterns_: μ_c of every class (K, D), float64.
@@ -64,8 +64,8 @@ class SHE(Detector):
     fits_in_pieces = True
     learned = ("patterns float64 K D",)
 
-    def __init__(self, on: str = "features") -> None:
-        self.on = on
+    def __init__(self, field: str = "features") -> None:
+        self.field = field
 
     def _fit(self, train: FeatureSource) -> None:
         width, classes = train.shapes["features"][1], train.shapes["logits"][1]

@@ -106,11 +106,11 @@ class KDE(BankDetector):
 
     Args:
         kappa: κ, the concentration of a kernel; its width is about 1 / √κ.
-        on: The field that it works on: "features", or a stage of the network such as "stage2".
+        field: the one that it works on: "features", or a stage of the network such as "stage2".
     """
 
-    def __init__(self, kappa: float = 100.0, on: str = "features") -> None:
-        self.kappa, self.on = kappa, on
+    def __init__(self, kappa: float = 100.0, field: str = "features") -> None:
+        self.kappa, self.field = kappa, field
 
     def _check_settings(self) -> None:
         require_number("kappa", self.kappa, above=0)
@@ -132,7 +132,7 @@ class NNGuide(BankDetector):
 
     Args:
         k: How many training rows guide a score.
-        on: The field that it works on: "features", or a stage of the network such as "stage2".
+        field: the one that it works on: "features", or a stage of the network such as "stage2".
 
     Attributes:
         bank_: normalised training features (N, D), float32.
@@ -146,8 +146,8 @@ class NNGuide(BankDetector):
 
     classes_: int
 
-    def __init__(self, k: int = 10, on: str = "features") -> None:
-        self.k, self.on = k, on
+    def __init__(self, k: int = 10, field: str = "features") -> None:
+        self.k, self.field = k, field
 
     def _check_settings(self) -> None:
         require_number("k", self.k, least=1, whole=True)
@@ -184,7 +184,7 @@ class Relation(BankDetector):
 
     Args:
         threshold: τ, which leaves out what is hardly related, of which there is much.
-        on: The field that it works on: "features", or a stage of the network such as "stage2".
+        field: the one that it works on: "features", or a stage of the network such as "stage2".
 
     Attributes:
         bank_: normalised training features (N, D), float32.
@@ -195,8 +195,8 @@ class Relation(BankDetector):
     score_needs = ("features", "logits")
     learned = (*BankDetector.learned, "probabilities float32 N K")
 
-    def __init__(self, threshold: float = 0.03, on: str = "features") -> None:
-        self.threshold, self.on = threshold, on
+    def __init__(self, threshold: float = 0.03, field: str = "features") -> None:
+        self.threshold, self.field = threshold, field
 
     def _check_settings(self) -> None:
         require_number("threshold", self.threshold, above=0, most=1)

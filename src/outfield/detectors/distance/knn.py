@@ -37,7 +37,7 @@ class KNN(BankDetector):
     Args:
         k: which neighbour. The paper's 50 and 200 are for 5,000 and 500 samples a class; a k above the smallest class's
             size looks into other classes, and fit warns.
-        on: The field that it works on: "features", or a stage of the network such as "stage2".
+        field: the one that it works on: "features", or a stage of the network such as "stage2".
         index: "exact", or how faiss finds most neighbours without looking at all rows: "ivf" (lists of near rows) or "hnsw" (a
             graph of near rows).
         probes: How many lists, or rows on the way through the graph, are looked at; 0 for a sixteenth of the lists, or twice
@@ -46,8 +46,8 @@ class KNN(BankDetector):
 
     added_settings: ClassVar[Mapping[str, Any]] = {"on": "features", "index": "exact", "probes": 0}
 
-    def __init__(self, k: int = 50, on: str = "features", index: str = "exact", probes: int = 0) -> None:
-        self.k, self.on = k, on
+    def __init__(self, k: int = 50, field: str = "features", index: str = "exact", probes: int = 0) -> None:
+        self.k, self.field = k, field
         self.index, self.probes = index, probes
 
     def _check_settings(self) -> None:
@@ -92,7 +92,7 @@ class KNN(BankDetector):
         if isinstance(known, Neighbours):
             return 1.0
         with own_modes(known.all.rows.device), products(known.all.rows.device), torch.no_grad():
-            for batch in test.on(self.on).batches(self.rows_at_once, ("features",)):
+            for batch in test.on(self.field).batches(self.rows_at_once, ("features",)):
                 z = normalise(batch["features"])
                 nearest = known.distances(z, k)[:, :k].float()
                 found += int((nearest <= known.all.kth_distance(z, k)[:, None]).sum())

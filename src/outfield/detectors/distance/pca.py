@@ -23,7 +23,7 @@ class PCA(Detector):
 
     Args:
         share: Share of the variance that the leading components hold.
-        on: The field that it works on: "features", or a stage of the network such as "stage2".
+        field: the one that it works on: "features", or a stage of the network such as "stage2".
 
     Attributes:
         mean_: μ (D,), float64.
@@ -33,8 +33,8 @@ class PCA(Detector):
     fits_in_pieces = True
     learned = ("mean float64 D", "outside float64 O D")
 
-    def __init__(self, share: float = 0.95, on: str = "features") -> None:
-        self.share, self.on = share, on
+    def __init__(self, share: float = 0.95, field: str = "features") -> None:
+        self.share, self.field = share, field
 
     def _check_settings(self) -> None:
         require_number("share", self.share, above=0, most=1)

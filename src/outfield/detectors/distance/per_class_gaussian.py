@@ -30,7 +30,7 @@ class PerClassGaussian(Detector):
     What it keeps grows with K D²: 10 MB for ten classes of 512 features, 100 MB for a hundred.
 
     Args:
-        on: The field that it works on: "features", or a stage of the network such as "stage2".
+        field: the one that it works on: "features", or a stage of the network such as "stage2".
 
     Attributes:
         means_: μ_c of every class that was seen (K', D), float64.
@@ -42,8 +42,8 @@ class PerClassGaussian(Detector):
     learned = ("means float64 K D", "whitening float32 K D D", "constants float64 K")
     constants_: Tensor
 
-    def __init__(self, on: str = "features") -> None:
-        self.on = on
+    def __init__(self, field: str = "features") -> None:
+        self.field = field
 
     def _fit(self, train: FeatureSet) -> None:
         z, labels = normalise(train.features.to(self.device)), train.tensors()["labels"].to(self.device)

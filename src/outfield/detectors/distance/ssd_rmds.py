@@ -23,7 +23,7 @@ class MixtureDetector(Detector):
     Args:
         floor: see :class:`outfield.energy.priors.mixture.MixturePrior`.
         ridge: see there too.
-        on: The field that it works on: "features", or a stage of the network such as "stage2".
+        field: the one that it works on: "features", or a stage of the network such as "stage2".
 
     Attributes:
         mixture_: the fitted mixture of the L2-normalised features.
@@ -36,8 +36,8 @@ class MixtureDetector(Detector):
 
     added_settings: ClassVar[Mapping[str, Any]] = {"on": "features", "ridge": 0.0}
 
-    def __init__(self, floor: float = 1e-6, on: str = "features", ridge: float = 0.0) -> None:
-        self.floor, self.on, self.ridge = floor, on, ridge
+    def __init__(self, floor: float = 1e-6, field: str = "features", ridge: float = 0.0) -> None:
+        self.floor, self.field, self.ridge = floor, field, ridge
 
     def _check_settings(self) -> None:
         MixturePrior(self.floor, self.ridge)  # which says what they must be
@@ -62,14 +62,14 @@ class MixtureDetector(Detector):
 
         Raises:
             InputError: there is no part, or a setting or row that cannot be.
-            MissingFieldError: a part lacks labels, or the field that ``on`` names.
+            MissingFieldError: a part lacks labels, or the field.
         """
         self.check_settings()
 
         def pieces() -> Iterator[tuple[Tensor, Tensor]]:
             for part in parts:
-                accept(type(self).__name__, part, (self.on, *self.needs_to_fit), "statistics")
-                data = part.on(self.on)
+                accept(type(self).__name__, part, (self.field, *self.needs_to_fit), "statistics")
+                data = part.on(self.field)
                 size = piece_rows(data.shapes["features"][1], self.device)
                 for piece in data.batches(size, ("features", "labels")):
                     yield piece["features"], piece["labels"]
@@ -156,7 +156,7 @@ class RMDS(MixtureDetector):
         floor: Eigenvalues of Σ, and then of S, below ``floor`` times the largest are raised to that
             (:class:`outfield.energy.priors.mixture.MixturePrior`).
         ridge: Added to Σ, as a multiple of its mean eigenvalue, and with it to S.
-        on: The field that it works on: "features", or a stage of the network such as "stage2".
+        field: the one that it works on: "features", or a stage of the network such as "stage2".
     """
 
     _whole: MixturePrior | None = None  # the one Gaussian of all rows, made when it is first needed
