@@ -148,7 +148,7 @@ class TestFeatures:
 
     def test_the_provenance_is_json_and_says_what_was_done(self, run):
         about = json.loads(json.dumps(run.provenance, allow_nan=False))
-        settings = {"type": "KNN", "k": 5, "on": "features", "index": "exact", "probes": 0}
+        settings = {"type": "KNN", "k": 5, "field": "features", "index": "exact", "probes": 0}
         assert about["detectors"]["KNN"] == {"settings": settings, "given": []}
         assert about["seeds"] == [0, 1]
         assert about["data"]["a"]["test"]["samples"] == 60

@@ -27,7 +27,7 @@ WALKING = (
     "benchmark/test_runs.py",
 )
 """Where tests walk the registry: one by one, their names saying which detector, and these, all at once:"""
-AT_ONCE = "test_registry or test_describe or lists_all or paper_s_settings or given_as_text"
+AT_ONCE = "test_registry or lists_all or paper_s_settings or given_as_text"
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +98,7 @@ def test_tests_that_walk_the_registry_test_it(run):
     told = run("-m", "pytest", "-p", "no:cacheprovider", "-vv", *files, "-k", f"{NAME} or {AT_ONCE}")
     passed = [line for line in told.splitlines() if "PASSED" in line]
     assert sum(NAME in line for line in passed) >= 60
-    for file in ("test_contract", "test_settings", "test_crafted_files", "test_describe", "test_stream", "test_modes"):
+    for file in ("test_contract", "test_settings", "test_crafted_files", "test_registry", "test_stream", "test_modes"):
         assert any(file in line and NAME in line for line in passed), file
     assert quick("MSP").fit(make_set())  # and this process knows nothing of it
     assert NAME not in of.DETECTORS
