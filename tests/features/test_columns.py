@@ -5,8 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import os
-import subprocess
-import sys
 from decimal import Decimal
 
 import numpy as np
@@ -326,38 +324,6 @@ def test_other_files_that_call_themselves_tables(tmp_path):
             of.FeatureSet.load(tmp_path / name)
         with pytest.raises(of.StorageError, match="no such file"):
             of.FeatureSet.load(tmp_path / f"none-{name}")
-
-
-WITHOUT = """
-import sys
-sys.modules["pyarrow"] = None
-import numpy as np, outfield as of
-from outfield.features import write_columns
-from pathlib import Path
-for name in ("t.csv", "t.parquet"):
-    try:
-        of.FeatureSet.load(name)
-    except of.MissingExtraError as error:
-        assert "pip install 'outfield[tables]'" in str(error), error
-    else:
-        raise SystemExit(f"{name} was read")
-try:
-    write_columns(Path("s.parquet"), {"score": np.ones(2)})
-except of.MissingExtraError:
-    pass
-write_columns(Path("s.csv"), {"score": np.ones(2)})
-of.FeatureSet(np.eye(2)).save("f.npz")
-of.SSD(), len(of.open_features("f.npz"))
-"""
-
-
-def test_without_pyarrow(tmp_path):
-    (tmp_path / "t.csv").write_text("feature_0\n1\n")
-    save_parquet(tmp_path / "t.parquet", {"feature_0": [1.0]})
-    done = subprocess.run([sys.executable, "-c", WITHOUT], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "s.csv").read_text() == "score\n1.0\n1.0\n"
-    assert not (tmp_path / "s.parquet").exists()
 
 
 SCORES = np.array([0.1, -3.5, 1e-12, 7.0], np.float32)

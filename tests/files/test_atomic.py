@@ -9,11 +9,10 @@ import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
 import pytest
 
 import outfield as of
-from outfield.files import SCRATCH_NAME, new_file, write_atomically, write_bytes, write_new, write_npz
+from outfield.files import SCRATCH_NAME, new_file, write_atomically, write_bytes, write_new
 
 
 def start_writer(path):
@@ -150,13 +149,6 @@ def test_files_are_closed(tmp_path):
     held = []
     write_atomically(tmp_path / "file", held.append)
     assert held[0].closed
-
-
-def test_arrays_for_numpy(tmp_path):
-    write_npz(tmp_path / "a.npz", {"a": np.arange(3), "b": np.ones((2, 2))})
-    with np.load(tmp_path / "a.npz") as found:
-        assert found["a"].tolist() == [0, 1, 2]
-        assert found["b"].tolist() == [[1, 1], [1, 1]]
 
 
 def test_permissions_are_those_of_any_new_file(tmp_path):

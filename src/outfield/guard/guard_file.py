@@ -97,12 +97,7 @@ def _check_header(path: PathLike, kind: str, header: Mapping[str, Any]) -> None:
 
 
 def describe_guard(path: PathLike) -> dict[str, str]:
-    """What a guard's file holds, in words, by the name of each thing; no network is built.
-
-    Raises:
-        StorageError: there is no such file.
-        FileFormatError: it is truncated, changed, no guard, or one of a later version.
-    """
+    """What a guard's file holds, in words, by the name of each thing; no network is built."""
     if kind_of(path) == Reader.kind:
         return _described_rows(path)
     said, arrays = find_record(path, ImageReader.kind)
