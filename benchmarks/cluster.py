@@ -33,8 +33,8 @@ from pyarrow import parquet
 
 import outfield as of
 from outfield.backbone import Classifier
-from outfield.cluster import connected
-from outfield.cluster import score_files as score
+from outfield.scale import connected
+from outfield.scale import score_files as score
 
 PART = 32
 SMALL = 64

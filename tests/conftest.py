@@ -23,7 +23,7 @@ if not torch.cuda.is_available():
 
 QUICK = os.environ.get("OUTFIELD_TEST_QUICK") == "1"
 LONG = (
-    "cluster/test_on_ray",
+    "scale/test_on_ray",
     "serve/test_program",
     "adapters/",
     "studies/",

@@ -29,7 +29,7 @@ TOP, WAY, BELOW = 4.05, 2.75, 1.35
 ROOMS = {
     "cli": Box(1.55, TOP, "a command each", 3.1, 0.62, MUTED),
     "serve": Box(4.8, TOP, "HTTP, a web page", 3.1, 0.62, MUTED),
-    "cluster": Box(8.05, TOP, "any size, on Ray", 3.1, 0.62, MUTED),
+    "scale": Box(8.05, TOP, "any size, on Ray", 3.1, 0.62, MUTED),
     "adapters": Box(11.45, TOP, "scikit-learn, pyod, ONNX", 3.5, 0.62, MUTED),
     "images": Box(0.8, WAY, "pixels from\nfolders, archives"),
     "backbone": Box(2.75, WAY, "a network,\nrun once"),

@@ -78,7 +78,7 @@ def fit(
     _check_places(inputs, output, threshold_out, checkpoint, numbers)
     own = None if held_out is None else open_or_read(held_out)
     if opt.on_ray(engine, workers):
-        from outfield.cluster import fit_mixture
+        from outfield.scale import fit_mixture
 
         rows = fit_mixture(model, train, workers=workers, address=address)  # type: ignore[arg-type]  # it looks
         fitted = [model]

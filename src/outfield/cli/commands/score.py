@@ -85,7 +85,7 @@ def score(
     if output is None or threshold is not None:
         raise InputError("a guard has its own threshold, and its verdicts go to a folder: name that with --out")
     check_installed("ray", "fsspec", "pyarrow")
-    from outfield.cluster import score_files
+    from outfield.scale import score_files
 
     with going_on_from(output):
         done = score_files(
@@ -169,8 +169,8 @@ def _with_detector(
 
 
 def _score_in_shares(model: Detector, rows: FeatureSource, workers: int | None, address: str) -> Tensor:
-    from outfield.cluster import ShardedBank, connected
     from outfield.detectors import KNN
+    from outfield.scale import ShardedBank, connected
 
     if not isinstance(model, KNN):
         raise InputError(f"--engine ray shares out the bank of KNN; {type(model).__name__} is scored by this process")

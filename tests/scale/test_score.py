@@ -20,10 +20,10 @@ from tests.helpers.guards import NAMES, labelled, noise, write_folder
 from tests.helpers.program import outfield
 
 import outfield as of
-from outfield.cluster import score_files as score
-from outfield.cluster.scorer import Scorer
-from outfield.cluster.storage import Place
 from outfield.errors import FileFormatError, InputError, StorageError
+from outfield.scale import score_files as score
+from outfield.scale.scorer import Scorer
+from outfield.scale.storage import Place
 
 
 @pytest.fixture(scope="module")

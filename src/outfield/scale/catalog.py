@@ -16,11 +16,11 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from outfield.cluster.storage import Place, digest, stamp
 from outfield.config import require_number
 from outfield.errors import FileFormatError, InputError, OutfieldError, StorageError
 from outfield.features import FeatureSet, arrow, columns_by_field, readable, values_of
 from outfield.images import IMAGE_ENDINGS, Skipped, image_names
+from outfield.scale.storage import Place, digest, stamp
 
 LEAST, MOST, PARTS = 64, 4096, 64
 """Rows of a part by default: at least, at most, and into how many parts a source is cut in between."""

@@ -17,9 +17,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from outfield.cluster.catalog import Part, catalog, default_part_rows, located
-from outfield.cluster.cluster import connected, error_text, mapped, worker_count
-from outfield.cluster.storage import Place, digest
 from outfield.config import require_choice, require_number
 from outfield.energy import limited_worker
 from outfield.errors import FileFormatError, InputError, OutfieldError, StorageError
@@ -29,6 +26,9 @@ from outfield.files import SCRATCH_NAME, PathLike, as_path
 from outfield.guard import COLUMNS, Guard, Verdict
 from outfield.images import BYTES_AT_MOST, ON_ERROR, ImageSource, decode
 from outfield.progress import bar
+from outfield.scale.catalog import Part, catalog, default_part_rows, located
+from outfield.scale.cluster import connected, error_text, mapped, worker_count
+from outfield.scale.storage import Place, digest
 from outfield.version import __version__
 
 log = logging.getLogger("outfield")

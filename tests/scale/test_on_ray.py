@@ -29,14 +29,14 @@ from tests.helpers.program import outfield
 from tests.helpers.samples import make_set
 
 import outfield as of
-from outfield.cluster import ShardedBank, connected, fit_mixture, shards
-from outfield.cluster import score_files as score
-from outfield.cluster import scorer as scoring
-from outfield.cluster.catalog import catalog
-from outfield.cluster.scorer import ScoringActor
-from outfield.cluster.shards import Gatherer, Shard, merged
 from outfield.energy import ClassStatistics
 from outfield.errors import FileFormatError, InputError, StorageError
+from outfield.scale import ShardedBank, connected, fit_mixture, shards
+from outfield.scale import score_files as score
+from outfield.scale import scorer as scoring
+from outfield.scale.catalog import catalog
+from outfield.scale.scorer import ScoringActor
+from outfield.scale.shards import Gatherer, Shard, merged
 
 SLOW = 19
 ROWS = SLOW + 1

@@ -15,15 +15,15 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from outfield.cluster.catalog import Catalog, Part, catalog
-from outfield.cluster.cluster import RETRIES, connected, error_of, error_text, mapped, worker_count
-from outfield.cluster.storage import Place
 from outfield.config import require, require_number
 from outfield.detectors import KNN, MixtureDetector, Neighbours
 from outfield.energy import ClassStatistics, normalise
 from outfield.errors import InputError, OutfieldError, StorageError, TooFewSamplesError
 from outfield.features import FeatureSource
 from outfield.progress import bar
+from outfield.scale.catalog import Catalog, Part, catalog
+from outfield.scale.cluster import RETRIES, connected, error_of, error_text, mapped, worker_count
+from outfield.scale.storage import Place
 from outfield.scores import marked
 
 PART_ROWS = 16_384

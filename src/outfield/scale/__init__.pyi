@@ -1,0 +1,13 @@
+"""Made by tools/stubs.py from __init__.py: what type checkers and editors see."""
+
+from outfield.scale.cluster import connected as connected
+from outfield.scale.scorer import score_files as score_files
+from outfield.scale.shards import ShardedBank as ShardedBank
+from outfield.scale.shards import fit_mixture as fit_mixture
+
+__all__ = [
+    "ShardedBank",
+    "connected",
+    "fit_mixture",
+    "score_files",
+]
