@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from outfield.errors import DivergenceError, FileFormatError, OutfieldError, OutfieldWarning, StorageError
 from outfield.progress import bar, hidden, show_progress
@@ -40,8 +41,17 @@ if TYPE_CHECKING:
 
 
 FOUND, UNREAD, INTERRUPTED = 10, 11, 130
+MAIN = ("guard", "serve", "drift", "benchmark", "demo", "doctor")
+
+
+class _MainFirst(TyperGroup):
+    def list_commands(self, ctx: Any) -> list[str]:
+        """The commands that matter most first, the others in their order."""
+        return sorted(super().list_commands(ctx), key=lambda name: (*MAIN, name).index(name))
+
 
 app = typer.Typer(
+    cls=_MainFirst,
     add_completion=True,
     no_args_is_help=True,
     rich_markup_mode="rich",
@@ -81,10 +91,15 @@ def _run() -> None:
             raise
 
 
+def _panel(name: str) -> str:
+    """The heading in ``outfield --help`` that a command stands under."""
+    return "Start here" if name in MAIN else "More commands"
+
+
 def group(name: str, what: str) -> typer.Typer:
     """A command that has commands of its own, such as ``outfield guard``."""
     made = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False)
-    app.add_typer(made, name=name, help=what)
+    app.add_typer(made, name=name, help=what, rich_help_panel=_panel(name))
     return made
 
 
@@ -107,7 +122,9 @@ def command(
         ]
         own = inspect.signature(function, eval_str=True)
         run.__signature__ = own.replace(parameters=[*own.parameters.values(), *shared])  # type: ignore[attr-defined]
-        (of or app).command(name, epilog="\n\n".join([f"Example{'s' * (len(examples) > 1)}:", *examples]))(run)
+        epilog = "\n\n".join([f"Example{'s' * (len(examples) > 1)}:", *examples])
+        panel = _panel(name or function.__name__) if of is None else None
+        (of or app).command(name, epilog=epilog, rich_help_panel=panel)(run)
         return function
 
     return add
