@@ -170,7 +170,7 @@ def test_ctrl_c_promises_only_what_is_kept(files, tmp_path, arguments, module, p
 
 SLOW = """
 import sys, time
-import outfield.detectors.distance.ssd_rmds as module
+import outfield.detectors.distance.ssd_mixture_rmds as module
 from outfield.cli import main
 score = module.SSD.score
 def slow(self, data):

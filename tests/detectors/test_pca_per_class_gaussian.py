@@ -13,8 +13,7 @@ from tests.helpers.samples import make_set
 
 import outfield as of
 from outfield.detectors.distance.per_class_gaussian import shrunk
-from outfield.energy import normalise
-from outfield.energy.priors import moments
+from outfield.energy import moments, normalise
 
 
 def rows(data):

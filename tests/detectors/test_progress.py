@@ -11,7 +11,7 @@ import outfield as of
 from outfield.detectors import base
 from outfield.detectors import ebm as learned_energy
 from outfield.detectors.combined import choice
-from outfield.detectors.distance import ssd_rmds as ssd
+from outfield.detectors.distance import ssd_mixture_rmds as ssd
 
 
 @pytest.fixture

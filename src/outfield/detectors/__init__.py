@@ -21,7 +21,7 @@ _load, _names, __all__ = door(
         "describe": ("Entry", "detector_groups", "detectors_markdown"),
         "combined.members": ("CombinedDetector", "names_of"),
         "combined.heat_mahalanobis": ("ComposedDetector",),
-        "distance.ssd_rmds": ("MixtureDetector",),
+        "distance.ssd_mixture_rmds": ("MixtureDetector",),
         "distance.neighbours": ("Neighbours",),
         "combined.fused": ("LEAST", "Summed"),
     },

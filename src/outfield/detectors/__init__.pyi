@@ -38,10 +38,10 @@ from outfield.detectors.distance.knn import KNN as KNN
 from outfield.detectors.distance.neighbours import Neighbours as Neighbours
 from outfield.detectors.distance.pca import PCA as PCA
 from outfield.detectors.distance.per_class_gaussian import PerClassGaussian as PerClassGaussian
-from outfield.detectors.distance.ssd_rmds import GaussianMixture as GaussianMixture
-from outfield.detectors.distance.ssd_rmds import MixtureDetector as MixtureDetector
-from outfield.detectors.distance.ssd_rmds import RMDS as RMDS
-from outfield.detectors.distance.ssd_rmds import SSD as SSD
+from outfield.detectors.distance.ssd_mixture_rmds import GaussianMixture as GaussianMixture
+from outfield.detectors.distance.ssd_mixture_rmds import MixtureDetector as MixtureDetector
+from outfield.detectors.distance.ssd_mixture_rmds import RMDS as RMDS
+from outfield.detectors.distance.ssd_mixture_rmds import SSD as SSD
 from outfield.detectors.ebm import EBM as EBM
 from outfield.detectors.ebm import LearnedEnergy as LearnedEnergy
 from outfield.detectors.energy_corrected import EnergyCorrected as EnergyCorrected

@@ -7,7 +7,7 @@ from typing import Self, cast
 from torch import Tensor, nn
 
 from outfield.config import arguments, construct, require, require_number
-from outfield.detectors.distance.ssd_rmds import statistics_of
+from outfield.detectors.distance.ssd_mixture_rmds import statistics_of
 from outfield.detectors.ebm import LearnedEnergy
 from outfield.detectors.registry import register
 from outfield.energy import MLP, CorrectedEnergy, Langevin, MixturePrior, Network, Prior, Rows, Sampler, Training, part

@@ -36,7 +36,8 @@ from outfield.files.arrays import (
     find_tensors,
     fingerprint,
 )
-from outfield.files.paths import PathLike, check_ending, open_to_read, using, write_atomically
+from outfield.files.atomic import write_atomically
+from outfield.files.paths import PathLike, check_ending, open_to_read, using
 
 RECORD_ENDINGS = (".safetensors",)
 FORMAT = 2

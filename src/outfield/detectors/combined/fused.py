@@ -15,7 +15,7 @@ from outfield.detectors.base import LARGEST, Batch, Detector, labels_of, take
 from outfield.detectors.combined.calibration import Calibration, Calibrations
 from outfield.detectors.combined.members import CombinedDetector, check_members
 from outfield.detectors.distance.knn import KNN
-from outfield.detectors.distance.ssd_rmds import SSD
+from outfield.detectors.distance.ssd_mixture_rmds import SSD
 from outfield.detectors.logits.msp_odin_energy import EnergyLogits
 from outfield.detectors.registry import register
 from outfield.errors import FileFormatError, InputError, NotFittedError, TooFewSamplesError
