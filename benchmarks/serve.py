@@ -44,8 +44,9 @@ class Bare:
 
     def __init__(self, guard: of.Guard) -> None:
         self.prepare, self.threshold, self._network = guard.prepare, None, guard.backbone.network
+        self.takes, self.reader = guard.takes, guard.reader
         self._rows = guard.image_reader.rows  # smaller pieces are faster on a CPU, and the guard has them too
-        self._normalise = guard.backbone.input.preparation(guard.device, torch.float32, torch.contiguous_format)
+        self._normalise = guard.backbone.preprocessing.preparation(guard.device, torch.float32, torch.contiguous_format)
 
     def judge_pixels(self, pixels: torch.Tensor) -> list[of.Verdict]:
         """The class of each image."""
