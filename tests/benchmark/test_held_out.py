@@ -15,6 +15,7 @@ from outfield.benchmark.protocol import HELD_OUT
 from outfield.benchmark.sets import split, split_features, split_images
 from outfield.images import ImageArray, part_of
 from outfield.images.image_source import PartOfImages
+from outfield.report import tables
 
 AUTO = {"Auto": of.Auto(most_members=1), "SSD": of.SSD()}
 
@@ -109,8 +110,11 @@ class TestSplitting:
 
 class TestRuns:
     def test_from_images(self, tmp_path):
-        run = run_images(tmp_path, FakeBackbone(), many_images(), detectors=AUTO, held_out=40)
+        said = []
+        run = run_images(tmp_path, FakeBackbone(), many_images(), detectors=AUTO, held_out=40, say=said.append)
         assert run.provenance["held_out"] == {"images": 40, "seed": 0}
+        assert "40 images of the ID test set only calibrate; no detector is judged on them" in said
+        assert "40 images of the ID test set only calibrate" in tables(run)["levels"].notes[0]
         assert {record.n_id for record in run.records} == {177 - 40}
         assert {stage["backbone"] for stage in run.provenance["stages"]} == {"net"}
         images, levels = split_images(many_images(), 40, [of.Auto()])
@@ -154,6 +158,7 @@ class TestRuns:
         ):
             run = of.benchmark_features(PROTOCOL, {"a": mine}, detectors=AUTO, layout=False, **more)
             assert {record.n_id for record in run.records} == {judged}
+            assert ("40 rows of the ID test set only calibrate" in str(tables(run)["levels"].notes)) == (judged == 60)
             auto = of.Auto(most_members=1).fit(split_off["train"], held_out=split_off[HELD_OUT])
             found = run.scores[next(key for key in run.scores if key.detector == "Auto")]
             np.testing.assert_allclose(found["aunts"], auto.score(sets["aunts"]).numpy(), rtol=1e-5)

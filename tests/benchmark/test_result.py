@@ -128,3 +128,9 @@ def test_what_is_no_mapping_is_refused_with_what_would_be_right(sets):
         of.evaluate(detector, test, ood["other"])
     with pytest.raises(of.InputError, match="detectors is 'list'"):
         of.evaluate([detector], test, ood)
+    with pytest.raises(of.InputError, match=r"detectors\['a'\] is 'int'; it must be a Detector"):
+        of.evaluate({"a": 3}, test, ood)
+    with pytest.raises(of.InputError, match=r"ood\['b'\] is 'Tensor'; it must be a FeatureSource"):
+        of.evaluate(detector, test, {"b": torch.ones(2, 5)})
+    with pytest.raises(of.InputError, match="test is 'list'"):
+        of.evaluate(detector, [1], ood)

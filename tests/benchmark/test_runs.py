@@ -151,6 +151,7 @@ class TestFeatures:
         settings = {"type": "KNN", "k": 5, "field": "features", "index": "exact", "probes": 0}
         assert about["detectors"]["KNN"] == {"settings": settings, "given": []}
         assert about["seeds"] == [0, 1]
+        assert about["protocol"] == {"id": "shapes", **{level: [*sets] for level, sets in PROTOCOL.levels.items()}}
         assert about["data"]["a"]["test"]["samples"] == 60
         assert about["data"]["a"]["test"]["sha256"] != about["data"]["b"]["test"]["sha256"]
         fits = [stage for stage in about["stages"] if stage["what"] == "detector"]

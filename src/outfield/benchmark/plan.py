@@ -144,7 +144,9 @@ def empty_run(
     if not detectors:
         raise InputError("there is no detector to run; name at least one")
     run = BenchmarkRun(protocol, provenance=about_this_run(device))
-    run.provenance |= {"protocol": protocol.plain(), "seeds": seeds, "backbones": {}}
+    # Not k of KNN, which may be set otherwise: it is among the settings of the detector.
+    sets = {name: value for name, value in protocol.plain().items() if name != "neighbours"}
+    run.provenance |= {"protocol": sets, "seeds": seeds, "backbones": {}}
     if fractions:
         run.provenance["fractions"] = {"of training rows": [*fractions], "seed": SEED}
     run.provenance["detectors"] = {}

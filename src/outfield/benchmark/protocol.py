@@ -22,11 +22,12 @@ class Protocol:
         near: names of the OOD sets most like it.
         mid: those in between.
         far: those least like it.
-        neighbours: k of KNN.
+        neighbours: k of KNN, where no other is set.
         name: what it goes by among :data:`PROTOCOLS`, where that is not the ID set's name.
 
     Raises:
-        InputError: no OOD set at all, one that is called "train", "test" or "held_out", or a set that is named twice.
+        InputError: no OOD set at all, one that is called "train", "test" or "held_out", a set that is named twice, or something
+            that is no name.
     """
 
     id: str
@@ -39,9 +40,11 @@ class Protocol:
     def __post_init__(self) -> None:
         for level in LEVELS:
             names = getattr(self, level)
-            require(not isinstance(names, str), level, names, "a tuple of names")
+            right = isinstance(names, tuple | list) and all(isinstance(name, str) for name in names)
+            require(right, level, names, "a tuple of names")
             object.__setattr__(self, level, tuple(names))  # a list, as files have it, is as good
-        require(isinstance(self.name, str), "name", self.name, "a text")
+        for what in ("id", "name"):
+            require(isinstance(getattr(self, what), str), what, getattr(self, what), "a text")
         require_number("neighbours", self.neighbours, least=1, whole=True)
         if not self.ood:
             raise InputError(f"the protocol of {self.id} has no OOD set; name at least one in {', '.join(LEVELS)}")

@@ -91,8 +91,11 @@ def evaluate(
     """
     if isinstance(detectors, Detector):
         detectors = {type(detectors).__name__: detectors}
-    for what, given in (("detectors", detectors), ("ood", ood)):
+    for what, given, kind in (("detectors", detectors, Detector), ("ood", ood, FeatureSource)):
         require(isinstance(given, Mapping), what, type(given).__name__, 'a mapping by name, such as {"svhn": features}')
+        for name, one in given.items():
+            require(isinstance(one, kind), f"{what}[{name!r}]", type(one).__name__, f"a {kind.__name__}")
+    require(isinstance(test, FeatureSource), "test", type(test).__name__, "a FeatureSource")
     results = []
     for name, detector in detectors.items():
         scores_id = detector.score(test)

@@ -111,8 +111,7 @@ def run_benchmark(
     checksums = {name: source.fingerprint() for name, source in images.items()}
     about = {name: {"images": len(source), "sha256": checksums[name]} for name, source in images.items()}
     run.provenance |= {"missing": missing, "data": about, "odin": to_plain(odin)}
-    if count:
-        run.provenance["held_out"] = {"images": count, "seed": SEED}
+    _tell_held_out(run, count, "images", say)
     if averaged is None:
         run.provenance["views"] = {}
     elif len(averaged) > 1:
@@ -133,6 +132,13 @@ def run_benchmark(
         fits.add_fractions(chosen, numbers, shares)
     run.provenance["stages"] = cache.summary()
     return run
+
+
+def _tell_held_out(run: BenchmarkRun, count: int, what: str, say: Say) -> None:
+    """Say that some of the ID test set are not judged, and note it where tables are made."""
+    if count:
+        run.provenance["held_out"] = {what: count, "seed": SEED}
+        say(f"{count:,} {what} of the ID test set only calibrate; no detector is judged on them")
 
 
 def _layout(layout: bool, view: bool | None) -> bool:
@@ -232,6 +238,8 @@ def benchmark_features(
     run = empty_run(protocol, chosen, numbers, shares, device, layout, given)
     cache = Cache(None, machine(device)["device"])
     run.provenance |= {"missing": missing, "data": {}}
+    held = max(len(sets[TEST]) - len(used[name][TEST]) for name, sets in sets_by_backbone.items())
+    _tell_held_out(run, held, "rows", say)
     run.classes = tuple(map(str, classes))
     for backbone, sets in used.items():
         fits = BackboneFits(backbone, Sets(sets, present), run, cache, device, say)

@@ -226,6 +226,11 @@ def notes_on_sets(run: BenchmarkRun, printed: bool = False) -> tuple[str, ...]:
     if absent and printed:
         whose = f"{who[:1].upper()}{who[1:]}'s"
         notes.append(f"{whose} figures, too, are means over the other sets, where it prints each of them.")
+    held = run.provenance.get("held_out", {})
+    for what in {"images", "rows"} & {*held}:
+        notes.append(
+            f"{held[what]:,} {what} of the ID test set only calibrate Auto and its like; no detector is judged on them."
+        )
     notes += [f"{name} is left out, {why}." for name, why in run.provenance.get("left_out", {}).items()]
     return tuple(notes)
 

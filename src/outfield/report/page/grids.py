@@ -23,7 +23,7 @@ LABELS = {
     "cuda": "CUDA",
     "gpu": "GPU",
     "id": "ID set",
-    "neighbours": "k of KNN",
+    "neighbours": "k of KNN, unless set",
     "sha256": "SHA-256",
 }
 LABELS |= {"dirty": "uncommitted changes", "missing": "sets not there"}
