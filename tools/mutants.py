@@ -17,13 +17,14 @@ from collections import Counter
 from pathlib import Path
 
 from mutation.choice import Choice
-from mutation.equivalent import read_equivalent
+from mutation.equivalent import Constant, Equivalent, Everywhere, read_equivalent
 from mutation.measured import Measured, environment
 from mutation.mutant import Mutant
 from mutation.project import Project
 from mutation.results import ResultsFile, share_caught, survivors, table
 from mutation.sample import all_mutants, draw
 from mutation.server import WARM, Server
+from mutation.sites import mutants_of
 from mutation.trial import Result, Trials, result
 
 ROOMS = ["energy", "scores", "detectors", "files", "features", "benchmark"]
@@ -70,6 +71,13 @@ def chosen_mutants(project: Project, asked: argparse.Namespace, kept: ResultsFil
         ]
         return [mutant for mutant in wanted if mutant.is_valid(project.read(mutant.file))]
     return draw(project, mutants, asked.count, asked.seed)
+
+
+def stale(project: Project) -> list[Equivalent | Constant]:
+    """Judged changes that the code no longer has, because their lines changed or their files are gone."""
+    judged = [entry for entry in read_equivalent() if not isinstance(entry, Everywhere)]
+    found = {file: mutants_of(file, project.read(file)) for file in project.source_files}
+    return [entry for entry in judged if not any(map(entry.matches, found.get(entry.file, ())))]
 
 
 def _file(project: Project, place: str) -> str:
@@ -130,6 +138,8 @@ def main() -> int:
     if asked.list:
         for mutant in sorted(mutants, key=lambda one: (one.file, one.start)):
             print(f"{mutant.file}:{mutant.line}  {mutant.kind}\n  - {mutant.before}\n  + {mutant.after}")
+        for entry in stale(project) if project.root == Path(__file__).resolve().parents[1] else ():
+            print(f"no longer in the code, drop it from equivalent.toml: {entry}")
         print(f"{len(mutants)} mutants")
         return 0
     # Threads and the import path have to be settled before anything is imported for the children.
