@@ -442,6 +442,22 @@ class TestMembersAreAsked:
             of.Fused([of.SSD()]).score(test)
 
 
+@pytest.mark.parametrize("bad", [None, 3, [None], [of.SSD], [of.SSD(), 3], [], "SSD"])
+def test_what_are_no_detectors_is_refused(bad):
+    rows = make_set(101)
+    with pytest.raises(of.InputError, match="members is .*a list of detectors, at least one"):
+        of.Fused.of_fitted(bad, rows)
+    if bad is not None:
+        with pytest.raises(of.InputError, match="candidates is .*a list of detectors, at least one"):
+            of.choose(rows, make_set(101, seed=2), candidates=bad)
+
+
+@pytest.mark.parametrize("bad", [3, [3], {"svhn": 3}, make_set(5), {"svhn": None}])
+def test_real_sets_of_a_wrong_type_are_refused(bad):
+    with pytest.raises(of.InputError, match='real is .*such as {"svhn": rows}'):
+        of.choose(make_set(101), make_set(101, seed=2), candidates=[of.SSD()], real=bad)
+
+
 def test_few_rows_are_scored_on_one_core(monkeypatch):
     fused = of.Fused([of.EnergyLogits(), of.CosineMean()]).fit(make_set(300, seed=1), held_out=make_set(101, seed=2))
     assert members.LITTLE == 2**25

@@ -146,8 +146,11 @@ def choose(
     chooses = halves(len(held_out), seed)[0]
     mask = torch.zeros(len(held_out), dtype=torch.bool).index_fill(0, chooses, True)
     named = _checked_stand_ins(feature_stand_ins(Part(held_out, mask), seed=seed) if stand_ins is None else stand_ins)
-    wanted = default_candidates(train) if candidates is None else list(candidates)
-    require(bool(wanted), "candidates", candidates, "a list of detectors, at least one")
+    wanted = default_candidates(train) if candidates is None else candidates
+    good = isinstance(wanted, Sequence) and bool(wanted) and all(isinstance(one, Detector) for one in wanted)
+    require(good, "candidates", candidates, "a list of detectors, at least one")
+    sets = isinstance(real, Mapping | None) and all(isinstance(one, FeatureSource) for one in (real or {}).values())
+    require(sets, "real", real, 'OOD sets by name, such as {"svhn": rows}')
     fitted, skipped = _fitted(wanted, train, device)
     if not fitted:
         raise InputError(

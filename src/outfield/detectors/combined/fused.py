@@ -282,7 +282,8 @@ class Fused(Summed):
             NotFittedError: a member is not fitted.
             TooFewSamplesError: too few rows to calibrate.
         """
-        made = cls(tuple(members), rule, seed=seed, weights=weights)
+        made = cls(tuple(members) if isinstance(members, list) else members, rule, seed=seed, weights=weights)
+        check_members(made.members)
         with made._fitting(held_out, "of_fitted", made.needs_to_score):
             for member in members:
                 if not member._fitted:
