@@ -11,7 +11,7 @@ from tests.helpers.server import serving
 
 import outfield as of
 from outfield.images import DATASETS
-from outfield.images.catalogue import Download, unpack
+from outfield.images.datasets import Download, unpack
 
 
 @pytest.fixture
