@@ -262,6 +262,7 @@ class TestStandIns:
         [
             ({"kinds": "blurred"}, of.UnknownNameError, "no stand-ins of the kind 'blurred'; there are turned90, "),
             ({"kinds": ["mixed", 3]}, of.UnknownNameError, "of the kind 3"),
+            ({"kinds": [["mixed"]]}, of.UnknownNameError, r"of the kind \['mixed'\]; there are"),
             ({"kinds": []}, of.InputError, r"kinds is \[\]; it must be names of stand-ins"),
             ({"kinds": 7}, of.InputError, "kinds is 7; it must be names"),
             ({"seed": -1}, of.InputError, "seed is -1"),
