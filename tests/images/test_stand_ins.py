@@ -276,7 +276,7 @@ class TestStandIns:
             of.stand_ins(make_pictures(n=6), **arguments)
 
     def test_images_that_are_none(self):
-        with pytest.raises(of.InputError, match="images is a str; it must be uint8"):
+        with pytest.raises(of.InputError, match="images is a str; wrap an array, uint8"):
             of.stand_ins("photos")
         with pytest.raises(of.InputError, match="one image in images; mixed mixes images and needs at least two"):
             of.stand_ins(make_pictures(n=1, name="images"), ["turned90", "mixed"])
