@@ -81,6 +81,6 @@ def chosen_kinds(kinds: Iterable[str] | None, known: Mapping[str, T]) -> dict[st
     if not names:
         raise InputError(f"kinds is {kinds!r:.100}; it must be names of stand-ins, any of {', '.join(known)}")
     for name in names:
-        if name not in known:
+        if not isinstance(name, str) or name not in known:
             raise UnknownNameError(f"there are no stand-ins of the kind {name!r:.100}; there are {', '.join(known)}")
     return {name: known[name] for name in names}

@@ -115,7 +115,9 @@ def python_cifar10(folder, images, labels, extra=None):
     for name in layouts.CIFAR10:
         entry = {"data": planes(images), "labels": list(labels), "extra": extra}
         (folder / name).write_bytes(pickle.dumps(entry, protocol=2))
-    (folder / "batches.meta").write_bytes(pickle.dumps({"label_names": [f"class {i}" for i in range(10)]}, protocol=2))
+    shared = "class 0"  # the same object twice, which a pickle holds once
+    names = {"first": shared, "label_names": [shared, *(f"class {i}" for i in range(1, 10))]}
+    (folder / "batches.meta").write_bytes(pickle.dumps(names, protocol=2))
 
 
 def publish(monkeypatch, table, folder):
@@ -132,7 +134,7 @@ def test_python_cifar_of_the_published_bytes(tmp_path, small, monkeypatch):
     found = find("cifar10", "test", tmp_path)
     assert np.array_equal(found.images, pixels())
     assert found.labels.tolist() == [3, 0, 9, 1]
-    assert found.classes[9] == "class 9"
+    assert found.classes == tuple(f"class {i}" for i in range(10))
     train = find("cifar10", "train", tmp_path)
     assert np.array_equal(train.images, np.concatenate([pixels()] * 5))
     assert train.labels.tolist() == [3, 0, 9, 1] * 5
@@ -160,9 +162,36 @@ def test_python_cifar_of_the_published_bytes_is_not_unpickled_either(tmp_path, s
     folder = tmp_path / "cifar-10-batches-py"
     python_cifar10(folder, pixels(), [3, 0, 9, 1], Trap(tmp_path / "sprung"))
     publish(monkeypatch, layouts.CIFAR10, folder)
-    with pytest.raises(of.FileFormatError, match=r"test_batch .*is not a pickle of plain values \(it calls"):
+    assert find("cifar10", "test", tmp_path).labels.tolist() == [3, 0, 9, 1]
+    (folder / "batches.meta").write_bytes(pickle.dumps({"names": Trap(tmp_path / "sprung")}, protocol=2))
+    publish(monkeypatch, layouts.CIFAR10, folder)
+    with pytest.raises(of.FileFormatError, match=r"batches\.meta has no list 'label_names'"):
         find("cifar10", "test", tmp_path)
     assert not (tmp_path / "sprung").exists()
+
+
+def test_python_cifar_as_python_2_wrote_it(tmp_path, small, monkeypatch):
+    """Protocol 2, text as bytes, the array's content too; lists of more than a thousand are added in several steps."""
+    small("cifar10", test=1)
+    folder = tmp_path / "cifar-10-batches-py"
+    python_cifar10(folder, pixels(), [3, 0, 9, 1])
+    content = planes(pixels(1)).tobytes()
+    program = (
+        b"\x80\x02}q\x01(U\x0bbatch_labelq\x02U\x04testq\x03U\x06labelsq\x04]q\x05(K\x03e(K\x09eU\x04dataq\x06"
+        b"cnumpy.core.multiarray\n_reconstruct\nq\x07cnumpy\nndarray\nq\x08K\x00\x85U\x01b\x87Rq\x09"
+        b"(K\x01K\x01M\x00\x0c\x86cnumpy\ndtype\nq\x0aU\x02u1K\x00K\x01\x87Rq\x0b(K\x03U\x01|NNNJ\xff\xff\xff\xff"
+        b"J\xff\xff\xff\xffK\x00tb\x89T\x00\x0c\x00\x00" + content + b"tbU\x09filenames]U\x05a.pngau."
+    )
+    assert pickle.loads(program, encoding="latin1")["labels"] == [3, 9]
+    (folder / "test_batch").write_bytes(program.replace(b"(K\x03e(K\x09e", b"(K\x03e"))
+    publish(monkeypatch, layouts.CIFAR10, folder)
+    found = find("cifar10", "test", tmp_path)
+    assert np.array_equal(found.images, pixels(1))
+    assert found.labels.tolist() == [3]
+    (folder / "test_batch").write_bytes(program)
+    publish(monkeypatch, layouts.CIFAR10, folder)
+    with pytest.raises(of.OutfieldError, match="1 images but 2 labels"):
+        find("cifar10", "test", tmp_path)
 
 
 def test_python_cifar_of_other_bytes_is_refused(tmp_path):

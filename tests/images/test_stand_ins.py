@@ -262,6 +262,7 @@ class TestStandIns:
         [
             ({"kinds": "blurred"}, of.UnknownNameError, "no stand-ins of the kind 'blurred'; there are turned90, "),
             ({"kinds": ["mixed", 3]}, of.UnknownNameError, "of the kind 3"),
+            ({"kinds": [["mixed"]]}, of.UnknownNameError, r"of the kind \['mixed'\]; there are"),
             ({"kinds": []}, of.InputError, r"kinds is \[\]; it must be names of stand-ins"),
             ({"kinds": 7}, of.InputError, "kinds is 7; it must be names"),
             ({"seed": -1}, of.InputError, "seed is -1"),
@@ -275,7 +276,7 @@ class TestStandIns:
             of.stand_ins(make_pictures(n=6), **arguments)
 
     def test_images_that_are_none(self):
-        with pytest.raises(of.InputError, match="images is a str; it must be uint8"):
+        with pytest.raises(of.InputError, match="images is a str; wrap an array, uint8"):
             of.stand_ins("photos")
         with pytest.raises(of.InputError, match="one image in images; mixed mixes images and needs at least two"):
             of.stand_ins(make_pictures(n=1, name="images"), ["turned90", "mixed"])

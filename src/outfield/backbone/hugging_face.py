@@ -6,44 +6,87 @@ transformers, and its weights are safetensors.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from outfield.backbone.architectures import first_line, load_weights
 from outfield.backbone.preprocessing import Preprocessing
 from outfield.errors import FileFormatError, InputError, OutfieldError, StorageError
 from outfield.extras import library
-from outfield.files import open_to_read, reason
+from outfield.files import find_tensors, open_to_read, reason
 from outfield.modes import building
 
 CONFIG, PROCESSOR = "config.json", "preprocessor_config.json"
-WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+MAKES = ("arange", "empty", "full", "linspace", "ones", "rand", "randn", "zeros")  # operations that make a new tensor
+
+
+class _NotLarger(TorchDispatchMode):
+    """Ends the building of a network that becomes far larger than the weights of these shapes, before it takes all memory."""
+
+    def __init__(self, shapes: Sequence[Sequence[int]]) -> None:
+        super().__init__()
+        self.tensors, self.numbers = 1000 + 10 * len(shapes), 10**6 + 4 * sum(math.prod(shape) for shape in shapes)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if func.overloadpacket.__name__ in MAKES:
+            self.tensors, self.numbers = self.tensors - 1, self.numbers - made.numel()
+            if min(self.tensors, self.numbers) < 0:
+                raise ValueError(f"{CONFIG} describes a network that is far larger than its weights")
+        return made
+
+
+@contextlib.contextmanager
+def _building(config: Mapping[str, Any], shapes: Sequence[Sequence[int]], source: str) -> Iterator[None]:
+    """What transformers needs while it builds; whatever it raises becomes an error of ours."""
+    labels = config.get("num_labels")
+    if labels is not None and not any(shape and shape[0] == labels for shape in shapes):
+        raise FileFormatError(f"{source} says that there are {labels!r:.50} labels, but no weight has so many rows")
+    try:
+        with building(), _NotLarger(shapes):
+            yield
+    except Exception as error:  # each of hundreds of models may refuse in its own way
+        raise FileFormatError(f"{source} holds no network that transformers can build: {first_line(error)}") from error
 
 
 def read_network(folder: Path) -> tuple[nn.Module, dict[str, Any]]:
     """The network on the CPU, in float32 and evaluation mode, and its configuration."""
     config = checked_config(read_json(folder / CONFIG), str(folder))
-    if not any((folder / name).is_file() for name in WEIGHTS):
-        what = f"cannot read {folder / WEIGHTS[0]}: there is no such file"
-        raise StorageError(f"{what}; weights must be safetensors, as model.save_pretrained(folder) writes them")
+    shapes = [array.shape for file in _weight_files(folder) for array in find_tensors(file).arrays.values()]
     auto = library("transformers", extra="hf").AutoModelForImageClassification
     options = {"local_files_only": True, "use_safetensors": True, "trust_remote_code": False}
-    try:
-        with building():
-            network, found = auto.from_pretrained(str(folder), output_loading_info=True, **options)
-    except Exception as error:  # each of hundreds of models may refuse in its own way
-        raise FileFormatError(f"{folder} holds no network that transformers can build: {first_line(error)}") from error
+    with _building(config, shapes, str(folder)):
+        network, found = auto.from_pretrained(str(folder), output_loading_info=True, **options)
     lacking = sorted(map(str, found.get("missing_keys", ()))) + sorted(map(str, found.get("mismatched_keys", ())))
     if lacking:
         raise FileFormatError(f"the weights in {folder} do not fit its configuration: {', '.join(lacking[:3])}")
     # Built once more of its tensors, as a file that carries it will do: what from_pretrained adds to its modules is left behind.
     again = build({"config": config}, network.float().state_dict(), str(folder))
     return again.eval(), config
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    """The files of the weights, which lie in the folder itself."""
+    if (folder / WEIGHTS).is_file():
+        return [folder / WEIGHTS]
+    if not (folder / INDEX).is_file():
+        what = f"cannot read {folder / WEIGHTS}: there is no such file"
+        raise StorageError(f"{what}; weights must be safetensors, as model.save_pretrained(folder) writes them")
+    listed = read_json(folder / INDEX).get("weight_map")
+    names = sorted(map(str, set(listed.values()))) if isinstance(listed, dict) else []
+    for name in names:
+        if Path(name).name != name:
+            raise FileFormatError(f"{folder / INDEX} names the file {name!r:.100}; weights lie in the folder itself")
+    return [folder / name for name in names]
 
 
 def checked_config(config: Mapping[str, Any], source: str) -> dict[str, Any]:
@@ -88,14 +131,11 @@ def build(settings: Mapping[str, Any], state: Mapping[str, Tensor], source: str)
         raise FileFormatError(f"{source} does not say how its network is built: there is no config")
     config = checked_config(given, source)
     transformers = library("transformers", extra="hf")
-    try:
-        with building():
-            plain = copy.deepcopy(config)
-            plain.pop("auto_map", None)
-            made = transformers.AutoConfig.for_model(plain.pop("model_type"), **plain)
-            network: nn.Module = transformers.AutoModelForImageClassification.from_config(made, trust_remote_code=False)
-    except Exception as error:  # as above
-        raise FileFormatError(f"{source} holds no network that transformers can build: {first_line(error)}") from error
+    with _building(config, [value.shape for value in state.values()], source):
+        plain = copy.deepcopy(config)
+        plain.pop("auto_map", None)
+        made = transformers.AutoConfig.for_model(plain.pop("model_type"), **plain)
+        network: nn.Module = transformers.AutoModelForImageClassification.from_config(made, trust_remote_code=False)
     load_weights(network.float(), state, source)
     return network
 

@@ -5,7 +5,7 @@ from outfield.extras import door
 __getattr__, __dir__, __all__ = door(
     __name__,
     {
-        "catalogue": ("DATASETS", "find", "title"),
+        "datasets": ("DATASETS", "find", "title"),
         "decoding": ("BYTES_AT_MOST", "ON_ERROR", "Skipped", "decode", "pixels_of", "size_of", "summary"),
         "folder": ("IMAGE_ENDINGS", "ImageFiles", "image_names", "open_images"),
         "image_source": ("ImageArray", "ImageSource", "check_image", "check_source", "image_copies", "part_of"),

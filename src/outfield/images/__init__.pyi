@@ -1,8 +1,8 @@
 """Made by tools/stubs.py from __init__.py: what type checkers and editors see."""
 
-from outfield.images.catalogue import DATASETS as DATASETS
-from outfield.images.catalogue import find as find
-from outfield.images.catalogue import title as title
+from outfield.images.datasets import DATASETS as DATASETS
+from outfield.images.datasets import find as find
+from outfield.images.datasets import title as title
 from outfield.images.decoding import BYTES_AT_MOST as BYTES_AT_MOST
 from outfield.images.decoding import ON_ERROR as ON_ERROR
 from outfield.images.decoding import Skipped as Skipped

@@ -40,11 +40,7 @@ class EncodedImages(ImageSource):
     names: tuple[str, ...]
 
     def __init__(
-        self,
-        names: Sequence[str],
-        labels: ArrayLike | None = None,
-        name: str = "images",
-        classes: Sequence[str] | None = None,
+        self, names: Sequence[str], labels: ArrayLike | None, name: str, classes: Sequence[str] | None
     ) -> None:
         self.names, self.name = tuple(names), name
         if not self.names:
@@ -84,10 +80,6 @@ class EncodedImages(ImageSource):
         with self.opened(index) as file:
             return size_of(file, self.where(index))
 
-    def __repr__(self) -> str:
-        classes = "" if self.labels is None else f", {len(np.unique(self.labels))} classes"
-        return f"{type(self).__name__}({self.name}: {len(self):,} images{classes})"
-
     def fingerprint(self) -> str:
         digest = hashlib.sha256(f"encoded images|{len(self)}|".encode())
         with bar(f"checksum of {self.name}", len(self), "images") as advance:
@@ -114,8 +106,11 @@ class ImageFiles(EncodedImages):
     ) -> None:
         self.folder = as_path(folder, "folder")
         self.refused: tuple[Skipped, ...] = ()
-        for file in names:
-            _check_inside(self.folder, file)
+        for file in names:  # which a list that came with a data set may hold
+            if not isinstance(file, str) or not file or "\0" in file or file[0] == "/" or ".." in file.split("/"):
+                raise InputError(
+                    f"names holds {file!r}; it must be the name of a file in {self.folder}, without .. in it"
+                )
         super().__init__(names, labels, name or self.folder.resolve().name, classes)
 
     @classmethod
@@ -142,7 +137,7 @@ class ImageFiles(EncodedImages):
         owners = [found.partition("/")[0] for found in names]
         if any("/" not in found for found in names):
             files = cls(folder, names, name=name)
-        elif empty := sorted(set(_sub_folders(folder)) - set(owners)):
+        elif empty := sorted({e.name for e in _entries(folder) if e.is_dir(follow_symlinks=False)} - set(owners)):
             what = f"{folder / empty[0]} holds no image, but each sub-folder of {folder} is a class"
             raise FileFormatError(f"{what}; remove it, or name the folder above the classes")
         else:
@@ -166,13 +161,6 @@ class ImageFiles(EncodedImages):
                 return file.read()
             except OSError as error:
                 raise StorageError(f"cannot read {where}: {reason(error)}") from error
-
-
-def _check_inside(folder: Path, name: str) -> None:
-    """Refuse a name that leads out of the folder, as a list that came with a data set may hold."""
-    leads_out = not isinstance(name, str) or not name or "\0" in name or os.path.isabs(name)
-    if leads_out or (".." in name and ".." in Path(name).parts):
-        raise InputError(f"names holds {name!r}; it must be the name of a file in {folder}, without .. in it")
 
 
 def image_names(folder: PathLike, refused: list[Skipped] | None = None) -> Iterator[str]:
@@ -210,11 +198,6 @@ def image_names(folder: PathLike, refused: list[Skipped] | None = None) -> Itera
                 if refused is None:
                     raise StorageError(why)
                 refused.append(Skipped(name, why))
-
-
-def _sub_folders(folder: Path) -> list[str]:
-    """Names of the folders that lie in a folder themselves, not by a link, and are not hidden."""
-    return [entry.name for entry in _entries(folder) if entry.is_dir(follow_symlinks=False)]
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:

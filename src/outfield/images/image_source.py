@@ -42,6 +42,14 @@ class ImageSource(ABC):
     def size(self) -> tuple[int, int] | None:
         """Height and width where all images share them, else None."""
 
+    def __repr__(self) -> str:
+        classes = "" if self.labels is None else f", {len(np.unique(self.labels))} classes"
+        return f"{type(self).__name__}({self.name}: {len(self):,} images{self._shape()}{classes})"
+
+    def _shape(self) -> str:
+        """What a line for people says behind the number of images."""
+        return ""
+
     def content(self, index: int) -> bytes:
         """What makes an image equal to another: its file, or its pixels."""
         return np.ascontiguousarray(self[index]).tobytes()
@@ -114,9 +122,8 @@ class ImageArray(ImageSource):
     def size(self) -> tuple[int, int]:
         return self.images.shape[1], self.images.shape[2]
 
-    def __repr__(self) -> str:
-        classes = "" if self.labels is None else f", {len(np.unique(self.labels))} classes"
-        return f"ImageArray({self.name}: {len(self):,} images of {self.size[0]} × {self.size[1]}{classes})"
+    def _shape(self) -> str:
+        return f" of {self.size[0]} × {self.size[1]}"
 
     def fingerprint(self) -> str:
         digest = hashlib.sha256(f"images|{self.images.shape}|".encode())
@@ -146,9 +153,6 @@ class ImageList(ImageSource):
         sizes = {(image.shape[0], image.shape[1]) for image in self.images}
         return sizes.pop() if len(sizes) == 1 else None
 
-    def __repr__(self) -> str:
-        return f"ImageList({self.name}: {len(self):,} images)"
-
     def fingerprint(self) -> str:
         digest = hashlib.sha256(f"list of images|{len(self)}|".encode())
         for image in self.images:
@@ -160,8 +164,8 @@ def check_source(images: object) -> None:
     """Refuse what is no source of images."""
     if not isinstance(images, ImageSource):
         raise InputError(
-            f"images is a {type(images).__name__}; wrap an array, outfield.ImageArray(array), or open a folder or file, "
-            "outfield.open_images(path)"
+            f"images is a {type(images).__name__}; wrap an array, uint8 (N, H, W, 3), in outfield.ImageArray(array), or open a "
+            "folder or file, outfield.open_images(path)"
         )
 
 
@@ -172,10 +176,8 @@ def check_image(image: Any, what: str) -> None:
 
 
 def _is_pixels(found: Any, dimensions: int) -> bool:
-    good = (
-        isinstance(found, np.ndarray) and found.dtype == np.uint8 and found.ndim == dimensions and 0 not in found.shape
-    )
-    return good and found.shape[-1] == 3 and not np.ma.is_masked(found)
+    plain = isinstance(found, np.ndarray) and found.dtype == np.uint8 and not np.ma.is_masked(found)
+    return plain and found.ndim == dimensions and 0 not in found.shape and found.shape[-1] == 3
 
 
 def _kind(found: object) -> str:
@@ -186,16 +188,12 @@ def _kind(found: object) -> str:
 
 def as_images(images: Any) -> ImageSource:
     """A source of images as it is; an array (N, H, W, 3) or a list of images (H, W, 3) as one."""
-    if isinstance(images, ImageSource):
-        return images
     if isinstance(images, list | tuple):
         return ImageList(images)
     if isinstance(images, np.ndarray):
         return ImageArray(images)
-    raise InputError(
-        f"images is a {type(images).__name__}; it must be uint8 (N, H, W, 3), a list of images, or what "
-        "outfield.open_images(path) gives"
-    )
+    check_source(images)
+    return images  # type: ignore[no-any-return]
 
 
 class PartOfImages(ImageSource):
@@ -223,8 +221,8 @@ class PartOfImages(ImageSource):
         chosen = np.ascontiguousarray(self.index, np.int64).tobytes()
         return hashlib.sha256(b"part|" + chosen + self.images.fingerprint().encode()).hexdigest()
 
-    def __repr__(self) -> str:
-        return f"PartOfImages({self.name}: {len(self):,} of {len(self.images):,} images)"
+    def _shape(self) -> str:
+        return f" of {len(self.images):,}"
 
 
 def part_of(images: ImageSource, index: np.ndarray) -> ImageSource:

@@ -88,8 +88,8 @@ class StandInImages(ImageSource):
         size = self.images.size
         return size[::-1] if size is not None and self.kind.turns else size
 
-    def __repr__(self) -> str:
-        return f"StandInImages({self.name}: {len(self):,} images, {self.level})"
+    def _shape(self) -> str:
+        return f", {self.level}"
 
     def fingerprint(self) -> str:
         digest = hashlib.sha256(f"stand-ins {VERSION}|{self.kind.name}|{self.seed}|".encode())

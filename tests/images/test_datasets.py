@@ -13,7 +13,7 @@ from tests.helpers.server import serving
 
 import outfield as of
 from outfield.images import DATASETS, ImageArray, find, title
-from outfield.images.catalogue import Download, NamedSet
+from outfield.images.datasets import Download, NamedSet
 from outfield.images.layouts import Layout
 
 

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import IO
 
 from outfield.config import require
 from outfield.errors import FileFormatError, InputError, StorageError, UnknownNameError
-from outfield.files import PathLike, as_path, make_folder, new_file, reason, sha256_of
+from outfield.files import PathLike, as_path, make_folder, reason, sha256_of
 from outfield.files import download_file as download
 from outfield.images import layouts
 from outfield.images.folder import NPZ_ARRAYS, ImageFiles, image_names, open_images
@@ -52,40 +50,16 @@ class Download:
 
 
 def unpack(archive: Path, folder: Path) -> None:
-    """Write the files of a tar archive into a folder, over those that are there."""
+    """Write the files of a tar archive into a folder, over those that are there; none may lie, or lead, outside."""
     try:
         with tarfile.open(archive) as members, bar(f"unpacking {archive.name}", unit="files") as advance:
             for number, member in enumerate(members):
-                place = folder / _name_inside(archive, member)
-                if member.isdir():
-                    make_folder(place)
-                elif (content := members.extractfile(member)) is not None:
-                    _write(content, place)
+                members.extract(member, folder, filter="data")
                 advance(number + 1)
     except (tarfile.TarError, EOFError, zlib.error, ValueError) as error:
-        if isinstance(error, FileFormatError):
-            raise
-        raise FileFormatError(f"{archive} is truncated, or is not a tar archive ({error})") from error
-
-
-def _name_inside(archive: Path, member: tarfile.TarInfo) -> PurePosixPath:
-    """The path of a member, if it is one of a file or folder inside."""
-    name = PurePosixPath(member.name)
-    inside = not name.is_absolute() and ".." not in name.parts and not os.path.isabs(member.name)
-    if not inside or not (member.isreg() or member.isdir()):
-        raise FileFormatError(f"{archive} holds {member.name!r}: a link, a device, or something outside of its folder")
-    return name
-
-
-def _write(content: IO[bytes], place: Path) -> None:
-    """A file, whole or not at all; the disk is not waited for, because there may be a million of them."""
-    make_folder(place.parent)
-    try:
-        with new_file(place.parent) as new:
-            shutil.copyfileobj(content, new.file)
-            new.move_to(place, to_disk=False)
+        raise FileFormatError(f"{archive} is truncated, or is not a tar archive of plain files ({error})") from error
     except OSError as error:
-        raise StorageError(f"cannot write {place}: {reason(error)}") from error
+        raise StorageError(f"cannot unpack {archive}: {reason(error)}") from error
 
 
 @dataclass(frozen=True)
