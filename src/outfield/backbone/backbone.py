@@ -22,7 +22,7 @@ from outfield.backbone.preprocessing import TENSOR, Preprocessing, adapted, as_t
 from outfield.backbone.pretrained import Weights
 from outfield.backbone.views import Views
 from outfield.config import require, require_choice, require_number
-from outfield.errors import InputError, MissingFieldError, OutfieldWarning
+from outfield.errors import InputError, MissingFieldError, OutfieldError, OutfieldWarning
 from outfield.features import NETWORK, FeatureSet, network_text
 from outfield.files import PathLike
 from outfield.files import fingerprint as digest_of
@@ -181,6 +181,28 @@ class Backbone:
         made = cls(network, preprocessing=trained.expects, head=trained.head, **about)
         made.origin, made.projects = trained.origin, trained.projects
         return made
+
+    def narrowed(self, kept: Sequence[int]) -> Self | None:
+        """The same network with these of its classes alone; None where its last layer cannot be cut so."""
+        origin, names = self.origin, tuple(self.names[index] for index in kept)
+        if origin is None or origin.kind not in ("library", "hf"):
+            return None
+        settings = {**origin.settings, "classes": len(kept)}
+        if origin.kind == "hf":
+            labels = {"id2label": {str(i): name for i, name in enumerate(names)}, "label2id": {}}
+            settings = {"config": {**origin.settings["config"], **labels}}
+        state = origin.state(self.network)
+        for name, layer in self.network.named_modules():
+            if isinstance(layer, nn.Linear) and layer.out_features == self.classes:
+                parts = [f"{name}.{part}" for part in ("weight", "bias")]
+                state |= {part: state[part][[*kept]] for part in parts if part in state}
+        try:
+            built = Origin(origin.kind, settings).build({key: value.cpu() for key, value in state.items()}, self.name)
+        except OutfieldError:  # other layers are as wide, or the last one is of another kind
+            return None
+        about: dict[str, Any] = {"name": self.name, "classes": len(kept), "names": names, "head": self.head}
+        trained = Trained(built, self.preprocessing, origin=Origin(origin.kind, settings), **about)
+        return self._of(trained, self.device)
 
     @property
     def input(self) -> Preprocessing:

@@ -9,7 +9,7 @@ from outfield.extras import door
 __getattr__, __dir__, __all__ = door(
     __name__,
     {
-        "comparison": ("Comparison", "Difference", "compare"),
+        "comparison": ("Comparison", "Difference", "compare", "intervals"),
         "paper": (
             "COMPARED",
             "Claim",

@@ -3,6 +3,7 @@
 from outfield.benchmark.comparison import Comparison as Comparison
 from outfield.benchmark.comparison import Difference as Difference
 from outfield.benchmark.comparison import compare as compare
+from outfield.benchmark.comparison import intervals as intervals
 from outfield.benchmark.paper import COMPARED as COMPARED
 from outfield.benchmark.paper import Claim as Claim
 from outfield.benchmark.paper import FAILS as FAILS
@@ -85,6 +86,7 @@ __all__ = [
     "detectors_from_text",
     "evaluate",
     "fraction_cells",
+    "intervals",
     "level_columns",
     "load_run",
     "paper_columns",

@@ -167,6 +167,16 @@ def _difference(delta: np.ndarray, coverage: float, seed: int) -> Difference:
     return Difference(float(delta[0].mean()), _interval(drawn.mean(1), coverage), over_backbones)
 
 
+def intervals(
+    scores_id: Any, scores_ood: Any, *, resamples: int = RESAMPLES, coverage: float = COVERAGE, seed: int = 0
+) -> tuple[Interval, Interval]:
+    """Of FPR95 and AUROC of one detector on one OOD set, over resamples of both sets."""
+    ready, sets = SortedScores(scores_id, {"ood": scores_ood}), {"id": len(scores_id), "ood": len(scores_ood)}
+    drawn = [ready.metrics(counts["id"], counts)["ood"] for counts in counts_of_resamples(sets, resamples, seed)]
+    fpr95, auroc = np.concatenate(drawn).T
+    return _interval(fpr95, coverage), _interval(auroc, coverage)
+
+
 def _interval(values: np.ndarray, coverage: float) -> Interval:
     low, high = np.quantile(values, [(1 - coverage) / 2, (1 + coverage) / 2])
     return float(low), float(high)

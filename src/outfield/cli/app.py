@@ -184,6 +184,7 @@ NARROWEST = 30  # characters beside names at least, however narrow a terminal is
 _PLAIN = {"→": "->", "–": "-", "−": "-", "…": "...", "×": "x", "±": "+-", "≤": "<=", "≥": ">="}
 _WORDS = {logging.WARNING: ("warning:", "33"), logging.ERROR: ("error:", "31")}
 _FOR_PYTHON = re.compile(r",? (?:or )?in Python \w+=\w+")
+_CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _FLAGS = re.compile(r"\b(download|allow_missing|labels|odin)=(True|False)\b")
 
 
@@ -191,7 +192,7 @@ class _Handler(logging.Handler):
     """One message a line; warnings and errors say what they are, in colour on a terminal."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        text = record.getMessage()
+        text = "\n".join(map(printable, record.getMessage().split("\n")))
         if record.levelno in _WORDS:
             word, colour = _WORDS[record.levelno]
             colourful = sys.stderr.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
@@ -303,6 +304,15 @@ def _spelled(error: UnicodeError) -> tuple[bytes, int]:
     return spelled, error.end
 
 
+def printable(text: str) -> str:
+    r"""The text with control characters, and orders to write backwards, spelled out: a terminal would obey them.
+
+    >>> printable("a\x1b[31m")
+    'a\\x1b[31m'
+    """
+    return _CONTROLS.sub(lambda found: repr(found[0])[1:-1], text)
+
+
 def say(text: str = "") -> None:
     """A line on standard output, as it is."""
     sys.stdout.write(text + "\n")
@@ -336,7 +346,7 @@ def print_grid(
         justify: Any = "right" if place in numbers else "left"
         grid.add_column(Text(name), justify=justify, no_wrap=place not in wrapped, overflow="fold")
     for row in rows:
-        grid.add_row(*(Text(*cell) if isinstance(cell, tuple) else Text(cell) for cell in row))
+        grid.add_row(*(Text(*cell) if isinstance(cell, tuple) else Text(printable(cell)) for cell in row))
     console = Console(highlight=False, width=None if wrapped else Console(width=10_000).measure(grid).maximum)
     with console.capture() as text:
         console.print(grid)
@@ -358,7 +368,9 @@ def print_groups(title: str, groups: Mapping[str, Sequence[tuple[str, str]]]) ->
     for heading, rows in groups.items():
         console.print(Text(f"\n{heading}", style="bold"), soft_wrap=True)
         for name, what in rows:
-            for first, line in zip(chain([f"  {name}"], repeat("")), textwrap.wrap(what, room), strict=False):
+            for first, line in zip(
+                chain([f"  {name}"], repeat("")), textwrap.wrap(printable(what), room), strict=False
+            ):
                 say(first.ljust(column) + line.replace("\xa0", " "))
 
 

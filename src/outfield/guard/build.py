@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import logging
 import os
+import time
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,8 +27,8 @@ from outfield.errors import (
     StorageError,
     TooFewSamplesError,
 )
-from outfield.features import TABLE_ENDINGS as ENDINGS
 from outfield.features import (
+    HEAD_FIELDS,
     FeatureSet,
     FeatureSource,
     TablePreprocessing,
@@ -37,9 +39,11 @@ from outfield.features import (
     rows_of,
     stratified_rows,
 )
+from outfield.features import TABLE_ENDINGS as ENDINGS
 from outfield.files import PathLike, Record, as_path
 from outfield.guard.guard import Guard
 from outfield.guard.readers import ImageReader, Reader, TableReader, looked_into
+from outfield.images import KINDS as STAND_IN_KINDS
 from outfield.images import ON_ERROR, ImageSource, image_copies, open_images, part_of, stand_ins
 from outfield.modes import resolve_device
 from outfield.percent import percent
@@ -54,6 +58,15 @@ TO_CHOOSE = 2 * LEAST
 """Held-out samples that choose and calibrate the members of a sum, at least; others choose the threshold."""
 SHOWN = 8
 """Names of classes in a message."""
+JUDGED = 100
+"""Images of each kind of stand-in, at most, that tell how good the guard is; made of images that only set the threshold."""
+LOOKED_AT, GOOD, FAR_BELOW, SIZES = 256, 0.9, 0.1, (32, 64, 128, 224)
+"""Before the long part, so many images tell how long it takes. If fewer of them are classified rightly than is good, other sizes
+are tried, and one that is so much better is told."""
+GIVEN, FOLDERS, PREDICTED = "given", "folders", "predicted"
+"""Labels of images: classes of the network, other classes of the folders, or predictions of the network."""
+OF_LOGITS = ("logits", "odin_logits", *HEAD_FIELDS)
+"""Fields that follow from a network's classes."""
 
 
 @dataclass(frozen=True)
@@ -195,12 +208,23 @@ class ImagePlan(Plan):
         """See :meth:`outfield.Guard.build`."""
         model, source = self.unfitted(), self.images(images)
         held = None if held_out is None else self.images(held_out)
-        network = self._opened(backbone)
-        stages, classes = _looked_into(network, model)
-        source, known = _matched(source, network, classes)
-        held, held_known = (None, known) if held is None else _matched(held, network, classes)
+        network, stages, classes, whole = _of_folders(self._opened(backbone), model, (source, held))
+        source, labels = _matched(source, network, classes)
+        held, held_labels = (None, labels) if held is None else _matched(held, network, classes)
+        own, held_own = labels != PREDICTED, labels == held_labels != PREDICTED
+        needed = {*model.needs_to_fit, *model.needs_to_score}
+        alone = (labels == FOLDERS or not whole) and needed.isdisjoint(OF_LOGITS)
         parts = self.divide(source, held, self.least(model))
         odin = Odin() if "odin_logits" in model.needs_to_score else None
+        views = self.named_views()
+        self._first_look(
+            network, source, parts, labels, 9 if views is None else len(views) * (1 if odin is None else 3)
+        )
+        if alone:
+            log.info(
+                "the folders are not the network's %s classes: the detector uses its features, not its logits",
+                f"{classes:,}",
+            )
 
         def extract(images: ImageSource, views: Views | str, labels: bool = False) -> FeatureSet:
             return network.extract(
@@ -209,31 +233,33 @@ class ImagePlan(Plan):
             )  # fmt: skip
 
         def rows(views: Views | str) -> Rows:
-            train, choose, made = _labelled(extract(parts.train, views, known)), None, None
+            train, choose, made = _labelled(extract(parts.train, views, own), alone), None, None
             if parts.choose is not None:
-                choose = _labelled(extract(parts.choose, views, known and held_known))
+                choose = _labelled(extract(parts.choose, views, held_own), alone)
                 if model.uses_stand_ins:
                     good = _read(parts.choose, choose)
                     images = stand_ins(good, seed=self.seed, count=min(STAND_INS, len(good)))
                     made = images.map(lambda one: extract(one, views))
             return Rows(train, choose, made)  # type: ignore[arg-type]  # which may be None where nothing is chosen
 
-        views = self.named_views()
         if views is None:
             found = choose_views(rows, str(network.device))
             log.info("views %s", found)
             views = Views.of(found.views)
-        fitted, calibrate = rows(views), extract(parts.calibrate, views, known and held_known)
-        right = _accuracy(network, [one for one in (fitted.held_out, calibrate) if one is not None])
-        if not known:
-            log.info("there are no labels of the network's classes; its own predictions take their place")
-        model, threshold, counts = self.fit(fitted, calibrate, self.float16)
+        fitted, calibrate = rows(views), extract(parts.calibrate, views, held_own)
+        right = None
+        if labels == held_labels == GIVEN:
+            right = _accuracy(network, [one for one in (fitted.held_out, calibrate) if one is not None])
+        fitted_model, threshold, counts = self.fit(fitted, calibrate, self.float16)
+        good = _read(parts.calibrate, calibrate)
+        made = stand_ins(good, seed=self.seed, count=min(JUDGED, len(good))).map(lambda one: extract(one, views))
+        caught = made.map(lambda one: float(threshold.is_ood(fitted_model.score(one)).double().mean())).by_level()
         if not network.names and source.classes is not None and len(source.classes) == network.classes:
             network.names = tuple(source.classes)
-        labels = "given" if known else "predicted"
         notes = {"images": parts.train.name, "split_off": held is None, "labels": labels, "accuracy": right}
+        notes |= {"caught": {level: sum(found.values()) / len(found) for level, found in caught.items()}}
         reader = ImageReader(network, views=views, precision=self.precision, float16=self.float16)
-        return Guard(reader, model, threshold, provenance={**counts, **notes, "stages": stages})
+        return Guard(reader, fitted_model, threshold, provenance={**counts, **notes, "stages": stages})
 
     def divide(self, images: ImageSource, held_out: ImageSource | None, least: int) -> Parts:
         """Which images train, choose and calibrate."""
@@ -242,8 +268,8 @@ class ImagePlan(Plan):
             out = self.held_out(images.labels, len(images), least, "images", image_copies(images))
             train, held_out = part_of(images, np.flatnonzero(~out)), part_of(images, np.flatnonzero(out))
             log.info(
-                "%s of %s images are held out to calibrate the guard; if the network was trained on them, pass held-out images "
-                "that it has not seen, or the guard rejects more new images than it should",
+                "%s of %s images are held out to set the threshold; if the network was trained on them, it will refuse too many "
+                "new images: then give images that it has not seen, with --held-out, in Python held_out=…",
                 f"{len(held_out):,}",
                 f"{len(images):,}",
             )
@@ -253,6 +279,48 @@ class ImagePlan(Plan):
         if not first.any():
             return Parts(train, None, held_out)
         return Parts(train, part_of(held_out, np.flatnonzero(first)), part_of(held_out, np.flatnonzero(~first)))
+
+    def _first_look(self, network: Backbone, images: ImageSource, parts: Parts, labels: str, passes: int) -> None:
+        """Before the long part: say what will be done and how long it takes; warn of a size that does not suit the network."""
+        chosen = np.linspace(0, len(images) - 1, min(LOOKED_AT, len(images))).astype(int)
+        some, way = part_of(images, chosen), network.preprocessing
+
+        def right(size: tuple[int, int]) -> float:
+            """The share of these images that the network classifies rightly, at a size; 0 where it cannot take them."""
+            tried = copy.copy(network)
+            if size != way.size:
+                tried.preprocessing = replace(way, resize=size, crop=None, fit="exact")
+            with warnings.catch_warnings(), contextlib.suppress(Exception):  # of a network that is made for one size
+                warnings.simplefilter("ignore")
+                rows = tried.extract(some, labels=labels == GIVEN, workers=self.workers, on_error="skip")
+                return accuracy(rows) if rows.labels is not None else 0.0
+            return 0.0
+
+        began = time.monotonic()
+        now = right(way.size)
+        each = (time.monotonic() - began) / len(some)
+        counts = [0 if part is None else len(part) for part in parts]
+        made = len(STAND_IN_KINDS) * (min(STAND_INS, counts[1]) + min(JUDGED, counts[2]))
+        uses = ("fit the detector", "choose its members", "set its threshold", "are made up to stand for OOD images")
+        told = [f"{count:,} {use}" for count, use in zip((*counts, made), uses, strict=True) if count]
+        log.info(
+            "of all images %s; the network needs about %s",
+            ", ".join(told),
+            _duration(each * passes * (sum(counts) + made)),
+        )
+        if labels != GIVEN or now >= GOOD:
+            if labels == PREDICTED:
+                log.info("%s has no folders of the network's classes: its predictions serve as labels", images.name)
+            return
+        sides = {(side, side) for side in SIZES} | ({images.size} if images.size else set())
+        others = {size: right(size) for size in sides if size != way.size and max(size) <= 2 * max(way.size)}
+        best = max(others, key=lambda size: others[size], default=way.size)
+        if others.get(best, 0.0) > now + FAR_BELOW:
+            log.warning(
+                "the network is right on %s of %s images at %s × %s pixels, but on %s at %s × %s: if it was trained at that "
+                "size, say so with --size %s, in Python size=%s",
+                percent(now, 1), len(some), *way.size, percent(others[best], 1), *best, "x".join(map(str, best)), best,
+            )  # fmt: skip
 
     def _opened(self, backbone: Any) -> Backbone:
         if not isinstance(backbone, Backbone | str):
@@ -303,8 +371,25 @@ def _settings_of(network: nn.Module) -> list[tuple[str, str, dict[str, Any]]]:
     ]
 
 
-def _looked_into(backbone: Backbone, model: Detector) -> tuple[bool, int]:
-    """Whether rows have what the network's blocks give, if the detector may use it; and how many classes there are."""
+def _of_folders(
+    network: Backbone, model: Detector, sources: Sequence[ImageSource | None]
+) -> tuple[Backbone, bool, int, bool]:
+    """The network, cut to the classes that the folders have where these are some of its own; whether rows have what its blocks
+    give, if the detector may use it; how many classes it has; and whether these are the folders'."""
+    stages, logits = _looked_into(network, model)
+    folders = {name for one in sources if one is not None for name in one.classes or ()}
+    kept = [index for index, name in enumerate(network.names) if name in folders]
+    if len(kept) in (0, len(network.names)) or len(kept) < len(folders):
+        return network, stages, logits.shape[1], True
+    smaller = network.narrowed(kept)
+    if smaller is None or not torch.allclose(_looked_into(smaller, model)[1], logits[:, kept], atol=1e-4, rtol=1e-4):
+        return network, stages, logits.shape[1], False
+    log.info("of the network's %s classes the guard keeps the %s that are folders", f"{logits.shape[1]:,}", len(kept))
+    return smaller, stages, len(kept), True
+
+
+def _looked_into(backbone: Backbone, model: Detector) -> tuple[bool, Tensor]:
+    """Whether rows have what the network's blocks give, if the detector may use it; and logits of two images of noise."""
     wanted, one = (*model.uses, *model.needs_to_fit, *model.needs_to_score), Views.of(None)
     stages = any(name.startswith("stage") for name in wanted)
     try:
@@ -313,23 +398,26 @@ def _looked_into(backbone: Backbone, model: Detector) -> tuple[bool, int]:
         if not stages:
             raise
         stages, fields = False, looked_into(backbone, False, one)[1]  # whatever else is wrong with it is said there
-    return stages, fields["logits"].shape[1]
+    return stages, fields["logits"]
 
 
-def _matched(images: ImageSource, network: Backbone, classes: int) -> tuple[ImageSource, bool]:
-    """Images whose labels count the network's classes, and whether they do: others keep labels that only divide them."""
+def _matched(images: ImageSource, network: Backbone, classes: int) -> tuple[ImageSource, str]:
+    """Images whose labels count the network's classes, or those of the folders, and which of these they do."""
     labels, why = match_labels(images, network.names, classes)
-    if why and network.names:
+    if why and not {*network.names}.isdisjoint(images.classes or ()):
         raise InputError(
             f"{images.name} cannot be used: {why}; its classes are {', '.join(network.names[:SHOWN])}"
             f"{', …' * (len(network.names) > SHOWN)}: name the folders so, or put all images into one folder, without classes"
         )
-    if labels is None or int(labels.max()) >= classes:
-        return images, False
+    if images.labels is None or int(images.labels.max() if labels is None else labels.max()) >= classes:
+        return images, PREDICTED
+    given = copy.copy(images)
+    if labels is None:
+        given.classes = None  # so that their labels are taken as they are
+        return given, FOLDERS
     if network.names and images.classes is not None:
-        images = copy.copy(images)
-        images.labels, images.classes = labels, tuple(network.names)
-    return images, True
+        given.labels, given.classes = labels, tuple(network.names)
+    return given, GIVEN
 
 
 def _read(images: ImageSource, rows: FeatureSet) -> ImageSource:
@@ -340,19 +428,29 @@ def _read(images: ImageSource, rows: FeatureSet) -> ImageSource:
     return part_of(images, np.array([index for index, name in enumerate(images.names) if name in read]))
 
 
-def _labelled(rows: FeatureSet) -> FeatureSet:
-    """The same rows with predictions as their labels, where they have none; all of one class where there are no logits."""
-    if rows.labels is not None:
+def _labelled(rows: FeatureSet, alone: bool = False) -> FeatureSet:
+    """The same rows with predictions as their labels, where they have none; all of one class where there are no logits.
+
+    With ``alone`` they are left without logits and all that follows from these.
+    """
+    fields = rows.tensors()
+    if rows.labels is None:
+        known = rows.logits is not None
+        fields["labels"] = rows.logits.argmax(1) if known else torch.zeros(len(rows), dtype=torch.int64)  # type: ignore[union-attr]
+    elif not alone:
         return rows
-    labels = torch.zeros(len(rows), dtype=torch.int64) if rows.logits is None else rows.logits.argmax(1)
-    return FeatureSet(**{**rows.tensors(), "labels": labels}, about=rows.about, names=rows.names)
+    kept = {name: value for name, value in fields.items() if not alone or name not in OF_LOGITS}
+    return FeatureSet(**kept, about=rows.about, names=rows.names)
 
 
-def _accuracy(backbone: Backbone, parts: Sequence[FeatureSource]) -> float | None:
+def _duration(seconds: float) -> str:
+    return f"{max(1, seconds):.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+
+
+def _accuracy(backbone: Backbone, parts: Sequence[FeatureSource]) -> float:
     """Of labelled rows; a warning where always naming the most frequent class would be right as often."""
-    if "labels" not in parts[-1].shapes:
-        return None
-    logits, labels = (torch.cat([part.in_memory().tensors()[name] for part in parts]) for name in ("logits", "labels"))
+    known = [part.in_memory().tensors() for part in parts if "logits" in part.shapes]
+    logits, labels = (torch.cat([fields[name] for fields in known]) for name in ("logits", "labels"))
     found = accuracy(FeatureSet(logits, logits=logits, labels=labels))
     log.info("accuracy of %s on %s held-out images: %s", backbone.name, f"{len(labels):,}", percent(found, 1))
     if found <= float(labels.bincount().max()) / len(labels) and len(labels.unique()) > 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -18,6 +19,7 @@ from outfield.guard.readers import READERS, ImageReader, Reader
 from outfield.modes import resolve_device
 from outfield.percent import percent
 from outfield.scores import Threshold
+from outfield.stand_in import LEVELS
 from outfield.version import __version__
 
 GUARD_ENDINGS = (".guard", ".safetensors")
@@ -32,6 +34,8 @@ ENTRIES: dict[str, dict[str, type]] = {
 """What the header of each kind holds beside the version, the detector, the threshold and the provenance."""
 COUNTS = ("train", "choose", "calibrate")
 """Of the provenance: how many samples were for what."""
+QUALITY = (("good", 0.75, 0.9), ("fair", 0.5, 0.75), ("weak", -math.inf, -math.inf))
+"""What a guard is called that catches at least such shares of near and far stand-ins."""
 SHOWN = 12
 """Names of classes or columns that are listed."""
 
@@ -120,8 +124,9 @@ def describe_guard(path: PathLike) -> dict[str, str]:
             "detector": f"{_detector(said['detector'])}, {sizes['detector']:,} bytes",
             "threshold": f"{limit['value']:.6g}, keeps {limit['keep']:.4g} of ID images, chosen on {chosen:,} held-out images",
             "built": _built(said["provenance"]),
+            **_quality(said["provenance"]),
         }
-    except (KeyError, TypeError, IndexError, OutfieldError) as error:
+    except (KeyError, TypeError, ValueError, IndexError, OutfieldError) as error:
         raise FileFormatError(f"{path} is not a complete guard: {error!r}") from error
 
 
@@ -138,6 +143,16 @@ def _described_rows(path: PathLike) -> dict[str, str]:
         "threshold": f"{threshold.value:.6g}, keeps {threshold.keep:.4g} of ID rows, chosen on {len(threshold.reference):,}",
         "built": f"fitted on {known.get('train', 0):,} rows, members calibrated on {known.get('choose', 0):,}",
     }
+
+
+def _quality(said: Mapping[str, Any]) -> dict[str, str]:
+    """How many stand-ins the guard catches, with a word for it; nothing for guards that do not say."""
+    if "caught" not in said:
+        return {}
+    near, far = (float(said["caught"][level]) for level in LEVELS)
+    word = next(word for word, *least in QUALITY if near >= least[0] and far >= least[1])
+    made = "made up from images that only set the threshold"
+    return {"quality": f"{word}: it catches {percent(near, 0)} of near and {percent(far, 0)} of far OOD images {made}"}
 
 
 def _network(said: Mapping[str, Any]) -> str:

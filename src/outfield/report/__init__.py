@@ -9,7 +9,7 @@ __getattr__, __dir__, __all__ = door(
         "benchmark_tables": ("fraction_table", "full_table", "results_table", "tables"),
         "canvas": ("save_figure",),
         "choice_table": ("choice_figure", "in_words", "trials_csv", "trials_table"),
-        "figures": ("write_overview",),
+        "figures": ("write_evaluation", "write_overview"),
         "table": ("Table",),
         "toys": ("cross_figure", "grid_figure", "toy_json", "toy_table"),
     },

@@ -14,6 +14,7 @@ from outfield.report.choice_table import choice_figure as choice_figure
 from outfield.report.choice_table import in_words as in_words
 from outfield.report.choice_table import trials_csv as trials_csv
 from outfield.report.choice_table import trials_table as trials_table
+from outfield.report.figures import write_evaluation as write_evaluation
 from outfield.report.figures import write_overview as write_overview
 from outfield.report.table import Table as Table
 from outfield.report.toys import cross_figure as cross_figure
@@ -39,6 +40,7 @@ __all__ = [
     "toy_table",
     "trials_csv",
     "trials_table",
+    "write_evaluation",
     "write_overview",
     "write_report",
     "write_tables",

@@ -15,7 +15,7 @@ __getattr__, __dir__, __all__ = door(
             "id_rejected_at_95_ood_recall",
             "ood_accepted",
         ),
-        "threshold": ("Threshold", "check_keep", "fewest", "same"),
+        "threshold": ("Threshold", "check_keep", "fewest", "same", "share_interval"),
         "vectors": ("as_scores", "marked", "rank"),
     },
 )

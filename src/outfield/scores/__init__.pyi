@@ -12,6 +12,7 @@ from outfield.scores.threshold import Threshold as Threshold
 from outfield.scores.threshold import check_keep as check_keep
 from outfield.scores.threshold import fewest as fewest
 from outfield.scores.threshold import same as same
+from outfield.scores.threshold import share_interval as share_interval
 from outfield.scores.vectors import as_scores as as_scores
 from outfield.scores.vectors import marked as marked
 from outfield.scores.vectors import rank as rank
@@ -32,4 +33,5 @@ __all__ = [
     "ood_accepted",
     "rank",
     "same",
+    "share_interval",
 ]

@@ -178,6 +178,17 @@ def same(one: Threshold | None, other: Threshold) -> bool:
     return torch.equal(one.reference, other.reference)
 
 
+def share_interval(count: int, total: int, confidence: float = 0.95) -> tuple[float, float]:
+    """Where a share lies of which ``count`` of ``total`` samples were seen (Clopper & Pearson 1934).
+
+    >>> [round(end, 3) for end in share_interval(45, 50)], share_interval(0, 3)[0]
+    ([0.782, 0.967], 0.0)
+    """
+    tail = (1 - confidence) / 2
+    low = beta_quantile(count, total - count + 1, tail) if count else 0.0
+    return low, beta_quantile(count + 1, total - count, 1 - tail) if count < total else 1.0
+
+
 def beta_cdf(a: float, b: float, x: float) -> float:
     """P(X ≤ x) = I_x(a, b), the incomplete beta function, for X ~ Beta(a, b), a, b > 0.
 

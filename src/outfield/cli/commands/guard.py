@@ -1,4 +1,4 @@
-"""outfield guard build, rows, check and show."""
+"""outfield guard build, rows, check, evaluate and show."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ import typer
 from typer import Argument, Option
 
 from outfield.cli import options as opt
-from outfield.cli.app import FOUND, UNREAD, Device, command, group, log, print_grid, print_groups
+from outfield.cli.app import FOUND, UNREAD, Device, command, group, log, print_grid, print_groups, print_table
 from outfield.cli.options import File, Text
 from outfield.errors import InputError, StorageError
+from outfield.extras import check_installed
+from outfield.percent import in_percent
 from outfield.progress import bar
 
 if TYPE_CHECKING:
@@ -139,10 +141,18 @@ def _detector(name: str | None) -> str | None:
 
 
 def _tell(made: Guard, output: Path, began: float) -> None:
+    from outfield.guard import describe_guard
+
     low, high = made.threshold.kept_interval()
+    unit, some = made.reader.unit, "PHOTO.jpg" if made.takes == "images" else "NEW.csv"
     log.info("%s", made)
-    log.info("90 %% interval of the share of new ID %s that it accepts: %.3f to %.3f", made.reader.unit, low, high)
+    log.info("90 %% interval of the share of new ID %s that it accepts: %.3f to %.3f", unit, low, high)
+    if quality := describe_guard(output).get("quality"):
+        log.info("%s", quality)
     log.info("built in %.1f s → %s", time.monotonic() - began, output)
+    log.info("now check %s:        outfield guard check %s %s", unit, output, some)
+    log.info("see how good it is:     outfield guard evaluate %s --id TEST --ood OTHERS", output)
+    log.info("answer over HTTP:       outfield serve %s", output)
 
 
 @command(
@@ -204,6 +214,68 @@ def guard_check(
     unread = len(verdicts.failed)
     if unread and (fail_on_ood or unread == len(verdicts)):
         raise typer.Exit(UNREAD)  # what could not be checked has not passed
+
+
+@command(
+    "outfield guard evaluate my.guard --id photos/test --ood others/ --ood drawings=more/ -o evaluation.png",
+    of=guards,
+    name="evaluate",
+)
+def guard_evaluate(
+    guard: Annotated[Path, Argument(help="A guard, as outfield guard build or rows wrote it.")],
+    id_data: Annotated[str, Option("--id", help="ID images or rows that the guard was not built of.")],
+    ood: Annotated[list[str], Option("--ood", help="OOD images or rows, PATH or NAME=PATH; any number of times.")],
+    output: Annotated[File, Option("--out", "-o", help="Figure of the scores (.png).")] = None,
+    on_error: opt.OnError = "skip",
+    workers: opt.Decoders = None,
+    device: Device = "auto",
+) -> None:
+    """Tell how good a guard is: the share of ID images kept and of OOD images caught, FPR95 and AUROC, with 95 % intervals."""
+    sets = opt.named_sets("--ood", ood)
+    places = [("the ID data", id_data), *((f"the OOD set {name}", path) for name, path in sets.items())]
+    inputs = [opt.Input("the guard", guard), *(one for what, path in places for one in opt.image_files(what, path))]
+    opt.check_places(inputs, [] if output is None else [opt.Output("--out", output, (".png",))])
+    if output is not None:
+        check_installed("report", "matplotlib")
+    _check_images([path for _, path in places], "fail")
+
+    from outfield.benchmark import intervals
+    from outfield.guard import Guard, Verdicts
+    from outfield.report import Table
+    from outfield.scores import auroc, fpr95, share_interval
+
+    model = Guard.load(guard, device)
+    unit, found = model.reader.unit, []
+    for what, path in places:
+        with bar(f"checking {what}", unit=unit):
+            verdicts = Verdicts([*model.stream([path], on_error=on_error, workers=workers)], unit)
+        if failed := len(verdicts.failed):
+            log.warning("%s of %s %s of %s could not be read", f"{failed:,}", f"{len(verdicts):,}", unit, path)
+        if failed == len(verdicts):
+            raise StorageError(f"no {unit[:-1]} of {path} could be read: {verdicts[0].error}")
+        found.append(Verdicts([one for one in verdicts if one.error is None], unit).scores)
+    test, rows = found[0], []
+    for name, scores in zip(["ID", *sets], found, strict=True):
+        right = int((scores > model.threshold.value).sum()) if rows else int((scores <= model.threshold.value).sum())
+        share = _with_interval(right / len(scores), share_interval(right, len(scores)))
+        told = [name, f"{len(scores):,}", f"{'caught' if rows else 'kept'} {share}"]
+        both = zip((fpr95, auroc), intervals(test, scores) if rows else (), strict=False)
+        rows.append([*told, *([_with_interval(one(test, scores), ends) for one, ends in both] or ["", ""])])
+    title = f"{guard.name}, {100 * model.threshold.keep:.4g} % of ID to be kept; 95 % intervals"
+    print_table(Table(title, ["set", unit, "at its threshold (%)", "FPR95 ↓ (%)", "AUROC ↑ (%)"], rows))
+    if output is not None:
+        from outfield.report import write_evaluation
+
+        rule = model.threshold
+        write_evaluation(
+            output, f"Scores of {guard.name}", test, dict(zip(sets, found[1:], strict=True)), rule.value, rule.keep
+        )
+        log.info("→ %s", output)
+
+
+def _with_interval(share: float, ends: tuple[float, float]) -> str:
+    low, high = map(in_percent, ends)
+    return f"{in_percent(share)} ({low} – {high})"
 
 
 @command("outfield guard show my.guard", of=guards, name="show")

@@ -22,7 +22,7 @@ from outfield.report.canvas import ID, INK, PathPatch, save_figure
 from outfield.report.canvas import Path as Outline
 from outfield.report.figures.chart import LEVEL_COLOURS, Chart, Mark, Panel, assemble, short, unique
 from outfield.report.figures.curves import fraction_chart, roc_chart, training_chart
-from outfield.report.figures.scores import histogram_chart, level_panel, set_chart
+from outfield.report.figures.scores import evaluation_chart, histogram_chart, level_panel, set_chart
 
 DPI = 200
 
@@ -61,6 +61,11 @@ def write_figures(run: BenchmarkRun, folder: PathLike, paper: PrintedTable | Non
 def write_overview(run: BenchmarkRun, path: PathLike) -> None:
     """Write the chart of a whole run to a PNG, atomically."""
     save_figure(assemble(overview_chart(run)), path, dpi=DPI)
+
+
+def write_evaluation(path: PathLike, *shown: Any) -> None:
+    """Write what :func:`evaluation_chart` draws to a PNG, atomically."""
+    save_figure(assemble(evaluation_chart(*shown)), path, dpi=DPI)
 
 
 MOST_POINTS = {"id": 1000, "ood": 500}  # points of a set that are drawn; more hide each other

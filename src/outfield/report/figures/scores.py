@@ -53,6 +53,21 @@ def _histogram_panel(run: BenchmarkRun, key: Key) -> Panel:
     return Panel(key.detector, alt, lambda axes: _draw_histograms(axes, scores, threshold), note)
 
 
+def evaluation_chart(
+    title: str, scores_id: np.ndarray, scores_ood: Mapping[str, np.ndarray], threshold: float, keep: float
+) -> Chart:
+    """Scores of the ID set and of each OOD set, a panel for each, with the threshold of a guard."""
+
+    def panel(name: str, scores: np.ndarray) -> Panel:
+        caught = f"{100 * np.mean(scores > threshold):.0f} % caught"
+        shown = {"id": [scores_id], "far": [scores]}
+        return Panel(name, f"{name}: {caught}", lambda axes: _draw_histograms(axes, shown, threshold), caught)
+
+    marks = [Mark("ID", ID, "area"), Mark("OOD", LEVEL_COLOURS["far"], "area")]
+    marks.append(Mark(f"threshold, to keep {100 * keep:.4g} %", INK, "line", "--"))
+    return Chart(title, [panel(*one) for one in scores_ood.items()], marks, 3, 2.4, width=4.6)
+
+
 def keeping(scores: np.ndarray) -> float:
     """The lowest score such that at least 95 % of the scores lie at or below it."""
     return float(np.sort(scores)[rank(0.95, len(scores)) - 1])
