@@ -98,7 +98,7 @@ class TestSplitting:
         assert np.array_equal(part[0], lazy[5])
         assert np.array_equal(part[1], lazy[2])
         assert (len(part), part.size, part.labels, part.name) == (2, (4, 4), None, lazy.name)
-        assert repr(part) == f"PartOfImages({lazy.name}: 2 of 177 images)"
+        assert repr(part) == f"PartOfImages({lazy.name}: 2 images of 177)"
         assert part.fingerprint() == part_of(lazy, np.array([5, 2])).fingerprint()
         assert part.fingerprint() != part_of(lazy, np.array([2, 5])).fingerprint() != lazy.fingerprint()
 

@@ -52,7 +52,7 @@ class TestLabels:
         images, held = (of.ImageArray(labelled(n, seed).images) for n, seed in ((200, 1), (160, 2)))
         with caplog.at_level(logging.INFO, "outfield"):
             guard = of.Guard.build(str(network), images, held, detector="SSD", device="cpu")
-        assert "its own predictions take their place" in caplog.text
+        assert "its predictions serve as labels" in caplog.text
         assert guard.provenance["accuracy"] is None
         assert guard.provenance["labels"] == "predicted"
         assert guard(noise(20)).is_ood.all()
@@ -64,7 +64,8 @@ class TestLabels:
         images = of.ImageArray(pictures.images, pictures.labels // 2, "two", ("one", "other"))
         with caplog.at_level(logging.INFO, "outfield"):
             guard = of.Guard.build(nameless(network, tmp_path), images, detector="SSD", device="cpu")
-        assert "predictions" in caplog.text
+        assert "the folders are not the network's 4 classes: the detector uses its features" in caplog.text
+        assert guard.provenance["labels"] == "folders"
         assert guard.names == ()
         assert guard(pictures.images[0]).label == "0"
 
@@ -81,13 +82,14 @@ class TestLabels:
         guard = of.Guard.build(str(network), images, device="cpu")
         assert guard(noise(10)).is_ood.all()
 
-    def test_class_folders_that_the_network_does_not_know(self, network):
+    def test_class_folders_that_the_network_does_not_know_label_the_features_alone(self, network, caplog):
         pictures = labelled(200, 1)
         images = of.ImageArray(pictures.images, pictures.labels, "animals", ("cat", "dog", "cow", "hen"))
-        with pytest.raises(
-            of.InputError, match="animals cannot be used: the network has no class 'cat'; its classes are across, down"
-        ):
-            of.Guard.build(str(network), images, detector="SSD", device="cpu")
+        with caplog.at_level(logging.INFO, "outfield"):
+            guard = of.Guard.build(str(network), images, detector="SSD", device="cpu")
+        assert "the folders are not the network's 4 classes: the detector uses its features" in caplog.text
+        assert (guard.names, guard.provenance["labels"], guard.provenance["accuracy"]) == (NAMES, "folders", None)
+        assert guard(noise(20)).is_ood.all()
 
     def test_classes_are_found_by_name_whatever_their_order(self, network):
         pictures = labelled(200, 1)

@@ -64,7 +64,7 @@ class TestCheck:
         assert near(found[0], guard(images[0]))
         assert near(found[3], guard(images[5]))
         assert "image 1 is truncated" in found[1]["error"]
-        assert "image 2 is truncated" in found[2]["error"]
+        assert "image 2 is empty" in found[2]["error"]
 
     def test_another_guard_by_its_name(self, service, files, images):
         expected = of.Guard.load(files["ssd"], device="cpu")(images[0])
