@@ -14,7 +14,7 @@ from outfield.detectors.base import Detector, labels_of, lacking
 from outfield.detectors.combined.calibration import Calibration, Calibrations
 from outfield.detectors.combined.fused import Fused, apart, halves
 from outfield.detectors.combined.members import names_of
-from outfield.detectors.combined.weights import KEPT, USUAL_L2, Kind, Terms, by_level, left_out, loss, weight_path
+from outfield.detectors.combined.weights import KEPT, Kind, Terms, best_setting, by_level, left_out, loss, weight_path
 from outfield.detectors.distance.cosine_mean_she import CosineMean
 from outfield.detectors.distance.kde_nnguide_relation import KDE, NNGuide
 from outfield.detectors.distance.knn import KNN
@@ -119,8 +119,9 @@ def choose(
 
     Every candidate is fitted once. One half of the held-out rows calibrates the candidates and chooses: the weights of the sum
     are those of a logistic regression of these rows against stand-ins (:mod:`outfield.detectors.combined.weights`). How many
-    members it has and how strongly weights are drawn to 0 is decided by leaving out one kind of stand-in after the other. The
-    other half of the rows only calibrates the sum, so that its p-values are valid.
+    members it has and how strongly weights are drawn to 0 is decided by leaving out one kind of stand-in after the other:
+    eight members and λ = 0.01, unless others are clearly better. The other half of the rows only calibrates the sum, so that
+    its p-values are valid.
 
     Args:
         train: ID training rows.
@@ -162,10 +163,10 @@ def choose(
     terms = folded(scores.pop(("", ""))[chooses], scores)
     with bar("leaving out kinds of stand-ins"):
         losses = left_out(terms, most_members)
-    # The lowest loss; of equal ones the fewest members.
-    l2, count = min(losses, key=lambda one: (losses[one], one[1])) if losses else (USUAL_L2, most_members)
+    l2, count = best_setting(losses, most_members)
     path = weight_path(terms, l2, most_members)
-    trials = {size: _trial(names, terms, path[size], losses.get((l2, size))) for size in sorted(path)}
+    unseen = {size: sum(by_level(losses[l2, size])) / 2 for size in path if losses}
+    trials = {size: _trial(names, terms, path[size], unseen.get(size)) for size in sorted(path)}
     taken = max(size for size in path if size <= count)
     members = path[taken].nonzero().flatten().tolist()
     weights = None if len(members) == 1 else [float(path[taken][i]) for i in members]
