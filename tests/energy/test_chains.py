@@ -10,8 +10,9 @@ import torch
 from scipy.stats import gamma, kstest
 
 import outfield as of
-from outfield.energy import PROJECTIONS, chains, identity, normalise, projection_for
+from outfield.energy import PROJECTIONS, chains, identity, projection_for
 from outfield.energy.chains import STARTS, Random, energy_and_grad, make_start, moves_at_once
+from outfield.features import normalise
 
 sphere, relu_sphere = PROJECTIONS["sphere"], PROJECTIONS["relu_sphere"]
 SIGMA = 0.7

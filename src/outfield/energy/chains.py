@@ -42,17 +42,6 @@ def relu_sphere(z: Tensor) -> Tensor:
 PROJECTIONS: dict[str, Projection] = {"none": identity, "sphere": sphere, "relu_sphere": relu_sphere}
 
 
-def normalise(features: Tensor) -> Tensor:
-    """Features of any floating type and magnitude as float32 rows of length 1 (N, D); a zero row stays zero.
-
-    Each row is divided by its largest entry first, so that 1e30 neither overflows float32 nor its own square.
-    """
-    wide = features if features.dtype == torch.float64 else features.float()
-    # Without abs(): a second table of this size would take seven times as long as both searches.
-    largest = torch.maximum(wide.amax(dim=1, keepdim=True), -wide.amin(dim=1, keepdim=True))
-    return sphere((wide / largest.clamp_min(torch.finfo(wide.dtype).tiny)).float())
-
-
 Energy = Callable[[Tensor], Tensor]
 Points = Callable[[Tensor, torch.Generator], Tensor]
 

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from outfield.config import require
 from outfield.energy.chains import identity
-from outfield.energy.threads import can_limit, limited_worker
 from outfield.errors import InputError
+from outfield.modes import can_limit, limited_worker
 
 PIECE_ROWS = 512
 PIECE_NUMBERS = PIECE_ROWS * 512

@@ -24,10 +24,9 @@ import torch
 from torch import Tensor
 
 from outfield.detectors.base import Detector
-from outfield.energy import normalise
 from outfield.errors import FileFormatError, TooFewSamplesError
 from outfield.extras import library
-from outfield.features import FeatureSource
+from outfield.features import FeatureSource, normalise
 from outfield.modes import rounded_products
 
 TABLE_BYTES = {"cpu": 2**28, "cuda": 2**30}  # size of the largest table of closenesses held at once
