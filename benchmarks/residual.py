@@ -37,10 +37,10 @@ from outfield.energy import (
     History,
     Training,
     build_network,
-    normalise,
     projection_for,
     train,
 )
+from outfield.features import normalise
 from outfield.modes import resolve_device
 from outfield.report import Table
 from outfield.scores import auroc, fpr95

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 
 from outfield.detectors import EnergyCorrected
-from outfield.energy import normalise
+from outfield.features import normalise
 from outfield.percent import percent
 from outfield.studies.demo import SETS, pack_detector, pack_sets
 

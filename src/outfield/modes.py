@@ -5,15 +5,20 @@
 * Foreign networks draw from a generator of our own. PyTorch's global one belongs to the whole process: to set it to a seed and
   put it back would disturb other threads, and be disturbed by them.
 * TF32 inside of convolutions, and cuDNN's choice of algorithms, can only be set for the process: see :class:`Switch`.
+* A thread keeps to one core, or a few: OpenMP and MKL know a number of threads for each thread that calls them, and are told it
+  directly. ``torch.set_num_threads`` would also change what threads that start later get.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -22,10 +27,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from outfield.config import require, require_number
 from outfield.errors import InputError
 
+T = TypeVar("T")
 Product = Callable[[Tensor, Tensor], Tensor]
 Undo = Callable[[], None]
 # Operations that make a new tensor of the default type where no type is given
 FLOATING = ("empty", "eye", "linspace", "logspace", "ones", "rand", "randn", "zeros")
+# Where PyTorch keeps OpenMP's and MKL's functions, or names the libraries that have them
+LIBRARIES = ("libtorch_cpu.so", "libtorch_cpu.dylib", "torch_cpu.dll", "libiomp5md.dll")
 
 
 def own_modes(device: torch.device) -> contextlib.AbstractContextManager[None]:
@@ -286,3 +294,65 @@ def resolve_device(device: str | torch.device) -> torch.device:
     except Exception as error:  # every kind of device has kinds of errors of its own
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
     raise InputError(f"device {str(device)!r} cannot be used here ({reason[:200]}); use cpu, auto, or cuda")
+
+
+def limited_worker(name: str, threads: int = 1) -> ThreadPoolExecutor:
+    """A pool of one thread, whose operations run on this many cores wherever :func:`can_limit` says so."""
+    return ThreadPoolExecutor(1, name, lambda: _limit_this_thread(threads))
+
+
+def on_one_core(work: Callable[[], T]) -> T:
+    """The result of ``work``, done on one core where that can be had."""
+    with one_core():
+        return work()
+
+
+@contextlib.contextmanager
+def one_core() -> Iterator[None]:
+    """This thread's operations run on one core in the block, afterwards on as many as before; other threads see nothing of it.
+
+    For work that is done before another core has woken up.
+    """
+    before = torch.get_num_threads()
+    if before == 1 or not can_limit():
+        yield
+        return
+    found = _setters()
+    of_mkl = found.get("MKL_Set_Num_Threads_Local", lambda threads: 0)
+    mkl_before = of_mkl(1)
+    found["omp_set_num_threads"](1)
+    try:
+        yield
+    finally:
+        found["omp_set_num_threads"](before)
+        of_mkl(mkl_before)
+
+
+def can_limit() -> bool:
+    """Whether a thread can be kept to one core here."""
+    return "omp_set_num_threads" in _setters()
+
+
+def _limit_this_thread(threads: int) -> None:
+    torch.get_num_threads()  # PyTorch sets a new thread's number when it is first asked, which must not come later
+    for setter in _setters().values():
+        setter(threads)
+
+
+@functools.cache
+def _setters() -> dict[str, Any]:
+    """OpenMP's and MKL's functions that set the calling thread's number of threads."""
+    folder = Path(torch.__file__).parent / "lib"
+    found: dict[str, Any] = {}
+    for path in (folder / name for name in LIBRARIES):
+        if not path.exists():
+            continue
+        try:
+            library = ctypes.CDLL(str(path))
+        except OSError:
+            continue
+        for name in ("omp_set_num_threads", "MKL_Set_Num_Threads_Local"):
+            if name not in found and hasattr(library, name):
+                found[name] = getattr(library, name)
+                found[name].argtypes = [ctypes.c_int]
+    return found

@@ -17,8 +17,8 @@ from outfield.detectors.base import log_total, once, shared, wide
 from outfield.detectors.combined import members
 from outfield.detectors.combined.calibration import Calibrations
 from outfield.detectors.combined.fused import apart
-from outfield.energy.threads import can_limit
 from outfield.files import Record, read_record, write_record
+from outfield.modes import can_limit
 
 TRAIN, HELD_OUT, TEST = make_set(300, seed=1), make_set(101, seed=2), make_set(60, seed=3, shift=0.5)
 MEMBERS = (of.EnergyLogits(), of.KNN(k=5), of.SSD(), of.SSD(field="spread"))
@@ -454,7 +454,7 @@ def test_what_are_no_detectors_is_refused(bad):
 
 @pytest.mark.parametrize("bad", [3, [3], {"svhn": 3}, make_set(5), {"svhn": None}])
 def test_real_sets_of_a_wrong_type_are_refused(bad):
-    with pytest.raises(of.InputError, match=r'real is .*such as {"svhn": rows}'):
+    with pytest.raises(of.InputError, match=r'real is .*such as \{"svhn": rows\}'):
         of.choose(make_set(101), make_set(101, seed=2), candidates=[of.SSD()], real=bad)
 
 

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 import outfield as of
 from outfield.detectors.distance import kde_nnguide_relation as bank
-from outfield.energy import normalise
+from outfield.features import normalise
 from outfield.files import Record, read_record, write_record
 
 

@@ -16,7 +16,7 @@ import outfield as of
 from outfield.detectors import Neighbours
 from outfield.detectors.distance import knn, neighbours
 from outfield.detectors.distance.neighbours import ApproximateNeighbours
-from outfield.energy import normalise
+from outfield.features import normalise
 
 EPS = torch.finfo(torch.float32).eps
 

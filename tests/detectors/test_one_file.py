@@ -15,7 +15,7 @@ from tests.helpers.samples import make_set, quick
 
 import outfield as of
 from outfield.benchmark import ROWS
-from outfield.energy import normalise
+from outfield.features import normalise
 
 ROOT = Path(__file__).parents[2]
 NAME = "MeanDistance"

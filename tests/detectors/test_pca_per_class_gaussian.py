@@ -13,7 +13,8 @@ from tests.helpers.samples import make_set
 
 import outfield as of
 from outfield.detectors.distance.per_class_gaussian import shrunk
-from outfield.energy import moments, normalise
+from outfield.energy import moments
+from outfield.features import normalise
 
 
 def rows(data):

@@ -11,7 +11,7 @@ from tests.helpers.samples import make_set
 from torch.distributions import Categorical, MixtureSameFamily, MultivariateNormal
 
 import outfield as of
-from outfield.energy import normalise
+from outfield.features import normalise
 
 SIZES = torch.tensor([400, 60, 12])
 

@@ -13,8 +13,9 @@ import torch
 from tests.helpers.samples import make_set, quick
 
 import outfield as of
-from outfield.energy import batches, normalise, projection_for, rows_of
+from outfield.energy import batches, projection_for, rows_of
 from outfield.energy.batches import Batches, RowsOnDisk
+from outfield.features import normalise
 
 DATA = make_set(n=20_000, width=6)
 CPU = torch.device("cpu")

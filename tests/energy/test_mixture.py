@@ -308,8 +308,6 @@ class TestRefusals:
             torch.full((4, 3), torch.nan),
             torch.full((4, 3), torch.inf),
             torch.full((4, 3), 1e200, dtype=torch.float64) * torch.arange(4)[:, None],
-            torch.rand(4, 3).to_sparse(),
-            torch.rand(4, 3, device="meta"),
             [[1.0, 2.0]],
             None,
         ],

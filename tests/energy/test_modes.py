@@ -14,8 +14,9 @@ from tests.helpers.samples import make_set, quick
 
 import outfield as of
 from outfield import modes
-from outfield.energy import SineMLP, on_one_core, one_core
+from outfield.energy import SineMLP
 from outfield.energy.engine.torch_operations import pack
+from outfield.modes import on_one_core, one_core
 
 CPU = torch.device("cpu")
 

@@ -36,8 +36,8 @@ from outfield.detectors import (
     Summed,
     directions,
 )
-from outfield.energy import normalise
 from outfield.errors import InputError, StorageError
+from outfield.features import normalise
 from outfield.files import PathLike, as_path, make_folder, reason
 from outfield.guard import Guard
 from outfield.version import __version__

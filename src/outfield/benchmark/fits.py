@@ -24,10 +24,10 @@ from outfield.benchmark.provenance import settings_of
 from outfield.benchmark.result import BenchmarkRun, Key, Layout, LowData, Result
 from outfield.benchmark.sets import FractionOfSets, Say, Sets
 from outfield.detectors import Detector, load
-from outfield.energy import History, normalise
+from outfield.energy import History
 from outfield.errors import DivergenceError, FileFormatError, InputError, OutfieldWarning
 from outfield.extras import library
-from outfield.features import FeatureSource
+from outfield.features import FeatureSource, normalise
 from outfield.files import Record
 
 log = logging.getLogger(__name__)

@@ -29,14 +29,13 @@ from outfield.energy import (
     Sampler,
     Training,
     build_network,
-    normalise,
     part,
     projection_for,
     rows_of,
     train_seeds,
 )
 from outfield.errors import FileFormatError
-from outfield.features import FeatureSource
+from outfield.features import FeatureSource, normalise
 from outfield.files import RECORD_ENDINGS, PathLike, check_output, fingerprint
 from outfield.progress import bar
 

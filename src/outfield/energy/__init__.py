@@ -14,13 +14,12 @@ __getattr__, __dir__, __all__ = door(
     __name__,
     {
         "batches": ("Rows", "projection_for", "rows_of"),
-        "chains": ("Energy", "PROJECTIONS", "Sampler", "identity", "normalise", "run_chains"),
+        "chains": ("Energy", "PROJECTIONS", "Sampler", "identity", "run_chains"),
         "loop": ("Checkpoint", "train", "train_seeds"),
         "moments": ("ClassStatistics", "piece_rows", "workers_for"),
         "network": ("CorrectedEnergy", "MLP", "Network", "SineMLP", "build_network"),
         "priors": ("MixturePrior", "Prior"),
         "samplers": ("HamiltonianMonteCarlo", "Langevin", "MetropolisLangevin"),
         "step": ("History", "Training", "part"),
-        "threads": ("limited_worker", "on_one_core", "one_core"),
     },
 )

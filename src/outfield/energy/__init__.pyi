@@ -7,7 +7,6 @@ from outfield.energy.chains import Energy as Energy
 from outfield.energy.chains import PROJECTIONS as PROJECTIONS
 from outfield.energy.chains import Sampler as Sampler
 from outfield.energy.chains import identity as identity
-from outfield.energy.chains import normalise as normalise
 from outfield.energy.chains import run_chains as run_chains
 from outfield.energy.loop import Checkpoint as Checkpoint
 from outfield.energy.loop import train as train
@@ -28,9 +27,6 @@ from outfield.energy.samplers import MetropolisLangevin as MetropolisLangevin
 from outfield.energy.step import History as History
 from outfield.energy.step import Training as Training
 from outfield.energy.step import part as part
-from outfield.energy.threads import limited_worker as limited_worker
-from outfield.energy.threads import on_one_core as on_one_core
-from outfield.energy.threads import one_core as one_core
 
 __all__ = [
     "Checkpoint",
@@ -52,10 +48,6 @@ __all__ = [
     "Training",
     "build_network",
     "identity",
-    "limited_worker",
-    "normalise",
-    "on_one_core",
-    "one_core",
     "part",
     "piece_rows",
     "projection_for",

@@ -17,11 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from outfield.energy.chains import PROJECTIONS, normalise
-from outfield.energy.threads import limited_worker
+from outfield.energy.chains import PROJECTIONS
 from outfield.errors import OutfieldError, StorageError, UnknownNameError
-from outfield.features import FeatureSet, FeatureSource
+from outfield.features import FeatureSet, FeatureSource, normalise
 from outfield.files import Fingerprint, reason
+from outfield.modes import limited_worker
 
 ROWS_AT_ONCE = 8192
 WAYS_OUT = "set TMPDIR to a folder with more room, or load the features with in_memory()"

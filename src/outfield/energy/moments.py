@@ -18,8 +18,8 @@ from torch import Tensor
 
 from outfield.config import require
 from outfield.energy.chains import identity
-from outfield.energy.threads import can_limit, limited_worker
 from outfield.errors import InputError
+from outfield.modes import can_limit, limited_worker
 
 PIECE_ROWS = 512
 PIECE_NUMBERS = PIECE_ROWS * 512
@@ -178,9 +178,8 @@ class _Sums:
 
 def _check(rows: Tensor, labels: Tensor) -> None:
     """Refuse a piece that is not rows (n, D) and labels (n,), at least one."""
-    good = isinstance(rows, Tensor) and rows.layout == torch.strided and rows.is_floating_point() and not rows.is_meta
-    if not good or rows.ndim != 2 or not rows.numel():
-        raise InputError(f"rows must be a dense floating tensor of shape (samples, width); got {_said(rows)}")
+    if not isinstance(rows, Tensor) or not rows.is_floating_point() or rows.ndim != 2 or not rows.numel():
+        raise InputError(f"rows must be a floating tensor of shape (samples, width); got {_said(rows)}")
     kinds = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
     if not isinstance(labels, Tensor) or labels.dtype not in kinds or labels.shape != rows.shape[:1]:
         raise InputError(f"labels must be whole numbers, a tensor of shape ({len(rows)},); got {_said(labels)}")

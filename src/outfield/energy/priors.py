@@ -20,9 +20,8 @@ from torch import Tensor
 
 from outfield.config import arguments, configurable, require, require_number
 from outfield.energy.moments import ClassStatistics
-from outfield.energy.threads import on_one_core
 from outfield.errors import FileFormatError, InputError, NotFittedError
-from outfield.modes import in_full, own_modes, products
+from outfield.modes import in_full, on_one_core, own_modes, products
 
 
 class Prior(ABC):

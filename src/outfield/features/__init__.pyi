@@ -27,6 +27,7 @@ from outfield.features.source import Part as Part
 from outfield.features.source import agree as agree
 from outfield.features.source import checked_about as checked_about
 from outfield.features.source import network_text as network_text
+from outfield.features.source import normalise as normalise
 from outfield.features.split import copies_of as copies_of
 from outfield.features.split import split_rows as split_rows
 from outfield.features.split import stratified_rows as stratified_rows
@@ -80,6 +81,7 @@ __all__ = [
     "made_by",
     "named_columns",
     "network_text",
+    "normalise",
     "open_features",
     "open_or_read",
     "read_column",

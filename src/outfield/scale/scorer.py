@@ -18,13 +18,13 @@ import numpy as np
 import torch
 
 from outfield.config import require_choice, require_number
-from outfield.energy import limited_worker
 from outfield.errors import FileFormatError, InputError, OutfieldError, StorageError
 from outfield.extras import library
 from outfield.features import arrow, whole_parquet
 from outfield.files import SCRATCH_NAME, PathLike, as_path
 from outfield.guard import COLUMNS, Guard, Verdict
 from outfield.images import BYTES_AT_MOST, ON_ERROR, ImageSource, decode
+from outfield.modes import limited_worker
 from outfield.progress import bar
 from outfield.scale.catalog import Part, catalog, default_part_rows, located
 from outfield.scale.cluster import connected, error_text, mapped, worker_count

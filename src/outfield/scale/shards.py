@@ -17,9 +17,9 @@ from torch import Tensor
 
 from outfield.config import require, require_number
 from outfield.detectors import KNN, MixtureDetector, Neighbours
-from outfield.energy import ClassStatistics, normalise
+from outfield.energy import ClassStatistics
 from outfield.errors import InputError, OutfieldError, StorageError, TooFewSamplesError
-from outfield.features import FeatureSource
+from outfield.features import FeatureSource, normalise
 from outfield.progress import bar
 from outfield.scale.catalog import Catalog, Part, catalog
 from outfield.scale.cluster import RETRIES, connected, error_of, error_text, mapped, worker_count

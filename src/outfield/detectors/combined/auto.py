@@ -12,8 +12,8 @@ from outfield.detectors.base import Detector, labels_of
 from outfield.detectors.combined.choice import Choice, choose, default_members
 from outfield.detectors.combined.fused import Summed, apart, check_weights
 from outfield.detectors.registry import register
-from outfield.energy import MixturePrior, normalise
-from outfield.features import HEAD_FIELDS, FeatureSet, FeatureSource, Part, clustered, spaces
+from outfield.energy import MixturePrior
+from outfield.features import HEAD_FIELDS, FeatureSet, FeatureSource, Part, clustered, normalise, spaces
 from outfield.stand_in import StandIns
 
 COUNTS = (1, 2, 5, 10, 20)  # numbers of clusters that are compared

@@ -13,10 +13,11 @@ from torch import Tensor
 
 from outfield.config import require, settings_of
 from outfield.detectors.base import LARGEST, Batch, Detector, shared
-from outfield.energy import one_core, part
+from outfield.energy import part
 from outfield.errors import FileFormatError, InputError
 from outfield.features import FeatureSource
 from outfield.files import Record
+from outfield.modes import one_core
 
 # products of rows with learned numbers that one core has done in a few milliseconds, before other threads have started
 LITTLE = 2**25

@@ -11,9 +11,8 @@ from outfield.config import require_number
 from outfield.detectors.base import Batch, once
 from outfield.detectors.distance.neighbours import BankDetector
 from outfield.detectors.registry import register
-from outfield.energy import normalise
 from outfield.errors import FileFormatError, TooFewSamplesError
-from outfield.features import FeatureSource
+from outfield.features import FeatureSource, normalise
 
 LEAST_SQUARE = 1e-12  # a squared distance counts as at least this: that of a training row to itself has no logarithm
 FARTHEST = 1e100  # transformed values are cut off here, so that products of them stay finite

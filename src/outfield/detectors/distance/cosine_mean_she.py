@@ -8,8 +8,7 @@ from torch import Tensor
 from outfield.detectors.base import Batch, Detector, once
 from outfield.detectors.distance.kde_nnguide_relation import directions
 from outfield.detectors.registry import register
-from outfield.energy import normalise
-from outfield.features import FeatureSource
+from outfield.features import FeatureSource, normalise
 
 
 @register

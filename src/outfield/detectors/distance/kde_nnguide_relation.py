@@ -13,9 +13,8 @@ from outfield.config import require_number
 from outfield.detectors.base import Batch, log_total, once, take
 from outfield.detectors.distance.neighbours import BankDetector, merged
 from outfield.detectors.registry import register
-from outfield.energy import normalise
 from outfield.errors import FileFormatError
-from outfield.features import FeatureSource
+from outfield.features import FeatureSource, normalise
 from outfield.modes import rounded_products
 
 BANK_ROWS = 4096  # rows of a bank that are looked at together

@@ -13,10 +13,9 @@ from outfield.config import require_choice, require_number
 from outfield.detectors.base import Batch, labels_of, once
 from outfield.detectors.distance.neighbours import INDEXES, ApproximateNeighbours, BankDetector, Neighbours
 from outfield.detectors.registry import register
-from outfield.energy import normalise
 from outfield.errors import InputError, OutfieldWarning
 from outfield.extras import check_installed
-from outfield.features import FeatureSource
+from outfield.features import FeatureSource, normalise
 from outfield.modes import own_modes, products
 
 

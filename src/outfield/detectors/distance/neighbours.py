@@ -24,10 +24,9 @@ import torch
 from torch import Tensor
 
 from outfield.detectors.base import Detector
-from outfield.energy import normalise
 from outfield.errors import FileFormatError, TooFewSamplesError
 from outfield.extras import library
-from outfield.features import FeatureSource
+from outfield.features import FeatureSource, normalise
 from outfield.modes import rounded_products
 
 TABLE_BYTES = {"cpu": 2**28, "cuda": 2**30}  # size of the largest table of closenesses held at once
@@ -87,7 +86,12 @@ class Neighbours:
     def _kth_square(self, z: Tensor, k: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """‖z − b_(k)‖² (N, 1), float64, by a product in ``dtype``, and whether it is certainly that (N,)."""
         values, index, error = self._candidates(z, k, dtype)
-        found, above = self.kth_among(z, k, values, index, error)
+        above = values.double() - values[:, k - 1 : k].double()
+        points, places = (above.abs() <= 2 * error).nonzero(as_tuple=True)
+        squares = torch.full_like(above, torch.inf)
+        squares[points, places] = self.squares(z, points, index[points, places])
+        rank = k - 1 - (above > 2 * error).sum(1, keepdim=True)
+        found = squares.sort(1).values.gather(1, rank)
         # Rows that were not looked at may be nearer, but by 8 E at most: nothing to a float32, or nothing at all.
         all_seen = values.shape[1] == len(self.rows) or above[:, -1:] < -2 * error
         return found, (all_seen | (found == 0) | (8 * error <= 2**-26 * found))[:, 0]
@@ -109,20 +113,6 @@ class Neighbours:
             best = torch.cat([best, distances], 1)
             best = best.topk(min(k, best.shape[1]), dim=1, largest=False).values
         return best.square()
-
-    def kth_among(self, z: Tensor, k: int, values: Tensor, index: Tensor, error: Tensor) -> tuple[Tensor, Tensor]:
-        """The k-th smallest ‖z − b‖² (N, 1), float64, among some rows of each point z (N, D), from as few differences as will do.
-
-        The rows are index (N, count), their closenesses as computed are values (N, count), descending, and off by error (N, 1)
-        at most. Also returns how far each closeness lies above the k-th as computed (N, count), float64.
-        """
-        above = values.double() - values[:, k - 1 : k].double()
-        near = above.abs() <= 2 * error
-        squares = torch.full_like(above, torch.inf)
-        points, places = near.nonzero(as_tuple=True)
-        squares[points, places] = self.squares(z, points, index[points, places])
-        rank = k - 1 - (above > 2 * error).sum(1, keepdim=True)
-        return squares.sort(1).values.gather(1, rank), above
 
     def error(self, z: Tensor, dtype: torch.dtype) -> Tensor:
         """E of each centred point z (N, D) → (N, 1): how far rounding may move a closeness computed in ``dtype``.
@@ -214,45 +204,24 @@ class ApproximateNeighbours:
 
     def kth_distance(self, z: Tensor, k: int) -> Tensor:
         """As :meth:`Neighbours.kth_distance`, of the rows that are found; of all rows where those are fewer than k."""
-        points = z.cpu()
-        centred = self.all.centred(points)
-        values, index = self._search(centred, k)
-        known = index[:, k - 1] >= 0
-        found = torch.empty(len(points), dtype=torch.float32)
-        some = known.nonzero()[:, 0]
-        squares, _ = self.all.kth_among(points[some], k, values[some], index[some], self.error(centred[some]))
-        found[some] = squares[:, 0].sqrt().float()
-        if len(some) < len(points):
-            found[~known] = self.all.kth_distance(points[~known], k)
+        found = self.distances(z, k)[:, k - 1].float()
+        if len(few := found.isinf().nonzero()[:, 0]):
+            found[few] = self.all.kth_distance(z.cpu()[few], k)
         return found.to(z.device)
 
     def distances(self, z: Tensor, k: int) -> Tensor:
         """Distances to the nearest rows that are found (N, at least k), ascending, float64, infinite where there are too few."""
         points = z.cpu()
-        _, index = self._search(self.all.centred(points), k)
-        squares = torch.full(index.shape, torch.inf, dtype=torch.float64)
-        which, place = (index >= 0).nonzero(as_tuple=True)
-        squares[which, place] = self.all.squares(points, which, index[which, place])
-        return squares.sqrt().sort(1).values
-
-    def error(self, z: Tensor) -> Tensor:
-        """How far rounding may move −½ ‖z' − b'‖² of each centred point z' (N, D), in whatever order it is summed → (N, 1).
-
-        The sum is off by γ ‖z' − b'‖² at most, and what rounding z' and b' does to the differences adds less than that for
-        (‖z'‖ + ‖b'‖)², which is larger.
-        """
-        length: Tensor = z.double().norm(dim=1, keepdim=True)
-        return rounding(z.shape[1], torch.float32) * (length + self.all.radius).square()
-
-    def _search(self, centred: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """−½ ‖z' − b'‖² of the rows that are found, descending, and the rows, −1 where there are no more: both (N, count)."""
         count = min(k + SPARE, len(self.all.rows))
         if self.kind == "ivf":
             self.index.nprobe = self.probes or math.ceil(self.index.nlist / 16)
         else:
             self.index.hnsw.efSearch = max(count, self.probes or max(2 * count, 64))
-        squares, index = self.index.search(centred.numpy(), count)
-        return torch.from_numpy(squares) / -2, torch.from_numpy(index)
+        index = torch.from_numpy(self.index.search(self.all.centred(points).numpy(), count)[1])
+        squares = torch.full(index.shape, torch.inf, dtype=torch.float64)
+        which, place = (index >= 0).nonzero(as_tuple=True)
+        squares[which, place] = self.all.squares(points, which, index[which, place])
+        return squares.sqrt().sort(1).values
 
 
 class BankDetector(Detector):

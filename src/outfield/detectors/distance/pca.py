@@ -9,8 +9,8 @@ from outfield.config import require_number
 from outfield.detectors.base import Batch, Detector, once, wide
 from outfield.detectors.distance.ssd_mixture_rmds import statistics_of
 from outfield.detectors.registry import register
-from outfield.energy import normalise, on_one_core
-from outfield.features import FeatureSource
+from outfield.features import FeatureSource, normalise
+from outfield.modes import on_one_core
 
 
 @register

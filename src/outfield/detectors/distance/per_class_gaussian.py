@@ -9,8 +9,7 @@ from torch import Tensor
 
 from outfield.detectors.base import Batch, Detector, once, wide
 from outfield.detectors.registry import register
-from outfield.energy import normalise
-from outfield.features import FeatureSet
+from outfield.features import FeatureSet, normalise
 
 HARDLY = 1e-6  # a class whose variance is below this share of the mean one hardly varies
 SMALLEST = 1e-12  # the variance where no class varies; rows have length 1

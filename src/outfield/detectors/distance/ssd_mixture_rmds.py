@@ -11,8 +11,8 @@ from torch import Tensor
 
 from outfield.detectors.base import Batch, Detector, accept, once, take, wide
 from outfield.detectors.registry import register
-from outfield.energy import ClassStatistics, MixturePrior, normalise, piece_rows, workers_for
-from outfield.features import FeatureSource
+from outfield.energy import ClassStatistics, MixturePrior, piece_rows, workers_for
+from outfield.features import FeatureSource, normalise
 from outfield.modes import own_modes, products
 from outfield.progress import Advance, bar
 

@@ -8,9 +8,9 @@ from torch import Tensor
 from outfield.config import require_number
 from outfield.detectors.head.last_layer import HeadDetector, lengths
 from outfield.detectors.registry import register
-from outfield.energy import on_one_core
 from outfield.errors import FileFormatError, InputError, TooFewSamplesError
 from outfield.features import FeatureSource
+from outfield.modes import on_one_core
 
 SMALLEST_SHARE = 1e-9  # share of the features' length that must lie outside the principal space; less is rounding
 
