@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from outfield.benchmark import BenchmarkRun, Key, Layout, Protocol, Record
+from outfield.benchmark import BenchmarkRun, Key, Layout, Protocol, Result
 from outfield.energy import History
-from outfield.scores import Separation
 
 PROTOCOL = Protocol("known", near=("apes", "bees"), mid=("cats", "dogs"), far=("elks", "fish"))
 SHIFTS = {"known": 0.0, "apes": 1.0, "bees": 1.3, "cats": 2.0, "dogs": 2.2, "elks": 3.0, "fish": 4.0}
@@ -59,16 +58,8 @@ def _fit(run: BenchmarkRun, key: Key, shifts: dict[str, float], rng: np.random.G
         scores = {name: np.exp(3 * values) for name, values in scores.items()}  # a long tail
     run.scores[key] = scores
     for ood in run.protocol.ood:
-        found = Separation(scores[run.protocol.id], scores[ood])
-        metrics = (
-            found.fpr95(),
-            found.auroc(),
-            found.aupr_in(),
-            found.aupr_out(),
-            found.id_rejected_at_95_ood_recall(),
-        )
         level = run.protocol.level_of(ood)
-        run.records.append(Record(key.backbone, key.detector, key.seed, ood, level, *metrics, n, n))
+        run.records.append(Result.of(key, ood, level, scores[run.protocol.id], scores[ood]))
     if key.seed is not None:
         run.histories[key] = History([3.0, 2.0, 1.0], [0.5, 0.2, 0.1], [0.6, 0.7, 0.8 + key.seed])
 

@@ -118,9 +118,14 @@ def f(x: "int") -> "int":
     assert changed(source) == set()
 
 
-def test_every_change_of_the_package_is_valid_and_keeps_the_lines():
+@pytest.fixture(scope="module")
+def found():
+    """Every change of two rooms."""
+    return all_mutants(Project(ROOT), ["scores", "files"])
+
+
+def test_every_change_of_the_package_is_valid_and_keeps_the_lines(found):
     project = Project(ROOT)
-    found = all_mutants(project, ["scores", "files"])
     assert sum(map(len, found.values())) > 500
     for mutant in draw(project, found, 150, seed=1):
         source = project.read(mutant.file)
@@ -128,9 +133,8 @@ def test_every_change_of_the_package_is_valid_and_keeps_the_lines():
         assert mutant.apply(source).count(b"\n") == source.count(b"\n")
 
 
-def test_the_sample_is_in_proportion_and_follows_its_seed():
+def test_the_sample_is_in_proportion_and_follows_its_seed(found):
     project = Project(ROOT)
-    found = all_mutants(project, ["scores", "files"])
     sample = draw(project, found, 60, seed=3)
     expected = 60 * len(found["scores"]) / (len(found["scores"]) + len(found["files"]))
     assert abs(sum(project.room_of(mutant.file) == "scores" for mutant in sample) - expected) < 1
@@ -277,15 +281,8 @@ def small(tmp_path_factory) -> Path:
 
 
 def run(root: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [
-        sys.executable,
-        str(ROOT / "tools" / "mutants.py"),
-        "--root",
-        str(root),
-        "--package",
-        "src/small",
-        "--cold",
-    ]
+    program, where = str(ROOT / "tools/mutants.py"), ["--root", str(root), "--package", "src/small"]
+    command = [sys.executable, program, *where, "--cold"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MUTANT_")}
     environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # plugins would be imported anew for each mutant
     return subprocess.run([*command, *options], capture_output=True, text=True, env=environment, timeout=120)

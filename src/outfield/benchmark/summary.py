@@ -151,15 +151,11 @@ def fraction_cells(run: BenchmarkRun) -> dict[str, dict[float, LowData]]:
     found: dict[str, dict[float, LowData]] = {one.detector: {} for one in run.low_data}
     for name, fraction in sorted({(one.detector, one.fraction) for one in run.low_data}):
         mine = [one for one in run.low_data if (one.detector, one.fraction) == (name, fraction)]
-        cell = LowData(fraction, "", name, None, reason=next((one.reason for one in mine if one.reason), ""))
-        if not cell.reason:
-            backbones = {one.backbone: [each for each in mine if each.backbone == one.backbone] for one in mine}
-            fpr95, auroc = (
-                statistics.fmean(
-                    statistics.fmean(getattr(one, metric) for one in those) for those in backbones.values()
-                )
-                for metric in METRICS
-            )
-            cell = LowData(fraction, "", name, None, fpr95, auroc)
-        found[name][fraction] = cell
+        reason = next((one.reason for one in mine if one.reason), "")
+        backbones = [[one for one in mine if one.backbone == each] for each in {one.backbone for one in mine}]
+        means = {
+            metric: statistics.fmean(statistics.fmean(getattr(one, metric) for one in those) for those in backbones)
+            for metric in ([] if reason else METRICS)
+        }
+        found[name][fraction] = LowData(fraction, "", name, None, **means, reason=reason)
     return found

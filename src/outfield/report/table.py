@@ -16,24 +16,16 @@ from dataclasses import dataclass
 SIGNS_OF_MARKDOWN = re.compile(r"([\\|*`<\[\]~${]|_(?![^\W_])|(?<![^\W_])_|&(?=#?\w+;))")
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # how a cell begins that a spreadsheet computes
 ORDERS = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"  # to write backwards
+_NAMES = "textbackslash textasciitilde textasciicircum ldots"
+_SYMBOLS = "pm times leq geq cdot downarrow uparrow rightarrow"
 TEX = {
     **{sign: f"\\{sign}" for sign in "&%$#_{}"},
     **{sign: f"{{{sign}}}" for sign in "[]*"},  # at the start of a row they would be arguments of the row's end before
     **{sign: f"${sign}$" for sign in "<>|"},
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "±": r"$\pm$",
-    "×": r"$\times$",
-    "≤": r"$\leq$",
-    "≥": r"$\geq$",
+    **{sign: rf"\{name}{{}}" for sign, name in zip("\\~^…", _NAMES.split(), strict=True)},
+    **{sign: rf"$\{name}$" for sign, name in zip("±×≤≥·↓↑→", _SYMBOLS.split(), strict=True)},
     "−": "$-$",
     "–": "--",
-    "·": r"$\cdot$",
-    "↓": r"$\downarrow$",
-    "↑": r"$\uparrow$",
-    "→": r"$\rightarrow$",
-    "…": r"\ldots{}",
     "’": "'",
     "�": "?",
 }

@@ -143,7 +143,7 @@ def set_chart(run: BenchmarkRun, paper: PrintedTable | None = None) -> Chart:
     found = unique(record.backbone for record in run.records)
     several = [Mark(name, MUTED, "dot", _marker(found, name)) for name in found] if len(found) > 1 else []
     marks = several or [Mark("one fit", MUTED, "dot", "o")]
-    if _several_fits(run):
+    if several_fits(run):
         marks.append(Mark("mean", INK, "dot", "|"))
     if any(name in paper.get(detector, {}) for detector in shown for name in names):
         marks.append(Mark(THE_PAPER, INK, "ring"))
@@ -154,7 +154,7 @@ def set_chart(run: BenchmarkRun, paper: PrintedTable | None = None) -> Chart:
     return Chart("FPR95 on each OOD set", panels, marks, columns, height, down=even)
 
 
-def _several_fits(run: BenchmarkRun) -> bool:
+def several_fits(run: BenchmarkRun) -> bool:
     """Whether a detector was fitted more than once, so that there is a mean to show."""
     return len(run.records) > len({(record.detector, record.ood) for record in run.records})
 
@@ -181,7 +181,7 @@ def _set_panel(run: BenchmarkRun, ood: str, paper: PrintedTable, limit: float) -
                 offset = 0.0 if len(found) == 1 else 0.34 * (found.index(record.backbone) / (len(found) - 1) - 0.5)
                 dot = {"marker": _marker(found, record.backbone), "markersize": 4.6, "color": colour, "alpha": 0.85}
                 axes.plot(100 * record.fpr95, row + offset, **dot, markeredgewidth=0, zorder=3, clip_on=False)
-            if _several_fits(run):
+            if several_fits(run):
                 axes.plot([means[name]] * 2, [row - 0.32, row + 0.32], color=INK, linewidth=1.2, zorder=4)
             printed = paper.get(name, {}).get(ood)
             if printed is not None and printed[0] is not None:

@@ -25,8 +25,9 @@ LABELS = {
     "id": "ID set",
     "neighbours": "k of KNN, unless set",
     "sha256": "SHA-256",
+    "dirty": "uncommitted changes",
+    "missing": "sets not there",
 }
-LABELS |= {"dirty": "uncommitted changes", "missing": "sets not there"}
 
 
 def tables_section(tables: Sequence[Table], of_id: str) -> Section | None:

@@ -25,7 +25,7 @@ from outfield.report.figures.chart import (
     Mark,
     single,
 )
-from outfield.report.figures.scores import THE_PAPER
+from outfield.report.figures.scores import THE_PAPER, several_fits
 from outfield.report.table import visible
 
 PACKAGE = "outfield.report.page"
@@ -173,7 +173,7 @@ class Drawings:
 
 def figure_sections(run: BenchmarkRun, drawn: Mapping[str, Sequence[Drawings]]) -> list[Section]:
     """A section for each kind of figure that there is; all charts of it but the first are folded away."""
-    several = len(run.records) > len({(record.detector, record.ood) for record in run.records})
+    several = several_fits(run)
     printed = any(label == THE_PAPER for chart in drawn.get("sets", ()) for _, _, label in chart.legend)
     return [
         Section(name, heading, "figures.html", (name, drawn[name], several, printed))
