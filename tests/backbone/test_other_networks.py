@@ -399,7 +399,7 @@ class TestOnnx:
     def test_operators_of_others_are_refused_and_those_of_the_runtime_are_not(self):
         end = helper.make_node("MatMul", ["k", "w"], ["y"])
         mine = by_hand([helper.make_node("Mine", ["f"], ["k"], domain="my.domain"), end], {"w": WEIGHT})
-        with pytest.raises(of.FileFormatError, match=r"an unknown operator, Mine of 'my\.domain'"):
+        with pytest.raises(of.FileFormatError, match=r"a guard cannot be run: .*Mine.*my\.domain"):
             built(mine)
         model = by_hand([helper.make_node("Gelu", ["f"], ["k"], domain="com.microsoft"), end], {"w": WEIGHT})
         model.opset_import.append(helper.make_opsetid("com.microsoft", 1))

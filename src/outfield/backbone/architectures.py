@@ -98,9 +98,9 @@ def create(
     try:
         network: nn.Module
         if owner == "timm":
-            network = library("timm", extra="images").create_model(name, pretrained=False, **known, **patches)
+            network = library("timm", extra="images").create_model(name, **known, **patches)
         else:
-            network = library("torchvision.models", extra="images").get_model(name, weights=None, **known)
+            network = library("torchvision.models", extra="images").get_model(name, **known)
     except Exception as error:  # each of a thousand models may refuse in its own way, or be too large for the memory
         wanted = "" if classes is None else f" with {classes} classes"
         raise InputError(f"{architecture} cannot be built{wanted}: {first_line(error)}") from error
@@ -166,10 +166,7 @@ def has_small_stem(network: nn.Module) -> bool:
 def use_small_stem(network: nn.Module, name: str) -> None:
     """Give a ResNet of timm or torchvision a 3 × 3 stem of stride 1 without max-pooling, in place."""
     if not has_small_stem(network):
-        raise InputError(
-            f"small_images is for ResNets, and timm's vision transformers and ConvNeXts; {name} has another stem: leave it "
-            "with --large-images, in Python small_images=False"
-        )
+        raise InputError(f"{name} has another stem than a ResNet; use --large-images, in Python small_images=False")
     norm: Any = network.bn1
     stem = nn.Conv2d(3, norm.num_features, 3, stride=1, padding=1, bias=False)
     nn.init.kaiming_normal_(stem.weight, mode="fan_out", nonlinearity="relu")
@@ -189,9 +186,7 @@ def for_small_images(classifier: Classifier) -> Classifier:
     if min(classifier.size) < 2 * reduction:
         height, width = classifier.size
         small = f"{height} × {width} pixels become one place behind the last stage of {classifier.architecture}"
-        advice = (
-            f"take larger images (--size {4 * reduction}), or a ResNet, or a vision transformer or ConvNeXt of timm"
-        )
+        advice = f"take larger images (--size {4 * reduction}), or a ResNet, vision transformer or ConvNeXt of timm"
         warnings.warn(f"{small}, and it will classify badly; {advice}", OutfieldWarning, stacklevel=3)
     return classifier
 

@@ -232,10 +232,9 @@ class Backbone:
         return self._classes
 
     def __repr__(self) -> str:
-        way = self.preprocessing
+        way, expects = self.preprocessing, str(self.preprocessing)
         classes = "" if self.classes is None else f", {self.classes} classes"
         classes = ", without classes" if self.projects else classes
-        expects = str(way)
         if way.interpolation == TENSOR:
             normalised = f"mean {shown_numbers(way.mean)}, std {shown_numbers(way.std)}"
             expects = f"images of {way.size[0]} × {way.size[1]}, {normalised}"
@@ -362,10 +361,10 @@ class Backbone:
         if classes != self._classes:
             raise InputError(f"the network of {self.name} gives {classes} logits, but classes is {self._classes}")
         if labels is not None and not self.projects and int(labels.max()) >= classes:
-            raise InputError(
-                f"{images.name} has a label {int(labels.max())}, but the network of {self.name} knows {classes} classes, from 0; "
-                "for images of other classes, such as OOD sets, extract with --no-labels, in Python labels=False"
+            what = (
+                f"{images.name} has a label {int(labels.max())}, but the network of {self.name} knows {classes} classes"
             )
+            raise InputError(f"{what}, from 0; extract OOD images with --no-labels, in Python labels=False")
         return labels
 
 
@@ -395,15 +394,11 @@ def _left_out(images: ImageSource, missing: dict[int, str], done: int) -> list[S
 
 def _check_same_classes(images: ImageSource, name: str, names: tuple[str, ...]) -> None:
     """Refuse labels that mean other classes than those of the network, where both are known."""
-    if not names or not images.classes:
-        return
-    for label, (theirs, ours) in enumerate(zip_longest(images.classes, names)):
-        if theirs != ours:
-            shown = ["missing" if one is None else repr(one) for one in (theirs, ours)]
-            raise InputError(
-                f"class {label} of {images.name} is {shown[0]}, but that of {name} is {shown[1]}; labels must mean the same "
-                "classes in the same order, or be left out: extract with --no-labels, in Python labels=False"
-            )
+    for label, pair in enumerate(zip_longest(images.classes, names) if names and images.classes else ()):
+        if pair[0] != pair[1]:
+            theirs, ours = ("missing" if one is None else repr(one) for one in pair)
+            what = f"class {label} of {images.name} is {theirs}, but that of {name} is {ours}"
+            raise InputError(f"{what}; leave labels out with --no-labels, in Python labels=False")
 
 
 def match_labels(images: ImageSource, names: tuple[str, ...], classes: int) -> tuple[np.ndarray | None, str]:

@@ -49,16 +49,14 @@ class ExportedNetwork(FileNetwork):
         self.body = _giving(module, wanted if pooled is None else [*wanted, pooled])
 
     def _run(self, images: Tensor) -> tuple[Tensor, ...]:
-        found: tuple[Tensor, ...] = self.body(images)
-        return found
+        return cast(tuple[Tensor, ...], self.body(images))
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits (N, K) of images (N, C, H, W)."""
         found = self.rows_of(images)
         if self.map is not None:
             self.map(found.pop())  # nothing happens to it, but hooks see it
-        logits: Tensor = self.head(*found)
-        return logits
+        return cast(Tensor, self.head(*found))
 
     def extra_repr(self) -> str:
         """A digest of its steps: a fingerprint of the network has them in it."""
@@ -98,9 +96,7 @@ def _outputs(program: torch.export.ExportedProgram, graph: fx.Graph, source: str
     found = torch.utils._pytree.tree_unflatten(given, program.call_spec.out_spec)
     named = found if isinstance(found, Mapping) else {LOGITS: given[0]} if len(given) == 1 else {}
     if LOGITS not in named or set(named) - {FEATURES, LOGITS}:
-        raise InputError(
-            f"{source} gives {len(given)} outputs; give logits, or a dictionary of {FEATURES} and {LOGITS}"
-        )
+        raise InputError(f"{source} gives {len(given)} outputs; give logits, or a dictionary with {FEATURES} too")
     return named[LOGITS], named.get(FEATURES)
 
 
@@ -119,21 +115,15 @@ def _last_layer(module: fx.GraphModule, logits: fx.Node, source: str) -> tuple[f
     """Features, logits, and the layer between them."""
     while _name(logits) in PASSED:
         logits = cast(fx.Node, logits.args[0])
-    kind, given = _name(logits), list(logits.args)
-    if kind == "linear":
-        features, weight, bias = given[0], _number(module, given[1]), given[2] if len(given) > 2 else None
-    elif kind in ("addmm", "mm") and not logits.kwargs:
-        bias = given.pop(0) if kind == "addmm" else None
-        features, weight = given[0], _number(module, given[1])
-        weight = None if weight is None else weight.T
-    else:
-        features, weight, bias = None, None, None
+    kind, given = _name(logits), [*logits.args, None, None]
+    bias = given.pop(0 if kind == "addmm" else 2)
+    features, weight = given[0], _number(module, given[1]) if kind in ("linear", "addmm", "mm") else None
+    if kind != "linear":
+        weight = None if weight is None or logits.kwargs else weight.T
     numbers = None if bias is None else _number(module, bias)
     if weight is None or weight.dim() != 2 or (bias is not None and numbers is None):
-        raise InputError(
-            f"{source} does not end with a linear layer, so that its features are not known; export a module that returns "
-            f'{{"{FEATURES}": …, "{LOGITS}": …}}'
-        )
+        what = f"{source} does not end with a linear layer, so that its features are not known"
+        raise InputError(f'{what}; export a module that returns {{"{FEATURES}": …, "{LOGITS}": …}}')
     return cast(fx.Node, features), logits, linear(weight, numbers)
 
 

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -50,17 +50,12 @@ def logits_of(output: Any, rows: int) -> Tensor:
         found = found.get("logits")
     elif isinstance(found, tuple | list) and found:
         found = found[0]
-    good = isinstance(found, Tensor) and found.layout == torch.strided and found.device.type != "meta"
-    if not good or not (
-        found.dim() == 2 and found.shape[0] == rows and found.shape[1] > 0 and found.is_floating_point()
-    ):
-        shown = f"a tensor of shape {tuple(found.shape)}, {found.dtype}" if isinstance(found, Tensor) else None
-        raise InputError(
-            f"the network gave {shown or type(output).__name__} for {rows} images; a classifier gives logits ({rows}, K), "
-            "floating numbers, alone, first in a tuple, or as .logits"
-        )
-    logits: Tensor = found
-    return logits
+    plain = isinstance(found, Tensor) and found.layout == torch.strided and found.is_floating_point()
+    if plain and found.dim() == 2 and found.shape[0] == rows and found.shape[1] > 0 and not found.is_meta:
+        return cast(Tensor, found)
+    shown = f"a tensor of shape {tuple(found.shape)}, {found.dtype}" if isinstance(found, Tensor) else type(output)
+    what = f"the network gave {shown} for {rows} images; a classifier gives logits ({rows}, K)"
+    raise InputError(f"{what}, floating numbers, alone, first in a tuple, or as .logits")
 
 
 class Observer:
@@ -83,27 +78,26 @@ class Observer:
         """One forward pass, the first of which also finds where to look."""
         if self._head is None:
             return self._search(images)
-        features: list[Tensor | None] = [None]
-        maps: list[Tensor] = []
-        spread: Tensor | None = None
+        features, spread, last_map = None, None, None
         passed: dict[int, Tensor] = {}
         stages: dict[int, Tensor] = {}
 
         def at_map(module: nn.Module, tensor: Tensor | None) -> None:
+            nonlocal last_map
             if self._map is not None and tensor is not None and tuple(tensor.shape[1:]) == self._map.shape:
-                maps[:] = [tensor]
+                last_map = tensor
 
         def at_stage(number: int, place: FeatureMap, module: nn.Module, tensor: Tensor | None) -> None:
             if tensor is not None and tuple(tensor.shape[1:]) == place.shape:
                 passed[number] = place.mean(tensor)
 
         def at_head(module: nn.Module, tensor: Tensor | None) -> None:
-            nonlocal spread, stages
-            features[0] = None if tensor is None else pooled_input(module, copied(tensor))
+            nonlocal features, spread, stages
+            features = None if tensor is None else pooled_input(module, copied(tensor))
             stages = dict(passed)
-            if self._map is not None and maps:
+            if self._map is not None and last_map is not None:
                 # Not when it passed by: an activation in place may come in between.
-                spread = self._map.spread(maps[0])
+                spread = self._map.spread(last_map)
 
         with contextlib.ExitStack() as hooks:
             if self._map is not None:
@@ -112,9 +106,9 @@ class Observer:
                 hooks.callback(_watch(place.module, False, partial(at_stage, number, place)))
             hooks.callback(_watch(self._head, True, at_head))
             logits = logits_of(self.network(images), images.shape[0])  # which, unlike len, may stay open in an export
-        if features[0] is None or (self._map is None) != (spread is None) or len(stages) != len(self._places):
+        if features is None or (self._map is None) != (spread is None) or len(stages) != len(self._places):
             raise self._other_way()
-        return Seen(features[0], spread, logits, {number: stages[number] for number in self._places})
+        return Seen(features, spread, logits, {number: stages[number] for number in self._places})
 
     def only(self, spread: bool, stages: Collection[int]) -> None:
         """After the first pass: from now on show no spread, unless it is wanted, and of the stages those of these numbers."""
@@ -143,10 +137,7 @@ class Observer:
         return pooled_input(self._head, found[-1]).float()
 
     def _other_way(self) -> InputError:
-        name = type(self.network).__name__
-        return InputError(
-            f"{name} took another way through its layers than in the first batch; it must be the same for all"
-        )
+        return InputError(f"{type(self.network).__name__} took another way through its layers than in the first batch")
 
     def _search(self, images: Tensor) -> Seen:
         said = getattr(self.network, "num_prefix_tokens", None)
@@ -168,10 +159,8 @@ class Observer:
         if self.stages:
             blocks = find_blocks(self.network, trace.outputs_before(call.order), place, features)
             if not blocks:
-                raise InputError(
-                    f"no stages were found in {type(self.network).__name__}: besides the features, no block of it gives a map "
-                    "(N, C, H, W) or tokens (N, T, C); extract without --stages, in Python stages=False"
-                )
+                what = f"no stages were found in {type(self.network).__name__}: no block gives a map or tokens"
+                raise InputError(f"{what}; extract without --stages, in Python stages=False")
         self._head, self._map = call.module, place
         self._places = {number: block.place for number, block in enumerate(blocks, 1)}
         self.stage_names = tuple(block.name for block in blocks)
@@ -187,15 +176,13 @@ class Observer:
             return calls[-1]
         timm_own = getattr(self.network, "get_classifier", None)
         classifier = timm_own() if callable(timm_own) else None
-        found = [call for call in calls if _is_same(call.output, logits)] or [
-            call for call in calls if call.module is classifier
-        ]
+        own = [call for call in calls if call.module is classifier]
+        found = [call for call in calls if _is_same(call.output, logits)] or own
         if not found:
             raise InputError(
-                f"the head of {type(self.network).__name__} was not found: no linear layer turns pooled features into the "
-                "network's output; name the layer whose input are the features, in Python head='fc' "
-                f"({_linear_names(self.network)}), and leave out a softmax at the end; "
-                "a network without a head gives features itself: FeatureSet(network(images))"
+                f"the head of {type(self.network).__name__} was not found: no linear layer gives the network's output; leave out "
+                f"a softmax at its end, or name the layer, in Python head='fc' ({_linear_names(self.network)}); a network "
+                "without a head gives features itself: FeatureSet(network(images))"
             )
         return found[-1]
 
@@ -204,10 +191,8 @@ def _named_module(network: nn.Module, name: str) -> nn.Module:
     try:
         return network.get_submodule(name)
     except AttributeError as error:
-        kind = type(network).__name__
-        raise InputError(
-            f"head is {name!r}, but {kind} has no module of that name; {_linear_names(network)}"
-        ) from error
+        what = f"head is {name!r}, but {type(network).__name__} has no module of that name"
+        raise InputError(f"{what}; {_linear_names(network)}") from error
 
 
 def _linear_names(network: nn.Module) -> str:
@@ -336,8 +321,5 @@ def _watch(module: nn.Module, is_input: bool, see: Callable[[nn.Module, Tensor |
 
 def _first_tensor(values: Any) -> Tensor | None:
     """A tensor, or the first one of a tuple or list; None if there is none."""
-    if isinstance(values, Tensor):
-        return values
-    if isinstance(values, tuple | list):
-        return next((value for value in values if isinstance(value, Tensor)), None)
-    return None
+    several = values if isinstance(values, tuple | list) else (values,)
+    return next((value for value in several if isinstance(value, Tensor)), None)

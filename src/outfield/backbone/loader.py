@@ -168,10 +168,8 @@ def _decoded(
     except RuntimeError as error:
         if not str(error).startswith("DataLoader worker"):
             raise
-        raise StorageError(
-            f"a process that decodes images died, perhaps for lack of (shared) memory; use fewer workers than {workers}, or "
-            "none: --workers 0, in Python workers=0"
-        ) from error
+        what = "a process that decodes images died, perhaps for lack of (shared) memory"
+        raise StorageError(f"{what}; use fewer workers than {workers}, or none (--workers 0)") from error
     finally:
         del running  # ends the workers
     if isinstance(found, Exception):

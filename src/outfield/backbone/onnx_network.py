@@ -23,7 +23,6 @@ MODEL = "model"  # the buffer that holds the file
 FEATURES, LOGITS = "features", "logits"
 FLOATS = {1: np.float32, 10: np.float16}  # ONNX's numbers of the types that images may have
 PASSED = ("Identity", "Softmax", "LogSoftmax", "Dropout", "Cast")  # may stand behind the last layer; logits go in
-DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")  # operators that ONNX Runtime itself has
 TOLERANCE = 1e-3  # of logits of our last layer beside the file's, relative to the largest
 
 
@@ -119,20 +118,14 @@ class OnnxNetwork(FileNetwork):
         images = torch.rand(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float32, device="cpu")
         features, logits = self._run(images, both=True)
         if features.dim() != 2 or logits.dim() != 2:
-            raise InputError(
-                f"{source} gives features of shape {tuple(features.shape)} and logits of shape {tuple(logits.shape)}; both must "
-                f"have a row for each image: export it with outputs that are called {FEATURES} and {LOGITS}"
-            )
+            what = f"{source} gives features of shape {tuple(features.shape)} and logits of shape {tuple(logits.shape)}"
+            raise InputError(f"{what}, not rows; export it with outputs that are called {FEATURES} and {LOGITS}")
         if isinstance(self.head, Given):
             return
         within = TOLERANCE * max(1.0, float(logits.abs().max()))
         if not torch.allclose(self.head(features), logits, rtol=0, atol=within):
-            raise InputError(
-                f"the last layer of {source} does not give its logits; name outputs {FEATURES} and {LOGITS}"
-            )
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> OnnxNetwork:
-        return OnnxNetwork(*self.__reduce__()[1])
+            what = f"the last layer of {source} does not give its logits"
+            raise InputError(f"{what}; export it with outputs that are called {FEATURES} and {LOGITS}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         content: Tensor = getattr(self, MODEL)
@@ -194,14 +187,10 @@ def _tensors(message: Any) -> Iterator[Any]:
 
 
 def _check_self_contained(model: Any, source: str) -> None:
-    """Refuse a model that would read other files, or needs operators of somebody else's."""
+    """Refuse a model that would read other files; ONNX Runtime itself refuses operators that it does not have."""
     for tensor in _tensors(model):
         if tensor.data_location == tensor.EXTERNAL:
             raise FileFormatError(f"the numbers of {tensor.name!r:.100} of {source} lie in another file")
-    known = {*DOMAINS, *(function.domain for function in model.functions)}
-    for node in model.graph.node:
-        if node.domain not in known:
-            raise FileFormatError(f"{source} has an unknown operator, {node.op_type} of {node.domain!r:.100}")
 
 
 class _Graph(NamedTuple):
@@ -254,10 +243,8 @@ def _last_layer(logits: str, graph: Any, constants: Any, source: str) -> tuple[s
             (bias,) = (value for value in known.values() if value is not None)
             node = makers.get(rest[0])
     if node is None or node.op_type not in ("Gemm", "MatMul"):
-        raise InputError(
-            f"{source} does not end with a linear layer (Gemm or MatMul), so that its features are not known; export it with a "
-            f"second output, called {FEATURES}, and call the other {LOGITS}"
-        )
+        what = f"{source} does not end with a linear layer (Gemm or MatMul), so that its features are not known"
+        raise InputError(f"{what}; export it with a second output, called {FEATURES}, and call the other {LOGITS}")
     return node.input[0], logits, *_numbers(node, bias, makers, constants)
 
 
@@ -283,17 +270,17 @@ def _numbers(node: Any, bias: np.ndarray | None, makers: Any, constants: Any) ->
     return found, torch.from_numpy(np.array(np.broadcast_to(bias.reshape(-1), len(rows)), np.float32))
 
 
-def _constant(name: str, makers: Any, constants: Any, turns: int = 8) -> np.ndarray | None:
-    """The numbers of a tensor that does not depend on the input: an initializer or constant, perhaps transposed a few times."""
+def _constant(name: str, makers: Any, constants: Any) -> np.ndarray | None:
+    """The numbers of a tensor that does not depend on the input: an initializer or constant, perhaps transposed."""
     helper = library("onnx.numpy_helper", extra="onnx")
     node = makers.get(name)
     if name in constants:
         return np.asarray(helper.to_array(constants[name]))
     if node is not None and node.op_type == "Constant" and node.attribute[0].name == "value":
         return np.asarray(helper.to_array(node.attribute[0].t))
-    if node is None or node.op_type != "Transpose" or not turns:
+    if node is None or node.op_type != "Transpose":
         return None
-    inner = _constant(node.input[0], makers, constants, turns - 1)
+    inner = _constant(node.input[0], makers, constants)
     if inner is None or (node.attribute and list(node.attribute[0].ints) != list(range(inner.ndim))[::-1]):
         return None
     return inner.T

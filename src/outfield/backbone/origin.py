@@ -99,10 +99,9 @@ class Origin:
     def _of_library(self, state: State, source: str) -> nn.Module:
         said, size = self.settings, as_tuple(self.settings.get("size", SMALL))
         check_size(size)
+        small = size if said.get("small_images") else None
         with building():
-            network = create(
-                said.get("architecture"), said.get("classes"), size if said.get("small_images") else None, state
-            )
+            network = create(said.get("architecture"), said.get("classes"), small, state)
         load_weights(network, state, source)
         return network
 
@@ -135,10 +134,8 @@ def open_network(spec: str, settings: Mapping[str, Any], device: torch.device, t
         return _with_settings(_of_file(path, OnnxNetwork(read_model(path), str(path)), Origin("onnx")), settings)
     if spec.lower().endswith((".pt2", ".ep")):
         if not trust:
-            raise InputError(
-                f"{spec} is opened by torch.export.load, which may run code that is in the file; where you trust it, say so with "
-                "--trust, in Python Backbone.open(path, trust=True), or export the network to ONNX instead, which runs no code"
-            )
+            what = f"{spec} is opened by torch.export.load, which may run code that is in the file; where you trust it, say"
+            raise InputError(f"{what} --trust, in Python trust=True; or export the network to ONNX, which runs no code")
         from outfield.backbone.exported_program import read_program
 
         path = as_path(spec, "the network")
@@ -149,10 +146,8 @@ def open_network(spec: str, settings: Mapping[str, Any], device: torch.device, t
             raise InputError(f"{spec!r} names no file after the @")
         return named_network(architecture, {**settings, **({"weights": file} if at else {"pretrained": True})})
     if not spec.endswith((".safetensors", *PICKLES)) and not os.path.isfile(spec):
-        raise UnknownNameError(
-            f"{spec!r} is no backbone; write FILE.safetensors, timm:NAME, timm:NAME@FILE.safetensors, the same with "
-            "torchvision:, hf:FOLDER, FILE.onnx or FILE.pt2"
-        )
+        known = "FILE.safetensors, timm:NAME, timm:NAME@FILE.safetensors, the same with torchvision:, hf:FOLDER"
+        raise UnknownNameError(f"{spec!r} is no backbone; write {known}, FILE.onnx or FILE.pt2")
     if settings:
         raise InputError(f"{spec} carries its settings with it; {', '.join(settings)} cannot be given")
     return from_our_file(spec)
@@ -206,10 +201,10 @@ def _with_settings(trained: Trained, settings: Mapping[str, Any]) -> Trained:
     expects = adapted(trained.expects, whole, **parts)
     if expects.channels != channels or (size is not None and expects.size != size):
         height, width = size or expects.size
-        raise InputError(
-            f"{trained.name} takes images of {height} × {width} with {channels} channels, but its preprocessing gives "
-            f"{expects.size[0]} × {expects.size[1]} with {expects.channels}"
+        what = (
+            f"{trained.name} takes images of {height} × {width} with {channels} channels, but its preprocessing gives"
         )
+        raise InputError(f"{what} {expects.size[0]} × {expects.size[1]} with {expects.channels}")
     return trained._replace(expects=expects, head=head)
 
 
@@ -236,9 +231,7 @@ def _from_weights(architecture: str, weights: Weights, classes: int | None, smal
             return from_our_file(weights, architecture=architecture, classes=classes, small_images=small_images)
         state, source, name = read_tensors(weights)[1], str(weights), Path(weights).stem
     if not isinstance(state, Mapping) or not state:
-        raise InputError(
-            f"weights is {type(weights).__name__}; it must be a safetensors file or a state dict, not empty"
-        )
+        raise InputError(f"weights is {type(weights).__name__}; it must be a safetensors file or a filled state dict")
     wrong = [key for key, value in state.items() if not (isinstance(key, str) and isinstance(value, Tensor))]
     if wrong:
         raise InputError(f"{source} has no tensor under {wrong[0]!r}; a state dict has nothing but tensors, by name")

@@ -73,10 +73,8 @@ class Perturb:
         if not self.detector._fitted:
             raise NotFittedError(f"{self.detector!r:.100} is not fitted; Perturb takes a fitted detector")
         if self.detector.needs_to_score != ("features",):
-            needs = " and ".join(self.detector.needs_to_score)
-            raise InputError(
-                f"detector is {self.detector!r:.100}, which scores {needs}; it must be one that scores features alone"
-            )
+            what = f"detector is {self.detector!r:.100}, which scores {' and '.join(self.detector.needs_to_score)}"
+            raise InputError(f"{what}; it must be one that scores features alone")
 
     def __str__(self) -> str:
         """What a set of perturbed images' features says of it."""
@@ -94,17 +92,14 @@ class Perturb:
         """
         device, width = self.detector.device, self.detector._width
         if width is not None and features.shape[1] != width:
-            raise InputError(
-                f"the network gives {features.shape[1]} features, but the detector of Perturb was fitted on {width}; use what "
-                "the same backbone gave"
-            )
+            what = f"the network gives {features.shape[1]} features, but the detector of Perturb was fitted on {width}"
+            raise InputError(f"{what}; use what the same backbone gave")
         with own_modes(device), products(device), torch.enable_grad():
             here = features.to(device, torch.float32).requires_grad_()
             score = self.detector._score({"features": here})
             if not score.requires_grad:
-                raise InputError(
-                    f"detector is {self.detector!r:.100}, whose score cannot be differentiated; SSD and GaussianMixture can be"
-                )
+                what = f"detector is {self.detector!r:.100}, whose score cannot be differentiated"
+                raise InputError(f"{what}; those of SSD and GaussianMixture can")
             (gradient,) = torch.autograd.grad(score.sum(), here)
         largest = gradient.abs().amax(1, keepdim=True)
         direction = (gradient / largest.clamp_min(torch.finfo(torch.float32).tiny)).nan_to_num(0.0, 0.0, 0.0)
@@ -118,8 +113,6 @@ def _gradient(outputs: Tensor, images: Tensor, direction: Tensor | None, who: st
         scaled = outputs.new_tensor(GRADIENT_SCALE) if direction is None else GRADIENT_SCALE * direction
         (gradient,) = torch.autograd.grad(outputs, images, scaled, allow_unused=True)
     if gradient is None:
-        raise InputError(
-            f"{who} needs the gradient of the {what} with respect to the images, which this network does not give: it cuts it "
-            "off, as torch.no_grad or detach do"
-        )
+        needed = f"{who} needs the gradient of the {what} with respect to the images"
+        raise InputError(f"{needed}, which this network cuts off, as torch.no_grad or detach do")
     return gradient

@@ -333,10 +333,8 @@ def adapted(own: Preprocessing | None, whole: Any = None, **parts: Any) -> Prepr
     size, crop = said.pop("size", None), said.pop("crop", None)
     missing = [name for name in ("size", "mean", "std") if parts.get(name) is None]
     if own is None and missing:
-        options = ", ".join(f"--{name}" for name in missing)
-        raise InputError(
-            f"this network does not say how it takes images; give {', '.join(missing)} ({options}), or preprocessing"
-        )
+        options = f"give {', '.join(missing)} ({', '.join(f'--{name}' for name in missing)}), or preprocessing"
+        raise InputError(f"this network does not say how it takes images; {options}")
     settings = {"mean": own.mean, "std": own.std, **said} if own else said
     grey = isinstance(settings["mean"], tuple) and len(settings["mean"]) == 1
     settings["channels"] = 1 if grey else 3

@@ -204,11 +204,8 @@ def _normalisation(found: Mapping[str, Any]) -> dict[str, Any]:
             raise InputError(f"{name} is {values!r}; it must be a number for each channel")
         for value in values:
             require_number(name, value)
-    return {
-        "mean": tuple(value / scale for value in mean),
-        "std": tuple(value / scale for value in std),
-        "channels": len(mean),
-    }
+    scaled = {"mean": tuple(one / scale for one in mean), "std": tuple(one / scale for one in std)}
+    return {**scaled, "channels": len(mean)}
 
 
 def _need(found: Mapping[str, Any], name: str) -> Any:

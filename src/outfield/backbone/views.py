@@ -74,9 +74,8 @@ class Views:
         known = not isinstance(views, bool) and text.isascii() and text.isdigit() and 1 <= len(text) <= 2
         count = int(text) if known else NAMED.get(text, 0)
         if not 1 <= count <= MOST_NAMED:
-            raise InputError(
-                f"views is {views!r:.100}; it must be flip, six, a number from 1 to {MOST_NAMED}, or Views"
-            )
+            right = f"flip, six, a number from 1 to {MOST_NAMED}, or Views"
+            raise InputError(f"views is {views!r:.100}; it must be {right}")
         changed = max(0, count - 2)
         return cls(flip=count > 1, shifts=SHIFTS[:changed], zoom=ZOOMS[: max(0, changed - len(SHIFTS))])
 

@@ -20,10 +20,8 @@ from outfield.extras import library
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "TIFF", "WEBP")  # As Pillow calls them
 PIXELS_AT_MOST = 178_956_970  # Of one image, where Pillow too takes it for a decompression bomb: half a gigabyte
 BYTES_AT_MOST = 2**30  # Of one encoded image
-ON_ERROR = (
-    "fail",
-    "skip",
-)  # What an image that cannot be read does: end the work with an error, or be left out and told
+# What an image that cannot be read does: end the work with an error, or be left out and told
+ON_ERROR = ("fail", "skip")
 ORIENTATION = 0x0112  # The EXIF entry that tells how a camera was held
 # What Pillow must do for each value of it, from 2 on; from 5 on height and width change places
 TURNS = ("FLIP_LEFT_RIGHT", "ROTATE_180", "FLIP_TOP_BOTTOM", "TRANSPOSE", "ROTATE_270", "TRANSVERSE", "ROTATE_90")
@@ -60,9 +58,7 @@ def pixels_of(image: Any, where: str) -> np.ndarray:
 def _of_8_bits(image: Any, where: str) -> Any:
     """Grey of 16 bits in 8: 65535 is white. Pillow reads it as integers of 16 bits, or of 32 out of PNG and PGM."""
     if not (image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM"))):
-        raise FileFormatError(
-            f"{where} has more than 16 bits a channel, or floats ({image.mode}); save it with 8 or 16"
-        )
+        raise FileFormatError(f"{where} has more than 16 bits a channel, or floats ({image.mode}); save it with 8")
     values = np.asarray(image).astype(np.int64)
     return library("PIL.Image", extra="images").fromarray(((values + 128) // 257).clip(0, 255).astype(np.uint8))
 

@@ -108,9 +108,7 @@ class ImageFiles(EncodedImages):
         self.refused: tuple[Skipped, ...] = ()
         for file in names:  # which a list that came with a data set may hold
             if not isinstance(file, str) or not file or "\0" in file or file[0] == "/" or ".." in file.split("/"):
-                raise InputError(
-                    f"names holds {file!r}; it must be the name of a file in {self.folder}, without .. in it"
-                )
+                raise InputError(f"names holds {file!r}; it must be the name of a file in {self.folder}, without ..")
         super().__init__(names, labels, name or self.folder.resolve().name, classes)
 
     @classmethod

@@ -67,9 +67,8 @@ class ImageSource(ABC):
         if len(self.labels) != len(self):
             raise InputError(f"{self.name} has {len(self)} images but {len(self.labels)} labels")
         if self.classes is not None and self.labels.max() >= len(self.classes):
-            raise InputError(
-                f"{self.name} has a label {self.labels.max()} but only {len(self.classes)} names of classes"
-            )
+            known = f"only {len(self.classes)} names of classes"
+            raise InputError(f"{self.name} has a label {self.labels.max()} but {known}")
 
     def _with_labels(self, digest: Any) -> str:
         """The digest of the images and of their labels."""

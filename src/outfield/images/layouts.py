@@ -86,9 +86,8 @@ def _binary(names: Path, pixels: np.ndarray, labels: np.ndarray, classes: int) -
 
 def _cifar(pixels: np.ndarray, labels: np.ndarray, classes: list[str] | None) -> ImageArray:
     """Of pixels channel by channel."""
-    return ImageArray(
-        np.ascontiguousarray(pixels.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)), labels, classes=classes
-    )
+    images = pixels.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+    return ImageArray(np.ascontiguousarray(images), labels, classes=classes)
 
 
 def cifar_python(place: Path, checksums: Mapping[str, str], labels: str) -> ImageArray:
