@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from PIL import Image
 from pyarrow import parquet
@@ -16,6 +17,7 @@ from tests.helpers.program import outfield, program
 
 import outfield as of
 from outfield.backbone import Backbone
+from outfield.scores import share_interval
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +33,13 @@ def folder(tmp_path_factory):
     assert "80 of 240 images are held out" in done.said
     assert "accuracy of net on 80 held-out images: 100.0 %" in done.said
     assert "took " in done.said
+    assert "% of near and" in done.said
+    told = [line.partition("outfield")[2] for line in done.stderr.splitlines()[-3:]]
+    assert told == [
+        " guard check my.guard PHOTO.jpg",
+        " guard evaluate my.guard --id TEST --ood OTHERS",
+        " serve my.guard",
+    ]
     return folder
 
 
@@ -53,6 +62,73 @@ def test_a_table_by_default(folder):
     assert all(line == line.rstrip() for line in done.stdout.splitlines())
     assert "1 of 6 images could not be read" in done.said
     assert "5 images, 1 OOD" in done.said
+
+
+def test_names_of_files_do_not_reach_the_terminal_as_orders(folder, tmp_path):
+    name = "a\x1b[31m\nb.png"
+    (tmp_path / name).write_bytes((folder / "noise.png").read_bytes())
+    (tmp_path / f"broken{name}").write_bytes(b"")
+    done = check(folder, tmp_path / name, tmp_path / f"broken{name}")
+    assert "/a\\x1b[31m\\nb.png" in done.stdout
+    assert "\x1b" not in done.stdout + done.said
+    assert len(done.stdout.splitlines()) == 3
+    failed = check(folder, tmp_path / f"broken{name}", "--on-error", "fail")
+    assert "\\x1b[31m" in failed.said
+    assert "\x1b" not in failed.said
+
+
+class TestEvaluate:
+    def test_a_table_and_a_figure(self, folder, tmp_path):
+        write_folder(tmp_path / "test", labelled(60, 9))
+        (tmp_path / "other").mkdir()
+        for number, image in enumerate(noise(30)):
+            Image.fromarray(image).save(tmp_path / "other" / f"{number}.png")
+        (tmp_path / "other" / "z.png").write_bytes(b"not a picture")
+        sets = ("--id", tmp_path / "test", "--ood", tmp_path / "other", "--ood", f"same={tmp_path / 'test'}")
+        words = ("guard", "evaluate", "my.guard", *sets, "-o", tmp_path / "e.png", "--device", "cpu")
+        done = outfield(*words, cwd=folder, code=0)
+        title, header, *rows = done.stdout.splitlines()
+        assert title == "my.guard, 95 % of ID to be kept; 95 % intervals"
+        assert header.split()[:2] == ["set", "images"]
+        guard = of.Guard.load(folder / "my.guard", device="cpu")
+        test = guard(str(tmp_path / "test"))
+        kept, n = int((~test.is_ood).sum()), 60
+        low, high = share_interval(kept, n)
+        assert rows[0].split() == f"ID 60 kept {100 * kept / n:.1f} ({100 * low:.1f} – {100 * high:.1f})".split()
+        assert rows[1].split()[:4] == ["other", "30", "caught", "100.0"]
+        assert rows[1].split()[-8:] == ["0.0", "(0.0", "–", "0.0)", "100.0", "(100.0", "–", "100.0)"]
+        own = f"{100 * of.fpr95(test.scores, test.scores):.1f}"
+        assert rows[2].split()[2:4] == ["caught", f"{100 * (n - kept) / n:.1f}"]
+        assert rows[2].split()[7] == own
+        assert rows[2].split()[11] == "50.0"
+        assert float(rows[2].split()[12][1:]) < 50.0 < float(rows[2].split()[14][:-1])
+        assert "1 of 31 images of" in done.said
+        assert Image.open(tmp_path / "e.png").size[0] > 1000
+
+    @pytest.mark.parametrize(
+        ("arguments", "code", "said"),
+        [
+            (["--id", "new", "--ood", "nope"], 3, "cannot read nope"),
+            (["--id", "new", "--ood", "broken.png"], 3, "no image of broken.png could be read"),
+            (["--id", "new", "--ood", "noise.png", "-o", "x.txt"], 2, "must end in .png"),
+            (["--id", "new", "--ood", "noise.png", "--ood", "noise.png"], 2, "have the same name"),
+            (["--id", "new", "--ood", "noise.png", "-o", "noise.png"], 2, "would overwrite the OOD set noise"),
+        ],
+    )
+    def test_wrong_usage(self, folder, arguments, code, said):
+        done = outfield("guard", "evaluate", "my.guard", *arguments, "--device", "cpu", cwd=folder)
+        assert done.returncode == code, done.stderr
+        assert said in done.said
+
+    def test_a_guard_of_rows(self, tmp_path):
+        rows = np.random.default_rng(0).normal(size=(400, 3))
+        of.Guard.build_rows({name: rows[:300, i] for i, name in enumerate("abc")}, detector="SSD").save(
+            tmp_path / "t.guard"
+        )
+        for name, table in {"id": rows[300:], "far": rows[300:350] + 9}.items():
+            (tmp_path / f"{name}.csv").write_text("\n".join(["a,b,c", *(",".join(map(str, row)) for row in table)]))
+        done = outfield("guard", "evaluate", "t.guard", "--id", "id.csv", "--ood", "far.csv", cwd=tmp_path, code=0)
+        assert "caught 100.0 (92.9 – 100.0)" in done.stdout
 
 
 def test_json_and_lines_say_what_python_says(folder, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from torch import nn
 
 import outfield as of
 from outfield.detectors import ViewsChoice
-from outfield.guard import ImagePlan, build
+from outfield.guard import ImagePlan, build, describe_guard
 
 
 @pytest.fixture(scope="module")
@@ -52,22 +53,53 @@ class TestLabels:
         images, held = (of.ImageArray(labelled(n, seed).images) for n, seed in ((200, 1), (160, 2)))
         with caplog.at_level(logging.INFO, "outfield"):
             guard = of.Guard.build(str(network), images, held, detector="SSD", device="cpu")
-        assert "its predictions serve as labels" in caplog.text
+        assert "images has no folders of the network's classes: its predictions serve as labels" in caplog.text
         assert guard.provenance["accuracy"] is None
         assert guard.provenance["labels"] == "predicted"
         assert guard(noise(20)).is_ood.all()
         with_labels = small_guard(network, detector="SSD")  # on these pictures the network is always right
         assert same(guard(noise(1)[0]), with_labels(noise(1)[0]))
 
-    def test_other_numbers_of_classes_are_not_taken_for_the_networks(self, network, tmp_path, caplog):
+    @pytest.mark.parametrize("named", [False, True])
+    def test_folders_of_other_classes_than_the_networks(self, network, tmp_path, caplog, named):
         pictures = labelled(200, 1)
         images = of.ImageArray(pictures.images, pictures.labels // 2, "two", ("one", "other"))
+        backbone = of.Backbone.load(network, device="cpu") if named else nameless(network, tmp_path)
         with caplog.at_level(logging.INFO, "outfield"):
-            guard = of.Guard.build(nameless(network, tmp_path), images, detector="SSD", device="cpu")
-        assert "the folders are not the network's 4 classes: the detector uses its features" in caplog.text
+            guard = of.Guard.build(backbone, images, device="cpu")
+        assert (
+            "the folders are not the network's 4 classes: the detector uses its features, not its logits" in caplog.text
+        )
+        assert "logits" not in guard.detector.needs_to_score
         assert guard.provenance["labels"] == "folders"
-        assert guard.names == ()
-        assert guard(pictures.images[0]).label == "0"
+        assert guard.provenance["accuracy"] is None
+        assert guard(pictures.images[0]).label == (NAMES[0] if named else "0")  # what the network sees
+        mixture = of.Guard.build(backbone, images, detector="GaussianMixture", device="cpu").detector
+        assert mixture.record().tensors["means"].shape[0] == 2
+        assert "logits" in of.Guard.build(backbone, images, detector="MSP", device="cpu").detector.needs_to_score
+
+    def test_folders_of_some_of_the_networks_classes(self, network, tmp_path, caplog):
+        pictures = labelled(400, 1)
+        some = of.ImageArray(
+            pictures.images[pictures.labels > 1], pictures.labels[pictures.labels > 1] - 2, "two", NAMES[2:]
+        )
+        whole = of.Backbone.load(network, device="cpu")
+        with caplog.at_level(logging.INFO, "outfield"):
+            guard = of.Guard.build(whole, some, device="cpu")
+        assert "of the network's 4 classes the guard keeps the 2 that are folders" in caplog.text
+        assert guard.names == NAMES[2:]
+        assert guard.provenance["accuracy"] == 1.0
+        logits = [one.extract(some, labels=False).logits for one in (guard.backbone, whole)]
+        torch.testing.assert_close(logits[0], logits[1][:, 2:])
+        guard.save(tmp_path / "my.guard")
+        assert same(of.Guard.load(tmp_path / "my.guard", device="cpu")(some[0]), guard(some[0]))
+        about = {"preprocessing": whole.preprocessing, "names": NAMES}
+        own = of.Guard.build(
+            of.Backbone(whole.network, **about), some, device="cpu"
+        )  # whose file does not hold the network
+        assert own.names == NAMES
+        assert "logits" not in own.detector.needs_to_score
+        assert own.provenance["accuracy"] == 1.0
 
     def test_a_wrong_order_of_classes_is_seen(self, network, tmp_path, caplog):
         pictures = labelled(200, 1)
@@ -82,14 +114,13 @@ class TestLabels:
         guard = of.Guard.build(str(network), images, device="cpu")
         assert guard(noise(10)).is_ood.all()
 
-    def test_class_folders_that_the_network_does_not_know_label_the_features_alone(self, network, caplog):
+    def test_class_folders_of_which_the_network_knows_some(self, network):
         pictures = labelled(200, 1)
-        images = of.ImageArray(pictures.images, pictures.labels, "animals", ("cat", "dog", "cow", "hen"))
-        with caplog.at_level(logging.INFO, "outfield"):
-            guard = of.Guard.build(str(network), images, detector="SSD", device="cpu")
-        assert "the folders are not the network's 4 classes: the detector uses its features" in caplog.text
-        assert (guard.names, guard.provenance["labels"], guard.provenance["accuracy"]) == (NAMES, "folders", None)
-        assert guard(noise(20)).is_ood.all()
+        images = of.ImageArray(pictures.images, pictures.labels, "animals", ("across", "dog", "cow", "hen"))
+        with pytest.raises(
+            of.InputError, match="animals cannot be used: the network has no class 'dog'; its classes are across, down"
+        ):
+            of.Guard.build(str(network), images, detector="SSD", device="cpu")
 
     def test_classes_are_found_by_name_whatever_their_order(self, network):
         pictures = labelled(200, 1)
@@ -98,6 +129,75 @@ class TestLabels:
         assert guard.provenance["accuracy"] == 1.0
         assert same(guard(noise(1)[0]), small_guard(network, detector="SSD")(noise(1)[0]))
         assert turned.classes == NAMES[::-1]
+
+
+class TestFirstLook:
+    def test_a_size_that_does_not_suit_the_network_is_told(self, network, caplog):
+        class Sees16(nn.Module):
+            def forward(self, images):
+                return images * (images.shape[-1] == 16)
+
+        good = of.Backbone.load(network, device="cpu")
+        about = {"mean": good.preprocessing.mean, "std": good.preprocessing.std, "names": NAMES}
+        wrong = of.Backbone(nn.Sequential(Sees16(), good.network), size=64, **about)
+        with caplog.at_level(logging.INFO, "outfield"):
+            small_guard(wrong, detector="SSD")
+        assert re.search(r"right on \d\d\.\d % of 200 images at 64 × 64 pixels, but on 100.0 % at 16 × 16", caplog.text)
+        assert "--size 16x16, in Python size=(16, 16)" in caplog.text
+        caplog.clear()
+        small_guard(network, detector="SSD")
+        assert "× 16" not in caplog.text
+
+    def test_what_will_be_done(self, network, caplog):
+        with caplog.at_level(logging.INFO, "outfield"):
+            small_guard(network)
+        assert (
+            "of all images 200 fit the detector, 90 choose its members, 70 set its threshold, 1,600 are" in caplog.text
+        )
+        assert re.search(r"the network needs about \d+ s", caplog.text)
+
+    @pytest.mark.parametrize(("seconds", "said"), [(0.2, "1 s"), (89, "89 s"), (90, "2 min"), (600, "10 min")])
+    def test_how_long(self, seconds, said):
+        assert build._duration(seconds) == said
+
+
+class TestQuality:
+    def test_the_share_of_stand_ins_that_is_caught(self, network):
+        held = labelled(160, 2)
+        guard = small_guard(network, held, detector="SSD", seed=3)
+        made = of.stand_ins(held, seed=3, count=100).map(lambda images: guard(images).is_ood.mean())
+        expected = {level: np.mean([*found.values()]) for level, found in made.by_level().items()}
+        assert guard.provenance["caught"] == pytest.approx(expected)
+        assert expected["far"] > 0.2
+
+    @pytest.mark.parametrize(
+        ("near", "far", "word"),
+        [
+            (0.75, 0.9, "good"),
+            (0.74, 1, "fair"),
+            (1, 0.89, "fair"),
+            (0.5, 0.75, "fair"),
+            (0.49, 1, "weak"),
+            (1, 0.7, "weak"),
+        ],
+    )
+    def test_in_words(self, network, tmp_path, near, far, word):
+        guard = small_guard(network, detector="SSD")
+        guard.provenance["caught"] = {"near": near, "far": far}
+        guard.save(tmp_path / "my.guard")
+        expected = f"{word}: it catches {100 * near:.0f} % of near and {100 * far:.0f} % of far OOD images"
+        assert describe_guard(tmp_path / "my.guard")["quality"].startswith(expected)
+
+    def test_files_that_do_not_say_it_or_say_nonsense(self, network, tmp_path):
+        guard = small_guard(network, detector="SSD")
+        del guard.provenance["caught"]
+        guard.save(tmp_path / "old.guard")
+        assert "quality" not in describe_guard(tmp_path / "old.guard")
+        for wrong in ({"near": 1}, {"near": "much", "far": 1}, 3):
+            guard.provenance["caught"] = wrong
+            guard.save(tmp_path / "wrong.guard")
+            with pytest.raises(of.FileFormatError, match="not a complete guard"):
+                describe_guard(tmp_path / "wrong.guard")
 
 
 class TestDetectors:
