@@ -33,6 +33,7 @@ class Model:
         self.batcher = Batcher(name, settings.limits.batch, settings.limits.wait, self._seen)
 
     def _seen(self, guard: Guard, verdicts: Sequence[Verdict]) -> None:
+        verdicts = [one for one in verdicts if one.error is None]
         self.counts.see(self.name, verdicts)
         drift = self.drift
         if guard.threshold is not drift.threshold:
