@@ -160,6 +160,8 @@ def test_a_bad_row_is_told_and_the_others_are_judged(served, folder):
     assert found[3]["error"] == "it has 2 cells, but there are 3 columns"
     assert [one["file"] for one in found] == [f"row {i}" for i in range(1, 6)]
     assert served.client.get("/v1/traffic", params={"guard": "people"}).json()["samples"] == before + 3
+    found = checked(served, "size,weight,town\n1,heavy,Ulm\n", "text/csv", "people").json()  # and no other row
+    assert "'heavy' here" in found[0]["error"]
     rows = [*json.loads(frame.to_json(orient="records")), 5, {"size": 1, "weight": [2], "town": "a"}]
     found = checked(served, json.dumps(rows), "application/json", "people").json()
     np.testing.assert_allclose([one["score"] for one in found[:3]], good, rtol=1e-6)

@@ -36,8 +36,8 @@ class Model:
         verdicts = [one for one in verdicts if one.error is None]
         self.counts.see(self.name, verdicts)
         drift = self.drift
-        if guard.threshold is not drift.threshold:
-            return  # the guard was replaced meanwhile, and another test has begun
+        if not verdicts or guard.threshold is not drift.threshold:
+            return  # of the latter: the guard was replaced meanwhile, and another test has begun
         alarm = drift.alarm
         if drift.update(np.array([one.score for one in verdicts])) and not alarm:
             tell(logging.WARNING, "drift alarm", guard=self.name, samples=drift.summary()["samples"])
