@@ -40,14 +40,6 @@ def test_with_a_token_or_on_another_address_names_do_not_matter():
     check("models.example", server=None)
 
 
-@pytest.mark.parametrize("token", [None, "secret"])
-@pytest.mark.parametrize("headers", [{"host": "["}, {"host": "a", "origin": "http://[::1"}, {"host": "[::1"}])
-def test_addresses_that_are_none_are_bad_requests(headers, token):
-    with pytest.raises(Refused, match="Host or Origin is no address") as refused:
-        check(token=token, **headers)
-    assert refused.value.status == 400
-
-
 def test_a_length_of_thousands_of_digits_is_a_bad_request():
     with pytest.raises(Refused, match="Inference-Header-Content-Length") as refused:
         parse(bytearray(b"{}"), "9" * 6000)

@@ -329,7 +329,7 @@ class TestLimits:
             assert service.client.post("/v2/models/ssd/infer", content=b" ").status_code == 400
 
     def test_addresses_that_are_none(self, service):
-        for headers in ({"Host": "["}, {"Origin": "http://[::1"}):
+        for headers in ({"Host": "["}, {"Host": "[::1"}, {"Origin": "http://[::1"}):
             answer = service.client.get("/v2", headers=headers)
             assert answer.status_code == 400
             assert "no address" in answer.json()["error"]
