@@ -93,7 +93,8 @@ class Program:
 
     def __init__(self, folder: Path, *arguments: object, **environment: str) -> None:
         self.log = folder / f"log-{time.monotonic_ns()}.jsonl"
-        command = [sys.executable, "-m", "outfield", "serve", *map(str, arguments), "--port", "0", "--device", "cpu"]
+        fixed = ("--port", "0", "--device", "cpu", "--drain", "1")
+        command = [sys.executable, "-m", "outfield", "serve", *map(str, arguments), *fixed]
         with self.log.open("w") as errors:
             self.process = subprocess.Popen(
                 command, stdout=subprocess.DEVNULL, stderr=errors, env={**os.environ, **environment}
@@ -101,7 +102,8 @@ class Program:
         self.address = self.wait_for("serving")["address"]
 
     def lines(self) -> list[dict[str, object]]:
-        return [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")]
+        """All that was said, every whole line of which is JSON."""
+        return [json.loads(line) for line in self.log.read_text().splitlines(keepends=True) if line.endswith("\n")]
 
     def wait_for(self, event: str, seconds: float = 60) -> dict[str, str]:
         """The first log line of an event."""

@@ -8,17 +8,16 @@ import pytest
 from starlette.datastructures import Headers
 
 from outfield.serve import Limits
-from outfield.serve.body import files_of
+from outfield.serve.body import uploads_of
 from outfield.serve.inference_protocol import parse
 from outfield.serve.limits import Refused
-from outfield.serve.middleware import Gate
-from outfield.serve.telemetry import Counts
+from outfield.serve.routes import check_head
 
 
 def check(host, server=("127.0.0.1", 8000), token=None, **more):
     headers = {"host": host, **more} if host is not None else more
     scope = {"type": "http", "path": "/v1/guards", "headers": Headers(headers).raw, "server": server}
-    Gate(None, token, Counts())._check(scope)  # type: ignore[arg-type]
+    check_head(scope, token)
 
 
 @pytest.mark.parametrize("host", ["localhost", "localhost:8000", "127.0.0.1:8000", "127.0.0.2", "[::1]:8000", None])
@@ -47,7 +46,13 @@ def test_a_length_of_thousands_of_digits_is_a_bad_request():
     assert refused.value.status == 400
 
 
+def test_half_a_million_inputs_are_too_many():
+    with pytest.raises(Refused, match="has 10,001 inputs; at most 10,000 are taken") as refused:
+        parse(bytearray(b'{"inputs": [' + b",".join([b"{}"] * 10_001) + b"]}"), None)
+    assert refused.value.status == 413
+
+
 def test_a_boundary_that_is_too_long_is_a_bad_request():
     with pytest.raises(Refused, match="the form is broken") as refused:
-        asyncio.run(files_of(bytearray(b"x"), "multipart/form-data; boundary=" + "x" * 5000, Limits()))
+        asyncio.run(uploads_of(bytearray(b"x"), "multipart/form-data; boundary=" + "x" * 5000, Limits()))
     assert refused.value.status == 400

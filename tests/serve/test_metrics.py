@@ -6,6 +6,7 @@ import json
 import logging
 import math
 import sys
+import warnings
 from types import SimpleNamespace
 
 import pytest
@@ -13,7 +14,7 @@ import torch
 from prometheus_client.parser import text_string_to_metric_families
 
 import outfield as of
-from outfield.serve import Limits, read_token
+from outfield.serve import Limits, json_lines, read_token
 from outfield.serve.telemetry import Counts, JsonLines
 
 
@@ -54,6 +55,13 @@ def test_a_log_line_is_one_object_and_cut():
     said = json.loads(line)
     assert (said["event"], said["level"], said["status"], len(said["path"])) == ("failed\ny", "error", 500, 500)
     assert "ZeroDivisionError" in said["traceback"]
+
+
+def test_warnings_of_libraries_are_lines_of_json(capsys):
+    with json_lines():
+        warnings.warn("this is old", FutureWarning, stacklevel=1)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "FutureWarning: this is old" in json.loads(line)["event"]
 
 
 @pytest.mark.parametrize("name", ["body", "pixels", "images", "queue", "batch", "connections", "timeout"])

@@ -15,6 +15,7 @@ from tests.helpers.samples import make_set
 from tests.helpers.service import png, running
 
 import outfield as of
+from outfield.serve import Limits
 
 CHROMIUM = "/usr/bin/chromium"
 CAMERA = ("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream")
@@ -124,13 +125,33 @@ class TestInABrowser:
         page.select_option("#guard", "ssd")
         score = of.Guard.load(files["ssd"], device="cpu")(image).score
         page.get_by_text(f"score {np.format_float_positional(score, 4, fractional=False)}").wait_for()
-        assert "SSD" in page.locator("#about").inner_text()
+        assert "This guard knows images of " in page.locator("#about").inner_text()
+        assert not page.locator("#members").is_visible()
+        page.locator("#how summary").press("Enter")
+        assert page.locator("#members").inner_text() == "SSD"
 
     def test_what_is_broken_is_said(self, page):
-        page.set_input_files("#files", [{"name": "a.png", "mimeType": "image/png", "buffer": b"no image"}])
-        page.get_by_text("is truncated, or is not an image").wait_for()
-        page.set_input_files("#files", [{"name": "a.txt", "mimeType": "text/plain", "buffer": b"x"}])
-        page.get_by_text("There is no image among these").wait_for()
+        image = png(labelled(1, 5).images[0])
+        files = {"a.png": b"no image", "notes.txt": b"x", "good.png": image}
+        kinds = {"notes.txt": "text/plain"}
+        given = [{"name": n, "mimeType": kinds.get(n, "image/png"), "buffer": one} for n, one in files.items()]
+        page.set_input_files("#files", given)
+        page.get_by_text("1 image checked, 0 OOD; 2 could not be checked.").wait_for()
+        texts = page.locator("#images > li").all_inner_texts()
+        assert "a.png is truncated, or is not an image" in texts[0]
+        assert "notes.txt" in texts[1]
+        assert "This file is not an image." in texts[1]
+
+    def test_images_that_are_too_much_together_are_sent_one_by_one(self, browser, files):
+        images = [png(one) for one in labelled(3, 5).images]
+        with running(files["ssd"], limits=Limits(images=2)) as service:
+            page = browser.new_page()
+            page.goto(service.address)
+            page.locator("#guard option").first.wait_for(state="attached")
+            given = [{"name": f"{i}.png", "mimeType": "image/png", "buffer": one} for i, one in enumerate(images)]
+            page.set_input_files("#files", given)
+            page.get_by_text("3 images checked").wait_for()
+            page.close()
 
     def test_examples_traffic_and_the_alarm(self, page, service):
         page.locator("#examples").press("Enter")
@@ -222,23 +243,15 @@ def test_a_guard_of_rows_is_asked_for_rows(browser, files, tmp_path):
         found, wrong = browser.new_page(), []
         found.on("pageerror", lambda error: wrong.append(str(error)))
         found.goto(service.address)
-        found.get_by_text("This guard looks at rows, not at images").wait_for()
-        assert found.locator("#place").inner_text() == "POST /v2/models/people/infer"
+        found.get_by_text("This guard knows rows of a table: size, weight, town.").wait_for()
+        assert found.locator("#place").inner_text() == "POST /v1/check?guard=people"
         for hidden in ("#drop", "#camera", "#choose", "#viewfinder"):
             assert not found.locator(hidden).is_visible()
-        assert (
-            "A table of 3 columns. Detector: KNN + SSD. Keeps 95 % of ID rows" in found.locator("#about").inner_text()
-        )
         assert found.locator("#rows").input_value() == "size,weight,town\n"
-        found.fill("#rows", "size,town\n1,x")
-        found.click("#check-rows")
-        found.get_by_text("there is no weight").wait_for()
-        found.fill("#rows", 'size,weight,town\n1,heavy,"a, b"')
-        found.click("#check-rows")
-        found.get_by_text('Row 1: weight is "heavy", which is no number').wait_for()
         for text, said in (
-            ("size,weight,town\n1,0x10,x", 'Row 1: weight is "0x10", which is no number'),
-            ("size,size,weight,town\n1,2,3,x", "The first line names size twice"),
+            ("size,town\n1,x", "the table lacks column 'weight'"),
+            ('size,weight,town\n1,heavy,"a, b"\n1,90,Ulm', "1 row checked, 1 OOD; 1 could not be checked."),
+            ("size,size,weight,town\n1,2,3,x", "the first line names 'size' twice"),
             ('size,weight,town\n1,2,"x', "A quotation mark is not closed"),
         ):
             found.fill("#rows", text)
@@ -249,6 +262,19 @@ def test_a_guard_of_rows_is_asked_for_rows(browser, files, tmp_path):
         found.get_by_text(f"11 rows checked, {int(expected.is_ood.sum())} OOD").wait_for()
         words = found.locator("#images .word").all_inner_texts()
         assert words == ["OOD" if one.is_ood else "ID" for one in expected]
+        assert "because of " in found.locator("#images .ood").last.inner_text()
+        files = {
+            "a.csv": frame.to_csv(index=False),
+            "b.csv": "size\n1\n",
+            "c.csv": "size,weight,town\n1,heavy,x\n1,2\n",
+        }
+        given = [{"name": name, "mimeType": "text/csv", "buffer": text.encode()} for name, text in files.items()]
+        picture = {"name": "d.png", "mimeType": "image/png", "buffer": b""}
+        found.set_input_files("#files", [*given, picture])
+        found.get_by_text(f"11 rows checked, {int(expected.is_ood.sum())} OOD; 4 could not be checked.").wait_for()
+        said = "\n".join(found.locator("#images .failed").all_inner_texts())
+        for name in ("b.csv", "c.csv row 1", "c.csv row 2", "d.png", "'heavy' here, which is no number", "2 cells"):
+            assert name in said
         assert "of held-out ID rows lie" in found.locator("#scores-say").inner_text()
         found.select_option("#guard", "ssd")
         found.locator("#choose").wait_for()
@@ -265,6 +291,6 @@ def test_a_guard_of_rows_is_asked_for_rows(browser, files, tmp_path):
         )
         found.fill("#rows", "1,2")
         found.click("#check-rows")
-        found.get_by_text("Row 1 has 2 numbers; this guard takes").wait_for()
+        found.get_by_text("it has 2 numbers; this guard takes").wait_for()
         found.close()
     assert wrong == []

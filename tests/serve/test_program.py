@@ -61,6 +61,33 @@ def test_stopping_finishes_what_was_accepted_and_writes_the_state(files, image, 
     assert of.Drift.load(state).summary()["samples"] == len(codes)
 
 
+def test_before_the_end_it_is_not_ready_and_new_connections_are_served(files, image, tmp_path):
+    with Program(tmp_path, files["ssd"]) as program:
+        program.process.send_signal(signal.SIGTERM)
+        codes, ready = [], []
+        while program.process.poll() is None:
+            try:
+                with httpx.Client(base_url=program.address, timeout=30, trust_env=False) as client:
+                    ready.append(client.get("v2/health/ready").status_code)
+                    answer = ask(client, image)
+            except httpx.TransportError:
+                break
+            codes.append(answer.status_code)
+            if ready[-1] == 503:
+                assert answer.headers["connection"] == "close"
+        assert program.process.wait(30) == 0
+    assert ready[-1] == 503
+    assert codes.count(200) == len(codes) > 3
+
+
+def test_warnings_are_json_too(files, image, tmp_path):
+    with Program(tmp_path, files["ssd"], "--host", "0.0.0.0") as program:
+        assert "--token-file asks clients for a token" in program.lines()[0]["event"]
+        program.process.send_signal(signal.SIGTERM)
+        program.process.send_signal(signal.SIGTERM)
+        assert program.process.wait(30) == 0
+
+
 def test_after_kill_9_the_state_is_whole_and_goes_on(files, image, tmp_path):
     state = tmp_path / "drift.safetensors"
     seen = 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -69,8 +71,6 @@ def test_columns_may_be_binary_and_lists_of_one(served):
         {"name": one["name"], "datatype": one["datatype"], "shape": [3], "parameters": {"binary_data_size": len(part)}}
         for one, part in zip(inputs(frame), [*parts, texts], strict=True)
     ]
-    import json
-
     start = json.dumps({"inputs": head}).encode()
     answer = served.client.post(
         "/v2/models/people/infer",
@@ -119,10 +119,134 @@ def test_features_are_served_as_they_are(served, folder):
     assert wrong.status_code == 400
 
 
+def checked(served, content, kind, guard, **query):
+    return served.client.post(
+        "/v1/check", content=content, headers={"Content-Type": kind}, params={"guard": guard, **query}
+    )
+
+
+def test_rows_of_csv_and_json_have_the_verdicts_of_a_check(served, folder):
+    frame = pd.concat([people(5, 1), odd(2)], ignore_index=True)
+    guard = of.Guard.load(folder / "people.guard")
+    expected = guard(frame)
+    texts = {
+        "text/csv": frame.to_csv(index=False),
+        "text/csv; charset=utf-8": "\ufeff" + frame.to_csv(index=False, sep="\t", lineterminator="\r\n"),
+        "application/json": json.dumps(frame.to_dict("records")),
+    }
+    for kind, text in texts.items():
+        found = checked(served, text, kind, "people", why=True).json()
+        np.testing.assert_allclose([one["score"] for one in found], expected.scores, rtol=1e-6)
+        assert [one["is_ood"] for one in found] == expected.is_ood.tolist()
+        assert [one["file"] for one in found] == [f"row {i}" for i in range(1, 8)]
+        reasons = [one.to_dict() for one in guard.why(frame, most=3)]
+        assert [one["why"] for one in found if one["is_ood"]] == json.loads(json.dumps(reasons))
+        assert all(one["why"] is None for one in found if not one["is_ood"])
+    assert "why" not in checked(served, texts["text/csv"], "text/csv", "people").json()[0]
+    refused = checked(served, "[[1]]", "application/json", "plain", why=True)
+    assert refused.status_code == 400
+    assert "why names columns of a table, but plain looks at features" in refused.json()["error"]
+
+
+def test_a_bad_row_is_told_and_the_others_are_judged(served, folder):
+    frame = people(3, 1)
+    good = of.Guard.load(folder / "people.guard")(frame).scores
+    lines = frame[["size", "weight", "town"]].to_csv(index=False, header=False).splitlines()
+    before = served.client.get("/v1/traffic", params={"guard": "people"}).json()["samples"]
+    text = "\n".join(["size,weight,town", lines[0], "1,heavy,a", lines[1], "1,2", lines[2]])
+    found = checked(served, text, "text/csv", "people").json()
+    np.testing.assert_allclose([found[i]["score"] for i in (0, 2, 4)], good, rtol=1e-6)
+    assert found[1]["error"] == "column 'weight' holds 'heavy' here, which is no number"
+    assert found[3]["error"] == "it has 2 cells, but there are 3 columns"
+    assert [one["file"] for one in found] == [f"row {i}" for i in range(1, 6)]
+    assert served.client.get("/v1/traffic", params={"guard": "people"}).json()["samples"] == before + 3
+    found = checked(served, "size,weight,town\n1,heavy,Ulm\n", "text/csv", "people").json()  # and no other row
+    assert "'heavy' here" in found[0]["error"]
+    rows = [*json.loads(frame.to_json(orient="records")), 5, {"size": 1, "weight": [2], "town": "a"}]
+    found = checked(served, json.dumps(rows), "application/json", "people").json()
+    np.testing.assert_allclose([one["score"] for one in found[:3]], good, rtol=1e-6)
+    assert found[3]["error"] == "a row is an object, {column: cell}"
+    assert "holds [2] here, which is no number" in found[4]["error"]
+    given = inputs(frame)
+    given[2]["data"][1], given[0]["data"][1] = "x", 1e309
+    wrong = served.client.post("/v2/models/people/infer", content=json.dumps({"inputs": given}))
+    assert wrong.status_code == 400  # a tensor has no place for an error
+    assert wrong.json()["error"].startswith("row 2: column 'size' holds a number here that is infinite")
+
+
+def test_a_missing_cell_is_the_error_of_its_own_row(folder, tmp_path):
+    of.Guard.build_rows(people(300, 0).drop(columns="group")).save(tmp_path / "strict.guard")
+    rows = json.loads(people(3, 1).drop(columns="group").to_json(orient="records"))
+    rows[1]["size"] = None
+    with running(tmp_path / "strict.guard") as service:
+        found = service.client.post("/v1/check", json=rows).json()
+        assert [one["error"] for one in found] == [None, "its cell in column 'size' is missing", None]
+        text = pd.DataFrame(rows).assign(ready="true").to_csv(index=False)
+        answer = checked(service, text, "text/csv", "strict")
+        assert answer.status_code == 400
+        assert "the table has column 'ready', which the training rows did not have" in answer.json()["error"]
+        metrics = service.client.get("/metrics").text
+    assert 'outfield_samples_total{decision="error",model_name="strict"} 1.0' in metrics
+
+
+def test_rows_of_features_as_lists_of_numbers(served, folder):
+    rows = make_set(n=3, seed=3).features
+    expected = of.Guard.load(folder / "plain.guard")(rows).scores
+    width = rows.shape[1]
+    listed = [*rows.tolist(), rows[0].tolist()[:-1], [None] * width, ["x"] * width, [1e39] * width, {}]
+    found = checked(served, json.dumps(listed), "application/json", "plain").json()
+    np.testing.assert_allclose([one["score"] for one in found[:3]], expected, rtol=1e-6)
+    said = [f"it has {width - 1} numbers; this guard takes {width}", "a number is missing", "it is no list of numbers"]
+    for one, text in zip(found[3:], [*said, "a number is missing, infinite", "it is no list"], strict=True):
+        assert one["error"].startswith(text)
+    text = "\n".join(",".join(map(str, row)) for row in rows.tolist())
+    for head in ("", ",".join(f"feature_{i}" for i in range(width)) + "\n"):
+        found = checked(served, head + text, "text/csv", "plain").json()
+        np.testing.assert_allclose([one["score"] for one in found], expected, rtol=1e-6)
+
+
+def test_files_of_a_form_are_tables_each_with_its_own_errors(served):
+    good = people(2, 1)[["size", "weight", "town"]]
+    files = {
+        "a.csv": good.to_csv(index=False),
+        "b.csv": "size,town\n1,x\n",
+        "c.json": good.to_json(orient="records"),
+        "photo.png": b"\x89PNG\xff",
+        "d.csv": 'size,weight,town\n1,2,"x',
+        "e.csv": "size,size,town\n1,2,x",
+        "f.csv": "",
+        "g.json": "{}",
+    }
+    answer = served.client.post("/v1/check", files=[("file", one) for one in files.items()]).json()
+    told = {one["file"]: one["error"] for one in answer}
+    assert [*told] == ["a.csv row 1", "a.csv row 2", "b.csv", "c.json row 1", "c.json row 2", *list(files)[3:]]
+    said = {
+        "b.csv": "lacks column 'weight'", "photo.png": "no CSV in UTF-8", "d.csv": "no CSV in UTF-8: unexpected end of data",
+        "e.csv": "names 'size' twice", "f.csv": "there are no rows", "g.json": "rows in JSON are a list",
+    }  # fmt: skip
+    for name, error in told.items():
+        assert said[name] in error if name in said else error is None
+    wrong = checked(served, '{"a"', "application/json", "people")
+    assert wrong.status_code == 400
+    assert "this is no JSON in UTF-8" in wrong.json()["error"]
+
+
+def test_cells_of_a_csv(tmp_path):
+    frame = pd.DataFrame({"x": np.arange(300.0) % 7, "on": np.arange(300) % 2 == 0, "t": ["a", "b", "c"] * 100})
+    of.Guard.build_rows(frame, missing="median").save(tmp_path / "cells.guard")
+    text = "x,on,t\n 3 ,TRUE,a\n3,1,a\n1_0,0,a\n3,maybe,a\nNA,null,\n"
+    with running(tmp_path / "cells.guard") as service:
+        found = checked(service, text, "text/csv", "cells").json()
+    assert found[0]["score"] == found[1]["score"]
+    said = [None, None, "column 'x' holds '1_0' here, which is no number", "neither true nor false", None]
+    for one, text in zip(found, said, strict=True):
+        assert one["error"] is None if text is None else text in one["error"]
+
+
 def test_images_are_refused_and_others_told(served):
-    answer = served.check(b"not an image")
+    answer = checked(served, b"not an image", "image/png", "people")
     assert answer.status_code == 400
-    told = "looks at rows, not at images; POST them to /v2/models/people/infer, whose inputs are size, weight, town"
+    told = "looks at rows, not at images; send them as text/csv or application/json, with size, weight, town"
     assert told in answer.json()["error"]
     many = asked(served, "people", inputs(people(65, 1)))
     assert many.status_code == 413

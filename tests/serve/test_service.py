@@ -60,11 +60,13 @@ class TestCheck:
         assert answer.json()[0]["file"] is None
 
     def test_a_broken_image_is_told_and_the_others_are_judged(self, service, guard, images):
-        found = service.check(png(images[0]), png(images[1])[:60], b"", png(images[5])).json()
+        found = service.check(png(images[0]), png(images[1])[:60], b"", png(images[5]), b"a text").json()
         assert near(found[0], guard(images[0]))
         assert near(found[3], guard(images[5]))
-        assert "image 1 is truncated" in found[1]["error"]
-        assert "image 2 is empty" in found[2]["error"]
+        assert "1.png is truncated" in found[1]["error"]
+        assert found[2]["error"].startswith("2.png is empty")
+        assert "4.png is truncated, or is not an image" in found[4]["error"]
+        assert [one["file"] for one in found] == [f"{i}.png" for i in range(5)]
 
     def test_another_guard_by_its_name(self, service, files, images):
         expected = of.Guard.load(files["ssd"], device="cpu")(images[0])
@@ -210,6 +212,11 @@ class TestTelling:
         told = service.client.get("/openapi.json").json()
         assert {"/v1/check", "/v2/models/{name}/infer", "/metrics"} <= set(told["paths"])
         assert service.client.get("/docs").status_code == 404
+        assert "securitySchemes" not in told["components"]
+        schema = told["paths"]["/v1/check"]["post"]["responses"]["200"]["content"]["application/json"]["schema"]
+        verdict = told["components"]["schemas"][schema["items"]["$ref"].rpartition("/")[2]]["properties"]
+        assert {"file", "score", "p_value", "is_ood", "triggered_by", "members", "error", "why"} <= set(verdict)
+        assert verdict["score"]["anyOf"] == [{"type": "number"}, {"type": "null"}]
 
     def test_guards(self, service, guard):
         told = service.client.get("/v1/guards").json()
@@ -265,6 +272,10 @@ class TestLimits:
             for path in ("", "v2/health/live", "v2/health/ready"):
                 assert httpx.get(f"{service.address}{path}").status_code == 200
             assert httpx.get(f"{service.address}metrics").status_code == 401
+            told = service.client.get("/openapi.json").json()
+            assert told["components"]["securitySchemes"] == {"token": {"type": "http", "scheme": "bearer"}}
+            assert told["paths"]["/v1/check"]["post"]["security"] == [{"token": []}]
+            assert told["paths"]["/v2/health/ready"]["get"]["security"] == []
 
     def test_bodies_pixels_and_images(self, files):
         limits = Limits(body=20_000, pixels=400, images=2)
@@ -283,6 +294,45 @@ class TestLimits:
             assert packed.status_code == 415
             assert service.check(small).status_code == 200
             assert service.service.bodies.held == 0
+
+    def test_pixels_of_a_request(self, files):
+        image = png(np.zeros((20, 20, 3), np.uint8))
+        with running(files["ssd"], limits=Limits(pixels=400)) as service:
+            assert service.check(*[image] * 4).status_code == 200
+            refused = service.check(*[image] * 5)
+            assert refused.status_code == 413
+            assert "may have 1,600 pixels in all; send fewer" in refused.json()["error"]
+            assert service.check(png(np.zeros((1, 401, 3), np.uint8)), *[image] * 4).status_code == 200
+
+    def test_one_client_does_not_keep_others_from_decoding(self, files, images):
+        """Large images and long texts of one: those of others are answered in between."""
+        with running(files["ssd"]) as service:
+            guard = service.service.model(None).guard
+            prepare = guard.prepare
+            slow = png(np.zeros((64, 64, 3), np.uint8))
+            guard.prepare = lambda image: (image == slow and time.sleep(0.3), prepare(image))[1]
+            service.service.work._parser.submit(time.sleep, 8)
+            with ThreadPoolExecutor(4) as pool:
+                greedy = [pool.submit(service.check, *[slow] * 10) for _ in range(3)]
+                time.sleep(0.2)
+                began = time.monotonic()
+                assert service.check(png(images[0])).status_code == 200
+                assert time.monotonic() - began < 2  # all of theirs take 4.5 s
+                assert not any(one.done() for one in greedy)
+                assert all(one.result().status_code == 200 for one in greedy)
+
+    def test_parsing_has_a_deadline(self, files):
+        with running(files["ssd"], limits=Limits(timeout=1)) as service:
+            service.service.work._parser.submit(time.sleep, 3)
+            answer = service.client.post("/v2/models/ssd/infer", content=b" " * 100_000)
+            assert answer.status_code == 504
+            assert service.client.post("/v2/models/ssd/infer", content=b" ").status_code == 400
+
+    def test_addresses_that_are_none(self, service):
+        for headers in ({"Host": "["}, {"Host": "[::1"}, {"Origin": "http://[::1"}):
+            answer = service.client.get("/v2", headers=headers)
+            assert answer.status_code == 400
+            assert "no address" in answer.json()["error"]
 
     def test_a_request_that_says_its_length_twice_is_refused_and_the_connection_closed(self, service, images):
         """Whatever comes after it on the same connection, a proxy may have taken for a part of it."""
@@ -456,5 +506,5 @@ def test_guards_of_a_network_given_in_python_say_what_is_missing(files, tmp_path
     network = of.load_classifier(files["ssd"].parent / "net.safetensors")[0]
     backbone = of.Backbone(network, size=16, mean=(0.5,) * 3, std=(0.5,) * 3)
     small_guard(backbone, detector="SSD").save(tmp_path / "own.guard")
-    with pytest.raises(of.InputError, match="pass it"), running(tmp_path / "own.guard"):
+    with pytest.raises(of.InputError, match=r"outfield serve.*torch.onnx.export"), running(tmp_path / "own.guard"):
         pass

@@ -12,6 +12,6 @@ __getattr__, __dir__, __all__ = door(
         "verdict": (
             "COLUMNS", "VERDICT_ENDINGS", "Verdict", "Verdicts", "as_json", "as_json_lines", "write_verdicts",
         ),
-        "explanation": ("ColumnWhy", "RowWhy"),
+        "explanation": ("ColumnWhy", "ExplainedVerdict", "RowWhy"),
     },
 )  # fmt: skip

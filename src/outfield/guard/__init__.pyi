@@ -2,6 +2,7 @@
 
 from outfield.guard.build import ImagePlan as ImagePlan
 from outfield.guard.explanation import ColumnWhy as ColumnWhy
+from outfield.guard.explanation import ExplainedVerdict as ExplainedVerdict
 from outfield.guard.explanation import RowWhy as RowWhy
 from outfield.guard.guard import Guard as Guard
 from outfield.guard.guard import RowGuard as RowGuard
@@ -21,6 +22,7 @@ from outfield.guard.verdict import write_verdicts as write_verdicts
 __all__ = [
     "COLUMNS",
     "ColumnWhy",
+    "ExplainedVerdict",
     "Guard",
     "ImagePlan",
     "ImageReader",

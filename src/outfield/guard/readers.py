@@ -316,7 +316,8 @@ class ImageReader(Reader):
             else:
                 raise InputError(
                     f"{path} is the guard of a network that was given in Python, {said['name']}, and does not hold it; pass it: "
-                    "Guard.load(path, network=MODULE); of a .pt2 file it is Backbone.open(FILE, trust=True, …).network"
+                    "Guard.load(path, network=MODULE); of a .pt2 file it is Backbone.open(FILE, trust=True, …).network. outfield "
+                    "serve and other commands need a guard built of a file: torch.onnx.export(MODULE, images, 'net.onnx')"
                 )
             about = {name: said[name] for name in ("head", "name", "classes", "names")}
             backbone = Backbone(built, preprocessing=Preprocessing.of_json(header["preprocessing"]), **about)

@@ -5,32 +5,36 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from itertools import islice
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from outfield.errors import OutfieldError
 from outfield.features import FeatureSet
-from outfield.guard import Guard, Verdict
+from outfield.guard import ExplainedVerdict, Guard, Verdict
+
+COLUMNS_TOLD = 3
+"""Of a row that is OOD, at most."""
 
 
 @dataclass(eq=False)
 class Job:
-    """One request: prepared images (N, h, w, C) or rows of the network, and the guard that prepared and judges them.
+    """One request: prepared images (N, h, w, C), rows of the network or columns of a table, and the guard that judges them.
 
-    After the deadline, by the monotonic clock, no client waits for the answer any more.
+    After the deadline, by the monotonic clock, no client waits for the answer any more. With ``why`` the verdicts on rows of a
+    table name columns.
     """
 
     guard: Guard
-    rows: Tensor | FeatureSet
+    rows: Tensor | FeatureSet | Mapping[str, np.ndarray]
     deadline: float
+    why: bool = False
     answer: Future[list[Verdict]] = field(default_factory=Future)
-
-    def __len__(self) -> int:
-        return len(self.rows)
 
 
 class Batcher:
@@ -100,14 +104,14 @@ class Batcher:
         images = 0
         for count, job in enumerate(self._jobs):
             same = isinstance(job.rows, Tensor) and job.guard is first.guard
-            if count and (not same or images + len(job) > self.batch):
+            if count and (not same or images + len(job.rows) > self.batch):
                 return count
-            images += len(job)
+            images += len(job.rows)
         return len(self._jobs) if images >= self.batch else None
 
     def _judge(self, jobs: list[Job]) -> None:
         try:
-            verdicts = self._verdicts(jobs)
+            verdicts = _verdicts(jobs)
             self._done(jobs[0].guard, verdicts)
         except Exception as error:  # whatever it is, those who wait are told, and the thread goes on
             if len(jobs) > 1 and isinstance(error, OutfieldError):
@@ -117,13 +121,19 @@ class Batcher:
             for job in jobs:
                 job.answer.set_exception(error)
             return
-        start = 0
-        for job in jobs:
-            job.answer.set_result(verdicts[start : start + len(job)])
-            start += len(job)
+        left = iter(verdicts)
+        for job in jobs:  # several have images, each as many as verdicts
+            job.answer.set_result(verdicts if len(jobs) == 1 else [*islice(left, len(job.rows))])
 
-    def _verdicts(self, jobs: list[Job]) -> list[Verdict]:
-        guard, rows = jobs[0].guard, jobs[0].rows
-        if isinstance(rows, FeatureSet):
-            return [*guard.judge(rows)]
+
+def _verdicts(jobs: list[Job]) -> list[Verdict]:
+    guard, rows = jobs[0].guard, jobs[0].rows
+    if isinstance(rows, Tensor):
         return [*guard.judge_pixels(torch.cat([job.rows for job in jobs if isinstance(job.rows, Tensor)]))]
+    if isinstance(rows, FeatureSet):
+        return [*guard.judge(rows)]
+    found: list[Verdict] = [*guard(rows, on_error="skip")]  # type: ignore[misc]
+    if not jobs[0].why:
+        return found
+    reasons = {one.row: one for one in guard.why(rows, most=COLUMNS_TOLD, on_error="skip")}
+    return [ExplainedVerdict(**vars(one), why=reasons.get(row)) for row, one in enumerate(found)]

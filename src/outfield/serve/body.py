@@ -1,18 +1,27 @@
-"""Bodies of requests, counted and timed while they are read, and the files of forms, which browsers and ``curl -F`` send."""
+"""Bodies of requests, counted and timed while they are read: the files of forms, and the rows of CSV and JSON."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import csv
+import io
+import json
 import re
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from itertools import chain
+from typing import Any, NamedTuple
 
+import numpy as np
 from python_multipart.multipart import parse_options_header
 from starlette.datastructures import Headers, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
+from outfield.errors import InputError
+from outfield.features import NUMBER, TRUTH, FeatureSet
+from outfield.guard import Guard
 from outfield.serve.limits import Limits, Refused, busy
 
 DRAIN_SECONDS = 2.0
@@ -78,16 +87,25 @@ class Bodies:
 
 AT_ONCE = 65_536
 """Bytes of a body that are read without giving other clients a turn."""
+KINDS = "multipart/form-data with files, an image (image/…), or rows as text/csv or application/json"
 
 
-async def files_of(body: bytearray, content_type: str, limits: Limits) -> list[tuple[str | None, bytes]]:
-    """The files of a form, or the one image that the body is: the name that the client gave, or None, and the bytes."""
+class Upload(NamedTuple):
+    """A file of a form, or all of a body: the name that the client gave, or None, and the bytes."""
+
+    name: str | None
+    content: bytes
+    is_json: bool = False
+
+
+async def uploads_of(body: bytearray, content_type: str, limits: Limits) -> list[Upload]:
+    """The files of a form, or the one file that the body is."""
     kind, options = parse_options_header(content_type)
-    if kind.startswith(b"image/") or kind == b"application/octet-stream":
-        return [(None, bytes(body))]
+    if kind.startswith(b"image/") or kind in (b"application/octet-stream", b"text/csv", b"application/json"):
+        return [Upload(None, bytes(body), kind == b"application/json")]
     boundary = options.get(b"boundary", b"")
     if kind != b"multipart/form-data" or not boundary:
-        raise Refused(415, "send multipart/form-data with files, or one image as the body (Content-Type: image/…)")
+        raise Refused(415, f"the Content-Type is {content_type[:100]!r}; send {KINDS}")
     if b"--" + boundary + b"--" not in body[-len(boundary) - 64 :]:
         raise Refused(400, "the form is broken: its end is missing")
     parser = MultiPartParser(Headers({"content-type": content_type}), _pieces(body), max_files=limits.images)
@@ -102,7 +120,8 @@ async def files_of(body: bytearray, content_type: str, limits: Limits) -> list[t
     files = [one for _, one in form.multi_items() if isinstance(one, UploadFile)]
     if not files:
         raise Refused(400, "there is no file in the form; send at least one")
-    return [(_file_name(one.filename or ""), one.file.read()) for one in files]
+    named = [(_file_name(one.filename or ""), one.file.read()) for one in files]
+    return [Upload(name, content, name.lower().endswith(".json")) for name, content in named]
 
 
 async def _pieces(body: bytearray) -> AsyncGenerator[bytes, None]:
@@ -112,6 +131,93 @@ async def _pieces(body: bytearray) -> AsyncGenerator[bytes, None]:
     yield b""
 
 
-def _file_name(given: str) -> str | None:
+def _file_name(given: str) -> str:
     """The last part of a name, without letters that cannot be shown."""
-    return re.sub(r"[\x00-\x1f\x7f]", "", given.replace("\\", "/").rpartition("/")[2])[:255] or None
+    return re.sub(r"[\x00-\x1f\x7f]", "", given.replace("\\", "/").rpartition("/")[2])[:255] or "a file without a name"
+
+
+# Rows, of a table objects or lines below the names of the columns, of features lists of numbers
+
+MISSING = ("", "NA", "N/A", "NaN", "nan", "NULL", "null")
+"""Cells of a CSV that hold nothing."""
+TRUTHS = {"true": True, "1": True, "false": False, "0": False}
+
+
+def rows_of(upload: Upload, guard: Guard) -> list[Any]:
+    """Each row of a text as :func:`together` takes it, or, as an InputError, why it cannot be used."""
+    kind = "JSON" if upload.is_json else "CSV"
+    try:
+        text = upload.content.decode("utf-8-sig")
+        listed = json.loads(text) if upload.is_json else _lines(text)
+    except (ValueError, RecursionError, csv.Error) as error:
+        raise InputError(f"this is no {kind} in UTF-8: {error!s:.200}") from error
+    if not isinstance(listed, list):
+        raise InputError("rows in JSON are a list: of objects, or of lists of numbers for a guard of features")
+    width = sum(guard.widths.values())
+    if guard.table is None:
+        listed = listed[1:] if listed and listed[0][:1] == ["feature_0"] else listed
+        found = [_or_error(_numbers, row, width) for row in listed]
+    elif upload.is_json:
+        found = [row if isinstance(row, dict) else InputError("a row is an object, {column: cell}") for row in listed]
+    else:
+        names = [name.strip() for name in listed[0]] if listed else []
+        if len({*names}) < len(names):
+            raise InputError(f"the first line names {max(names, key=names.count)!r:.60} twice")
+        kinds = {column.name: column.kind for column in guard.table.columns}
+        found = [_or_error(_cells, line, names, kinds) for line in listed[1:]]
+    if not found:
+        raise InputError("there are no rows; in a CSV the first line names the columns of a table, the others are rows")
+    return found
+
+
+def together(rows: list[Any], guard: Guard) -> FeatureSet | dict[str, np.ndarray]:
+    """Rows as features, or as the columns of a table."""
+    if guard.table is not None:
+        names = dict.fromkeys(chain.from_iterable(rows))
+        return {name: np.fromiter((row.get(name) for row in rows), object, len(rows)) for name in names}
+    parts = np.split(np.stack(rows), np.cumsum([*guard.widths.values()])[:-1], axis=1)
+    return FeatureSet(**{"features": parts[0], **dict(zip(guard.widths, parts, strict=True))})
+
+
+def _lines(text: str) -> list[list[str]]:
+    """The lines of a CSV; cells that were copied from a sheet are parted by tabs."""
+    mark = "\t" if "\t" in text.partition("\n")[0] else ","
+    return [line for line in csv.reader(io.StringIO(text, newline=""), delimiter=mark, strict=True) if line]
+
+
+def _or_error(read: Callable[..., Any], *given: Any) -> Any:
+    try:
+        return read(*given)
+    except InputError as error:
+        return error
+
+
+def _numbers(row: Any, width: int) -> np.ndarray:
+    try:
+        with np.errstate(over="ignore"):
+            found = np.array(row, np.float32)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise InputError(f"it is no list of numbers: {error!s:.100}") from error
+    if found.shape != (width,):
+        raise InputError(f"it has {found.size} numbers; this guard takes {width}")
+    if not np.isfinite(found).all():
+        raise InputError("a number is missing, infinite or above 3.4e38")
+    return found
+
+
+def _cells(line: list[str], names: list[str], kinds: Mapping[str, str]) -> dict[str, Any]:
+    if len(line) != len(names):
+        raise InputError(f"it has {len(line)} cells, but there are {len(names)} columns")
+    return {name: _cell(text, kinds.get(name)) for name, text in zip(names, line, strict=True)}
+
+
+def _cell(text: str, kind: str | None) -> Any:
+    """A cell as a number or a truth where it is one: that it should be, the table says."""
+    plain = text.strip()
+    if plain in MISSING:
+        return None
+    if kind == TRUTH:
+        return TRUTHS.get(plain.lower(), text)
+    with contextlib.suppress(ValueError):
+        return float(plain) if kind == NUMBER and "_" not in plain else text
+    return text

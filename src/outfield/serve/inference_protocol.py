@@ -12,13 +12,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from outfield.features import NUMBER, TEXT, TRUTH
+from outfield.features import NUMBER, TEXT, TRUTH, FeatureSet
 from outfield.guard import Guard, Verdict
 from outfield.serve.limits import Refused
 
 HEADER_LENGTH = "inference-header-content-length"
 """The HTTP header that says how long the JSON in front of binary tensors is."""
 OUTPUTS = {"score": "FP32", "p_value": "FP32", "is_ood": "BOOL", "label": "INT64"}
+INPUTS = 10_000  # of a request, at most
 INPUT_TYPES = ("BYTES", "UINT8", "FP32")
 
 
@@ -46,6 +47,8 @@ def parse(body: bytearray, header_length: str | None, plain: bool = False) -> As
     inputs = said.get("inputs") if isinstance(said, dict) else None
     if not isinstance(inputs, list) or not inputs or not all(isinstance(one, dict) for one in inputs):
         raise Refused(400, "the request must be an object with a list of inputs")
+    if len(inputs) > INPUTS:
+        raise Refused(413, f"the request has {len(inputs):,} inputs; at most {INPUTS:,} are taken")
     number = said.get("id")
     if number is not None and not isinstance(number, str):
         raise Refused(400, "the id of a request is a text")
@@ -236,7 +239,30 @@ def inputs_of(guard: Guard) -> dict[str, dict[str, Any]]:
     return {name: {"name": name, "datatype": kind, "shape": [-1]} for name, kind in kinds.items()}
 
 
-def column_of(name: str, value: np.ndarray | list[bytes]) -> np.ndarray:
+def images_of(asked: Asked) -> list[Any] | None:
+    """The images of a request; None where it brings rows of the network instead."""
+    values = [*asked.inputs.values()]
+    if all(isinstance(one, np.ndarray) and one.dtype == np.float32 for one in values):
+        return None
+    if len(values) != 1:
+        raise Refused(400, "images are one input, encoded (BYTES) or as pixels (UINT8), without others")
+    if isinstance(values[0], np.ndarray) and (values[0].ndim != 4 or values[0].shape[3] != 3):
+        raise Refused(400, f"pixels have shape {[*values[0].shape]}; it must be [N, H, W, 3]")
+    return [*values[0]]
+
+
+def rows_of(asked: Asked, guard: Guard) -> FeatureSet | dict[str, np.ndarray]:
+    """The rows of a request: features, or the columns of a table."""
+    if guard.table is not None:
+        return {name: _column(name, value) for name, value in asked.inputs.items()}
+    widths, given = guard.widths, asked.inputs
+    if not set(widths) - {"logits"} <= set(given) <= {*widths, "features", "logits"}:
+        raise Refused(400, f"inputs are {', '.join(given)}; this guard scores {', '.join(widths)}")
+    fields = {name: np.array(array, np.float32) for name, array in given.items()}
+    return FeatureSet(**{"features": next(iter(fields.values())), **fields})
+
+
+def _column(name: str, value: np.ndarray | list[bytes]) -> np.ndarray:
     """An input of a request, [N] or [N, 1], as the column of a table."""
     if isinstance(value, list):
         try:

@@ -37,6 +37,11 @@ class Limits:
         """Bytes of all requests' bodies that are held at a time."""
         return 8 * self.body
 
+    @property
+    def pixels_in_all(self) -> int:
+        """Of all images of one request."""
+        return 4 * self.pixels
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -48,6 +53,7 @@ class Settings:
     save_every: float = 5.0  # seconds between two times that it is written
     look_every: float = 1.0  # seconds between two looks at whether the file of a guard has changed
     device: str = "auto"  # where the networks run
+    drain: float = 5.0  # seconds for which a service that was asked to end takes requests and says that it is not ready
 
 
 def read_token(file: Path | None, environment: str | None) -> str | None:

@@ -33,10 +33,11 @@ class Model:
         self.batcher = Batcher(name, settings.limits.batch, settings.limits.wait, self._seen)
 
     def _seen(self, guard: Guard, verdicts: Sequence[Verdict]) -> None:
+        verdicts = [one for one in verdicts if one.error is None]
         self.counts.see(self.name, verdicts)
         drift = self.drift
-        if guard.threshold is not drift.threshold:
-            return  # the guard was replaced meanwhile, and another test has begun
+        if not verdicts or guard.threshold is not drift.threshold:
+            return  # of the latter: the guard was replaced meanwhile, and another test has begun
         alarm = drift.alarm
         if drift.update(np.array([one.score for one in verdicts])) and not alarm:
             tell(logging.WARNING, "drift alarm", guard=self.name, samples=drift.summary()["samples"])

@@ -1,29 +1,36 @@
-"""The addresses of the service, as a FastAPI application, and what they tell of guards and verdicts."""
+"""The service over HTTP: its addresses, as a FastAPI application, and the gate through which every request passes."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import hmac
+import ipaddress
 import json
+import logging
 import math
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import replace
+import time
+from collections.abc import AsyncIterator, Collection, MutableMapping, Sequence
 from importlib import resources
 from typing import Any
+from urllib.parse import urlsplit
 
 import numpy as np
 from fastapi import FastAPI, Request, Response
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from outfield.errors import OutfieldError
+from outfield.errors import InputError
 from outfield.features import FIELDS
-from outfield.guard import Verdict
+from outfield.guard import ExplainedVerdict, Verdict
 from outfield.serve import inference_protocol as protocol
-from outfield.serve.body import files_of
+from outfield.serve.body import uploads_of
 from outfield.serve.limits import Refused
-from outfield.serve.middleware import Gate, refusal
 from outfield.serve.models import Model
 from outfield.serve.service import Service
+from outfield.serve.telemetry import log, tell
 from outfield.version import __version__
 
 BINS = 40  # of the histogram of calibration scores
@@ -31,16 +38,19 @@ SCORES = 1001  # calibration scores that are told, at most: evenly spaced, with 
 
 _FILE = {"type": "string", "format": "binary"}
 _FILES = {"type": "object", "properties": {"file": {"type": "array", "items": _FILE}}}
-_TENSORS = {"application/json": {"schema": {"type": "object"}}, "application/octet-stream": {"schema": _FILE}}
-_IMAGES = {"multipart/form-data": {"schema": _FILES}, "image/*": {"schema": _FILE}}
-INFER: dict[str, Any] = {"requestBody": {"required": True, "content": _TENSORS}}
-CHECK: dict[str, Any] = {"requestBody": {"required": True, "content": _IMAGES}}
+_ROWS = {"type": "array", "items": {"anyOf": [{"type": "object"}, {"type": "array", "items": {"type": "number"}}]}}
+_TENSORS = {"application/json": {"type": "object"}, "application/octet-stream": _FILE}
+_UPLOADS = {"multipart/form-data": _FILES, "image/*": _FILE, "text/csv": {"type": "string"}, "application/json": _ROWS}
+ERROR = {"type": "object", "properties": {"error": {"type": "string"}}, "required": ["error"]}
+ANSWERS: dict[int | str, dict[str, Any]] = {
+    "default": {"description": "What was wrong.", "content": {"application/json": {"schema": ERROR}}}
+}
 PAGE = {
-    "/": ("page.html", "text/html"),
-    "/page.css": ("page.css", "text/css"),
-    "/page.js": ("page.js", "text/javascript"),
-    "/rows.js": ("rows.js", "text/javascript"),
-    "/icon.svg": ("icon.svg", "image/svg+xml"),
+    "/": "text/html",
+    "/page.css": "text/css",
+    "/page.js": "text/javascript",
+    "/rows.js": "text/javascript",
+    "/icon.svg": "image/svg+xml",
 }
 
 
@@ -52,37 +62,63 @@ def make_app(service: Service) -> FastAPI:
         yield
         await asyncio.to_thread(service.stop)
 
-    app = FastAPI(title="Outfield", version=__version__, docs_url=None, redoc_url=None, lifespan=life)
+    about: dict[str, Any] = {"title": "Outfield", "version": __version__, "responses": ANSWERS}
+    app = FastAPI(**about, docs_url=None, redoc_url=None, lifespan=life)
     words = {"", "1", *service.models}
-    app.add_middleware(Gate, token=service.settings.token, counts=service.counts, words=words)
-    app.add_exception_handler(HTTPException, _refuse)
-    app.add_exception_handler(Refused, _refuse)
-    _add_health(app, service)
-    _add_infer(app, service)
-    _add_check(app, service)
-    _add_telling(app, service)
-    _add_page(app)
+    app.add_middleware(Gate, service=service, words=words)
+    for kind in (HTTPException, InputError, Refused):
+        app.add_exception_handler(kind, _refuse)
+    _add_protocol(app, service)
+    _add_verdicts(app, service)
+    for path, media_type in PAGE.items():
+        _add_page(app, path, media_type)
     words |= {part for route in app.routes for part in getattr(route, "path", "").split("/")}
+    if service.settings.token is not None:
+        _tell_token(app)
     return app
+
+
+def _tell_token(app: FastAPI) -> None:
+    """Say in OpenAPI that a token is asked for, and where it is not."""
+    told = app.openapi()
+    told.setdefault("components", {})["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+    for path, operations in told["paths"].items():
+        for operation in operations.values():
+            operation["security"] = [] if path in OPEN else [{"token": []}]
 
 
 async def _refuse(_: Request, error: Exception) -> Response:
     """Errors of the routes and of ours, in one shape."""
     if isinstance(error, HTTPException):
         error = Refused(error.status_code, str(error.detail), error.headers)
-    assert isinstance(error, Refused)
-    return refusal(error)
+    return refusal(error if isinstance(error, Refused) else Refused(400, str(error)))
+
+
+def refusal(refused: Refused) -> Response:
+    """A refusal as an answer: ``{"error": …}``."""
+    return Response(json.dumps({"error": refused.message}), refused.status, refused.headers, "application/json")
 
 
 def _json(content: Any, status: int = 200) -> Response:
     return Response(json.dumps(content), status, media_type="application/json")
 
 
-def _deadline(request: Request, service: Service) -> float:
-    return float(request.scope["state"]["began"] + service.settings.limits.timeout)
+def _body(kinds: dict[str, Any]) -> dict[str, Any]:
+    """What a body may be, for OpenAPI."""
+    return {"requestBody": {"required": True, "content": {kind: {"schema": one} for kind, one in kinds.items()}}}
 
 
-def _add_health(app: FastAPI, service: Service) -> None:
+def _add_protocol(app: FastAPI, service: Service) -> None:
+    """The Open Inference Protocol."""
+
+    def ready_answer(**more: str) -> Response:
+        return _json({**more, "ready": service.ready}, 200 if service.ready else 503)
+
+    def model_of(name: str, version: str) -> Model:
+        if version != "1":
+            raise Refused(404, f"there is no version {version[:20]!r}; there is 1")
+        return service.model(name)
+
     @app.get("/v2", tags=["Open Inference Protocol"])
     async def server() -> Response:
         """Name, version and extensions of the server."""
@@ -95,48 +131,38 @@ def _add_health(app: FastAPI, service: Service) -> None:
 
     @app.get("/v2/health/ready", tags=["Open Inference Protocol"])
     async def ready() -> Response:
-        """Whether the server takes requests."""
-        return _json({"ready": service.ready}, 200 if service.ready else 503)
+        """Whether the server takes requests, and goes on to do so."""
+        return ready_answer()
 
-    @app.get("/v2/models/{name}/versions/{version}", tags=["Open Inference Protocol"], include_in_schema=False)
+    @app.get("/v2/models/{name}/versions/{version}", include_in_schema=False)
     @app.get("/v2/models/{name}", tags=["Open Inference Protocol"])
     async def metadata(name: str, version: str = "1") -> Response:
         """Inputs and outputs of a guard."""
-        _check_version(version)
-        return _json(_metadata(service.model(name)))
+        return _json(_metadata(model_of(name, version)))
 
-    @app.get("/v2/models/{name}/versions/{version}/ready", tags=["Open Inference Protocol"], include_in_schema=False)
+    @app.get("/v2/models/{name}/versions/{version}/ready", include_in_schema=False)
     @app.get("/v2/models/{name}/ready", tags=["Open Inference Protocol"])
     async def model_ready(name: str, version: str = "1") -> Response:
         """Whether a guard takes requests."""
-        _check_version(version)
-        return _json({"name": service.model(name).name, "ready": service.ready}, 200 if service.ready else 503)
+        return ready_answer(name=model_of(name, version).name)
 
-
-def _check_version(version: str) -> None:
-    if version != "1":
-        raise Refused(404, f"there is no version {version[:20]!r}; there is 1")
-
-
-def _add_infer(app: FastAPI, service: Service) -> None:
-    @app.post("/v2/models/{name}/versions/{version}/infer", tags=["Open Inference Protocol"], include_in_schema=False)
-    @app.post("/v2/models/{name}/infer", tags=["Open Inference Protocol"], openapi_extra=INFER)
+    @app.post("/v2/models/{name}/versions/{version}/infer", include_in_schema=False)
+    @app.post("/v2/models/{name}/infer", tags=["Open Inference Protocol"], openapi_extra=_body(_TENSORS))
     async def infer(request: Request, name: str, version: str = "1") -> Response:
-        """Scores, p-values, verdicts and labels of encoded images (BYTES), pixels (UINT8) or features (FP32)."""
-        _check_version(version)
-        model, deadline = service.model(name), _deadline(request, service)
+        """Scores, p-values, verdicts and labels of encoded images (BYTES), pixels (UINT8), features (FP32) or columns."""
+        model, deadline = model_of(name, version), _deadline(request, service)
         async with service.bodies.read(request, deadline) as body:
-            of_table = model.guard.takes == "table"
-            length = request.headers.get(protocol.HEADER_LENGTH)
-            asked = await service.work.aside(protocol.parse, body, length, of_table)
-            images = None if of_table else _images(asked)
-            if images is None:
-                verdicts = await service.work.rows(model, asked.inputs, deadline)
+            given = body, request.headers.get(protocol.HEADER_LENGTH), model.guard.table is not None
+            asked = await service.work.aside(protocol.parse, len(body), deadline, *given)
+            images = protocol.images_of(asked) if model.guard.table is None else None
+            if images is not None:
+                verdicts = await service.work.images(model, [(None, one) for one in images], deadline)
             else:
-                found = await service.work.images(model, images, deadline)
-                _count(service, request, model.name, found)
-                verdicts = [_good(one) for one in found]
+                verdicts = await service.work.rows(model, protocol.rows_of(asked, model.guard), deadline)
         _count(service, request, model.name, verdicts)
+        for row, one in enumerate(verdicts, 1):  # a tensor has no place for the error of one row
+            if one.error is not None:
+                raise Refused(400, one.error if images else f"row {row}: {one.error}; POST /v1/check judges the others")
         content, json_length = protocol.answer(asked, model.name, verdicts)
         if json_length is None:
             return Response(content, media_type="application/json")
@@ -144,50 +170,41 @@ def _add_infer(app: FastAPI, service: Service) -> None:
         return Response(content, headers=headers, media_type="application/octet-stream")
 
 
-def _images(asked: protocol.Asked) -> list[bytes | np.ndarray] | None:
-    """The images of a request; None where it brings rows of the network instead."""
-    values = [*asked.inputs.values()]
-    if all(isinstance(one, np.ndarray) and one.dtype == np.float32 for one in values):
-        return None
-    if len(values) != 1:
-        raise Refused(400, "images are one input, encoded (BYTES) or as pixels (UINT8), without others")
-    if isinstance(values[0], list):
-        return [*values[0]]
-    if values[0].ndim != 4 or values[0].shape[3] != 3:
-        raise Refused(400, f"pixels have shape {[*values[0].shape]}; it must be [N, H, W, 3]")
-    return [*values[0]]
+def _deadline(request: Request, service: Service) -> float:
+    return float(request.scope["state"]["began"] + service.settings.limits.timeout)
 
 
-def _good(found: Verdict | OutfieldError) -> Verdict:
-    if isinstance(found, OutfieldError):
-        raise Refused(400, str(found))
-    return found
+def _count(service: Service, request: Request, guard: str, found: Sequence[Verdict]) -> None:
+    """Count what could not be read, and note for the log what was asked."""
+    service.counts.samples.labels(guard, "error").inc(sum(one.error is not None for one in found))
+    request.scope["state"].update(guard=guard, images=len(found), ood=sum(bool(one.is_ood) for one in found))
 
 
-def _count(service: Service, request: Request, guard: str, found: Sequence[Verdict | OutfieldError]) -> None:
-    """Count images that could not be read, and note for the log what was asked."""
-    service.counts.samples.labels(guard, "error").inc(sum(isinstance(one, OutfieldError) for one in found))
-    ood = sum(isinstance(one, Verdict) and bool(one.is_ood) for one in found)
-    request.scope["state"].update(guard=guard, images=len(found), ood=ood)
+def _add_verdicts(app: FastAPI, service: Service) -> None:
+    verdicts: dict[int | str, dict[str, Any]] = {200: {"model": list[ExplainedVerdict]}}
 
+    @app.post("/v1/check", tags=["Verdicts"], openapi_extra=_body(_UPLOADS), responses=verdicts)
+    async def check(request: Request, guard: str | None = None, why: bool = False) -> Response:
+        """A verdict on each image of a form or body, or on each row of CSV or JSON, as ``outfield guard check --json`` prints it.
 
-def _add_check(app: FastAPI, service: Service) -> None:
-    @app.post("/v1/check", tags=["Verdicts"], openapi_extra=CHECK)
-    async def check(request: Request, guard: str | None = None) -> Response:
-        """A verdict on each uploaded image, as ``outfield guard check --json`` prints it."""
+        What cannot be read has an error instead. With ``why`` the columns that make a row of a table OOD are named.
+        """
         model, deadline = service.model(guard), _deadline(request, service)
+        takes, work = model.guard.takes, service.work
+        if why and takes != "table":
+            raise Refused(400, f"why names columns of a table, but {model.name} looks at {takes}; leave it out")
         async with service.bodies.read(request, deadline) as body:
-            files = await files_of(body, request.headers.get("content-type", ""), service.settings.limits)
-            found = await service.work.images(model, [content for _, content in files], deadline)
+            kind, limits = request.headers.get("content-type", ""), service.settings.limits
+            uploads = await work.in_time(uploads_of(body, kind, limits), deadline)
+            if takes == "images" or kind.startswith("image/"):
+                found = await work.images(model, [(one.name, one.content) for one in uploads], deadline)
+            else:
+                found = []
+                for one in uploads:
+                    found += await work.upload(model, one, deadline, why)
         _count(service, request, model.name, found)
-        verdicts = [
-            Verdict.failed(name, str(one)) if isinstance(one, OutfieldError) else replace(one, file=name)
-            for (name, _), one in zip(files, found, strict=True)
-        ]
-        return _json([_plain(one) for one in verdicts])
+        return _json([_plain(one) for one in found])
 
-
-def _add_telling(app: FastAPI, service: Service) -> None:
     @app.get("/v1/guards", tags=["Verdicts"])
     async def guards() -> Response:
         """What each guard is: classes, members, threshold, calibration scores."""
@@ -210,16 +227,20 @@ def _add_telling(app: FastAPI, service: Service) -> None:
         return Response(service.counts.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-def _add_page(app: FastAPI) -> None:
-    folder = resources.files("outfield.serve") / "page"
+def _add_page(app: FastAPI, path: str, kind: str) -> None:
+    content = (resources.files("outfield.serve") / "page" / (path[1:] or "page.html")).read_bytes()
 
-    def add(path: str, content: bytes, kind: str) -> None:
-        @app.api_route(path, methods=["GET", "HEAD"], include_in_schema=False)
-        async def page() -> Response:
-            return Response(content, media_type=kind)
+    @app.api_route(path, methods=["GET", "HEAD"], include_in_schema=False)
+    async def page() -> Response:
+        return Response(content, media_type=kind)
 
-    for path, (name, kind) in PAGE.items():
-        add(path, (folder / name).read_bytes(), kind)
+
+def _plain(one: Verdict) -> dict[str, Any]:
+    """A verdict ready for JSON, which knows no infinite numbers: null stands for those."""
+    told = one.to_dict()
+    if isinstance(told["score"], float) and not math.isfinite(told["score"]):
+        told["score"] = None
+    return told
 
 
 def _metadata(model: Model) -> dict[str, Any]:
@@ -258,9 +279,116 @@ def _about(model: Model) -> dict[str, Any]:
     }
 
 
-def _plain(one: Verdict) -> dict[str, Any]:
-    """A verdict ready for JSON, which knows no infinite numbers: null stands for those."""
-    told = one.to_dict()
-    if isinstance(told["score"], float) and not math.isfinite(told["score"]):
-        told["score"] = None
-    return told
+# The gate: tokens, headers that every answer carries, one log line and one count a request
+
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; "
+    "connect-src 'self'; form-action 'none'; base-uri 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Permissions-Policy": "camera=(self), microphone=(), geolocation=()",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+"""Of every answer: nothing is loaded from elsewhere, and no script is run but ours."""
+OPEN = (*PAGE, "/v2/health/live", "/v2/health/ready")
+"""What is shown without a token: the page itself, and whether the service runs."""
+
+
+class Gate:
+    """Everything passes here on its way in and out.
+
+    ``words`` are parts of our own addresses. Others come from clients, may be secrets that were put in the wrong place, and are
+    not logged.
+    """
+
+    def __init__(self, app: ASGIApp, service: Service, words: Collection[str] = ()) -> None:
+        self.app, self.service, self._words = app, service, words
+        self._headers = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        began, status = time.monotonic(), 0
+        scope["state"] = {**scope.get("state", {}), "began": began}
+
+        async def sent(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                ending = [] if self.service.ready else [(b"connection", b"close")]  # the next request goes elsewhere
+                message["headers"] = [*message.get("headers", []), *self._headers, *ending]
+            await send(message)
+
+        try:
+            check_head(scope, self.service.settings.token)
+            await self.app(scope, receive, sent)
+        except Refused as refused:
+            await refusal(refused)(scope, receive, sent)
+        except ClientDisconnect:
+            status = status or 499
+        except Exception:
+            log.exception("failed")
+            if status == 0:
+                await refusal(Refused(500, "the service failed; its log says why"))(scope, receive, sent)
+        self._finish(scope, status, time.monotonic() - began)
+
+    def _finish(self, scope: Scope, status: int, seconds: float) -> None:
+        route, counts = getattr(scope.get("route"), "path", "other"), self.service.counts
+        counts.requests.labels(route, str(status)).inc()
+        state: MutableMapping[str, Any] = scope["state"]
+        if "guard" in state and status == 200:
+            counts.seconds.labels(state["guard"]).observe(seconds)
+        level = logging.INFO if status < 500 else logging.WARNING
+        about = {name: state[name] for name in ("guard", "images", "ood") if name in state}
+        path = "/".join(part if part in self._words else "…" for part in scope["path"].split("/"))
+        told = {"method": scope["method"], "path": path, "status": status, "ms": round(1000 * seconds, 2)}
+        tell(level, "request", **told, **about)
+
+
+def check_head(scope: Scope, token: str | None) -> None:
+    """Refuse requests without the token, and pages of other sites in the browser of a client who has it."""
+    headers, close = Headers(scope=scope), {"Connection": "close"}
+    _check_length(scope, headers)
+    host, origin = headers.get("host"), headers.get("origin")
+    try:
+        name = urlsplit(f"//{host or ''}").hostname
+        foreign = origin is not None and urlsplit(origin).netloc != host
+    except ValueError as error:
+        raise Refused(400, f"Host or Origin is no address: {error}", close) from error
+    if foreign:
+        raise Refused(403, "this service answers no pages of other places", close)
+    here = scope.get("server")
+    if token is None:
+        # A foreign host name that leads to this machine's own address (DNS rebinding): its pages would pass for ours.
+        if name is not None and here is not None and _is_loopback(str(here[0])) and not _is_loopback(name):
+            raise Refused(
+                403, "without a token only localhost and 127.0.0.1 are answered; ask for those, or set a token", close
+            )
+        return
+    kind, _, given = headers.get("authorization", "").partition(" ")
+    good = hmac.compare_digest(given.strip().encode("utf-8", "surrogateescape"), token.encode())
+    if scope["path"] not in OPEN and not (good and kind.lower() == "bearer"):
+        raise Refused(401, "send the token: Authorization: Bearer …", {"WWW-Authenticate": "Bearer", **close})
+
+
+def _check_length(scope: Scope, headers: Headers) -> None:
+    """Refuse a request that says in two ways where it ends: a proxy in front may believe the other one (RFC 9112, 6.1).
+
+    h11 refuses lengths that differ and codings other than chunked, but takes chunked with a length, and from HTTP/1.0.
+    """
+    if "transfer-encoding" not in headers:
+        return
+    if "content-length" in headers:
+        message = "the request has a Content-Length and a Transfer-Encoding; send one of them"
+        raise Refused(400, message, {"Connection": "close"})
+    if scope.get("http_version") == "1.0":
+        raise Refused(400, "HTTP/1.0 has no Transfer-Encoding; send a Content-Length", {"Connection": "close"})
+
+
+def _is_loopback(name: str) -> bool:
+    try:
+        return name == "localhost" or ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False

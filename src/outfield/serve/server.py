@@ -47,13 +47,13 @@ class PatientProtocol(H11Protocol):
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server, which ends with 0 when it is asked to end, calls ``hang_up`` on SIGHUP, and ``ready`` with its port."""
+    """uvicorn's server, which ends with 0 when it is asked to end, reads guards again on SIGHUP, and tells ``ready`` its port."""
 
     def __init__(
-        self, config: uvicorn.Config, listening: socket.socket, hang_up: Callable[[], Any], ready: Callable[[int], None]
+        self, config: uvicorn.Config, service: Service, listening: socket.socket, ready: Callable[[int], None]
     ) -> None:
         super().__init__(config)
-        self._listening, self._hang_up, self._ready = listening, hang_up, ready
+        self._service, self._listening, self._ready = service, listening, ready
 
     async def serve(self, sockets: Any = None) -> None:
         await super().serve([self._listening])
@@ -65,15 +65,25 @@ class Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
-        """The first SIGINT or SIGTERM finishes what was accepted; a second SIGINT ends at once."""
+        """SIGINT finishes what was accepted, SIGTERM after a pause, a second signal without it; another SIGINT ends at once."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
 
         def hang_up(_: int, __: FrameType | None) -> None:
-            threading.Thread(target=self._hang_up, name="outfield reload", daemon=True).start()
+            threading.Thread(target=self._service.reload, name="outfield reload", daemon=True).start()
 
-        handlers = {signal.SIGINT: self.handle_exit, signal.SIGTERM: self.handle_exit, signal.SIGHUP: hang_up}
+        def drain(number: int, frame: FrameType | None) -> None:
+            """Let those who send requests find out that others are ready, and only then stop to listen."""
+            if not self._service.ready:
+                self.handle_exit(number, frame)
+                return
+            self._service.ready = False
+            pause = threading.Timer(self._service.settings.drain, self.handle_exit, (number, frame))
+            pause.daemon = True
+            pause.start()
+
+        handlers = {signal.SIGINT: self.handle_exit, signal.SIGTERM: drain, signal.SIGHUP: hang_up}
         before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
         try:
             yield
@@ -126,7 +136,7 @@ def make_server(
         tell(logging.INFO, "serving", address=address, guards=[*service.models])
         ready(address)
 
-    return Server(config, listening or listen(host, port), service.reload, tell_ready)
+    return Server(config, service, listening or listen(host, port), tell_ready)
 
 
 def check_tls(cert: Path | None, key: Path | None) -> None:

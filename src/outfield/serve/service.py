@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
+import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,8 +23,8 @@ from outfield.features import FeatureSet
 from outfield.guard import Guard, Verdict
 from outfield.images import size_of
 from outfield.serve.batcher import Job
-from outfield.serve.body import AT_ONCE, Bodies
-from outfield.serve.inference_protocol import column_of, inputs_of
+from outfield.serve.body import AT_ONCE, Bodies, Upload, rows_of, together
+from outfield.serve.inference_protocol import inputs_of
 from outfield.serve.limits import Limits, Refused, Settings, busy
 from outfield.serve.models import Model, load_models
 from outfield.serve.telemetry import Counts
@@ -36,109 +38,103 @@ class Work:
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        self._pool = ThreadPoolExecutor(2, "outfield decode")
+        self._decoders, self._parser = ThreadPoolExecutor(2, "outfield decode"), ThreadPoolExecutor(1, "outfield parse")
 
     def stop(self) -> None:
-        self._pool.shutdown()
+        self._decoders.shutdown()
+        self._parser.shutdown()
 
-    async def aside(self, function: Callable[..., T], body: bytearray, *others: object) -> T:
-        """What a function makes of a body; of a long one in another thread, since all clients would wait for it here."""
-        if len(body) <= AT_ONCE:
-            return function(body, *others)
-        return await asyncio.get_running_loop().run_in_executor(self._pool, lambda: function(body, *others))
+    async def aside(self, function: Callable[..., T], size: int, deadline: float, *given: object) -> T:
+        """What a function makes of so many bytes; of many in another thread, since all clients would wait for it here."""
+        if size <= AT_ONCE:
+            return function(*given)
+        return await self.in_time(asyncio.get_running_loop().run_in_executor(self._parser, function, *given), deadline)
 
-    async def images(self, model: Model, images: Sequence[Image], deadline: float) -> list[Verdict | OutfieldError]:
-        """For each image its verdict, or why it could not be read."""
-        guard = model.guard
+    async def images(self, model: Model, images: Sequence[tuple[str | None, Image]], deadline: float) -> list[Verdict]:
+        """A verdict on each image, by the name of its file where there is one, or why it could not be read."""
+        guard, prepared, left = model.guard, [], self.limits.pixels_in_all
         if guard.takes != "images":
-            where, inputs = f"/v2/models/{model.name}/infer", ", ".join(inputs_of(guard))
-            message = f"the guard {model.name} looks at rows, not at images; POST them to {where}, whose inputs are {inputs:.200}"
-            raise Refused(400, message)
-        self._check_count(len(images), "images")
+            message = f"the guard {model.name} looks at rows, not at images; send them as text/csv or application/json"
+            raise Refused(400, f"{message}, with {', '.join(inputs_of(guard)):.200}")
         with self._room(model, len(images)):
             model.batcher.announce(len(images))
             try:
-                loop = asyncio.get_running_loop()
-                prepared = loop.run_in_executor(self._pool, self._prepare, guard, images, deadline)
-                pixels = await self._in_time(prepared, deadline)
-                good = [one for one in pixels if isinstance(one, Tensor)]
-                if not good:
-                    return [one for one in pixels if isinstance(one, OutfieldError)]
-                answer = model.batcher.submit(Job(guard, torch.stack(good), deadline))
+                for number, (name, image) in enumerate(images):  # one by one: other requests have their turn
+                    where = name or f"image {number}"
+                    loop = asyncio.get_running_loop()
+                    work = loop.run_in_executor(self._decoders, self._prepare, guard, image, where, left)
+                    one, size = await self.in_time(work, deadline)
+                    prepared.append(one)
+                    left -= size
+                good = [one for one in prepared if isinstance(one, Tensor)]
+                answers = [model.batcher.submit(Job(guard, torch.stack(good), deadline))] if good else []
             finally:
                 model.batcher.announce(-len(images))
-            found = await self._in_time(asyncio.wrap_future(answer), deadline)
-        verdicts = iter(found)
-        return [next(verdicts) if isinstance(one, Tensor) else one for one in pixels]
+            found = iter([one for some in answers for one in await self.in_time(asyncio.wrap_future(some), deadline)])
+        return [
+            replace(next(found), file=name) if isinstance(one, Tensor) else Verdict.failed(name, str(one))
+            for (name, _), one in zip(images, prepared, strict=True)
+        ]
 
     async def rows(
-        self, model: Model, fields: Mapping[str, np.ndarray | list[bytes]], deadline: float
+        self, model: Model, rows: FeatureSet | Mapping[str, np.ndarray], deadline: float, why: bool = False
     ) -> list[Verdict]:
-        guard = model.guard
-        try:
-            if guard.table is None:
-                rows = _features(guard.widths, fields)
-            else:
-                rows = guard.table({name: column_of(name, value) for name, value in fields.items()})
-        except OutfieldError as error:
-            raise Refused(400, str(error)) from error
-        self._check_count(len(rows), "rows")
-        with self._room(model, len(rows)):
-            answer = model.batcher.submit(Job(guard, rows, deadline))
-            try:
-                return await self._in_time(asyncio.wrap_future(answer), deadline)
-            except InputError as error:
-                raise Refused(400, str(error)) from error
+        """Verdicts on rows of features or of a table; of a table also why a row cannot be used."""
+        count = len(rows) if isinstance(rows, FeatureSet) else max(map(len, rows.values()), default=0)
+        with self._room(model, count):
+            answer = model.batcher.submit(Job(model.guard, rows, deadline, why))
+            return await self.in_time(asyncio.wrap_future(answer), deadline)
 
-    def _check_count(self, count: int, what: str) -> None:
-        if count > self.limits.images:
-            raise Refused(413, f"there are {count} {what} in the request; send at most {self.limits.images} at once")
+    async def upload(self, model: Model, upload: Upload, deadline: float, why: bool) -> list[Verdict]:
+        """Verdicts on the rows of a file; a file that has none to be read is an error of its own."""
+        guard, before = model.guard, "" if upload.name is None else f"{upload.name} "
+        try:
+            rows = await self.aside(rows_of, len(upload.content), deadline, upload, guard)
+            good = [row for row in rows if not isinstance(row, InputError)]
+            found = iter(await self.rows(model, together(good, guard), deadline, why) if good else [])
+        except InputError as error:
+            if upload.name is None:
+                raise
+            return [Verdict.failed(upload.name, str(error))]
+        failed = (Verdict.failed(None, str(row)) if isinstance(row, InputError) else next(found) for row in rows)
+        return [replace(one, file=f"{before}row {number}") for number, one in enumerate(failed, 1)]
 
     @contextlib.contextmanager
     def _room(self, model: Model, count: int) -> Iterator[None]:
+        unit = model.guard.reader.unit
+        if count > (most := self.limits.images):
+            raise Refused(413, f"there are {count} {unit} in the request; send at most {most} at once")
         if model.accepted + count > self.limits.queue:
-            raise busy(f"{model.accepted} {model.guard.reader.unit} are waiting for {model.name}")
+            raise busy(f"{model.accepted} {unit} are waiting for {model.name}")
         model.accepted += count
         try:
             yield
         finally:
             model.accepted -= count
 
-    async def _in_time(self, work: asyncio.Future[T], deadline: float) -> T:
+    async def in_time(self, work: Awaitable[T], deadline: float) -> T:
+        """What the work gives before the deadline."""
         try:
             async with asyncio.timeout(deadline - time.monotonic()):
                 return await work
         except TimeoutError as error:
             raise Refused(504, f"there was no answer within {self.limits.timeout:g} s") from error
 
-    def _prepare(self, guard: Guard, images: Sequence[Image], deadline: float) -> list[Tensor | OutfieldError]:
-        found = []
-        for number, image in enumerate(images):
-            if time.monotonic() > deadline:
-                raise TimeoutError  # nobody waits for them any more, and others need the thread
-            found.append(self._prepare_one(guard, image, number))
-        return found
-
-    def _prepare_one(self, guard: Guard, image: Image, number: int) -> Tensor | OutfieldError:
-        where = f"image {number}"
+    def _prepare(self, guard: Guard, image: Image, where: str, left: int) -> tuple[Tensor | OutfieldError, int]:
+        """An image as the guard takes it, or why it cannot be used, and how many pixels it had; ``left`` may still come."""
         try:
-            if isinstance(image, bytes):
-                height, width = size_of(io.BytesIO(image), where)
-            else:
-                height, width = image.shape[:2]
-            if height * width > (most := self.limits.pixels):
-                raise InputError(f"{where} is too large: it has {height} × {width} pixels; at most {most:,} are taken")
-            return guard.prepare(image)
+            size = size_of(io.BytesIO(image), where) if isinstance(image, bytes) else image.shape[:2]
+            if (pixels := math.prod(size)) > (most := self.limits.pixels):
+                shown = " × ".join(map(str, size))
+                raise InputError(f"{where} is too large: it has {shown} pixels; at most {most:,} are taken")
+            if pixels > left:
+                most = self.limits.pixels_in_all
+                raise Refused(
+                    413, f"the images of a request may have {most:,} pixels in all; send fewer, or smaller ones"
+                )
+            return guard.prepare(image), pixels
         except OutfieldError as error:
-            return type(error)(str(error).replace("the image", where))
-
-
-def _features(widths: Mapping[str, int], fields: Mapping[str, np.ndarray | list[bytes]]) -> FeatureSet:
-    """Rows whose fields were sent as they are."""
-    if not set(widths) - {"logits"} <= set(fields) <= {*widths, "features", "logits"}:
-        raise Refused(400, f"inputs are {', '.join(fields)}; this guard scores {', '.join(widths)}")
-    tensors = {name: torch.from_numpy(np.array(array, np.float32)) for name, array in fields.items()}
-    return FeatureSet(**{"features": next(iter(tensors.values())), **tensors})
+            return type(error)(str(error).replace("the image", where)), 0
 
 
 class Service:

@@ -123,17 +123,21 @@ class JsonLines(logging.Formatter):
 
 @contextlib.contextmanager
 def json_lines() -> Iterator[None]:
-    """While the block runs, what Outfield and uvicorn log goes to stderr as JSON lines, and nowhere else."""
+    """While the block runs, warnings and what Outfield and uvicorn log go to stderr as JSON lines, and nowhere else."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
-    loggers = [logging.getLogger(name) for name in ("outfield", "uvicorn", "asyncio", "python_multipart")]
+    loggers = [
+        logging.getLogger(name) for name in ("outfield", "uvicorn", "asyncio", "python_multipart", "py.warnings")
+    ]
     before = [(one, one.handlers[:], one.propagate) for one in loggers]
     for one in loggers:
         one.handlers, one.propagate = [handler], False
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # what is wrong with a form is in the answer
+    logging.captureWarnings(True)
     try:
         yield
     finally:
+        logging.captureWarnings(False)
         for one, handlers, propagate in before:
             one.handlers, one.propagate = handlers, propagate

@@ -38,6 +38,7 @@ def serve(
     queue: Annotated[int, Option(min=1, help="Images that wait, before clients are told to come back.")] = 256,
     batch: Annotated[int, Option(min=1, help="Images that the network is given at once.")] = 32,
     drift_state: Annotated[File, Option(help="File that keeps what was seen over a restart (.safetensors).")] = None,
+    drain: Annotated[float, Option(min=0, help="Seconds to go on after SIGTERM, not ready any more.")] = 5.0,
     device: Device = "auto",
 ) -> None:
     """Serve guards: the Open Inference Protocol (V2), plain uploads, Prometheus metrics, and a web page."""
@@ -55,15 +56,15 @@ def serve(
 
     token = read_token(token_file, os.environ.get("OUTFIELD_TOKEN"))
     limits = Limits(max_body, max_pixels, max_images, timeout, queue, batch)
-    settings = Settings(limits, token, drift_state, device=device)
-    if token is None and host not in ("127.0.0.1", "::1", "localhost"):
-        log.warning("whoever reaches %s may use this service; --token-file asks clients for a token", host)
+    settings = Settings(limits, token, drift_state, device=device, drain=drain)
     resolve_device(device)
     check_tls(tls_cert, tls_key)
     for path in paths:  # before any is loaded, which takes seconds
         check_readable(path)
     show_progress(False)  # its line would stand between those of the log
     with listen(host, port) as listening, json_lines():
+        if token is None and host not in ("127.0.0.1", "::1", "localhost"):
+            log.warning("whoever reaches %s may use this service; --token-file asks clients for a token", host)
         service = Service(paths, settings)
 
         def ready(address: str) -> None:

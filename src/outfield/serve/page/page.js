@@ -3,7 +3,8 @@ import * as rows from "./rows.js";
 
 const $ = (id) => document.getElementById(id);
 const POLL = 2000; // milliseconds between two looks at the traffic
-const SEVERAL = 8; // images of one request
+const SEVERAL = 8; // images or rows of one request
+const MOST = 1000; // rows of a file that are shown
 const state = { guards: [], guard: null, images: [], cut: 0, token: sessionStorage.getItem("token") };
 
 async function ask(path, options = {}) {
@@ -50,13 +51,22 @@ async function choose(name) {
   if (before && (before.inputs || guard.inputs)) clear(); // rows of one guard are nothing to another
   takes(guard);
   state.cut = guard.threshold;
-  const classes = guard.classes.length ? `: ${guard.classes.slice(0, 12).join(", ")}${guard.classes.length > 12 ? ", …" : ""}` : "";
-  $("about").textContent = `${guard.inputs ? rows.kind(guard.inputs) : guard.network}${classes}. Detector: ${guard.members.join(" + ")}. Keeps ${percent(guard.keep, 0)} of ID ${what()}, chosen on ${guard.calibration.toLocaleString("en")} held-out ones.`;
+  $("about").textContent = `${knows(guard)} What is like them is marked ID (in distribution), what is not is marked OOD (out of distribution).`;
+  $("members").replaceChildren(...guard.members.map((one) => element("li", {}, one)));
+  $("made").textContent = `${guard.inputs ? "" : `Network: ${guard.network}. `}The threshold keeps ${percent(guard.keep, 0)} of ID ${what()}, as measured on ${guard.calibration.toLocaleString("en")} that were held out. The detector sums up:`;
   drawScores();
   drawImages();
   traffic();
   const files = state.images.map((one) => one.file);
   if (files.length) { clear(); await check(files); }
+}
+
+// What a guard knows, in one sentence.
+function knows({ inputs, classes }) {
+  const some = (names) => names.slice(0, 12).join(", ") + (names.length > 12 ? ", …" : "");
+  if (inputs && rows.isTable(inputs)) return `This guard knows rows of a table: ${some(inputs.map((one) => one.name))}.`;
+  if (inputs) return `This guard knows rows of ${inputs.reduce((sum, one) => sum + one.shape[1], 0).toLocaleString("en")} numbers, features of a network.`;
+  return classes.length ? `This guard knows images of ${classes.length > 12 ? `${classes.length.toLocaleString("en")} classes: ` : ""}${some(classes)}.` : "This guard knows images like those that it was built with.";
 }
 
 // Images for a guard of images, CSV for a guard of rows.
@@ -67,13 +77,15 @@ function takes(guard) {
   $("drop").hidden = Boolean(inputs);
   $("table").hidden = !inputs;
   $("h-images").textContent = inputs ? "Rows" : "Images";
+  $("files").accept = inputs ? ".csv,.tsv,.txt,text/*" : "image/*";
   document.querySelectorAll(".what").forEach((one) => { one.textContent = what(); });
   if (!inputs) return;
   const named = rows.isTable(inputs);
   const width = inputs.map((one) => `${one.shape[1]} ${one.name}`).join(", then ");
-  $("rows-say").textContent = named ? "Rows as CSV; the first line names the columns, in any order:" : `Rows as CSV, without names; in each ${width}:`;
+  $("rows-say").textContent = named ? "Write rows as CSV, or drop a file here. The first line names the columns, in any order:" : `Write rows as CSV, or drop a file here. In each row ${width}:`;
   $("rows").value = named ? `${inputs.map((one) => one.name).join(",")}\n` : "";
-  $("place").textContent = `POST ${new URL(`v2/models/${encodeURIComponent(guard.name)}/infer`, location.href).pathname}`;
+  const place = new URL(`v1/check?guard=${encodeURIComponent(guard.name)}`, location.href);
+  $("place").textContent = `POST ${place.pathname}${place.search}`;
 }
 
 function range() {
@@ -143,62 +155,85 @@ $("guard").addEventListener("change", (event) => choose(event.target.value));
 
 async function check(files) {
   if (!state.guard) { say("The service has not answered yet; try again in a moment."); return; }
-  if (state.guard.inputs) { say("This guard looks at rows, not at images: write them as CSV."); return; }
-  const images = [...files].filter((file) => file.type.startsWith("image/"));
-  if (!images.length) { say("There is no image among these."); return; }
-  const guard = state.guard.name;
-  const added = images.map((file) => ({ file, url: URL.createObjectURL(file), verdict: null }));
+  if (state.guard.inputs) { await checkTables([...files]); return; }
+  const added = [...files].map((file) => {
+    const other = file.type && !file.type.startsWith("image/"); // nothing of it is uploaded
+    return { file, url: other ? null : URL.createObjectURL(file), verdict: other ? { error: "This file is not an image." } : null };
+  });
   state.images.unshift(...added);
   drawImages();
+  const path = `v1/check?guard=${encodeURIComponent(state.guard.name)}`;
+  const done = await judge(added.filter((one) => !one.verdict), (part) => {
+    const form = new FormData();
+    part.forEach((one) => form.append("file", one.file, one.file.name));
+    return patiently(path, { method: "POST", body: form });
+  });
+  if (done) tell(added);
+}
+
+async function checkTables(files) {
+  state.images = [];
+  for (const file of files) {
+    const lost = (error) => state.images.push({ file, row: { text: "" }, verdict: { error } });
+    if (file.type.startsWith("image/")) lost("This file is an image; this guard looks at rows.");
+    else await checkRows(await file.text(), `${file.name} `).catch((error) => lost(error.message));
+  }
+  tell(state.images);
+}
+
+// The rows of a text; an error is thrown where it has none, or other columns than the guard.
+async function checkRows(text, name = "") {
+  const { head, rows: found } = rows.read(state.guard.inputs, text);
+  const added = found.slice(0, MOST).map((row, i) => ({ row, file: { name: `${name}row ${i + 1}` }, verdict: null }));
+  const why = rows.isTable(state.guard.inputs) ? "&why=true" : "";
+  const path = `v1/check?guard=${encodeURIComponent(state.guard.name)}${why}`;
+  const own = state.images;
+  await judge(added, async (part) => {
+    const body = rows.csv(head, part.map((one) => one.row));
+    const verdicts = await patiently(path, { method: "POST", body, headers: { "Content-Type": "text/csv" } });
+    if (own === state.images) own.push(...part);
+    return verdicts;
+  });
+  if (found.length > MOST) own.push({ file: { name: `${name}rows from ${MOST + 1}` }, row: { text: "" }, verdict: { error: "This page shows no more; send longer files to the service." } });
+}
+
+// Sends some at a time; false where the guard was changed meanwhile.
+async function judge(added, send) {
+  const { guard } = state;
   for (let start = 0; start < added.length; start += SEVERAL) {
     const part = added.slice(start, start + SEVERAL);
-    say(`Checking ${added.length} ${added.length === 1 ? "image" : "images"} …`);
-    try {
-      const verdicts = await judged(part, guard);
-      part.forEach((one, i) => { one.verdict = verdicts[i]; });
-    } catch (error) {
-      part.forEach((one) => { one.verdict = { error: error.message }; });
-    }
-    if (guard !== state.guard.name) return;
+    say(`Checking ${counted(added.length)} …`);
+    const verdicts = await verdictsOn(part, send);
+    part.forEach((one, i) => { one.verdict = verdicts[i]; });
+    if (guard !== state.guard) return false;
     drawImages();
     drawScores();
   }
-  const ood = added.filter((one) => one.verdict.is_ood).length;
-  say(`${added.length} ${added.length === 1 ? "image" : "images"} checked, ${ood} OOD.`);
-  traffic();
+  return true;
 }
 
-async function checkRows(text) {
-  const { name, inputs, classes } = state.guard;
-  let added;
+// How many were judged, and how many could not be.
+function tell(added) {
+  const good = added.filter((one) => !one.verdict.error);
+  const failed = added.length - good.length;
+  say(`${counted(good.length)} checked, ${good.filter((one) => one.verdict.is_ood).length} OOD${failed ? `; ${failed} could not be checked` : ""}.`);
+  drawImages();
+  drawScores();
+  traffic();
+}
+const counted = (count) => `${count.toLocaleString("en")} ${count === 1 ? what().slice(0, -1) : what()}`;
+
+// A verdict or an error on each; of what is too much together, one by one.
+async function verdictsOn(part, send) {
   try {
-    added = rows.read(inputs, text).map((row, i) => ({ row, file: { name: `row ${i + 1}` }, verdict: null }));
-  } catch (error) { say(error.message); return; }
-  state.images = added;
-  for (let start = 0; start < added.length; start += rows.SEVERAL) {
-    const part = added.slice(start, start + rows.SEVERAL);
-    const body = JSON.stringify(rows.request(inputs, part.map((one) => one.row)));
-    say(`Checking ${added.length} ${added.length === 1 ? "row" : "rows"} …`);
-    try {
-      const answer = await patiently(`v2/models/${encodeURIComponent(name)}/infer`, { method: "POST", body, headers: { "Content-Type": "application/json" } });
-      const found = rows.verdicts(answer, classes);
-      part.forEach((one, i) => { one.verdict = found[i]; });
-    } catch (error) {
-      part.forEach((one) => { one.verdict = { error: error.message }; });
-    }
-    if (name !== state.guard.name || state.images !== added) return;
-    drawImages();
-    drawScores();
+    return await send(part);
+  } catch (error) {
+    if (error.status === 400 && part[0].row) throw error; // there is something wrong with the whole table
+    if (error.status !== 413 || part.length === 1) return part.map(() => ({ error: error.message }));
+    const found = [];
+    for (const one of part) found.push(...await verdictsOn([one], send));
+    return found;
   }
-  const ood = added.filter((one) => one.verdict.is_ood).length;
-  say(`${added.length} ${added.length === 1 ? "row" : "rows"} checked, ${ood} OOD.`);
-  traffic();
-}
-
-async function judged(part, guard) {
-  const form = new FormData();
-  part.forEach((one) => form.append("file", one.file, one.file.name));
-  return patiently(`v1/check?guard=${encodeURIComponent(guard)}`, { method: "POST", body: form });
 }
 
 // Asks again where the service is busy.
@@ -223,12 +258,13 @@ function drawImages() {
 }
 
 function item(one) {
-  one.item ??= element("li", {}, one.row ? element("span", { class: "cells" }, one.row.text) : picture(one), element("div", {}, "…"));
+  one.item ??= element("li", {}, one.url ? picture(one) : element("span", { class: "cells" }, one.row?.text ?? ""), element("div", {}, "…"));
   const { verdict } = one;
   const text = one.item.lastChild;
   if (!verdict) return one.item;
   if (verdict.error) {
-    text.replaceChildren(element("span", { class: "verdict" }, "error"), verdict.error);
+    one.item.className = "failed";
+    text.replaceChildren(title(one.file.name, "error"), verdict.error);
     return one.item;
   }
   const ood = isOod(verdict, state.cut);
@@ -236,13 +272,16 @@ function item(one) {
   one.members ??= members(verdict);
   const label = verdict.class_name ?? (one.row ? one.file.name : `class ${verdict.class_index}`);
   text.replaceChildren(
-    element("span", { class: "verdict" }, element("span", {}, label), element("span", { class: "word" }, ood ? "OOD" : "ID")),
+    title(label, ood ? "OOD" : "ID"),
     element("span", {}, `p = ${verdict.p_value.toFixed(4)}`, element("br")),
     element("span", { class: "more" }, `score ${number(verdict.score, 4)}${verdict.triggered_by ? `; triggered by ${verdict.triggered_by}` : ""}`));
   if (flipped(one)) text.append(element("br"), element("span", { class: "flip" }, `was ${verdict.is_ood ? "OOD" : "ID"}`));
+  if (verdict.why) text.append(element("span", { class: "why" }, rows.reason(verdict.why)));
   if (one.members) text.append(one.members);
   return one.item;
 }
+
+const title = (name, word) => element("span", { class: "verdict" }, element("span", {}, name), element("span", { class: "word" }, word));
 
 function members(verdict) {
   const several = Object.entries(verdict.members);
@@ -253,6 +292,7 @@ function members(verdict) {
 
 function picture(one) {
   const made = element("img", { src: one.url, alt: one.file.name });
+  made.addEventListener("error", () => made.remove());
   made.addEventListener("load", () => made.classList.toggle("small", made.naturalWidth <= 64));
   return made;
 }
@@ -265,9 +305,13 @@ function clear() {
   drawScores();
 }
 
-$("choose").addEventListener("click", () => $("files").click());
-$("files").addEventListener("change", (event) => { check(event.target.files); });
-$("table").addEventListener("submit", (event) => { event.preventDefault(); checkRows($("rows").value); });
+for (const id of ["choose", "choose-rows"]) $(id).addEventListener("click", () => $("files").click());
+$("files").addEventListener("change", async (event) => { await check(event.target.files); event.target.value = ""; });
+$("table").addEventListener("submit", (event) => {
+  event.preventDefault();
+  state.images = [];
+  checkRows($("rows").value).then(() => tell(state.images), (error) => { clear(); say(error.message); });
+});
 $("clear-rows").addEventListener("click", () => { clear(); $("rows").focus(); });
 $("clear").addEventListener("click", () => { clear(); $("choose").focus(); });
 document.addEventListener("paste", (event) => { if (event.clipboardData?.files.length) check(event.clipboardData.files); });
@@ -400,7 +444,8 @@ function drawTraffic(told) {
   $("p-values").setAttribute("viewBox", "0 0 1000 100");
   const line = told.samples ? [element("line", { class: "even", x1: 0, x2: 1000, y1: even, y2: even })] : [];
   $("p-values").replaceChildren(...bars, ...line);
-  const evidence = `Evidence e^${told.largest_log_wealth.toFixed(1)}; the alarm rings at e^${told.limit.toFixed(1)}, falsely with probability ${told.alpha} at most, ever.`;
+  const odds = (log) => `${log > 14 ? "over a million" : Math.exp(log).toLocaleString("en", { maximumSignificantDigits: 2 })} to 1`;
+  const evidence = `So far the evidence of drift is ${odds(told.largest_log_wealth)}. The alarm comes at ${odds(told.limit)}; a false one comes with probability ${told.alpha} at most, however long this runs.`;
   $("p-says").textContent = `P-values of ID ${what()} are uniform: the dashed line. ${told.samples ? evidence : ""}`;
 }
 
