@@ -210,6 +210,11 @@ class Detector(ABC):
         return self
 
     @final
+    @classmethod
+    def suited(cls, smallest: int) -> Self:
+        """One with default settings, for training rows of which the smallest class has so many: a detector that is named."""
+        return cls()
+
     def fresh(self, **changed: Any) -> Self:
         """One with the same settings, but for those that are given, and not fitted."""
         made: Self = construct(type(self), arguments(self) | changed)
