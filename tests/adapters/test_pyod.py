@@ -16,10 +16,11 @@ ROWS, NEW = RNG.standard_normal((200, 4)), RNG.standard_normal((30, 4)) * 3
 
 def test_scores_are_ours():
     model = OutfieldDetector(of.KNN(k=5), contamination=0.1).fit(ROWS)
-    ours = of.KNN(k=5).fit(of.FeatureSet(ROWS))
+    table = of.TablePreprocessing.fit(ROWS)
+    ours = of.KNN(k=5).fit(table(ROWS))
     assert isinstance(model, BaseDetector)
-    assert np.array_equal(model.decision_function(NEW), ours.score(of.FeatureSet(NEW)).numpy().astype(float))
-    assert np.array_equal(model.decision_scores_, ours.score(of.FeatureSet(ROWS)).numpy().astype(float))
+    assert np.array_equal(model.decision_function(NEW), ours.score(table(NEW)).numpy().astype(float))
+    assert np.array_equal(model.decision_scores_, ours.score(table(ROWS)).numpy().astype(float))
 
 
 def test_what_pyod_makes_of_them():

@@ -16,7 +16,7 @@ from pyarrow import parquet
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 import outfield as of
-from outfield.features import LARGEST
+from outfield.features import LARGEST, csv_text
 
 
 def people(rows: int = 60, seed: int = 0) -> pd.DataFrame:
@@ -180,7 +180,10 @@ def test_an_unseen_level_is_told_and_has_no_entry(table):
         (lambda f: f[:0], "have rows"),
         (lambda f: f.rename(columns={"age": "town"}), "several columns called 'town'"),
         (lambda f: f.rename(columns={"age": 3}), "texts as names"),
-        (lambda f: f.to_numpy(), "the table is a ndarray; pass a DataFrame"),
+        (lambda f: f.to_numpy(), "the table must be an array of numbers; got ndarray that holds Python objects"),
+        (lambda f: np.zeros((2, 2, 2)), r"the table has shape \(2, 2, 2\); an array of rows is \(N, D\)"),
+        (lambda f: [[True]], "the table must hold real numbers"),
+        (lambda f: 3, "the table is a int; pass a DataFrame"),
         (lambda f: {"age": [1], "town": []}, "equally long"),
     ],
 )
@@ -299,8 +302,7 @@ def test_categories_are_levels_also_where_they_are_numbers(tmp_path):
         assert table(frame).features[:, :2].tolist() == expected
     counted = of.TablePreprocessing.fit(lines[:3], label="line")
     assert counted.classes == ("7", "61")
-    with pytest.raises(of.InputError, match="holds numbers, but texts in the training rows"):
-        table(lines.assign(line=7))
+    assert table(lines.assign(line=7)).features[:, :2].tolist() == [[0, 1]] * 4
 
 
 def test_the_index_of_a_frame_is_no_column(tmp_path):
@@ -457,7 +459,7 @@ def test_a_csv_is_read_cell_by_cell_only_where_it_must_be(tmp_path):
     path.write_text(
         "town,size,wet\nBonn, 1.5e0 ,True\nUlm,1_000,false\nUlm,,0\nUlm,-.5,maybe\nUlm,inf,TRUE\n12,+7.,false\nUlm,NA,1\n"
     )
-    with pytest.warns(of.OutfieldWarning, match="1 cells that no training row had, such as '12'"):
+    with pytest.warns(of.OutfieldWarning, match="1 cell that no training row had, such as '12'"):
         rows, errors = learned().usable(path)
     assert errors == {
         1: "column 'size' holds '1_000' here, which is no number",
@@ -507,3 +509,32 @@ def test_what_concerns_all_rows_is_an_error(frame, said):
 def test_a_file_that_is_not_there(tmp_path):
     with pytest.raises(of.StorageError):
         learned().usable(tmp_path / "none.csv")
+
+
+def test_a_csv_that_ends_within_quotes_is_refused(tmp_path):
+    path = tmp_path / "cut.csv"
+    path.write_text('x,town\n1,Ulm\n2,"Bo')
+    with pytest.raises(of.FileFormatError, match=r"cut\.csv ends within a quoted cell; close the quote"):
+        of.TablePreprocessing.fit(path)
+    path.write_text('x,town\n1,5" pipe\n2,"Bo, nn"\n')  # a quote inside of a cell is a sign like others
+    assert of.TablePreprocessing.fit(path).columns[1].levels == ('5" pipe', "Bo, nn")
+
+
+def test_durations_are_no_numbers():
+    table = of.TablePreprocessing.fit({"x": [1.0, 2.0, 4.0]})
+    rows, errors = table.usable({"x": np.array([1, 2], "timedelta64[s]")})
+    assert rows is None
+    assert [*errors] == [0, 1]
+    assert "which is no number" in errors[0]
+
+
+def test_rows_are_not_chosen_by_complex_numbers():
+    for wrong in (1j, [1j], slice(1j, None)):
+        with pytest.raises(of.InputError, match="rows"):
+            of.FeatureSet(np.eye(3))[wrong]
+
+
+def test_no_cell_of_a_csv_is_a_formula():
+    assert csv_text({"file": ["=HYPERLINK(1)", "a.png", None], "score": [-1.5, 2.0, None]}) == (
+        "file,score\n'=HYPERLINK(1),-1.5\na.png,2.0\n,\n"
+    )

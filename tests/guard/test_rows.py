@@ -136,7 +136,7 @@ def test_crafted_files_are_refused(guard, tmp_path, name, value):
 
 def test_features_alone_will_do(tmp_path):
     train, new = make_set(n=300), make_set(n=50, seed=1)
-    plain = of.Guard.build_rows(train.features.numpy(), detector="KNN", keep=0.9)
+    plain = of.Guard.build_rows(train.features.numpy(), detector="KNN", keep=0.9, network_features=True)
     assert plain.table is None
     assert plain.widths == {"features": train.features.shape[1]}
     rows = new.features
@@ -161,7 +161,10 @@ def test_rows_without_labels_are_clustered():
     assert made.members == ("KNN", "SSD")
     assert made.detector.members_[1].mixture_.state()["means"].shape[0] > 1
     plain = torch.randn(300, 8, generator=torch.Generator().manual_seed(0))
-    assert of.Guard.build_rows(plain + 20).detector.members_[1].mixture_.state()["means"].shape[0] == 1
+    assert (
+        of.Guard.build_rows(plain + 20, network_features=True).detector.members_[1].mixture_.state()["means"].shape[0]
+        == 1
+    )
 
 
 def test_as_many_rows_are_fitted_on_as_are_wanted():
@@ -297,10 +300,65 @@ def test_devices_are_where_they_are_asked_for(guard):
     assert guard.detector.device == torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def test_one_column_of_features_is_told():
-    one = np.random.default_rng(0).normal(size=(300, 1))
-    with pytest.warns(of.OutfieldWarning, match="features has one column.*the sign alone"):
-        of.Guard.build_rows(one, detector=of.KNN(k=5))
-    of.Guard.build_rows(of.FeatureSet(one, logits=np.hstack([one, -one])), detector="MSP")
-    as_table = of.Guard.build_rows({"x": one[:, 0]}, detector="SSD")
-    assert as_table({"x": [0.1, 50.0]}).is_ood.tolist() == [False, True]
+@pytest.mark.parametrize("width", [1, 6])
+def test_features_of_no_network_keep_their_length(tmp_path, width):
+    """In whatever way they are given, and with their classes."""
+    rng = np.random.default_rng(0)
+    rows, new = rng.normal(size=(300, width)) + 2, rng.normal(size=(20, width)) + 2
+    made = of.Guard.build_rows(of.FeatureSet(rows, labels=np.arange(300) % 2), detector="SSD")
+    assert (made.takes, made.table.classes, made.table.columns[0].name) == ("table", ("0", "1"), "feature_0")
+    assert made(100 * new).is_ood.all()
+    wanted = made(new).to_list()
+    of.FeatureSet(new, labels=np.zeros(20, int)).save(tmp_path / "new.safetensors")
+    np.save(tmp_path / "new.npy", new)
+    pd.DataFrame(new, columns=[f"feature_{i}" for i in range(width)]).to_csv(tmp_path / "new.csv", index=False)
+    pd.DataFrame({"features": [*new]}).to_parquet(tmp_path / "new.parquet")
+    for given in (new, new.tolist(), torch.tensor(new), of.FeatureSet(new), *tmp_path.iterdir()):
+        assert [one["score"] for one in made(given).to_list()] == pytest.approx([one["score"] for one in wanted], 1e-4)
+    of_network = of.Guard.build_rows(rows, detector="SSD", network_features=True)
+    assert of_network.takes == "features"
+    assert np.allclose(of_network(100 * new).scores, of_network(new).scores, rtol=1e-4)
+    with pytest.raises(of.InputError, match="network_features is 3; it must be True, False, or None"):
+        of.Guard.build_rows(rows, network_features=3)
+
+
+def test_a_table_of_few_values_has_a_guard():
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({name: rng.choice(["a", "b"], 400, p=[0.8, 0.2]) for name in "xyz"})
+    made = of.Guard.build_rows(frame)
+    assert made(frame).is_ood.mean() < 0.1
+
+
+def test_a_detector_that_is_named_suits_the_smallest_class():
+    frame = people(900, 0)
+    smallest = frame["group"].value_counts().min()
+    made = of.Guard.build_rows(frame, label="group", detector="KNN")
+    assert made.detector.k == len(made.detector.bank_) * smallest // 900 // 100 == 3
+    assert of.Guard.build_rows(frame, label="group", detector=of.KNN(k=7)).detector.k == 7
+    assert [of.KNN.suited(rows).k for rows in (1, 199, 200, 4999, 5000, 10**6)] == [1, 1, 2, 49, 50, 50]
+
+
+def test_unknown_columns_numbers_that_are_names_and_settings(tmp_path):
+    """On the command line: what is unknown is named, and ignored on request."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"line": rng.choice([7, 61], 400), "x": rng.normal(size=400)})
+    frame.to_csv(tmp_path / "train.csv", index=False)
+    frame[:3].assign(more=1).to_csv(tmp_path / "new.csv", index=False)
+    build = ("guard", "rows", tmp_path / "train.csv", "-o", tmp_path / "my.guard", "--categories", "line")
+    made = outfield(*build, "--detector", "KNN", "--set", "k=2")
+    assert made.returncode == 0, made.stderr
+    guard = of.Guard.load(tmp_path / "my.guard")
+    assert (guard.detector.k, guard.table.names) == (2, ("line = 61", "line = 7", "x", "constant"))
+    assert guard(frame[:3]).to_list() == guard(frame[:3].assign(line=frame["line"][:3].astype(str))).to_list()
+    check = ("guard", "check", tmp_path / "my.guard", tmp_path / "new.csv")
+    unknown = outfield(*check)
+    assert unknown.returncode == 11
+    assert "has column 'more', which the training rows did not have; drop what is unknown, or ignore it" in unknown.said
+    assert "--ignore-extra" in unknown.said
+    assert "1 of 1 rows" not in unknown.said
+    assert "3 rows, " in outfield(*check, "--ignore-extra").said
+    assert outfield(*build, "--ignore-extra", "--detector", "SSD").returncode == 0
+    assert "3 rows, " in outfield(*check).said
+    refused = outfield(*build, "--set", "k=2")
+    assert refused.returncode == 2
+    assert "name it with --detector" in refused.said

@@ -190,7 +190,7 @@ def test_the_same_again_and_whatever_the_batches_are(guard, monkeypatch):
 
 def test_texts_are_put_to_the_level_with_the_lowest_score(guard):
     new = pd.DataFrame({"size": [0.0, 0.0, 0.0], "weight": [0.0, 0.0, 0.0], "town": ["Ulm", "Bonn", "Rome"]})
-    with pytest.warns(of.OutfieldWarning, match="1 cells that no training row had"):
+    with pytest.warns(of.OutfieldWarning, match="1 cell that no training row had"):
         ulm, bonn, rome = guard.why(new, [0, 1, 2])
     town = {one.column: one for one in ulm.columns}["town"]
     assert (town.kind, town.value, town.deviations) == ("text", "Ulm", None)
@@ -298,7 +298,7 @@ def test_rows_are_asked_for_in_several_ways(guard):
 
 
 def test_features_have_no_columns_to_tell(guard):
-    plain = of.Guard.build_rows(make_set(n=300).features, detector="KNN")
+    plain = of.Guard.build_rows(make_set(n=300).features, detector="KNN", network_features=True)
     for ask in (lambda: plain.why(np.eye(3)), lambda: next(plain.stream(["x.npz"], why=True))):
         with pytest.raises(of.InputError, match=r"this one looks at features.*Guard\.build_rows\(frame\)"):
             ask()
@@ -413,7 +413,7 @@ def test_the_command_line_tells_the_columns(guard, tmp_path):
 
 
 def test_the_command_line_refuses_guards_without_columns(tmp_path):
-    plain = of.Guard.build_rows(make_set(n=300).features, detector="KNN")
+    plain = of.Guard.build_rows(make_set(n=300).features, detector="KNN", network_features=True)
     plain.save(tmp_path / "plain.guard")
     make_set(n=3).save(tmp_path / "new.safetensors")
     done = outfield("guard", "check", tmp_path / "plain.guard", tmp_path / "new.safetensors", "--why")

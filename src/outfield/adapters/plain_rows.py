@@ -6,44 +6,65 @@ from typing import Any
 
 import numpy as np
 
+from outfield.config import require
 from outfield.detectors import DETECTORS, Detector
 from outfield.errors import InputError
-from outfield.features import FeatureSet
+from outfield.features import FeatureSet, TablePreprocessing
 
 NEED_CLASSES = ("RMDS",)
 """Detectors that compare classes with each other, so that one class of everything says nothing."""
 
 
-def unfitted(detector: Detector | str) -> Detector:
-    """A new detector of this name, or with the settings of this one."""
+def unfitted(detector: Detector | str, smallest: int = 0) -> Detector:
+    """A new detector of this name, suited to the rows of the smallest class, or with the settings of this one."""
     if isinstance(detector, str):
-        return DETECTORS[detector]()
+        return DETECTORS[detector].suited(smallest)
     if not isinstance(detector, Detector):
         raise InputError(f"detector is {detector!r:.100}; it must be a detector such as of.SSD(), or its name")
     return detector.fresh()
 
 
-def fit_on_rows(detector: Detector | str, features: Any, classes: Any = None, device: str = "auto") -> Detector:
-    """A detector fitted on features (N, D) and, where they are known, classes (N,).
+def fit_on_rows(detector: Detector | str, rows: FeatureSet, classes: Any = None, device: str = "auto") -> Detector:
+    """A detector fitted on features and, where they are known, classes (N,).
 
     Without classes all rows are one class, which is what SSD and the mixture then fit.
     """
-    made = unfitted(detector).to(device)
+    labels = np.zeros(len(rows), np.int64) if classes is None else np.asarray(classes)
+    made = unfitted(detector, int(np.unique(labels, return_counts=True)[1].min())).to(device)
     name = type(made).__name__
-    more = sorted({*made.needs_to_fit, *made.needs_to_score} - {"features", "labels"})
+    more = sorted(needs(made))
     if more:
-        raise InputError(
-            f"{name} needs {' and '.join(more)}, but there are only features here; take one of {', '.join(feature_detectors())}"
-        )
+        known = ", ".join(name for name, kind in DETECTORS.items() if not needs(kind()))
+        raise InputError(f"{name} needs {' and '.join(more)}, but there are only features here; take one of {known}")
     if classes is None and name in NEED_CLASSES:
         raise InputError(f"{name} compares classes with each other; pass y, or take another detector, such as SSD")
-    labels = np.zeros(len(features), np.int64) if classes is None else classes
-    return made.fit(FeatureSet(features, labels=labels if "labels" in made.needs_to_fit else None))
+    wanted = labels if "labels" in made.needs_to_fit else None
+    return made.fit(FeatureSet(rows.features, labels=wanted, about=rows.about))
 
 
-def feature_detectors() -> list[str]:
-    """The names of the detectors that work on features, with or without classes, as they are."""
-    made = {name: kind() for name, kind in DETECTORS.items()}
-    return [
-        name for name, each in made.items() if not {*each.needs_to_fit, *each.needs_to_score} - {"features", "labels"}
-    ]
+def needs(detector: Detector) -> set[str]:
+    """What a detector needs besides features and classes."""
+    return {*detector.needs_to_fit, *detector.needs_to_score} - {"features", "labels"}
+
+
+class PlainRows:
+    """What the estimators for scikit-learn and pyod share: rows become features, and features scores."""
+
+    detector: Detector | str
+    network_features: bool
+    device: str
+    detector_: Detector
+    preprocessing_: TablePreprocessing | None
+
+    def _learn(self, rows: np.ndarray, classes: Any = None) -> None:
+        right = isinstance(self.network_features, bool)
+        require(right, "network_features", self.network_features, "True or False")
+        self.preprocessing_ = None if self.network_features else TablePreprocessing.fit(rows)
+        self.detector_ = fit_on_rows(self.detector, self._features(rows), classes, self.device)
+
+    def _features(self, rows: np.ndarray) -> FeatureSet:
+        return FeatureSet(rows) if self.preprocessing_ is None else self.preprocessing_(rows)
+
+    def _scores(self, rows: np.ndarray) -> np.ndarray:
+        found: np.ndarray = self.detector_.score(self._features(rows)).numpy().astype(np.float64)
+        return found

@@ -47,7 +47,7 @@ class OutfieldFeatures(api.FeaturesDetector):  # type: ignore[misc,name-defined]
         if y is not None:
             known = y >= 0
             x, y = x[known], y[known]
-        self.detector = fit_on_rows(self.detector, x.detach(), y, device=str(self.device or "auto"))
+        self.detector = fit_on_rows(self.detector, FeatureSet(x.detach()), y, device=str(self.device or "auto"))
         self._fitted = True
         return self
 

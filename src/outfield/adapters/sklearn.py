@@ -4,8 +4,8 @@
 >>> from outfield.adapters.sklearn import OutfieldDetector
 >>> rows = np.random.default_rng(0).standard_normal((200, 4)) + [5, 5, 0, 0]
 >>> model = OutfieldDetector(of.KNN(k=5), contamination=0.1).fit(rows)
->>> model.predict([[5, 5, 0, 0], [0, 0, 5, 5]])
-array([ 1, -1])
+>>> model.predict([[5, 5, 0, 0], [0, 0, 5, 5], [50, 50, 0, 0]])
+array([ 1, -1, -1])
 """
 
 from __future__ import annotations
@@ -14,28 +14,27 @@ from typing import Any, Self
 
 import numpy as np
 
-from outfield.adapters.plain_rows import fit_on_rows
+from outfield.adapters.plain_rows import PlainRows
 from outfield.config import arguments, construct, require, require_number
 from outfield.detectors import Detector
 from outfield.errors import InputError
 from outfield.extras import library
-from outfield.features import FeatureSet
 from outfield.scores import rank
 
 base = library("sklearn.base", extra="sklearn")
 validation = library("sklearn.utils.validation", extra="sklearn")
 
 
-class OutfieldDetector(base.OutlierMixin, base.BaseEstimator):  # type: ignore[misc,name-defined]
+class OutfieldDetector(PlainRows, base.OutlierMixin, base.BaseEstimator):  # type: ignore[misc,name-defined]
     """Any detector of features as a scikit-learn outlier detector, for ``Pipeline``, ``GridSearchCV``, ``clone`` and pickle.
 
     ``score_samples`` is minus the detector's score, ``decision_function`` = ``score_samples`` − ``offset_``, and ``predict`` is
-    −1 where that is below 0. Like the features of a network, rows are seen by their direction: two that differ in length alone
-    have equal scores; columns of a table want a ``StandardScaler`` before. The settings of a detector that is passed as an
-    object are reached as ``detector__k``.
+    −1 where that is below 0. The settings of a detector that is passed as an object are reached as ``detector__k``.
 
     Args:
         detector: A detector that works on features alone, such as ``of.KNN(k=5)``, or the name of one ("SSD").
+        network_features: The rows are the features of a network: detectors look at their direction alone, as the methods'
+            authors do. Otherwise columns are standardised, and the length of a row counts, as in a table.
         contamination: Share of ID rows that may be called outliers; decides ``offset_``.
         held_out: Share of the rows that the detector is not fitted on and ``offset_`` is chosen with: new ID rows are then called
             outliers with probability ``contamination`` at most (split conformal). With 0 it is the quantile of the scores of the
@@ -45,6 +44,7 @@ class OutfieldDetector(base.OutlierMixin, base.BaseEstimator):  # type: ignore[m
 
     Attributes:
         detector_: The fitted detector, of which :meth:`~outfield.Detector.save` makes a file.
+        preprocessing_: What turns rows into features, an :class:`outfield.TablePreprocessing`; None for a network's.
         offset_: Where outliers begin.
         n_features_in_: Columns of the training rows.
     """
@@ -53,12 +53,14 @@ class OutfieldDetector(base.OutlierMixin, base.BaseEstimator):  # type: ignore[m
         self,
         detector: Detector | str = "SSD",
         *,
+        network_features: bool = False,
         contamination: float = 0.05,
         held_out: float = 0.0,
         random_state: int = 0,
         device: str = "auto",
     ) -> None:
         self.detector = detector
+        self.network_features = network_features
         self.contamination = contamination
         self.held_out = held_out
         self.random_state = random_state
@@ -79,7 +81,7 @@ class OutfieldDetector(base.OutlierMixin, base.BaseEstimator):  # type: ignore[m
         classes = _classes(y, len(rows))
         fitted_on, apart = self._split(len(rows))
         part = None if classes is None else np.unique(classes[fitted_on], return_inverse=True)[1]
-        self.detector_ = fit_on_rows(self.detector, rows[fitted_on], part, self.device)
+        self._learn(rows[fitted_on], part)
         self.offset_ = self._offset(self._scores(rows[apart]))
         return self
 
@@ -102,10 +104,6 @@ class OutfieldDetector(base.OutlierMixin, base.BaseEstimator):  # type: ignore[m
         if not self.held_out:
             return float(np.percentile(-scores, 100 * self.contamination))
         return -float(np.sort(scores)[rank(1 - self.contamination, len(scores) + 1) - 1])
-
-    def _scores(self, rows: np.ndarray) -> np.ndarray:
-        found: np.ndarray = self.detector_.score(FeatureSet(rows)).numpy().astype(np.float64)
-        return found
 
     def score_samples(self, X: Any) -> np.ndarray:  # noqa: N803
         """Minus the detector's score (N,), float64: lower = more of an outlier."""

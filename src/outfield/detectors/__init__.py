@@ -13,7 +13,7 @@ _load, _names, __all__ = door(
     __name__,
     {
         "distance.kde_nnguide_relation": ("directions",),
-        "base": ("Batch", "Detector", "LARGEST", "lacking", "load"),
+        "base": ("Batch", "Detector", "LARGEST", "labels_of", "lacking", "load"),
         "combined.calibration": ("Calibration",),
         "combined.choice": ("AUTO", "CHOICES", "Choice", "Rows", "Trial", "ViewsChoice", "choose", "choose_views"),
         "distance.combood": ("LEAST_SQUARE",),

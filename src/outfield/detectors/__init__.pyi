@@ -3,6 +3,7 @@
 from outfield.detectors.base import Batch as Batch
 from outfield.detectors.base import Detector as Detector
 from outfield.detectors.base import LARGEST as LARGEST
+from outfield.detectors.base import labels_of as labels_of
 from outfield.detectors.base import lacking as lacking
 from outfield.detectors.base import load as load
 from outfield.detectors.combined.auto import Auto as Auto
@@ -132,6 +133,7 @@ __all__ = [
     "detectors_markdown",
     "directions",
     "fDBD",
+    "labels_of",
     "lacking",
     "load",
     "names_of",

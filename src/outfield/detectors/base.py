@@ -209,6 +209,11 @@ class Detector(ABC):
             self._fit(data if self.fits_in_pieces else data.in_memory(), **used)  # type: ignore[arg-type]
         return self
 
+    @classmethod
+    def suited(cls, smallest: int) -> Self:
+        """One with default settings, for training rows of which the smallest class has so many: a detector that is named."""
+        return cls()
+
     @final
     def fresh(self, **changed: Any) -> Self:
         """One with the same settings, but for those that are given, and not fitted."""

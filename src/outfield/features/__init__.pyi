@@ -6,7 +6,6 @@ from outfield.features.columns import Column as Column
 from outfield.features.columns import NUMBER as NUMBER
 from outfield.features.columns import TEXT as TEXT
 from outfield.features.columns import TRUTH as TRUTH
-from outfield.features.columns import columns_of as columns_of
 from outfield.features.columns import rows_of as rows_of
 from outfield.features.fields import FIELDS as FIELDS
 from outfield.features.fields import MOST_STAGES as MOST_STAGES
@@ -37,6 +36,7 @@ from outfield.features.stream import open_features as open_features
 from outfield.features.stream import open_or_read as open_or_read
 from outfield.features.table_files import TABLE_ENDINGS as TABLE_ENDINGS
 from outfield.features.table_files import arrow as arrow
+from outfield.features.table_files import csv_cell as csv_cell
 from outfield.features.table_files import csv_text as csv_text
 from outfield.features.table_files import named_columns as named_columns
 from outfield.features.table_files import read_column as read_column
@@ -46,6 +46,7 @@ from outfield.features.table_files import whole_parquet as whole_parquet
 from outfield.features.table_files import write_columns as write_columns
 from outfield.features.table_preprocessing import LARGEST as LARGEST
 from outfield.features.table_preprocessing import TablePreprocessing as TablePreprocessing
+from outfield.features.table_preprocessing import read_columns as read_columns
 from outfield.features.table_preprocessing import within_float32 as within_float32
 
 __all__ = [
@@ -72,8 +73,8 @@ __all__ = [
     "checked_about",
     "clustered",
     "columns_by_field",
-    "columns_of",
     "copies_of",
+    "csv_cell",
     "csv_text",
     "feature_stand_ins",
     "has_head",
@@ -85,6 +86,7 @@ __all__ = [
     "open_features",
     "open_or_read",
     "read_column",
+    "read_columns",
     "read_table",
     "readable",
     "rows_of",

@@ -11,9 +11,11 @@ from decimal import Decimal
 from typing import Any, NamedTuple, Self
 
 import numpy as np
+from torch import Tensor
 
 from outfield.config import require_number
 from outfield.errors import InputError, OutfieldWarning
+from outfield.files import as_tensor, check_dtype
 
 NUMBER, TRUTH, TEXT = "number", "truth", "text"
 """What a column can hold: numbers, true or false, or names of levels."""
@@ -47,7 +49,13 @@ class Cells(NamedTuple):
 
 
 def columns_of(frame: Any) -> dict[str, Any]:
-    """The columns of a DataFrame of pandas or polars, a table of pyarrow, or a mapping, by name."""
+    """The columns of a DataFrame (pandas, polars), a table of pyarrow or a mapping by name; of an array feature_0, …."""
+    if isinstance(frame, list | np.ndarray | Tensor):
+        array = as_tensor("the table", frame)
+        check_dtype("the table", array.dtype, whole=False)
+        if array.ndim != 2:
+            raise InputError(f"the table has shape {tuple(array.shape)}; an array of rows is (N, D)")
+        frame = {f"feature_{number}": column for number, column in enumerate(array.double().numpy().T)}
     names = frame if isinstance(frame, Mapping) else getattr(frame, "column_names", getattr(frame, "columns", None))
     if names is None or callable(names):
         raise InputError(f"the table is a {type(frame).__name__}; pass a DataFrame or columns by name: {{'age': [31]}}")
@@ -101,7 +109,9 @@ def cells_of(name: str, column: Any) -> Cells:
         cells = Cells(TRUTH if array.dtype.kind == "b" else NUMBER, array.astype(np.float64))
     infinite = 0 if cells.kind == TEXT else int(np.isinf(cells.values).sum())
     if infinite:
-        raise InputError(f"column {name!r} holds {infinite} infinite numbers; a missing cell is empty or NaN")
+        raise InputError(
+            f"column {name!r} holds {counted(infinite, 'infinite number')}; a missing cell is empty or NaN"
+        )
     return cells
 
 
@@ -122,9 +132,28 @@ def _of_objects(name: str, array: np.ndarray) -> Cells:
     raise InputError(f"column {name!r} holds {' and '.join(kinds)}, not numbers, truths or texts alone; {advice}")
 
 
+def counted(count: int, what: str) -> str:
+    """A count in words: "1 cell", "1,200 cells"."""
+    return f"{count:,} {what}{'s' * (count != 1)}"
+
+
+def as_texts(cells: Cells) -> Cells:
+    """Numbers and truths as texts, whole numbers without a point."""
+    if cells.kind == TEXT:
+        return cells
+    texts = [None if value != value else number_text(value) for value in cells.values.tolist()]
+    return Cells(TEXT, np.array(texts, dtype=object))
+
+
+def number_text(value: float) -> str:
+    """A number as the name of a level or class."""
+    return str(int(value)) if value.is_integer() else repr(value)
+
+
 def is_number(value: Any) -> bool:
-    """Whether a cell holds a number, which truths are not."""
-    return isinstance(value, int | float | np.integer | np.floating | Decimal) and not isinstance(value, bool)
+    """Whether a cell holds a number, which truths and durations are not."""
+    number = isinstance(value, int | float | np.integer | np.floating | Decimal)
+    return number and not isinstance(value, bool | np.timedelta64)  # which numpy takes for an integer
 
 
 def is_missing(value: Any) -> bool:
@@ -173,6 +202,11 @@ class Column:
         values = np.array(self.levels, dtype=object) if self.kind == TEXT else np.array([self.median])
         return self.entries_of(Cells(self.kind, values))
 
+    @property
+    def _of_numbers(self) -> bool:
+        """Whether its levels are numbers that are names, such as those of bus lines: frames may hold them as numbers, too."""
+        return self.kind == TEXT and all(DIGITS.fullmatch(level) for level in self.levels)
+
     def valid(self) -> Self:
         """This column, if it can have been learned."""
         good = self.kind in (NUMBER, TRUTH) or (self.kind == TEXT and bool(self.levels))
@@ -187,6 +221,8 @@ class Column:
         """Cells of a later frame, if they are of the kind that the training rows had; cells that are all missing are."""
         if cells.missing.all():
             return Cells(self.kind, np.full(len(cells.values), None if self.kind == TEXT else np.nan))
+        if self._of_numbers and cells.kind != TEXT:
+            cells = as_texts(cells)
         if cells.kind != self.kind and TEXT in (cells.kind, self.kind):
             raise InputError(f"column {self.name!r} holds {cells.kind}s, but {self.kind}s in the training rows")
         return Cells(self.kind, cells.values)
@@ -199,6 +235,8 @@ class Column:
             return None
         where = f"column {self.name!r} holds {value!r:.40} here, which is"
         if self.kind == TEXT:
+            if self._of_numbers and is_number(value):
+                return number_text(float(value))
             if not isinstance(value, str):
                 raise InputError(f"{where} no text")
             return value

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -30,6 +31,7 @@ BLOCK = 2**20
 """Bytes of a CSV parsed together, at first; no row may be longer."""
 LARGEST_BLOCK = 2**31 - 1
 Columns = Mapping[str, Sequence[Any] | np.ndarray]
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # how a cell begins that a spreadsheet computes
 THREADED = 1000
 """Columns up to which reading on several threads pays."""
 
@@ -85,6 +87,7 @@ def whole_csv(path: Path, file: BinaryIO, names: Sequence[str], types: Mapping[s
     options = module.ConvertOptions(column_types=types, **convert)
     parse = module.ParseOptions(ignore_empty_lines=len(names) > 1)  # of a single column they are empty cells
     block = BLOCK
+    _check_quotes(path, file)
     while True:
         file.seek(0)
         read = module.ReadOptions(block_size=block, use_threads=len(names) <= THREADED)
@@ -96,6 +99,19 @@ def whole_csv(path: Path, file: BinaryIO, names: Sequence[str], types: Mapping[s
             if block >= min(os.fstat(file.fileno()).st_size, LARGEST_BLOCK):
                 raise
         block = min(16 * block, LARGEST_BLOCK)
+
+
+def _check_quotes(path: Path, file: BinaryIO) -> None:
+    """Refuse a file that ends within quotes, whose last cell may have been cut off."""
+    file.seek(0)
+    if sum(block.count(b'"') for block in iter(lambda: file.read(BLOCK), b"")) % 2:
+        try:
+            deque(csv.reader(_lines(path), strict=True), maxlen=0)
+        except csv.Error as error:
+            if "end of data" in str(error):
+                raise FileFormatError(
+                    f"{path} ends within a quoted cell; close the quote, or write it again"
+                ) from error
 
 
 def _no_number(path: Path, names: Sequence[str], message: str) -> InputError:
@@ -262,10 +278,19 @@ def csv_text(columns: Columns) -> str:
     """Header and rows as CSV; floats in digits that read back equal as float64, texts in quotes where they need them."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
+    writer.writerow(map(csv_cell, columns))
     lists = (column.tolist() if isinstance(column, np.ndarray) else column for column in columns.values())
-    writer.writerows(zip(*([_text(value) for value in column] for column in lists), strict=True))
+    writer.writerows(zip(*([csv_cell(_text(value)) for value in column] for column in lists), strict=True))
     return text.getvalue()
+
+
+def csv_cell(value: object) -> object:
+    """A cell of a CSV file: text that a spreadsheet would take for a formula begins with an apostrophe, which makes it text.
+
+    >>> csv_cell("=1+1"), csv_cell("KNN"), csv_cell(-0.5)
+    ("'=1+1", 'KNN', -0.5)
+    """
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
 
 
 def _text(value: Any) -> Any:

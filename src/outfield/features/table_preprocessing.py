@@ -18,13 +18,27 @@ from torch import Tensor
 
 from outfield.config import require, require_choice
 from outfield.errors import FileFormatError, InputError, OutfieldError, OutfieldWarning
-from outfield.features.columns import SHOWN, TEXT, Cells, Column, array_of, cells_of, columns_of, learned
+from outfield.features.columns import (
+    SHOWN,
+    TEXT,
+    Cells,
+    Column,
+    array_of,
+    as_texts,
+    cells_of,
+    columns_of,
+    counted,
+    learned,
+)
+from outfield.features.formats import split_source
 from outfield.features.set import FeatureSet
-from outfield.features.source import NETWORK, network_text
+from outfield.features.source import NETWORK, FeatureSource, network_text
 from outfield.features.table_files import read_table
 from outfield.files import PathLike, Record, read_record, write_record
 
 ENDINGS = (".safetensors",)
+ARRAY_ENDINGS = (".safetensors", ".npz", ".npy")
+"""Of files of features, which are read as tables where nothing says that a network gave them."""
 REFUSE, MEDIAN = "refuse", "median"
 LENGTH = 3.0
 """The constant entry of a row, as a multiple of the root of its width, which is the usual length of a standardised row."""
@@ -47,7 +61,7 @@ class TablePreprocessing:
         columns: What was learned of each column, in the order of the training frame.
         label: The column that holds the class of a row, or None.
         classes: The classes in the order in which labels count them.
-        others: Whether a frame may have columns beside these, as it may where ``columns`` was given to :meth:`fit`.
+        others: Whether a frame may have columns beside these: after a fit with ``columns`` or ``ignore_extra``.
         missing: "refuse" makes a missing cell an error; "median" puts the median of the training rows in the place of a
             number or truth, and no level in the place of a text.
     """
@@ -69,15 +83,20 @@ class TablePreprocessing:
         *,
         standardise: bool = True,
         missing: str = REFUSE,
+        categories: Sequence[str] = (),
+        ignore_extra: bool = False,
     ) -> Self:
         """Learn from training rows.
 
         Args:
-            frame: A DataFrame (pandas, polars), a table of pyarrow, columns by name, or the path of a CSV or Parquet file.
+            frame: A DataFrame (pandas, polars), a table of pyarrow, columns by name, or the path of a CSV or Parquet file. The
+                columns of an array, a FeatureSet or a file of features are called feature_0, feature_1, ….
             label: Column that holds the class of each row, texts, truths or whole numbers; None where there is none.
             columns: Columns to take, in this order; all but the label if None, and then later frames may have no others.
             standardise: Shift and scale numbers to mean 0 and standard deviation 1; leave them as they are if False.
             missing: What missing cells are: "refuse" for an error, "median" to fill them in.
+            categories: Columns whose numbers are names, such as those of bus lines: each number is a level.
+            ignore_extra: Later frames may have other columns, too, which are ignored.
 
         Raises:
             InputError: A column that is not there, cannot be used, or has missing cells.
@@ -85,13 +104,18 @@ class TablePreprocessing:
         require(isinstance(standardise, bool), "standardise", standardise, "True or False")
         require(isinstance(label, str | None), "label", label, "the name of a column, or None where there is none")
         require_choice("missing", missing, cls.POLICIES)
-        found = _read(frame, {})
+        require(isinstance(ignore_extra, bool), "ignore_extra", ignore_extra, "True or False")
+        _check_names("categories", categories)
+        found = read_columns(frame, dict.fromkeys(categories, TEXT))
         taken = _named(found, columns, label)
+        if lacking := [name for name in categories if name not in taken]:
+            raise InputError(f"categories has {_listed(lacking)}, which is not taken; it may have {_listed(taken)}")
         cells = {name: cells_of(name, found[name]) for name in taken}
+        cells |= {name: as_texts(cells[name]) for name in categories}
         _refuse_missing(cells, missing)
         known = tuple(learned(name, own, standardise) for name, own in cells.items())
         classes = () if label is None else _classes(label, found[label])
-        return cls(known, label, classes, columns is not None, missing)
+        return cls(known, label, classes, ignore_extra or columns is not None, missing)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -117,7 +141,7 @@ class TablePreprocessing:
 
     def _found(self, frame: Any) -> tuple[dict[str, Any], dict[str, Cells]]:
         """All columns of a frame, and the cells of those that are taken."""
-        found = _read(frame, self._kinds())
+        found = read_columns(frame, self._kinds())
         self._check_names(found)
         cells = {column.name: column.checked(cells_of(column.name, found[column.name])) for column in self.columns}
         _refuse_missing(cells, self.missing)
@@ -143,7 +167,7 @@ class TablePreprocessing:
         except OutfieldError:
             pass  # whatever concerns all rows is found again
         is_csv = str(frame).endswith(".csv") if isinstance(frame, str | os.PathLike) else False
-        found = _read(frame, self._kinds(), texts=is_csv)
+        found = read_columns(frame, self._kinds(), texts=is_csv)
         self._check_names(found)
         missing = self.missing == MEDIAN
         errors: dict[int, str] = {}  # the first of each row
@@ -171,8 +195,8 @@ class TablePreprocessing:
             unseen = column.unseen(cells[column.name])
             if unseen:
                 warnings.warn(
-                    f"column {column.name!r} has {len(unseen)} cells that no training row had, such as {unseen[0]!r:.60}; "
-                    "they have no level",
+                    f"column {column.name!r} has {counted(len(unseen), 'cell')} that no training row had, such as "
+                    f"{unseen[0]!r:.60}; without a level",
                     OutfieldWarning,
                     stacklevel=3,
                 )
@@ -190,8 +214,10 @@ class TablePreprocessing:
         unknown = [name for name in found if name not in (*wanted, self.label)]
         if unknown and not self.others:
             _refuse_nameless(unknown)
-            what = f"the table has {_listed(unknown)}, which the training rows did not have"
-            raise InputError(f"{what}; drop it, or name the columns to take at the fit: columns=[…], --columns")
+            raise InputError(
+                f"the table has {_listed(unknown)}, which the training rows did not have; drop what is unknown, or ignore it: "
+                "--ignore-extra, in Python ignore_extra=True at the fit"
+            )
 
     def _labels(self, found: Mapping[str, Any]) -> Tensor | None:
         if self.label is None:
@@ -263,14 +289,19 @@ def within_float32(entries: np.ndarray) -> np.ndarray:
     return cut
 
 
-def _read(frame: Any, kinds: Mapping[str, str], *, texts: bool = False) -> dict[str, Any]:
-    is_path = isinstance(frame, str | os.PathLike)
-    return columns_of(read_table(frame, kinds, texts=texts) if is_path else frame)
+def read_columns(frame: Any, kinds: Mapping[str, str] | None = None, *, texts: bool = False) -> dict[str, Any]:
+    """The columns of any table by name: of a frame, an array, a FeatureSet or a file; ``kinds`` as :func:`read_table` has it."""
+    if isinstance(frame, str | os.PathLike):
+        path, suffix = frame, split_source(frame)[0].suffix
+        frame = FeatureSet.load(path) if suffix in ARRAY_ENDINGS else read_table(path, kinds, texts=texts)
+        if suffix == ".parquet" and "features" in frame:  # lists of numbers
+            frame = FeatureSet.load(path)
+    return columns_of(frame.in_memory().features if isinstance(frame, FeatureSource) else frame)
 
 
 def _named(found: Mapping[str, Any], columns: Sequence[str] | None, label: str | None) -> list[str]:
-    if columns is not None and (isinstance(columns, str) or not isinstance(columns, Iterable)):
-        raise InputError(f"columns is {columns!r:.200}; it must be a list of names, or None for all")
+    if columns is not None:
+        _check_names("columns", columns)
     taken = [name for name in found if name != label] if columns is None else [*columns]
     if columns is None:
         _refuse_nameless(taken)
@@ -280,6 +311,11 @@ def _named(found: Mapping[str, Any], columns: Sequence[str] | None, label: str |
     if not taken or len(set(taken)) < len(taken) or label in taken:
         raise InputError(f"columns is {taken!r:.200}; name at least one, each once, and not the label")
     return taken
+
+
+def _check_names(setting: str, names: Any) -> None:
+    right = isinstance(names, Iterable) and not isinstance(names, str) and all(isinstance(name, str) for name in names)
+    require(right, setting, names, "a list of names of columns")
 
 
 def _refuse_nameless(names: Sequence[str]) -> None:
@@ -315,7 +351,7 @@ def _class_texts(label: str, column: Any) -> list[str | None]:
         return [*cells.values]
     if (cells.values[~cells.missing] % 1).any():
         raise InputError(f"the label {label!r} holds numbers that are not whole; classes are texts or whole numbers")
-    return [None if value != value else str(int(value)) for value in cells.values.tolist()]
+    return [*as_texts(cells).values]
 
 
 def _listed(names: Sequence[str]) -> str:

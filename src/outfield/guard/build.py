@@ -18,23 +18,24 @@ from torch import Tensor, nn
 
 from outfield.backbone import MOST_NAMED, Backbone, Odin, Views, accuracy, match_labels
 from outfield.config import require, require_choice, require_number
-from outfield.detectors import AUTO, CHOICES, DETECTORS, LEAST, Auto, Detector, Rows, choose_views
+from outfield.detectors import AUTO, CHOICES, DETECTORS, LEAST, Auto, Detector, Rows, choose_views, labels_of
 from outfield.errors import (
     FileFormatError,
     InputError,
     OutfieldError,
-    OutfieldWarning,
     StorageError,
     TooFewSamplesError,
 )
 from outfield.features import (
     HEAD_FIELDS,
+    NETWORK,
+    TEXT,
     FeatureSet,
     FeatureSource,
     TablePreprocessing,
     columns_by_field,
-    columns_of,
     copies_of,
+    read_columns,
     read_table,
     rows_of,
     stratified_rows,
@@ -65,6 +66,8 @@ LOOKED_AT, GOOD, FAR_BELOW, SIZES = 256, 0.9, 0.1, (32, 64, 128, 224)
 are tried, and one that is so much better is told."""
 GIVEN, FOLDERS, PREDICTED = "given", "folders", "predicted"
 """Labels of images: classes of the network, other classes of the folders, or predictions of the network."""
+LABEL = "label"
+"""Column of the classes of features, as their CSV files call it."""
 OF_LOGITS = ("logits", "odin_logits", *HEAD_FIELDS)
 """Fields that follow from a network's classes."""
 
@@ -89,12 +92,14 @@ class Plan:
         resolve_device(self.device)
         self.unfitted()
 
-    def unfitted(self) -> Detector:
-        """The detector that is to be fitted."""
+    def unfitted(self, train: FeatureSource | None = None) -> Detector:
+        """The detector that is to be fitted, one that is named with settings that suit the training rows."""
         if self.detector is None:
             return Auto(seed=int(self.seed)).to(self.device)
-        made = DETECTORS[self.detector]() if isinstance(self.detector, str) else self.detector.fresh()
-        return made.to(self.device)
+        if not isinstance(self.detector, str):
+            return self.detector.fresh().to(self.device)
+        smallest = 0 if train is None else int(labels_of(train).unique(return_counts=True)[1].min())
+        return DETECTORS[self.detector].suited(smallest).to(self.device)
 
     def least(self, model: Detector) -> int:
         """Held-out samples that are needed: some for the threshold, more for a detector that calibrates itself."""
@@ -141,7 +146,7 @@ class Plan:
         self, rows: Rows, calibrate: FeatureSet, float16: bool = False
     ) -> tuple[Detector, Threshold, dict[str, Any]]:
         """The fitted detector, the threshold on rows that it has not seen, and notes on both."""
-        model = self.unfitted().fit(rows.train, held_out=rows.held_out, stand_ins=rows.stand_ins)
+        model = self.unfitted(rows.train).fit(rows.train, held_out=rows.held_out, stand_ins=rows.stand_ins)
         if rows.stand_ins is not None:
             log.info("took %s, weighted by stand-ins", " + ".join(model.names))  # type: ignore[attr-defined]
         try:
@@ -467,26 +472,30 @@ def _accuracy(backbone: Backbone, parts: Sequence[FeatureSource]) -> float:
 
 @dataclass(frozen=True)
 class RowPlan(Plan):
-    """Settings of a guard of rows; the first three are of tables alone."""
+    """Settings of a guard of rows; the first five are of tables alone."""
 
     label: str | None = None
     columns: Sequence[str] | None = None
     missing: str = "refuse"
+    categories: Sequence[str] = ()
+    ignore_extra: bool = False
+    network_features: bool | None = None
     names: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
         good = not isinstance(self.names, str) and all(isinstance(name, str) for name in self.names)
         require(good, "names", self.names, "a text for each class")
+        right = isinstance(self.network_features, bool | None)
+        require(right, "network_features", self.network_features, "True, False, or None to look at the rows")
 
     def build(self, rows: Any, held_out: Any = None) -> Guard:
         """See :meth:`outfield.Guard.build_rows`."""
-        model, features, table = self.unfitted(), _features(rows), None
-        least = self.least(model)
-        if features is None:
-            table, train, held = self._of_table(rows, held_out, least)
+        features, table, least = _features(rows), None, self.least(self.unfitted())
+        if features is None or not self._of_network(features):
+            table, train, held = self._of_table(rows, features, held_out, least)
         else:
-            train, held = self._of_features(features, held_out, least, model)
+            train, held = self._of_features(features, held_out, least)
         if self.names and train.logits is None:
             raise InputError(f"names is {self.names!r:.60}, but the rows have no logits; leave it out")
         Reader(self.names).complete(train)
@@ -505,34 +514,41 @@ class RowPlan(Plan):
         notes |= {"split_off": held_out is None, "widths": widths}
         return Guard(reader, model, threshold, provenance=notes)
 
-    def _of_table(self, rows: Any, held_out: Any, least: int) -> tuple[TablePreprocessing, FeatureSet, FeatureSet]:
+    def _of_network(self, features: FeatureSet) -> bool:
+        """Whether rows are a network's features: as it is said, or else if they say so or have logits or other fields of one."""
+        if self.network_features is not None:
+            return self.network_features
+        return NETWORK in features.about or not {*features.shapes} <= {"features", "labels"}
+
+    def _of_table(
+        self, rows: Any, features: FeatureSet | None, held_out: Any, least: int
+    ) -> tuple[TablePreprocessing, FeatureSet, FeatureSet]:
         """What is learned of the columns of the rows that are not held out, and both parts as features."""
-        train = found = columns_of(read_table(rows) if isinstance(rows, str | os.PathLike) else rows)
+        label = self.label
+        if features is None:
+            train = found = read_columns(rows, dict.fromkeys(self.categories, TEXT))
+        else:
+            train = found = _as_columns(features)
+            label = LABEL if label is None and LABEL in found else label
+            held_out = held_out if (own := _features(held_out)) is None else _as_columns(own)
         if held_out is None:
             texts = {name: np.asarray(column).astype(str) for name, column in found.items()}
             first: dict[Any, int] = {}  # a number for each row, the same for equal rows
             whole = zip(*(own.tolist() for own in texts.values()), strict=True)
             copies = np.array([first.setdefault(row, len(first)) for row in whole])
-            classes = texts.get(self.label or "")
+            classes = texts.get(label or "")
             labels = None if classes is None else np.unique(classes, return_inverse=True)[1]
             out = self.held_out(labels, len(copies), least, "rows", copies)
             train, held_out = rows_of(found, ~out), rows_of(found, out)
-        table = TablePreprocessing.fit(train, self.label, self.columns, missing=self.missing)
+        table = TablePreprocessing.fit(
+            train, label, self.columns, missing=self.missing, categories=self.categories, ignore_extra=self.ignore_extra
+        )
         return table, table(train), table(held_out)
 
-    def _of_features(
-        self, features: FeatureSet, held_out: Any, least: int, model: Detector
-    ) -> tuple[FeatureSet, FeatureSet]:
-        given = [name for name in ("label", "columns") if getattr(self, name) is not None]
+    def _of_features(self, features: FeatureSet, held_out: Any, least: int) -> tuple[FeatureSet, FeatureSet]:
+        given = [name for name in ("label", "columns", "categories", "ignore_extra") if getattr(self, name)]
         if given:
             raise InputError(f"{' and '.join(given)} is given, but the rows are features and not a table; leave it out")
-        if model.field in model.needs_to_score and features.shapes.get(model.field, (0, 0))[1] == 1:
-            warnings.warn(
-                f"{model.field} has one column: detectors that look at the direction of a row see the sign alone; as a "
-                "table, {'x': column}, it is standardised and its size counts",
-                OutfieldWarning,
-                stacklevel=4,
-            )
         if held_out is None:
             out = self.held_out(features.labels, len(features), least, "rows", copies_of(features))
             return features[~out], features[out]
@@ -540,6 +556,12 @@ class RowPlan(Plan):
         if held is None:
             raise InputError("the rows are features, so held_out must be features, too")
         return features, held
+
+
+def _as_columns(features: FeatureSet) -> dict[str, Any]:
+    """Rows that no network gave as columns, with their classes."""
+    labels = {} if features.labels is None else {LABEL: features.labels.numpy()}
+    return {**read_columns(features), **labels}
 
 
 def _features(rows: Any) -> FeatureSet | None:

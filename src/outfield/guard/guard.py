@@ -134,6 +134,9 @@ class Guard:
         label: str | None = None,
         columns: Sequence[str] | None = None,
         missing: str = "refuse",
+        categories: Sequence[str] = (),
+        ignore_extra: bool = False,
+        network_features: bool | None = None,
         detector: Detector | str | None = None,
         keep: float = 0.95,
         names: Sequence[str] = (),
@@ -153,6 +156,11 @@ class Guard:
             label: of a table, the column that holds the class of each row.
             columns: of a table, the columns to take; all but the label if None.
             missing: of a table, what missing cells are: see :meth:`outfield.TablePreprocessing.fit`.
+            categories: of a table, columns whose numbers are names.
+            ignore_extra: of a table, later tables may have other columns, too.
+            network_features: rows are the features of a network: detectors look at their direction alone. Other features are
+                standardised, and their length counts, as in a table. If None, they are a network's where they say so, as those
+                of :meth:`outfield.Backbone.extract` do, or have logits.
             detector: a detector that is not fitted, or the name of one; :class:`outfield.Auto` if None.
             keep: share of ID rows that the guard accepts.
             names: of the classes that the logits of features count.
@@ -170,13 +178,14 @@ class Guard:
         >>> import numpy as np
         >>> guard = Guard.build_rows(np.random.default_rng(0).normal(size=(300, 4)) + 9, detector="SSD", device="cpu")
         >>> guard.takes, [one.is_ood for one in guard([[9.0, 9.0, 9.0, 9.0], [9.0, -9.0, 9.0, -9.0]])]
-        ('features', [False, True])
+        ('table', [False, True])
         """
         from outfield.guard.build import RowPlan
 
         settings = {
             "detector": detector, "keep": keep, "seed": seed, "max_train": max_train, "device": device, "label": label,
-            "columns": columns, "missing": missing, "names": names,
+            "columns": columns, "missing": missing, "categories": categories, "ignore_extra": ignore_extra,
+            "network_features": network_features, "names": names,
         }  # fmt: skip
         return RowPlan(**{**settings, **_new_names(old)}).build(rows, held_out)
 

@@ -156,14 +156,14 @@ class TableReader(Reader):
         self.table = table
 
     def read_one(self, x: Any, on_error: str = "fail") -> Batch:
-        if isinstance(x, FeatureSource):
+        if _is_ready(x):
             return super().read_one(x)
         cells, errors = self.table.usable_cells(x) if on_error == "skip" else (self.table.cells(x), {})
         features = self.table.features_of(cells)
         return Batch(features, [None] * (len(errors) + (0 if features is None else len(features))), errors, cells)
 
     def features(self, x: Any) -> FeatureSet:
-        return x.in_memory() if isinstance(x, FeatureSource) else self.table(x)
+        return x.in_memory() if _is_ready(x) else self.table(x)
 
     def record(self) -> Record:
         return Record({**super().record().header, "table": self.table.to_json()}, {})
@@ -354,6 +354,11 @@ def looked_into(
     shape = (PROBES, *expects.size, len(expects.mean))
     noise = torch.randint(0, 256, shape, generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
     return extraction, next(iter(extraction.run([noise], PROBES)))[1]
+
+
+def _is_ready(x: Any) -> bool:
+    """Whether rows are what a table's columns became, or a network's features, of which the detector says that they are not."""
+    return isinstance(x, FeatureSource) and NETWORK in x.about
 
 
 def _within(errors: Mapping[int, str] | None, start: int, stop: int) -> dict[int, str]:

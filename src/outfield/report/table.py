@@ -12,9 +12,10 @@ import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from outfield.features import csv_cell
+
 # What would begin markup, a link, a formula or an entity in Markdown, or end a cell of a table.
 SIGNS_OF_MARKDOWN = re.compile(r"([\\|*`<\[\]~${]|_(?![^\W_])|(?<![^\W_])_|&(?=#?\w+;))")
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # how a cell begins that a spreadsheet computes
 ORDERS = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"  # to write backwards
 _NAMES = "textbackslash textasciitilde textasciicircum ldots"
 _SYMBOLS = "pm times leq geq cdot downarrow uparrow rightarrow"
@@ -108,12 +109,3 @@ def csv_text(header: Sequence[str], rows: Iterable[Iterable[object]], linetermin
     writer = csv.writer(buffer, lineterminator=lineterminator)
     writer.writerows([csv_cell(cell) for cell in row] for row in (header, *rows))
     return buffer.getvalue()
-
-
-def csv_cell(value: object) -> object:
-    """A cell of a CSV file: text that a spreadsheet would take for a formula begins with an apostrophe, which makes it text.
-
-    >>> csv_cell("=1+1"), csv_cell("KNN"), csv_cell(-0.5)
-    ("'=1+1", 'KNN', -0.5)
-    """
-    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value

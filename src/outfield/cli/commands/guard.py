@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,6 +21,7 @@ from outfield.percent import in_percent
 from outfield.progress import bar
 
 if TYPE_CHECKING:
+    from outfield.detectors import Detector
     from outfield.guard import Guard, Verdicts
 
 GUARDS = (".guard", ".safetensors")
@@ -47,6 +49,7 @@ def guard_build(
     keep: opt.Keep = 0.95,
     views: opt.AutoViews = None,
     detector: DetectorName = None,
+    setting: opt.Settings = None,
     size: opt.Size = None,
     crop: opt.Crop = None,
     mean: opt.Mean = None,
@@ -70,7 +73,7 @@ def guard_build(
 
     settings = opt.preprocessing_settings(size, crop, mean, std, interpolation)
     plan = ImagePlan(
-        detector=_detector(detector),
+        detector=_detector(detector, setting),
         keep=keep,
         views=views,
         float16=float16,
@@ -106,8 +109,14 @@ def guard_rows(
     label: Annotated[Text, Option(help="Column of a table that holds the class of each row.")] = None,
     columns: Annotated[Text, Option(help="Columns of a table to use, with commas between. Default: all.")] = None,
     missing: Annotated[str, Option(help="Missing cells: refuse or fill them.", metavar="refuse|median")] = "refuse",
+    categories: Annotated[Text, Option(help="Columns whose numbers are names, with commas between.")] = None,
+    ignore_extra: Annotated[bool, Option("--ignore-extra", help="Ignore other columns of later tables.")] = False,
+    network_features: Annotated[
+        bool, Option("--network-features", help="Features of a network: their direction counts, not their length.")
+    ] = False,
     keep: opt.Keep = 0.95,
     detector: DetectorName = None,
+    setting: opt.Settings = None,
     max_train: opt.MaxTrain = 10_000,
     seed: Seed = 0,
     device: Device = "auto",
@@ -126,7 +135,10 @@ def guard_rows(
             label=label,
             columns=None if columns is None else columns.split(","),
             missing=missing,
-            detector=_detector(detector),
+            categories=() if categories is None else categories.split(","),
+            ignore_extra=ignore_extra,
+            network_features=network_features or None,
+            detector=_detector(detector, setting),
             keep=keep,
             seed=seed,
             max_train=max_train,
@@ -136,8 +148,19 @@ def guard_rows(
     _tell(made, output, began)
 
 
-def _detector(name: str | None) -> str | None:
-    return None if name == "auto" else name
+def _detector(name: str | None, setting: list[str] | None) -> Detector | str | None:
+    """The detector that is named, made where it has settings; None for Auto."""
+    named = None if name == "auto" else name
+    if not setting:
+        return named
+    if named is None:
+        raise InputError("--set is a setting of a detector; name it with --detector")
+
+    from outfield.config import construct_from_text
+    from outfield.detectors import DETECTORS
+
+    made: Detector = construct_from_text(DETECTORS[named], opt.setting_texts(setting))
+    return made
 
 
 def _tell(made: Guard, output: Path, began: float) -> None:
@@ -172,6 +195,7 @@ def guard_check(
         bool, Option("--fail-on-ood", help=f"Exit with {FOUND} if an image is OOD, {UNREAD} if one is unreadable.")
     ] = False,
     why: Annotated[bool, Option("--why", help="Guard of a table: name the columns that make a row OOD.")] = False,
+    ignore_extra: Annotated[bool, Option("--ignore-extra", help="Guard of a table: ignore unknown columns.")] = False,
     on_error: opt.OnError = "skip",
     workers: opt.Decoders = None,
     device: Device = "auto",
@@ -184,13 +208,19 @@ def guard_check(
         opt.check_places([opt.Input("the guard", guard), *files], [opt.Output("--out", output, VERDICTS)])
     _check_images(images, on_error)
 
-    from outfield.guard import Guard, Verdicts, as_json, as_json_lines, write_verdicts
+    from outfield.guard import Guard, TableReader, Verdicts, as_json, as_json_lines, write_verdicts
     from outfield.modes import resolve_device
 
     resolve_device(device)
     model = Guard.load(guard, device)
     if why:
         _check_why(guard, model)
+    if ignore_extra:
+        if not isinstance(model.reader, TableReader):
+            raise InputError(
+                f"--ignore-extra is for guards of tables, but {guard} looks at {model.takes}; leave it out"
+            )
+        model.reader.table = replace(model.reader.table, others=True)
     found, lost, what = [], None, model.reader.unit
     stream = model.stream(images, on_error=on_error, workers=workers, why=why)
     with bar(f"checking {what}", unit=what) as advance:
@@ -335,7 +365,9 @@ def _print(verdicts: Verdicts) -> None:
 def _sum_up(verdicts: Verdicts, output: Path | None) -> None:
     failed = len(verdicts.failed)
     if failed:
-        log.warning("%s of %s %s could not be read", f"{failed:,}", f"{len(verdicts):,}", verdicts.what)
+        first = verdicts.failed[0]
+        all_of = "" if len(verdicts) == 1 else f"{failed:,} of {len(verdicts):,} {verdicts.what} could not be read; "
+        log.warning("%s%s: %s", all_of, first.file, first.error)
     where = "" if output is None else f" → {output}"
     if len(verdicts) > 1 or output is not None:
         checked, ood = f"{len(verdicts) - failed:,}", f"{int(verdicts.is_ood.sum()):,}"

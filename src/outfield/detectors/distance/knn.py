@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -35,7 +35,8 @@ class KNN(BankDetector):
 
     Args:
         k: which neighbour. The paper's 50 and 200 are for 5,000 and 500 samples a class; a k above the smallest class's
-            size looks into other classes, and fit warns.
+            size looks into other classes, and fit warns. A guard or adapter that is given the name "KNN" takes a hundredth of the
+            smallest class, from 1 to 50.
         field: the one that it works on: "features", or a stage of the network such as "stage2".
         index: "exact", or how faiss finds most neighbours without looking at all rows: "ivf" (lists of near rows) or "hnsw" (a
             graph of near rows).
@@ -48,6 +49,10 @@ class KNN(BankDetector):
     def __init__(self, k: int = 50, field: str = "features", index: str = "exact", probes: int = 0) -> None:
         self.k, self.field = k, field
         self.index, self.probes = index, probes
+
+    @classmethod
+    def suited(cls, smallest: int) -> Self:
+        return cls(k=max(1, min(50, smallest // 100)))
 
     def _check_settings(self) -> None:
         require_number("k", self.k, least=1, whole=True)
