@@ -312,8 +312,8 @@ def test_in_words():
     told = repr(drift)
     assert told.startswith("Drift(20 samples, 25.0 % OOD (95 % interval ")
     assert "5.0 expected), 25.0 % of the last 20;" in told
-    assert ("drift found after" in told) is drift.alarm
-    assert told.endswith("alarm at e^3.0))")
+    assert ("DRIFT since about sample" in told) is drift.alarm
+    assert told.endswith("an alarm needs 20 to 1 (false alarms, ever: with probability 0.05 at most))")
 
 
 @pytest.mark.parametrize("confidence", [0, 1, "x"])
