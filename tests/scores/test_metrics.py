@@ -213,3 +213,9 @@ def test_a_share_outside_of_0_to_1_is_refused(keep):
 def test_bad_scores_are_named(bad):
     with pytest.raises(of.InputError, match="scores_ood"):
         of.auroc([1.0], bad)
+
+
+@pytest.mark.parametrize("keep", [None, "0.9", 0, 1.01, float("nan"), True])
+def test_a_share_to_keep_that_is_none_is_refused(keep):
+    with pytest.raises(of.InputError, match="keep is"):
+        of.ood_accepted([0.0, 1.0], [2.0], keep)
