@@ -1,7 +1,7 @@
 """Hooks of the documentation site (mkdocs.yml): pages that are made of other files, and links that lead there.
 
 The README becomes the first page, CHANGELOG and CONTRIBUTING pages of their own, and the reference is written from the public
-names, so that none can be missing, as the page of all commands is from the program. On GitHub the same files are read as they are.
+names, so that none can be missing, as the page of all commands is from the program. On GitHub the files are read as they are.
 ``python tools/docs_site.py`` writes PYPI.md, the README for a package index.
 """
 
