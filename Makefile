@@ -21,6 +21,7 @@ test-gpu: $(VENV)/.ready-dev
 
 lint: $(VENV)/.ready-dev
 	$(BIN)/python tools/stubs.py
+	$(BIN)/python tools/docs_site.py
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -47,11 +48,11 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.ready-all: pyproject.toml packages/outfield-demo/pyproject.toml | $(VENV)/bin/python
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[all]' ./packages/outfield-demo
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[all]' --editable ./packages/outfield-demo
 	touch $@
 
 $(VENV)/.ready-dev: pyproject.toml packages/outfield-demo/pyproject.toml | $(VENV)/bin/python
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]' ./packages/outfield-demo
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]' --editable ./packages/outfield-demo
 	touch $@ $(VENV)/.ready-all
 
 $(VENV)/.ready-docs: pyproject.toml | $(VENV)/bin/python
@@ -59,7 +60,7 @@ $(VENV)/.ready-docs: pyproject.toml | $(VENV)/bin/python
 	touch $@
 
 $(VENV)/.ready-bench: pyproject.toml packages/outfield-demo/pyproject.toml | $(VENV)/bin/python
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[bench]' ./packages/outfield-demo
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[bench]' --editable ./packages/outfield-demo
 	touch $@ $(VENV)/.ready-dev $(VENV)/.ready-all
 
 clean:

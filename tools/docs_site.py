@@ -1,7 +1,8 @@
 """Hooks of the documentation site (mkdocs.yml): pages that are made of other files, and links that lead there.
 
 The README becomes the first page, CHANGELOG and CONTRIBUTING pages of their own, and the reference is written from the public
-names, so that none can be missing. On GitHub the same files are read as they are.
+names, so that none can be missing, as the page of all commands is from the program. On GitHub the files are read as they are.
+``python tools/docs_site.py`` writes PYPI.md, the README for a package index.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ def on_files(files: Any, config: Any) -> Any:
 
     made = {page: (ROOT / name).read_text(encoding="utf-8") for name, page in MOVED.items()}
     made |= {f"api/{name}.md": text for name, text in reference().items()}
+    made["commands.md"] = commands()
     for place, text in made.items():
         files.append(File.generated(config, place, content=text))
     return files
@@ -130,3 +132,56 @@ def _block(place: str, short: bool = False, level: int = 2) -> str:
     """What mkdocstrings writes a class or function for; ``short`` without methods, which are those of the base."""
     options = f"    options:\n      heading_level: {level}\n" + ("      members: false\n" if short else "")
     return f"::: {place}\n{options}".rstrip()
+
+
+def commands() -> str:
+    """The page of all commands and their options, as the program has them."""
+    from typer.main import get_command
+
+    from outfield.cli import app
+
+    blocks = ["# All commands", "What `outfield COMMAND --help` prints, of every command."]
+    shared: dict[str, str] = {}
+    waiting = [("outfield", get_command(app))]
+    while waiting:
+        name, one = waiting.pop(0)
+        inner: dict[str, Any] = getattr(one, "commands", {})
+        waiting = [(f"{name} {key}", inner[key]) for key in sorted(inner)] + waiting
+        if inner:
+            continue
+        own = {_usage(option): _help(option) for option in one.params}
+        common = {
+            usage: text
+            for usage, text in own.items()
+            if usage in ("`--verbose`, `-v`", "`--quiet`, `-q`", "`--no-progress`")
+        }
+        shared |= common
+        blocks += [f"## {name}", (one.help or "").strip()]
+        blocks += ["\n".join(f"- {usage}: {text}" for usage, text in own.items() if usage not in common)]
+        examples = [line for line in (one.epilog or "").split("\n\n") if line.startswith("outfield")]
+        blocks += ["\n".join(f"    {line}" for line in examples)]
+    blocks += ["## Of every command", "\n".join(f"- {usage}: {text}" for usage, text in shared.items())]
+    return "\n\n".join(filter(None, blocks)) + "\n"
+
+
+def _usage(option: Any) -> str:
+    if option.param_type_name == "argument":
+        return f"`{option.name.upper()}`"
+    return ", ".join(f"`{name}`" for name in (*option.opts, *option.secondary_opts))
+
+
+def _help(option: Any) -> str:
+    text = (option.help or "").strip()
+    plain = isinstance(option.default, str | int | float) and not isinstance(option.default, bool)
+    return text + (f" Default: {option.default}." if plain and "Default" not in text else "")
+
+
+def index_page() -> str:
+    """The README as a package index shows it: without the picture, and with the words of links that lead to files beside it."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8").replace("the picture above: ", "")
+    text = re.sub(r"^!\[[^\]]*\]\([^)]*\)\n\n", "", text, flags=re.MULTILINE)
+    return re.sub(r"\[([^\]\n]+)\]\((?!https:)[^)\s]+\)", r"\1", text)
+
+
+if __name__ == "__main__":
+    (ROOT / "PYPI.md").write_text(index_page(), encoding="utf-8")

@@ -106,6 +106,7 @@ from outfield.images import open_images as open_images
 from outfield.images import stand_ins as stand_ins
 from outfield.progress import show_progress as show_progress
 from outfield.scores import Drift as Drift
+from outfield.scores import RowDrift as RowDrift
 from outfield.scores import Separation as Separation
 from outfield.scores import Threshold as Threshold
 from outfield.scores import aupr_in as aupr_in
@@ -186,6 +187,7 @@ __all__ = [
     "Relation",
     "Residual",
     "Result",
+    "RowDrift",
     "RowGuard",
     "RowWhy",
     "SCALE",

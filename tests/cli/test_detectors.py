@@ -103,3 +103,10 @@ def test_a_terminal_that_is_hardly_there(monkeypatch, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert "title" in lines[0]
     assert lines[-2:] == ["  name  word word word word word word", "        word word word no break"]
+
+
+def test_what_is_told_of_one_has_no_marks_for_the_reference():
+    told = outfield("detectors", "KNN", code=0).stdout
+    assert "(outfield.detectors.Neighbours)" in told
+    assert 'With index="ivf" or "hnsw" only' in told
+    assert "`" not in told

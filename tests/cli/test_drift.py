@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -35,13 +37,14 @@ def test_quiet_data(folder):
     assert "5.0 expected of ID data), " in lines[0]
     assert lines[1].split()[:4] == ["p", "up", "to", "0.05"]
     assert len(lines) == 22
-    assert lines[-1].startswith("no drift found: evidence e^")
-    assert lines[-1].endswith("alarm at e^4.6 (a false one, ever, with probability 0.01 at most)")
+    assert lines[-1].startswith("no drift found: evidence ")
+    assert lines[-1].endswith(" to 1, an alarm needs 100 to 1 (false alarms, ever: with probability 0.01 at most)")
 
 
 def test_drift_is_found_and_told_by_the_exit_code(folder):
     done = outfield("drift", "odd.parquet", *RULE, "--fail-on-drift", cwd=folder, code=10)
-    assert "DRIFT, found after" in done.stdout
+    assert "DRIFT since about sample " in done.stdout
+    assert ", found after " in done.stdout
     assert outfield("drift", "odd.parquet", *RULE, cwd=folder).returncode == 0
 
 
@@ -84,3 +87,34 @@ def test_a_state_that_does_not_fit_is_left_as_it_is(folder):
         assert (folder / "drift.safetensors").read_bytes() == before
     assert outfield("drift", "quiet.csv", *RULE, "--state", "quiet.csv", cwd=folder).returncode == 2
     assert outfield("drift", "quiet.csv", *RULE, "--state", "threshold.safetensors", cwd=folder).returncode == 2
+
+
+def test_verdicts_of_another_guard_are_refused(folder):
+    done = outfield("drift", "quiet.csv", "--threshold", "other.safetensors", cwd=folder, code=2)
+    assert "quiet.csv: these are verdicts of another guard or threshold" in done.said
+
+
+def test_calls_at_the_same_time_lose_no_sample(folder):
+    call = [sys.executable, "-m", "outfield", "drift", "quiet.csv", *RULE, "--state", "drift.safetensors"]
+    for one in [subprocess.Popen(call, cwd=folder, stdout=subprocess.DEVNULL) for _ in range(4)]:
+        assert one.wait() == 0
+    assert of.Drift.load(folder / "drift.safetensors").summary()["samples"] == 1600
+
+
+def test_columns_are_compared_with_a_reference(tmp_path):
+    rng = np.random.default_rng(0)
+    for name, factor in {"train.csv": 1.0, "quiet.csv": 1.0, "raised.csv": 1.15}.items():
+        income, town = factor * rng.lognormal(10, 0.45, 2000), rng.choice(["Oslo", "Rome"], 2000)
+        write_columns(tmp_path / name, {"town": town, "income": income})
+    options = ("--reference", "train.csv", "--state", "columns.safetensors", "--fail-on-drift")
+    done = outfield("drift", "quiet.csv", *options, cwd=tmp_path, code=0)
+    assert "2,000 rows of 2 columns\nno drift found: " in done.stdout
+    done = outfield("drift", "raised.csv", *options, cwd=tmp_path, code=10)
+    assert "DRIFT in income since about row 1,958, found after 2,632 rows: evidence over a million to 1" in done.stdout
+    before = (tmp_path / "columns.safetensors").read_bytes()
+    for more in (("--keep", 0.9), ("--alpha", 0.5), ("--reference", "raised.csv")):
+        assert outfield("drift", "quiet.csv", *options, *more, cwd=tmp_path).returncode == 2
+    (tmp_path / "other.csv").write_text("town\nOslo\n")
+    done = outfield("drift", "other.csv", *options, cwd=tmp_path, code=2)
+    assert "other.csv: the rows have no column 'income'" in done.said
+    assert (tmp_path / "columns.safetensors").read_bytes() == before

@@ -13,6 +13,7 @@ from urllib.parse import unquote
 
 import pytest
 import yaml
+from tests.helpers.program import outfield
 
 import docs_site
 import docs_strings
@@ -99,3 +100,20 @@ def test_the_citation_is_of_this_version():
     assert told["license"] == "Apache-2.0"
     assert told["message"]
     assert told["authors"]
+
+
+def test_every_command_and_option_is_on_the_page_of_commands():
+    text = docs_site.commands()
+    sections = {part.partition("\n")[0]: part for part in text.split("\n## ")[1:]}
+    assert {"outfield guard build", "outfield drift", "outfield serve", "outfield doctor"} <= sections.keys()
+    for name, part in sections.items():
+        if name != "Of every command":
+            told = outfield(*name.split()[1:], "--help", code=0).stdout
+            assert set(re.findall(r"--[a-z][a-z-]*", told)) <= set(
+                re.findall(r"--[a-z][a-z-]*", part + text.split("## Of every")[1])
+            ) | {"--help"}
+    assert "`--alpha`: Probability of ever raising a false alarm. Default: 0.01." in sections["outfield drift"]
+
+
+def test_the_page_for_a_package_index_is_made_of_the_readme():
+    assert (ROOT / "PYPI.md").read_text(encoding="utf-8") == docs_site.index_page()

@@ -103,3 +103,13 @@ def test_every_library_that_is_imported_belongs_to_an_extra():
 def test_libraries_stay_in_their_rooms():
     done = subprocess.run([sys.executable, ROOT / "tools" / "rooms.py"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout
+
+
+def test_make_leaves_no_build_folder_beside_the_demo(tmp_path):
+    assert not re.search(r"(?<!editable )\./packages/outfield-demo", (ROOT / "Makefile").read_text())
+    folder = tmp_path / "demo"
+    data = shutil.ignore_patterns("*.npz", "*.safetensors", "*.guard", "*.egg-info", "build")
+    shutil.copytree(ROOT / "packages" / "outfield-demo", folder, ignore=data)
+    code = f"from setuptools.build_meta import build_editable; build_editable({str(tmp_path)!r})"
+    subprocess.run([sys.executable, "-c", code], cwd=folder, check=True, capture_output=True, timeout=120)
+    assert not (folder / "build").exists()

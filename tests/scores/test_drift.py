@@ -312,8 +312,8 @@ def test_in_words():
     told = repr(drift)
     assert told.startswith("Drift(20 samples, 25.0 % OOD (95 % interval ")
     assert "5.0 expected), 25.0 % of the last 20;" in told
-    assert ("drift found after" in told) is drift.alarm
-    assert told.endswith("alarm at e^3.0))")
+    assert ("DRIFT since about sample" in told) is drift.alarm
+    assert told.endswith("an alarm needs 20 to 1 (false alarms, ever: with probability 0.05 at most))")
 
 
 @pytest.mark.parametrize("confidence", [0, 1, "x"])
@@ -391,3 +391,17 @@ def test_it_holds_the_truth_at_every_look():
         looks = [anytime_interval(int(hits[t - 1]), t, 0.9) for t in (1, 5, 20, 50, 100, 200, 300, 400, 500)]
         missed += not all(low <= 0.05 <= high for low, high in looks)
     assert 0 < missed <= 0.1 * 300
+
+
+@pytest.mark.parametrize("shift", [0.0, 3.0])
+def test_a_state_that_does_not_tell_since_when_goes_on(shift):
+    rng = np.random.default_rng(0)
+    drift = of.Drift(of.Threshold.fit(rng.standard_normal(300)))
+    drift.update(rng.standard_normal(100) + shift)
+    old = {name: value for name, value in drift.state().items() if name not in ("least", "since")}
+    again = of.Drift.of_state(old)
+    told = again.summary()
+    assert told["alarm"] is bool(shift)
+    assert told["since"] == told["alarm_at"]
+    again.update(rng.standard_normal(100) + 3)
+    assert again.summary()["since"] <= again.summary()["alarm_at"]

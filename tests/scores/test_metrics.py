@@ -202,7 +202,7 @@ def test_scores_of_different_types_are_compared_exactly():
     assert of.auroc(np.array([2.0**24], np.float32), [2**24 + 1]) == 1
 
 
-@pytest.mark.parametrize("keep", [0.0, -0.1, 1.1, float("nan")])
+@pytest.mark.parametrize("keep", [0.0, -0.1, 1.1, float("nan"), None, "0.9", True])
 def test_a_share_outside_of_0_to_1_is_refused(keep):
     for accepted in (of.Separation([1.0], [2.0]).ood_accepted, lambda keep: of.ood_accepted([1.0], [2.0], keep)):
         with pytest.raises(of.InputError, match="keep"):

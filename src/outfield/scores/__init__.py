@@ -5,7 +5,8 @@ from outfield.extras import door
 __getattr__, __dir__, __all__ = door(
     __name__,
     {
-        "drift": ("Drift",),
+        "drift": ("Drift", "in_words"),
+        "row_drift": ("RowDrift",),
         "metrics": (
             "Separation",
             "aupr_in",

@@ -1,6 +1,7 @@
 """Made by tools/stubs.py from __init__.py: what type checkers and editors see."""
 
 from outfield.scores.drift import Drift as Drift
+from outfield.scores.drift import in_words as in_words
 from outfield.scores.metrics import Separation as Separation
 from outfield.scores.metrics import aupr_in as aupr_in
 from outfield.scores.metrics import aupr_out as aupr_out
@@ -8,6 +9,7 @@ from outfield.scores.metrics import auroc as auroc
 from outfield.scores.metrics import fpr95 as fpr95
 from outfield.scores.metrics import id_rejected_at_95_ood_recall as id_rejected_at_95_ood_recall
 from outfield.scores.metrics import ood_accepted as ood_accepted
+from outfield.scores.row_drift import RowDrift as RowDrift
 from outfield.scores.threshold import Threshold as Threshold
 from outfield.scores.threshold import check_keep as check_keep
 from outfield.scores.threshold import fewest as fewest
@@ -19,6 +21,7 @@ from outfield.scores.vectors import rank as rank
 
 __all__ = [
     "Drift",
+    "RowDrift",
     "Separation",
     "Threshold",
     "as_scores",
@@ -29,6 +32,7 @@ __all__ = [
     "fewest",
     "fpr95",
     "id_rejected_at_95_ood_recall",
+    "in_words",
     "marked",
     "ood_accepted",
     "rank",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -93,6 +94,7 @@ class Drift:
             self._stakes = np.full(BETS, -np.inf)
             self._log_wealth, self._most = 0.0, 0.0
             self._alarm_at: int | None = None
+            self._least, self._since = 0.0, 1  # the lowest ln wealth before the alarm, and the sample after it
 
     @property
     def p_limit(self) -> float:
@@ -161,9 +163,13 @@ class Drift:
         if gaps is not None:
             numbers = uniform(self._counts, gaps, 1 - self._random(TIES, self._seen, len(gaps)))
         self._stakes, wealth = play(self._stakes, self._seen, numbers)
-        reached = np.flatnonzero(wealth >= -math.log(self.alpha))
-        if self._alarm_at is None and len(reached):
-            self._alarm_at = self._seen + int(reached[0]) + 1
+        if self._alarm_at is None:
+            reached = np.flatnonzero(wealth >= -math.log(self.alpha))
+            quiet = wealth[: reached[0]] if len(reached) else wealth
+            if quiet.min(initial=math.inf) < self._least:
+                self._least, self._since = float(quiet.min()), self._seen + int(quiet.argmin()) + 2
+            if len(reached):
+                self._alarm_at = self._seen + int(reached[0]) + 1
         self._log_wealth, self._most = float(wealth[-1]), max(self._most, float(wealth.max()))
         called = p_values <= self.p_limit * (1 + 1e-12)  # the same number may have been reached by another division
         self._recent = np.concatenate([self._recent, called])[-self.window :]
@@ -190,7 +196,8 @@ class Drift:
         ``samples``, ``ood``, ``share_ood`` with ``share_low`` and ``share_high`` (anytime-valid, at ``confidence``), the share
         ``expected`` of ID samples, the ``recent_share`` of the last ``recent_samples``; ``histogram`` of p-values;
         ``log_wealth`` of the test now and ``largest_log_wealth``, the ``limit`` that raises the alarm, its ``alpha``, the
-        ``alarm`` and after how many samples it was raised (``alarm_at``). Shares of no samples are None.
+        ``alarm``, after how many samples it was raised (``alarm_at``), and since which of them the evidence has grown
+        (``since``), about where the change began. Shares of no samples are None.
         """
         with self._lock:
             low, high = self.share_interval(confidence)
@@ -211,18 +218,17 @@ class Drift:
                 "alpha": self.alpha,
                 "alarm": self.alarm,
                 "alarm_at": self._alarm_at,
+                "since": self._since if self.alarm else None,
             }
 
     def __repr__(self) -> str:
         told = self.summary()
         if not told["samples"]:
             return f"Drift(no samples yet; false alarms with probability {self.alpha:g} at most)"
-        found = f"drift found after {told['alarm_at']:,} samples" if told["alarm"] else "no drift found"
         return (
             f"Drift({told['samples']:,} samples, {100 * told['share_ood']:.1f} % OOD (95 % interval "
             f"{100 * told['share_low']:.1f} to {100 * told['share_high']:.1f}, {100 * told['expected']:.1f} expected), "
-            f"{100 * told['recent_share']:.1f} % of the last {told['recent_samples']:,}; {found} "
-            f"(evidence e^{told['largest_log_wealth']:.1f}, alarm at e^{told['limit']:.1f}))"
+            f"{100 * told['recent_share']:.1f} % of the last {told['recent_samples']:,}; {in_words(told)})"
         )
 
     def state(self) -> dict[str, Any]:
@@ -238,6 +244,8 @@ class Drift:
                 "log_wealth": self._log_wealth,
                 "largest_log_wealth": self._most,
                 "alarm_at": self._alarm_at,
+                "least": self._least,
+                "since": self._since,
                 **({} if rule is None else {"reference": rule.reference.clone()}),
                 **{name: torch.from_numpy(getattr(self, f"_{name}").copy()) for name in ARRAYS},
             }
@@ -254,6 +262,8 @@ class Drift:
             InputError: The state is not complete or contradicts itself, or it is of another threshold.
         """
         try:
+            if "since" not in state:  # of version 0.2, which did not tell since when
+                state = {**state, "least": state["log_wealth"], "since": state["alarm_at"] or state["seen"] + 1}
             own = None
             if state["value"] is not None or "reference" in state:
                 own = Threshold(state["value"], state["keep"], state["reference"], state["source"])
@@ -270,8 +280,9 @@ class Drift:
         seen = state["seen"]
         require_number("seen", seen, least=0, whole=True)
         require_number("ood", state["ood"], least=0, most=seen, whole=True)
-        for name in ("log_wealth", "largest_log_wealth"):
+        for name in ("log_wealth", "largest_log_wealth", "least"):
             require_number(name, state[name])
+        require_number("since", state["since"], least=1, most=seen + 1, whole=True)
         if state["alarm_at"] is not None:
             require_number("alarm_at", state["alarm_at"], least=1, most=seen, whole=True)
         counted = seen if len(self._counts) else 0
@@ -286,8 +297,9 @@ class Drift:
             good = array.shape == (length,) and array.dtype == kind and agrees(array)
             require(good, name, state[name], f"{length} numbers ({kind.__name__}) that agree with the rest")
             setattr(self, f"_{name}", array)
-        self._seen, self._ood, self._alarm_at = int(seen), int(state["ood"]), state["alarm_at"]
+        self._seen, self._ood, self._alarm_at, self._since = seen, state["ood"], state["alarm_at"], state["since"]
         self._log_wealth, self._most = float(state["log_wealth"]), float(state["largest_log_wealth"])
+        self._least = float(state["least"])
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self).of_state, (self.state(),)
@@ -298,10 +310,13 @@ class Drift:
         Raises:
             StorageError: The file could not be written; what was there stays.
         """
+        write_record(path, "Drift", self.record())
+
+    def record(self) -> Record:
+        """The state as files hold it."""
         state = self.state()
         tensors = {name: value for name, value in state.items() if isinstance(value, Tensor)}
-        header = {name: value for name, value in state.items() if name not in tensors}
-        write_record(path, "Drift", Record(header, tensors))
+        return Record({name: value for name, value in state.items() if name not in tensors}, tensors)
 
     @classmethod
     def load(cls, path: PathLike, threshold: Threshold | None = None) -> Drift:
@@ -323,6 +338,24 @@ class Drift:
         if threshold is not None and not same(loaded.threshold, threshold):
             raise InputError(f"{path} was kept with another threshold; begin a new file for this one")
         return loaded
+
+
+def in_words(told: Mapping[str, Any], unit: str = "sample") -> str:
+    """What a summary says of drift: whether there is any, in which column, since when, and how strong the evidence is.
+
+    >>> in_words({"alarm": False, "largest_log_wealth": 1.1, "limit": 4.6051, "alpha": 0.01})
+    'no drift found: evidence 3 to 1, an alarm needs 100 to 1 (false alarms, ever: with probability 0.01 at most)'
+    """
+    found = "no drift found"
+    if told["alarm"]:
+        where = f" in {told['column']}" if "column" in told else ""
+        found = f"DRIFT{where} since about {unit} {told['since']:,}, found after {told['alarm_at']:,} {unit}s"
+    most = told["largest_log_wealth"]
+    evidence = f"{math.exp(most):,.0f} to 1" if most < math.log(1e6) else "over a million to 1"
+    return (
+        f"{found}: evidence {evidence}, an alarm needs {math.exp(told['limit']):,.0f} to 1 "
+        f"(false alarms, ever: with probability {told['alpha']:g} at most)"
+    )
 
 
 def _vector(values: Any) -> Any:

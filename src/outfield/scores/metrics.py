@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from outfield.errors import InputError
+from outfield.config import require_number
 from outfield.scores.vectors import as_score_pair, rank
 
 T = TypeVar("T")
@@ -112,8 +112,7 @@ def aupr_in(scores_id: Any, scores_ood: Any) -> float:
 
 def _last_kept(keep: float, n: int) -> int:
     """Index, among ``n`` sorted ID scores, of the lowest threshold that keeps at least ``keep`` of them."""
-    if not 0 < keep <= 1:
-        raise InputError(f"keep is {keep}; it must lie in (0, 1]")
+    require_number("keep", keep, above=0, most=1)
     return max(1, rank(keep, n)) - 1
 
 

@@ -48,7 +48,7 @@ def _one(name: str) -> None:
     from outfield.report import Table
 
     cls = DETECTORS[name]
-    say(inspect.getdoc(cls) or "")
+    say(re.sub(r"(?::\w+:)?(`{1,2})~?([^`]+)\1", r"\2", inspect.getdoc(cls) or ""))  # without marks for the reference
     say()
     rows = [[path, repr(value)] for path, value in settings_of(cls()).items()]
     title = f"settings of {name} (outfield fit {name} … --set NAME=VALUE)"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +17,9 @@ from outfield.cli.options import File, Input, Number, Output, check_places
 from outfield.errors import InputError
 
 if TYPE_CHECKING:
-    from outfield.scores import Drift
+    import numpy as np
+
+    from outfield.scores import Drift, RowDrift, Threshold
 
 BAR = 40  # characters of the longest bar of the histogram
 
@@ -24,10 +29,14 @@ BAR = 40  # characters of the longest bar of the histogram
     "outfield drift today.jsonl --threshold threshold.safetensors --state drift.safetensors --fail-on-drift",
     "outfield drift verdicts.csv --threshold my.guard",
     "outfield drift p_values.parquet --calibration 1000 --json",
+    "outfield drift today.csv --reference train.csv --state columns.safetensors",
 )
 def drift(
-    files: Annotated[list[Path], Argument(help="Files with a column score or p_value: .csv, .jsonl, .parquet, .npz.")],
+    files: Annotated[list[Path], Argument(help="Files with a column score or p_value, or rows for --reference.")],
     threshold: Annotated[File, Option(help="Threshold or guard of the scores; without it p-values are read.")] = None,
+    reference: Annotated[
+        File, Option(help="ID rows (table, features): compare each column of the files with them.")
+    ] = None,
     calibration: Annotated[Number, Option(help="Held-out scores behind the p-values, without --threshold.")] = None,
     keep: Annotated[float | None, Option(help="Share of ID samples to accept. Default: the threshold's.")] = None,
     alpha: Annotated[float | None, Option(help="Probability of ever raising a false alarm. Default: 0.01.")] = None,
@@ -38,38 +47,117 @@ def drift(
 ) -> None:
     """Tell whether new scores are still those of ID data: share OOD, p-values, and an alarm with a known error."""
     inputs = [Input("the scores", path) for path in files]
-    inputs += [] if threshold is None else [Input("the threshold", threshold)]
+    inputs += [Input("the threshold", path) for path in (threshold, reference) if path is not None]
     if state is not None:
         check_places(inputs, [Output("--state", state, (".safetensors",))])
     given = {"calibration": calibration, "keep": keep, "alpha": alpha, "window": window}
-    watch = _watch(state, threshold, {name: value for name, value in given.items() if value is not None})
+    settings = {name: value for name, value in given.items() if value is not None}
+    with _alone(state):
+        if reference is not None:
+            if threshold is not None or settings.keys() - {"alpha"}:
+                raise InputError(
+                    "--reference compares rows, which takes no --threshold, --calibration, --keep or --window"
+                )
+            watch: Drift | RowDrift = _row_watch(state, reference, settings)
+            for path in files:
+                with _named(path):
+                    watch.update(_rows(path))
+        else:
+            watch = _watch(state, threshold, settings)
+            _take(watch, files)
+        if state is not None:
+            watch.save(state)
+    told = watch.summary()
+    say(json.dumps(told)) if as_json else _print(told)
+    if fail_on_drift and watch.alarm:
+        raise typer.Exit(FOUND)
 
+
+@contextlib.contextmanager
+def _alone(state: Path | None) -> Iterator[None]:
+    """Wait until no other command is at work on a state in that folder: what two of them add must not be lost."""
+    with contextlib.ExitStack() as stack:
+        if state is not None:
+            with contextlib.suppress(ImportError):  # there is no such lock on Windows
+                import fcntl
+
+                folder = os.open(os.path.dirname(os.path.realpath(state)), os.O_RDONLY)
+                stack.callback(os.close, folder)
+                fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+
+
+@contextlib.contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Name the file in errors."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(str(error) if str(path) in str(error) else f"{path}: {error}") from error
+
+
+def _take(watch: Drift, files: list[Path]) -> None:
+    """Give the scores or p-values of files to a Drift."""
     from outfield.features import read_column
 
     names = ("p_value",) if watch.threshold is None else ("score", "p_value")
-    columns = [read_column(path, names) for path in files]
-    for path, (name, values, empty) in zip(files, columns, strict=True):
-        try:
-            watch.update(values) if name == "score" else watch.update_p_values(values)
-        except InputError as error:
-            raise InputError(f"{path}: {error}") from error
+    for path, (name, values, empty) in zip(files, [read_column(path, names) for path in files], strict=True):
+        with _named(path):
+            if name == "score" and watch.threshold is not None:
+                _check_guard(path, values, watch.threshold)
+                watch.update(values)
+            else:
+                watch.update_p_values(values)
         if empty:
             log.info("%s: %s rows have no %s", path, f"{empty:,}", name)
-    if state is not None:
-        watch.save(state)
-    say(json.dumps(watch.summary())) if as_json else _print(watch.summary())
-    if fail_on_drift and watch.alarm:
-        raise typer.Exit(FOUND)
+
+
+def _check_guard(path: Path, scores: np.ndarray, rule: Threshold) -> None:
+    """Refuse scores of another guard: the p-values beside them are not what this threshold gives."""
+    from outfield.features import read_column
+
+    try:
+        told = read_column(path, ("p_value",))[1]
+    except InputError:  # scores alone
+        return
+    own = rule.p_value(scores).numpy()
+    wrong = [0] if len(told) != len(own) else [*(abs(told - own) > 1e-4).nonzero()[0]]
+    if wrong:
+        raise InputError(
+            f"these are verdicts of another guard or threshold: beside score {scores[wrong[0]]:g} stands the p-value "
+            f"{told[wrong[0]]:.4g}, which would be {own[wrong[0]]:.4g} here; pass the guard that gave them"
+        )
+
+
+def _rows(path: Path) -> Any:
+    from outfield.features import TABLE_ENDINGS, FeatureSet, read_table
+
+    return read_table(path) if path.suffix in TABLE_ENDINGS else FeatureSet.load(path).features
+
+
+def _row_watch(state: Path | None, reference: Path, settings: dict[str, Any]) -> RowDrift:
+    """The RowDrift to go on with: of the file, where it is there, or a new one."""
+    from outfield.scores import RowDrift
+
+    with _named(reference):
+        new = RowDrift(_rows(reference), **settings)
+    if state is None or not state.exists():
+        return new
+    found = RowDrift.load(state)
+    if not found.same_reference(new) or found.alpha != settings.get("alpha", found.alpha):
+        raise InputError(f"{state} was begun with another --reference or --alpha; begin another file")
+    return found
 
 
 def _watch(state: Path | None, threshold: Path | None, settings: dict[str, Any]) -> Drift:
     """The Drift to go on with: of the file, where it is there, or a new one."""
     from outfield.scores import Drift, Threshold
 
+    rule: Threshold | None
     if threshold is not None and threshold.suffix == ".guard":
         from outfield.guard import open_guard
 
-        rule: Threshold | None = open_guard(threshold, device="cpu").threshold
+        rule = open_guard(threshold, device="cpu").threshold
     else:
         rule = None if threshold is None else Threshold.load(threshold)
     if state is not None and state.exists():
@@ -88,6 +176,12 @@ def _watch(state: Path | None, threshold: Path | None, settings: dict[str, Any])
 
 
 def _print(told: dict[str, Any]) -> None:
+    from outfield.scores import in_words
+
+    if "columns" in told:
+        say(f"{told['samples']:,} rows of {len(told['columns'])} columns")
+        say(in_words(told, "row"))
+        return
     say(
         f"{told['samples']:,} samples, {100 * told['share_ood']:.1f} % OOD (95 % interval {100 * told['share_low']:.1f} to "
         f"{100 * told['share_high']:.1f}; {100 * told['expected']:.1f} expected of ID data), "
@@ -97,8 +191,4 @@ def _print(told: dict[str, Any]) -> None:
     for index, count in enumerate(bins):
         bar = "█" * round(BAR * count / max(bins))
         say(f"  p up to {(index + 1) / len(bins):.2f}  {count:>10,}  {bar}".rstrip())
-    found = f"DRIFT, found after {told['alarm_at']:,} samples" if told["alarm"] else "no drift found"
-    say(
-        f"{found}: evidence e^{told['largest_log_wealth']:.1f}, alarm at e^{told['limit']:.1f} "
-        f"(a false one, ever, with probability {told['alpha']:g} at most)"
-    )
+    say(in_words(told))

@@ -284,7 +284,8 @@ def guard_evaluate(
         if failed == len(verdicts):
             raise StorageError(f"no {unit[:-1]} of {path} could be read: {verdicts[0].error}")
         found.append(Verdicts([one for one in verdicts if one.error is None], unit).scores)
-    test, rows = found[0], []
+    test = found[0]
+    rows: list[list[str]] = []
     for name, scores in zip(["ID", *sets], found, strict=True):
         right = int((scores > model.threshold.value).sum()) if rows else int((scores <= model.threshold.value).sum())
         share = _with_interval(right / len(scores), share_interval(right, len(scores)))
