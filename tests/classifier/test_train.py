@@ -292,7 +292,7 @@ def test_what_cannot_be_trained_is_refused(train, test):
         Pixels.of(type(make_pictures(4))(make_pictures(4).images, name="bare"), (16, 16))
     with pytest.raises(UnknownNameError, match="did you mean"):
         Classifier("resnet33").build()
-    with pytest.raises(InputError, match="small_images is for ResNets"):
+    with pytest.raises(InputError, match="has another stem than a ResNet; use --large-images"):
         Classifier("test_efficientnet").build()
 
 

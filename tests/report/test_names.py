@@ -12,7 +12,7 @@ from tests.helpers.benchmark_samples import make_run
 from tests.helpers.html_tree import parse
 
 from outfield.benchmark import Claim, Protocol, Result
-from outfield.features import csv_cell
+from outfield.files import csv_cell
 from outfield.report import Table, results_csv
 from outfield.report.benchmark_files import read_run, write_tables
 from outfield.report.figures import write_figures

@@ -36,7 +36,6 @@ from outfield.features.stream import open_features as open_features
 from outfield.features.stream import open_or_read as open_or_read
 from outfield.features.table_files import TABLE_ENDINGS as TABLE_ENDINGS
 from outfield.features.table_files import arrow as arrow
-from outfield.features.table_files import csv_cell as csv_cell
 from outfield.features.table_files import csv_text as csv_text
 from outfield.features.table_files import named_columns as named_columns
 from outfield.features.table_files import read_column as read_column
@@ -74,7 +73,6 @@ __all__ = [
     "clustered",
     "columns_by_field",
     "copies_of",
-    "csv_cell",
     "csv_text",
     "feature_stand_ins",
     "has_head",

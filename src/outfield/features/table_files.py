@@ -19,7 +19,17 @@ import numpy as np
 from outfield.errors import FileFormatError, InputError, OutfieldError
 from outfield.extras import library
 from outfield.features.columns import NUMBER, TEXT, array_of, levels_as_texts
-from outfield.files import PathLike, Stamp, as_path, find_npz, open_to_read, write_atomically, write_bytes, write_npz
+from outfield.files import (
+    PathLike,
+    Stamp,
+    as_path,
+    csv_cell,
+    find_npz,
+    open_to_read,
+    write_atomically,
+    write_bytes,
+    write_npz,
+)
 
 TABLE_ENDINGS = (".csv", ".parquet")
 """Of files that hold tables."""
@@ -31,7 +41,6 @@ BLOCK = 2**20
 """Bytes of a CSV parsed together, at first; no row may be longer."""
 LARGEST_BLOCK = 2**31 - 1
 Columns = Mapping[str, Sequence[Any] | np.ndarray]
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # how a cell begins that a spreadsheet computes
 THREADED = 1000
 """Columns up to which reading on several threads pays."""
 
@@ -282,15 +291,6 @@ def csv_text(columns: Columns) -> str:
     lists = (column.tolist() if isinstance(column, np.ndarray) else column for column in columns.values())
     writer.writerows(zip(*([csv_cell(_text(value)) for value in column] for column in lists), strict=True))
     return text.getvalue()
-
-
-def csv_cell(value: object) -> object:
-    """A cell of a CSV file: text that a spreadsheet would take for a formula begins with an apostrophe, which makes it text.
-
-    >>> csv_cell("=1+1"), csv_cell("KNN"), csv_cell(-0.5)
-    ("'=1+1", 'KNN', -0.5)
-    """
-    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
 
 
 def _text(value: Any) -> Any:

@@ -28,6 +28,7 @@ from outfield.files.paths import PathLike as PathLike
 from outfield.files.paths import as_path as as_path
 from outfield.files.paths import check_output as check_output
 from outfield.files.paths import check_readable as check_readable
+from outfield.files.paths import csv_cell as csv_cell
 from outfield.files.paths import make_folder as make_folder
 from outfield.files.paths import open_to_read as open_to_read
 from outfield.files.paths import reason as reason
@@ -54,6 +55,7 @@ __all__ = [
     "check_output",
     "check_readable",
     "class_labels",
+    "csv_cell",
     "download_file",
     "find_npy",
     "find_npz",

@@ -15,6 +15,9 @@ from outfield.errors import InputError, StorageError
 PathLike = str | os.PathLike[str]
 
 
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # how a cell begins that a spreadsheet computes
+
+
 def as_path(value: Any, name: str = "path") -> Path:
     """A checked path."""
     try:
@@ -103,3 +106,12 @@ def reason(error: Exception) -> str:
 
 def _hint(path: Path) -> str:
     return "; ~ is not expanded here, use pathlib.Path.expanduser" if path.parts[0].startswith("~") else ""
+
+
+def csv_cell(value: object) -> object:
+    """A cell of a CSV file: text that a spreadsheet would take for a formula begins with an apostrophe, which makes it text.
+
+    >>> csv_cell("=1+1"), csv_cell("KNN"), csv_cell(-0.5)
+    ("'=1+1", 'KNN', -0.5)
+    """
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value

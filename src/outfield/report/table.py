@@ -12,7 +12,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from outfield.features import csv_cell
+from outfield.files import csv_cell
 
 # What would begin markup, a link, a formula or an entity in Markdown, or end a cell of a table.
 SIGNS_OF_MARKDOWN = re.compile(r"([\\|*`<\[\]~${]|_(?![^\W_])|(?<![^\W_])_|&(?=#?\w+;))")
