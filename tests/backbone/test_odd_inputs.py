@@ -98,6 +98,11 @@ def test_a_network_that_gives_no_logits(wrap, head):
         backbone(seeded(Returning, wrap), head=head).extract(make_pictures(n=3))
 
 
+def test_what_a_network_gave_instead_is_called_by_its_type():
+    with pytest.raises(of.InputError, match="the network gave a tuple for 3 images"):
+        backbone(seeded(Returning, lambda x: ())).extract(make_pictures(n=3))
+
+
 @pytest.mark.parametrize(
     "wrap", [lambda x: (x, 1), lambda x: [x], lambda x: {"logits": x}, lambda x: type("Output", (), {"logits": x})()]
 )

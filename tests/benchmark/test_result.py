@@ -88,20 +88,14 @@ def test_images_name_their_classes(protocol, test, train, tmp_path):
     assert run.classes == (test or train or ())
 
 
-def test_features_have_none_unless_they_are_given():
-    sets = {"net": feature_sets()}
-    assert of.benchmark_features(PROTOCOL, sets, detectors=detectors("SSD"), layout=False).classes == ()
-    named = of.benchmark_features(PROTOCOL, sets, detectors=detectors("SSD"), layout=False, classes=list(NAMES))
-    assert named.classes == NAMES
-
-
-def test_a_saved_run_keeps_them(tmp_path):
-    run = of.benchmark_features(
-        PROTOCOL, {"net": feature_sets()}, detectors=detectors("SSD"), layout=False, classes=NAMES
-    )
-    save_run(run, tmp_path / "run.safetensors")
+def test_features_have_none_unless_they_are_given_and_a_saved_run_keeps_them(tmp_path):
+    sets, settings = {"net": feature_sets()}, {"detectors": detectors("SSD"), "layout": False}
+    assert of.benchmark_features(PROTOCOL, sets, **settings).classes == ()
+    named = of.benchmark_features(PROTOCOL, sets, **settings, classes=list(NAMES))
+    save_run(named, tmp_path / "run.safetensors")
     found = load_run(tmp_path / "run.safetensors")
-    assert (found.classes, found.records) == (NAMES, run.records)
+    assert named.classes == found.classes == NAMES
+    assert found.records == named.records
 
 
 @pytest.fixture

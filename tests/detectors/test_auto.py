@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.helpers.samples import make_set
+from tests.helpers.samples import make_set, refused
 
 import outfield as of
 from outfield.detectors.combined import auto as unlabelled
@@ -12,7 +12,6 @@ from outfield.detectors.combined.auto import is_one_class, with_clusters
 from outfield.detectors.combined.choice import default_members
 from outfield.detectors.combined.fused import apart
 from outfield.features import FIELDS
-from outfield.files import Record, read_record, write_record
 
 
 @pytest.fixture(scope="module")
@@ -160,12 +159,10 @@ class TestFiles:
         ],
     )
     def test_notes_that_no_fit_leaves(self, train, held_out, stand_ins, tmp_path, change, said):
-        of.Auto(most_members=1).fit(train, held_out=held_out, stand_ins=stand_ins).save(tmp_path / "auto.safetensors")
-        header, tensors = read_record(tmp_path / "auto.safetensors", "detector")
+        fitted = of.Auto(most_members=1).fit(train, held_out=held_out, stand_ins=stand_ins)
+        header, tensors = fitted.record()
         change(header["notes"])
-        write_record(tmp_path / "auto.safetensors", "detector", Record(header, tensors))
-        with pytest.raises(of.FileFormatError, match=said):
-            of.load(tmp_path / "auto.safetensors")
+        refused(tmp_path / "auto.safetensors", header, tensors, said)
 
 
 class TestThreshold:

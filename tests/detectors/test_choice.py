@@ -314,8 +314,6 @@ class TestMistakes:
             of.choose(TRAIN, HELD_OUT, bad, CANDIDATES)
 
     def test_candidates(self):
-        with pytest.raises(of.InputError, match="candidates is"):
-            of.choose(TRAIN, HELD_OUT, STAND_INS, [])
         with pytest.raises(
             of.InputError, match=r"KNN\(k=0, field='features', index='exact', probes=0\) cannot be fitted: k is 0"
         ):

@@ -10,7 +10,6 @@ from tests.helpers.samples import make_set, quick
 import outfield as of
 from outfield.detectors import base
 from outfield.detectors import ebm as learned_energy
-from outfield.detectors.combined import choice
 from outfield.detectors.distance import ssd_mixture_rmds as ssd
 
 
@@ -25,7 +24,7 @@ def shown(monkeypatch):
         yield lambda done, **_: far.append(done)
         found.append((title, total, unit, far[-1] if far else None))
 
-    for module in (base, choice, learned_energy, ssd):
+    for module in (base, learned_energy, ssd):
         monkeypatch.setattr(module, "bar", bar)
     return found
 
@@ -50,9 +49,3 @@ def test_training(shown):
     shown.clear()
     quick("EBM").fit_seeds(make_set(100), [0, 1])
     assert shown == [("fitting EBM, 2 seeds", 6, "steps", 6)]
-
-
-def test_choosing(shown):
-    of.choose(make_set(100), make_set(60, seed=1), {"near": {"a": make_set(30, seed=2)}}, [of.MSP(), of.KNN(k=2)])
-    assert ("fitting candidates", 2, "detectors", 2) in shown
-    assert ("scoring candidates", 2, "detectors", 2) in shown

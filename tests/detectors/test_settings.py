@@ -112,7 +112,7 @@ def test_every_setting_has_a_default_and_is_stored(name):
         assert parameter.name in inspect.getdoc(type(detector)) or "Args" in type(detector).__mro__[1].__doc__
 
 
-def test_the_paper_s_settings_are_said_in_full():
+def test_the_paper_s_settings_are_the_defaults():
     assert settings_of(of.EnergyCorrected.paper()) == settings_of(of.EnergyCorrected())
     assert settings_of(of.EBM.paper()) == settings_of(of.EBM())
     other = of.EnergyCorrected.paper(prior_temperature=1000.0, seed=3)

@@ -102,15 +102,6 @@ def test_pieces_in_any_order_give_the_statistics_of_the_whole(sizes, seed):
         )
 
 
-def test_streaming_detector_equals_the_whole(train_set, test_set):
-    for name in ("SSD", "GaussianMixture"):
-        streamed = of.DETECTORS[name]()
-        for start in range(0, len(train_set), 17):
-            streamed.partial_fit(train_set[start : start + 17])
-        whole = of.DETECTORS[name]().fit(train_set)
-        torch.testing.assert_close(streamed.score(test_set), whole.score(test_set), rtol=1e-4, atol=1e-4)
-
-
 def test_classes_may_come_late_and_have_gaps():
     z, _ = data(n=90)
     labels = torch.tensor([7, 2, 40]).repeat_interleave(30)

@@ -107,13 +107,6 @@ def test_history_has_a_row_an_epoch(name, train_set):
     assert all(abs(value) < 1e3 for value in history.loss)
 
 
-@pytest.mark.parametrize("start", ["prior", "normal", "data", "replay"])
-def test_every_start_trains(start, train_set, test_set):
-    training = of.Training(epochs=2, batch_size=32, learning_rate=1e-3, start=start, replay_size=64)
-    detector = quick("EnergyCorrected", training=training).fit(train_set)
-    assert torch.isfinite(detector.score(test_set)).all()
-
-
 @pytest.mark.parametrize("sampler", [of.MetropolisLangevin(steps=2), of.HamiltonianMonteCarlo(steps=2, leapfrog=2)])
 def test_every_sampler_trains_and_is_saved(sampler, train_set, test_set, tmp_path):
     detector = quick("EnergyCorrected", sampler=sampler).fit(train_set)
@@ -174,17 +167,6 @@ def test_any_prior_can_be_corrected(train_set, test_set, tmp_path):
         quick("EnergyCorrected", prior=UnitPrior(), training=of.Training(epochs=1)).fit(unlabelled)
 
 
-def test_a_failed_refit_leaves_the_first_fit_whole(train_set, test_set, tmp_path):
-    detector = quick("EnergyCorrected").fit(train_set)
-    before = detector.score(test_set)
-    detector.training = of.Training(epochs=9, batch_size=32, learning_rate=1e30, l2=0.0)
-    with pytest.raises(of.DivergenceError):
-        detector.fit(make_set(seed=6, shift=0.5))
-    detector.save(tmp_path / "d.safetensors")
-    assert torch.equal(detector.score(test_set), before)
-    assert torch.equal(of.load(tmp_path / "d.safetensors").score(test_set), before)
-
-
 class TestDivergence:
     @pytest.mark.parametrize("rate", [1e3, 1e30])
     def test_exploding_energies_stop_with_advice(self, rate, train_set):
@@ -214,14 +196,6 @@ class TestDivergence:
         where = f"^training diverged in epoch {epoch} of 3, batch {batch} of 4: the mean absolute energy is nan"
         with pytest.raises(of.DivergenceError, match=where):
             quick("EnergyCorrected", training=training).fit(train_set)
-
-    def test_a_failed_fit_leaves_nothing_behind(self, train_set, test_set, tmp_path):
-        training = of.Training(epochs=50, batch_size=32, learning_rate=1e30, l2=0.0)
-        detector = quick("EBM", training=training)
-        with pytest.raises(of.DivergenceError):
-            detector.fit(train_set)
-        with pytest.raises(of.NotFittedError):
-            detector.score(test_set)
 
 
 @pytest.mark.parametrize(

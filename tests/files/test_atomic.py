@@ -129,6 +129,27 @@ def test_two_writers_at_once(tmp_path):
     assert (tmp_path / "file").read_bytes() == b"outer"
 
 
+def test_a_new_file_that_is_taken_for_abandoned_before_it_is_locked(tmp_path, monkeypatch):
+    """Another writer holds it in order to remove it; then it is no use waiting, and a file of another name is made."""
+    flock, others = fcntl.flock, []
+
+    def late(descriptor, how):
+        if not others:
+            (name,) = names(tmp_path)
+            others.append(open(tmp_path / name, "r+b"))  # noqa: SIM115
+            flock(others[0], how)
+        try:
+            flock(descriptor, how)
+        finally:
+            (tmp_path / os.path.basename(others[0].name)).unlink(missing_ok=True)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    assert write_new(tmp_path / "file", b"new")
+    others[0].close()
+    assert (tmp_path / "file").read_bytes() == b"new"
+    assert names(tmp_path) == ["file"]
+
+
 def test_what_is_put_in_place_is_on_the_disk(tmp_path, monkeypatch):
     synced = []
     fsync, replace = os.fsync, os.replace

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 import outfield as of
 from outfield.features import HEAD, HEAD_FIELDS
+from outfield.files import Record, write_record
 
 QUICK_NETWORK = of.MLP(hidden=16, depth=1)
 QUICK: dict[str, dict[str, object]] = {
@@ -92,3 +94,10 @@ def ood_for(name: str) -> of.FeatureSet:
 def fields_of(need: str) -> tuple[str, ...]:
     """The fields behind what a detector names among its needs."""
     return HEAD_FIELDS if need == HEAD else (need,)
+
+
+def refused(path, header, tensors, said):
+    """A detector's file with this content, whose checksums are right, is refused in these words."""
+    write_record(path, "detector", Record(header, tensors))
+    with pytest.raises(of.FileFormatError, match=said):
+        of.load(path)

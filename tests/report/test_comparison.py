@@ -85,7 +85,9 @@ def test_zero_is_on_neither_side():
     assert benchmark_tables._interval(Difference(-0.031, (-0.05, 0.0002))) == "−3.1 [−5.0, 0.0]"
 
 
-def test_the_report_shows_it(run, tmp_path):
+def test_the_report_shows_it(tmp_path):
+    run = make_run(backbones=("one",), detectors=("SSD", "MSP"), n=50)
+    run.layouts.clear()
     write_report(run, tmp_path)
     best = best_row(run)
     for name in ("tables.md", "report.html"):

@@ -18,7 +18,7 @@ from outfield.report import Table
 from outfield.report.benchmark_tables import all_tables
 from outfield.report.canvas import FAINT, RULE
 from outfield.report.page import page, write_page
-from outfield.report.page.template import DARK, THEME, asset
+from outfield.report.page.template import DARK, THEME
 
 TABLES = [
     Table(
@@ -238,12 +238,6 @@ def test_columns_say_in_which_order_their_best_comes_first(tree):
     assert {"number"} == first[2].classes
     assert "sortable" in tree.one(id="table-1").one("table").classes
     assert "sortable" not in tree.one(id="table-2").one("table").classes  # there is one row
-
-
-def test_the_script_and_the_styles_are_ours(tree):
-    """What goes in without being escaped: the script, the styles and the drawings, which other tests read."""
-    assert [node.content for node in tree.all("script")] == [[asset("page.js")]]
-    assert len(tree.all("style")) == 1
 
 
 def test_a_run_without_anything():

@@ -53,7 +53,11 @@ def logits_of(output: Any, rows: int) -> Tensor:
     plain = isinstance(found, Tensor) and found.layout == torch.strided and found.is_floating_point()
     if plain and found.dim() == 2 and found.shape[0] == rows and found.shape[1] > 0 and not found.is_meta:
         return cast(Tensor, found)
-    shown = f"a tensor of shape {tuple(found.shape)}, {found.dtype}" if isinstance(found, Tensor) else type(output)
+    shown = (
+        f"a tensor of shape {tuple(found.shape)}, {found.dtype}"
+        if isinstance(found, Tensor)
+        else f"a {type(output).__name__}"
+    )
     what = f"the network gave {shown} for {rows} images; a classifier gives logits ({rows}, K)"
     raise InputError(f"{what}, floating numbers, alone, first in a tuple, or as .logits")
 

@@ -217,14 +217,8 @@ class EBM(LearnedEnergy):
 
     @classmethod
     def paper(cls, seed: int = 0) -> Self:
-        """With the paper's settings, whatever the defaults are; ``seed`` is that of weights, batches and chains."""
-        return cls(
-            MLP(hidden=1024, depth=4, slope=0.2),
-            1e-2,
-            Langevin(steps=200, step_size=(1e-2, 1e-3), noise_std=(1e-2, 1e-3)),
-            Training(epochs=20, batch_size=256, learning_rate=5e-5, betas=(0.0, 0.999), l2=0.1, input_noise=1e-3),
-            seed=seed,
-        )
+        """With the paper's settings, which are the defaults; ``seed`` is that of weights, batches and chains."""
+        return cls(seed=seed)
 
     def _check_settings(self) -> None:
         super()._check_settings()

@@ -57,22 +57,14 @@ class EnergyCorrected(LearnedEnergy):
 
     @classmethod
     def paper(cls, prior_temperature: float = 500.0, seed: int = 0) -> Self:
-        """With the paper's settings, whatever the defaults are.
+        """With the paper's settings, which are the defaults.
 
         Args:
             prior_temperature: 500 is T_G = 1000 as the paper's text defines the energy, without the factor ½; the authors'
                 later code divides the energy with its ½ by 1000, which is 1000 here.
             seed: of weights, batches and chains.
         """
-        return cls(
-            MixturePrior(floor=1e-6),
-            prior_temperature,
-            MLP(hidden=1024, depth=4, slope=0.2),
-            1.0,
-            Langevin(steps=20, step_size=(1e-6, 1e-7), noise_std=(1e-3, 1e-4)),
-            Training(epochs=20, batch_size=256, learning_rate=5e-6, betas=(0.0, 0.999), l2=10.0, input_noise=1e-3),
-            seed=seed,
-        )
+        return cls(prior_temperature=prior_temperature, seed=seed)
 
     @classmethod
     def quick(cls, prior_temperature: float = 2000.0, seed: int = 0) -> Self:

@@ -7,7 +7,6 @@ name: nothing of it is left when the process ends, however it ends.
 from __future__ import annotations
 
 import contextlib
-import shutil
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -17,8 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from outfield.config import require_choice
 from outfield.energy.chains import PROJECTIONS
-from outfield.errors import OutfieldError, StorageError, UnknownNameError
+from outfield.errors import OutfieldError, StorageError
 from outfield.features import FeatureSet, FeatureSource, normalise
 from outfield.files import Fingerprint, reason
 from outfield.modes import limited_worker
@@ -71,10 +71,7 @@ class _CopiedRows(RowsOnDisk):
         try:
             for piece in source.batches(ROWS_AT_ONCE, ["features"]):
                 rows = piece["features"].contiguous()
-                if not file.tell():
-                    self.kind, needed = rows.dtype, len(source) * rows[0].nbytes
-                    if (free := shutil.disk_usage(tempfile.gettempdir()).free) < needed:
-                        raise OSError(f"only {free:,} bytes are free there")
+                self.kind, needed = rows.dtype, len(source) * rows[0].nbytes
                 file.write(rows.view(torch.uint8).numpy().data)
             file.flush()
         except OutfieldError:
@@ -154,6 +151,5 @@ def projection_for(name: str, z: Rows) -> str:
     if name == "auto":
         pieces = [z] if isinstance(z, Tensor) else z.pieces()
         return "relu_sphere" if min([bool((piece >= 0).all()) for piece in pieces]) else "sphere"
-    if name not in PROJECTIONS:
-        raise UnknownNameError(f"projection is {name!r}; it must be one of auto, {', '.join(PROJECTIONS)}")
+    require_choice("projection", name, ("auto", *PROJECTIONS))
     return name

@@ -205,10 +205,10 @@ class Start:
             self._buffer[self._chosen] = ends
 
     def state(self) -> dict[str, Tensor]:
-        return {} if self._buffer is None else {"buffer": self._buffer}
+        return {} if self._buffer is None else {"start.buffer": self._buffer}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        self._buffer = state.get("buffer")
+        self._buffer = state.get("start.buffer")
 
 
 STARTS = ("auto", "prior", "normal", "uniform", "data", "mixed", "replay")

@@ -71,7 +71,7 @@ def train_seeds(
             raise InputError(f"the models differ in {name}; models that are trained together must share it")
     with own_modes(z.device):
         run = Run(models, z, training, sampler, project, seeds)
-        keeper = None if checkpoint is None else Keeper(checkpoint, run, run.identity(checkpoint))
+        keeper = None if checkpoint is None else Keeper(checkpoint, run)
         if keeper is not None:
             keeper.resume()
         try:
@@ -282,10 +282,10 @@ class Keeper:
     step has changed is copied when the step is whole, into one of two sets of tensors in turn; an interrupt writes the last.
     """
 
-    def __init__(self, checkpoint: Checkpoint, run: Run, identity: Mapping[str, Any]) -> None:
+    def __init__(self, checkpoint: Checkpoint, run: Run) -> None:
         self.path, self.seconds, self.run = as_path(checkpoint.path), checkpoint.seconds, run
         check_output(self.path, RECORD_ENDINGS, "checkpoint")
-        self.identity: dict[str, Any] = json.loads(json.dumps(dict(identity)))
+        self.identity: dict[str, Any] = json.loads(json.dumps(run.identity(checkpoint)))
         self.written = time.monotonic()
         self._whole: State | None = None
         self._spare: dict[str, Tensor] | None = None

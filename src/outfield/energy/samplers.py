@@ -89,9 +89,16 @@ class Langevin:
         return Place(project(langevin_step(z, grad, step_size, noise_std, noise))), z.new_ones(())
 
 
+class Adjusted:
+    """Base of the samplers with a Metropolis test, which need the energy beside its gradient."""
+
+    def begin(self, energy: Energy, z: Tensor) -> Evaluated:
+        return Evaluated.at(z, energy)
+
+
 @configurable
 @dataclass(frozen=True)
-class MetropolisLangevin:
+class MetropolisLangevin(Adjusted):
     """Langevin with σ = √(2 α) and a Metropolis test, so that exp(−E) is exactly stationary (MALA, Roberts & Tweedie 1996).
 
     With a projection other than the identity the test compares projected points and is no longer exact.
@@ -106,9 +113,6 @@ class MetropolisLangevin:
 
     def __post_init__(self) -> None:
         _check(self.steps, step_size=self.step_size)
-
-    def begin(self, energy: Energy, z: Tensor) -> Evaluated:
-        return Evaluated.at(z, energy)
 
     def move(
         self, energy: Energy, state: Evaluated, t: int, project: Projection, random: Random
@@ -131,7 +135,7 @@ class MetropolisLangevin:
 
 @configurable
 @dataclass(frozen=True)
-class HamiltonianMonteCarlo:
+class HamiltonianMonteCarlo(Adjusted):
     """Leapfrog trajectories with fresh momenta and a Metropolis test (Neal 2011); exp(−E) is exactly stationary.
 
     With a projection other than the identity the end of a trajectory is projected, which costs one more gradient, and the
@@ -150,9 +154,6 @@ class HamiltonianMonteCarlo:
     def __post_init__(self) -> None:
         _check(self.steps, step_size=self.step_size)
         require_number("leapfrog", self.leapfrog, least=1, most=MOST_STEPS, whole=True)
-
-    def begin(self, energy: Energy, z: Tensor) -> Evaluated:
-        return Evaluated.at(z, energy)
 
     def move(
         self, energy: Energy, state: Evaluated, t: int, project: Projection, random: Random

@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from outfield.config import configurable, require, require_number
+from outfield.config import configurable, require, require_choice, require_number
 from outfield.energy.chains import STARTS, Projection, Sampler, Start, follow
 from outfield.energy.network import CorrectedEnergy
 from outfield.modes import products
@@ -84,8 +84,7 @@ class Training:
         require_number("average", self.average, least=0, most=MOST, whole=True)
         require_number("replay_fresh", self.replay_fresh, least=0, most=1)
         for name, known in (("start", STARTS), ("engine", ENGINES), ("precision", PRECISIONS)):
-            value = getattr(self, name)
-            require(isinstance(value, str) and value in known, name, value, f"one of {', '.join(known)}")
+            require_choice(name, getattr(self, name), known)
         pair = isinstance(self.betas, tuple) and len(self.betas) == 2
         require(pair and 1 not in self.betas, "betas", self.betas, "a pair of numbers from 0 to below 1")
         for beta in self.betas:
@@ -169,11 +168,11 @@ class EagerStep:
         return torch.stack([loss.detach(), *means])[None]
 
     def state(self) -> list[dict[str, Tensor]]:
-        return [adam_state(self.optimiser) | {f"start.{name}": value for name, value in self.start.state().items()}]
+        return [adam_state(self.optimiser) | self.start.state()]
 
     def load_state(self, states: Sequence[dict[str, Tensor]]) -> None:
-        load_adam_state(self.optimiser, part(states[0], "adam."))
-        self.start.load_state(part(states[0], "start."))
+        load_adam_state(self.optimiser, states[0])
+        self.start.load_state(states[0])
 
 
 class InTurn:
@@ -228,9 +227,9 @@ def adam_state(optimiser: torch.optim.Adam) -> dict[str, Tensor]:
 
 
 def load_adam_state(optimiser: torch.optim.Adam, tensors: dict[str, Tensor]) -> None:
-    """Take back what :func:`adam_state` gave, without its first word."""
+    """Take back what :func:`adam_state` gave, among other tensors."""
     states: dict[int, dict[str, Tensor]] = {}
-    for name, value in tensors.items():
+    for name, value in part(tensors, "adam.").items():
         index, _, key = name.partition(".")
         states.setdefault(int(index), {})[key] = value
     optimiser.load_state_dict({"state": states, "param_groups": optimiser.state_dict()["param_groups"]})

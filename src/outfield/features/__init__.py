@@ -16,7 +16,7 @@ __getattr__, __dir__, __all__ = door(
         "stream": ("FeatureStream", "open_features", "open_or_read"),
         "columns": ("NUMBER", "TEXT", "TRUTH", "Cells", "Column", "rows_of"),
         "table_files": (
-            "TABLE_ENDINGS", "arrow", "csv_text", "named_columns", "read_column", "read_table", "readable",
+            "TABLE_ENDINGS", "arrow", "csv_text", "named_columns", "parquet_file", "read_column", "read_table", "readable",
             "whole_parquet", "write_columns",
         ),
         "table_preprocessing": ("LARGEST", "TablePreprocessing", "read_columns", "within_float32"),

@@ -38,6 +38,7 @@ from outfield.features.table_files import TABLE_ENDINGS as TABLE_ENDINGS
 from outfield.features.table_files import arrow as arrow
 from outfield.features.table_files import csv_text as csv_text
 from outfield.features.table_files import named_columns as named_columns
+from outfield.features.table_files import parquet_file as parquet_file
 from outfield.features.table_files import read_column as read_column
 from outfield.features.table_files import read_table as read_table
 from outfield.features.table_files import readable as readable
@@ -83,6 +84,7 @@ __all__ = [
     "normalise",
     "open_features",
     "open_or_read",
+    "parquet_file",
     "read_column",
     "read_columns",
     "read_table",

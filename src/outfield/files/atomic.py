@@ -99,7 +99,8 @@ class Scratch:
         while True:
             self.name = folder / f".outfield-{_machine()}-{secrets.token_hex(8)}.tmp"
             descriptor = os.open(self.name, os.O_CREAT | os.O_EXCL | os.O_RDWR | getattr(os, "O_BINARY", 0), 0o666)
-            if not _lock(descriptor) or self.name.exists():
+            held = _lock(descriptor)
+            if held is None or (held and self.name.exists()):
                 break
             os.close(descriptor)  # somebody took it for abandoned in the moment before it was locked
         self.file: BinaryIO = open(descriptor, "w+b")  # noqa: SIM115
@@ -143,12 +144,15 @@ def _remove_leftovers(folder: Path) -> None:
                         os.unlink(entry.path)  # no name is used twice: it is this file, or is gone
 
 
-def _lock(descriptor: int) -> bool:
-    """Hold the file until it is closed; False if somebody else does, or if it cannot be held here."""
-    with contextlib.suppress(OSError, AttributeError):  # AttributeError: there is no fcntl
+def _lock(descriptor: int) -> bool | None:
+    """Hold the file until it is closed; False if somebody else does, None if it cannot be held here."""
+    try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return True
-    return False
+    except BlockingIOError:
+        return False
+    except (OSError, AttributeError):  # AttributeError: there is no fcntl
+        return None
+    return True
 
 
 @functools.cache

@@ -63,6 +63,13 @@ def faint_grid(axes: Any, axis: str = "both") -> None:
     axes.set_axisbelow(True)
 
 
+def frame(axes: Any) -> None:
+    """A line all around, and no ticks: for maps and clouds of points."""
+    axes.set(xticks=[], yticks=[])
+    for spine in axes.spines.values():
+        spine.set_visible(True)
+
+
 def finish(figure: Any) -> Any:
     """The figure with its letters in one font, and as they are: a dollar sign begins no formula."""
     for text in figure.findobj(Text):

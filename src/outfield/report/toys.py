@@ -104,17 +104,10 @@ def _title(axes: Any, text: str) -> None:
     axes.set_title(text, fontsize=11, fontweight="bold", color=canvas.INK)
 
 
-def _bare(axes: Any) -> None:
-    axes.set_xticks([])
-    axes.set_yticks([])
-    for spine in axes.spines.values():
-        spine.set_visible(True)
-
-
 def _panel(axes: Any, title: str, caption: str) -> None:
     _title(axes, title)
     axes.text(0.5, -0.045, caption, transform=axes.transAxes, ha="center", va="top", fontsize=9.5, color=canvas.MUTED)
-    _bare(axes)
+    canvas.frame(axes)
 
 
 def _map(axes: Any, run: ToyRun, values: Tensor, **options: Any) -> Any:

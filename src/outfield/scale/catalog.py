@@ -18,7 +18,7 @@ from typing import Any
 
 from outfield.config import require_number
 from outfield.errors import FileFormatError, InputError, OutfieldError, StorageError
-from outfield.features import FeatureSet, arrow, columns_by_field, readable, values_of
+from outfield.features import FeatureSet, arrow, columns_by_field, parquet_file, readable, values_of
 from outfield.images import IMAGE_ENDINGS, Skipped, image_names
 from outfield.scale.storage import Place, digest, stamp
 
@@ -140,10 +140,9 @@ class Part:
 @contextmanager
 def _parquet(place: Place) -> Iterator[Any]:
     """A Parquet file, whatever is wrong with it being one kind of error."""
-    options = {"buffer_size": 2**20, "pre_buffer": False, "page_checksum_verification": True}
     with place.opened() as file:
         try:
-            with arrow().parquet.ParquetFile(file, **options) as opened:
+            with parquet_file(file) as opened:
                 yield opened
         except OutfieldError:
             raise

@@ -17,17 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from outfield.energy import (
-    CorrectedEnergy,
-    Energy,
-    Langevin,
-    MixturePrior,
-    Prior,
-    SineMLP,
-    Training,
-    identity,
-    train,
-)
+from outfield.energy import CorrectedEnergy, Energy, Langevin, MixturePrior, Prior, SineMLP, Training, identity, train
 from outfield.errors import UnknownNameError
 
 SPACING = 5.0

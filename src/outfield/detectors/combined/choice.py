@@ -304,12 +304,8 @@ def default_members(train: FeatureSource, labelled: FeatureSource | None = None)
     ``labelled`` are rows with classes for those that learn from classes; ``train`` if None.
     """
     most, known = _smallest_class(train), train if labelled is None else labelled
-    wanted = (
-        EnergyLogits(),
-        KNN(k=min(5, most)),
-        SSD(),
-        SSD(field="stage2"),
-    )  # a rare class costs neighbours, no member
+    # a rare class costs neighbours, no member
+    wanted = (EnergyLogits(), KNN(k=min(5, most)), SSD(), SSD(field="stage2"))
     return [one for one in wanted if _can_be_fitted(one, known, most)]
 
 

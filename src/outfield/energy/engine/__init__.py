@@ -30,7 +30,7 @@ from outfield.energy.chains import Projection, Sampler, Start, identity, moves_a
 from outfield.energy.network import CorrectedEnergy, Layers, layers_of
 from outfield.energy.priors import MixturePrior
 from outfield.energy.samplers import Langevin, linear
-from outfield.energy.step import EagerStep, InTurn, Training, part
+from outfield.energy.step import EagerStep, InTurn, Training
 from outfield.errors import InputError
 from outfield.modes import products
 
@@ -257,13 +257,12 @@ class FusedStep:
         torch.cat([loss[:, None], mean, halves.abs().mean(2)], dim=1, out=self.result)
 
     def state(self) -> list[dict[str, Tensor]]:
-        kept = [{f"start.{name}": value for name, value in start.state().items()} for start in self.starts]
-        return [adam | start for adam, start in zip(self.operations.state(), kept, strict=True)]
+        return [adam | start.state() for adam, start in zip(self.operations.state(), self.starts, strict=True)]
 
     def load_state(self, states: Sequence[dict[str, Tensor]]) -> None:
-        self.operations.load_state([part(state, "adam.") for state in states])
+        self.operations.load_state(states)
         for start, state in zip(self.starts, states, strict=True):
-            start.load_state(part(state, "start."))
+            start.load_state(state)
 
 
 class Recorder:

@@ -29,7 +29,7 @@ from outfield.energy.engine.kernels import (
 )
 from outfield.energy.network import CorrectedEnergy, Layers, layers_of
 from outfield.energy.priors import MixturePrior
-from outfield.energy.step import MOMENTS, Training, part
+from outfield.energy.step import MOMENTS, Training
 from outfield.errors import OutfieldWarning
 
 MOST_CLASSES = 512
@@ -224,9 +224,9 @@ class TritonOperations:
 
     def load_state(self, states: Sequence[dict[str, Tensor]]) -> None:
         for mine, given in zip(self.state(), states, strict=True):
-            for name, tensor in part(mine, "adam.").items():
+            for name, tensor in mine.items():
                 tensor.copy_(given[name])
-        self.steps.copy_(states[0]["0.step"])
+        self.steps.copy_(states[0]["adam.0.step"])
         for weight, copy in zip(self.weights, self.copies, strict=True):
             copy.copy_(weight)
 

@@ -18,7 +18,7 @@ from outfield.benchmark import BenchmarkRun, Layout, PrintedTable
 from outfield.errors import InputError
 from outfield.files import PathLike, as_path, make_folder
 from outfield.images import title as set_title
-from outfield.report.canvas import ID, INK, PathPatch, save_figure
+from outfield.report.canvas import ID, INK, PathPatch, frame, save_figure
 from outfield.report.canvas import Path as Outline
 from outfield.report.figures.chart import LEVEL_COLOURS, Chart, Mark, Panel, assemble, short, unique
 from outfield.report.figures.curves import fraction_chart, roc_chart, training_chart
@@ -101,9 +101,7 @@ def layout_panel(run: BenchmarkRun, layout: Layout, ood: Sequence[str], title: s
         low, high = points.min(0), points.max(0)
         pad = np.where(high > low, 0.04 * (high - low), 1.0)
         axes.set(xlim=(low[0] - pad[0], high[0] + pad[0]), ylim=(low[1] - pad[1], high[1] + pad[1]))
-        axes.set(xticks=[], yticks=[])
-        for spine in axes.spines.values():
-            spine.set_visible(True)
+        frame(axes)
 
     what = f"Features of {int(shown.sum() if ood else known.sum()):,} samples of {title}"
     if ood:

@@ -16,15 +16,7 @@ from outfield.benchmark import BenchmarkRun, PrintedTable
 from outfield.extras import library
 from outfield.report.canvas import FAINT, FAR, ID, INK, MUTED, NEAR, RULE, inline_svg
 from outfield.report.figures import charts
-from outfield.report.figures.chart import (
-    DETECTOR_LOOKS,
-    LEVEL_COLOURS,
-    LEVEL_INKS,
-    SPARE_COLOURS,
-    Chart,
-    Mark,
-    single,
-)
+from outfield.report.figures.chart import DETECTOR_LOOKS, LEVEL_COLOURS, LEVEL_INKS, SPARE_COLOURS, Chart, Mark, single
 from outfield.report.figures.scores import THE_PAPER, several_fits
 from outfield.report.table import visible
 
