@@ -1,4 +1,4 @@
-"""How a share is written, wherever a person reads it: "94.0 %"."""
+"""How shares and counts are written, wherever a person reads them: "94.0 %", "1 image"."""
 
 
 def percent(share: float, digits: int = 1) -> str:
@@ -13,3 +13,13 @@ def percent(share: float, digits: int = 1) -> str:
 def in_percent(share: float, digits: int = 1) -> str:
     """A share in percent, where a heading says so already."""
     return f"{100 * share:.{digits}f}"
+
+
+def counted(count: int, what: str) -> str:
+    """A count in words.
+
+    >>> counted(1, "cell"), counted(1200, "cell"), counted(2, "class")
+    ('1 cell', '1,200 cells', '2 classes')
+    """
+    plural = "" if count == 1 else "es" if what.endswith("ss") else "s"
+    return f"{count:,} {what}{plural}"

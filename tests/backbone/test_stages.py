@@ -15,7 +15,7 @@ from torch import nn
 
 import outfield as of
 from outfield.backbone import Extraction
-from outfield.backbone.feature_maps import FeatureMap
+from outfield.backbone.hooks import FeatureMap
 from outfield.features import head_of
 
 

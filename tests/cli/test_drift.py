@@ -53,7 +53,7 @@ def test_p_values_alone_need_the_size_of_the_calibration(folder):
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert (told["samples"], told["alpha"], told["recent_samples"], told["alarm"]) == (200, 0.05, 50, True)
-    assert "odd.jsonl: 1 rows have no p_value" in done.stderr
+    assert "odd.jsonl: 1 row without p_value" in done.stderr
     refused = outfield("drift", "odd.jsonl", cwd=folder, code=2)
     assert "--calibration N" in refused.said
     wrong = outfield("drift", "odd.jsonl", "--calibration", 400, cwd=folder, code=2)

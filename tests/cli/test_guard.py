@@ -34,11 +34,10 @@ def folder(tmp_path_factory):
     assert "accuracy of net on 80 held-out images: 100.0 %" in done.said
     assert "took " in done.said
     assert "% of near and" in done.said
-    told = [line.partition("outfield")[2] for line in done.stderr.splitlines()[-3:]]
-    assert told == [
-        " guard check my.guard PHOTO.jpg",
-        " guard evaluate my.guard --id TEST --ood OTHERS",
-        " serve my.guard",
+    assert done.stderr.splitlines()[-3:] == [
+        "now check images:    outfield guard check my.guard PHOTO.jpg",
+        "see how good it is:  outfield guard evaluate my.guard --id TEST --ood OTHERS",
+        "answer over HTTP:    outfield serve my.guard",
     ]
     return folder
 
@@ -196,7 +195,7 @@ def test_show_tells_what_is_inside(folder):
     [
         (["build", "net.safetensors", "--images", "train", "-o", "x.pt"], 2, ".guard or .safetensors"),
         (["build", "none.safetensors", "--images", "train", "-o", "x.guard"], 3, "no such file"),
-        (["build", "net.safetensors", "--images", "new", "-o", "x.guard"], 2, "there are 4 images"),
+        (["build", "net.safetensors", "--images", "new", "-o", "x.guard"], 2, "found 4 images, and 59 would"),
         (["build", "net.safetensors", "--images", "train", "--held-out", "new", "-o", "x.guard"], 2, "at least 59"),
         (["check", "net.safetensors", "noise.png"], 3, "holds a classifier, not a guard"),
         (["check", "none.guard", "noise.png"], 3, "no such file"),

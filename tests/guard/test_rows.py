@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -48,7 +49,7 @@ def test_rows_of_a_table_are_told_from_others(guard):
     assert good[0].label == ""
     assert repr(good[0]).startswith("Verdict(ok, score")
     assert repr(good).startswith("Verdicts(500 rows, ")
-    assert repr(good[:2]).startswith("Verdicts(2 rows, ")
+    assert repr(good[:1]).startswith("Verdicts(1 row, ")
     assert bad[0].triggered_by in guard.members
     assert repr(guard).startswith("Guard(a table of 3 columns: KNN + SSD; keeps 0.95 of ID")
 
@@ -107,6 +108,14 @@ def test_changed_files_are_refused(guard, tmp_path, monkeypatch):
     (tmp_path / "broken.guard").write_bytes(content)
     with pytest.raises(of.FileFormatError):
         of.Guard.load(tmp_path / "broken.guard")
+
+
+def test_a_threshold_that_does_not_follow_from_its_scores_is_refused(tmp_path):
+    made = of.Guard.build_rows(people(400, 0), label="group", detector="SSD")
+    made.threshold = replace(made.threshold, value=float(made.threshold.reference[0]))
+    made.save(tmp_path / "my.guard")
+    with pytest.raises(of.FileFormatError, match="its threshold does not follow from its scores"):
+        of.Guard.load(tmp_path / "my.guard")
 
 
 @pytest.mark.parametrize(
@@ -176,13 +185,13 @@ def test_as_many_rows_are_fitted_on_as_are_wanted():
 def test_what_cannot_be_is_told():
     frame, rows = people(400, 0), make_set(n=300)
     for given, settings, words in [
-        ([frame[:60]], {"label": "group"}, "there are 60 rows, and 59 would have to be held out"),
-        ([frame[:100], frame[100:110]], {"label": "group"}, "there are 10 held-out rows; at least 59"),
+        ([frame[:60]], {"label": "group"}, "found 60 rows, and 59 would have to be held out"),
+        ([frame[:100], frame[100:110]], {"label": "group"}, "found 10 held-out rows; at least 59"),
         ([rows, frame], {}, "held_out must be features, too"),
         ([rows], {"label": "group"}, "label is given, but the rows are features"),
         ([frame], {"keep": 2}, "keep"),
         ([frame], {"max_train": 0}, "max_train is 0"),
-        ([rows], {"names": ["a"]}, "names of 1 classes, but the logits have 3"),
+        ([rows], {"names": ["a"]}, "names of 1 class, but the logits have 3"),
         ([rows], {"names": "abc"}, "names is 'abc'; it must be a text for each class"),
         ([rows], {"names": [1, 2, 3]}, "names is .1, 2, 3.; it must be a text for each class"),
         ([rows.features], {"names": ["a", "b", "c"]}, "the rows have no logits"),

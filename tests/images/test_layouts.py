@@ -190,7 +190,7 @@ def test_python_cifar_as_python_2_wrote_it(tmp_path, small, monkeypatch):
     assert found.labels.tolist() == [3]
     (folder / "test_batch").write_bytes(program)
     publish(monkeypatch, layouts.CIFAR10, folder)
-    with pytest.raises(of.OutfieldError, match="1 images but 2 labels"):
+    with pytest.raises(of.OutfieldError, match="1 image but 2 labels"):
         find("cifar10", "test", tmp_path)
 
 

@@ -87,19 +87,18 @@ for use in (lambda: of.FeatureSet.load("train.parquet"), lambda: of.Backbone.ope
 """
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("core")
+@pytest.fixture
+def folder(tmp_path):
     for name, data in (("train", make_set(n=120)), ("test", make_set(n=40, seed=1))):
-        data.save(folder / f"{name}.npz")
-        data.save(folder / f"{name}.safetensors")
-    (folder / "train.parquet").write_bytes(b"PAR1")
+        data.save(tmp_path / f"{name}.npz")
+        data.save(tmp_path / f"{name}.safetensors")
+    (tmp_path / "train.parquet").write_bytes(b"PAR1")
     rng = np.random.default_rng(0)
-    np.savez(folder / "images.npz", images=rng.integers(0, 256, (8, 16, 16, 3), np.uint8), labels=np.arange(8) % 2)
-    return folder
+    np.savez(tmp_path / "images.npz", images=rng.integers(0, 256, (8, 16, 16, 3), np.uint8), labels=np.arange(8) % 2)
+    return tmp_path
 
 
-@pytest.mark.parametrize("code", [LIBRARY, PROGRAM + ERRORS], ids=["library", "program"])
-def test_without_any_extra(folder, code):
-    done = subprocess.run([sys.executable, "-c", BLOCK + code], cwd=folder, capture_output=True, text=True, timeout=300)
+def test_without_any_extra(folder):
+    code = BLOCK + PROGRAM + ERRORS + LIBRARY  # the program first: it must import by itself what it needs
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]

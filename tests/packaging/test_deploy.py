@@ -10,9 +10,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import typer
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
-from tests.helpers.service import guard_files, running
+from tests.helpers.guards import small_guard, trained
+from tests.helpers.service import running
 
 from outfield.cli import app
 
@@ -32,8 +34,9 @@ def expressions():
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
     """Each metric of a running service with its labels."""
-    found = {"up": {"job"}}
-    with running(guard_files(tmp_path_factory.mktemp("guards"))["ssd"]) as service:
+    found, folder = {"up": {"job"}}, tmp_path_factory.mktemp("guards")
+    small_guard(trained(folder / "net.safetensors"), detector="SSD").save(folder / "ssd.guard")
+    with running(folder / "ssd.guard") as service:
         service.client.get("/v2/health/live")
         text = service.client.get("/metrics").text
     for family in text_string_to_metric_families(text):
@@ -80,13 +83,8 @@ def test_compose_mounts_files_that_are_there_and_opens_ports_to_this_machine_alo
 
 
 def options_of_serve():
-    return {name for option in app_command("serve").params for name in (*option.opts, *option.secondary_opts)}
-
-
-def app_command(name):
-    import typer
-
-    return typer.main.get_command(app).commands[name]
+    serve = typer.main.get_command(app).commands["serve"]
+    return {name for option in serve.params for name in (*option.opts, *option.secondary_opts)}
 
 
 def test_the_image_copies_what_is_there_runs_as_a_user_and_starts_with_options_that_exist():

@@ -341,7 +341,7 @@ def test_parquet_that_is_not_of_the_guard(here, tmp_path, monkeypatch):
         with pytest.raises(FileFormatError, match=said):
             score(here / "my.guard", "t/a.parquet", "out")
         assert not os.path.exists("out")
-    empty = [*rows[:2], None], "column 'features' has 1 empty cells"
+    empty = [*rows[:2], None], "column 'features' has 1 empty cell;"
     narrow = [row[:5] for row in rows], rf"features has 5 columns; this guard's network gives {width}"
     for number, (cells, said) in enumerate((empty, narrow)):
         parquet.write_table(pyarrow.table({"features": cells}), "t/a.parquet")

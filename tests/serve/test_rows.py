@@ -157,7 +157,7 @@ def test_a_bad_row_is_told_and_the_others_are_judged(served, folder):
     found = checked(served, text, "text/csv", "people").json()
     np.testing.assert_allclose([found[i]["score"] for i in (0, 2, 4)], good, rtol=1e-6)
     assert found[1]["error"] == "column 'weight' holds 'heavy' here, which is no number"
-    assert found[3]["error"] == "it has 2 cells, but there are 3 columns"
+    assert found[3]["error"] == "it has 2 cells, but the header 3 columns"
     assert [one["file"] for one in found] == [f"row {i}" for i in range(1, 6)]
     assert served.client.get("/v1/traffic", params={"guard": "people"}).json()["samples"] == before + 3
     found = checked(served, "size,weight,town\n1,heavy,Ulm\n", "text/csv", "people").json()  # and no other row

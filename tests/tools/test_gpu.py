@@ -12,12 +12,12 @@ CODE = f"""
 import sys
 sys.modules.update(dict.fromkeys({LACKS!r}))
 import pytest
-sys.exit(pytest.main(["tests", "-m", "gpu", "--collect-only", "-q", "-n", "0", "-p", "no:cacheprovider"]))
+sys.exit(pytest.main(["tests", "-m", "gpu", "--collect-only", "-q", "-p", "no:cacheprovider"]))
 """
 
 
 def test_tests_of_the_gpu_are_collected_without_the_extras():
-    environment = {**os.environ, "OUTFIELD_TEST_GPU": "1"}
+    environment = {**os.environ, "OUTFIELD_TEST_GPU": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     done = subprocess.run(
         [sys.executable, "-c", CODE], cwd=Path(__file__).parents[2], env=environment, capture_output=True, text=True
     )

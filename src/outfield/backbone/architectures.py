@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 
 from outfield.backbone.preprocessing import check_names, check_normalisation, check_size
 from outfield.config import configurable, from_plain, require, require_number, to_plain
-from outfield.errors import FileFormatError, InputError, OutfieldWarning, UnknownNameError
+from outfield.errors import FileFormatError, InputError, OutfieldError, OutfieldWarning, UnknownNameError
 from outfield.extras import library
 from outfield.files import PathLike, Record, read_record, write_record
 from outfield.modes import building
@@ -87,23 +88,17 @@ def create(
     small: Sequence[int] | None = None,
     weights: Mapping[str, Tensor] | None = None,
 ) -> nn.Module:
-    """A fresh network of timm ("resnet34", "timm:resnet34") or torchvision ("torchvision:resnet18").
-
-    ``classes`` is the library's own number if None; ``small`` the height and width of small images that it is made for, see
-    :class:`Classifier`; ``weights`` those that it will be given, see :func:`patch_settings`.
-    """
+    """A fresh network of timm or torchvision, for ``small`` images of this height and width and ``weights`` to come."""
     owner, name = split_name(architecture)
     known: dict[str, Any] = {} if classes is None else {"num_classes": classes}
     patches = {} if small is None else patch_settings(architecture, small, weights)
-    try:
-        network: nn.Module
+    wanted = "" if classes is None else f" with {classes} classes"
+    network: nn.Module
+    with as_ours(f"{architecture} cannot be built{wanted}", InputError):
         if owner == "timm":
             network = library("timm", extra="images").create_model(name, **known, **patches)
         else:
             network = library("torchvision.models", extra="images").get_model(name, **known)
-    except Exception as error:  # each of a thousand models may refuse in its own way, or be too large for the memory
-        wanted = "" if classes is None else f" with {classes} classes"
-        raise InputError(f"{architecture} cannot be built{wanted}: {first_line(error)}") from error
     if small is not None and not patches:
         use_small_stem(network, architecture)
     return network
@@ -112,6 +107,17 @@ def create(
 def first_line(error: BaseException) -> str:
     """What another library says is wrong, in one line."""
     return next(iter(str(error).splitlines()), type(error).__name__)[:300]
+
+
+@contextlib.contextmanager
+def as_ours(what: str, kind: type[OutfieldError] = FileFormatError) -> Iterator[None]:
+    """Whatever another library raises becomes an error of ours, which says what went wrong; our own pass."""
+    try:
+        yield
+    except OutfieldError:
+        raise
+    except Exception as error:  # each of a thousand models may refuse in its own way, or be too large for the memory
+        raise kind(f"{what}: {first_line(error)}") from error
 
 
 def patch_settings(
@@ -229,10 +235,7 @@ def load_classifier(path: PathLike) -> tuple[nn.Module, Classifier, dict[str, An
 
 
 def load_weights(network: nn.Module, weights: Mapping[str, Tensor], source: str) -> None:
-    """Put a state dict into a network; the error names what is missing, superfluous or of another shape.
-
-    Names that all begin with one of :data:`PREFIXES` are understood.
-    """
+    """Put a state dict, whose names may have one of :data:`PREFIXES`, into a network; the error names what does not fit."""
     wanted, found = network.state_dict(), dict(weights)
     for prefix in PREFIXES:
         short = {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}

@@ -14,9 +14,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor, fx, nn
 
-from outfield.backbone.architectures import first_line
-from outfield.backbone.onnx_network import FEATURES, LOGITS, FileNetwork, Given, linear
-from outfield.errors import FileFormatError, InputError, OutfieldError
+from outfield.backbone.architectures import as_ours
+from outfield.backbone.onnx_network import FEATURES, LOGITS, ONE_INPUT, FileNetwork, Given, checked_shape, linear
+from outfield.errors import InputError
 from outfield.files import open_to_read
 
 # What may stand behind the last layer; logits are what goes in
@@ -38,25 +38,23 @@ class ExportedNetwork(FileNetwork):
         graph = module.graph
         if program.graph_signature.buffers_to_mutate or any(_trains(node) for node in graph.nodes):
             raise InputError(f"{source} was exported in training mode; call eval() before torch.export.export")
-        self.shape = _input_shape(graph, source)
+        inputs = [node.meta.get("val") for node in graph.nodes if node.op == "placeholder"]
+        if len(inputs) != 1 or not isinstance(inputs[0], Tensor):
+            raise InputError(f"{source} has {len(inputs)} inputs; {ONE_INPUT}")
+        shape = tuple(side if isinstance(side, int) else None for side in inputs[0].shape)
+        self.shape = checked_shape(shape, inputs[0].dtype == torch.float32, source)
         logits, features = _outputs(program, graph, source)
         self.head: nn.Module = Given()
         if features is None:
             features, logits, self.head = _last_layer(module, logits, source)
         wanted = [features, logits] if isinstance(self.head, Given) else [features]
         pooled = _map_before(features)
-        self.map = None if pooled is None else nn.Identity()
+        if pooled is not None:
+            self.map = nn.Identity()
         self.body = _giving(module, wanted if pooled is None else [*wanted, pooled])
 
     def _run(self, images: Tensor) -> tuple[Tensor, ...]:
         return cast(tuple[Tensor, ...], self.body(images))
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Logits (N, K) of images (N, C, H, W)."""
-        found = self.rows_of(images)
-        if self.map is not None:
-            self.map(found.pop())  # nothing happens to it, but hooks see it
-        return cast(Tensor, self.head(*found))
 
     def extra_repr(self) -> str:
         """A digest of its steps: a fingerprint of the network has them in it."""
@@ -65,29 +63,13 @@ class ExportedNetwork(FileNetwork):
 
 def read_program(path: Path, device: torch.device) -> ExportedNetwork:
     """The network of a file that ``torch.export.save`` wrote, which is unpickled and can run any code."""
-    try:
-        with open_to_read(path) as file:
-            program = torch.export.load(file)
+    with open_to_read(path) as file, as_ours(f"{path} is no file of torch.export that this PyTorch can open"):
+        program = torch.export.load(file)
         if device.type != "cpu":
             from torch.export.passes import move_to_device_pass
 
             program = move_to_device_pass(program, device)  # steps that make tensors name their device
-    except OutfieldError:
-        raise
-    except Exception as error:  # of zipfile, pickle, json, PyTorch
-        said = f"{type(error).__name__}: {first_line(error)}"
-        raise FileFormatError(f"{path} is no file of torch.export that this PyTorch can open: {said}") from error
     return ExportedNetwork(program, str(path))
-
-
-def _input_shape(graph: fx.Graph, source: str) -> tuple[int | None, ...]:
-    inputs = [node.meta.get("val") for node in graph.nodes if node.op == "placeholder"]
-    if len(inputs) != 1 or not isinstance(inputs[0], Tensor):
-        raise InputError(f"{source} has {len(inputs)} inputs; a classifier takes one, images (N, C, H, W)")
-    shape = tuple(side if isinstance(side, int) else None for side in inputs[0].shape)
-    if len(shape) != 4 or shape[1] not in (1, 3) or inputs[0].dtype != torch.float32:
-        raise InputError(f"{source} takes an input of shape {shape}; images are float32 (N, C, H, W) with C 3 or 1")
-    return shape
 
 
 def _outputs(program: torch.export.ExportedProgram, graph: fx.Graph, source: str) -> tuple[fx.Node, fx.Node | None]:

@@ -17,11 +17,11 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from outfield.backbone.architectures import first_line, load_weights
+from outfield.backbone.architectures import as_ours, load_weights
 from outfield.backbone.preprocessing import Preprocessing
-from outfield.errors import FileFormatError, InputError, OutfieldError, StorageError
+from outfield.errors import FileFormatError, InputError, StorageError
 from outfield.extras import library
-from outfield.files import find_tensors, open_to_read, reason
+from outfield.files import find_tensors, open_to_read
 from outfield.modes import building
 
 CONFIG, PROCESSOR = "config.json", "preprocessor_config.json"
@@ -51,11 +51,8 @@ def _building(config: Mapping[str, Any], shapes: Sequence[Sequence[int]], source
     labels = config.get("num_labels")
     if labels is not None and not any(shape and shape[0] == labels for shape in shapes):
         raise FileFormatError(f"{source} says that there are {labels!r:.50} labels, but no weight has so many rows")
-    try:
-        with building(), _NotLarger(shapes):
-            yield
-    except Exception as error:  # each of hundreds of models may refuse in its own way
-        raise FileFormatError(f"{source} holds no network that transformers can build: {first_line(error)}") from error
+    with as_ours(f"{source} holds no network that transformers can build"), building(), _NotLarger(shapes):
+        yield
 
 
 def read_network(folder: Path) -> tuple[nn.Module, dict[str, Any]]:
@@ -142,15 +139,8 @@ def build(settings: Mapping[str, Any], state: Mapping[str, Tensor], source: str)
 
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object."""
-    try:
-        with open_to_read(path) as file:
-            found = json.loads(file.read())
-    except OutfieldError:
-        raise
-    except OSError as error:
-        raise StorageError(f"cannot read {path}: {reason(error)}") from error
-    except (ValueError, RecursionError) as error:
-        raise FileFormatError(f"{path} is not JSON: {first_line(error)}") from error
+    with open_to_read(path) as file, as_ours(f"{path} cannot be read as JSON"):
+        found = json.loads(file.read())
     if not isinstance(found, dict):
         raise FileFormatError(f"{path} does not hold a JSON object")
     return found

@@ -14,13 +14,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from outfield.backbone.architectures import first_line
-from outfield.errors import FileFormatError, InputError, OutfieldError, StorageError
+from outfield.backbone.architectures import as_ours
+from outfield.errors import FileFormatError, InputError
 from outfield.extras import library
 from outfield.files import open_to_read
 
 MODEL = "model"  # the buffer that holds the file
 FEATURES, LOGITS = "features", "logits"
+ONE_INPUT = "a classifier takes one, images (N, C, H, W)"
+Shape = tuple[int | None, ...]
 FLOATS = {1: np.float32, 10: np.float16}  # ONNX's numbers of the types that images may have
 PASSED = ("Identity", "Softmax", "LogSoftmax", "Dropout", "Cast")  # may stand behind the last layer; logits go in
 TOLERANCE = 1e-3  # of logits of our last layer beside the file's, relative to the largest
@@ -39,8 +41,12 @@ class FileNetwork(nn.Module):
     ``shape`` is that of its input (N, C, H, W), None where a size is free. To a fixed N, too few images are filled up.
     """
 
-    shape: tuple[int | None, ...]
+    shape: Shape
     head: nn.Module
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.map: nn.Module | None = None  # where hooks see the last feature map
 
     def _run(self, images: Tensor) -> tuple[Tensor, ...]:
         """Features, the logits where the last layer is not ours, and perhaps the last feature map."""
@@ -70,8 +76,18 @@ class FileNetwork(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits (N, K) of images (N, C, H, W)."""
-        logits: Tensor = self.head(*self.rows_of(images)[: 2 if isinstance(self.head, Given) else 1])
+        found = self.rows_of(images)
+        if self.map is not None:
+            self.map(found.pop())
+        logits: Tensor = self.head(*found)
         return logits
+
+
+def checked_shape(shape: Shape, floats: bool, source: str) -> Shape:
+    """The shape of a network's input, if that can be images."""
+    if len(shape) != 4 or shape[1] not in (1, 3) or not floats:
+        raise InputError(f"{source} takes an input of shape {shape}; images are floats (N, C, H, W) with C 3 or 1")
+    return shape
 
 
 def linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
@@ -91,7 +107,7 @@ class OnnxNetwork(FileNetwork):
         self.register_buffer(MODEL, torch.from_numpy(np.frombuffer(content, np.uint8).copy()))
         model = _parsed(content, source)
         _check_self_contained(model, source)
-        try:
+        with as_ours(f"{source} cannot be run"):
             graph = _graph_of(model, source)
             self._graph, self.shape = graph, graph.shape
             self.head = Given() if graph.weight is None else linear(graph.weight, graph.bias)
@@ -100,10 +116,6 @@ class OnnxNetwork(FileNetwork):
                 model.graph.output.append(library("onnx", extra="onnx").helper.make_empty_tensor_value_info(name))
             self._session = _session(model.SerializeToString())
             self._check(source)
-        except OutfieldError:
-            raise
-        except Exception as error:  # of numpy, onnx and ONNX Runtime, about what is not as it should be
-            raise FileFormatError(f"{source} cannot be run: {type(error).__name__}: {first_line(error)}") from error
 
     def _run(self, images: Tensor, both: bool = False) -> tuple[Tensor, ...]:
         graph = self._graph
@@ -139,13 +151,9 @@ def read_model(path: Path) -> bytes:
     model = _parsed(content, str(path))
     if not any(tensor.data_location == tensor.EXTERNAL for tensor in _tensors(model)):
         return content
-    try:
+    with as_ours(f"the weights of {path} cannot be read"):  # onnx itself checks where the files lie
         library("onnx.external_data_helper", extra="onnx").load_external_data_for_model(model, str(path.parent))
         return bytes(model.SerializeToString())
-    except OSError as error:
-        raise StorageError(f"cannot read the weights of {path}: {error}") from error
-    except Exception as error:  # of protobuf and of onnx's own checks of where the files lie
-        raise FileFormatError(f"the weights of {path} cannot be read: {first_line(error)}") from error
 
 
 def build(state: Mapping[str, Tensor], source: str) -> nn.Module:
@@ -156,12 +164,8 @@ def build(state: Mapping[str, Tensor], source: str) -> nn.Module:
 
 
 def _parsed(content: bytes, source: str) -> Any:
-    try:
+    with as_ours(f"{source} is no ONNX model"):
         model = library("onnx", extra="onnx").load_model_from_string(content)
-    except OutfieldError:
-        raise
-    except Exception as error:  # of protobuf
-        raise FileFormatError(f"{source} is no ONNX model: {first_line(error)}") from error
     if not model.graph.node:
         raise FileFormatError(f"{source} is no ONNX model: it has no graph")
     return model
@@ -212,11 +216,10 @@ def _graph_of(model: Any, source: str) -> _Graph:
     inputs = [one for one in graph.input if one.name not in constants]
     if len(inputs) != 1 or not inputs[0].type.HasField("tensor_type"):
         names = ", ".join(one.name for one in inputs)
-        raise InputError(f"{source} has {len(inputs)} inputs ({names}); a classifier takes one, images (N, C, H, W)")
+        raise InputError(f"{source} has {len(inputs)} inputs ({names}); {ONE_INPUT}")
     tensor = inputs[0].type.tensor_type
     shape = tuple(one.dim_value if one.dim_value > 0 else None for one in tensor.shape.dim)
-    if len(shape) != 4 or shape[1] not in (1, 3) or tensor.elem_type not in FLOATS:
-        raise InputError(f"{source} takes an input of shape {shape}; images are floats (N, C, H, W) with C 3 or 1")
+    shape = checked_shape(shape, tensor.elem_type in FLOATS, source)
     outputs = [one.name for one in graph.output]
     logits = LOGITS if LOGITS in outputs else next((name for name in outputs if name != FEATURES), "")
     if not logits or set(outputs) - {FEATURES, logits}:

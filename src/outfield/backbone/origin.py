@@ -109,7 +109,7 @@ class Origin:
 class Trained(NamedTuple):
     """A network on the CPU, how it takes images, what to call it and its classes, and how it is built again.
 
-    ``takes`` are the height and width (None where they are free) and the channels of the images that a file's network takes.
+    ``takes`` are the height and width and the channels of the images that a file's network takes; None where they are free.
     """
 
     network: nn.Module
@@ -120,7 +120,7 @@ class Trained(NamedTuple):
     origin: Origin | None = None
     head: str | None = None
     projects: bool = False
-    takes: tuple[tuple[int, int] | None, int] | None = None
+    takes: tuple[tuple[int, int] | None, int | None] = (None, None)
 
 
 def open_network(spec: str, settings: Mapping[str, Any], device: torch.device, trust: bool) -> Trained:
@@ -193,18 +193,15 @@ def _with_settings(trained: Trained, settings: Mapping[str, Any]) -> Trained:
     head = trained.head if head is None else head
     if rest:
         raise InputError(f"{trained.name} has no setting {', '.join(rest)}; give {', '.join(PARTS)} or head")
-    if trained.takes is None:
-        return trained._replace(expects=adapted(trained.expects, whole, **parts), head=head)
     size, channels = trained.takes
-    if not (parts["size"] or parts["crop"] or whole):
+    if size and not (parts["size"] or parts["crop"] or whole):
         parts["size"] = size
     expects = adapted(trained.expects, whole, **parts)
-    if expects.channels != channels or (size is not None and expects.size != size):
+    if (channels or expects.channels, size or expects.size) != (expects.channels, expects.size):
         height, width = size or expects.size
-        what = (
-            f"{trained.name} takes images of {height} × {width} with {channels} channels, but its preprocessing gives"
-        )
-        raise InputError(f"{what} {expects.size[0]} × {expects.size[1]} with {expects.channels}")
+        what = f"{trained.name} takes images of {height} × {width} with {channels} channels"
+        gives = f"{expects.size[0]} × {expects.size[1]} with {expects.channels}"
+        raise InputError(f"{what}, but its preprocessing gives {gives}")
     return trained._replace(expects=expects, head=head)
 
 

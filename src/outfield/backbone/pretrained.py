@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 import torch
 from torch import Tensor, nn
 
-from outfield.backbone.architectures import first_line
-from outfield.errors import FileFormatError, InputError, OutfieldError, StorageError
+from outfield.backbone.architectures import as_ours, first_line
+from outfield.errors import FileFormatError, InputError, StorageError
 from outfield.extras import library
 from outfield.files import PathLike, make_folder, open_to_read, read_tensors, sha256_of
 from outfield.files import download_file as download
@@ -40,7 +40,9 @@ def timm_pretrained(name: str) -> nn.Module:
     state = _from_hub(config) if config.hf_hub_id else _from_url(config.url, f"timm's {name}")
     # timm itself then renames entries and leaves out a background class, as it does with weights that it reads.
     overlay = {"state_dict": state, "source": None, "file": None}
-    network = _built(name, lambda: timm.create_model(name, pretrained=True, pretrained_cfg_overlay=overlay))
+    network: nn.Module
+    with as_ours(f"the published weights of {name} do not fit it"):
+        network = timm.create_model(name, pretrained=True, pretrained_cfg_overlay=overlay)
     config_of_network: Any = getattr(network, "pretrained_cfg", {})
     config_of_network.pop("state_dict", None)  # which would keep all weights in memory twice
     return network
@@ -55,14 +57,9 @@ def torchvision_pretrained(name: str) -> nn.Module:
     # The builder asks its weights for their tensors; a copy of the entry gives those that are already read. Others do not see it.
     given = object.__new__(type(published))
     given.__dict__.update(published.__dict__, get_state_dict=lambda *_, **__: state)
-    return _built(name, lambda: models.get_model(name, weights=given))
-
-
-def _built(name: str, build: Callable[[], nn.Module]) -> nn.Module:
-    try:
-        return build()
-    except (RuntimeError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise FileFormatError(f"the published weights of {name} do not fit it: {first_line(error)}") from error
+    with as_ours(f"the published weights of {name} do not fit it"):
+        network: nn.Module = models.get_model(name, weights=given)
+    return network
 
 
 def _from_hub(config: Any) -> State:
@@ -110,13 +107,8 @@ def _from_url(url: str, what: str) -> State:
 
 def read_restricted(path: Path) -> State:
     """A state dict out of a pickle, by PyTorch's restricted loader: tensors and containers of them, and nothing that runs."""
-    try:
-        with open_to_read(path) as file:
-            content = torch.load(file, map_location="cpu", weights_only=True)
-    except OutfieldError:
-        raise
-    except Exception as error:  # a damaged pickle fails anywhere
-        raise FileFormatError(f"{path} is truncated, or holds more than tensors: {first_line(error)}") from error
+    with open_to_read(path) as file, as_ours(f"{path} is truncated, or holds more than tensors"):
+        content = torch.load(file, map_location="cpu", weights_only=True)
     if not isinstance(content, Mapping) or not all(isinstance(value, Tensor) for value in content.values()):
         raise FileFormatError(f"{path} does not hold a state dict, tensors by name")
     return content

@@ -38,6 +38,7 @@ from outfield.errors import InputError, MissingFieldError
 from outfield.features import FeatureSet, FeatureSource
 from outfield.files import PathLike, Record, as_path, fingerprint
 from outfield.images import ImageSource
+from outfield.percent import counted
 
 CACHE = "cache"  # folder, below the one that a run writes to
 
@@ -107,7 +108,7 @@ def run_benchmark(
     check_logits(opened, chosen)
     cache = Cache(as_path(out, "out") / CACHE, machine(device)["device"])
     run = empty_run(protocol, chosen, numbers, shares, device, layout)
-    say(f"reading {len(images)} sets of images")
+    say(f"reading {counted(len(images), 'set')} of images")
     checksums = {name: source.fingerprint() for name, source in images.items()}
     about = {name: {"images": len(source), "sha256": checksums[name]} for name, source in images.items()}
     run.provenance |= {"missing": missing, "data": about, "odin": to_plain(odin)}

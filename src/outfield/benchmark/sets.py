@@ -28,6 +28,7 @@ from outfield.errors import FileFormatError
 from outfield.features import FIELDS, FeatureSet, FeatureSource, Part, checked_about, clustered, made_by
 from outfield.files import Record, read_record, write_record
 from outfield.images import ImageSource, part_of, stand_ins
+from outfield.percent import counted
 from outfield.scores import rank
 from outfield.stand_in import StandIns
 
@@ -203,7 +204,7 @@ class ExtractedSets(Sets):
     def _extract(self, part: str, kinds: Collection[str]) -> FeatureSet:
         images = self.images[part]
         which = f" ({part.replace('_', ' ')})" if part in (TRAIN, TEST, HELD_OUT) else ""
-        self.say(f"{self.name}: extracting features of {len(images):,} images of {images.name}{which}")
+        self.say(f"{self.name}: extracting features of {counted(len(images), 'image')} of {images.name}{which}")
         # The classes of OOD images are none of the backbone's.
         labels = images.labels is not None and part not in self.ood and not self.without_labels
         asked: dict[str, Any] = {"stages": True} if "blocks" in kinds else {}

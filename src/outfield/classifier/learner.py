@@ -196,12 +196,9 @@ class Learner:
         for name, parameter in self.network.named_parameters():
             for key, said in REMEMBERED.items():
                 value = tensors.get(f"{said}.{name}")
-                if value is None:
-                    continue
-                like = parameter if said != "step" else value.new_zeros((), device=parameter.device)
-                if value.shape != like.shape:
-                    raise RuntimeError(f"the {said} of {name} has shape {tuple(value.shape)}")
-                self.optimiser.state[parameter][key] = torch.empty_like(like).copy_(value)
+                if value is not None:
+                    like = parameter if said != "step" else value.new_zeros((), device=parameter.device)
+                    self.optimiser.state[parameter][key] = torch.empty_like(like).copy_(value)
 
 
 def _optimiser(network: nn.Module, recipe: Recipe, on_gpu: bool) -> torch.optim.Optimizer:

@@ -160,14 +160,12 @@ class Recipe:
     optimiser: str = "sgd"
 
     def __post_init__(self) -> None:
-        require_number("epochs", self.epochs, least=1, whole=True)
-        require_number("batch_size", self.batch_size, least=2, whole=True)
-        require_number("small_batch", self.small_batch, least=0, whole=True)
+        for name, least in (("epochs", 1), ("batch_size", 2), ("small_batch", 0)):
+            require_number(name, getattr(self, name), least=least, whole=True)
         require(self.small_batch != 1, "small_batch", 1, "at least 2, or 0 for the batch as it is")
         require_number("learning_rate", self.learning_rate, above=0)
-        require_number("warm_up", self.warm_up, least=0)
-        require_number("momentum", self.momentum, least=0, most=1)
-        require_number("weight_decay", self.weight_decay, least=0)
+        for name, most in (("warm_up", math.inf), ("momentum", 1), ("weight_decay", math.inf)):
+            require_number(name, getattr(self, name), least=0, most=most)
         many = isinstance(self.milestones, tuple | list)
         require(many, "milestones", self.milestones, "a list of shares of the training")
         for share in self.milestones:

@@ -15,6 +15,7 @@ from torch.nn import functional
 from outfield.config import require, require_number
 from outfield.errors import InputError
 from outfield.features.set import FeatureSet
+from outfield.percent import counted
 
 ROUNDS = 50
 """Most rounds of moving the centres."""
@@ -54,7 +55,7 @@ def clustered(
     if rows is None or rows.dim() != 2:
         raise InputError(f"there are no rows of numbers called {field}; there are {', '.join(features.shapes)}")
     if clusters > len(rows):
-        raise InputError(f"clusters is {clusters}, but there are only {len(rows)} rows")
+        raise InputError(f"clusters is {clusters}, but the data has only {counted(len(rows), 'row')}")
     z = functional.normalize(rows.float(), dim=1)
     generator = torch.Generator().manual_seed(int(seed))
     centres = _first(z, int(clusters), generator)

@@ -16,6 +16,7 @@ from torch import Tensor
 from outfield.config import require_number
 from outfield.errors import InputError, OutfieldWarning
 from outfield.files import as_tensor, check_dtype
+from outfield.percent import counted
 
 NUMBER, TRUTH, TEXT = "number", "truth", "text"
 """What a column can hold: numbers, true or false, or names of levels."""
@@ -130,11 +131,6 @@ def _of_objects(name: str, array: np.ndarray) -> Cells:
     kinds = sorted({type(value).__name__ for value in present})
     advice = "decode them, or write the file in UTF-8" if kinds == ["bytes"] else "convert it, or leave it out"
     raise InputError(f"column {name!r} holds {' and '.join(kinds)}, not numbers, truths or texts alone; {advice}")
-
-
-def counted(count: int, what: str) -> str:
-    """A count in words: "1 cell", "1,200 cells"."""
-    return f"{count:,} {what}{'s' * (count != 1)}"
 
 
 def as_texts(cells: Cells) -> Cells:

@@ -36,6 +36,7 @@ from outfield.files import (
     open_to_read,
     write_record,
 )
+from outfield.percent import counted
 
 SAVED = (".safetensors", ".npz")
 STREAMED = (*SAVED, ".npy", ".parquet")
@@ -260,7 +261,9 @@ def _numbers(path: Path, column: Any, name: str) -> np.ndarray:
     if types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     if column.null_count:
-        raise InputError(f"{path}: column {name!r} has {column.null_count} empty cells; every cell must be filled")
+        raise InputError(
+            f"{path}: column {name!r} has {counted(column.null_count, 'empty cell')}; every cell must be filled"
+        )
     if not (types.is_integer(column.type) or types.is_floating(column.type)):
         raise InputError(f"{path}: column {name!r} holds {column.type}, not numbers")
     array: np.ndarray = np.asarray(column)
@@ -272,7 +275,9 @@ def _lists(path: Path, column: Any, name: str) -> np.ndarray:
     if not any(check(column.type) for check in (types.is_list, types.is_large_list, types.is_fixed_size_list)):
         raise FileFormatError(f"{path}: column {name!r} must hold lists of numbers; it holds {column.type}")
     if column.null_count:
-        raise InputError(f"{path}: column {name!r} has {column.null_count} empty cells; every cell must be filled")
+        raise InputError(
+            f"{path}: column {name!r} has {counted(column.null_count, 'empty cell')}; every cell must be filled"
+        )
     flat = _numbers(path, column.flatten(), name)
     fixed = types.is_fixed_size_list(column.type)
     lengths = {column.type.list_size} if fixed else set(column.value_lengths().to_pylist())

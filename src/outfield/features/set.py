@@ -22,6 +22,7 @@ from outfield.features.fields import FIELDS, agreed_sizes, check_known
 from outfield.features.formats import checked_names
 from outfield.features.source import FeatureSource, Rows, Seen, checked_about, common_about
 from outfield.files import PathLike, as_path, as_tensor
+from outfield.percent import counted
 
 if TYPE_CHECKING:
     from outfield.features.table_preprocessing import TablePreprocessing
@@ -111,7 +112,7 @@ class FeatureSet(FeatureSource):
         return {name: tuple(value.shape) for name, value in self._tensors.items()}
 
     def __repr__(self) -> str:
-        parts = [f"{len(self):,} samples"]
+        parts = [counted(len(self), "sample")]
         for name, tensor in self._tensors.items():
             if FIELDS[name].counts is not None:
                 classes = len(tensor.unique())

@@ -25,6 +25,7 @@ from outfield.features.set import FeatureSet, FeatureSource
 from outfield.features.source import Rows, rebatched
 from outfield.features.table_files import opened, parquet_file
 from outfield.files import NotInRowsError, PathLike, Stamp, StoredArray, find_npy
+from outfield.percent import counted
 
 ROWS_AT_ONCE = 8192
 """Rows of a Parquet file decoded together."""
@@ -113,7 +114,7 @@ class FeatureStream(FeatureSource):
     def __repr__(self) -> str:
         others = "".join(f", {name}" for name in self._shapes if name != "features")
         width = self._shapes["features"][1]
-        return f"FeatureStream({self._stamps[0].path}: {len(self):,} samples, features {width}-d{others})"
+        return f"FeatureStream({self._stamps[0].path}: {counted(len(self), 'sample')}, features {width}-d{others})"
 
     def batches(self, size: int, names: Iterable[str] | None = None) -> Iterator[dict[str, Tensor]]:
         """The fields in consecutive pieces of ``size`` rows, read and checked one after the other.
@@ -219,7 +220,7 @@ class _ParquetStream(FeatureStream):
         return [column for name in names for column in self._columns[name]]
 
     def _cut(self, path: Path, said: int, found: int) -> FileFormatError:
-        return FileFormatError(f"{path} should hold {said:,} rows, but holds {found:,}")
+        return FileFormatError(f"{path} should hold {counted(said, 'row')}, but holds {found:,}")
 
     def _pieces(self, size: int, names: tuple[str, ...]) -> Iterator[dict[str, Any]]:
         """Pieces of ``size`` rows, whatever the row groups are."""

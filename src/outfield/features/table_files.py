@@ -30,6 +30,7 @@ from outfield.files import (
     write_bytes,
     write_npz,
 )
+from outfield.percent import counted
 
 TABLE_ENDINGS = (".csv", ".parquet")
 """Of files that hold tables."""
@@ -218,7 +219,8 @@ def _csv_column(path: Path, names: Sequence[str]) -> tuple[str, list[Any]]:
         place, cells = header.index(name), []
         for row in filter(None, rows):
             if len(row) != len(header):
-                raise FileFormatError(f"{path}, line {rows.line_num}: {len(row)} cells, but {len(header)} columns")
+                found = f"{counted(len(row), 'cell')}, but {counted(len(header), 'column')}"
+                raise FileFormatError(f"{path}, line {rows.line_num}: {found}")
             cells.append(row[place])
     except csv.Error as error:
         raise FileFormatError(f"{path}, line {rows.line_num}, cannot be read as csv: {error}") from error

@@ -27,7 +27,6 @@ from outfield.features.columns import (
     as_texts,
     cells_of,
     columns_of,
-    counted,
     learned,
 )
 from outfield.features.formats import split_source
@@ -35,6 +34,7 @@ from outfield.features.set import FeatureSet
 from outfield.features.source import NETWORK, FeatureSource, network_text
 from outfield.features.table_files import read_table
 from outfield.files import PathLike, Record, read_record, write_record
+from outfield.percent import counted
 
 ENDINGS = (".safetensors",)
 ARRAY_ENDINGS = (".safetensors", ".npz", ".npy")

@@ -47,7 +47,7 @@ from outfield.guard.readers import ImageReader, Reader, TableReader, looked_into
 from outfield.images import KINDS as STAND_IN_KINDS
 from outfield.images import ON_ERROR, ImageSource, image_copies, open_images, part_of, stand_ins
 from outfield.modes import resolve_device
-from outfield.percent import percent
+from outfield.percent import counted, percent
 from outfield.scores import Threshold, check_keep, fewest
 
 log = logging.getLogger(__name__)
@@ -118,7 +118,7 @@ class Plan:
             return self.held_out(labels, total, least, unit)
         if 2 * count > total or int(chosen.sum()) < count:
             raise TooFewSamplesError(
-                f"there are {total} {unit}, and {count} would have to be held out to calibrate the guard; pass at least "
+                f"found {counted(total, unit[:-1])}, and {count} would have to be held out to calibrate the guard; pass at least "
                 f"{2 * count} {unit}, or held-out ones: --held-out, in Python held_out=…"
             )
         return chosen
@@ -126,7 +126,7 @@ class Plan:
     def to_choose(self, labels: Any, total: int, least: int, unit: str) -> np.ndarray:
         """Which held-out samples (total,) choose and calibrate the members of a sum; the others choose the threshold."""
         if total < least:
-            raise TooFewSamplesError(f"there are {total} held-out {unit}; at least {least} are needed")
+            raise TooFewSamplesError(f"found {counted(total, f'held-out {unit[:-1]}')}; at least {least} are needed")
         if least == fewest(self.keep):
             return np.zeros(total, bool)
         count = TO_CHOOSE + (total - least) // 2

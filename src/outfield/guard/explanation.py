@@ -13,6 +13,7 @@ from outfield.errors import InputError
 from outfield.features import LARGEST, NUMBER, TEXT, TRUTH, Cells, Column, FeatureSet, within_float32
 from outfield.guard.readers import Batch, TableReader
 from outfield.guard.verdict import Verdict, Verdicts
+from outfield.percent import counted
 from outfield.scores import Threshold
 
 MOST_TOGETHER = 3
@@ -368,7 +369,7 @@ def row_numbers(rows: Any, total: int) -> list[int]:
     good = asked.ndim == 1 and (asked.dtype.kind in "iu" or not len(asked))
     if not good or (len(asked) and not 0 <= asked.min() <= asked.max() < total):
         raise InputError(
-            f"rows is {rows!r:.200}; it must be numbers of rows from 0 to {total - 1}, a truth for each of the {total} rows, or "
-            "None for those that are OOD"
+            f"rows is {rows!r:.200}; it must be numbers of rows from 0 to {total - 1}, a truth for each of "
+            f"{counted(total, 'row')}, or None for those that are OOD"
         )
     return [int(number) for number in asked]

@@ -17,7 +17,7 @@ from outfield.errors import FileFormatError, OutfieldError
 from outfield.files import PathLike, Record, find_record, kind_of, read_record, write_record
 from outfield.guard.readers import READERS, ImageReader, Reader
 from outfield.modes import resolve_device
-from outfield.percent import percent
+from outfield.percent import counted, percent
 from outfield.scores import Threshold
 from outfield.stand_in import LEVELS
 from outfield.version import __version__
@@ -141,7 +141,7 @@ def _described_rows(path: PathLike) -> dict[str, str]:
         **({"columns": ", ".join(columns[:SHOWN]) + ", …" * (len(columns) > SHOWN)} if columns else {}),
         "detector": f"{type(detector).__name__}{f' of {members}' if members else ''}",
         "threshold": f"{threshold.value:.6g}, keeps {threshold.keep:.4g} of ID rows, chosen on {len(threshold.reference):,}",
-        "built": f"fitted on {known.get('train', 0):,} rows, members calibrated on {known.get('choose', 0):,}",
+        "built": f"fitted on {counted(known.get('train', 0), 'row')}, members calibrated on {known.get('choose', 0):,}",
     }
 
 
@@ -173,7 +173,8 @@ def _detector(said: Mapping[str, Any]) -> str:
     known = [(one["detector"], one.get("settings", {}).get("on", "features")) for one in members if "detector" in one]
     names = [name if on == "features" else f"{name} on {on}" for name, on in known]
     listed = f" ({', '.join(names)})" if names else ""
-    return f"{said['detector']}{f' of {len(members)} members' if members else ''}{listed}"
+    count = f" of {counted(len(members), 'member')}" if members else ""
+    return f"{said['detector']}{count}{listed}"
 
 
 def _built(said: Mapping[str, Any]) -> str:

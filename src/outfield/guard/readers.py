@@ -25,6 +25,7 @@ from outfield.features import NETWORK, Cells, FeatureSet, FeatureSource, TablePr
 from outfield.files import PathLike, Record
 from outfield.guard.inputs import Given, as_given, gives_images, pixels, portions
 from outfield.images import ON_ERROR
+from outfield.percent import counted
 
 ROWS = 512
 """Images that the network is given at once, at most."""
@@ -117,7 +118,9 @@ class Reader:
         """Rows that were not read here, with all that a verdict needs."""
         logits = features.logits
         if self.names and logits is not None and logits.shape[1] != len(self.names):
-            raise InputError(f"there are names of {len(self.names)} classes, but the logits have {logits.shape[1]}")
+            raise InputError(
+                f"there are names of {counted(len(self.names), 'class')}, but the logits have {logits.shape[1]}"
+            )
         return features
 
     def example(self, count: int) -> Iterator[FeatureSet]:
@@ -169,7 +172,7 @@ class TableReader(Reader):
         return Record({**super().record().header, "table": self.table.to_json()}, {})
 
     def __str__(self) -> str:
-        return f"a table of {len(self.table.columns)} columns"
+        return f"a table of {counted(len(self.table.columns), 'column')}"
 
 
 class ImageReader(Reader):
@@ -336,7 +339,7 @@ class ImageReader(Reader):
         return cls(backbone, fingerprint=expected, **made)
 
     def __str__(self) -> str:
-        classes = "" if self.backbone.classes is None else f", {self.backbone.classes} classes"
+        classes = "" if self.backbone.classes is None else f", {counted(self.backbone.classes, 'class')}"
         return f"{self.backbone.name}{classes}"
 
 

@@ -15,6 +15,7 @@ from outfield.errors import InputError
 from outfield.extras import library
 from outfield.features import write_columns
 from outfield.files import write_bytes
+from outfield.percent import counted
 
 
 @dataclass(frozen=True)
@@ -157,7 +158,7 @@ class Verdicts(Sequence[Verdict]):
 
     def __repr__(self) -> str:
         failed = f", {len(self.failed):,} not readable" if len(self.failed) else ""
-        lines = [f"Verdicts({len(self):,} {self.what}, {int(self.is_ood.sum()):,} OOD{failed})"]
+        lines = [f"Verdicts({counted(len(self), self.what[:-1])}, {int(self.is_ood.sum()):,} OOD{failed})"]
         lines += [f"  {one!r}" for one in self._verdicts[:SHOWN]]
         return "\n".join([*lines, "  …"] if len(self) > SHOWN else lines)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import tarfile
 import zlib
@@ -45,8 +44,7 @@ class Download:
         if ".tar" in file.suffixes:
             unpack(file, place)
             if not kept:
-                with contextlib.suppress(OSError):  # it is no longer needed, but does no harm
-                    file.unlink()
+                file.unlink(missing_ok=True)
 
 
 def unpack(archive: Path, folder: Path) -> None:

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 
 from outfield.errors import InputError, OutfieldError
 from outfield.files import class_labels
+from outfield.percent import counted
 from outfield.progress import bar
 
 
@@ -43,8 +44,8 @@ class ImageSource(ABC):
         """Height and width where all images share them, else None."""
 
     def __repr__(self) -> str:
-        classes = "" if self.labels is None else f", {len(np.unique(self.labels))} classes"
-        return f"{type(self).__name__}({self.name}: {len(self):,} images{self._shape()}{classes})"
+        classes = "" if self.labels is None else f", {counted(len(np.unique(self.labels)), 'class')}"
+        return f"{type(self).__name__}({self.name}: {counted(len(self), 'image')}{self._shape()}{classes})"
 
     def _shape(self) -> str:
         """What a line for people says behind the number of images."""
@@ -65,7 +66,7 @@ class ImageSource(ABC):
         if self.labels is None:
             return
         if len(self.labels) != len(self):
-            raise InputError(f"{self.name} has {len(self)} images but {len(self.labels)} labels")
+            raise InputError(f"{self.name} has {counted(len(self), 'image')} but {counted(len(self.labels), 'label')}")
         if self.classes is not None and self.labels.max() >= len(self.classes):
             known = f"only {len(self.classes)} names of classes"
             raise InputError(f"{self.name} has a label {self.labels.max()} but {known}")

@@ -54,18 +54,20 @@ class Layout:
     read: Callable[[Path], ImageSource]
 
 
-def cifar10_binary(place: Path) -> ImageArray:
-    """CIFAR-10's binary version, from the split's first file: records of a label and 3072 bytes, channel by channel."""
-    training = place.name == "data_batch_1.bin"
-    files = [f"data_batch_{i}.bin" for i in range(1, 6)] if training else [place.name]
-    records = np.concatenate([_records(place.parent / file, 1 + 3072) for file in files])
-    return _binary(place.parent / "batches.meta.txt", records[:, 1:], records[:, 0], 10)
+def cifar_binary(place: Path, label_bytes: int, classes: int, names: str) -> ImageArray:
+    """The binary version of CIFAR-10 or CIFAR-100, from the split's first file: records of labels, the last of which counts,
+    and 3072 bytes, channel by channel; ``names`` is the file with the names of the classes.
+    """
+    files = [f"data_batch_{i}.bin" for i in range(1, 6)] if place.name == "data_batch_1.bin" else [place.name]
+    records = np.concatenate([_records(place.parent / file, label_bytes + 3072) for file in files])
+    labels, listed = records[:, label_bytes - 1], place.parent / names
+    if labels.max() >= classes:
+        raise FileFormatError(f"{place.parent} holds a label {labels.max()}; expected 0 to {classes - 1}")
+    return _cifar(records[:, label_bytes:], labels, _lines(listed) if listed.exists() else None)
 
 
-def cifar100_binary(place: Path) -> ImageArray:
-    """CIFAR-100's binary version, from the split's file: records of a coarse label, a fine one and 3072 bytes."""
-    records = _records(place, 2 + 3072)
-    return _binary(place.parent / "fine_label_names.txt", records[:, 2:], records[:, 1], 100)
+cifar10_binary = partial(cifar_binary, label_bytes=1, classes=10, names="batches.meta.txt")
+cifar100_binary = partial(cifar_binary, label_bytes=2, classes=100, names="fine_label_names.txt")
 
 
 def _records(path: Path, length: int) -> np.ndarray:
@@ -76,12 +78,6 @@ def _records(path: Path, length: int) -> np.ndarray:
         what = f"{path} is truncated, or is not of the binary version"
         raise FileFormatError(f"{what}: it has {len(content):,} bytes, not records of {length:,}")
     return content.reshape(-1, length)
-
-
-def _binary(names: Path, pixels: np.ndarray, labels: np.ndarray, classes: int) -> ImageArray:
-    if labels.max() >= classes:
-        raise FileFormatError(f"{names.parent} holds a label {labels.max()}; expected 0 to {classes - 1}")
-    return _cifar(pixels, labels, _lines(names) if names.exists() else None)
 
 
 def _cifar(pixels: np.ndarray, labels: np.ndarray, classes: list[str] | None) -> ImageArray:
@@ -109,8 +105,7 @@ cifar100_python = partial(cifar_python, checksums=CIFAR100, labels="fine_labels"
 def _pickled(path: Path, md5: str, entry: str) -> tuple[bytes, list[Any]]:
     """The longest text of a published pickle, which are its pixels, and the list behind an entry's name.
 
-    Unpickling would run the code that a pickle may hold, and whoever chooses two files can give them one MD5. So the steps of the
-    program are only looked through: texts, and what goes into a list between a mark and the step that adds it.
+    It is never unpickled, since whoever chooses two files can give them one MD5; the steps of its program are looked through.
     """
     _check_digest(path, "MD5", md5)
     longest, name, last, found, inside = "", "", None, None, False
@@ -162,16 +157,15 @@ def places365(place: Path) -> ImageFiles:
 
 def _numbered(path: Path) -> list[tuple[int, str]]:
     """Lines of NAME NUMBER, where a slash may precede the name, as (number, name)."""
-    columns = _columns(path, 2)
     try:
-        return [(int(number), name.removeprefix("/")) for name, number in columns]
+        return [(int(number), name.removeprefix("/")) for name, number in _pairs(path)]
     except ValueError as error:
         raise FileFormatError(f"{path} should hold lines of a name and a number ({error})") from error
 
 
 def tiny_imagenet_val(place: Path) -> ImageFiles:
     """TinyImageNet's validation images, from ``val/val_annotations.txt``: FILE, class, and a box that is not used."""
-    lines = _columns(place, 2)
+    lines = _pairs(place)
     classes = sorted({owner for _, owner in lines})
     labels = [classes.index(owner) for _, owner in lines]
     return _listed(place, place.parent / "images", [name for name, _ in lines], labels, classes)
@@ -239,12 +233,12 @@ def _lines(path: Path) -> list[str]:
     return found
 
 
-def _columns(path: Path, count: int) -> list[list[str]]:
-    """The first ``count`` words of each line."""
-    found = [line.split()[:count] for line in _lines(path)]
+def _pairs(path: Path) -> list[list[str]]:
+    """The first two words of each line."""
+    found = [line.split()[:2] for line in _lines(path)]
     for number, words in enumerate(found, 1):
-        if len(words) < count:
-            raise FileFormatError(f"{path} is truncated in line {number}: expected at least {count} words, got {words}")
+        if len(words) < 2:
+            raise FileFormatError(f"{path} is truncated in line {number}: expected at least 2 words, got {words}")
     return found
 
 

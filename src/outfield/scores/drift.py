@@ -14,6 +14,7 @@ from torch import Tensor
 from outfield.config import require, require_number
 from outfield.errors import FileFormatError, InputError, OutfieldError
 from outfield.files import PathLike, Record, read_record, write_record
+from outfield.percent import counted
 from outfield.scores.betting import BETS, anytime_interval, gaps_of, lots, play, uniform
 from outfield.scores.threshold import Threshold, check_keep, same
 from outfield.scores.vectors import as_scores, rank
@@ -226,7 +227,7 @@ class Drift:
         if not told["samples"]:
             return f"Drift(no samples yet; false alarms with probability {self.alpha:g} at most)"
         return (
-            f"Drift({told['samples']:,} samples, {100 * told['share_ood']:.1f} % OOD (95 % interval "
+            f"Drift({counted(told['samples'], 'sample')}, {100 * told['share_ood']:.1f} % OOD (95 % interval "
             f"{100 * told['share_low']:.1f} to {100 * told['share_high']:.1f}, {100 * told['expected']:.1f} expected), "
             f"{100 * told['recent_share']:.1f} % of the last {told['recent_samples']:,}; {in_words(told)})"
         )

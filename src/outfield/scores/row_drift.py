@@ -16,6 +16,7 @@ import numpy as np
 from outfield.config import require_number
 from outfield.errors import FileFormatError, InputError, OutfieldError, TooFewSamplesError
 from outfield.files import PathLike, Record, as_tensor, read_record, write_record
+from outfield.percent import counted
 from outfield.scores.drift import Drift, in_words
 from outfield.scores.threshold import Threshold, same
 
@@ -117,7 +118,7 @@ class RowDrift:
 
     def __repr__(self) -> str:
         told = self.summary()
-        return f"RowDrift({told['samples']:,} rows of {len(self._watches)} columns; {in_words(told, 'row')})"
+        return f"RowDrift({counted(told['samples'], 'row')} of {counted(len(self._watches), 'column')}; {in_words(told, 'row')})"
 
     def same_reference(self, other: RowDrift) -> bool:
         """Whether both compare with the same rows."""

@@ -22,6 +22,7 @@ from starlette.requests import Request
 from outfield.errors import InputError
 from outfield.features import NUMBER, TRUTH, FeatureSet
 from outfield.guard import Guard
+from outfield.percent import counted
 from outfield.serve.limits import Limits, Refused, busy
 
 DRAIN_SECONDS = 2.0
@@ -207,7 +208,7 @@ def _numbers(row: Any, width: int) -> np.ndarray:
 
 def _cells(line: list[str], names: list[str], kinds: Mapping[str, str]) -> dict[str, Any]:
     if len(line) != len(names):
-        raise InputError(f"it has {len(line)} cells, but there are {len(names)} columns")
+        raise InputError(f"it has {counted(len(line), 'cell')}, but the header {counted(len(names), 'column')}")
     return {name: _cell(text, kinds.get(name)) for name, text in zip(names, line, strict=True)}
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 import re
 from collections import defaultdict
-from importlib import metadata
 
 from outfield.cli.app import command, print_table, say
 from outfield.version import __version__
@@ -49,16 +48,17 @@ def doctor() -> None:
 
 def libraries() -> dict[str, dict[str, str | None]]:
     """The libraries of each extra with the version that is installed, or None, as the package's own metadata names them."""
+    from importlib import metadata  # not above: every command would wait for it
+
+    def version(library: str) -> str | None:
+        try:
+            return metadata.version(library)
+        except metadata.PackageNotFoundError:
+            return None
+
     found: dict[str, dict[str, str | None]] = defaultdict(dict)
     for line in metadata.requires("outfield") or ():
         name, extra = re.match(r"[\w-]+", line), re.search(r"extra == ['\"]([\w-]+)['\"]", line)
         if name is not None and extra is not None and extra[1] in USES and name[0] != "outfield":
-            found[extra[1]][name[0]] = _version(name[0])
+            found[extra[1]][name[0]] = version(name[0])
     return {extra: found[extra] for extra in USES if extra in found}
-
-
-def _version(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None

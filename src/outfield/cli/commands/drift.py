@@ -15,6 +15,7 @@ from typer import Argument, Option
 from outfield.cli.app import FOUND, command, log, say
 from outfield.cli.options import File, Input, Number, Output, check_places
 from outfield.errors import InputError
+from outfield.percent import counted
 
 if TYPE_CHECKING:
     import numpy as np
@@ -109,7 +110,7 @@ def _take(watch: Drift, files: list[Path]) -> None:
             else:
                 watch.update_p_values(values)
         if empty:
-            log.info("%s: %s rows have no %s", path, f"{empty:,}", name)
+            log.info("%s: %s without %s", path, counted(empty, "row"), name)
 
 
 def _check_guard(path: Path, scores: np.ndarray, rule: Threshold) -> None:
@@ -179,12 +180,12 @@ def _print(told: dict[str, Any]) -> None:
     from outfield.scores import in_words
 
     if "columns" in told:
-        say(f"{told['samples']:,} rows of {len(told['columns'])} columns")
+        say(f"{counted(told['samples'], 'row')} of {counted(len(told['columns']), 'column')}")
         say(in_words(told, "row"))
         return
     say(
-        f"{told['samples']:,} samples, {100 * told['share_ood']:.1f} % OOD (95 % interval {100 * told['share_low']:.1f} to "
-        f"{100 * told['share_high']:.1f}; {100 * told['expected']:.1f} expected of ID data), "
+        f"{counted(told['samples'], 'sample')}, {100 * told['share_ood']:.1f} % OOD (95 % interval "
+        f"{100 * told['share_low']:.1f} to {100 * told['share_high']:.1f}; {100 * told['expected']:.1f} expected of ID data), "
         f"{100 * told['recent_share']:.1f} % of the last {told['recent_samples']:,}"
     )
     bins = told["histogram"]

@@ -12,7 +12,7 @@ from outfield.cli import options as opt
 from outfield.cli.app import Device, command, log
 from outfield.cli.options import Text
 from outfield.errors import InputError
-from outfield.percent import percent
+from outfield.percent import counted, percent
 from outfield.progress import bar
 
 
@@ -80,4 +80,4 @@ def extract(
         log.info("accuracy of the network on these images: %s", percent(accuracy(found)))
     with bar("writing the features"):
         found.save(output)
-    log.info("%s images in %.1f s (%s/s) → %s", f"{len(found):,}", seconds, f"{len(found) / seconds:,.0f}", output)
+    log.info("%s in %.1f s (%s/s) → %s", counted(len(found), "image"), seconds, f"{len(found) / seconds:,.0f}", output)

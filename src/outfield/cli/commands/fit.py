@@ -14,6 +14,7 @@ from outfield.cli import options as opt
 from outfield.cli.app import Device, command, going_on_from, log
 from outfield.cli.options import File, Number, Text
 from outfield.errors import InputError
+from outfield.percent import counted
 from outfield.progress import bar
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def fit(
     for one in fitted:
         number = getattr(one, "seed", 0)
         one.save(place := opt.for_seed(output, number))
-        log.info("fitted %s on %s samples → %s", name, f"{rows:,}", place)
+        log.info("fitted %s on %s → %s", name, counted(rows, "sample"), place)
         if threshold_out is not None:
             if kind.uses_held_out:
                 threshold = one.threshold(keep)  # type: ignore[attr-defined]

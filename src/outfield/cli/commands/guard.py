@@ -17,7 +17,7 @@ from outfield.cli.app import FOUND, UNREAD, Device, command, group, log, print_g
 from outfield.cli.options import File, Text
 from outfield.errors import InputError, StorageError
 from outfield.extras import check_installed
-from outfield.percent import in_percent
+from outfield.percent import counted, in_percent
 from outfield.progress import bar
 
 if TYPE_CHECKING:
@@ -173,9 +173,12 @@ def _tell(made: Guard, output: Path, began: float) -> None:
     if quality := describe_guard(output).get("quality"):
         log.info("%s", quality)
     log.info("built in %.1f s → %s", time.monotonic() - began, output)
-    log.info("now check %s:        outfield guard check %s %s", unit, output, some)
-    log.info("see how good it is:     outfield guard evaluate %s --id TEST --ood OTHERS", output)
-    log.info("answer over HTTP:       outfield serve %s", output)
+    for aim, words in (
+        (f"now check {unit}:", f"guard check {output} {some}"),
+        ("see how good it is:", f"guard evaluate {output} --id TEST --ood OTHERS"),
+        ("answer over HTTP:", f"serve {output}"),
+    ):
+        log.info("%-20s outfield %s", aim, words)
 
 
 @command(
@@ -371,5 +374,5 @@ def _sum_up(verdicts: Verdicts, output: Path | None) -> None:
         log.warning("%s%s: %s", all_of, first.file, first.error)
     where = "" if output is None else f" → {output}"
     if len(verdicts) > 1 or output is not None:
-        checked, ood = f"{len(verdicts) - failed:,}", f"{int(verdicts.is_ood.sum()):,}"
-        log.info("%s %s, %s OOD%s", checked, verdicts.what, ood, where)
+        checked = counted(len(verdicts) - failed, verdicts.what[:-1])
+        log.info("%s, %s OOD%s", checked, f"{int(verdicts.is_ood.sum()):,}", where)

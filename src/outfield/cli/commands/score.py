@@ -14,6 +14,7 @@ from outfield.cli.app import UNREAD, Device, command, going_on_from, log
 from outfield.cli.options import File, Number, Text
 from outfield.errors import InputError
 from outfield.extras import check_installed
+from outfield.percent import counted
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -102,7 +103,7 @@ def score(
         )
     if done.failed:
         log.warning("%s of %s rows could not be read", f"{done.failed:,}", f"{done.rows:,}")
-    counts = f"{done.rows:,} rows, {done.ood:,} OOD, in {done.parts:,} parts, {done.made:,} of them made now"
+    counts = f"{counted(done.rows, 'row')}, {done.ood:,} OOD, in {counted(done.parts, 'part')}, {done.made:,} of them made now"
     log.info("%s → %s", counts, output)
     if done.failed == done.rows:
         raise typer.Exit(UNREAD)
@@ -124,8 +125,8 @@ def _with_row_guard(guard: Path, data: str, output: str | None, on_error: str, d
         sys.stdout.write(csv_text(verdicts.table()))
     else:
         write_verdicts(target, verdicts)
-        judged = len(verdicts) - len(failed)
-        log.info("%s rows, %s OOD → %s", f"{judged:,}", f"{int(verdicts.is_ood.sum()):,}", target)
+        judged = counted(len(verdicts) - len(failed), "row")
+        log.info("%s, %s OOD → %s", judged, f"{int(verdicts.is_ood.sum()):,}", target)
     if failed:
         first = failed[0]
         log.warning("%s of %s rows could not be read; %s: %s", len(failed), len(verdicts), first.file, first.error)
@@ -165,7 +166,7 @@ def _with_detector(
         return
     write_columns(output, columns)
     refused = f", {int(columns['is_ood'].sum()):,} of them OOD" if "is_ood" in columns else ""
-    log.info("scored %s samples%s → %s", f"{len(scores):,}", refused, output)
+    log.info("scored %s%s → %s", counted(len(scores), "sample"), refused, output)
 
 
 def _score_in_shares(model: Detector, rows: FeatureSource, workers: int | None, address: str) -> Tensor:

@@ -9,6 +9,7 @@ from typer import Argument, Option
 
 from outfield.cli.app import command, log
 from outfield.cli.options import DataFolder, Download, Number, Split, Text
+from outfield.percent import counted
 from outfield.progress import bar
 
 
@@ -37,4 +38,4 @@ def stand_ins(
     made = make(source, chosen, seed, count)
     write_stand_ins(made, output)
     total = sum(len(one) for one in made.values())
-    log.info("%s images of %d kinds → %s; examples: %s", f"{total:,}", len(made), output, output / SHEET)
+    log.info("%s of %s → %s; examples: %s", counted(total, "image"), counted(len(made), "kind"), output, output / SHEET)

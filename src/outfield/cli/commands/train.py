@@ -12,6 +12,7 @@ from outfield.cli import options as opt
 from outfield.cli.app import Device, command, finishing_first, going_on_from, log, say
 from outfield.cli.options import File, Number, Text, Texts
 from outfield.errors import InputError
+from outfield.percent import counted
 from outfield.progress import Advance, bar, is_shown
 
 if TYPE_CHECKING:
@@ -80,12 +81,12 @@ def train(
         source, tested = _training_images(images, test, data, download, with_test=hold_out is None)
         width = recipe.loss.width if isinstance(recipe.loss, SimCLR) else None
         classifier, pixels = classifier_for(source, architecture, size, small_images, width)
-    about = f"{architecture} on {len(pixels):,} images"
-    about += " without labels" if width else f" of {classifier.classes} classes"
+    about = f"{architecture} on {counted(len(pixels), 'image')}"
+    about += " without labels" if width else f" of {counted(classifier.classes, 'class')}"
     about += "" if hold_out is None else f", {hold_out:g} of each held out,"
     for number in numbers:
         target, mine = opt.for_seed(output, number), opt.for_seed(kept, number)
-        log.info("training %s for %d epochs on %s, seed %d", about, recipe.epochs, place, number)
+        log.info("training %s for %s on %s, seed %d", about, counted(recipe.epochs, "epoch"), place, number)
         if mine.exists():
             log.info("going on from %s", mine)
         with (

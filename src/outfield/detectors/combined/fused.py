@@ -20,6 +20,7 @@ from outfield.detectors.logits.msp_odin_energy import EnergyLogits
 from outfield.detectors.registry import register
 from outfield.errors import FileFormatError, InputError, NotFittedError, TooFewSamplesError
 from outfield.features import FeatureSource, Part, copies_of, split_rows
+from outfield.percent import counted
 from outfield.scores import Threshold
 
 RULES = ("fisher", "z")
@@ -54,7 +55,9 @@ def apart(
 def check_count(held_out: FeatureSource) -> None:
     """Refuse fewer held-out rows than calibrate."""
     if len(held_out) < 2 * LEAST:
-        raise TooFewSamplesError(f"held_out has {len(held_out)} rows; at least {2 * LEAST} are needed to calibrate")
+        raise TooFewSamplesError(
+            f"held_out has {counted(len(held_out), 'row')}; at least {2 * LEAST} are needed to calibrate"
+        )
 
 
 def halves(count: int, seed: int) -> tuple[Tensor, Tensor]:
