@@ -174,7 +174,7 @@ NULL = pyarrow.array([[1.0, None], [2.0, 3.0]])
         ({"feature_0": [Decimal("1.5"), Decimal("2.5")]}, of.InputError, "decimal128.*not numbers"),
         ({"feature_0": pyarrow.array([1, 2], pyarrow.timestamp("s"))}, of.InputError, "timestamp.*not numbers"),
         ({"feature_0": pyarrow.array(["a", "b"]).dictionary_encode()}, of.InputError, "string, not numbers"),
-        ({"feature_0": pyarrow.nulls(2)}, of.InputError, "empty cells"),
+        ({"feature_0": pyarrow.nulls(2)}, of.InputError, "empty cell"),
         ({"feature_0": [1.0, 2.0], "label": [0.0, 1.0]}, of.InputError, "labels must be integers"),
         ({"feature_0": [1.0, 2.0], "label": np.array([0, 2**63], np.uint64)}, of.InputError, "out of range"),
         ({"feature_0": [1.0, 2.0], "logit_0": [1.0, np.nan]}, of.InputError, r"logits\[1, 0\] is nan"),

@@ -289,7 +289,7 @@ def test_rows_are_asked_for_in_several_ways(guard):
     assert (told.is_ood, told.reason, told.alone) == (False, "not OOD", ())
     for wrong in (5, -1, [0, 5], [0.5], ["0"], [True], [[0]], [[0], [1, 2]], "all"):
         with pytest.raises(
-            of.InputError, match=r"rows is .*; it must be numbers of rows from 0 to 4, a truth for each of the 5"
+            of.InputError, match=r"rows is .*; it must be numbers of rows from 0 to 4, a truth for each of 5 rows"
         ):
             guard.why(new, wrong)
     for wrong in (0, 1.5, "x"):

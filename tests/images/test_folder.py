@@ -281,7 +281,7 @@ def test_files_given_by_name(classes_folder):
     assert np.array_equal(found[0], pixels()[3])
     with pytest.raises(of.InputError, match="no images"):
         ImageFiles(classes_folder, [])
-    with pytest.raises(of.InputError, match="2 images but 1 labels"):
+    with pytest.raises(of.InputError, match="2 images but 1 label"):
         ImageFiles(classes_folder, ["a.png", "b.png"], [0])
 
 
