@@ -20,7 +20,10 @@ from outfield.features import normalise
 ROOT = Path(__file__).parents[2]
 NAME = "MeanDistance"
 WALKING = (
-    "detectors",
+    "detectors/test_contract.py",
+    "detectors/test_crafted_files.py",
+    "detectors/test_registry.py",
+    "detectors/test_settings.py",
     "features/test_stream.py",
     "energy/test_modes.py",
     "cli/test_features.py",

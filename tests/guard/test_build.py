@@ -139,10 +139,10 @@ class TestFirstLook:
 
         good = of.Backbone.load(network, device="cpu")
         about = {"mean": good.preprocessing.mean, "std": good.preprocessing.std, "names": NAMES}
-        wrong = of.Backbone(nn.Sequential(Sees16(), good.network), size=64, **about)
+        wrong = of.Backbone(nn.Sequential(Sees16(), good.network), size=32, **about)
         with caplog.at_level(logging.INFO, "outfield"):
             small_guard(wrong, detector="SSD")
-        assert re.search(r"right on \d\d\.\d % of 200 images at 64 × 64 pixels, but on 100.0 % at 16 × 16", caplog.text)
+        assert re.search(r"right on \d\d\.\d % of 200 images at 32 × 32 pixels, but on 100.0 % at 16 × 16", caplog.text)
         assert "--size 16x16, in Python size=(16, 16)" in caplog.text
         caplog.clear()
         small_guard(network, detector="SSD")

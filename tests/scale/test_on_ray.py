@@ -122,21 +122,6 @@ def test_results_are_those_of_one_machine_though_a_worker_is_killed(here, alone,
     check_complete(out, alone)
 
 
-def test_results_are_those_of_one_machine_where_nothing_dies(here, tmp_path):
-    score("my.guard", "photos", str(tmp_path / "local"), part_rows=8, device="cpu")
-    line = ["score", "my.guard", "photos", "--part-rows", 8, "--device", "cpu", "--engine", "ray", "--workers", 2]
-    done = outfield(*line, "--out", tmp_path / "ray")
-    assert done.returncode == 0, done.stderr
-    assert "41 rows, " in done.said
-    assert "in 6 parts, 6 of them made now" in done.said
-    assert "1 of 41 rows could not be read" in done.said
-    local, on_ray = (
-        {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in ("local", "ray")
-    )
-    assert len(local) == 8
-    assert on_ray == local
-
-
 def names_of(process):
     """What a process is called, unless it has ended."""
     with contextlib.suppress(psutil.Error):
