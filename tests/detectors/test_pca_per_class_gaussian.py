@@ -13,7 +13,7 @@ from tests.helpers.samples import make_set
 
 import outfield as of
 from outfield.detectors.distance.per_class_gaussian import shrunk
-from outfield.energy import moments
+from outfield.energy import priors
 from outfield.features import normalise
 
 
@@ -24,8 +24,8 @@ def rows(data):
 @pytest.mark.parametrize("share", [0.3, 0.9, 0.95, 0.98])
 @pytest.mark.parametrize("by", [0.0, 100.0])
 def test_it_is_scikit_learn_s_error(share, by, monkeypatch):
-    monkeypatch.setattr(moments, "PIECE_NUMBERS", 64)
-    monkeypatch.setattr(moments, "PIECE_ROWS", 16)
+    monkeypatch.setattr(priors, "PIECE_NUMBERS", 64)
+    monkeypatch.setattr(priors, "PIECE_ROWS", 16)
     train, test = (of.FeatureSet(make_set(seed=seed).features + by) for seed in (0, 1))
     peer = decomposition.PCA(n_components=share, svd_solver="full").fit(rows(train))
     z = rows(test)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.helpers.samples import make_set, quick
 
 import outfield as of
-from outfield.energy import moments
+from outfield.energy import priors
 from outfield.features import open_or_read
 
 ROWS, WIDTH = 700, 6
@@ -145,8 +145,8 @@ def test_rows_that_cannot_be_picked(folder, source):
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("name", STREAMED)
 def test_fits_and_scores_equal_those_in_memory(folder, source, name, data, test_set, monkeypatch):
-    monkeypatch.setattr(moments, "PIECE_NUMBERS", 64 * WIDTH)
-    monkeypatch.setattr(moments, "PIECE_ROWS", 64)
+    monkeypatch.setattr(priors, "PIECE_NUMBERS", 64 * WIDTH)
+    monkeypatch.setattr(priors, "PIECE_ROWS", 64)
     monkeypatch.setattr(of.DETECTORS[name], "rows_at_once", 48)
     stream = opened(folder, source)
     if "parquet" in source and "head" in quick(name).needs_to_fit:

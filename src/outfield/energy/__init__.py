@@ -1,9 +1,8 @@
 """The method: an energy network that corrects a mixture of Gaussians, trained with Markov chains.
 
 - :mod:`~outfield.energy.network`: the energy and its networks; :mod:`~outfield.energy.priors`: the mixture that it corrects, and
-  :mod:`~outfield.energy.moments`: the statistics that the mixture is fitted from.
-- :mod:`~outfield.energy.chains`: how chains are run, where they begin and where points may live;
-  :mod:`~outfield.energy.samplers`: Langevin, MALA, HMC.
+  the statistics that the mixture is fitted from.
+- :mod:`~outfield.energy.chains`: how chains are run and move, where they begin and where points may live.
 - :mod:`~outfield.energy.step`: settings of training, its loss and one plain step; :mod:`~outfield.energy.engine`: the same step,
   faster; :mod:`~outfield.energy.loop`: epochs and checkpoints; :mod:`~outfield.energy.batches`: rows in memory or on disk.
 """
@@ -14,12 +13,13 @@ __getattr__, __dir__, __all__ = door(
     __name__,
     {
         "batches": ("Rows", "projection_for", "rows_of"),
-        "chains": ("Energy", "PROJECTIONS", "Sampler", "identity", "run_chains"),
+        "chains": (
+            "Energy", "HamiltonianMonteCarlo", "Langevin", "MetropolisLangevin", "PROJECTIONS", "Sampler", "identity",
+            "run_chains",
+        ),
         "loop": ("Checkpoint", "train", "train_seeds"),
-        "moments": ("ClassStatistics", "piece_rows", "workers_for"),
         "network": ("CorrectedEnergy", "MLP", "Network", "SineMLP", "build_network"),
-        "priors": ("MixturePrior", "Prior"),
-        "samplers": ("HamiltonianMonteCarlo", "Langevin", "MetropolisLangevin"),
+        "priors": ("ClassStatistics", "MixturePrior", "Prior", "piece_rows", "workers_for"),
         "step": ("History", "Training", "part"),
     },
-)
+)  # fmt: skip

@@ -26,10 +26,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from outfield.energy.chains import Projection, Sampler, Start, identity, moves_at_once, relu_sphere, sphere
+from outfield.energy.chains import (
+    Langevin,
+    Projection,
+    Sampler,
+    Start,
+    identity,
+    linear,
+    moves_at_once,
+    relu_sphere,
+    sphere,
+)
 from outfield.energy.network import CorrectedEnergy, Layers, layers_of
 from outfield.energy.priors import MixturePrior
-from outfield.energy.samplers import Langevin, linear
 from outfield.energy.step import EagerStep, InTurn, Training
 from outfield.errors import InputError
 from outfield.modes import products
