@@ -239,7 +239,7 @@ def records(fit: Fit, group: str, sets: Sets, seed: int, epochs: list[int]) -> I
     prior = of.MixturePrior(ridge=fit.ridge).fit(sets.train, sets.labels)
     generator = torch.Generator(sets.train.device).manual_seed(1)
     samples = PROJECTIONS[projection_for("auto", sets.train)](prior.sample(2000, generator).to(sets.train.device))
-    weights = fit.network.weights(sets.train.shape[1])
+    weights = sum(p.numel() for p in fit.network.build(sets.train.shape[1], seed).parameters())
     about = {"group": group, "fit": fit.name, "seed": seed, "weights": weights, "rows": len(sets.train)}
     alone = {"epoch": 0, "averaged": False, "seconds": 0.0, "temperature": None}
     yield about | alone | measured(sets, prior.energy) | {"geometry": geometry(sets, prior, samples)}

@@ -47,26 +47,6 @@ def test_most_members_and_seed_reach_the_choice(train, held_out, stand_ins):
     assert not torch.equal(first.sum_.scores, second.sum_.scores)
 
 
-def test_its_defaults():
-    assert vars(of.Auto()) == {"most_members": 8, "held_out": 0.1, "seed": 0}
-
-
-@pytest.mark.parametrize(
-    ("setting", "good", "bad"),
-    [
-        ("most_members", (1, 50), (0, -1, 1.5, "2", None)),
-        ("held_out", (1e-9, 0.5), (0, -0.1, 0.500001, 1, float("nan"), "a")),
-        ("seed", (0, 2**40), (-1, 0.5, "a", None)),
-    ],
-)
-def test_its_settings(setting, good, bad):
-    for value in good:
-        of.Auto(**{setting: value}).check_settings()
-    for value in bad:
-        with pytest.raises(of.InputError, match=f"{setting} is"):
-            of.Auto(**{setting: value}).check_settings()
-
-
 def test_without_held_out_rows_a_share_of_the_training_rows_is_kept(train):
     auto = of.Auto(most_members=1, held_out=0.3, seed=1).fit(train)
     rest, kept = apart(train, None, 0.3, 1)
@@ -108,11 +88,6 @@ def test_a_rare_class_costs_neighbours_and_no_member():
     assert [repr(one) for one in default_members(alone)] == [repr(of.KNN(k=4))]
 
 
-def test_the_fewest_rows_that_are_split_off(train):
-    auto = of.Auto(most_members=1, held_out=0.01).fit(train)
-    assert (len(auto.calibrations_[0].scores), len(auto.sum_.scores)) == (20, 20)
-
-
 def test_what_it_uses_is_known_and_not_needed(train):
     assert set(of.Auto.uses) == set(FIELDS) - {"features", "odin_logits"}
     assert of.Auto().needs_to_fit == ()
@@ -152,7 +127,6 @@ class TestFiles:
             (lambda notes: notes["members"][0].pop("detector"), "detector"),
             (lambda notes: notes["members"].clear(), "cannot build"),
             (lambda notes: notes.update(members=["SSD"]), "cannot build"),
-            (lambda notes: notes.update(held_out=1), "different numbers of rows"),
             (lambda notes: notes.update(weights=[1.0, 0.5]), "one positive number for each of the 1 members"),
             (lambda notes: notes.update(weights=[0.0]), r"weights is 0\.0"),
             (lambda notes: notes.update(weights="1"), "weights is '1'"),

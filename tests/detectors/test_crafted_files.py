@@ -135,31 +135,9 @@ class TestLearned:
     def test_projections(self, name, wrong, refused):
         refused(name, lambda it: it["notes"].update(projection=wrong), said="projection")
 
-    @pytest.mark.parametrize(
-        "wrong", [None, [], {}, {"loss": [1.0]}, "x", {"loss": ["x"], "real_energy": [1], "negative_energy": [1]}]
-    )
-    def test_histories(self, name, wrong, refused):
-        refused(name, lambda it: it["notes"].update(history=wrong), said="history|loss")
-
     def test_missing_notes(self, name, refused):
         for note in ("history", "projection"):
             refused(name, lambda it: it["notes"].pop(note), said=note)
-
-    def test_a_huge_network_is_refused_before_it_is_built(self, name, refused, monkeypatch):
-        def build(*_):
-            raise AssertionError("memory was asked for")
-
-        monkeypatch.setattr("outfield.detectors.ebm.build_network", build)
-        for change in ({"hidden": 60_000}, {"depth": 9000}, {"hidden": 17}):
-            refused(name, lambda it: it["settings"]["network"].update(change), said="weights")
-        refused(name, lambda it: it.update(width=2**23), said="weights")
-
-    def test_weights_are_counted_rightly(self, name):
-        from outfield.energy import SineMLP
-
-        for recipe in (of.MLP(7, 0), of.MLP(5, 3), SineMLP(4, 0, 6), SineMLP(4, 2, 3)):
-            built = recipe.build(9, 0)
-            assert recipe.weights(9) == sum(value.numel() for value in built.state_dict().values())
 
 
 @pytest.mark.parametrize("name", ["SSD", "GaussianMixture", "EnergyCorrected"])
@@ -167,6 +145,15 @@ class TestLearned:
 def test_eigenvalues_are_above_0(name, factor, refused):
     key = "prior.eigenvalues" if name == "EnergyCorrected" else "eigenvalues"
     refused(name, change_tensors=lambda it: it.update({key: factor * it[key]}), said="eigenvalues")
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor"), [("HEAT", "scales"), ("CombOOD", "scale"), ("OpenMax", "scales"), ("OpenMax", "shapes")]
+)
+def test_scales_are_above_0(name, tensor, refused):
+    for factor in (0, -1):
+        said = f"{tensor} has entries that are not above 0"
+        refused(name, change_tensors=lambda it: it.update({tensor: factor * it[tensor]}), said=said)
 
 
 def test_a_bank_with_fewer_rows_than_neighbours(refused):

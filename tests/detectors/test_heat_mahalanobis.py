@@ -11,7 +11,6 @@ import torch
 from tests.helpers.samples import QUICK, make_set, quick, refused
 
 import outfield as of
-from outfield.files import Record, write_record
 
 TRAIN, TEST = make_set(120, seed=1), make_set(50, seed=3, shift=0.5)
 CHEAP = (of.SSD(), of.SSD(field="spread"), of.EnergyLogits())
@@ -98,40 +97,14 @@ def test_one_that_is_not_fitted_may_be_told_where_to_work():
     assert torch.equal(detector.fit(TRAIN).score(TEST), of.HEAT(CHEAP).fit(TRAIN).score(TEST))
 
 
-class TestFiles:
-    @pytest.fixture
-    def written(self):
-        return of.HEAT(CHEAP, beta=1.0).fit(TRAIN).record()
-
-    def test_scales(self, written, tmp_path):
-        header, tensors = written
-        for wrong in (0.0, -1.0):
-            scales = torch.tensor([1.0, wrong, 1.0], dtype=torch.float64)
-            refused(
-                tmp_path / "e.safetensors",
-                header,
-                {**tensors, "scales": scales},
-                "scales has entries that are not above 0",
-            )
-
-    def test_small_scales(self, written, tmp_path):
-        header, tensors = written
-        small = torch.full((3,), 1e-9, dtype=torch.float64)
-        write_record(tmp_path / "e.safetensors", "detector", Record(header, {**tensors, "scales": small}))
-        assert torch.equal(of.load(tmp_path / "e.safetensors").scales_, small)
-
-    def test_notes(self, written, tmp_path):
-        header, tensors = written
-        members = header["notes"]["members"]
-        for wrong in (None, 3, members[:2], [*members, members[2]], [1, 2, 3], [{}, *members[1:]]):
-            refused(tmp_path / "e.safetensors", {**header, "notes": {"members": wrong}}, tensors, "cannot build")
-        other = [{**members[0], "settings": {"floor": 0.5}}, *members[1:]]
-        refused(
-            tmp_path / "e.safetensors",
-            {**header, "notes": {"members": other}},
-            tensors,
-            r"member 0 is SSD\(floor=0.5.*settings say",
-        )
+def test_members_that_are_not_those_of_the_settings(tmp_path):
+    header, tensors = of.HEAT(CHEAP, beta=1.0).fit(TRAIN).record()
+    path, members = tmp_path / "e.safetensors", header["notes"]["members"]
+    for wrong in (None, 3, members[:2], [*members, members[2]], [1, 2, 3], [{}, *members[1:]]):
+        refused(path, {**header, "notes": {"members": wrong}}, tensors, "cannot build")
+    other = [{**members[0], "settings": {"floor": 0.5}}, *members[1:]]
+    said = r"member 0 is SSD\(floor=0.5.*settings say"
+    refused(path, {**header, "notes": {"members": other}}, tensors, said)
 
 
 def make(n, seed, shift=0.0):

@@ -30,9 +30,13 @@ def classes(n, d, spread, seed=0):
     return normalise(centres[torch.arange(n) % 5] + spread * rows(n, d, seed))
 
 
-def brute_force(z, bank, k):
+def smallest(z, bank, k):
     distances = torch.cdist(z.double(), bank.double(), compute_mode="donot_use_mm_for_euclid_dist")
-    return distances.kthvalue(k, dim=1).values.float()
+    return distances.sort(1).values[:, :k]
+
+
+def brute_force(z, bank, k):
+    return smallest(z, bank, k)[:, -1].float()
 
 
 def offset(by):
@@ -220,23 +224,18 @@ def test_the_smallest_squares_of_shares_are_those_of_all_rows(regime, faiss):
 kinds = pytest.mark.parametrize("kind", ["ivf", "hnsw"])
 
 
-def knn_index_rows(n, seed, by=0.0, width=24):
+def clustered_rows(n, seed, by=0.0, width=24):
     source = torch.Generator().manual_seed(seed)
     centres = torch.randn(12, width, generator=torch.Generator().manual_seed(99))
     chosen = torch.randint(12, (n,), generator=source)
     return centres[chosen] + 0.5 * torch.randn(n, width, generator=source) + by
 
 
-def knn_index_brute_force(z, bank, k):
-    distances = torch.cdist(z.double(), bank.double(), compute_mode="donot_use_mm_for_euclid_dist")
-    return distances.sort(1).values[:, :k]
-
-
 @kinds
 @pytest.mark.parametrize("by", [0.0, 1e4])
 def test_distances_are_those_of_rows_and_most_are_the_nearest(kind, by):
-    bank, z = normalise(knn_index_rows(2000, 0, by)), normalise(knn_index_rows(200, 1, by))
-    exact = knn_index_brute_force(z, bank, 10)
+    bank, z = normalise(clustered_rows(2000, 0, by)), normalise(clustered_rows(200, 1, by))
+    exact = smallest(z, bank, 10)
     known = ApproximateNeighbours(bank, kind)
     found = known.distances(z, 10)[:, :10]
     assert bool((found >= exact - 1e-12).all())
@@ -246,7 +245,7 @@ def test_distances_are_those_of_rows_and_most_are_the_nearest(kind, by):
 
 @pytest.mark.parametrize("spread", [1e-3, 1e-6])
 def test_rounding_does_not_choose_the_row(spread):
-    """Among knn_index_rows that all but coincide float32 cannot say which is the k-th; the differences in float64 can."""
+    """Among clustered_rows that all but coincide float32 cannot say which is the k-th; the differences in float64 can."""
     centre = normalise(torch.randn(1, 24, generator=torch.Generator().manual_seed(3)))
     bank, z = (centre + spread * torch.randn(n, 24, generator=torch.Generator().manual_seed(n)) for n in (400, 60))
     z = torch.cat([z, z + 5])
@@ -259,18 +258,18 @@ def test_rounding_does_not_choose_the_row(spread):
 @pytest.mark.parametrize(("kind", "all_of_them"), [("ivf", 44), ("hnsw", 2000)])
 @pytest.mark.parametrize("by", [0.0, 1e4])
 def test_looking_at_everything_is_exact(kind, all_of_them, by):
-    train, test = of.FeatureSet(knn_index_rows(2000, 0, by)), of.FeatureSet(knn_index_rows(200, 1, by))
+    train, test = of.FeatureSet(clustered_rows(2000, 0, by)), of.FeatureSet(clustered_rows(200, 1, by))
     detector = of.KNN(10, index=kind, probes=all_of_them).fit(train)
-    expected = knn_index_brute_force(normalise(test.features), normalise(train.features), 10)[:, -1].float()
+    expected = brute_force(normalise(test.features), normalise(train.features), 10)
     torch.testing.assert_close(detector.score(test), expected, rtol=2e-7, atol=0)
     assert detector.recall(test) == 1.0
 
 
 def test_recall_is_the_share_of_the_nearest_rows_that_are_found():
-    train, test = of.FeatureSet(knn_index_rows(2000, 0)), of.FeatureSet(knn_index_rows(4100, 1))
+    train, test = of.FeatureSet(clustered_rows(2000, 0)), of.FeatureSet(clustered_rows(4100, 1))
     detector = of.KNN(10, index="ivf", probes=1).fit(train)
     bank, z = normalise(train.features), normalise(test.features)
-    limit = knn_index_brute_force(z, bank, 10)[:, -1:] + 1e-9  # the tenth itself, rounded otherwise, counts
+    limit = smallest(z, bank, 10)[:, -1:] + 1e-9  # the tenth itself, rounded otherwise, counts
     expected = (detector._neighbours.distances(z, 10)[:, :10] <= limit).double().mean()
     assert detector.recall(test) == pytest.approx(float(expected), abs=1e-5)
     assert 0.2 < float(expected) < 0.99
@@ -280,17 +279,17 @@ def test_recall_is_the_share_of_the_nearest_rows_that_are_found():
 
 
 def test_a_point_with_too_few_rows_in_its_lists_is_compared_with_all():
-    bank = normalise(torch.cat([knn_index_rows(1990, 0), 50 + knn_index_rows(10, 1)]))
+    bank = normalise(torch.cat([clustered_rows(1990, 0), 50 + clustered_rows(10, 1)]))
     z = bank[-10:]
     known = ApproximateNeighbours(bank, "ivf", probes=1)
     assert bool(known.distances(z, 1900)[:, 1899].isinf().all())
-    expected = knn_index_brute_force(z, bank, 1900)[:, -1].float()
+    expected = brute_force(z, bank, 1900)
     torch.testing.assert_close(known.kth_distance(z, 1900), expected, rtol=2e-7, atol=0)
 
 
 @kinds
 def test_saved_loaded_and_copied(kind, tmp_path):
-    train, test = of.FeatureSet(knn_index_rows(500, 0)), of.FeatureSet(knn_index_rows(100, 1))
+    train, test = of.FeatureSet(clustered_rows(500, 0)), of.FeatureSet(clustered_rows(100, 1))
     detector = of.KNN(5, index=kind, probes=500).fit(train)
     expected = detector.score(test)
     detector.save(tmp_path / "knn.safetensors")
@@ -302,7 +301,7 @@ def test_saved_loaded_and_copied(kind, tmp_path):
 
 
 def test_settings(monkeypatch):
-    train = of.FeatureSet(knn_index_rows(100, 0))
+    train = of.FeatureSet(clustered_rows(100, 0))
     assert (of.KNN().index, of.KNN().probes, of.KNN().k) == ("exact", 0, 50)
     with pytest.raises(of.InputError, match=r"index is 'flat'; it must be one of exact, ivf, hnsw"):
         of.KNN(index="flat").fit(train)

@@ -100,27 +100,6 @@ def test_what_cannot_be_fitted_is_said():
             of.OpenMax().fit(huge)
 
 
-@pytest.mark.parametrize(
-    ("name", "change", "said"),
-    [
-        ("classes", lambda v: v - 1, "classes must be"),
-        ("classes", lambda v: v + 1, "classes must be"),
-        ("classes", lambda v: v.flip(0), "classes must be"),
-        ("classes", lambda v: 0 * v, "classes must be"),
-        ("classes", lambda v: torch.tensor([0, 1, 1, 3]), "classes must be"),
-        ("scales", lambda v: 0 * v, "scales and shapes"),
-        ("scales", lambda v: torch.cat([v[:-1], 0 * v[-1:]]), "scales and shapes"),
-        ("shapes", lambda v: torch.cat([v[:-1], -v[-1:]]), "scales and shapes"),
-        ("shapes", lambda v: 0 * v, "scales and shapes"),
-        ("shapes", lambda v: v[:2], "shapes is"),
-        ("scales", lambda v: v[:2], "scales is"),
-    ],
-)
-def test_a_file_that_no_fit_gives(name, change, said, tmp_path):
-    header, tensors = of.OpenMax().fit(made()).record()
-    refused(tmp_path / "d.safetensors", header, {**tensors, name: change(tensors[name])}, said)
-
-
 class TestWeibull:
     @pytest.mark.parametrize("shape", [0.3, 1.0, 2.5, 40.0, 900.0])
     @pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
@@ -130,15 +109,6 @@ class TestWeibull:
         found_scale, found_shape = fit_weibull(torch.tensor(values))
         assert found_shape == pytest.approx(fitted[0], rel=2e-3)
         assert found_scale == pytest.approx(scale * fitted[2], rel=2e-3)
-
-    @pytest.mark.parametrize("shape", [0.5, 3.0])
-    def test_the_likelihood_has_its_maximum_there(self, shape):
-        values = weibull_min.rvs(shape, scale=2.0, size=30, random_state=1)
-        scale, shape = fit_weibull(torch.tensor(values))
-        best = weibull_min.logpdf(values, shape, scale=scale).sum()
-        for factor in (1 - 1e-3, 1 + 1e-3):
-            assert weibull_min.logpdf(values, shape * factor, scale=scale).sum() < best
-            assert weibull_min.logpdf(values, shape, scale=scale * factor).sum() < best
 
     def test_values_that_have_no_finite_shape(self):
         assert fit_weibull(torch.full((5,), 3.0, dtype=torch.float64)) == pytest.approx((3.0, 1e4))

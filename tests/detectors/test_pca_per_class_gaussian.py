@@ -49,17 +49,6 @@ def test_one_direction_at_least_is_outside(train_set, test_set):
     np.testing.assert_allclose(of.PCA().fit(alone).score(alone).numpy(), [2 / 3, 4 / 3, 2 / 3], rtol=1e-6)
 
 
-def test_the_fewest_components_that_hold_the_share():
-    """Variances 4, 3, 2, 1, 0: two components hold exactly 0.7 of them."""
-    detector = of.PCA(0.7)
-    values = torch.tensor([0.0, 1.0, 2.0, 3.0, 4.0], dtype=torch.float64)
-    assert detector._components(values) == 2
-    assert of.PCA(0.701)._components(values) == 3
-    assert of.PCA(0.4)._components(values) == 1
-    assert of.PCA(0.95)._components(values) == 4
-    assert of.PCA(1.0)._components(torch.tensor([-1e-20, 0.0, 1.0], dtype=torch.float64)) == 1
-
-
 def test_rows_that_do_not_vary():
     train = of.FeatureSet([[3.0, 4.0]] * 3)
     test = of.FeatureSet([[6.0, 8.0], [0.0, 0.0]])

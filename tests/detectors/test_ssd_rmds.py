@@ -160,12 +160,12 @@ def rmds_uneven(seed=0, by=0.0):
     return of.FeatureSet(whole.features[picked] + by, labels=labels)
 
 
+def unit(data):
+    return normalise(data.features).double().numpy()
+
+
 def naive(train, test):
-    z, new, y = (
-        normalise(train.features).double().numpy(),
-        normalise(test.features).double().numpy(),
-        train.labels.numpy(),
-    )
+    z, new, y = unit(train), unit(test), train.labels.numpy()
     means = np.stack([z[y == c].mean(0) for c in range(3)])
     within, around = z - means[y], z - z.mean(0)
     inside, outside = (np.linalg.inv(rows.T @ rows / len(z)) for rows in (within, around))
@@ -184,11 +184,7 @@ def test_it_is_the_difference_of_two_distances(by):
 def test_both_covariances_have_the_floor():
     train, test = make_set(), make_set(seed=1)
     assert of.RMDS().floor == 1e-6
-    z, new, y = (
-        normalise(train.features).double().numpy(),
-        normalise(test.features).double().numpy(),
-        train.labels.numpy(),
-    )
+    z, new, y = unit(train), unit(test), train.labels.numpy()
     means = np.stack([z[y == c].mean(0) for c in range(3)])
     within, between = z - means[y], (means - z.mean(0))[y]
 

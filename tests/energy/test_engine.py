@@ -100,22 +100,6 @@ class TestPyTorch:
         (eager, _), (fused, _) = both(training, z, **others)
         assert apart(eager[0], fused[0]) < 1e-5
 
-    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-    def test_a_packed_product_is_the_product(self, dtype):
-        if not torch_operations._works(dtype) or (dtype == torch.bfloat16 and not engine.has_bfloat16(CPU)):
-            pytest.skip("this build of PyTorch cannot pack")
-        g = torch.Generator().manual_seed(0)
-        weight, x, bias = (torch.randn(*shape, generator=g).to(dtype) for shape in ((256, 256), (9, 256), (256,)))
-        packed = torch_operations.pack(weight)
-        assert packed is not None
-        assert torch_operations.pack(weight[:255]) is None  # too small to be worth it
-        exact = x.double() @ weight.double().T + bias.double()
-        limit = 1e-5 if dtype == torch.float32 else 0.02
-        for activation, expected in (("none", exact), ("leaky_relu", nn.functional.leaky_relu(exact, 0.3))):
-            found = packed(x, bias, activation, 0.3).double()
-            assert float((found - expected).abs().max() / expected.abs().max()) < limit
-        assert float((packed(x, None, "none", 0.3).double() - exact + bias).abs().max() / exact.abs().max()) < limit
-
     def test_a_build_without_the_packed_product_is_noticed(self, monkeypatch):
         monkeypatch.setattr(torch_operations, "SMALLEST", 0)
         monkeypatch.setattr(torch_operations.Packed, "__call__", lambda self, x, *_: torch.zeros(len(x), len(x)))
@@ -197,13 +181,6 @@ class TestPyTorch:
             _, [history] = fit(settings, z, project="none", sampler=far)
             negative[precision, name] = history.negative_energy[0]
         assert list(negative.values()) == pytest.approx([negative["float32", "eager"]] * 3, rel=0.02)
-
-    def test_seeds_together_are_the_seeds_alone(self):
-        z, labels = rows()
-        together, _ = fit(TRAINING, z, labels, seeds=(3, 5))
-        for energies, seed in zip(together, (3, 5), strict=True):
-            alone, _ = fit(TRAINING, z, labels, seeds=(seed,))
-            assert torch.equal(energies, alone[0])
 
 
 @needs_triton

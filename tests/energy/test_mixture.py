@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -167,15 +165,6 @@ def test_float32_is_as_good_as_float64_where_the_covariance_is_singular(n, d, k)
         )
 
 
-def test_constant_features_in_a_detector():
-    features = torch.ones(30, 5)
-    train = of.FeatureSet(features, labels=torch.arange(30) % 2)
-    other = of.FeatureSet(torch.rand(10, 5, generator=torch.Generator().manual_seed(0)))
-    for name in ("SSD", "GaussianMixture", "KNN"):
-        detector = of.DETECTORS[name](**({"k": 3} if name == "KNN" else {})).fit(train)
-        assert detector.score(train).max() < detector.score(other).min()
-
-
 def test_distances_are_never_negative():
     z, labels = data(dtype=torch.float32)
     mixture = of.MixturePrior().fit(z, labels)
@@ -325,74 +314,25 @@ class TestRefusals:
         with pytest.raises(of.InputError, match="width"):
             of.MixturePrior().fit(torch.rand(4, 3), labels).partial_fit(torch.rand(4, 4), labels)
 
-    @pytest.mark.parametrize("bad", [-1.0, float("nan"), float("inf"), "small", None, True, (1e-6,)])
-    def test_floors_and_ridges(self, bad):
-        for name in ("floor", "ridge"):
-            with pytest.raises(of.InputError, match=f"{name} is"):
-                of.MixturePrior(**{name: bad})
-        for floor in (0, 1.5):
-            with pytest.raises(of.InputError, match="floor is"):
-                of.MixturePrior(floor=floor)
-
-    @pytest.mark.parametrize("n", [0, -3, 2.0, "5", None, True, 2**80])
-    def test_samples(self, n):
-        mixture = of.MixturePrior().fit(*self.good)
-        with pytest.raises(of.InputError, match="n is"):
-            mixture.sample(n, torch.Generator())
-
     def test_what_the_formulas_take(self):
         mixture = of.MixturePrior().fit(*self.good)
         for wrong in (torch.rand(3), torch.rand(2, 4), torch.rand(1, 2, 3), torch.ones(2, 3).long(), [[0.1] * 3], None):
             for formula in (mixture.energy, mixture.gradient, mixture.mahalanobis_sq, mixture.log_prob, mixture.whiten):
                 with pytest.raises(of.InputError, match="z "):
                     formula(wrong)
-        with pytest.raises(of.InputError, match="generator"):
-            mixture.sample(3, 0)
         with pytest.raises(of.InputError, match="statistics"):
             mixture.merge("statistics")
-        with pytest.raises(of.InputError, match="other"):
-            of.ClassStatistics.of(*self.good).merge(None)
-
-    @pytest.mark.parametrize("name", ["classes", "counts", "means", "scatter"])
-    def test_statistics(self, name):
-        found = of.ClassStatistics.of(*self.good)
-        for wrong in (None, [1.0], getattr(found, name)[:1], getattr(found, name)[None]):
-            with pytest.raises(of.InputError, match="statistics must be"):
-                dataclasses.replace(found, **{name: wrong})
 
     @pytest.mark.parametrize("name", ["classes", "log_weights", "means", "mean", "eigenvalues", "eigenvectors"])
     def test_states_of_another_shape_or_without_sense(self, name):
         state = of.MixturePrior().fit(*self.good).state()
         changes = [state[name][:-1], state[name][None], state[name][:0]]
-        if name != "classes":
-            changes += [state[name] * torch.nan]
         if name == "eigenvalues":
             changes += [-state[name], 0 * state[name]]
         for changed in changes:
             with pytest.raises(of.FileFormatError, match=r"mixture's"):
                 of.MixturePrior().load_state(state | {name: changed})
-        without = {key: value for key, value in state.items() if key != name}
-        with pytest.raises(of.FileFormatError, match=name):
-            of.MixturePrior().load_state(without)
         of.MixturePrior().load_state(state | {"more": state["mean"]})
-
-
-def test_priors_that_cannot_be_sampled_say_so():
-    class Flat(of.Prior):
-        def fit(self, z, labels):
-            return self
-
-        def energy(self, z):
-            return z.sum(1)
-
-        def state(self):
-            return {}
-
-        def load_state(self, state):
-            return self
-
-    with pytest.raises(of.InputError, match="start='data'"):
-        Flat().sample(3, torch.Generator())
 
 
 class TestRidge:

@@ -16,7 +16,7 @@ import outfield as of
 from outfield import modes
 from outfield.energy import SineMLP
 from outfield.energy.engine.torch_operations import pack
-from outfield.modes import on_one_core, one_core
+from outfield.modes import one_core
 
 CPU = torch.device("cpu")
 
@@ -237,12 +237,6 @@ class TestThreads:
         assert torch.get_num_threads() == 2
         torch.testing.assert_close(found.scatter, of.ClassStatistics.over([(z, labels)]).scatter)
 
-    def test_one_core_is_one_threads_choice(self):
-        assert on_one_core(torch.get_num_threads) == 1
-        assert torch.get_num_threads() == 2
-        with ThreadPoolExecutor(1) as pool:
-            assert pool.submit(torch.get_num_threads).result() == 2
-
     def test_a_block_on_one_core_is_this_threads_alone(self):
         with one_core(), ThreadPoolExecutor(1) as pool:
             assert torch.get_num_threads() == 1
@@ -254,13 +248,6 @@ class TestThreads:
         with pytest.raises(ZeroDivisionError), one_core():
             1 / 0
         assert torch.get_num_threads() == 2
-
-    def test_three_fits_in_threads_leave_new_threads_their_cores(self):
-        data = make_set(n=3000, width=600)
-        with ThreadPoolExecutor(3) as pool:
-            list(pool.map(lambda _: of.SSD().to("cpu").fit(data), range(3)))
-        with ThreadPoolExecutor(1) as pool:
-            assert pool.submit(torch.get_num_threads).result() == 2
 
     def test_fits_in_threads_are_those_of_one_thread(self, train_set, test_set):
         names = ["EnergyCorrected", "EBM", "EnergyCorrected", "EBM"]

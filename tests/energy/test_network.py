@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import threading
-from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
 import pytest
 import torch
 from tests.helpers.samples import quick
@@ -71,21 +68,6 @@ def test_seeds_decide_and_the_global_generator_is_left_alone(recipe):
     assert not any(torch.equal(one[name], two[name]) for name in random)
 
 
-def test_networks_built_in_eight_threads_are_those_built_alone():
-    recipe = of.MLP(hidden=64, depth=2)
-    alone = [weights(recipe.build(32, seed)) for seed in range(8)]
-    before, barrier = torch.get_rng_state(), threading.Barrier(8)
-
-    def build(seed):
-        barrier.wait()
-        return [weights(recipe.build(32, seed)) for _ in range(20)]
-
-    with ThreadPoolExecutor(8) as pool:
-        for expected, found in zip(alone, pool.map(build, range(8)), strict=True):
-            assert all(same(expected, one) for one in found)
-    assert torch.equal(torch.get_rng_state(), before)
-
-
 @configurable
 class Careless:
     """A recipe that takes its weights from the global generator and does not look at the seed."""
@@ -117,18 +99,6 @@ def test_recipes_that_build_something_else_are_refused():
         build_network(Wrong(nn.Linear(3, 1).double()), 3, 0)
 
 
-def test_a_recipe_may_build_another():
-    class Around:
-        def build(self, width, seed):
-            return nn.Sequential(build_network(Careless(), width, seed), nn.Tanh())
-
-    built = []
-    thread = threading.Thread(target=lambda: built.append(build_network(Around(), 3, 5)), daemon=True)
-    thread.start()
-    thread.join(60)
-    assert same(weights(built[0][0]), weights(build_network(Careless(), 3, 5)))
-
-
 BAD_SIZES = [-5, 2.5, float("nan"), float("inf"), "8", None, True, 10**30]
 BAD_NUMBERS = [-1.0, float("nan"), float("inf"), "0.2", None, True, 1e30]
 BAD = [
@@ -155,17 +125,10 @@ def test_what_cannot_be_built(width, seed):
         of.MLP(hidden=2).build(2, seed)
 
 
-def test_numpys_numbers_will_do():
-    small = of.MLP(np.int64(3), np.int32(1), np.float32(0.5)).build(np.int64(2), np.int64(1))
-    assert same(weights(small), weights(of.MLP(3, 1, 0.5).build(2, 1)))
-    sines = SineMLP(np.int64(3), np.int32(1), np.int64(4), np.float32(0.5)).build(np.int64(2), np.int64(1))
-    assert same(weights(sines), weights(SineMLP(3, 1, 4, 0.5).build(2, 1)))
-
-
 @pytest.mark.parametrize(
     ("name", "wrong"),
-    [("network", "MLP"), ("network", of.MLP(hidden=2)), ("prior", "mixture"), ("temperature", 0),
-     ("temperature", float("nan")), ("temperature", None), ("prior_temperature", -1.0), ("prior_temperature", "1")],
+    [("temperature", 0), ("temperature", float("nan")), ("temperature", None), ("prior_temperature", -1.0),
+     ("prior_temperature", "1")],
 )  # fmt: skip
 def test_an_energy_of_what_is_none(name, wrong):
     with pytest.raises(of.InputError, match=name):

@@ -129,11 +129,3 @@ BAD = [
 def test_settings_that_make_no_sense(cls, name, bad):
     with pytest.raises(of.InputError, match=name):
         cls(**{name: bad})
-
-
-def test_numpys_numbers_will_do():
-    import numpy as np
-
-    sampler = of.Langevin(np.int64(3), (np.float32(0.5), np.float64(0.25)), (np.float32(0), np.int32(0)))
-    ends = of.run_chains(lambda z: 0.5 * z.square().sum(1), torch.ones(1, 1), sampler).ends
-    assert float(ends) == pytest.approx(0.5 * 0.625 * 0.75)

@@ -83,7 +83,8 @@ class Detector(ABC):
     learned: ClassVar[tuple[str, ...]] = ()
     """The tensors that fit learns, with type and shape: ``"means float64 K D"`` is ``means_``, on the device.
 
-    D is the width of what is scored, a digit stands for itself, and any other letter for one number wherever it stands.
+    D is the width of what is scored, a digit stands for itself, and any other letter for one number wherever it stands. A type
+    with a plus, ``float64+``, is of numbers that are all above 0.
     """
     fit_needs: ClassVar[tuple[str, ...]] = ()
     """Fields that fit uses besides features; what one detector needs may depend on its settings: :attr:`needs_to_fit`."""
@@ -350,7 +351,9 @@ class Detector(ABC):
         for said in self.learned:
             name, kind, *shape = said.split()
             wanted = tuple(int(side) if side.isdigit() else sides.get(side) for side in shape)
-            value = take(state, name, wanted, getattr(torch, kind))
+            value = take(state, name, wanted, getattr(torch, kind.removesuffix("+")))
+            if kind.endswith("+") and not bool((value > 0).all()):
+                raise FileFormatError(f"{name} has entries that are not above 0")
             sides |= zip(shape, value.shape, strict=True)
             setattr(self, f"{name}_", value)
         self._moved()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import os
-from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from numbers import Integral
@@ -34,7 +33,6 @@ from outfield.energy import (
     rows_of,
     train_seeds,
 )
-from outfield.errors import FileFormatError
 from outfield.features import FeatureSource, normalise
 from outfield.files import RECORD_ENDINGS, PathLike, check_output, fingerprint
 from outfield.progress import bar
@@ -51,6 +49,7 @@ class LearnedEnergy(Detector):
 
     network: Network
     temperature: float
+    prior_temperature: float = 1.0
     sampler: Sampler
     training: Training
     projection: str
@@ -132,9 +131,9 @@ class LearnedEnergy(Detector):
         """The fitted prior, if there is one, from the normalised rows z (N, D)."""
         return None
 
-    @abstractmethod
     def _assemble(self, network: nn.Module, prior: Prior | None) -> CorrectedEnergy:
         """A fresh model."""
+        return CorrectedEnergy(network, float(self.temperature), prior, float(self.prior_temperature))
 
     def _score(self, batch: Batch) -> Tensor:
         energy: Tensor = self.model_(once(normalise, batch["features"]))
@@ -154,21 +153,22 @@ class LearnedEnergy(Detector):
     def _state(self) -> dict[str, Tensor]:
         return {f"network.{name}": value for name, value in self.model_.network.state_dict().items()}
 
-    def _load_network(self, state: dict[str, Tensor]) -> nn.Module:
+    def _load_state(self, state: dict[str, Tensor]) -> None:
         given = part(state, "network.")
-        width, count = cast(int, self._width), sum(value.numel() for value in given.values())
-        if hasattr(self.network, "weights") and self.network.weights(width) != count:  # before memory is asked for
-            raise FileFormatError(f"the file has {count} weights, but {self.network!r} has other ones")
-        network = build_network(self.network, width, int(self.seed))
+        network = build_network(self.network, cast(int, self._width), int(self.seed))
         wanted = {name: (tuple(value.shape), value.dtype) for name, value in network.state_dict().items()}
         network.load_state_dict({name: take(given, name, *about) for name, about in wanted.items()})
-        return network
+        self.model_ = self._finish(self._assemble(network, self._load_prior(state)))
+
+    def _load_prior(self, state: dict[str, Tensor]) -> Prior | None:
+        """The prior, if there is one, as a file keeps it."""
+        return None
 
     def _notes(self) -> dict[str, Any]:
         return {"history": asdict(self.history_), "projection": self.projection_}
 
     def _load_notes(self, notes: dict[str, Any]) -> None:
-        self.history_ = History.of(notes["history"])
+        self.history_ = History(**notes["history"])
         require_choice("projection", notes["projection"], tuple(PROJECTIONS))
         self.projection_ = notes["projection"]
 
@@ -225,9 +225,3 @@ class EBM(LearnedEnergy):
         start = self.training.start
         wanted = "auto, normal, uniform, data, mixed or replay: there is no prior here"
         require(start != "prior", "training.start", start, wanted)
-
-    def _assemble(self, network: nn.Module, prior: Prior | None) -> CorrectedEnergy:
-        return CorrectedEnergy(network, float(self.temperature))
-
-    def _load_state(self, state: dict[str, Tensor]) -> None:
-        self.model_ = self._finish(self._assemble(self._load_network(state), None))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Self, cast
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from outfield.config import arguments, construct, require, require_number
 from outfield.detectors.distance.ssd_mixture_rmds import statistics_of
 from outfield.detectors.ebm import LearnedEnergy
 from outfield.detectors.registry import register
-from outfield.energy import MLP, CorrectedEnergy, Langevin, MixturePrior, Network, Prior, Rows, Sampler, Training, part
+from outfield.energy import MLP, Langevin, MixturePrior, Network, Prior, Rows, Sampler, Training, part
 from outfield.errors import InputError
 from outfield.features import FeatureSource
 
@@ -114,12 +114,8 @@ class EnergyCorrected(LearnedEnergy):
             raise InputError(f"{type(prior).__name__} cannot be fitted in pieces; load the features first, in_memory()")
         return prior.merge(statistics_of(data, self.device))
 
-    def _assemble(self, network: nn.Module, prior: Prior | None) -> CorrectedEnergy:
-        return CorrectedEnergy(network, float(self.temperature), prior, float(self.prior_temperature))
-
     def _state(self) -> dict[str, Tensor]:
         return super()._state() | {f"prior.{name}": value for name, value in self.prior_.state().items()}
 
-    def _load_state(self, state: dict[str, Tensor]) -> None:
-        prior = self._fresh_prior().load_state(part(state, "prior."))
-        self.model_ = self._finish(self._assemble(self._load_network(state), prior))
+    def _load_prior(self, state: dict[str, Tensor]) -> Prior:
+        return self._fresh_prior().load_state(part(state, "prior."))

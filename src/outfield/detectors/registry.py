@@ -24,10 +24,7 @@ D = TypeVar("D", bound="Detector")
 
 
 class Registry(Mapping[str, "type[Detector]"]):
-    """Detectors by name, in alphabetical order: names at once, classes when they are asked for.
-
-    An unknown name is an :class:`outfield.errors.UnknownNameError` that lists the known ones.
-    """
+    """Detectors by name, in alphabetical order: names at once, classes when they are asked for."""
 
     def __init__(self) -> None:
         self._classes: dict[str, type[Detector]] = {}
@@ -69,12 +66,10 @@ DETECTORS = Registry()
 
 
 def register(cls: type[D]) -> type[D]:
-    """Put a detector into :data:`DETECTORS` under its class name.
+    """Put a detector into :data:`DETECTORS` under its class name; it may also be a setting of another one.
 
     Raises:
         InputError: it is not a class of detectors, it lacks a method that detectors must have, or its name is taken.
-
-    A registered detector may also be a setting of another one.
     """
     from outfield.detectors.base import Detector  # by now imported, unless cls is something else
 
@@ -92,11 +87,7 @@ FINDERS.append(lambda name: name in DETECTORS and DETECTORS[name])
 
 @functools.cache
 def homes() -> dict[str, str]:
-    """The module of each detector of this room, by the detector's name; none of them is imported for it.
-
-    Raises:
-        InputError: two files have a detector of the same name.
-    """
+    """The module of each detector of this room, by the detector's name; none of them is imported for it."""
     found: dict[str, str] = {}
     room = Path(__file__).parent
     for file in sorted(room.rglob("*.py")):

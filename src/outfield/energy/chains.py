@@ -125,20 +125,16 @@ def run_chains(
         End points, detached, and the acceptance rate.
 
     Raises:
-        InputError: ``start`` is not a finite floating matrix, the generator is on another device, or the energy is not what
-            it must be.
+        InputError: ``start`` is not a finite floating matrix, or the energy is not what it must be.
     """
-    _check_start(start)
+    check_matrix("start", start, "chains, dimensions")
+    if not bool(torch.isfinite(start).all()):
+        raise InputError("start has entries that are not finite; chains cannot begin there")
     require(
         hasattr(sampler, "begin") and hasattr(sampler, "move"), "sampler", sampler, "one such as outfield.Langevin()"
     )
-    for name, function in (("energy", energy), ("project", project)):
-        require(callable(function), name, function, "a function of points (N, D)")
     if generator is None:
         generator = torch.Generator(start.device).manual_seed(0)
-    require(isinstance(generator, torch.Generator), "generator", generator, "a torch.Generator")
-    if generator.device.type != start.device.type:
-        raise InputError(f"generator is on {generator.device}, but start on {start.device}; both must be on one device")
     with own_modes(start.device):
         return follow(energy, start.clone() if start.is_inference() else start, sampler, project, generator)
 
@@ -146,8 +142,6 @@ def run_chains(
 def follow(energy: Energy, start: Tensor, sampler: Sampler, project: Projection, generator: torch.Generator) -> Chains:
     """:func:`run_chains` without a look at the start's values, which on a GPU would wait for them."""
     z = project(start.detach())
-    if z.shape != start.shape:
-        raise InputError(f"project gave shape {tuple(z.shape)} for points {tuple(start.shape)}; it must keep the shape")
     accepted = []
     random = Random(generator, sampler.steps)
     state = sampler.begin(energy, z)
@@ -163,20 +157,24 @@ def energy_and_grad(energy: Energy, z: Tensor) -> tuple[Tensor, Tensor]:
         leaf = z.detach().requires_grad_()
         value = energy(leaf)
         if not isinstance(value, Tensor) or value.shape != z.shape[:1]:
-            got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-            raise InputError(f"energy gave {got} for points {tuple(z.shape)}; it must give shape ({len(z)},)")
+            raise InputError(
+                f"energy gave {kind_of(value)} for points {tuple(z.shape)}; it must give shape ({len(z)},)"
+            )
         (grad,) = torch.autograd.grad(value.sum(), leaf, allow_unused=True) if value.requires_grad else (None,)
     if grad is None:
         raise InputError("energy has no gradient at its points; it must be computed by differentiable operations")
     return value.detach(), grad
 
 
-def _check_start(start: Tensor) -> None:
-    if not isinstance(start, Tensor) or not start.is_floating_point() or start.ndim != 2 or not start.numel():
-        got = f"{start.dtype}{tuple(start.shape)}" if isinstance(start, Tensor) else type(start).__name__
-        raise InputError(f"start must be a floating tensor (chains, dimensions), not empty; got {got}")
-    if not bool(torch.isfinite(start).all()):
-        raise InputError("start has entries that are not finite; chains cannot begin there")
+def check_matrix(name: str, z: object, sides: str) -> None:
+    """Refuse what is not a floating matrix with entries."""
+    if not isinstance(z, Tensor) or not z.is_floating_point() or z.ndim != 2 or not z.numel():
+        raise InputError(f"{name} must be a floating tensor ({sides}), not empty; got {kind_of(z)}")
+
+
+def kind_of(value: object) -> str:
+    """What was given, for a message: type and shape of a tensor, the class of anything else."""
+    return f"{value.dtype} of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
 
 
 class Place(NamedTuple):

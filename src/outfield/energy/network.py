@@ -70,13 +70,7 @@ class MLP:
 
     def build(self, width: int, seed: int) -> nn.Module:
         generator = _generator(width, seed)  # first: it refuses what is no width
-        return _stacked([], self._widths(width), float(self.slope), generator)
-
-    def weights(self, width: int) -> int:
-        return _count(self._widths(width))
-
-    def _widths(self, width: int) -> list[int]:
-        return [int(width), *[int(self.hidden)] * (int(self.depth) + 1)]
+        return _stacked([], [int(width), *[int(self.hidden)] * (int(self.depth) + 1)], float(self.slope), generator)
 
 
 @configurable
@@ -108,14 +102,7 @@ class SineMLP:
         with torch.inference_mode(False):
             drawn = torch.randn(int(width), frequencies, generator=generator, device="cpu", dtype=torch.float32)
             directions = drawn.mul_(float(self.scale))
-        return _stacked([_Sines(directions)], self._widths(), 0.2, generator)
-
-    def weights(self, width: int) -> int:
-        """How many numbers the network has, the projections among them."""
-        return int(width) * int(self.frequencies) + _count(self._widths())
-
-    def _widths(self) -> list[int]:
-        return [2 * int(self.frequencies), *[int(self.hidden)] * int(self.depth)]
+        return _stacked([_Sines(directions)], [2 * frequencies, *[int(self.hidden)] * int(self.depth)], 0.2, generator)
 
 
 class _Sines(nn.Module):
@@ -135,11 +122,6 @@ def _generator(width: int, seed: int) -> torch.Generator:
     require_number("width", width, least=1, most=2**24, whole=True)
     require_number("seed", seed, least=0, most=2**63 - 1, whole=True)
     return torch.Generator("cpu").manual_seed(int(seed))
-
-
-def _count(widths: list[int]) -> int:
-    """Weights and biases of the layers that :func:`_stacked` makes."""
-    return sum((inputs + 1) * outputs for inputs, outputs in itertools.pairwise([*widths, 1]))
 
 
 def _stacked(first: list[nn.Module], widths: list[int], slope: float, generator: torch.Generator) -> nn.Module:
@@ -176,8 +158,6 @@ class CorrectedEnergy(nn.Module):
         super().__init__()
         for name, value in (("temperature", temperature), ("prior_temperature", prior_temperature)):
             require_number(name, value, above=0)
-        require(isinstance(network, nn.Module), "network", network, "a torch.nn.Module, such as MLP().build(512, 0)")
-        require(isinstance(prior, Prior | None), "prior", prior, "an outfield.Prior or None")
         self.network = network
         self.temperature = temperature
         self.prior = prior

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from outfield.config import arguments, configurable, require, require_number
-from outfield.energy.chains import identity
+from outfield.energy.chains import check_matrix, identity, kind_of
 from outfield.errors import FileFormatError, InputError, NotFittedError
 from outfield.modes import can_limit, in_full, limited_worker, on_one_core, own_modes, products
 
@@ -94,13 +94,6 @@ class ClassStatistics:
     means: Tensor
     scatter: Tensor
 
-    def __post_init__(self) -> None:
-        tensors = (self.classes, self.counts, self.means, self.scatter)
-        good = all(isinstance(one, Tensor) for one in tensors) and self.means.ndim == 2
-        k, d = self.means.shape if good else (0, 0)
-        if not good or [tuple(one.shape) for one in tensors] != [(k,), (k,), (k, d), (d, d)]:
-            raise InputError("statistics must be tensors classes (K,), counts (K,), means (K, D) and scatter (D, D)")
-
     @classmethod
     def of(cls, z: Tensor, labels: Tensor) -> ClassStatistics:
         """Statistics of one batch: z (N, D) of any floating type, labels (N,).
@@ -148,7 +141,6 @@ class ClassStatistics:
 
         For each class δ = μ_b − μ_a:  μ = μ_a + δ N_b / N,  scatter = S_a + S_b + Σ_c (N_a N_b / N) δ δᵀ.
         """
-        require(isinstance(other, ClassStatistics), "other", other, "an outfield.ClassStatistics")
         if self.means.shape[1] != other.means.shape[1]:
             raise InputError(f"batches of width {self.means.shape[1]} and {other.means.shape[1]} cannot be merged")
         classes = torch.cat([self.classes, other.classes]).unique()
@@ -223,15 +215,10 @@ class _Sums:
 
 def _check(rows: Tensor, labels: Tensor) -> None:
     """Refuse a piece that is not rows (n, D) and labels (n,), at least one."""
-    if not isinstance(rows, Tensor) or not rows.is_floating_point() or rows.ndim != 2 or not rows.numel():
-        raise InputError(f"rows must be a floating tensor of shape (samples, width); got {_said(rows)}")
+    check_matrix("rows", rows, "samples, width")
     kinds = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
     if not isinstance(labels, Tensor) or labels.dtype not in kinds or labels.shape != rows.shape[:1]:
-        raise InputError(f"labels must be whole numbers, a tensor of shape ({len(rows)},); got {_said(labels)}")
-
-
-def _said(value: object) -> str:
-    return f"{value.dtype} of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+        raise InputError(f"labels must be whole numbers, a tensor of shape ({len(rows)},); got {kind_of(labels)}")
 
 
 def _class_means(z: Tensor, index: Tensor, classes: int) -> Tensor:
@@ -330,17 +317,16 @@ class MixtureParameters:
 
     @classmethod
     def from_state(cls, state: dict[str, Tensor]) -> MixtureParameters:
-        names = [field.name for field in fields(cls)]
-        if missing := sorted(set(names) - set(state)):
-            raise FileFormatError(f"the mixture's state lacks {', '.join(missing)}")
         k, d = state["log_weights"].numel(), state["mean"].numel()
-        for name, shape in zip(names, [(k,), (k,), (k, d), (d,), (d,), (d, d)], strict=True):
+        shapes = {"classes": (k,), "log_weights": (k,), "means": (k, d), "mean": (d,), "eigenvalues": (d,)}
+        for name, shape in (shapes | {"eigenvectors": (d, d)}).items():
             value = state[name]
             kind = value.dtype == torch.int64 if name == "classes" else value.is_floating_point()
-            if not (kind and tuple(value.shape) == shape and value.numel() and bool(torch.isfinite(value).all())):
-                raise FileFormatError(f"the mixture's {name} must hold finite numbers of shape {shape}; it does not")
+            if not (kind and tuple(value.shape) == shape and value.numel()):
+                raise FileFormatError(f"the mixture's {name} must be numbers of shape {shape}; it is {kind_of(value)}")
         if not bool((state["eigenvalues"] > 0).all()):
             raise FileFormatError("the mixture's eigenvalues must be above 0; they are not")
+        names = [field.name for field in fields(cls)]
         return cls(**{name: state[name] if name == "classes" else state[name].double() for name in names})
 
 
@@ -490,8 +476,6 @@ class MixturePrior(Prior):
 
     def sample(self, n: int, generator: torch.Generator) -> Tensor:
         """n points from q (n, D), float32: one component is chosen for each, and only that one is drawn."""
-        require_number("n", n, least=1, most=2**40, whole=True)
-        require(isinstance(generator, torch.Generator), "generator", generator, "a torch.Generator")
         width = len(self.parameters_.mean)
         noise = torch.randn(n, width, generator=generator, device=generator.device, dtype=torch.float32)
         known = self.prepared(noise)

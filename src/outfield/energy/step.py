@@ -11,9 +11,8 @@ real rows and of negatives, mean |E_θ| of both; ``state`` and ``load_state``, t
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -101,19 +100,6 @@ class History:
 
     def __len__(self) -> int:
         return len(self.loss)
-
-    @classmethod
-    def of(cls, entry: Any, epochs: int | None = None) -> History:
-        """A history from its plain form in a file, of ``epochs`` epochs if that is known; else a ValueError."""
-        names = [one.name for one in fields(cls)]
-        if not isinstance(entry, dict) or sorted(entry) != sorted(names) or not isinstance(entry["loss"], list):
-            raise ValueError(f"a history must have {', '.join(names)}")
-        count = len(entry["loss"]) if epochs is None else epochs
-        for name, values in entry.items():
-            good = isinstance(values, list) and len(values) == count
-            if not good or not all(isinstance(value, int | float) and math.isfinite(value) for value in values):
-                raise ValueError(f"{name} is not a list of {count} finite numbers")
-        return cls(**entry)
 
 
 MOMENTS = ("exp_avg", "exp_avg_sq")

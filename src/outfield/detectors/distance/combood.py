@@ -11,7 +11,7 @@ from outfield.config import require_number
 from outfield.detectors.base import Batch, once
 from outfield.detectors.distance.neighbours import BankDetector
 from outfield.detectors.registry import register
-from outfield.errors import FileFormatError, TooFewSamplesError
+from outfield.errors import TooFewSamplesError
 from outfield.features import FeatureSource, normalise
 
 LEAST_SQUARE = 1e-12  # a squared distance counts as at least this: that of a training row to itself has no logarithm
@@ -49,8 +49,7 @@ class CombOOD(BankDetector):
 
     learned = (
         *BankDetector.learned,
-        *(f"{name} float64 D" for name in ("centre", "scale", "powers", "mean")),
-        "whitening float64 D D",
+        *("centre float64 D", "scale float64+ D", "powers float64 D", "mean float64 D", "whitening float64 D D"),
     )
     whitening_: Tensor
 
@@ -76,11 +75,6 @@ class CombOOD(BankDetector):
         covariance = z.T @ z / (len(z) - 1) + torch.eye(z.shape[1], dtype=z.dtype, device=z.device)
         root = torch.linalg.cholesky(covariance)
         self.whitening_ = torch.linalg.solve_triangular(root, torch.diag(1 / spread), upper=False)
-
-    def _load_state(self, state: dict[str, Tensor]) -> None:
-        super()._load_state(state)
-        if not bool((self.scale_ > 0).all()):
-            raise FileFormatError("scale has entries that are not above 0")
 
     def _transformed(self, standardised: Tensor) -> Tensor:
         return powered(standardised, self.powers_).clamp(-FARTHEST, FARTHEST)

@@ -88,12 +88,7 @@ class SHE(Detector):
 
 
 class ClassSums:
-    """Gathers the sum of the rows of each class; memory grows with the number of classes, not of rows.
-
-    Args:
-        width: D.
-        device: where the rows are.
-    """
+    """Gathers the sum of the rows (n, D) of each class; memory grows with the number of classes, not of rows."""
 
     def __init__(self, width: int, device: torch.device) -> None:
         self.classes = torch.empty(0, dtype=torch.int64, device=device)

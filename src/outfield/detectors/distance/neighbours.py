@@ -117,13 +117,15 @@ class Neighbours:
     def error(self, z: Tensor, dtype: torch.dtype) -> Tensor:
         """E of each centred point z (N, D) → (N, 1): how far rounding may move a closeness computed in ``dtype``.
 
-        A sum of D products, in whatever order, is off by at most γ ‖z'‖ ‖b'‖, see :func:`rounding`; the offset adds γ ½ ‖b'‖².
+        A sum of D products, in whatever order, is off by at most γ ‖z'‖ ‖b'‖, with γ = n u / (1 − n u), u the unit roundoff and
+        n = D + 8; the offset adds γ ½ ‖b'‖².
         What rounding z' does to all closenesses alike does not matter; the rest of it, and what rounding b' does, is
         u ‖b'‖ (‖z'‖ + ‖b'‖) at most. The last summand is for products below the smallest float.
         """
         length: Tensor = z.double().norm(dim=1, keepdim=True)
         least = (z.shape[1] + 8) * torch.finfo(dtype).tiny
-        return rounding(z.shape[1], dtype) * self.radius * (length + self.radius) + least
+        share = (z.shape[1] + 8) * torch.finfo(dtype).eps / 2
+        return share / (1 - share) * self.radius * (length + self.radius) + least
 
     def _candidates(self, z: Tensor, k: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
         """The largest closenesses of each point, :data:`SPARE` more than k where there are, descending, their rows, and E."""
@@ -267,12 +269,6 @@ class BankDetector(Detector):
         super()._load_state(state)
         if self.k > len(self.bank_):
             raise FileFormatError(f"k is {self.k}, but bank has {len(self.bank_)} rows")
-
-
-def rounding(width: int, dtype: torch.dtype) -> float:
-    """γ = n u / (1 − n u), u the unit roundoff and n = width + 8: how far a sum of products may be off, relative to its parts."""
-    share = (width + 8) * torch.finfo(dtype).eps / 2
-    return share / (1 - share)
 
 
 def merged(pieces: Iterable[tuple[Tensor, Tensor]], count: int) -> tuple[Tensor, Tensor]:
