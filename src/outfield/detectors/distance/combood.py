@@ -7,7 +7,6 @@ import math
 import torch
 from torch import Tensor
 
-from outfield.config import require_number
 from outfield.detectors.base import Batch, once
 from outfield.detectors.distance.neighbours import BankDetector
 from outfield.detectors.registry import register
@@ -55,9 +54,6 @@ class CombOOD(BankDetector):
 
     def __init__(self, k: int = 50, field: str = "features") -> None:
         self.k, self.field = k, field
-
-    def _check_settings(self) -> None:
-        require_number("k", self.k, least=1, whole=True)
 
     def _fit(self, train: FeatureSource) -> None:
         if max(2, self.k) > len(train):

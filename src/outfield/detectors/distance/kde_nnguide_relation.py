@@ -145,9 +145,6 @@ class NNGuide(BankDetector):
     def __init__(self, k: int = 10, field: str = "features") -> None:
         self.k, self.field = k, field
 
-    def _check_settings(self) -> None:
-        require_number("k", self.k, least=1, whole=True)
-
     def _fit(self, train: FeatureSource) -> None:
         super()._fit(train)
         self.energies_ = self._gathered(train, "logits", log_total)

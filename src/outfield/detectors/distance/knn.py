@@ -55,7 +55,7 @@ class KNN(BankDetector):
         return cls(k=max(1, min(50, smallest // 100)))
 
     def _check_settings(self) -> None:
-        require_number("k", self.k, least=1, whole=True)
+        super()._check_settings()
         require_choice("index", self.index, ("exact", *INDEXES))
         require_number("probes", self.probes, least=0, whole=True)
         if self.index != "exact":

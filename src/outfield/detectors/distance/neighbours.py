@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from outfield.config import require_number
 from outfield.detectors.base import Detector
 from outfield.errors import FileFormatError, TooFewSamplesError
 from outfield.extras import library
@@ -234,6 +235,9 @@ class BankDetector(Detector):
 
     k: int = 1  # how many rows there must be at least; a setting of some
     _made: Neighbours | ApproximateNeighbours | None = None
+
+    def _check_settings(self) -> None:
+        require_number("k", self.k, least=1, whole=True)
 
     def _fit(self, train: FeatureSource) -> None:
         if self.k > len(train):
