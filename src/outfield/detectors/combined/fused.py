@@ -191,10 +191,17 @@ class Summed(CombinedDetector):
     def _notes(self) -> dict[str, Any]:
         return {**super()._notes(), "held_out": len(self.calibrations_[0].scores) + len(self.sum_.scores)}
 
+    def _load_notes(self, notes: dict[str, Any]) -> None:
+        super()._load_notes(notes)
+        self._held_out_rows = notes["held_out"]
+
     def _load_state(self, state: dict[str, Tensor]) -> None:
         super()._load_state(state)
         self.sum_ = _calibration(state, "sum")
         self.calibrations_ = tuple(_calibration(state, f"{i}.calibration") for i in range(len(self.members_)))
+        sizes = {len(one.scores) for one in self.calibrations_} | {self._held_out_rows - len(self.sum_.scores)}
+        if sizes != {self._held_out_rows // 2}:
+            raise FileFormatError("its calibrations are of different numbers of rows")
         self._moved()
 
 

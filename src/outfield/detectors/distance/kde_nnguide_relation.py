@@ -13,6 +13,7 @@ from outfield.config import require_number
 from outfield.detectors.base import Batch, log_total, once, take
 from outfield.detectors.distance.neighbours import BankDetector, merged
 from outfield.detectors.registry import register
+from outfield.errors import FileFormatError
 from outfield.features import FeatureSource, normalise
 from outfield.modes import rounded_products
 
@@ -22,6 +23,8 @@ KEPT = 2**23
 TABLE = 2**24  # numbers of a float32 table of cosines that are held at once, where a bank has more than BANK_ROWS rows
 SPARE = 10  # how many rows more than k are looked at closely: as many may lie within rounding of the k-th
 NUMBERS = 2**22  # numbers of rows that are looked at closely at once
+# how far the probabilities of a row may sum to something else than 1 in a file: a thousand of them in half precision
+MOST_OFF = 2e-2
 
 
 def directions(rows: Tensor) -> Tensor:
@@ -207,6 +210,12 @@ class Relation(BankDetector):
             related = table.relu() * (p @ self.probabilities_[part].double().T)
             total += torch.where(related > float(self.threshold), related, 0.0).sum(1)
         return -total
+
+    def _load_state(self, state: dict[str, Tensor]) -> None:
+        super()._load_state(state)
+        totals = self.probabilities_.sum(1)
+        if not bool((self.probabilities_ >= 0).all() & ((totals - 1).abs() < MOST_OFF).all()):
+            raise FileFormatError("probabilities must be at least 0 and sum to 1 in each row; that is not so")
 
 
 def _softmax(logits: Tensor) -> Tensor:

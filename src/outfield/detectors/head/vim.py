@@ -8,7 +8,7 @@ from torch import Tensor
 from outfield.config import require_number
 from outfield.detectors.head.last_layer import HeadDetector, lengths
 from outfield.detectors.registry import register
-from outfield.errors import InputError, TooFewSamplesError
+from outfield.errors import FileFormatError, InputError, TooFewSamplesError
 from outfield.features import FeatureSource
 from outfield.modes import on_one_core
 
@@ -61,6 +61,11 @@ class PrincipalSpace(HeadDetector):
                 f"dimension is {self.dimension}; it must be less than {width}, the columns of the features"
             )
         return outside
+
+    def _load_state(self, state: dict[str, Tensor]) -> None:
+        super()._load_state(state)
+        if self.basis_.shape[1] != self._outside():
+            raise FileFormatError(f"basis has {self.basis_.shape[1]} columns; it must have {self._outside()}")
 
     def _learn(self, train: FeatureSource) -> None:
         width, outside = self.weight_.shape[1], self._outside()
