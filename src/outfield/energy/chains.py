@@ -127,7 +127,8 @@ def run_chains(
     Raises:
         InputError: ``start`` is not a finite floating matrix, or the energy is not what it must be.
     """
-    check_matrix("start", start, "chains, dimensions")
+    if not isinstance(start, Tensor) or not start.is_floating_point() or start.ndim != 2 or not start.numel():
+        raise InputError(f"start must be a floating tensor (chains, dimensions), not empty; got {kind_of(start)}")
     if not bool(torch.isfinite(start).all()):
         raise InputError("start has entries that are not finite; chains cannot begin there")
     require(
@@ -164,12 +165,6 @@ def energy_and_grad(energy: Energy, z: Tensor) -> tuple[Tensor, Tensor]:
     if grad is None:
         raise InputError("energy has no gradient at its points; it must be computed by differentiable operations")
     return value.detach(), grad
-
-
-def check_matrix(name: str, z: object, sides: str) -> None:
-    """Refuse what is not a floating matrix with entries."""
-    if not isinstance(z, Tensor) or not z.is_floating_point() or z.ndim != 2 or not z.numel():
-        raise InputError(f"{name} must be a floating tensor ({sides}), not empty; got {kind_of(z)}")
 
 
 def kind_of(value: object) -> str:

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from outfield.config import arguments, configurable, require, require_number
-from outfield.energy.chains import check_matrix, identity, kind_of
+from outfield.energy.chains import identity, kind_of
 from outfield.errors import FileFormatError, InputError, NotFittedError
 from outfield.modes import can_limit, in_full, limited_worker, on_one_core, own_modes, products
 
@@ -215,7 +215,8 @@ class _Sums:
 
 def _check(rows: Tensor, labels: Tensor) -> None:
     """Refuse a piece that is not rows (n, D) and labels (n,), at least one."""
-    check_matrix("rows", rows, "samples, width")
+    if not isinstance(rows, Tensor) or not rows.is_floating_point() or rows.ndim != 2 or not rows.numel():
+        raise InputError(f"rows must be a floating tensor (samples, width), not empty; got {kind_of(rows)}")
     kinds = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
     if not isinstance(labels, Tensor) or labels.dtype not in kinds or labels.shape != rows.shape[:1]:
         raise InputError(f"labels must be whole numbers, a tensor of shape ({len(rows)},); got {kind_of(labels)}")
