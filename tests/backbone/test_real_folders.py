@@ -16,7 +16,7 @@ from tests.helpers.program import outfield
 import outfield as of
 from outfield.backbone import read
 from outfield.backbone.preprocessing import adapted
-from outfield.images import Skipped, decoding, summary
+from outfield.images import Skipped, summary
 
 
 def picture(seed, size=(20, 24)):
@@ -117,7 +117,7 @@ class TestSkipping:
         assert [one.name for one in images.refused] == ["a/deep"]
 
     def test_bombs_are_left_out_too(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(decoding, "PIXELS_AT_MOST", 500)
+        monkeypatch.setattr("outfield.images.folder.PIXELS_AT_MOST", 500)
         for name, size in (("large.png", (25, 25)), ("small.png", (20, 25))):
             Image.fromarray(picture(0, size)).save(tmp_path / name)
         with pytest.warns(of.OutfieldWarning, match=r"large\.png is too large: an image may have 500 pixels"):

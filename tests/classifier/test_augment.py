@@ -9,7 +9,7 @@ from scipy import stats
 from torchvision.transforms import RandomResizedCrop
 from torchvision.transforms import functional as vision
 
-from outfield.classifier.augmentation import Augmentation, resize_weights
+from outfield.classifier.recipe import Augmentation, resize_weights
 from outfield.errors import InputError
 
 

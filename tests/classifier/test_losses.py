@@ -149,7 +149,7 @@ def test_colours_change_and_grey_images_stay_grey():
 
 
 def test_a_turn_of_the_hue_keeps_brightness():
-    from outfield.classifier.augmentation import LUMA, _colours
+    from outfield.classifier.recipe import LUMA, _colours
 
     angle = torch.tensor([0.0, 0.5, -1.2])
     matrix = _colours(torch.ones(3), angle, torch.zeros(3, dtype=torch.bool))
