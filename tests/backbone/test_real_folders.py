@@ -248,9 +248,10 @@ class TestCommand:
         from safetensors.torch import save_file
 
         save_file(timm.create_model("test_vit", num_classes=4).state_dict(), tmp_path / "w.safetensors")
-        Image.fromarray(picture(0, (200, 300))).save(tmp_path / "a.png")
+        (tmp_path / "one").mkdir()
+        Image.fromarray(picture(0, (200, 300))).save(tmp_path / "one/a.png")
         spec = f"timm:test_vit@{tmp_path / 'w.safetensors'}"
-        common = (spec, tmp_path / "a.png", "-o", tmp_path / "f.npz", "--device", "cpu")
+        common = (spec, tmp_path / "one", "-o", tmp_path / "f.npz", "--device", "cpu")
         given = [
             "--size",
             "180",
@@ -263,9 +264,6 @@ class TestCommand:
             "--interpolation",
             "box",
         ]
-        (tmp_path / "one").mkdir()
-        (tmp_path / "a.png").rename(tmp_path / "one/a.png")
-        common = (spec, tmp_path / "one", *common[2:])
         done = outfield("extract", *common, *given)
         assert done.returncode == 0, done.stderr
         assert "resize 180 box, crop 160 × 160, mean (0.1, 0.2, 0.3), std (0.5, 0.6, 0.7)" in done.said

@@ -176,16 +176,6 @@ def test_arguments_of_a_training(train, tmp_path):
     ):
         with pytest.raises(InputError):
             classifier_for(*arguments)
-    for images, labels in (
-        (None, None),
-        (torch.zeros(2, 3, 4, 4), torch.zeros(2, dtype=torch.int64)),
-        (torch.zeros(2, 3, 4, 4, dtype=torch.uint8), torch.zeros(3, dtype=torch.int64)),
-        (torch.zeros(2, 3, 4, 4, dtype=torch.uint8), torch.zeros(2)),
-        (torch.zeros(2, 3, 4, 4, dtype=torch.uint8), torch.tensor([0, -1])),
-        (torch.zeros(0, 3, 4, 4, dtype=torch.uint8), torch.zeros(0, dtype=torch.int64)),
-    ):
-        with pytest.raises(InputError, match=r"images of|labels of"):
-            Pixels(images, labels)
 
 
 def test_what_stops_a_training_between_epochs_loses_none_of_them(train, test, tmp_path):

@@ -13,18 +13,7 @@ from tests.helpers.server import serving
 
 import outfield as of
 from outfield.images import DATASETS, ImageArray, find, title
-from outfield.images.datasets import Download, NamedSet
-from outfield.images.layouts import Layout
-
-
-@pytest.fixture
-def small(monkeypatch):
-    """Let a published set have so many images."""
-
-    def shrink(name, **counts):
-        monkeypatch.setitem(DATASETS, name, replace(DATASETS[name], counts=counts))
-
-    return shrink
+from outfield.images.datasets import Download, Layout, NamedSet
 
 
 def test_titles(monkeypatch):

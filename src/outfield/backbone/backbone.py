@@ -402,10 +402,7 @@ def _check_same_classes(images: ImageSource, name: str, names: tuple[str, ...]) 
 
 
 def match_labels(images: ImageSource, names: tuple[str, ...], classes: int) -> tuple[np.ndarray | None, str]:
-    """The labels of images as a network counts its classes; None, and why, where they mean other classes.
-
-    Where the names of all classes are among the network's, they say which is which, whatever their order.
-    """
+    """The labels of images as a network counts its classes, told by their names; None, and why, where they mean others."""
     if images.labels is None or images.classes is None:
         return images.labels, ""
     if not names:

@@ -189,19 +189,15 @@ class Extraction:
 
     def _fields_of(self, images: Tensor) -> Fields:
         images = self._perturbed(images)
-        perturbed = None
-        if self.odin is None:
-            seen = self._observe(images)
-        else:
-            with torch.enable_grad():
-                seen = self._observe(images.requires_grad_())
-                with torch.autocast(self.device.type, enabled=False):
-                    perturbed = self.odin.perturb(images, seen.logits).detach()
-        fields = {"features": seen.features, "logits": seen.logits.detach().float()}
+        with torch.enable_grad() if self.odin else contextlib.nullcontext():
+            seen = self._observe(images.requires_grad_() if self.odin else images)
+        fields = {"features": seen.features.detach(), "logits": seen.logits.detach().float()}
         if seen.spread is not None:
             fields["spread"] = seen.spread
         fields |= {f"stage{i}": stage for i, stage in seen.stages.items()}
-        if perturbed is not None:
+        if self.odin is not None:
+            with torch.enable_grad(), torch.autocast(self.device.type, enabled=False):
+                perturbed = self.odin.perturb(images, seen.logits).detach()
             fields["odin_logits"] = logits_of(self.network(perturbed), len(images)).float()
         return fields
 
@@ -283,8 +279,7 @@ def _refuse(flight: _Flight) -> None:
 def evaluation_mode(network: nn.Module, gradients: bool = True) -> Iterator[None]:
     """Evaluation mode without gradients, by one thread at a time; afterwards every module and parameter is as before.
 
-    Modes are set one by one, because ``network.eval()`` may be overridden to do more. Parameters need no gradients here, and
-    without them the backward pass of ODIN keeps fewer activations; where no ``gradients`` are taken, they stay as they are.
+    Without gradients of parameters the backward pass of ODIN keeps fewer activations; where none is taken, they stay as they are.
     """
     with FIND_LOCK:
         lock = IN_USE.setdefault(network, threading.RLock())
@@ -295,7 +290,7 @@ def evaluation_mode(network: nn.Module, gradients: bool = True) -> Iterator[None
         learned = [parameter for parameter in own if parameter.requires_grad and parameter.is_leaf]
         try:
             for module in modes:
-                module.training = False
+                module.training = False  # one by one: ``network.eval()`` may be overridden to do more
             for parameter in learned:
                 parameter.requires_grad_(False)
             yield

@@ -25,7 +25,6 @@ BYTES_AT_ONCE = 256 * 2**20  # Pixels of an array that are copied together, at m
 # Pixels that a worker process hands over together; they lie in shared memory, which is often small
 BYTES_OF_A_WORKER = 32 * 2**20
 FEW = 256  # So many images are decoded before worker processes have started
-MOST_WORKERS = 1024
 ROWS = 512  # Images that are resized together where all of a source are read
 
 
@@ -51,7 +50,7 @@ def read(
         skipped: gets the numbers of images that cannot be read, and why; if None, the first of them is an error.
     """
     if workers is not None:
-        require_number("workers", workers, least=0, most=MOST_WORKERS, whole=True)
+        require_number("workers", workers, least=0, most=1024, whole=True)
     if isinstance(images, ImageArray) and (way.interpolation == TENSOR or way.keeps(images.size)):
         return _slices(images.images, _at_most(BYTES_AT_ONCE, images.size, rows), pinned)
     if workers is None:
@@ -101,10 +100,7 @@ def _slices(images: np.ndarray, rows: int, pinned: bool) -> Generator[Tensor, No
 
 
 class _Batches(Dataset[Any]):
-    """Whole batches by number, decoded and resized, each with the numbers of images that it lacks, and why.
-
-    An error that is meant for people comes back as a value: a worker would hand it on wrapped in its traceback.
-    """
+    """Whole batches by number, decoded and resized, each with the numbers of images that it lacks, and why."""
 
     def __init__(self, images: ImageSource, way: Preprocessing, rows: int, skips: bool) -> None:
         self.images, self.way, self.rows, self.skips = images, way, rows, skips
@@ -121,7 +117,7 @@ class _Batches(Dataset[Any]):
                 batch[index - chosen.start - len(missing)] = self._image(index)
             except OutfieldError as error:
                 if not self.skips or isinstance(error, MissingExtraError):
-                    return error
+                    return error  # as a value: raised, it would be handed on wrapped in the traceback of a worker
                 missing[index] = str(error)
         return batch[: len(chosen) - len(missing)], missing
 

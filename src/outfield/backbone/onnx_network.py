@@ -1,7 +1,7 @@
 """A classifier in an ONNX file, run by ONNX Runtime on the CPU, as a module. It gives no gradients.
 
-Its features are the input of the graph's last matrix product, or an output of that name. A network is its owner's program:
-what its operations cost is not looked at. No file outside of the model's folder is opened, and no custom operator is loaded.
+Its features are the input of the graph's last matrix product, or an output of that name. No file outside of the model's folder is
+opened, and no custom operator is loaded.
 """
 
 from __future__ import annotations
@@ -36,12 +36,9 @@ class Given(nn.Module):
 
 
 class FileNetwork(nn.Module):
-    """A network whose body is a program in a file, and whose last layer is ours, so that hooks find its features.
+    """A network whose body is a program in a file, and whose last layer is ours, so that hooks find its features."""
 
-    ``shape`` is that of its input (N, C, H, W), None where a size is free. To a fixed N, too few images are filled up.
-    """
-
-    shape: Shape
+    shape: Shape  # of its input (N, C, H, W), None where a size is free; to a fixed N, too few images are filled up
     head: nn.Module
 
     def __init__(self) -> None:
@@ -235,10 +232,9 @@ def _last_layer(logits: str, graph: Any, constants: Any, source: str) -> tuple[s
     """Names of features and logits, and weight and bias of the layer between them, None where they are computed."""
     makers = {name: node for node in graph.node for name in node.output}
     node, bias = makers.get(logits), None
-    for _ in graph.node:  # which bounds the way back in a graph that goes in a circle
-        if node is not None and node.op_type in PASSED:
-            logits = node.input[0]
-            node = makers.get(logits)
+    while node is not None and node.op_type in PASSED:
+        logits = node.input[0]
+        node = makers.get(logits)
     if node is not None and node.op_type == "Add":
         known = {name: _constant(name, makers, constants) for name in node.input}
         rest = [name for name, value in known.items() if value is None]
@@ -268,8 +264,6 @@ def _numbers(node: Any, bias: np.ndarray | None, makers: Any, constants: Any) ->
     found = torch.from_numpy(np.array(rows, np.float32))
     if bias is None:
         return found, None
-    if bias.size not in (1, len(rows)):
-        return None, None
     return found, torch.from_numpy(np.array(np.broadcast_to(bias.reshape(-1), len(rows)), np.float32))
 
 

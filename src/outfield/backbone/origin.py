@@ -1,8 +1,7 @@
 """Where a network comes from: a name, one line of text or a file; and how it is built again from its tensors alone.
 
-A file that carries a network with it (:class:`outfield.Guard`) keeps the origin as JSON and the tensors beside it. A network
-without an origin, an ``nn.Module`` that was handed over in Python or a program of ``torch.export``, can only be recognised, by
-its fingerprint.
+A guard's file keeps the origin as JSON and the tensors beside it. A network without an origin, an ``nn.Module`` that was handed
+over in Python or a program of ``torch.export``, can only be recognised, by its fingerprint.
 """
 
 from __future__ import annotations
@@ -104,10 +103,7 @@ class Origin:
 
 
 class Trained(NamedTuple):
-    """A network on the CPU, how it takes images, what to call it and its classes, and how it is built again.
-
-    ``takes`` are the height and width and the channels of the images that a file's network takes; None where they are free.
-    """
+    """A network on the CPU, how it takes images, what to call it and its classes, and how it is built again."""
 
     network: nn.Module
     expects: Preprocessing | None
@@ -117,7 +113,10 @@ class Trained(NamedTuple):
     origin: Origin | None = None
     head: str | None = None
     projects: bool = False
-    takes: tuple[tuple[int, int] | None, int | None] = (None, None)
+    takes: tuple[tuple[int, int] | None, int | None] = (
+        None,
+        None,
+    )  # sides and channels of images, where a file fixes them
 
 
 def open_network(spec: str, settings: Mapping[str, Any], device: torch.device, trust: bool) -> Trained:

@@ -100,7 +100,7 @@ def as_image(file: BinaryIO, where: str) -> Iterator[Any]:
             yield image
     except OutfieldError:
         raise
-    except (pillow.DecompressionBombError, pillow.DecompressionBombWarning) as error:
+    except pillow.DecompressionBombError as error:
         raise _too_large(where, error) from error
     except MemoryError as error:
         raise InputError(f"there is too little memory to decode {where}; make it smaller") from error
@@ -152,10 +152,7 @@ def summary(skipped: Sequence[Skipped], total: int, where: str) -> str:
 
 
 class EncodedImages(ImageSource):
-    """Images kept as JPEG, PNG and the like, each decoded when it is asked for; sizes may differ.
-
-    A subclass tells the content and the name of each, which is part of the fingerprint.
-    """
+    """Images kept as JPEG, PNG and the like, each decoded when it is asked for; sizes may differ."""
 
     names: tuple[str, ...]
 

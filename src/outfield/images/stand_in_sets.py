@@ -9,8 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-import secrets
-import shutil
+import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -281,15 +280,12 @@ def write_stand_ins(made: StandIns[StandInImages], folder: PathLike) -> None:
     target = as_path(folder, "folder")
     check_free(target)
     try:
-        new = target.absolute().parent / f".{target.name}.{secrets.token_hex(8)}"
-        new.mkdir()
-        try:
+        with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.absolute().parent) as scratch:
+            new = Path(scratch) / target.name
             _fill(new, made)
             if target.is_dir():
                 target.rmdir()
             os.rename(new, target)
-        finally:
-            shutil.rmtree(new, ignore_errors=True)
     except OSError as error:
         raise StorageError(f"cannot write {target}: {reason(error)}; nothing was changed") from error
 
