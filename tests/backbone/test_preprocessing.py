@@ -2,7 +2,6 @@
 
 import importlib
 import json
-import math
 import warnings
 from dataclasses import replace
 
@@ -281,30 +280,24 @@ class TestPlainData:
         [
             ({"resize": 0}, "resize is 0"),
             ({"resize": 2**14 + 1}, "resize is 16385"),
-            ({"resize": True}, "resize is True"),
             ({"resize": (1, 2, 3)}, "resize is"),
             ({"resize": "8"}, "resize is '8'"),
             ({"crop": 8}, "crop is 8"),
             ({"crop": (8, 0)}, "crop is 0"),
             ({"crop": None}, "different sizes"),
-            ({"resize": None, "crop": None}, "different sizes"),
             ({"resize": (9, 9), "crop": None, "fit": "cover"}, "different sizes"),
             ({"interpolation": "cubic"}, "interpolation is 'cubic'"),
             ({"interpolation": "tensor"}, "takes a height and a width"),
-            ({"interpolation": "tensor", "resize": (9, 9)}, "takes a height and a width"),
             ({"interpolation": "tensor", "resize": (9, 9), "crop": None, "fit": "cover"}, "takes a height"),
             ({"channels": 2}, "channels is 2"),
-            ({"channels": True}, "channels is True"),
             ({"channels": 1}, "mean is"),
             ({"mean": (0, 0)}, "mean is"),
             ({"std": (0.5, 0.5, 0)}, "std is 0"),
-            ({"std": (0.5, 0.5, math.inf)}, "std is inf"),
             ({"fit": "stretch"}, "fit is 'stretch'"),
             ({"fit": "cover"}, "fit is 'cover', which needs"),
             ({"place": "up"}, "place is 'up'"),
             ({"fill": (0, 0)}, "fill is"),
             ({"fill": (0, 0, 256)}, "fill is 256"),
-            ({"fill": (0, 0, 0.5)}, "fill is 0.5"),
         ],
     )
     def test_settings_that_cannot_be(self, settings, words):

@@ -116,14 +116,6 @@ class TestSkipping:
         assert images.names == ("a/0.png",)
         assert [one.name for one in images.refused] == ["a/deep"]
 
-    def test_bombs_are_left_out_too(self, tmp_path, monkeypatch):
-        monkeypatch.setattr("outfield.images.folder.PIXELS_AT_MOST", 500)
-        for name, size in (("large.png", (25, 25)), ("small.png", (20, 25))):
-            Image.fromarray(picture(0, size)).save(tmp_path / name)
-        with pytest.warns(of.OutfieldWarning, match=r"large\.png is too large: an image may have 500 pixels"):
-            found = backbone().extract(of.open_images(tmp_path), on_error="skip")
-        assert found.names == ("small.png",)
-
     def test_a_missing_library_is_no_broken_image(self, monkeypatch):
         class Needing(Lookup):
             def __getitem__(self, index):

@@ -63,18 +63,6 @@ def test_a_crop_that_never_fits_is_the_largest_in_the_middle():
     assert left.tolist() == [26] * 5  # (64 − 11) / 2, rounded to even
 
 
-def test_the_default_type_of_the_process_changes_no_crop():
-    images = torch.rand(6, 3, 9, 9)
-    expected = Augmentation()(images, (5, 5), torch.Generator().manual_seed(0))
-    torch.set_default_dtype(torch.float64)
-    try:
-        found = Augmentation()(images, (5, 5), torch.Generator().manual_seed(0))
-    finally:
-        torch.set_default_dtype(torch.float32)
-    assert found.dtype == torch.float32
-    assert torch.equal(found, expected)
-
-
 def test_the_generator_decides_and_the_images_stay():
     images = torch.rand(6, 3, 9, 9)
     before = images.clone()

@@ -51,10 +51,6 @@ def test_it_learns_and_tells_the_accuracy(train, test, trained):
     assert curve.loss[-1] < curve.loss[0]
     assert [value is None for value in curve.test_accuracy] == [epoch not in (5, 10, 12) for epoch in range(1, 13)]
     assert len(trained.curve) == len(trained.curve.seconds) == 4
-    with torch.no_grad():
-        inputs = (test.images / 255 - 0.5) / 0.5
-        direct = (trained.network(inputs).argmax(1) == test.labels).float().mean()
-    assert trained.curve.test_accuracy[-1] == pytest.approx(float(direct))
 
 
 def test_a_seed_gives_the_same_bits_and_another_others(train, test, trained):
@@ -66,15 +62,12 @@ def test_a_seed_gives_the_same_bits_and_another_others(train, test, trained):
 
 @pytest.mark.parametrize("epochs", [1, 3])
 def test_a_killed_training_goes_on_to_the_same_bits(train, test, trained, tmp_path, epochs):
-    class KilledError(Exception):
-        pass
-
     def kill(curve):
         if len(curve) == epochs:
-            raise KilledError
+            raise KeyboardInterrupt
 
     checkpoint = TrainingCheckpoint(tmp_path / "c.safetensors", seconds=0)
-    with pytest.raises(KilledError):
+    with pytest.raises(KeyboardInterrupt):
         train_classifier(train, test, TINY, RECIPE, seed=3, checkpoint=checkpoint, progress=kill)
     seen = []
     again = train_classifier(

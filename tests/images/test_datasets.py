@@ -71,11 +71,6 @@ def test_both_splits_as_npz(tmp_path):
     assert [len(find("cifar10", split, tmp_path)) for split in ("train", "test")] == [4, 3]
 
 
-def test_the_folder_may_have_another_name(tmp_path):
-    save(tmp_path / "places/a.png", pixels()[0])
-    assert find("places365", "test", tmp_path).name == "places365"
-
-
 def test_a_row_of_ones_own(tmp_path, monkeypatch):
     read = Layout("its index", {"test": "mine/index.txt"}, lambda place: ImageArray(pixels(int(place.read_text()))))
     monkeypatch.setitem(DATASETS, "mine", NamedSet("My set", (read,), counts={"test": 3}))

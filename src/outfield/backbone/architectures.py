@@ -111,10 +111,7 @@ def as_ours(what: str, kind: type[OutfieldError] = FileFormatError) -> Iterator[
 
 
 def patch_settings(architecture: str, small: Sequence[int]) -> dict[str, Any]:
-    """What timm is told so that a network which cuts images into patches suits small ones; nothing for other networks.
-
-    A ConvNeXt has a patch for every pixel, so that 32 × 32 pixels are 4 × 4 places behind its last stage.
-    """
+    """What timm is told so that a network which cuts images into patches suits small ones; nothing for other networks."""
     owner, name = split_name(architecture)
     if owner != "timm":
         return {}

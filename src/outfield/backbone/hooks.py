@@ -55,11 +55,7 @@ def logits_of(output: Any, rows: int) -> Tensor:
 
 
 class Observer:
-    """A network that also shows its features, the spread of its last feature map and its stages.
-
-    From the first pass on, ``stage_names`` are the modules whose outputs are the stages, and ``last_layer`` weight (K, D) and
-    bias (K,) or None of the head, in float32 on the CPU; None where the logits are not that layer of the features.
-    """
+    """A network that also shows its features, the spread of its last feature map and its stages."""
 
     def __init__(self, network: nn.Module, head: str | None = None, stages: bool = False) -> None:
         self.network, self.stages = network, stages
@@ -67,7 +63,8 @@ class Observer:
         self._head: nn.Module | None = None
         self._map: FeatureMap | None = None
         self._places: dict[int, FeatureMap] = {}  # of the stages, by their number
-        self.stage_names: tuple[str, ...] = ()
+        self.stage_names: tuple[str, ...] = ()  # of the modules whose outputs are the stages, from the first pass on
+        # Weight and bias of the head in float32 on the CPU, where the logits are that layer of the features
         self.last_layer: tuple[Tensor, Tensor | None] | None = None
 
     def __call__(self, images: Tensor) -> Seen:
@@ -429,10 +426,7 @@ def read_output(order: int, module: nn.Module, tensor: Tensor, rows: int, prefix
 def find_blocks(
     network: nn.Module, outputs: Mapping[nn.Module, Output], last_map: FeatureMap | None, features: Tensor
 ) -> list[Block]:
-    """The blocks of a network in the order in which they ran, at most :data:`MOST_STAGES`, evenly spread where there are more.
-
-    Tokens that are no positions are left out as in the last feature map; a last block whose mean the features are is no stage.
-    """
+    """The blocks of a network in the order in which they ran, at most :data:`MOST_STAGES`, evenly spread where there are more."""
     names = {module: name for name, module in network.named_modules()}
     read = {module: (*_way(module, output, last_map), tolerance(output.exact)) for module, output in outputs.items()}
     here = features.detach().float().cpu()
@@ -441,7 +435,7 @@ def find_blocks(
     heads = {module for module in same if max(read[module][0].shape) == math.prod(read[module][0].shape)}
     found = [Block(names[module], *read[module][:2]) for module in _trunk(network, outputs, heads)]
     if found and found[-1].place.module in same:
-        del found[-1]
+        del found[-1]  # its mean is the features
     count = min(len(found), MOST_STAGES)
     return [found[-(-(i + 1) * len(found) // count) - 1] for i in range(count)]
 

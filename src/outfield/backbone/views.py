@@ -69,9 +69,8 @@ class Views:
             return views
         text = "one" if views is None else str(views)
         count = int(text) if text.isdecimal() else NAMED.get(text, 0)
-        if not 1 <= count <= MOST_NAMED:
-            right = f"flip, six, a number from 1 to {MOST_NAMED}, or Views"
-            raise InputError(f"views is {views!r:.100}; it must be {right}")
+        right = f"flip, six, a number from 1 to {MOST_NAMED}, or Views"
+        require(1 <= count <= MOST_NAMED, "views", views, right)
         changed = max(0, count - 2)
         return cls(flip=count > 1, shifts=SHIFTS[:changed], zoom=ZOOMS[: max(0, changed - len(SHIFTS))])
 

@@ -54,8 +54,10 @@ class Pixels:
         """Mean and standard deviation of each channel, in [0, 1], from the counts of the 256 values."""
         values = torch.arange(256, dtype=torch.float64) / 255
         means, stds = [], []
-        for channel in self.images.unbind(1):
-            counts = torch.bincount(channel.flatten(), minlength=256).double().cpu()
+        for channel in range(3):
+            counts = torch.zeros(256, dtype=torch.float64)
+            for piece in self.images[:, channel].split(4096):
+                counts += torch.bincount(piece.flatten(), minlength=256).double().cpu()
             share = counts / counts.sum()
             mean = (share * values).sum()
             means.append(round(float(mean), 6))

@@ -137,8 +137,6 @@ def _shifted(by: Tensor, side: int, dtype: torch.dtype) -> Tensor:
 class Recoloured:
     """A crop and a flip with other brightness, contrast, saturation and hue, or grey: for training without labels.
 
-    Without it, two crops of an image would be told apart from others by their colours alone (Chen et al. 2020).
-
     Factors of brightness, contrast and saturation lie within 1 ± 0.8 · ``strength``, hue turns by up to 0.2 · ``strength`` of the
     circle; ``share`` and ``grey`` are the probabilities that colours change and that an image becomes grey.
     """
@@ -171,10 +169,7 @@ class Recoloured:
 
 
 def _colours(saturation: Tensor, angle: Tensor, grey: Tensor) -> Tensor:
-    """Matrices (N, 3, 3) of colours: brightness stays; chroma is turned by an angle, lengthened, or gone where grey.
-
-    In the basis of brightness Y = LUMA · (r, g, b) and the chroma (r, g, b) − Y, the turn is about the grey axis.
-    """
+    """Matrices (N, 3, 3) of colours: Y = LUMA · (r, g, b) stays; chroma is turned about the grey axis, lengthened, or gone."""
     saturation = torch.where(grey, torch.zeros_like(saturation), saturation)
     y = angle.new_tensor(LUMA).expand(3, 3)  # every row gives the brightness
     axis = angle.new_tensor([[0.0, -1.0, 1.0], [1.0, 0.0, -1.0], [-1.0, 1.0, 0.0]]) / math.sqrt(3)  # × (1, 1, 1) / √3

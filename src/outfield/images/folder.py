@@ -208,10 +208,7 @@ class EncodedImages(ImageSource):
 
 
 class ImageFiles(EncodedImages):
-    """Image files, by their names relative to a folder; it travels to the workers of a DataLoader as a list of names.
-
-    ``refused`` is what was named like an image and could not even be opened, where :meth:`of` was told to leave it out.
-    """
+    """Image files, by their names relative to a folder; it travels to the workers of a DataLoader as a list of names."""
 
     def __init__(
         self,
@@ -222,7 +219,9 @@ class ImageFiles(EncodedImages):
         classes: Sequence[str] | None = None,
     ) -> None:
         self.folder = as_path(folder, "folder")
-        self.refused: tuple[Skipped, ...] = ()
+        self.refused: tuple[
+            Skipped, ...
+        ] = ()  # what could not even be opened, where :meth:`of` was told to leave it out
         for file in names:  # which a list that came with a data set may hold
             if not isinstance(file, str) or not file or "\0" in file or file[0] == "/" or ".." in file.split("/"):
                 raise InputError(f"names holds {file!r}; it must be the name of a file in {self.folder}, without ..")
