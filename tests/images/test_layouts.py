@@ -167,19 +167,13 @@ def test_python_cifar_as_python_2_wrote_it(tmp_path, small, monkeypatch):
         find("cifar10", "test", tmp_path)
 
 
-def test_python_cifar_of_other_bytes_is_refused(tmp_path):
-    python_cifar10(tmp_path / "cifar-10-batches-py", pixels(), [3, 0, 9, 1])
-    with pytest.raises(of.FileFormatError, match=r"test_batch is truncated or changed: its MD5 is \w+, .*40351d587109"):
-        find("cifar10", "test", tmp_path)
-
-
 @pytest.mark.parametrize("damaged", ["data_batch_5", "batches.meta"])
 def test_one_other_file_of_python_cifar_is_named(tmp_path, monkeypatch, damaged):
     folder = tmp_path / "cifar-10-batches-py"
     python_cifar10(folder, pixels(), [3, 0, 9, 1])
     publish(monkeypatch, datasets.CIFAR10, folder)
     (folder / damaged).write_bytes(pickle.dumps(Trap(tmp_path / "sprung")))
-    with pytest.raises(of.FileFormatError, match=f"{damaged} is truncated or changed"):
+    with pytest.raises(of.FileFormatError, match=rf"{damaged} is truncated or changed: its MD5 is \w+, that of"):
         find("cifar10", "train", tmp_path)
     assert not (tmp_path / "sprung").exists()
     (folder / damaged).unlink()

@@ -1,7 +1,7 @@
 """Weights that timm and torchvision publish, read by us into networks that the libraries build: these would unpickle them.
 
-Safetensors where they are published (nearly all of timm's). A pickle (torchvision's) must have the checksum that its published name
-carries, and is read by PyTorch's restricted loader, which builds tensors and refuses all else.
+They are safetensors where these are published (nearly all of timm's). A pickle (torchvision's) must have the checksum that its
+published name carries, and is read by PyTorch's restricted loader, which builds tensors and refuses all else.
 """
 
 from __future__ import annotations
