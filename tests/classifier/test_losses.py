@@ -90,7 +90,6 @@ def test_simclr_asks_each_copy_for_the_other_one():
         (Recoloured, {"crop": PadAndShift()}, "crop"),
         (Recipe, {"loss": "logitnorm"}, "CrossEntropy, LogitNorm, SimCLR"),
         (Recipe, {"optimiser": "adam"}, "sgd, adamw"),
-        (Recipe, {"augmentation": "shift"}, "PadAndShift"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(kind, settings, said):
