@@ -69,6 +69,9 @@ class Origin:
     def of_json(cls, plain: Any) -> Origin:
         """What :meth:`to_json` gave."""
         kind = plain.get("kind") if isinstance(plain, dict) else plain
+        if kind == "pt2":
+            what = "its network is a program of torch.export, which guards no longer hold"
+            raise FileFormatError(f"{what}; build the guard anew")
         if kind not in KINDS or not isinstance(plain.get("settings"), dict):
             raise FileFormatError(f"there is no kind of network {kind!r:.100}; known are {', '.join(KINDS)}")
         return cls(kind, plain["settings"])
