@@ -10,16 +10,7 @@ import pytest
 import timm
 import torch
 import torchvision
-from tests.helpers.networks import (
-    CLASSES,
-    MEAN,
-    ChannelsLast,
-    Plain,
-    backbone,
-    close,
-    normalised,
-    seeded,
-)
+from tests.helpers.networks import CLASSES, MEAN, ChannelsLast, Plain, backbone, close, normalised, seeded
 from tests.helpers.pictures import make_pictures
 from torch import nn
 

@@ -18,18 +18,6 @@ def state():
     return MADE.build(1).state_dict()
 
 
-WRONG = {
-    "architecture": [None, "no_such_network", "hf-hub:timm/test_resnet", "torchvision:fcn_resnet50", "test_vit"],
-    "classes": [4, 0, 9_999_999, 10**30, "3"],
-    "small_images": ["yes", True],
-    "size": [[0, 32], [10**9, 10**9], 32],
-    "mean": [[0.1], [None] * 3],
-    "std": [[0, 0, 0]],
-    "names": [["a"], [1, 2, 3]],
-    "unknown": [1],
-}
-
-
 def write(path, header, tensors):
     write_record(path, "classifier", Record(header, tensors))
     return path
@@ -39,23 +27,24 @@ def write(path, header, tensors):
     "header",
     [
         {},
-        {"classifier": None, "notes": {}},
-        {"classifier": [], "notes": {}},
         {"classifier": "test_resnet", "notes": {}},
-        {"classifier": {}, "notes": {}},
         {"classifier": {"type": "Odin"}, "notes": {}},
-        {"classifier": {"type": ["Classifier"]}, "notes": {}},
         {"classifier": to_plain(MADE)},
-        {"classifier": to_plain(MADE), "notes": None},
         {"classifier": to_plain(MADE), "notes": [1]},
-        *(
-            {"classifier": {**to_plain(MADE), name: value}, "notes": {}}
-            for name, values in WRONG.items()
-            for value in values
-        ),
+        {"architecture": "no_such_network"},
+        {"architecture": "torchvision:fcn_resnet50"},
+        {"architecture": "test_vit"},
+        {"classes": 4},
+        {"small_images": True},
+        {"size": [0, 32]},
+        {"mean": [0.1]},
+        {"names": ["a"]},
+        {"unknown": 1},
     ],
 )
 def test_a_header_that_cannot_be(tmp_path, state, header):
+    if header and "classifier" not in header:
+        header = {"classifier": {**to_plain(MADE), **header}, "notes": {}}
     path = write(tmp_path / "c.safetensors", header, state)
     with pytest.raises(of.FileFormatError, match=r"c\.safetensors"):
         load_classifier(path)
@@ -82,12 +71,6 @@ def test_weights_that_cannot_be(tmp_path, state, change):
         load_classifier(path)
     with pytest.raises(of.FileFormatError, match=r"^weights .*fc\.weight"):
         Backbone.named("test_resnet", weights=changed, classes=3, device="cpu")
-
-
-def test_no_weights_at_all(tmp_path):
-    path = write(tmp_path / "c.safetensors", {"classifier": to_plain(MADE), "notes": {}}, {})
-    with pytest.raises(of.FileFormatError, match="no weight has so many rows"):
-        load_classifier(path)
 
 
 def test_other_types_of_the_same_numbers_are_taken(tmp_path, state):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 
 import numpy as np
 import pytest
@@ -13,6 +12,7 @@ from PIL import Image
 from tests.helpers.exported import Net, exported, opened
 from tests.helpers.networks import backbone, seeded
 from tests.helpers.program import outfield
+from tests.helpers.trap import Trap
 from torch import nn
 
 import outfield as of
@@ -92,21 +92,11 @@ class TestNumbers:
         torch.testing.assert_close(found, expected, rtol=0.02, atol=0.02)
         narrow = copy.deepcopy(narrow.network).to(torch.bfloat16)
         assert narrow(torch.rand(3, 3, 16, 16).bfloat16()).dtype == torch.bfloat16
-        default = torch.get_default_dtype()
-        try:
-            torch.set_default_dtype(torch.float64)
-            assert opened(program).network(torch.rand(3, 3, 16, 16, dtype=torch.float32)).dtype == torch.float32
-        finally:
-            torch.set_default_dtype(default)
 
 
 class TestRefusals:
     def test_nothing_is_opened_that_is_not_trusted(self, tmp_path):
-        class Attack:
-            def __reduce__(self):
-                return os.mkdir, (str(tmp_path / "ran"),)
-
-        torch.save({"x": Attack()}, tmp_path / "net.pt2")
+        torch.save({"x": Trap(tmp_path / "ran")}, tmp_path / "net.pt2")
         with pytest.raises(of.InputError, match=r"may run code .* --trust, .* trust=True.* ONNX"):
             of.Backbone.open(str(tmp_path / "net.pt2"), device="cpu", mean=(0.5,) * 3, std=(0.5,) * 3)
         assert not (tmp_path / "ran").exists()
@@ -138,17 +128,8 @@ class TestRefusals:
     def test_on_the_command_line(self, program, tmp_path):
         (tmp_path / "photos").mkdir()
         Image.fromarray(np.zeros((20, 20, 3), np.uint8)).save(tmp_path / "photos/a.png")
-        common = (
-            "extract",
-            program,
-            tmp_path / "photos",
-            "-o",
-            tmp_path / "f.npz",
-            "--mean",
-            "0.5,0.5,0.5",
-            "--std",
-            "1,1,1",
-        )
+        common = ("extract", program, tmp_path / "photos", "-o", tmp_path / "f.npz")
+        common += ("--mean", "0.5,0.5,0.5", "--std", "1,1,1")
         refused, done = outfield(*common), outfield(*common, "--trust", "--device", "cpu")
         assert (refused.returncode, done.returncode) == (2, 0)
         assert "--trust" in refused.said

@@ -312,8 +312,8 @@ class TestImages:
             backbone(seeded(Plain)).extract(Deadly([0] * 4), workers=1)
 
     def test_large_images_are_read_in_smaller_batches(self, monkeypatch):
-        monkeypatch.setattr("outfield.backbone.loader.BYTES_AT_ONCE", 3 * 16 * 16 * 2)
-        monkeypatch.setattr("outfield.backbone.loader.BYTES_OF_A_WORKER", 1)
+        monkeypatch.setattr("outfield.backbone.extraction.BYTES_AT_ONCE", 3 * 16 * 16 * 2)
+        monkeypatch.setattr("outfield.backbone.extraction.BYTES_OF_A_WORKER", 1)
         images, way = make_pictures(n=5), Preprocessing((16, 16), interpolation="tensor")
         assert [len(batch) for batch in read(images, way, 512, None, pinned=False)] == [2, 2, 1]
         assert [len(batch) for batch in read(Lookup(list(images.images)), way, 512, 1, pinned=False)] == [1] * 5
@@ -362,7 +362,7 @@ class TestReadingAll:
     @pytest.mark.parametrize("kind", [lambda images: images, lambda images: Lookup(list(images.images))])
     @pytest.mark.parametrize("workers", [0, 2])
     def test_what_is_read_is_what_a_network_is_given(self, kind, workers, monkeypatch):
-        monkeypatch.setattr("outfield.backbone.loader.ROWS", 3)
+        monkeypatch.setattr("outfield.backbone.extraction.ROWS", 3)
         images = make_pictures(n=70, size=24)
         found = read_all(kind(images), (16, 12), workers)
         assert found.dtype == torch.uint8

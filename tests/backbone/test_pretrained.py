@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import pickle
 import shutil
 
@@ -14,22 +13,13 @@ import timm
 import torch
 from tests.helpers.networks import close
 from tests.helpers.pictures import make_pictures
+from tests.helpers.trap import Trap
 from torchvision import models
 
 import outfield as of
 from outfield.backbone import Backbone, pretrained
 
 SQUEEZENET = models.SqueezeNet1_1_Weights.DEFAULT
-
-
-class Trap:
-    """Its pickle writes a file when it is unpickled."""
-
-    def __init__(self, marker):
-        self.marker = str(marker)
-
-    def __reduce__(self):
-        return (os.system, (f"touch {self.marker}",))
 
 
 @pytest.fixture

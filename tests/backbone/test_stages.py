@@ -192,21 +192,6 @@ class TestStages:
         for name, value in without.tensors().items():
             assert torch.equal(value, getattr(with_them, name)), name
 
-    @pytest.mark.parametrize("rows", [1, 3, 512])
-    def test_the_batch_size_changes_nothing(self, rows):
-        network, images = seeded(Blocks), make_pictures(n=10)
-        whole = backbone(network).extract(images, stages=True, batch_size=10)
-        pieces = backbone(network).extract(images, stages=True, batch_size=rows)
-        assert pieces.about == whole.about
-        assert close(pieces.stage2, whole.stage2)
-
-    def test_odin_s_pass_is_not_looked_at(self):
-        network, images = seeded(Blocks), make_pictures(n=6)
-        plain = backbone(network).extract(images, stages=True)
-        found = backbone(network).extract(images, stages=True, odin=of.Odin(epsilon=0.5))
-        assert close(found.stage1, plain.stage1)
-        assert not found.stage1.requires_grad
-
     @pytest.mark.parametrize("size", [(24, 16), (20, 16), (8, 24)])
     def test_images_that_are_not_square(self, size):
         """(5, 4) positions of 5 channels and (2, 6) of 6 among them: the weights tell."""

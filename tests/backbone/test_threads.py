@@ -61,32 +61,6 @@ def test_what_the_process_chose_for_itself_changes_no_features():
         assert torch.equal(one.logits, expected.logits)
 
 
-def test_a_pass_on_the_cpu_changes_no_setting_of_the_process():
-    def settings():
-        backends = torch.backends
-        return (
-            backends.cudnn.benchmark,
-            backends.cudnn.deterministic,
-            torch.get_num_threads(),
-            torch.get_default_dtype(),
-            torch.get_float32_matmul_precision(),
-            torch.is_grad_enabled(),
-        )
-
-    before, inside = settings(), []
-
-    class Looking(Plain):
-        def forward(self, images):
-            thread = threading.Thread(target=lambda: inside.append(settings()))  # as another thread sees it
-            thread.start()
-            thread.join()
-            return super().forward(images)
-
-    backbone(seeded(Looking)).extract(make_pictures(n=3), precision="float32")
-    assert inside == [before]
-    assert settings() == before
-
-
 def test_a_switch_is_made_by_the_first_and_put_back_by_the_last():
     state = {"on": "the user's", "changes": 0}
 

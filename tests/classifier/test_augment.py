@@ -9,7 +9,7 @@ from scipy import stats
 from torchvision.transforms import RandomResizedCrop
 from torchvision.transforms import functional as vision
 
-from outfield.classifier.augmentation import Augmentation, resize_weights
+from outfield.classifier.recipe import Augmentation, resize_weights
 from outfield.errors import InputError
 
 
@@ -61,18 +61,6 @@ def test_a_crop_that_never_fits_is_the_largest_in_the_middle():
     assert columns.tolist() == [11] * 5  # 8 × 4/3, rounded
     assert top.tolist() == [0] * 5
     assert left.tolist() == [26] * 5  # (64 − 11) / 2, rounded to even
-
-
-def test_the_default_type_of_the_process_changes_no_crop():
-    images = torch.rand(6, 3, 9, 9)
-    expected = Augmentation()(images, (5, 5), torch.Generator().manual_seed(0))
-    torch.set_default_dtype(torch.float64)
-    try:
-        found = Augmentation()(images, (5, 5), torch.Generator().manual_seed(0))
-    finally:
-        torch.set_default_dtype(torch.float32)
-    assert found.dtype == torch.float32
-    assert torch.equal(found, expected)
 
 
 def test_the_generator_decides_and_the_images_stay():

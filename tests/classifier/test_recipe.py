@@ -12,7 +12,7 @@ import torch
 from outfield.backbone import Classifier
 from outfield.classifier import Augmentation, Recipe
 from outfield.classifier.learner import Learner, Split, join_batch_norms, split_batch_norms
-from outfield.config import construct_from_text, from_plain, to_plain
+from outfield.config import to_plain
 from outfield.errors import InputError
 
 
@@ -51,16 +51,6 @@ def test_milestones_say_nothing_to_a_cosine():
     for share in (1, 1.5):
         with pytest.raises(InputError, match=r"warm_up is .* below 1$"):
             Recipe(warm_up=share, schedule="cosine")
-
-
-def test_the_schedule_is_written_only_where_it_is_another():
-    """So that files, checkpoints and fingerprints of before there were schedules stay what they are."""
-    assert "schedule" not in to_plain(Recipe())
-    written = to_plain(Recipe(schedule="cosine"))
-    assert written["schedule"] == "cosine"
-    assert from_plain(written) == Recipe(schedule="cosine")
-    assert from_plain(to_plain(Recipe())) == Recipe() == Recipe(schedule="steps")
-    assert construct_from_text(Recipe, {"schedule": "cosine"}).schedule == "cosine"
 
 
 def test_the_defaults_are_the_papers():

@@ -13,18 +13,7 @@ from tests.helpers.server import serving
 
 import outfield as of
 from outfield.images import DATASETS, ImageArray, find, title
-from outfield.images.datasets import Download, NamedSet
-from outfield.images.layouts import Layout
-
-
-@pytest.fixture
-def small(monkeypatch):
-    """Let a published set have so many images."""
-
-    def shrink(name, **counts):
-        monkeypatch.setitem(DATASETS, name, replace(DATASETS[name], counts=counts))
-
-    return shrink
+from outfield.images.datasets import Download, Layout, NamedSet
 
 
 def test_titles(monkeypatch):
@@ -80,11 +69,6 @@ def test_both_splits_as_npz(tmp_path):
     np.savez(tmp_path / "cifar10_train.npz", images=pixels(4))
     np.savez(tmp_path / "cifar10_test.npz", images=pixels(3))
     assert [len(find("cifar10", split, tmp_path)) for split in ("train", "test")] == [4, 3]
-
-
-def test_the_folder_may_have_another_name(tmp_path):
-    save(tmp_path / "places/a.png", pixels()[0])
-    assert find("places365", "test", tmp_path).name == "places365"
 
 
 def test_a_row_of_ones_own(tmp_path, monkeypatch):

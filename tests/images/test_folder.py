@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import pickle
 import shutil
-import socket
 
 import numpy as np
 import pytest
 from PIL import Image
-from torch.utils.data import DataLoader
+from tests.helpers.trap import Trap
 
 import outfield as of
 from outfield.images import ImageArray, ImageFiles, image_names, open_images
@@ -70,7 +69,6 @@ def test_the_advice_for_a_wrong_array_makes_it_right(images, advice):
         ({"images": pixels(0)}, r"uint8 of shape \(0, 6, 5, 3\); .*not empty"),
         ({"images": pixels()[0]}, r"uint8 of shape \(6, 5, 3\); "),
         ({"images": pixels().astype(np.int64)}, r"int64 of shape \(4, 6, 5, 3\); "),
-        ({"images": np.ma.masked_equal(np.zeros((2, 8, 8, 3), np.uint8), 0)}, "a MaskedArray; "),
         ({"labels": [0, 1]}, "4 images but 2 labels"),
         ({"labels": [0, 0, 0, -1]}, "down to -1"),
         ({"labels": [0.0, 0.0, 0.0, 0.5]}, "must be integers"),
@@ -124,7 +122,6 @@ def test_an_npz_comes_back(tmp_path):
         ({"images": pixels(), "classes": np.arange(2)}, of.InputError, "classes is int64 .* vector of text"),
         ({"images": pixels(), "labels": np.zeros(3, int)}, of.InputError, "4 images but 3 labels"),
         ({"images": pixels()[..., 0]}, of.InputError, "grey images become colour"),
-        ({"images": pixels().transpose(0, 3, 1, 2)}, of.InputError, "channels go last"),
     ],
 )
 def test_an_npz_of_something_else(tmp_path, arrays, error, message):
@@ -136,11 +133,7 @@ def test_an_npz_of_something_else(tmp_path, arrays, error, message):
 
 
 def test_a_pickled_array_is_not_unpickled(tmp_path):
-    class Trap:
-        def __reduce__(self):
-            return (open, (str(tmp_path / "sprung"), "w"))
-
-    np.savez(tmp_path / "mine.npz", images=np.array([Trap()], object))
+    np.savez(tmp_path / "mine.npz", images=np.array([Trap(tmp_path / "sprung")], object))
     with pytest.raises(of.FileFormatError):
         open_images(tmp_path / "mine.npz")
     assert not (tmp_path / "sprung").exists()
@@ -218,8 +211,9 @@ def test_files_of_several_sizes_have_none(classes_folder):
         assert open_images(classes_folder).size
     found = open_images(classes_folder)
     (classes_folder / "bee/deep/d.png").unlink()
-    with pytest.raises(of.StorageError, match=r"d\.png: there is no such file"):
-        assert found.size
+    for look in (lambda: found.size, lambda: found[found.names.index("bee/deep/d.png")]):
+        with pytest.raises(of.StorageError, match=r"d\.png: there is no such file"):
+            look()
 
 
 def test_the_order_and_labels_are_torchvisions(classes_folder):
@@ -243,13 +237,6 @@ def test_a_class_without_images_is_refused(classes_folder):
     (classes_folder / "cicada").mkdir()
     with pytest.raises(of.FileFormatError, match="cicada holds no image"):
         ImageFiles.of(classes_folder)
-
-
-def test_a_file_that_went_away_is_named(classes_folder):
-    found = ImageFiles.of(classes_folder)
-    (classes_folder / "ant/a.png").unlink()
-    with pytest.raises(of.StorageError, match=r"ant/a\.png: there is no such file"):
-        found[0]
 
 
 def test_the_fingerprint_of_files_follows_content_names_and_labels_and_not_the_place(classes_folder, tmp_path):
@@ -293,16 +280,6 @@ def test_pickling_takes_names_and_not_pixels(tmp_path):
     assert np.array_equal(pickle.loads(content)[3], pixels(1, 200, 200, seed=3)[0])
 
 
-@pytest.mark.parametrize("start", ["fork", "spawn"])
-def test_workers_of_a_loader_decode_files(classes_folder, start):
-    found = ImageFiles.of(classes_folder)
-    workers = 2 if start == "fork" else 1  # which imports all of PyTorch again
-    loader = DataLoader(found, batch_size=2, num_workers=workers, collate_fn=list, multiprocessing_context=start)
-    images = [image for batch in loader for image in batch]
-    assert all(np.array_equal(image, found[index]) for index, image in enumerate(images))
-    assert len(images) == 4
-
-
 # which files lie in a folder
 
 
@@ -314,21 +291,14 @@ def names(folder):
     return sorted(image_names(folder))
 
 
-def test_a_link_to_the_folder_itself_adds_nothing(tmp_path):
-    put(tmp_path / "set/a.png")
-    (tmp_path / "set/loop").symlink_to(tmp_path / "set")
-    (tmp_path / "set/dot").symlink_to(".")
-    (tmp_path / "set/up").symlink_to("..")
-    assert names(tmp_path / "set") == ["a.png"]
-    assert len(ImageFiles.of(tmp_path / "set")) == 1
-
-
 def test_links_among_classes_add_nothing_and_are_no_classes(tmp_path):
     for name in ("ant/a.png", "bee/b.png"):
         put(tmp_path / "set" / name)
     (tmp_path / "set/ant/other").symlink_to(tmp_path / "set/bee")
     (tmp_path / "set/bee/other").symlink_to(tmp_path / "set/ant")
     (tmp_path / "set/loop").symlink_to(tmp_path / "set")
+    (tmp_path / "set/dot").symlink_to(".")
+    (tmp_path / "set/up").symlink_to("..")
     (tmp_path / "set/a first name").symlink_to(tmp_path / "set/bee")
     found = ImageFiles.of(tmp_path / "set")
     assert found.names == ("ant/a.png", "bee/b.png")
@@ -349,30 +319,19 @@ def test_links_that_double_at_every_level_end(tmp_path):
 def test_a_link_to_elsewhere_is_followed_once(tmp_path):
     put(tmp_path / "elsewhere/a.png")
     put(tmp_path / "elsewhere/deep/b.png")
+    (tmp_path / "elsewhere/c.png").symlink_to("a.png")  # a file counts under each of its names
     (tmp_path / "set").mkdir()
     for link in ("first", "second"):
         (tmp_path / "set" / link).symlink_to(tmp_path / "elsewhere")
     (tmp_path / "elsewhere/back").symlink_to(tmp_path / "set")
-    assert names(tmp_path / "set") == ["first/a.png", "first/deep/b.png"]
+    assert names(tmp_path / "set") == ["first/a.png", "first/c.png", "first/deep/b.png"]
 
 
-def test_a_link_to_a_file_counts_under_its_name(tmp_path):
-    put(tmp_path / "set/a.png")
-    (tmp_path / "set/b.png").symlink_to("a.png")
-    assert names(tmp_path / "set") == ["a.png", "b.png"]
-
-
-@pytest.mark.parametrize("kind", ["pipe", "socket", "link to nowhere", "link to itself", "device"])
-def test_what_is_named_like_an_image_and_is_no_file_is_refused(tmp_path, kind, monkeypatch):
+@pytest.mark.parametrize("target", [None, "none", "odd.png", "/dev/zero"])
+def test_what_is_named_like_an_image_and_is_no_file_is_refused(tmp_path, target):
     put(tmp_path / "a.png")
     odd = tmp_path / "odd.png"
-    if kind == "pipe":
-        os.mkfifo(odd)
-    elif kind == "socket":
-        monkeypatch.chdir(tmp_path)  # the path of a socket must be short
-        socket.socket(socket.AF_UNIX).bind("odd.png")
-    else:
-        odd.symlink_to({"link to nowhere": "none", "link to itself": "odd.png", "device": "/dev/zero"}[kind])
+    os.mkfifo(odd) if target is None else odd.symlink_to(target)
     with pytest.raises(of.StorageError, match=r"odd\.png: it is not an ordinary file"):
         ImageFiles.of(tmp_path)
 

@@ -6,8 +6,7 @@ __getattr__, __dir__, __all__ = door(
     __name__,
     {
         "backbone": ("Backbone", "accuracy", "match_labels"),
-        "extraction": ("Extraction", "evaluation_mode"),
-        "loader": ("read", "read_all"),
+        "extraction": ("Extraction", "evaluation_mode", "read", "read_all"),
         "architectures": ("Classifier", "for_small_images", "load_classifier", "save_classifier", "split_name"),
         "origin": ("Origin",),
         "perturbation": ("Odin", "Perturb"),

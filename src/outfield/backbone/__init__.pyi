@@ -10,8 +10,8 @@ from outfield.backbone.backbone import accuracy as accuracy
 from outfield.backbone.backbone import match_labels as match_labels
 from outfield.backbone.extraction import Extraction as Extraction
 from outfield.backbone.extraction import evaluation_mode as evaluation_mode
-from outfield.backbone.loader import read as read
-from outfield.backbone.loader import read_all as read_all
+from outfield.backbone.extraction import read as read
+from outfield.backbone.extraction import read_all as read_all
 from outfield.backbone.origin import Origin as Origin
 from outfield.backbone.perturbation import Odin as Odin
 from outfield.backbone.perturbation import Perturb as Perturb

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor, nn
 
 from outfield.backbone.preprocessing import check_names, check_normalisation, check_size
@@ -67,31 +66,22 @@ class Classifier:
         check_names(self.names)
         require(len(self.names) in (0, self.classes), "names", self.names, f"{self.classes} names or none")
 
-    def build(self, seed: int = 0, weights: Mapping[str, Tensor] | None = None) -> nn.Module:
+    def build(self, seed: int = 0) -> nn.Module:
         """A fresh network; its first weights come from ``seed``, and the global random state is not touched.
-
-        Args:
-            seed: of the first weights.
-            weights: that the network will be given later; its shape is then theirs.
 
         Raises:
             UnknownNameError: the library has no model of that name.
             InputError: ``small_images`` with a network that has no such stem, or a seed that is none.
         """
         with building(seed):
-            return create(self.architecture, self.classes, self.size if self.small_images else None, weights)
+            return create(self.architecture, self.classes, self.size if self.small_images else None)
 
 
-def create(
-    architecture: Any,
-    classes: int | None = None,
-    small: Sequence[int] | None = None,
-    weights: Mapping[str, Tensor] | None = None,
-) -> nn.Module:
-    """A fresh network of timm or torchvision, for ``small`` images of this height and width and ``weights`` to come."""
+def create(architecture: Any, classes: int | None = None, small: Sequence[int] | None = None) -> nn.Module:
+    """A fresh network of timm or torchvision, for ``small`` images of this height and width."""
     owner, name = split_name(architecture)
     known: dict[str, Any] = {} if classes is None else {"num_classes": classes}
-    patches = {} if small is None else patch_settings(architecture, small, weights)
+    patches = {} if small is None else patch_settings(architecture, small)
     wanted = "" if classes is None else f" with {classes} classes"
     network: nn.Module
     with as_ours(f"{architecture} cannot be built{wanted}", InputError):
@@ -120,26 +110,18 @@ def as_ours(what: str, kind: type[OutfieldError] = FileFormatError) -> Iterator[
         raise kind(f"{what}: {first_line(error)}") from error
 
 
-def patch_settings(
-    architecture: str, small: Sequence[int], weights: Mapping[str, Tensor] | None = None
-) -> dict[str, Any]:
-    """What timm is told so that a network which cuts images into patches suits small ones; nothing for other networks.
-
-    A ConvNeXt has a patch for every pixel, so that 32 × 32 pixels are 4 × 4 places behind its last stage. Weights of earlier
-    versions have patches of 2 × 2, which leave a single place: timm halves the height and width once more there.
-    """
+def patch_settings(architecture: str, small: Sequence[int]) -> dict[str, Any]:
+    """What timm is told so that a network which cuts images into patches suits small ones; nothing for other networks."""
     owner, name = split_name(architecture)
     if owner != "timm":
         return {}
     home = library("timm", extra="images").model_entrypoint(name).__module__
     if home == "timm.models.vision_transformer":
         return {"img_size": tuple(small), "patch_size": 4}
-    if home != "timm.models.convnext":
-        return {}
-    if weights is None:
-        return {} if name.endswith("_ols") else {"patch_size": 1}  # "ols": two convolutions of fixed stride, no patches
-    stem = weights.get("stem.0.weight")
-    return {"patch_size": stem.shape[-1] if stem is not None and stem.dim() == 4 else 1}
+    has_patches = home == "timm.models.convnext" and not name.endswith(
+        "_ols"
+    )  # these: two convolutions of fixed stride
+    return {"patch_size": 1} if has_patches else {}
 
 
 def split_name(architecture: str) -> tuple[str, str]:
@@ -225,9 +207,7 @@ def load_classifier(path: PathLike) -> tuple[nn.Module, Classifier, dict[str, An
         raise FileFormatError(f"{path} holds a classifier that cannot be built here: it does not say which")
     try:
         classifier: Classifier = from_plain(plain)
-        if not any(weight.dim() and len(weight) == classifier.classes for weight in weights.values()):
-            raise InputError(f"it says that there are {classifier.classes} classes, but no weight has so many rows")
-        network = classifier.build(weights=weights)
+        network = classifier.build()
     except InputError as error:
         raise FileFormatError(f"{path} holds a classifier that cannot be built here: {error}") from error
     load_weights(network, weights, str(path))
@@ -242,20 +222,19 @@ def load_weights(network: nn.Module, weights: Mapping[str, Tensor], source: str)
         if len(short) == len(weights) and short.keys() & wanted.keys():
             found = short
             break
-    others = []
+    lacks, unknown, others = wanted.keys() - found.keys(), found.keys() - wanted.keys(), []
     for name in wanted.keys() & found.keys():
         ours, theirs = wanted[name], found[name]
         if theirs.shape != ours.shape:
             others.append(f"{name} is {tuple(theirs.shape)} instead of {tuple(ours.shape)}")
-        elif theirs.is_floating_point() != ours.is_floating_point() or theirs.is_complex():
+        elif theirs.is_floating_point() != ours.is_floating_point():
             others.append(f"{name} is {theirs.dtype} instead of {ours.dtype}")
-    lacks, unknown = wanted.keys() - found.keys(), found.keys() - wanted.keys()
     told = (("it lacks ", lacks), ("it has the unknown ", unknown), ("", others))
     problems = [f"{what}{', '.join(sorted(n)[:3])}{', …' if len(n) > 3 else ''}" for what, n in told if n]
     if problems:
         what = f"{source} does not fit {type(network).__name__}: {'; '.join(problems)}"
         raise FileFormatError(f"{what}; check the architecture, the number of classes and small_images")
     for name, value in found.items():
-        if value.layout != torch.strided or value.device.type == "meta" or not bool(value.isfinite().all()):
+        if not bool(value.isfinite().all()):
             raise FileFormatError(f"{source} holds numbers that are not finite, in {name}")
     network.load_state_dict(found)

@@ -14,8 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from outfield.backbone.extraction import Extraction
-from outfield.backbone.loader import read
+from outfield.backbone.extraction import Extraction, read
 from outfield.backbone.origin import Origin, Trained, from_our_file, named_network, open_network
 from outfield.backbone.perturbation import Odin, Perturb
 from outfield.backbone.preprocessing import TENSOR, Preprocessing, adapted, as_tuple, check_names, shown_numbers
@@ -360,10 +359,9 @@ class Backbone:
             self._classes = classes
         if classes != self._classes:
             raise InputError(f"the network of {self.name} gives {classes} logits, but classes is {self._classes}")
-        if labels is not None and not self.projects and int(labels.max()) >= classes:
-            what = (
-                f"{images.name} has a label {int(labels.max())}, but the network of {self.name} knows {classes} classes"
-            )
+        top = -1 if labels is None or self.projects else int(labels.max())
+        if top >= classes:
+            what = f"{images.name} has a label {top}, but the network of {self.name} knows {classes} classes"
             raise InputError(f"{what}, from 0; extract OOD images with --no-labels, in Python labels=False")
         return labels
 
@@ -402,10 +400,7 @@ def _check_same_classes(images: ImageSource, name: str, names: tuple[str, ...]) 
 
 
 def match_labels(images: ImageSource, names: tuple[str, ...], classes: int) -> tuple[np.ndarray | None, str]:
-    """The labels of images as a network counts its classes; None, and why, where they mean other classes.
-
-    Where the names of all classes are among the network's, they say which is which, whatever their order.
-    """
+    """The labels of images as a network counts its classes, told by their names; None, and why, where they mean others."""
     if images.labels is None or images.classes is None:
         return images.labels, ""
     if not names:

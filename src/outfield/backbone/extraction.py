@@ -1,31 +1,42 @@
-"""One pass of a network over images: precision, memory, modes and the way back are taken care of here."""
+"""One pass of a network over images: read and decoded in batches; precision, memory, modes and the way back are cared for."""
 
 from __future__ import annotations
 
 import contextlib
 import math
+import os
+import signal
 import threading
 import warnings
 import weakref
 from collections import deque
 from collections.abc import Collection, Generator, Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
 
 from outfield.backbone.architectures import first_line
 from outfield.backbone.hooks import Observer, logits_of
 from outfield.backbone.perturbation import Odin, Perturb
-from outfield.backbone.preprocessing import Preprocessing
+from outfield.backbone.preprocessing import TENSOR, Preprocessing, resize
 from outfield.backbone.views import Views
-from outfield.config import require, require_choice
-from outfield.errors import InputError, OutfieldError, OutfieldWarning
+from outfield.config import require, require_choice, require_number
+from outfield.errors import InputError, MissingExtraError, OutfieldError, OutfieldWarning, StorageError
 from outfield.features import MOST_STAGES
+from outfield.files import as_tensor
+from outfield.images import ImageArray, ImageSource, check_image
 from outfield.modes import WITHOUT_TF32, Seeded
+from outfield.progress import bar
 
 Fields = dict[str, Tensor]
+BYTES_AT_ONCE = 256 * 2**20  # Pixels of an array that are copied together, at most
+# Pixels that a worker process hands over together; they lie in shared memory, which is often small
+BYTES_OF_A_WORKER = 32 * 2**20
+FEW = 256  # So many images are decoded before worker processes have started
+ROWS = 512  # Images that are resized together where all of a source are read
 PRECISIONS = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 # Of the images that a CPU is given at once, at most: more are no faster there, and progress would not show
 PIXELS_ON_A_CPU = 2**19
@@ -35,6 +46,151 @@ OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "ALLOC_FAILED", "
 # A lock for each network: a second thread's modes and hooks must not come in between
 IN_USE: weakref.WeakKeyDictionary[nn.Module, threading.RLock] = weakref.WeakKeyDictionary()
 FIND_LOCK = threading.Lock()
+
+
+# Reading
+
+
+def read(
+    images: ImageSource,
+    way: Preprocessing,
+    rows: int,
+    workers: int | None,
+    pinned: bool,
+    skipped: dict[int, str] | None = None,
+) -> Generator[Tensor, None, None]:
+    """The images in consecutive batches of bytes, at most ``rows`` (n, H, W, 3) on the CPU, or (n, h, w, channels).
+
+    An array that needs no work of Pillow is cut in slices, and leaves with its own height and width; the device does the rest.
+    Other sources are decoded one image at a time, by ``workers`` processes, and resized and cropped there. ``skipped`` gets the
+    numbers of images that cannot be read, and why; if None, the first of them is an error.
+    """
+    if workers is not None:
+        require_number("workers", workers, least=0, most=1024, whole=True)
+    if isinstance(images, ImageArray) and (way.interpolation == TENSOR or way.keeps(images.size)):
+        return _slices(images.images, _at_most(BYTES_AT_ONCE, images.size, rows), pinned)
+    if workers is None:
+        workers = 0 if len(images) < FEW else min(8, _cores())
+    rows = _at_most(BYTES_AT_ONCE, way.size, rows)
+    if workers:
+        rows = _at_most(BYTES_OF_A_WORKER, way.size, min(rows, max(32, math.ceil(len(images) / workers))))
+    return _decoded(_Batches(images, way, rows, skips=skipped is not None), workers, pinned, skipped)
+
+
+def read_all(images: ImageSource, size: tuple[int, int], workers: int | None = None) -> Tensor:
+    """All images as bytes (N, 3, h, w) on the CPU, channels last, resized; an array of this size is handed out uncopied."""
+    if isinstance(images, ImageArray) and images.size == tuple(size):
+        return as_tensor("images", np.ascontiguousarray(images.images)).permute(0, 3, 1, 2)
+    way = Preprocessing(size, interpolation=TENSOR)
+    pixels = torch.empty(len(images), *size, 3, dtype=torch.uint8, device="cpu")
+    done = 0
+    with (
+        bar(f"reading {images.name}", len(images), "images") as advance,
+        contextlib.closing(read(images, way, ROWS, workers, pinned=False)) as batches,
+    ):
+        for batch in batches:
+            pixels[done : done + len(batch)] = resize(batch, size)
+            done += len(batch)
+            advance(done)
+    return pixels.permute(0, 3, 1, 2)
+
+
+def _at_most(bytes_: int, size: tuple[int, int], rows: int) -> int:
+    """So many images, or as many as go into so many bytes."""
+    return min(rows, max(1, bytes_ // (3 * math.prod(size))))
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _slices(images: np.ndarray, rows: int, pinned: bool) -> Generator[Tensor, None, None]:
+    for start in range(0, len(images), rows):
+        piece = images[start : start + rows]
+        batch = torch.empty(piece.shape, dtype=torch.uint8, device="cpu", pin_memory=pinned)
+        np.copyto(batch.numpy(), piece)
+        yield batch
+
+
+class _Batches(Dataset[Any]):
+    """Whole batches by number, decoded and resized, each with the numbers of images that it lacks, and why."""
+
+    def __init__(self, images: ImageSource, way: Preprocessing, rows: int, skips: bool) -> None:
+        self.images, self.way, self.rows, self.skips = images, way, rows, skips
+
+    def __len__(self) -> int:
+        return math.ceil(len(self.images) / self.rows)
+
+    def __getitem__(self, number: int) -> tuple[Tensor, dict[int, str]] | Exception:
+        chosen = range(number * self.rows, min((number + 1) * self.rows, len(self.images)))
+        batch = torch.empty(len(chosen), *self.way.size, self.way.channels, dtype=torch.uint8, device="cpu")
+        missing: dict[int, str] = {}
+        for index in chosen:
+            try:
+                batch[index - chosen.start - len(missing)] = self._image(index)
+            except OutfieldError as error:
+                if not self.skips or isinstance(error, MissingExtraError):
+                    return error  # as a value: raised, it would be handed on wrapped in the traceback of a worker
+                missing[index] = str(error)
+        return batch[: len(chosen) - len(missing)], missing
+
+    def _image(self, index: int) -> Tensor:
+        what = f"image {index} of {self.images.name}"
+        try:
+            image = self.images[index]
+        except OutfieldError:
+            raise
+        except OSError as error:
+            raise StorageError(f"cannot read {what}: {error}") from error
+        except Exception as error:  # a source may be anybody's
+            raise InputError(f"{what} cannot be had: {type(error).__name__}: {error}") from error
+        check_image(image, what)
+        try:
+            return torch.from_numpy(self.way.pixels(image))
+        except InputError as error:
+            raise InputError(f"{what}: {error}") from error
+
+
+def _decoded(
+    batches: _Batches, workers: int, pinned: bool, skipped: dict[int, str] | None
+) -> Generator[Tensor, None, None]:
+    loader = DataLoader(
+        batches,
+        batch_size=None,
+        num_workers=workers,
+        pin_memory=pinned,
+        worker_init_fn=_leave_interrupts,
+        generator=torch.Generator(),  # it draws a seed, which must not come from the global random state
+    )
+    running = iter(loader)
+    found: Any = None
+    try:
+        for _ in range(len(batches)):
+            found = next(running)
+            if isinstance(found, Exception):
+                break
+            batch, missing = found
+            if skipped is not None:
+                skipped.update(missing)
+            if len(batch):
+                yield batch
+    except RuntimeError as error:
+        if not str(error).startswith("DataLoader worker"):
+            raise
+        what = "a process that decodes images died, perhaps for lack of (shared) memory"
+        raise StorageError(f"{what}; use fewer workers than {workers}, or none (--workers 0)") from error
+    finally:
+        del running  # ends the workers
+    if isinstance(found, Exception):
+        raise found
+
+
+def _leave_interrupts(worker: int) -> None:
+    """Ctrl-C reaches the whole group of processes; the one that waits for the others ends them."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+# The pass
 
 
 class _Flight(NamedTuple):
@@ -189,19 +345,15 @@ class Extraction:
 
     def _fields_of(self, images: Tensor) -> Fields:
         images = self._perturbed(images)
-        perturbed = None
-        if self.odin is None:
-            seen = self._observe(images)
-        else:
-            with torch.enable_grad():
-                seen = self._observe(images.requires_grad_())
-                with torch.autocast(self.device.type, enabled=False):
-                    perturbed = self.odin.perturb(images, seen.logits).detach()
-        fields = {"features": seen.features, "logits": seen.logits.detach().float()}
+        with torch.enable_grad() if self.odin else contextlib.nullcontext():
+            seen = self._observe(images.requires_grad_() if self.odin else images)
+        fields = {"features": seen.features.detach(), "logits": seen.logits.detach().float()}
         if seen.spread is not None:
             fields["spread"] = seen.spread
         fields |= {f"stage{i}": stage for i, stage in seen.stages.items()}
-        if perturbed is not None:
+        if self.odin is not None:
+            with torch.enable_grad(), torch.autocast(self.device.type, enabled=False):
+                perturbed = self.odin.perturb(images, seen.logits).detach()
             fields["odin_logits"] = logits_of(self.network(perturbed), len(images)).float()
         return fields
 
@@ -283,8 +435,7 @@ def _refuse(flight: _Flight) -> None:
 def evaluation_mode(network: nn.Module, gradients: bool = True) -> Iterator[None]:
     """Evaluation mode without gradients, by one thread at a time; afterwards every module and parameter is as before.
 
-    Modes are set one by one, because ``network.eval()`` may be overridden to do more. Parameters need no gradients here, and
-    without them the backward pass of ODIN keeps fewer activations; where no ``gradients`` are taken, they stay as they are.
+    Without gradients of parameters the backward pass of ODIN keeps fewer activations; where none is taken, they stay as they are.
     """
     with FIND_LOCK:
         lock = IN_USE.setdefault(network, threading.RLock())
@@ -295,7 +446,7 @@ def evaluation_mode(network: nn.Module, gradients: bool = True) -> Iterator[None
         learned = [parameter for parameter in own if parameter.requires_grad and parameter.is_leaf]
         try:
             for module in modes:
-                module.training = False
+                module.training = False  # one by one: ``network.eval()`` may be overridden to do more
             for parameter in learned:
                 parameter.requires_grad_(False)
             yield

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +30,7 @@ MAPS_KEPT = 8  # Latest maps that the search holds on to; the last feature map i
 
 
 class Seen(NamedTuple):
-    """What one forward pass showed: features (N, D), spread (N, D), stages by number in float32, logits (N, K) as they came."""
+    """What a forward pass showed in float32, features with the graph that leads to them, and logits (N, K) as they came."""
 
     features: Tensor
     spread: Tensor | None
@@ -45,24 +45,17 @@ def logits_of(output: Any, rows: int) -> Tensor:
         found = found.get("logits")
     elif isinstance(found, tuple | list) and found:
         found = found[0]
-    plain = isinstance(found, Tensor) and found.layout == torch.strided and found.is_floating_point()
-    if plain and found.dim() == 2 and found.shape[0] == rows and found.shape[1] > 0 and not found.is_meta:
-        return cast(Tensor, found)
-    shown = (
-        f"a tensor of shape {tuple(found.shape)}, {found.dtype}"
-        if isinstance(found, Tensor)
-        else f"a {type(output).__name__}"
-    )
+    shown = f"a {type(output).__name__}"
+    if isinstance(found, Tensor):
+        if found.is_floating_point() and found.dim() == 2 and found.shape[0] == rows and found.shape[1] > 0:
+            return found
+        shown = f"a tensor of shape {tuple(found.shape)}, {found.dtype}"
     what = f"the network gave {shown} for {rows} images; a classifier gives logits ({rows}, K)"
     raise InputError(f"{what}, floating numbers, alone, first in a tuple, or as .logits")
 
 
 class Observer:
-    """A network that also shows its features, the spread of its last feature map and its stages.
-
-    From the first pass on, ``stage_names`` are the modules whose outputs are the stages, and ``last_layer`` weight (K, D) and
-    bias (K,) or None of the head, in float32 on the CPU; None where the logits are not that layer of the features.
-    """
+    """A network that also shows its features, the spread of its last feature map and its stages."""
 
     def __init__(self, network: nn.Module, head: str | None = None, stages: bool = False) -> None:
         self.network, self.stages = network, stages
@@ -70,7 +63,8 @@ class Observer:
         self._head: nn.Module | None = None
         self._map: FeatureMap | None = None
         self._places: dict[int, FeatureMap] = {}  # of the stages, by their number
-        self.stage_names: tuple[str, ...] = ()
+        self.stage_names: tuple[str, ...] = ()  # of the modules whose outputs are the stages, from the first pass on
+        # Weight and bias of the head in float32 on the CPU, where the logits are that layer of the features
         self.last_layer: tuple[Tensor, Tensor | None] | None = None
 
     def __call__(self, images: Tensor) -> Seen:
@@ -92,7 +86,7 @@ class Observer:
 
         def at_head(module: nn.Module, tensor: Tensor | None) -> None:
             nonlocal features, spread, stages
-            features = None if tensor is None else pooled_input(module, copied(tensor))
+            features = None if tensor is None else pooled_input(module, tensor.to(torch.float32, copy=True))
             stages = dict(passed)
             if self._map is not None and last_map is not None:
                 # Not when it passed by: an activation in place may come in between.
@@ -106,7 +100,9 @@ class Observer:
             hooks.callback(_watch(self._head, True, at_head))
             logits = logits_of(self.network(images), images.shape[0])  # which, unlike len, may stay open in an export
         if features is None or (self._map is None) != (spread is None) or len(stages) != len(self._places):
-            raise self._other_way()
+            raise InputError(
+                f"{type(self.network).__name__} took another way through its layers than in the first batch"
+            )
         return Seen(features, spread, logits, {number: stages[number] for number in self._places})
 
     def only(self, spread: bool, stages: Collection[int]) -> None:
@@ -115,28 +111,11 @@ class Observer:
         self._places = {number: place for number, place in self._places.items() if number in stages}
 
     def features_of(self, images: Tensor) -> Tensor | None:
-        """The features (N, D) alone, in float32 and with the graph that leads to them, in a forward pass.
-
-        The very first pass of all finds where to look, so that this is then the second one. None where it does not find that
-        because features are not finite.
-        """
+        """The features (N, D) with the graph that leads to them; None where the first pass did not find where to look."""
         if self._head is None:
             with torch.no_grad():
                 self(images.detach().clone())  # a network may write to what it is given
-        if self._head is None:
-            return None
-        found: list[Tensor | None] = [None]
-        remove = _watch(self._head, True, lambda module, tensor: found.append(tensor))
-        try:
-            logits_of(self.network(images), len(images))
-        finally:
-            remove()
-        if found[-1] is None:
-            raise self._other_way()
-        return pooled_input(self._head, found[-1]).float()
-
-    def _other_way(self) -> InputError:
-        return InputError(f"{type(self.network).__name__} took another way through its layers than in the first batch")
+        return None if self._head is None else self(images).features
 
     def _search(self, images: Tensor) -> Seen:
         said = getattr(self.network, "num_prefix_tokens", None)
@@ -228,6 +207,15 @@ def _layer(head: nn.Module, features: Tensor, logits: Tensor) -> tuple[Tensor, T
     return weight.cpu(), None if bias is None else bias.cpu()
 
 
+class Passing(NamedTuple):
+    """A tensor that went into or out of a module; ``order`` counts such events."""
+
+    order: int
+    module: nn.Module
+    is_input: bool
+    tensor: Tensor
+
+
 class Call(NamedTuple):
     """One call of what may be the head."""
 
@@ -240,10 +228,7 @@ class Call(NamedTuple):
 class Trace:
     """What went through the modules in one pass: calls of what may be the head, and the latest maps, oldest first.
 
-    Of linear layers only pooled inputs (of one position) are kept, and few maps, so that little memory is held.
-
-    ``blocks`` keeps the pooled output of every module, of which some are the stages; ``prefix_tokens`` are no positions of
-    the image.
+    With ``blocks`` the pooled output of every module, too; ``prefix_tokens`` are no positions of the image.
     """
 
     def __init__(self, head: nn.Module | None, rows: int, blocks: bool, prefix_tokens: int | None) -> None:
@@ -338,17 +323,13 @@ ACTIVATIONS: tuple[Callable[[Tensor], Tensor], ...] = (unchanged, functional.rel
 
 @dataclass(frozen=True)
 class FeatureMap:
-    """Where a feature map passes by, and how it is read.
-
-    ``shape`` is that of one image's map, ``channels`` the axis of the D channels: all others but the first are positions. The
-    first ``skipped`` tokens are no positions of the image.
-    """
+    """Where a feature map passes by, and how it is read."""
 
     module: nn.Module
     is_input: bool
-    shape: tuple[int, ...]
-    channels: int
-    skipped: int = 0
+    shape: tuple[int, ...]  # of one image's map
+    channels: int  # the axis of the D channels: all others but the first are positions
+    skipped: int = 0  # first tokens that are no positions of the image
     activation: Callable[[Tensor], Tensor] = unchanged
 
     def _read(self, tensor: Tensor) -> tuple[Tensor, tuple[int, ...]]:
@@ -368,15 +349,6 @@ class FeatureMap:
         away = values.double()  # as std adds up there, which takes ten times as long
         away = away - away.mean(positions, keepdim=True)
         return away.square().mean(positions).sqrt().float()
-
-
-class Passing(NamedTuple):
-    """A tensor that went into or out of a module; ``order`` counts such events."""
-
-    order: int
-    module: nn.Module
-    is_input: bool
-    tensor: Tensor
 
 
 def find_map(
@@ -454,10 +426,7 @@ def read_output(order: int, module: nn.Module, tensor: Tensor, rows: int, prefix
 def find_blocks(
     network: nn.Module, outputs: Mapping[nn.Module, Output], last_map: FeatureMap | None, features: Tensor
 ) -> list[Block]:
-    """The blocks of a network in the order in which they ran, at most :data:`MOST_STAGES`, evenly spread where there are more.
-
-    Tokens that are no positions are left out as in the last feature map; a last block whose mean the features are is no stage.
-    """
+    """The blocks of a network in the order in which they ran, at most :data:`MOST_STAGES`, evenly spread where there are more."""
     names = {module: name for name, module in network.named_modules()}
     read = {module: (*_way(module, output, last_map), tolerance(output.exact)) for module, output in outputs.items()}
     here = features.detach().float().cpu()
@@ -466,14 +435,13 @@ def find_blocks(
     heads = {module for module in same if max(read[module][0].shape) == math.prod(read[module][0].shape)}
     found = [Block(names[module], *read[module][:2]) for module in _trunk(network, outputs, heads)]
     if found and found[-1].place.module in same:
-        del found[-1]
+        del found[-1]  # its mean is the features
     count = min(len(found), MOST_STAGES)
     return [found[-(-(i + 1) * len(found) // count) - 1] for i in range(count)]
 
 
-def _trunk(network: nn.Module, outputs: Mapping[nn.Module, Output], heads: Set[nn.Module]) -> list[nn.Module]:
-    """The modules that are blocks, in the order in which they ran; a last one may be in ``heads``."""
-    inside = network
+def _trunk(inside: nn.Module, outputs: Mapping[nn.Module, Output], heads: Set[nn.Module]) -> list[nn.Module]:
+    """The modules inside a network that are blocks, in the order in which they ran; a last one may be in ``heads``."""
     while True:
         parts = sorted(_parts(inside, outputs), key=lambda part: outputs[part].order)
         heights = [_height(part) for part in parts]

@@ -1,12 +1,13 @@
 """Where a network comes from: a name, one line of text or a file; and how it is built again from its tensors alone.
 
-A file that carries a network with it (:class:`outfield.Guard`) keeps the origin as JSON and the tensors beside it. A network
-without an origin, an ``nn.Module`` that was handed over in Python or a program of ``torch.export``, can only be recognised, by
-its fingerprint.
+A guard's file keeps the origin as JSON and the tensors beside it. A network without an origin, an ``nn.Module`` that was handed
+over in Python or a program of ``torch.export``, can only be recognised, by its fingerprint.
 """
 
 from __future__ import annotations
 
+import copy
+import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,6 +21,7 @@ from outfield.backbone.architectures import (
     LIBRARIES,
     PREFIXES,
     SMALL,
+    as_ours,
     create,
     load_classifier,
     load_weights,
@@ -29,9 +31,9 @@ from outfield.backbone.architectures import (
 )
 from outfield.backbone.preprocessing import PARTS, TENSOR, Preprocessing, adapted, as_tuple, check_size
 from outfield.backbone.pretrained import PICKLES, Weights, timm_pretrained, torchvision_pretrained
-from outfield.errors import FileFormatError, InputError, UnknownNameError
+from outfield.errors import FileFormatError, InputError, StorageError, UnknownNameError
 from outfield.extras import library
-from outfield.files import HEADER_NAME, PathLike, as_path, find_tensors, read_tensors
+from outfield.files import HEADER_NAME, PathLike, as_path, find_tensors, open_to_read, read_tensors
 from outfield.modes import building
 
 if TYPE_CHECKING:
@@ -68,9 +70,8 @@ class Origin:
         """What :meth:`to_json` gave."""
         kind = plain.get("kind") if isinstance(plain, dict) else plain
         if kind == "pt2":
-            raise FileFormatError(
-                "its network is a program of torch.export, which guards no longer hold; build the guard anew"
-            )
+            what = "its network is a program of torch.export, which guards no longer hold"
+            raise FileFormatError(f"{what}; build the guard anew")
         if kind not in KINDS or not isinstance(plain.get("settings"), dict):
             raise FileFormatError(f"there is no kind of network {kind!r:.100}; known are {', '.join(KINDS)}")
         return cls(kind, plain["settings"])
@@ -89,9 +90,7 @@ class Origin:
         if self.kind == "library":
             return self._of_library(state, source).eval()
         if self.kind == "hf":
-            from outfield.backbone import hugging_face
-
-            return hugging_face.build(self.settings, state, source).eval()
+            return _of_config(self.settings, state, source).eval()
         from outfield.backbone import onnx_network
 
         return onnx_network.build(state, source).eval()
@@ -101,16 +100,13 @@ class Origin:
         check_size(size)
         small = size if said.get("small_images") else None
         with building():
-            network = create(said.get("architecture"), said.get("classes"), small, state)
+            network = create(said.get("architecture"), said.get("classes"), small)
         load_weights(network, state, source)
         return network
 
 
 class Trained(NamedTuple):
-    """A network on the CPU, how it takes images, what to call it and its classes, and how it is built again.
-
-    ``takes`` are the height and width and the channels of the images that a file's network takes; None where they are free.
-    """
+    """A network on the CPU, how it takes images, what to call it and its classes, and how it is built again."""
 
     network: nn.Module
     expects: Preprocessing | None
@@ -120,7 +116,10 @@ class Trained(NamedTuple):
     origin: Origin | None = None
     head: str | None = None
     projects: bool = False
-    takes: tuple[tuple[int, int] | None, int | None] = (None, None)
+    takes: tuple[tuple[int, int] | None, int | None] = (
+        None,
+        None,
+    )  # sides and channels of images, where a file fixes them
 
 
 def open_network(spec: str, settings: Mapping[str, Any], device: torch.device, trust: bool) -> Trained:
@@ -205,15 +204,6 @@ def _with_settings(trained: Trained, settings: Mapping[str, Any]) -> Trained:
     return trained._replace(expects=expects, head=head)
 
 
-def _of_hugging_face(folder: Path) -> Trained:
-    from outfield.backbone import hugging_face
-
-    network, config = hugging_face.read_network(folder)
-    names = hugging_face.class_names(config)
-    expects, origin = hugging_face.read_preprocessing(folder), Origin("hf", {"config": config})
-    return Trained(network, expects, folder.resolve().name, len(names) or None, names, origin)
-
-
 def _of_file(path: Path, network: FileNetwork, origin: Origin | None) -> Trained:
     head = None if isinstance(network.head, nn.Linear) else "head"
     return Trained(network.eval(), None, path.stem, origin=origin, head=head, takes=(network.size, network.channels))
@@ -288,3 +278,101 @@ def _has_small_stem(state: State, network: nn.Module) -> bool:
     """Whether the weights' first convolution is 3 × 3 where the network's is larger."""
     stem, weight = getattr(network, "conv1", None), _entry(state, "conv1.weight")
     return isinstance(stem, nn.Conv2d) and weight is not None and weight.shape[-1] == 3 < stem.kernel_size[-1]
+
+
+# A folder as transformers writes it: config.json, model.safetensors and preprocessor_config.json
+#
+# Nothing is downloaded, nothing is unpickled, and no code of the folder is run: its configuration names one of the architectures
+# of transformers, and its weights are safetensors.
+
+CONFIG, PROCESSOR = "config.json", "preprocessor_config.json"
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+
+
+def _of_hugging_face(folder: Path) -> Trained:
+    config = _checked_config(_read_json(folder / CONFIG), str(folder))
+    _check_weight_files(folder)
+    auto = library("transformers", extra="hf").AutoModelForImageClassification
+    options = {"local_files_only": True, "use_safetensors": True, "trust_remote_code": False}
+    with as_ours(f"{folder} holds no network that transformers can build"), building():
+        network, found = auto.from_pretrained(str(folder), output_loading_info=True, **options)
+    lacking = sorted(map(str, found.get("missing_keys", ()))) + sorted(map(str, found.get("mismatched_keys", ())))
+    if lacking:
+        raise FileFormatError(f"the weights in {folder} do not fit its configuration: {', '.join(lacking[:3])}")
+    # Built once more of its tensors, as a file that carries it will do: what from_pretrained adds to its modules is left behind.
+    origin, names = Origin("hf", {"config": config}), _class_names(config)
+    again = origin.build(network.float().state_dict(), str(folder))
+    expects = _folder_preprocessing(folder)
+    return Trained(again, expects, folder.resolve().name, len(names) or None, names, origin)
+
+
+def _check_weight_files(folder: Path) -> None:
+    """Refuse weights that are no safetensors, or lie outside of the folder."""
+    if (folder / WEIGHTS).is_file():
+        return
+    if not (folder / INDEX).is_file():
+        what = f"cannot read {folder / WEIGHTS}: there is no such file"
+        raise StorageError(f"{what}; weights must be safetensors, as model.save_pretrained(folder) writes them")
+    for name in _read_json(folder / INDEX).get("weight_map", {}).values():
+        if Path(name).name != name:
+            raise FileFormatError(f"{folder / INDEX} names the file {name!r:.100}; weights lie in the folder itself")
+
+
+def _checked_config(config: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """A configuration that builds an image classifier, as plain data."""
+    names = config.get("architectures") or []
+    if not isinstance(config.get("model_type"), str) or not any("ImageClassification" in str(name) for name in names):
+        what = f"{source} holds no image classifier of transformers: its architectures are {names!r:.100}"
+        raise FileFormatError(f"{what}, and one of them must end with ForImageClassification")
+    if config.get("use_pretrained_backbone"):
+        raise FileFormatError(f"{source} would download weights: its config.json says use_pretrained_backbone")
+    return dict(config)
+
+
+def _folder_preprocessing(folder: Path) -> Preprocessing | None:
+    """That of the folder's image processor; None where it has none."""
+    path = folder / PROCESSOR
+    if not path.is_file():
+        return None
+    try:
+        return Preprocessing.of_processor(_read_json(path))
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+
+
+def _class_names(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names of the classes in their order; none where the configuration only has transformers' own LABEL_0, LABEL_1, ….
+
+    >>> _class_names({"id2label": {"0": "cat", "1": "dog"}}), _class_names({"id2label": {"0": "LABEL_0"}})
+    (('cat', 'dog'), ())
+    """
+    known = config.get("id2label")
+    if not isinstance(known, Mapping) or sorted(map(str, known)) != sorted(str(i) for i in range(len(known))):
+        return ()
+    names = tuple(str(known.get(str(i), known.get(i))) for i in range(len(known)))
+    return () if names == tuple(f"LABEL_{i}" for i in range(len(names))) else names
+
+
+def _of_config(settings: Mapping[str, Any], state: State, source: str) -> nn.Module:
+    """The network of a configuration with these tensors."""
+    given = settings.get("config")
+    if not isinstance(given, Mapping):
+        raise FileFormatError(f"{source} does not say how its network is built: there is no config")
+    config = _checked_config(given, source)
+    transformers = library("transformers", extra="hf")
+    with as_ours(f"{source} holds no network that transformers can build"), building():
+        plain = copy.deepcopy(config)
+        plain.pop("auto_map", None)
+        made = transformers.AutoConfig.for_model(plain.pop("model_type"), **plain)
+        network: nn.Module = transformers.AutoModelForImageClassification.from_config(made, trust_remote_code=False)
+    load_weights(network.float(), state, source)
+    return network
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """A JSON object."""
+    with open_to_read(path) as file, as_ours(f"{path} cannot be read as JSON"):
+        found = json.loads(file.read())
+    if not isinstance(found, dict):
+        raise FileFormatError(f"{path} does not hold a JSON object")
+    return found

@@ -1,8 +1,4 @@
-"""How a deployed network takes images: resized, cropped and normalised exactly as its own library does it.
-
-A network tells images apart by details that another resizing changes; a detector then sees rows that the deployed network would
-never give. :class:`Preprocessing` is that recipe as plain data: Pillow resizes, bytes are cropped, and only then come floats.
-"""
+"""How a deployed network takes images: resized, cropped and normalised exactly as its own library does it, as plain data."""
 
 from __future__ import annotations
 
@@ -266,10 +262,7 @@ class Preprocessing:
     def preparation(
         self, device: torch.device, dtype: torch.dtype, layout: torch.memory_format
     ) -> Callable[[Tensor], Tensor]:
-        """A function from bytes (N, H, W, 3 or 1) on any device to what the network takes, (N, C, h, w) on this one.
-
-        It resizes as "tensor" does where the size is another, and never crops: other ways have come that far in :meth:`pixels`.
-        """
+        """A function from bytes (N, H, W, 3 or 1), which :meth:`pixels` gave or "tensor" resizes, to what the network takes."""
         mean, std = (
             torch.tensor(values, device=device, dtype=torch.float32)[:, None, None] for values in (self.mean, self.std)
         )
@@ -285,9 +278,8 @@ class Preprocessing:
 
 def _checked(image: Any) -> np.ndarray:
     """An image with three dimensions, in one piece of memory."""
-    good = isinstance(image, np.ndarray) and image.dtype == np.uint8 and not np.ma.is_masked(image)
-    shape: tuple[int, ...] = image.shape if isinstance(image, np.ndarray) else ()
-    if not good or 0 in shape or not (len(shape) == 2 or (len(shape) == 3 and shape[2] in (1, 3))):
+    shape: tuple[int, ...] = image.shape if isinstance(image, np.ndarray) and image.dtype == np.uint8 else ()
+    if 0 in shape or not (len(shape) == 2 or (len(shape) == 3 and shape[2] in (1, 3))):
         what = f"{image.dtype} of shape {shape}" if isinstance(image, np.ndarray) else type(image).__name__
         raise InputError(f"the image is {what}; it must be a numpy array, uint8 (H, W, 3), or grey (H, W) or (H, W, 1)")
     whole = np.ascontiguousarray(image if image.ndim == 3 else image[:, :, None])
@@ -303,10 +295,7 @@ def to_grey(pixels: Tensor) -> Tensor:
 
 
 def resize(pixels: Tensor, size: tuple[int, int]) -> Tensor:
-    """Bytes (N, H, W, C) to another height and width, (N, h, w, C), by bilinear interpolation with antialiasing.
-
-    The result is rounded to bytes, so that it does not depend on who resizes: a worker, this process, or the device.
-    """
+    """Bytes (N, H, W, C) to bytes of another height and width, (N, h, w, C), by bilinear interpolation with antialiasing."""
     if tuple(pixels.shape[1:3]) == size:
         return pixels
     images = pixels.permute(0, 3, 1, 2).to(torch.float32)
@@ -318,12 +307,7 @@ def adapted(own: Preprocessing | None, whole: Any = None, **parts: Any) -> Prepr
     """The preprocessing that is given as a whole, or the network's own with the parts (:data:`PARTS`) that are given.
 
     With a crop, a size of one side is the shorter edge's. Without one, images are resized to exactly the size: as "tensor" does
-    it, where no interpolation is given.
-
-    Args:
-        own: that of the network; None where it has none, and size, mean and std must be given.
-        whole: what :meth:`outfield.Preprocessing.of` takes, or None.
-        parts: by name; None where they are not given.
+    it, where no interpolation is given. A network without its ``own`` needs size, mean and std.
     """
     said = {name: as_tuple(value) for name, value in parts.items() if value is not None}
     if whole is not None:

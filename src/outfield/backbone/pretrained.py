@@ -1,8 +1,7 @@
-"""Weights that timm and torchvision publish, read by us into networks that the libraries build.
+"""Weights that timm and torchvision publish, read by us into networks that the libraries build: these would unpickle them.
 
-The libraries would unpickle what lies in their caches, which can run any code. Here weights are safetensors where they are
-published so (nearly all of timm's). Where they only exist as a pickle (torchvision's), the file must first have the checksum
-that its published name carries, and is then read by PyTorch's restricted loader, which builds tensors and refuses all else.
+They are safetensors where these are published (nearly all of timm's). A pickle (torchvision's) must have the checksum that its
+published name carries, and is read by PyTorch's restricted loader, which builds tensors and refuses all else.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from outfield.backbone.preprocessing import INTERPOLATIONS, Preprocessing, as_pair, as_tuple
+from outfield.backbone.preprocessing import INTERPOLATIONS, Preprocessing, as_pair, as_tuple, check_normalisation
 from outfield.config import require_number
 from outfield.errors import InputError
 from outfield.extras import library
@@ -199,13 +199,10 @@ def _normalisation(found: Mapping[str, Any]) -> dict[str, Any]:
     mean, std = (0.0,) * 3, (1.0,) * 3
     if found.get("do_normalize", True):
         mean, std = (as_tuple(_need(found, name)) for name in ("image_mean", "image_std"))
-    for name, values in (("image_mean", mean), ("image_std", std)):
-        if not isinstance(values, tuple) or not values:
-            raise InputError(f"{name} is {values!r}; it must be a number for each channel")
-        for value in values:
-            require_number(name, value)
+    channels = 1 if isinstance(mean, tuple) and len(mean) == 1 else 3
+    check_normalisation(mean, std, channels)
     scaled = {"mean": tuple(one / scale for one in mean), "std": tuple(one / scale for one in std)}
-    return {**scaled, "channels": len(mean)}
+    return {**scaled, "channels": channels}
 
 
 def _need(found: Mapping[str, Any], name: str) -> Any:

@@ -1,7 +1,4 @@
-"""Views of an image at test time: itself, its mirror image, and slightly shifted and zoomed copies, whose outputs are averaged.
-
-They are the same for every image and made of the batch that the network takes, on its device: nothing is decoded twice.
-"""
+"""Views of an image at test time: itself, its mirror image, slightly shifted and zoomed copies, whose outputs are averaged."""
 
 from __future__ import annotations
 
@@ -71,11 +68,9 @@ class Views:
         if isinstance(views, cls):
             return views
         text = "one" if views is None else str(views)
-        known = not isinstance(views, bool) and text.isascii() and text.isdigit() and 1 <= len(text) <= 2
-        count = int(text) if known else NAMED.get(text, 0)
-        if not 1 <= count <= MOST_NAMED:
-            right = f"flip, six, a number from 1 to {MOST_NAMED}, or Views"
-            raise InputError(f"views is {views!r:.100}; it must be {right}")
+        count = int(text) if text.isdecimal() else NAMED.get(text, 0)
+        right = f"flip, six, a number from 1 to {MOST_NAMED}, or Views"
+        require(1 <= count <= MOST_NAMED, "views", views, right)
         changed = max(0, count - 2)
         return cls(flip=count > 1, shifts=SHIFTS[:changed], zoom=ZOOMS[: max(0, changed - len(SHIFTS))])
 
@@ -91,12 +86,9 @@ class Views:
         return f"{'flip' if self.flip else 'no flip'}; shifts {shifts}; zoom {zoom}"
 
     def each(self, images: Tensor) -> Iterator[Tensor]:
-        """The views of a batch (N, C, H, W), one after the other, each laid out in memory as the batch is.
-
-        The batch itself is never handed out but where it is the only view: a network may write to what it is given.
-        """
+        """The views of a batch (N, C, H, W), one after the other, each laid out in memory as the batch is."""
         if len(self) == 1:
-            yield images
+            yield images  # of several no view is the batch itself: a network may write to what it is given
             return
         last = not images.is_contiguous() and images.is_contiguous(memory_format=torch.channels_last)
         layout = torch.channels_last if last else torch.contiguous_format

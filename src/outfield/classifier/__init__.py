@@ -5,9 +5,18 @@ from outfield.extras import door
 __getattr__, __dir__, __all__ = door(
     __name__,
     {
-        "augmentation": ("Augmentation", "PadAndShift", "Recoloured"),
         "pixels": ("Pixels", "check_share"),
-        "recipe": ("AUGMENTATIONS", "CrossEntropy", "LOSSES", "LogitNorm", "Recipe", "SimCLR"),
+        "recipe": (
+            "AUGMENTATIONS",
+            "Augmentation",
+            "CrossEntropy",
+            "LOSSES",
+            "LogitNorm",
+            "PadAndShift",
+            "Recipe",
+            "Recoloured",
+            "SimCLR",
+        ),
         "training": ("Curve", "HeldOut", "TrainingCheckpoint", "classifier_for", "train_classifier"),
     },
 )

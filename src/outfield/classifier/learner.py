@@ -29,15 +29,12 @@ REMEMBERED = {"momentum_buffer": "momentum", "exp_avg": "mean", "exp_avg_sq": "s
 
 
 class Learner:
-    """A network, its optimiser and the step that both take; ``steps`` tells whether compiling pays.
-
-    The attribute ``recipe`` is what is done: without ``small_batch`` where the network cannot imitate small batches.
-    """
+    """A network, its optimiser and the step that both take; ``steps`` tells whether compiling pays."""
 
     def __init__(self, classifier: Classifier, recipe: Recipe, seed: int, device: torch.device, steps: int) -> None:
         self.network: nn.Module = classifier.build(seed).to(device)
         if recipe.parts > 1 and not can_be_split(self.network):
-            recipe = replace(recipe, small_batch=0)
+            recipe = replace(recipe, small_batch=0)  # it cannot imitate small batches
         self.classifier, self.recipe, self.seed, self.device = classifier, recipe, seed, device
         if recipe.parts > 1:
             split_batch_norms(self.network, recipe.parts)

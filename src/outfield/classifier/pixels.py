@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -14,17 +16,13 @@ from outfield.images import ImageSource, check_source
 SEED = 0  # Of the choice of held-out images: the same for every training, so that recipes are compared on the same ones
 
 
+@dataclass(frozen=True, eq=False)
 class Pixels:
     """Labelled images of one size: bytes (N, 3, H, W) in channels-last order, labels int64 (N,) from 0, a name for messages."""
 
-    def __init__(self, images: Tensor, labels: Tensor, name: str = "images") -> None:
-        good = isinstance(images, Tensor) and images.dtype == torch.uint8 and images.dim() == 4 and images.shape[1] == 3
-        if not good or not images.numel():
-            raise InputError(f"images of {name} must be a tensor, uint8 (N, 3, H, W), with at least one image")
-        known = isinstance(labels, Tensor) and labels.dtype == torch.int64 and labels.shape == images.shape[:1]
-        if not known or int(labels.min()) < 0:
-            raise InputError(f"labels of {name} must be a tensor, int64 from 0, one for each of {len(images)} images")
-        self.images, self.labels, self.name = images, labels, name
+    images: Tensor
+    labels: Tensor
+    name: str = "images"
 
     @classmethod
     def of(cls, source: ImageSource, size: tuple[int, int], *, labelled: bool = True) -> Pixels:
@@ -56,10 +54,10 @@ class Pixels:
         """Mean and standard deviation of each channel, in [0, 1], from the counts of the 256 values."""
         values = torch.arange(256, dtype=torch.float64) / 255
         means, stds = [], []
-        for channel in range(self.images.shape[1]):
+        for channel in range(3):
             counts = torch.zeros(256, dtype=torch.float64)
-            for piece in self.images.split(4096):
-                counts += torch.bincount(piece[:, channel].flatten(), minlength=256).double().cpu()
+            for piece in self.images[:, channel].split(4096):
+                counts += torch.bincount(piece.flatten(), minlength=256).double().cpu()
             share = counts / counts.sum()
             mean = (share * values).sum()
             means.append(round(float(mean), 6))

@@ -176,14 +176,12 @@ def check_image(image: Any, what: str) -> None:
 
 
 def _is_pixels(found: Any, dimensions: int) -> bool:
-    plain = isinstance(found, np.ndarray) and found.dtype == np.uint8 and not np.ma.is_masked(found)
+    plain = isinstance(found, np.ndarray) and found.dtype == np.uint8
     return plain and found.ndim == dimensions and 0 not in found.shape and found.shape[-1] == 3
 
 
 def _kind(found: object) -> str:
-    if not isinstance(found, np.ndarray) or np.ma.is_masked(found):
-        return f"a {type(found).__name__}"
-    return f"{found.dtype} of shape {found.shape}"
+    return f"{found.dtype} of shape {found.shape}" if isinstance(found, np.ndarray) else f"a {type(found).__name__}"
 
 
 def as_images(images: Any) -> ImageSource:

@@ -1,16 +1,11 @@
-"""Stand-ins for OOD data, made of ID images: lazily, the same for the same seed and image, whatever else is asked for.
-
-A function for each kind takes an image (H, W, 3), images to mix it with (of any size, as many as the kind asks for) and a
-generator.
-"""
+"""Stand-ins for OOD data, made of ID images: lazily, the same for the same seed and image, whatever else is asked for."""
 
 from __future__ import annotations
 
 import hashlib
 import io
 import os
-import secrets
-import shutil
+import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,6 +27,7 @@ from outfield.stand_in import Partners, StandIns, chosen_kinds
 
 VERSION = 1  # Part of the fingerprint; raised when a kind makes other images than before
 FINE = 8  # Small tiles and blocks are an eighth of the side: 4 of 32 pixels
+# What a kind does to an image (H, W, 3), images of any size to mix it with, as many as it asks for, and a generator
 Change = Callable[[np.ndarray, Sequence[np.ndarray], np.random.Generator], np.ndarray]
 
 
@@ -178,10 +174,7 @@ def quarters(image: np.ndarray, partners: Sequence[np.ndarray], rng: np.random.G
 
 
 def jigsaw(image: np.ndarray, partners: Sequence[np.ndarray], rng: np.random.Generator, grid: int) -> np.ndarray:
-    """The ``grid`` × ``grid`` tiles of an image, each at another place.
-
-    Where the side is no multiple of ``grid``, neighbouring tiles overlap by a pixel.
-    """
+    """The ``grid`` × ``grid`` tiles of an image, each at another place; they overlap where the side is no multiple of it."""
     starts, sizes = zip(*(_cut(side, grid) for side in image.shape[:2]), strict=True)
     places = [(row, column) for row in starts[0] for column in starts[1]]
     found = np.empty_like(image)
@@ -281,15 +274,12 @@ def write_stand_ins(made: StandIns[StandInImages], folder: PathLike) -> None:
     target = as_path(folder, "folder")
     check_free(target)
     try:
-        new = target.absolute().parent / f".{target.name}.{secrets.token_hex(8)}"
-        new.mkdir()
-        try:
+        with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.absolute().parent) as scratch:
+            new = Path(scratch) / target.name
             _fill(new, made)
             if target.is_dir():
                 target.rmdir()
             os.rename(new, target)
-        finally:
-            shutil.rmtree(new, ignore_errors=True)
     except OSError as error:
         raise StorageError(f"cannot write {target}: {reason(error)}; nothing was changed") from error
 
@@ -323,10 +313,7 @@ def check_free(folder: Path) -> None:
 
 
 def sheet(rows: Mapping[str, Sequence[np.ndarray]], notes: Mapping[str, str]) -> bytes:
-    """A PNG with the images (H, W, 3) of each name in one row, and a note below the name.
-
-    Small images are enlarged pixel by pixel, large ones shrunk.
-    """
+    """A PNG with the images (H, W, 3) of each name in one row, and a note below the name."""
     pillow, draw = library("PIL.Image", extra="images"), library("PIL.ImageDraw", extra="images")
     columns = max(len(images) for images in rows.values())
     width = 2 * MARGIN + NAMES + columns * (CELL + GAP) - GAP

@@ -1,0 +1,13 @@
+"""What must never be unpickled."""
+
+from __future__ import annotations
+
+
+class Trap:
+    """Its pickle writes a file when it is unpickled."""
+
+    def __init__(self, marker):
+        self.marker = str(marker)
+
+    def __reduce__(self):
+        return open, (self.marker, "w")
