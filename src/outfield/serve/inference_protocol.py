@@ -129,8 +129,7 @@ def answer(asked: Asked, name: str, verdicts: Sequence[Verdict]) -> tuple[bytes,
 
 # Tensors: datatypes, flat lists of numbers, and the bytes of the binary extension
 
-_LETTERS = {"UINT8": "u1", "FP32": "<f4", "FP64": "<f8", "INT32": "<i4", "INT64": "<i8", "BOOL": "?"}
-NUMPY_TYPES: dict[str, np.dtype[Any]] = {name: np.dtype(letters) for name, letters in _LETTERS.items()}
+NUMPY_TYPES = {"UINT8": "u1", "FP32": "<f4", "FP64": "<f8", "INT32": "<i4", "INT64": "<i8", "BOOL": "?"}
 JSON_TYPES: dict[str, set[type]] = {"BYTES": {str}, "BOOL": {bool}, "FP32": {int, float}, "FP64": {int, float}}
 """Of an element in JSON; of datatypes that are not here, int."""
 
@@ -177,7 +176,7 @@ def _from_bytes(content: memoryview, shape: tuple[int, ...], datatype: str, name
     """Texts, or numbers as an array of the shape, of a binary part."""
     if datatype == "BYTES":
         return _one_each(texts_of_bytes(content, name), shape, name)
-    kind = NUMPY_TYPES[datatype]
+    kind = np.dtype(NUMPY_TYPES[datatype])
     size = math.prod(shape) * kind.itemsize
     if len(content) != size:
         raise Refused(400, f"input {name!r} has {len(content):,} bytes; its shape and {datatype} make {size:,}")
