@@ -106,10 +106,9 @@ def _arrow(axes: Any, start: Box, end: Box, words: str) -> None:
         a, b = (start.x + start.width / 2 + 0.02, start.y), (end.x - end.width / 2 - 0.02, end.y)
     elif end.y < start.y:
         a, b = (start.x, start.y - start.height / 2 - 0.03), (end.x, end.y + end.height / 2 + 0.03)
-    elif abs(start.x - end.x) < 0.1:
-        a, b = (start.x, start.y + start.height / 2 + 0.03), (end.x, end.y - end.height / 2 - 0.03)
     else:
-        a, b = (start.x, start.y + start.height / 2 + 0.03), (end.x - 0.4, end.y - end.height / 2 - 0.03)
+        aside = 0.4 if abs(start.x - end.x) >= 0.1 else 0
+        a, b = (start.x, start.y + start.height / 2 + 0.03), (end.x - aside, end.y - end.height / 2 - 0.03)
     axes.annotate("", b, a, arrowprops={"arrowstyle": "-|>", "color": MUTED, "lw": 1.3, "shrinkA": 0, "shrinkB": 0})
     if words:
         axes.text((a[0] + b[0]) / 2, start.y + 0.6, words, fontsize=8.6, color=INK, ha="center", va="bottom")

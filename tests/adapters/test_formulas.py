@@ -13,7 +13,7 @@ from tests.helpers.samples import make_set, quick
 from torch import nn
 
 import outfield as of
-from outfield.adapters.graph import Decision, Traced, exportable, kth_distance, open_rows, scorer, surprise
+from outfield.adapters.graph import Decision, Traced, exportable, open_rows, scorer, surprise
 from outfield.adapters.onnx import STEPS, converted
 from outfield.detectors import Calibration, Summed
 
@@ -102,27 +102,24 @@ def test_the_program_of_torch_export_scores_as_the_detector_does(fitted, exporte
         close(scores.numpy(), detector, rows, (what, name))
 
 
-def test_members_of_a_sum_of_standard_deviations():
-    held, rows = make_set(80, seed=3), make_set(30, seed=4, shift=0.5)
-    detector = of.Fused((of.SSD(), of.KNN(k=3, field="spread")), rule="z", weights=[1, 0.3]).fit(TRAIN, held)
+@pytest.mark.parametrize(
+    "detector",
+    [
+        of.Fused((of.SSD(), of.KNN(k=3, field="spread")), rule="z", weights=[1, 0.3]),
+        quick("Auto"),
+        of.KNN(k=2, field="spread"),
+    ],
+    ids=["sum of standard deviations", "what Auto chooses", "another field"],
+)
+def test_scores_of_settings_of_their_own(detector):
+    rows = make_set(30, seed=4, shift=0.5)
+    detector = detector.fit(TRAIN, **({"held_out": make_set(80, seed=3)} if isinstance(detector, of.Fused) else {}))
     found = scorer(detector)(rows.tensors())
     np.testing.assert_allclose(found.numpy(), detector.score(rows).numpy(), rtol=1e-5, atol=1e-6)
-
-
-def test_what_auto_chooses():
-    rows, detector = make_set(30, seed=4, shift=0.5), quick("Auto").fit(TRAIN)
-    found = scorer(detector)(rows.tensors())
-    np.testing.assert_allclose(found.numpy(), detector.score(rows).numpy(), rtol=1e-5, atol=1e-6)
-
-
-def test_a_detector_of_another_field():
-    rows = make_set(9, seed=4)
-    detector = of.KNN(k=2, field="spread").fit(TRAIN)
-    assert torch.allclose(scorer(detector)(rows.tensors()), torch.as_tensor(detector.score(rows)))
 
 
 def test_odin_is_refused_with_those_that_can_be_exported():
-    for detector in (of.ODIN().fit(TRAIN), of.Fused((of.SSD(), of.ODIN())).fit(TRAIN, make_set(60, seed=9))):
+    for detector in (of.ODIN().fit(TRAIN), of.Fused((of.SSD(), of.ODIN())).fit(TRAIN, held_out=make_set(60, seed=9))):
         with pytest.raises(of.InputError, match=r"ODIN cannot be exported: .*gradient.*SSD.*Fused"):
             scorer(detector)
     assert set(exportable()) == set(NAMES) - {"Fused", "HEAT", "Mahalanobis"}
@@ -132,17 +129,6 @@ def test_the_page_lists_them_all():
     page = (Path(__file__).parents[2] / "docs" / "export.md").read_text()
     listed = re.findall(r"^\| ([A-Z][\w, ]+) \|", page.partition("## What can be exported")[2], re.M)
     assert {name for line in listed for name in line.split(", ")} == {*NAMES, "Auto"}
-
-
-def test_the_kth_distance_is_that_of_all_of_them():
-    rng = torch.Generator().manual_seed(0)
-    bank, z = torch.randn(40, 5, generator=rng), torch.randn(12, 5, generator=rng)
-    z[0] = bank[7]
-    every = (z.double()[:, None] - bank.double()).norm(dim=2).sort(1).values
-    for k in (1, 2, 40):
-        found = kth_distance(bank, k)(z)
-        torch.testing.assert_close(found, every[:, k - 1], rtol=1e-12, atol=0)
-    assert kth_distance(bank, 1)(z)[0] == 0
 
 
 @pytest.mark.parametrize("held", [[0.0, 1.0, 1.0, 3.0], [2.0, 2.0]])

@@ -11,22 +11,11 @@ from tests.fuzz.values import TEXTS
 
 import outfield as of
 
-CELLS = [
-    "",
-    "nan",
-    "inf",
-    "-inf",
-    "1e400",
-    "abc",
-    "1;2",
-    "true",
-    "2024-01-01",
-    "0x1F",
-    "1_0",
-    " 1 ",
-    "99999999999999999999",
-]
-CELLS += ['"1"', '"a,b"']
+CELLS = (
+    "", "nan", "inf", "-inf", "1e400", "abc", "1;2", "true", "2024-01-01", "0x1F", "1_0", " 1 ", "99999999999999999999",
+    '"1"', '"a,b"',
+)  # fmt: skip
+NAMES = ("feature_0", "label", "labels", "logit_0", "features", "logits", "spread_0", "x", "feature_07", "")
 
 
 def csv(rng: random.Random, folder: Path) -> None:
@@ -40,9 +29,8 @@ def csv(rng: random.Random, folder: Path) -> None:
         honest = False
         kind = rng.randrange(4)
         if kind == 0:
-            names[rng.randrange(width)] = rng.choice(
-                ["feature_9", "label", "logit_0", "odin_logit_1", "id", *TEXTS[:20]]
-            )
+            odd = rng.choice(["feature_9", "label", "logit_0", "odin_logit_1", "id", *TEXTS[:20]])
+            names[rng.randrange(width)] = odd
         elif cells and kind == 1:
             cells[rng.randrange(rows)][rng.randrange(width)] = rng.choice(CELLS)
         elif cells and kind == 2:
@@ -60,15 +48,9 @@ def csv(rng: random.Random, folder: Path) -> None:
         content, honest = content[:at] + rng.choice([b"\xff\xfe", b"\x00", b'"', b"\r"]) + content[at:], False
     path = folder / "t.csv"
     path.write_bytes(content)
-    found = of.open_features(path).in_memory() if rng.random() < 0.5 else _read(path)
+    found = of.open_features(path).in_memory() if rng.random() < 0.5 else of.FeatureSet.load(path)
     if honest and encoding in ("utf-8", "utf-8-sig"):
-        np.testing.assert_array_equal(
-            found.features.double().numpy(), np.array(numbers)
-        )  # quarters: exact in any float
-
-
-def _read(path: Path) -> of.FeatureSet:
-    return of.FeatureSet.load(path)
+        np.testing.assert_array_equal(found.features.double().numpy(), np.array(numbers))  # quarters are exact
 
 
 def parquet(rng: random.Random, folder: Path) -> None:
@@ -102,14 +84,10 @@ def parquet(rng: random.Random, folder: Path) -> None:
                 lambda: pyarrow.array(np.ones(rows, np.float16)),
             ]
         )()
-        columns[
-            rng.choice(
-                ["feature_0", "label", "labels", "logit_0", "features", "logits", "spread_0", "x", "feature_07", ""]
-            )
-        ] = odd
+        columns[rng.choice(NAMES)] = odd
     path = folder / "t.parquet"
     pyarrow.parquet.write_table(pyarrow.table(columns), path, row_group_size=rng.choice([1, 2, 100]))
-    found = of.open_features(path).in_memory() if rng.random() < 0.5 else _read(path)
+    found = of.open_features(path).in_memory() if rng.random() < 0.5 else of.FeatureSet.load(path)
     if honest:
         np.testing.assert_array_equal(found.features.double().numpy(), values)
 

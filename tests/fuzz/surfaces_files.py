@@ -58,11 +58,8 @@ def damaged(rng: random.Random, folder: Path) -> None:
     name = rng.choice(list(_contents()))
     content = bytearray(_contents()[name])
     for _ in range(rng.randint(1, 3)):
-        at = (
-            min(int(rng.paretovariate(0.3)) - 1, len(content) - 1)
-            if rng.random() < 0.5
-            else rng.randrange(len(content))
-        )
+        early = rng.random() < 0.5
+        at = min(int(rng.paretovariate(0.3)) - 1, len(content) - 1) if early else rng.randrange(len(content))
         kind = rng.randrange(6)
         if kind == 0:
             content[at] ^= 1 << rng.randrange(8)
@@ -91,26 +88,8 @@ def damaged(rng: random.Random, folder: Path) -> None:
 def _plain(rng: random.Random) -> Any:
     """Something that JSON can hold."""
     return rng.choice(
-        [
-            None,
-            True,
-            -1,
-            0,
-            3,
-            10**30,
-            0.5,
-            -1.5,
-            1e308,
-            "",
-            "x",
-            "MLP",
-            [],
-            [1, 2],
-            {},
-            {"type": "MLP"},
-            {"type": "nope"},
-        ]
-    )
+        [None, True, -1, 0, 3, 10**30, 0.5, -1.5, 1e308, "", "x", "MLP", [], [1, 2], {}, {"type": "MLP"}, {"type": "nope"}]
+    )  # fmt: skip
 
 
 def crafted(rng: random.Random, folder: Path) -> None:
@@ -167,25 +146,15 @@ def paths(rng: random.Random, folder: Path) -> None:
     (folder / "not utf8 \udcff.npz").write_bytes(b"x")
     odd = rng.choice(
         [
-            folder / "loop",
-            folder / "loop" / "x.npz",
-            folder / "fifo.npz",
-            folder / "a folder.safetensors",
-            folder / "not utf8 \udcff.npz",
-            folder / ("x" * 300 + ".npz"),
-            folder / "no" / "such" / "x.safetensors",
-            "\x00.npz",
-            b"x.npz",
-            "",
-            ".",
-            "/",
-            "/dev/null",
-            "/dev/zero",
-            "/proc/self/mem",
-            folder / "x.unknown",
-            folder / "x",
-            str(folder / "missing.npz") + "#part",
-            scalar(rng),
+            *(
+                folder / name
+                for name in ("loop", "loop/x.npz", "fifo.npz", "a folder.safetensors", "not utf8 \udcff.npz")
+            ),
+            *(
+                folder / name
+                for name in ("x" * 300 + ".npz", "no/such/x.safetensors", "x.unknown", "x", "missing.npz#part")
+            ),
+            *("\x00.npz", b"x.npz", "", ".", "/", "/dev/null", "/dev/zero", "/proc/self/mem", scalar(rng)),
         ]
     )
     small = make_set(8)

@@ -58,17 +58,8 @@ def value_class(rng: random.Random, folder: Path) -> None:
 def text(rng: random.Random, folder: Path) -> None:
     """Settings as text, as the command line gives them."""
     cls = of.DETECTORS[rng.choice(list(of.DETECTORS))]
-    paths = [
-        *settings_of(cls()),
-        "nothing",
-        "training.nothing",
-        "training",
-        "seed.x",
-        "",
-        ".",
-        "a.b.c",
-        "network.hidden",
-    ]
+    odd = ("nothing", "training.nothing", "training", "seed.x", "", ".", "a.b.c", "network.hidden")
+    paths = [*settings_of(cls()), *odd]
     construct_from_text(cls, {rng.choice(paths): rng.choice(TEXTS) for _ in range(rng.randint(1, 2))})
 
 

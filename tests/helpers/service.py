@@ -13,10 +13,12 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
 from PIL import Image
+from prometheus_client.parser import text_string_to_metric_families
 from tests.helpers.guards import small_guard, trained
 
 from outfield.serve import Service, Settings, make_server
@@ -64,6 +66,12 @@ class Running:
         """Upload images as a form."""
         files = [("file", (f"{number}.png", image)) for number, image in enumerate(images)]
         return self.client.post("/v1/check", files=files, params=query)
+
+
+def parsed_metrics(text: str) -> dict[tuple[Any, ...], float]:
+    """Values of Prometheus's text format, by name and labels."""
+    families = text_string_to_metric_families(text)
+    return {(one.name, *sorted(one.labels.items())): one.value for family in families for one in family.samples}
 
 
 @contextlib.contextmanager

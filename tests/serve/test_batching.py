@@ -8,8 +8,6 @@ import time
 
 import pytest
 import torch
-from tests.helpers.guards import labelled
-from tests.helpers.service import guard_files
 
 import outfield as of
 from outfield.serve.batcher import Batcher, Job
@@ -115,14 +113,3 @@ def test_stopping_finishes_what_was_accepted():
     assert [one.result(0) for one in answers] == [[number] for number in range(5)]
     with pytest.raises(RuntimeError, match="stopped"):
         batcher.submit(job(guard, 1))
-
-
-def test_rows_of_the_network_are_judged_too(tmp_path):
-    guard = of.Guard.load(guard_files(tmp_path)["ssd"], device="cpu")
-    images = labelled(5, 3)
-    rows = guard.backbone.extract(images, workers=0)
-    batcher = Batcher("test", 4, 0.1, lambda *_: None)
-    answers = [batcher.submit(Job(guard, rows, time.monotonic() + 20)) for _ in range(2)]
-    for answer in answers:
-        assert [one.is_ood for one in answer.result(10)] == [one.is_ood for one in guard(images)]
-    batcher.stop()

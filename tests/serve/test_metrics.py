@@ -11,16 +11,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from prometheus_client.parser import text_string_to_metric_families
+from tests.helpers.service import parsed_metrics
 
 import outfield as of
 from outfield.serve import Limits, json_lines, read_token
 from outfield.serve.telemetry import Counts, JsonLines
-
-
-def parsed(text):
-    families = text_string_to_metric_families(text)
-    return {(s.name, *sorted(s.labels.items())): s.value for family in families for s in family.samples}
 
 
 def test_scores_of_guards_share_a_head_and_have_limits_of_their_own():
@@ -34,7 +29,7 @@ def test_scores_of_guards_share_a_head_and_have_limits_of_their_own():
     text = counts.text().decode()
     assert text.count("# TYPE outfield_score histogram") == 1
     assert "_created" not in text
-    found = parsed(text)
+    found = parsed_metrics(text)
     assert found["outfield_score_count", ("model_name", "a")] == 3
     assert found["outfield_score_bucket", ("le", "0.5"), ("model_name", "a")] == 2
     assert found["outfield_score_bucket", ("le", "5.0"), ("model_name", 'q"\\\n')] == 0

@@ -143,13 +143,12 @@ class TestInABrowser:
         assert "This file is not an image." in texts[1]
 
     def test_images_that_are_too_much_together_are_sent_one_by_one(self, browser, files):
-        images = [png(one) for one in labelled(3, 5).images]
+        images = [*labelled(3, 5).images]
         with running(files["ssd"], limits=Limits(images=2)) as service:
             page = browser.new_page()
             page.goto(service.address)
             page.locator("#guard option").first.wait_for(state="attached")
-            given = [{"name": f"{i}.png", "mimeType": "image/png", "buffer": one} for i, one in enumerate(images)]
-            page.set_input_files("#files", given)
+            upload(page, images)
             page.get_by_text("3 images checked").wait_for()
             page.close()
 

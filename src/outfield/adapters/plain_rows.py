@@ -11,9 +11,6 @@ from outfield.detectors import DETECTORS, Detector
 from outfield.errors import InputError
 from outfield.features import FeatureSet, TablePreprocessing
 
-NEED_CLASSES = ("RMDS",)
-"""Detectors that compare classes with each other, so that one class of everything says nothing."""
-
 
 def unfitted(detector: Detector | str, smallest: int = 0) -> Detector:
     """A new detector of this name, suited to the rows of the smallest class, or with the settings of this one."""
@@ -36,7 +33,7 @@ def fit_on_rows(detector: Detector | str, rows: FeatureSet, classes: Any = None,
     if more:
         known = ", ".join(name for name, kind in DETECTORS.items() if not needs(kind()))
         raise InputError(f"{name} needs {' and '.join(more)}, but there are only features here; take one of {known}")
-    if classes is None and name in NEED_CLASSES:
+    if classes is None and name == "RMDS":
         raise InputError(f"{name} compares classes with each other; pass y, or take another detector, such as SSD")
     wanted = labels if "labels" in made.needs_to_fit else None
     return made.fit(FeatureSet(rows.features, labels=wanted, about=rows.about))

@@ -44,10 +44,8 @@ class OutfieldFeatures(api.FeaturesDetector):  # type: ignore[misc,name-defined]
 
     def fit_features(self, x: Tensor, y: Tensor | None = None) -> Self:
         """Learn from features (N, D) and classes (N,); rows with y < 0, which are OOD in pytorch-ood, are left out."""
-        if y is not None:
-            known = y >= 0
-            x, y = x[known], y[known]
-        self.detector = fit_on_rows(self.detector, FeatureSet(x.detach()), y, device=str(self.device or "auto"))
+        rows, classes = _id_rows(x, y)
+        self.detector = fit_on_rows(self.detector, FeatureSet(rows), classes, device=str(self.device or "auto"))
         self._fitted = True
         return self
 
@@ -84,20 +82,22 @@ class OutfieldLogits(api.LogitsDetector):  # type: ignore[misc,name-defined]
 
     def fit_logits(self, logits: Tensor, y: Tensor | None = None) -> Self:
         """Learn from logits (N, K) and classes (N,); rows with y < 0, which are OOD in pytorch-ood, are left out."""
-        if y is not None:
-            known = y >= 0
-            logits, y = logits[known], y[known]
-        self.detector.to(str(self.device or "auto")).fit(_rows(logits, y))
+        self.detector.to(str(self.device or "auto")).fit(_set_of(*_id_rows(logits, y)))
         return self
 
     def predict_logits(self, logits: Tensor) -> Tensor:
         """Scores (B,), float32, where ``logits`` are; higher = more OOD."""
         try:
-            return self.detector.score(_rows(logits)).to(logits.device)
+            return self.detector.score(_set_of(logits.detach())).to(logits.device)
         except NotFittedError as error:
             raise api.RequiresFittingException from error
 
 
-def _rows(logits: Tensor, classes: Tensor | None = None) -> FeatureSet:
-    """Logits as a set; a set has features, and where there are none the logits stand for them."""
-    return FeatureSet(logits.detach(), logits=logits.detach(), labels=classes)
+def _id_rows(rows: Tensor, classes: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Rows and classes without those below 0, which are OOD in pytorch-ood."""
+    return (rows.detach(), None) if classes is None else (rows.detach()[classes >= 0], classes[classes >= 0])
+
+
+def _set_of(logits: Tensor, classes: Tensor | None = None) -> FeatureSet:
+    """Logits as a set, in the place of features, too, which a set must have."""
+    return FeatureSet(logits, logits=logits, labels=classes)

@@ -20,9 +20,7 @@ from outfield.guard import Guard
 TYPES = {"uint8": "UINT8", "float32": "FP32", "bool": "BOOL", "int64": "INT64"}
 MOST_ROWS = 64
 """Images that the server may put together."""
-DELAY = 1000
-"""Microseconds that it waits for more."""
-BATCHES = (f"dynamic_batching {{\n  max_queue_delay_microseconds: {DELAY}\n}}",)
+BATCHING = "dynamic_batching {\n  max_queue_delay_microseconds: 1000\n}"
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
@@ -49,7 +47,7 @@ def _write_model(folder: Path, guard: Guard, name: str, said: Mapping[str, str],
     """``1/model.onnx``, by :func:`~outfield.adapters.onnx.to_onnx`, and ``config.pbtxt``."""
     (folder / "1").mkdir()
     found = to_onnx(guard, folder / "1" / "model.onnx", **how)
-    text = configuration(name, found, said, ('backend: "onnxruntime"', *BATCHES))
+    text = configuration(name, found, said, ('backend: "onnxruntime"', BATCHING))
     (folder / "config.pbtxt").write_text(text, encoding="utf-8")
     return found
 

@@ -144,5 +144,5 @@ def error_of(text: str) -> OutfieldError:
     InputError('k is 0')
     """
     kind, _, message = text.partition(": ")
-    found = getattr(errors, kind, StorageError)
-    return found(message) if issubclass(found, OutfieldError) else StorageError(message)
+    found: OutfieldError = getattr(errors, kind, StorageError)(message)
+    return found

@@ -93,8 +93,8 @@ def score_files(
         )
     with bar("looking through the source"):
         found = catalog(source)
-        parts = found.parts(part_rows)
-    size = default_part_rows(len(found)) if part_rows is None else int(part_rows)
+    size = default_part_rows(len(found)) if part_rows is None else part_rows
+    parts = found.parts(size)
     sha256 = hashlib.sha256(content).hexdigest()
     results = Results(target, Manifest(sha256, found.digest, len(found), len(parts), size, threads, on_error))
     todo = results.missing(parts)
@@ -363,11 +363,10 @@ class Results:
         with ThreadPoolExecutor(8) as pool:
             found = [*pool.map(self._looked_at, parts)]
         wrong = [(part.file, one) for part, one in zip(parts, found, strict=True) if isinstance(one, FileFormatError)]
-        if len(wrong) == 1:
-            raise FileFormatError(f"{wrong[0][1]}; remove it and run again")
         if wrong:
             names = ", ".join(name for name, _ in wrong[:NAMED]) + ", …" * (len(wrong) > NAMED)
-            raise FileFormatError(f"{wrong[0][1]}; there are {len(wrong):,} such files: remove {names} and run again")
+            those = "remove it" if len(wrong) == 1 else f"there are {len(wrong):,} such files: remove {names}"
+            raise FileFormatError(f"{wrong[0][1]}; {those} and run again")
         return [sum(column) for column in zip(*(one for one in found if isinstance(one, tuple)), strict=True)]
 
     def _looked_at(self, part: Part) -> tuple[int, int, int] | FileFormatError:

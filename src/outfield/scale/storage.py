@@ -73,10 +73,9 @@ class Place:
             raise
         except FileNotFoundError as error:
             raise StorageError(f"cannot {what} {self.shown}: there is no such file") from error
-        except OSError as error:
-            raise StorageError(f"cannot {what} {self.shown}: {reason(error)}") from error
         except Exception as error:  # clients of object stores raise nearly anything
-            raise StorageError(f"cannot {what} {self.shown}: {type(error).__name__}: {error}") from error
+            kind = "" if isinstance(error, OSError) else f"{type(error).__name__}: "
+            raise StorageError(f"cannot {what} {self.shown}: {kind}{reason(error)}") from error
 
     def is_folder(self) -> bool:
         """Whether it is a folder, or a prefix of an object store under which there is something."""

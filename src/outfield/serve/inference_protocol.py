@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import math
 from collections.abc import Sequence
@@ -75,17 +74,10 @@ def _input(said: dict[str, Any], rest: memoryview, plain: bool) -> tuple[str, li
     if size is None:
         if "data" not in said:
             raise Refused(400, f"input {name!r} has no data")
-        if plain:
-            return name, values_of(said["data"], shape, datatype, name), rest
-        if datatype == "BYTES":
-            return name, _one_each(texts_of(said["data"], name), shape, name), rest
-        return name, numbers_of(said["data"], shape, datatype, name), rest
+        return name, _from_json(said["data"], shape, datatype, name, plain), rest
     if type(size) is not int or not 0 <= size <= len(rest):
         raise Refused(400, f"input {name!r} says binary_data_size {str(size)[:20]}; {len(rest)} bytes are left")
-    own, rest = rest[:size], rest[size:]
-    if datatype == "BYTES":
-        return name, _one_each(texts_of_bytes(own, name), shape, name), rest
-    return name, numbers_of_bytes(own, shape, datatype, name), rest
+    return name, _from_bytes(rest[:size], shape, datatype, name), rest[size:]
 
 
 def _one_each(elements: list[bytes], shape: tuple[int, ...], name: str) -> list[bytes]:
@@ -137,8 +129,9 @@ def answer(asked: Asked, name: str, verdicts: Sequence[Verdict]) -> tuple[bytes,
 
 # Tensors: datatypes, flat lists of numbers, and the bytes of the binary extension
 
-_LETTERS = {"UINT8": "u1", "FP32": "<f4", "FP64": "<f8", "INT32": "<i4", "INT64": "<i8", "BOOL": "?"}
-NUMPY_TYPES: dict[str, np.dtype[Any]] = {name: np.dtype(letters) for name, letters in _LETTERS.items()}
+NUMPY_TYPES = {"UINT8": "u1", "FP32": "<f4", "FP64": "<f8", "INT32": "<i4", "INT64": "<i8", "BOOL": "?"}
+JSON_TYPES: dict[str, set[type]] = {"BYTES": {str}, "BOOL": {bool}, "FP32": {int, float}, "FP64": {int, float}}
+"""Of an element in JSON; of datatypes that are not here, int."""
 
 
 def shape_of(given: Any, name: str) -> tuple[int, ...]:
@@ -150,44 +143,44 @@ def shape_of(given: Any, name: str) -> tuple[int, ...]:
     return tuple(given)
 
 
-def numbers_of(data: Any, shape: tuple[int, ...], datatype: str, name: str) -> np.ndarray:
-    """Numbers of a JSON list, flat or nested, as an array of the shape."""
+def _from_json(data: Any, shape: tuple[int, ...], datatype: str, name: str, plain: bool) -> list[bytes] | np.ndarray:
+    """Texts, or numbers as an array, of a list that may be nested; in a column null is a missing number."""
+    while isinstance(data, list) and data and all(isinstance(one, list) for one in data):
+        data = [*chain.from_iterable(data)]
+    types: set[type] = JSON_TYPES.get(datatype, {int}) | (
+        {type(None)} if plain and datatype in ("FP32", "FP64") else set()
+    )
+    if not isinstance(data, list) or len(data) != math.prod(shape) or not {*map(type, data)} <= types:
+        what = "cells" if plain else "Base64 texts" if datatype == "BYTES" else "numbers"
+        raise Refused(400, f"the data of input {name!r} must be {math.prod(shape):,} {what} of {datatype}")
+    if datatype == "BYTES":
+        if plain:
+            return [one.encode("utf-8", "surrogatepass") for one in data]
+        try:
+            return _one_each([base64.b64decode(one, validate=True) for one in data], shape, name)
+        except ValueError as error:
+            raise Refused(400, f"the data of input {name!r} must be encoded images as Base64 texts") from error
     try:
-        array = np.array(data)
-    except (ValueError, OverflowError, TypeError, RecursionError) as error:
-        raise Refused(400, f"the data of input {name!r} is no list of numbers") from error
-    whole = datatype == "UINT8"
-    if array.dtype.kind not in ("iu" if whole else "iuf") or array.size != math.prod(shape) or _holds_bool(data, array):
-        raise Refused(400, f"the data of input {name!r} must be {math.prod(shape):,} numbers of {datatype}")
-    if whole and (array.min() < 0 or array.max() > 255):
+        array = np.array(data, bool if datatype == "BOOL" else np.float64)
+    except OverflowError as error:
+        raise Refused(400, f"input {name!r} holds a number that is too large") from error
+    if plain:
+        return array
+    if datatype == "UINT8" and (array.min() < 0 or array.max() > 255):
         raise Refused(400, f"the data of input {name!r} must lie in 0 … 255")
     with np.errstate(over="ignore"):
         return array.astype(NUMPY_TYPES[datatype]).reshape(shape)
 
 
-def _holds_bool(data: Any, array: np.ndarray) -> bool:
-    """Whether true or false is among numbers; numpy would make 1 and 0 of them. Lists are nested as deep as the array."""
-    flat: Any = [data]
-    for _ in range(array.ndim):
-        flat = chain.from_iterable(flat)
-    return bool in set(map(type, flat))
-
-
-def numbers_of_bytes(content: memoryview, shape: tuple[int, ...], datatype: str, name: str) -> np.ndarray:
-    """Numbers of a binary part, as an array of the shape."""
-    kind = NUMPY_TYPES[datatype]
+def _from_bytes(content: memoryview, shape: tuple[int, ...], datatype: str, name: str) -> list[bytes] | np.ndarray:
+    """Texts, or numbers as an array of the shape, of a binary part."""
+    if datatype == "BYTES":
+        return _one_each(texts_of_bytes(content, name), shape, name)
+    kind = np.dtype(NUMPY_TYPES[datatype])
     size = math.prod(shape) * kind.itemsize
     if len(content) != size:
         raise Refused(400, f"input {name!r} has {len(content):,} bytes; its shape and {datatype} make {size:,}")
     return np.frombuffer(content, kind).reshape(shape)
-
-
-def texts_of(data: Any, name: str) -> list[bytes]:
-    """Elements of BYTES in JSON: texts in Base64."""
-    try:
-        return [base64.b64decode(one, validate=True) for one in _cells(data)]
-    except (binascii.Error, ValueError, TypeError) as error:
-        raise Refused(400, f"the data of input {name!r} must be a list of encoded images as Base64 texts") from error
 
 
 def texts_of_bytes(content: memoryview, name: str) -> list[bytes]:
@@ -211,32 +204,11 @@ COLUMN_TYPES = ("BYTES", "FP64", "FP32", "INT64", "INT32", "UINT8", "BOOL")
 """Datatypes that a column may have."""
 
 
-def values_of(data: Any, shape: tuple[int, ...], datatype: str, name: str) -> list[bytes] | np.ndarray:
-    """A column that came as JSON; null is a missing number."""
-    cells, numbers = _cells(data), (int, float, type(None))
-    kinds = {"BYTES": (str,), "BOOL": (bool,), "FP32": numbers, "FP64": numbers}
-    if len(cells) != math.prod(shape) or not all(type(one) in kinds.get(datatype, (int,)) for one in cells):
-        raise Refused(400, f"the data of input {name!r} must be {math.prod(shape):,} cells of {datatype}")
-    if datatype == "BYTES":
-        return [one.encode("utf-8", "surrogatepass") for one in cells]
-    try:
-        return np.array([np.nan if one is None else one for one in cells], bool if datatype == "BOOL" else np.float64)
-    except OverflowError as error:
-        raise Refused(400, f"input {name!r} holds a number that is too large") from error
-
-
-def _cells(data: Any) -> list[Any]:
-    """The elements of a flat list, or of one of one-element lists."""
-    listed = data if isinstance(data, list) else []
-    return [one[0] if isinstance(one, list) and len(one) == 1 else one for one in listed]
-
-
-def inputs_of(guard: Guard) -> dict[str, dict[str, Any]]:
-    """The inputs that a guard of rows takes, by name, as the protocol describes them."""
+def inputs_of(guard: Guard) -> list[dict[str, Any]]:
+    """The columns or features that a guard takes, as the protocol describes inputs."""
     if guard.table is None:
-        return {name: {"name": name, "datatype": "FP32", "shape": [-1, width]} for name, width in guard.widths.items()}
-    kinds = {column.name: DATATYPES[column.kind] for column in guard.table.columns}
-    return {name: {"name": name, "datatype": kind, "shape": [-1]} for name, kind in kinds.items()}
+        return [{"name": name, "datatype": "FP32", "shape": [-1, width]} for name, width in guard.widths.items()]
+    return [{"name": one.name, "datatype": DATATYPES[one.kind], "shape": [-1]} for one in guard.table.columns]
 
 
 def images_of(asked: Asked) -> list[Any] | None:

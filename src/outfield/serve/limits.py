@@ -9,14 +9,12 @@ from pathlib import Path
 from outfield.config import require, require_number
 from outfield.errors import InputError, StorageError
 
-MEGABYTE = 2**20
-
 
 @dataclass(frozen=True)
 class Limits:
     """What one client, and all of them together, may ask for."""
 
-    body: int = 32 * MEGABYTE  # bytes of one request
+    body: int = 32 * 2**20  # bytes of one request
     pixels: int = 50_000_000  # of one image, before it is resized
     images: int = 64  # of one request
     timeout: float = 30.0  # seconds for one request, from its first line to its answer
@@ -71,10 +69,6 @@ def read_token(file: Path | None, environment: str | None) -> str | None:
     return token
 
 
-RETRY_AFTER = 1
-"""Seconds after which a client whom we could not serve may come back."""
-
-
 class Refused(Exception):  # noqa: N818  # not a failure of ours
     """An answer other than 200; the message says what was wrong, and what would be right."""
 
@@ -84,5 +78,5 @@ class Refused(Exception):  # noqa: N818  # not a failure of ours
 
 
 def busy(why: str) -> Refused:
-    """There is no room now."""
-    return Refused(429, f"{why}; come back in a moment", {"Retry-After": str(RETRY_AFTER)})
+    """There is no room now; the client may come back after a second."""
+    return Refused(429, f"{why}; come back in a moment", {"Retry-After": "1"})

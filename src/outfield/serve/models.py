@@ -28,7 +28,7 @@ class Model:
         self.state, self.drift = state, _restored(state, guard, name)
         self.accepted = 0
         self._saved, self._stamp = self.drift.summary()["samples"], stamp(path)
-        self._reloading, self._saving = threading.Lock(), threading.Lock()
+        self._reloading = threading.Lock()
         counts.add_guard(self)
         self.batcher = Batcher(name, settings.limits.batch, settings.limits.wait, self._seen)
 
@@ -74,15 +74,14 @@ class Model:
         """Write what was seen, if there is anything new; a file that cannot be written is logged."""
         if self.state is None:
             return
-        with self._saving:
-            seen = self.drift.summary()["samples"]
-            if seen == self._saved:
-                return
-            try:
-                self.drift.save(self.state)
-                self._saved = seen
-            except OutfieldError as error:
-                tell(logging.ERROR, "drift state not saved", guard=self.name, error=str(error))
+        seen = self.drift.summary()["samples"]
+        if seen == self._saved:
+            return
+        try:
+            self.drift.save(self.state)
+            self._saved = seen
+        except OutfieldError as error:
+            tell(logging.ERROR, "drift state not saved", guard=self.name, error=str(error))
 
     def stop(self) -> None:
         """Finish what was accepted, and write what was seen."""

@@ -249,11 +249,10 @@ def _metadata(model: Model) -> dict[str, Any]:
         {"name": "image", "datatype": "BYTES", "shape": [-1]},
         {"name": "pixels", "datatype": "UINT8", "shape": [-1, -1, -1, 3]},
     ]
-    widths = model.guard.widths
     if model.guard.takes != "images":
-        inputs = [*protocol.inputs_of(model.guard).values()]
-    elif all(FIELDS[name].per_row and len(FIELDS[name].axes) == 2 for name in widths):
-        inputs += [{"name": name, "datatype": "FP32", "shape": [-1, width]} for name, width in widths.items()]
+        inputs = protocol.inputs_of(model.guard)
+    elif all(FIELDS[name].per_row and len(FIELDS[name].axes) == 2 for name in model.guard.widths):
+        inputs += protocol.inputs_of(model.guard)
     outputs = [{"name": name, "datatype": datatype, "shape": [-1]} for name, datatype in protocol.OUTPUTS.items()]
     return {"name": model.name, "versions": ["1"], "platform": "outfield_guard", "inputs": inputs, "outputs": outputs}
 
@@ -267,7 +266,7 @@ def _about(model: Model) -> dict[str, Any]:
     return {
         "name": model.name,
         "network": guard.backbone.name if guard.takes == "images" else repr(guard),
-        "inputs": None if guard.takes == "images" else [*protocol.inputs_of(guard).values()],
+        "inputs": None if guard.takes == "images" else protocol.inputs_of(guard),
         "fingerprint": guard.fingerprint[:16],
         "classes": [*guard.names],
         "members": [*guard.members],
@@ -350,7 +349,10 @@ class Gate:
 def check_head(scope: Scope, token: str | None) -> None:
     """Refuse requests without the token, and pages of other sites in the browser of a client who has it."""
     headers, close = Headers(scope=scope), {"Connection": "close"}
-    _check_length(scope, headers)
+    if "transfer-encoding" in headers and ("content-length" in headers or scope.get("http_version") == "1.0"):
+        # h11 takes these; a proxy in front may believe that the request ends elsewhere (RFC 9112, 6.1).
+        message = "the request has a Transfer-Encoding beside a Content-Length or HTTP/1.0; send a Content-Length alone"
+        raise Refused(400, message, close)
     host, origin = headers.get("host"), headers.get("origin")
     try:
         name = urlsplit(f"//{host or ''}").hostname
@@ -371,20 +373,6 @@ def check_head(scope: Scope, token: str | None) -> None:
     good = hmac.compare_digest(given.strip().encode("utf-8", "surrogateescape"), token.encode())
     if scope["path"] not in OPEN and not (good and kind.lower() == "bearer"):
         raise Refused(401, "send the token: Authorization: Bearer …", {"WWW-Authenticate": "Bearer", **close})
-
-
-def _check_length(scope: Scope, headers: Headers) -> None:
-    """Refuse a request that says in two ways where it ends: a proxy in front may believe the other one (RFC 9112, 6.1).
-
-    h11 refuses lengths that differ and codings other than chunked, but takes chunked with a length, and from HTTP/1.0.
-    """
-    if "transfer-encoding" not in headers:
-        return
-    if "content-length" in headers:
-        message = "the request has a Content-Length and a Transfer-Encoding; send one of them"
-        raise Refused(400, message, {"Connection": "close"})
-    if scope.get("http_version") == "1.0":
-        raise Refused(400, "HTTP/1.0 has no Transfer-Encoding; send a Content-Length", {"Connection": "close"})
 
 
 def _is_loopback(name: str) -> bool:

@@ -47,10 +47,10 @@ class PatientProtocol(H11Protocol):
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server, which ends with 0 when it is asked to end, reads guards again on SIGHUP, and tells ``ready`` its port."""
+    """uvicorn's server, which ends with 0 when it is asked to end, reads guards again on SIGHUP, and calls ``ready``."""
 
     def __init__(
-        self, config: uvicorn.Config, service: Service, listening: socket.socket, ready: Callable[[int], None]
+        self, config: uvicorn.Config, service: Service, listening: socket.socket, ready: Callable[[], None]
     ) -> None:
         super().__init__(config)
         self._service, self._listening, self._ready = service, listening, ready
@@ -61,7 +61,7 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: Any = None) -> None:
         await super().startup(sockets)
         if self.started:
-            self._ready(self._listening.getsockname()[1])
+            self._ready()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -130,13 +130,15 @@ def make_server(
     with _tls_errors(tls_cert, tls_key):
         config.load()
 
-    def tell_ready(found: int) -> None:
-        shown = f"[{host}]" if ":" in host else host
-        address = f"{'http' if tls_cert is None else 'https'}://{shown}:{found}/"
+    listening = listening or listen(host, port)
+    shown = f"[{host}]" if ":" in host else host
+    address = f"{'http' if tls_cert is None else 'https'}://{shown}:{listening.getsockname()[1]}/"
+
+    def tell_ready() -> None:
         tell(logging.INFO, "serving", address=address, guards=[*service.models])
         ready(address)
 
-    return Server(config, service, listening or listen(host, port), tell_ready)
+    return Server(config, service, listening, tell_ready)
 
 
 def check_tls(cert: Path | None, key: Path | None) -> None:

@@ -55,7 +55,7 @@ class Work:
         guard, prepared, left = model.guard, [], self.limits.pixels_in_all
         if guard.takes != "images":
             message = f"the guard {model.name} looks at rows, not at images; send them as text/csv or application/json"
-            raise Refused(400, f"{message}, with {', '.join(inputs_of(guard)):.200}")
+            raise Refused(400, f"{message}, with {', '.join(one['name'] for one in inputs_of(guard)):.200}")
         with self._room(model, len(images)):
             model.batcher.announce(len(images))
             try:
