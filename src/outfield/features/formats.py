@@ -146,13 +146,10 @@ def unpacked(path: Path, arrays: Mapping[str, Any]) -> tuple[str, ...] | None:
     if not any(name in arrays for name in ARRAYS):
         return None
     content, ends = (np.asarray(arrays.get(name, ())) for name in ARRAYS)
-    steps = np.diff(ends, prepend=0) if ends.ndim == 1 and ends.dtype.kind in "iu" else np.array([-1])
-    if content.dtype != np.uint8 or content.ndim != 1 or not len(ends) or steps.min() < 0 or ends[-1] != len(content):
+    if not len(ends) or ends[-1] != len(content):
         raise FileFormatError(f"{path} holds names of rows that cannot be read")
-    whole, starts = content.tobytes(), ends - steps
-    return tuple(
-        whole[start:end].decode(*NAME_CODING) for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
-    )
+    whole, starts = content.tobytes(), [0, *ends[:-1].tolist()]
+    return tuple(whole[start:end].decode(*NAME_CODING) for start, end in zip(starts, ends.tolist(), strict=True))
 
 
 # Features in the columns of CSV and Parquet files
