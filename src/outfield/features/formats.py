@@ -239,24 +239,24 @@ def _numbers(path: Path, column: Any, name: str) -> np.ndarray:
     types = arrow().types
     if types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
-    if column.null_count:
-        raise InputError(
-            f"{path}: column {name!r} has {counted(column.null_count, 'empty cell')}; every cell must be filled"
-        )
+    _check_full(path, column, name)
     if not (types.is_integer(column.type) or types.is_floating(column.type)):
         raise InputError(f"{path}: column {name!r} holds {column.type}, not numbers")
     array: np.ndarray = np.asarray(column)
     return array
 
 
+def _check_full(path: Path, column: Any, name: str) -> None:
+    if column.null_count:
+        cells = counted(column.null_count, "empty cell")
+        raise InputError(f"{path}: column {name!r} has {cells}; every cell must be filled")
+
+
 def _lists(path: Path, column: Any, name: str) -> np.ndarray:
     types = arrow().types
     if not any(check(column.type) for check in (types.is_list, types.is_large_list, types.is_fixed_size_list)):
         raise FileFormatError(f"{path}: column {name!r} must hold lists of numbers; it holds {column.type}")
-    if column.null_count:
-        raise InputError(
-            f"{path}: column {name!r} has {counted(column.null_count, 'empty cell')}; every cell must be filled"
-        )
+    _check_full(path, column, name)
     flat = _numbers(path, column.flatten(), name)
     fixed = types.is_fixed_size_list(column.type)
     lengths = {column.type.list_size} if fixed else set(column.value_lengths().to_pylist())

@@ -117,11 +117,7 @@ class FeatureStream(FeatureSource):
         return f"FeatureStream({self._stamps[0].path}: {counted(len(self), 'sample')}, features {width}-d{others})"
 
     def batches(self, size: int, names: Iterable[str] | None = None) -> Iterator[dict[str, Tensor]]:
-        """The fields in consecutive pieces of ``size`` rows, read and checked one after the other.
-
-        Args:
-            size: rows of a piece; memory grows with it.
-            names: which fields to read; all that are present if None.
+        """See :meth:`FeatureSource.batches`; memory grows with ``size``.
 
         Raises:
             InputError: values that a FeatureSet would refuse; the message names the row.

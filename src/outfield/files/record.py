@@ -157,13 +157,7 @@ def read_record(
     kind: str,
     entries: Mapping[str, type | tuple[type, ...]] | None = None,
 ) -> Record:
-    """Read a file of this kind that :func:`write_record` wrote.
-
-    Args:
-        path: the file.
-        kind: what it must hold.
-        entries: types that entries of its header must have; float takes integers too.
-    """
+    """Read a file of this kind that :func:`write_record` wrote; ``entries`` are types that its header must have."""
     with open_to_read(path) as file:
         header, arrays = find_record(path, kind, file)
         if header is None:

@@ -193,13 +193,7 @@ def _listed(columns: Sequence[str], word: str) -> str:
 
 
 class Lowest(NamedTuple):
-    """What rows score with what is usual in one column, for each of C columns.
-
-    Attributes:
-        scores: The lowest that a usual entry gives (N, C), float64.
-        chosen: Which of the column's usual entries gives it (N, C).
-        changes: Whether it is another than the row's own (N, C).
-    """
+    """Of each row and column (N, C): the lowest score that a usual entry gives, which one that is, whether it changes the row."""
 
     scores: np.ndarray
     chosen: np.ndarray
@@ -209,10 +203,8 @@ class Lowest(NamedTuple):
 class UsualValues:
     """Scores rows of a table with what is usual in the place of their own entries.
 
-    Attributes:
-        usual: For each column what may take the place of its E entries (U, E), float32: one row for a number or truth, and
-            for a text one for each level.
-        places: Which entries of a row these are, for each column.
+    ``usual`` has for each column what may take the place of its E entries (U, E), one row or, of a text, one for each level;
+    ``places`` says which entries of a row these are.
     """
 
     def __init__(self, reader: TableReader, detector: Detector, threshold: Threshold) -> None:

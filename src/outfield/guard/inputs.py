@@ -25,13 +25,7 @@ ARRAY = "the array"
 
 
 class Given(NamedTuple):
-    """Images to be judged.
-
-    Attributes:
-        images: as bytes; or, of tensors that are normalised already, a tensor (N, C, h, w).
-        files: where each comes from, or None.
-        single: whether one image was given, and not a list of one.
-    """
+    """Images to be judged, as bytes or as normalised tensors (N, C, h, w); ``single``: one image, not a list of one."""
 
     images: ImageSource | Tensor
     files: Sequence[str | None]
