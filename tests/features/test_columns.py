@@ -277,31 +277,6 @@ def test_lists_whose_length_changes_from_batch_to_batch(tmp_path, monkeypatch):
         list(opened.batches(7))
 
 
-def test_more_rows_than_the_file_says(tmp_path, monkeypatch):
-    opened = of.open_features(save_parquet(tmp_path / "t.parquet", {"feature_0": [1.0, 2.0, 3.0]}))
-    read, pieces = pyarrow.parquet.ParquetFile.iter_batches, []
-    monkeypatch.setattr(
-        pyarrow.parquet.ParquetFile, "iter_batches", lambda self, *size, **more: 2 * [*read(self, *size, **more)]
-    )
-    with pytest.raises(of.FileFormatError, match="should hold 3 rows, but holds 6"):
-        pieces.extend(opened.batches(1))
-    assert len(pieces) == 3  # nobody is given a row too many
-
-
-def test_fewer_rows_than_the_file_says(tmp_path, monkeypatch):
-    path = save_parquet(tmp_path / "t.parquet", {"feature_0": [1.0, 2.0, 3.0]})
-    opened = of.open_features(path)
-    read = pyarrow.parquet.ParquetFile.iter_batches
-    for found in (0, 2):
-        monkeypatch.setattr(
-            pyarrow.parquet.ParquetFile,
-            "iter_batches",
-            lambda self, size, found=found, **more: (one.slice(0, found) for one in read(self, 3, **more) if found),
-        )
-        with pytest.raises(of.FileFormatError, match=f"should hold 3 rows, but holds {found}"):
-            list(opened.batches(1)) if found else of.open_features(path)
-
-
 def test_scores_in_parquet_have_checksums(tmp_path):
     scores = np.random.default_rng(0).random(1000)
     write_columns(tmp_path / "s.parquet", {"score": scores})

@@ -75,26 +75,6 @@ class TestNames:
     def test_arrays_of_texts_are_taken(self):
         assert a_set(names=np.array(list("abcde"))).names == tuple("abcde")
 
-    @pytest.mark.parametrize(
-        "arrays",
-        [
-            {"name_bytes": np.zeros(3, np.uint8)},
-            {"name_ends": np.array([0])},
-            {"name_bytes": np.zeros(3, np.uint8), "name_ends": np.array([2, 1, 3])},
-            {"name_bytes": np.zeros(3, np.uint8), "name_ends": np.array([-1, 3])},
-            {"name_bytes": np.zeros(3, np.uint8), "name_ends": np.array([1, 2])},
-            {"name_bytes": np.zeros(3, np.uint8), "name_ends": np.array([1.0, 3.0])},
-            {"name_bytes": np.zeros(3, np.int64), "name_ends": np.array([1, 3])},
-            {"name_bytes": np.zeros((3, 1), np.uint8), "name_ends": np.array([1, 3])},
-        ],
-    )
-    def test_crafted_files(self, tmp_path, arrays):
-        tensors = {"features": torch.rand(2, 2), **{name: torch.from_numpy(value) for name, value in arrays.items()}}
-        write_record(tmp_path / "f.safetensors", "FeatureSet", Record({}, tensors))
-        for read in (of.FeatureSet.load, lambda path: of.open_features(path).names):
-            with pytest.raises(of.FileFormatError, match=r"f\.safetensors holds names of rows that cannot be read"):
-                read(tmp_path / "f.safetensors")
-
     def test_more_names_than_rows_in_a_file(self, tmp_path):
         a_set().save(tmp_path / "f.safetensors")
         tensors = read_record(tmp_path / "f.safetensors", "FeatureSet").tensors | {"features": torch.rand(2, 2)}

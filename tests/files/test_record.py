@@ -145,20 +145,17 @@ def test_a_consistent_file_that_makes_no_sense_is_found(saved, change, words):
 
 def test_what_a_file_must_hold(tmp_path):
     path = tmp_path / "f.safetensors"
-    entries, ranks = {"number": float, "name": (str, type(None))}, {"rows": 2}
-    good = {"number": 3, "name": None}
-    write_record(path, "kind", Record(good, {"rows": torch.ones(2, 3), "more": torch.ones(1)}))
-    assert read_record(path, "kind", entries, ranks)[0] == good
-    for header, tensors, words in (
-        ({"name": "x"}, {"rows": torch.ones(2, 3)}, "not a complete kind: number is missing"),
-        (good | {"number": True}, {"rows": torch.ones(2, 3)}, "number is True, not float"),
-        (good | {"name": ["x"]}, {"rows": torch.ones(2, 3)}, r"name is \['x'\], not str or NoneType"),
-        (good, {}, "rows is missing"),
-        (good, {"rows": torch.ones(2)}, r"rows is of shape \(2,\); it must have 2 dimensions"),
+    entries, good = {"number": float, "name": (str, type(None))}, {"number": 3, "name": None}
+    write_record(path, "kind", Record(good, {}))
+    assert read_record(path, "kind", entries)[0] == good
+    for header, words in (
+        ({"name": "x"}, "not a complete kind: number is missing"),
+        (good | {"number": True}, "number is True, not float"),
+        (good | {"name": ["x"]}, r"name is \['x'\], not str or NoneType"),
     ):
-        write_record(path, "kind", Record(header, tensors))
+        write_record(path, "kind", Record(header, {}))
         with pytest.raises(of.FileFormatError, match=words):
-            read_record(path, "kind", entries, ranks)
+            read_record(path, "kind", entries)
 
 
 @pytest.mark.parametrize("name", ["protocol", "records", "scores", "histories", "views", "accuracies", "provenance"])
@@ -254,13 +251,6 @@ def test_large_tensors_that_are_equal_are_written_once(tmp_path, other, again):
         sizes.append(path.stat().st_size)
     assert (sizes[0] - sizes[1] > 0.9 * BANK.nbytes) == again
     assert (found["a"] is found["b"]) == again
-
-
-@pytest.mark.parametrize("same", [["a"], {"b": "c"}, {"a": "a"}, {"b": 3}, "a"])
-def test_names_that_stand_for_nothing(tmp_path, same):
-    write_record(tmp_path / "f.safetensors", "thing", Record({"same": same}, {"a": BANK}))
-    with pytest.raises(of.FileFormatError, match=r"broken Outfield header .same is"):
-        read_record(tmp_path / "f.safetensors", "thing")
 
 
 def test_detectors_with_the_same_bank_share_it(tmp_path):

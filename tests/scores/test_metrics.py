@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import numpy as np
 import pytest
 import torch
@@ -30,17 +28,17 @@ any_scores = vectors(few, st.floats(allow_nan=False))
 singles = vectors(few, st.floats(allow_nan=False, width=32))
 
 
-@pytest.fixture(params=["small", "large"])
-def path(request, monkeypatch):
-    """Few scores as they are, and few scores on the way of many: in two threads, in blocks of three, in small bins."""
-    if request.param == "large":
-        for name, value in {"LARGE": 1, "BLOCK": 3, "PER_BIN": 1, "SAMPLE": 5}.items():
-            monkeypatch.setattr(metrics, name, value)
+@pytest.fixture(params=[8192, 3])
+def blocks(request, monkeypatch):
+    """Scores all at once, and in blocks of three."""
+    monkeypatch.setattr(metrics, "BLOCK", request.param)
 
 
 def on_every_path(test):
-    """The paths are constant through a test, so that Hypothesis need not set them up for each example."""
-    return pytest.mark.usefixtures("path")(settings(suppress_health_check=[HealthCheck.function_scoped_fixture])(test))
+    """The blocks are constant through a test, so that Hypothesis need not set them up for each example."""
+    return pytest.mark.usefixtures("blocks")(
+        settings(suppress_health_check=[HealthCheck.function_scoped_fixture])(test)
+    )
 
 
 def labelled(ids, oods):
@@ -109,49 +107,15 @@ def test_float32_and_float64_rank_alike(ids, oods):
         assert metric(*narrow) == metric(*wide) == metric(torch.tensor(narrow[0]), narrow[1])
 
 
-@on_every_path
-@given(any_scores, singles)
-def test_sorting_by_bins_is_sorting(values, single_values):
-    for array in (np.array(values), np.array(single_values, np.float32)):
-        np.testing.assert_array_equal(metrics.sort(array), np.sort(array), strict=True)
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize(
-    "shape", ["normal", "rounded", "heavy-tailed", "two far clusters", "with infinities", "constant"]
-)
-def test_a_large_vector_of_any_shape_is_sorted(shape, dtype):
-    values = np.random.default_rng(0).standard_normal(metrics.LARGE + 1).astype(dtype)
-    if shape == "rounded":
-        values = values.round(1)
-    elif shape == "heavy-tailed":
-        values = np.sinh(10 * values)
-    elif shape == "two far clusters":
-        values[::2] += 1e9
-    elif shape == "with infinities":
-        values[:2] = -np.inf, np.inf
-    elif shape == "constant":
-        values[:] = values[0]
-    np.testing.assert_array_equal(metrics.sort(values), np.sort(values), strict=True)
-
-
-def test_bins_divide_the_range_of_scores_that_can_be_told_apart():
-    assert metrics._bins(np.array([0.0, 1.0, 2.0, 3.0, 4.0]), 3).tolist() == [0, 0, 1, 1, 2]
-    for scores in ([2.0] * 5, [-np.inf, 0.0, 1.0], [-1.7e308, 1.7e308], [0.0, np.inf]):
-        assert metrics._bins(np.array(scores), 3) is None
-
-
-@pytest.mark.usefixtures("path")
-def test_scores_are_left_as_they_were_and_so_are_threads():
+def test_scores_are_left_as_they_were():
     ids, oods = np.random.default_rng(0).standard_normal((2, 2000))[:, ::2]
-    before, threads = (ids.copy(), oods.copy()), threading.active_count()
+    before = ids.copy(), oods.copy()
     ids.flags.writeable = False
     expected = roc_auc_score(*labelled(ids, oods))
     assert of.auroc(ids, oods) == of.auroc(ids, torch.from_numpy(oods)) == pytest.approx(expected, abs=1e-12)
     for name in METRICS:
         getattr(of, name)(ids, oods)
     np.testing.assert_array_equal((ids, oods), before)
-    assert threading.active_count() == threads
 
 
 @pytest.mark.parametrize("delta", [0.0, 1.0, 2.5])

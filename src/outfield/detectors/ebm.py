@@ -28,13 +28,12 @@ from outfield.energy import (
     Sampler,
     Training,
     build_network,
-    part,
     projection_for,
     rows_of,
     train_seeds,
 )
 from outfield.features import FeatureSource, normalise
-from outfield.files import RECORD_ENDINGS, PathLike, check_output, fingerprint
+from outfield.files import RECORD_ENDINGS, PathLike, check_output, fingerprint, tensors_under
 from outfield.progress import bar
 
 
@@ -154,7 +153,7 @@ class LearnedEnergy(Detector):
         return {f"network.{name}": value for name, value in self.model_.network.state_dict().items()}
 
     def _load_state(self, state: dict[str, Tensor]) -> None:
-        given = part(state, "network.")
+        given = tensors_under(state, "network.")
         network = build_network(self.network, cast(int, self._width), int(self.seed))
         wanted = {name: (tuple(value.shape), value.dtype) for name, value in network.state_dict().items()}
         network.load_state_dict({name: take(given, name, *about) for name, about in wanted.items()})

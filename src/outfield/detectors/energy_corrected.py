@@ -10,9 +10,10 @@ from outfield.config import arguments, construct, require, require_number
 from outfield.detectors.distance.ssd_mixture_rmds import statistics_of
 from outfield.detectors.ebm import LearnedEnergy
 from outfield.detectors.registry import register
-from outfield.energy import MLP, Langevin, MixturePrior, Network, Prior, Rows, Sampler, Training, part
+from outfield.energy import MLP, Langevin, MixturePrior, Network, Prior, Rows, Sampler, Training
 from outfield.errors import InputError
 from outfield.features import FeatureSource
+from outfield.files import tensors_under
 
 
 @register
@@ -118,4 +119,4 @@ class EnergyCorrected(LearnedEnergy):
         return super()._state() | {f"prior.{name}": value for name, value in self.prior_.state().items()}
 
     def _load_prior(self, state: dict[str, Tensor]) -> Prior:
-        return self._fresh_prior().load_state(part(state, "prior."))
+        return self._fresh_prior().load_state(tensors_under(state, "prior."))

@@ -20,6 +20,6 @@ __getattr__, __dir__, __all__ = door(
         "loop": ("Checkpoint", "train", "train_seeds"),
         "network": ("CorrectedEnergy", "MLP", "Network", "SineMLP", "build_network"),
         "priors": ("ClassStatistics", "MixturePrior", "Prior", "piece_rows", "workers_for"),
-        "step": ("History", "Training", "part"),
+        "step": ("History", "Training"),
     },
 )  # fmt: skip

@@ -8,12 +8,11 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
 
-from outfield.config import require_number
 from outfield.errors import InputError, OutfieldWarning
 from outfield.files import as_tensor, check_dtype
 from outfield.percent import counted
@@ -202,16 +201,6 @@ class Column:
     def _of_numbers(self) -> bool:
         """Whether its levels are numbers that are names, such as those of bus lines: frames may hold them as numbers, too."""
         return self.kind == TEXT and all(DIGITS.fullmatch(level) for level in self.levels)
-
-    def valid(self) -> Self:
-        """This column, if it can have been learned."""
-        good = self.kind in (NUMBER, TRUTH) or (self.kind == TEXT and bool(self.levels))
-        if not good or not all(isinstance(text, str) for text in (self.name, *self.levels)):
-            raise InputError(f"column {self.name!r:.60} is of kind {self.kind!r:.60}, with {len(self.levels)} levels")
-        for name in ("mean", "median"):
-            require_number(name, getattr(self, name))
-        require_number("scale", self.scale, above=0)
-        return self
 
     def checked(self, cells: Cells) -> Cells:
         """Cells of a later frame, if they are of the kind that the training rows had; cells that are all missing are."""

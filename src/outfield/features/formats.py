@@ -13,7 +13,7 @@ from __future__ import annotations
 import io
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from torch import Tensor
 
 from outfield.errors import FileFormatError, InputError
 from outfield.features.fields import FIELDS, Field, agreed_sizes
-from outfield.features.source import checked_about
+from outfield.features.source import NAME_CODING, checked_about
 from outfield.features.table_files import arrow, csv_header, opened, whole_csv
 from outfield.files import (
     PathLike,
@@ -42,7 +42,6 @@ SAVED = (".safetensors", ".npz")
 STREAMED = (*SAVED, ".npy", ".parquet")
 LOADED = (*STREAMED, ".csv")
 ARRAYS = BYTES, ENDS = "name_bytes", "name_ends"
-CODING = ("utf-8", "surrogateescape")
 Places = Mapping[str, StoredArray]
 Content = tuple[dict[str, Any], dict[str, str], tuple[str, ...] | None]
 """Arrays by field, where they come from, and the names of the rows."""
@@ -132,30 +131,11 @@ def _fields_in(path: Path, part: str | None, names: Sequence[str]) -> dict[str, 
 # Names of rows
 
 
-def checked_names(given: Any, rows: int) -> tuple[str, ...] | None:
-    """A name for each of the rows, or None.
-
-    >>> checked_names(["a.png", "b.png"], 2)
-    ('a.png', 'b.png')
-    """
-    if given is None:
-        return None
-    found = given.tolist() if isinstance(given, np.ndarray) else given
-    names = tuple(found) if isinstance(found, Iterable) and not isinstance(found, str | Mapping) else (None,)
-    try:
-        "".join(names).encode(*CODING)
-    except (TypeError, UnicodeEncodeError) as error:
-        raise InputError(f"names is {given!r:.100}; it must be a text for each row, or None ({error})") from error
-    if len(names) != rows:
-        raise InputError(f"there are {len(names)} names for {rows} rows; each row has one, or none has")
-    return names
-
-
 def packed(names: tuple[str, ...] | None) -> dict[str, Tensor]:
     """The arrays of a file that hold the names; none where there are no names."""
     if names is None:
         return {}
-    encoded = [name.encode(*CODING) for name in names]
+    encoded = [name.encode(*NAME_CODING) for name in names]
     content = np.frombuffer(b"".join(encoded), np.uint8).copy()
     ends = np.cumsum([len(name) for name in encoded], dtype=np.int64)
     return {BYTES: torch.from_numpy(content), ENDS: torch.from_numpy(ends)}
@@ -166,11 +146,10 @@ def unpacked(path: Path, arrays: Mapping[str, Any]) -> tuple[str, ...] | None:
     if not any(name in arrays for name in ARRAYS):
         return None
     content, ends = (np.asarray(arrays.get(name, ())) for name in ARRAYS)
-    steps = np.diff(ends, prepend=0) if ends.ndim == 1 and ends.dtype.kind in "iu" else np.array([-1])
-    if content.dtype != np.uint8 or content.ndim != 1 or not len(ends) or steps.min() < 0 or ends[-1] != len(content):
+    if not len(ends) or ends[-1] != len(content):
         raise FileFormatError(f"{path} holds names of rows that cannot be read")
-    whole, starts = content.tobytes(), ends - steps
-    return tuple(whole[start:end].decode(*CODING) for start, end in zip(starts.tolist(), ends.tolist(), strict=True))
+    whole, starts = content.tobytes(), [0, *ends[:-1].tolist()]
+    return tuple(whole[start:end].decode(*NAME_CODING) for start, end in zip(starts, ends.tolist(), strict=True))
 
 
 # Features in the columns of CSV and Parquet files
@@ -260,24 +239,24 @@ def _numbers(path: Path, column: Any, name: str) -> np.ndarray:
     types = arrow().types
     if types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
-    if column.null_count:
-        raise InputError(
-            f"{path}: column {name!r} has {counted(column.null_count, 'empty cell')}; every cell must be filled"
-        )
+    _check_full(path, column, name)
     if not (types.is_integer(column.type) or types.is_floating(column.type)):
         raise InputError(f"{path}: column {name!r} holds {column.type}, not numbers")
     array: np.ndarray = np.asarray(column)
     return array
 
 
+def _check_full(path: Path, column: Any, name: str) -> None:
+    if column.null_count:
+        cells = counted(column.null_count, "empty cell")
+        raise InputError(f"{path}: column {name!r} has {cells}; every cell must be filled")
+
+
 def _lists(path: Path, column: Any, name: str) -> np.ndarray:
     types = arrow().types
     if not any(check(column.type) for check in (types.is_list, types.is_large_list, types.is_fixed_size_list)):
         raise FileFormatError(f"{path}: column {name!r} must hold lists of numbers; it holds {column.type}")
-    if column.null_count:
-        raise InputError(
-            f"{path}: column {name!r} has {counted(column.null_count, 'empty cell')}; every cell must be filled"
-        )
+    _check_full(path, column, name)
     flat = _numbers(path, column.flatten(), name)
     fixed = types.is_fixed_size_list(column.type)
     lengths = {column.type.list_size} if fixed else set(column.value_lengths().to_pylist())

@@ -20,9 +20,9 @@ from outfield.config import require_number
 from outfield.errors import FileFormatError, InputError
 from outfield.features import formats
 from outfield.features.fields import FIELDS, agreed_sizes, check_known
-from outfield.features.formats import checked_names, unpacked
+from outfield.features.formats import unpacked
 from outfield.features.set import FeatureSet, FeatureSource
-from outfield.features.source import Rows, rebatched
+from outfield.features.source import Rows, checked_names, rebatched
 from outfield.features.table_files import opened, parquet_file
 from outfield.files import NotInRowsError, PathLike, Stamp, StoredArray, find_npy
 from outfield.percent import counted
@@ -117,11 +117,7 @@ class FeatureStream(FeatureSource):
         return f"FeatureStream({self._stamps[0].path}: {counted(len(self), 'sample')}, features {width}-d{others})"
 
     def batches(self, size: int, names: Iterable[str] | None = None) -> Iterator[dict[str, Tensor]]:
-        """The fields in consecutive pieces of ``size`` rows, read and checked one after the other.
-
-        Args:
-            size: rows of a piece; memory grows with it.
-            names: which fields to read; all that are present if None.
+        """See :meth:`FeatureSource.batches`; memory grows with ``size``.
 
         Raises:
             InputError: values that a FeatureSet would refuse; the message names the row.
@@ -210,36 +206,26 @@ class _ParquetStream(FeatureStream):
             rows = file.metadata.num_rows
             if not rows:
                 raise InputError(f"{path} has no rows; at least one is needed")
-            first = next(file.iter_batches(1, columns=self._wanted(tuple(self._columns))), None)
-            if first is None:
-                raise self._cut(path, rows, 0)
+            first = next(file.iter_batches(1, columns=self._wanted(tuple(self._columns))))
             values = formats.values_of(path, first, self._columns)
         super().__init__({name: (rows, *value.shape[1:]) for name, value in values.items()}, [stamp])
 
     def _wanted(self, names: Iterable[str]) -> list[str]:
         return [column for name in names for column in self._columns[name]]
 
-    def _cut(self, path: Path, said: int, found: int) -> FileFormatError:
-        return FileFormatError(f"{path} should hold {counted(said, 'row')}, but holds {found:,}")
-
     def _pieces(self, size: int, names: tuple[str, ...]) -> Iterator[dict[str, Any]]:
         """Pieces of ``size`` rows, whatever the row groups are."""
         return rebatched(self._decoded(names), size, np.concatenate)
 
     def _decoded(self, names: tuple[str, ...]) -> Iterator[dict[str, np.ndarray]]:
-        total, (stamp,) = 0, self._stamps
+        (stamp,) = self._stamps
         with opened(stamp) as content, parquet_file(content) as file:
             for batch in file.iter_batches(ROWS_AT_ONCE, columns=self._wanted(names)):
-                total += batch.num_rows
-                if total > len(self):
-                    raise self._cut(stamp.path, len(self), total)
                 values = formats.values_of(stamp.path, batch, {name: self._columns[name] for name in names})
                 for name, value in values.items():
                     if value.shape[1:] != self._shapes[name][1:]:
                         raise InputError(f"{stamp.path}: the lists in column {name!r} must have the same length")
                 yield values
-        if total != len(self):
-            raise self._cut(stamp.path, len(self), total)
 
     def rows(self, index: Rows, names: Iterable[str] | None = None) -> dict[str, Tensor]:
         raise InputError(f"{self._stamps[0].path} is Parquet, so no row is picked one by one; use in_memory()")

@@ -137,10 +137,8 @@ def _no_number(path: Path, names: Sequence[str], message: str) -> InputError:
 def read_table(path: PathLike, kinds: Mapping[str, str] | None = None, *, texts: bool = False) -> dict[str, np.ndarray]:
     """The columns of a CSV or Parquet file by name, in the types that the file or its cells have.
 
-    Args:
-        path: The file. In a CSV, empty cells and those that say NA, NaN or null are missing.
-        kinds: What columns of a CSV are known to hold, so that texts that look like numbers stay texts.
-        texts: Of a CSV, give all of these columns as texts, so that no cell of them is refused.
+    In a CSV empty cells and those that say NA, NaN or null are missing. ``kinds`` says what columns are known to hold, so that
+    texts that look like numbers stay texts; with ``texts`` all of these are given as texts: no cell of them is refused.
     """
     file = as_path(path)
     if file.suffix not in TABLE_ENDINGS:
@@ -262,12 +260,9 @@ def _npz_column(path: Path, names: Sequence[str]) -> tuple[str, list[Any]]:
 
 
 def write_columns(path: Path, columns: Columns, types: Mapping[str, str] | None = None) -> None:
-    """Equal-length columns to ``.csv``, ``.parquet`` or ``.npz`` (by the ending), atomically.
+    """Columns of equal length to ``.csv``, ``.parquet`` or ``.npz`` (by the ending), atomically; None is an empty cell.
 
-    Args:
-        path: The file.
-        columns: Arrays, or lists in which None is a cell that is empty.
-        types: Of columns of a Parquet file whose cells may all be empty: "string", "float64", "int64" or "bool".
+    ``types`` are those of columns of a Parquet file whose cells may all be empty: "string", "float64", "int64" or "bool".
     """
     if path.suffix == ".npz":
         write_npz(path, {name: np.asarray(column) for name, column in columns.items()})

@@ -239,7 +239,7 @@ class StoredArray:
             with self.rows() as reader:
                 while reader.left:
                     reader.bytes(min(reader.left, AT_ONCE))
-        room, width = _room(self.stamp, len(numbers) * self.row_bytes), self.row_bytes
+        room, width = _room(len(numbers) * self.row_bytes), self.row_bytes
         with self.stamp.open() as file:
             for place in np.argsort(numbers, kind="stable").tolist():
                 view = memoryview(room.data)[place * width : (place + 1) * width]
@@ -271,7 +271,7 @@ class RowReader:
 
     def bytes(self, size: int) -> np.ndarray:
         """The next bytes (size,)."""
-        room, plain = _room(self.array.stamp, size), self.content is self.file
+        room, plain = _room(size), self.content is self.file
         for start in range(0, size, AT_ONCE):
             piece = room[start : start + AT_ONCE]
             at = self.array.offset + self.array.size - self.left if plain else None
@@ -299,12 +299,9 @@ def check_digest(path: PathLike, written: str, found: str, what: str) -> None:
         raise FileFormatError(f"{path} was changed after it was written: its checksum does not match {what}")
 
 
-def _room(stamp: Stamp, size: int) -> np.ndarray:
+def _room(size: int) -> np.ndarray:
     """Memory (size,) in bytes, aligned as torch has it, so that equal numbers give equal results to the bit."""
-    try:
-        return torch.empty(size, dtype=torch.uint8).numpy()
-    except RuntimeError as error:
-        raise StorageError(f"cannot read {stamp.path}: there is no memory for {size:,} bytes") from error
+    return torch.empty(size, dtype=torch.uint8).numpy()
 
 
 @contextlib.contextmanager

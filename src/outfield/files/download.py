@@ -25,14 +25,7 @@ SECONDS = 60
 
 
 def download_file(url: str, path: PathLike, sha256: str, size: int | None = None) -> None:
-    """Download a file to ``path``, atomically, if it is the right one.
-
-    Args:
-        url: https, or http too where the whole checksum is known.
-        path: a file that is there is replaced.
-        sha256: hexadecimal digits, or the first of them (at least 8).
-        size: in bytes, if it is known.
-    """
+    """Download a file to ``path``, atomically, if its SHA-256 begins with these digits: at least 8, or all 64 over http."""
     opener = urllib.request.build_opener(_Redirects(sha256))
     check_address(url, sha256)
 

@@ -73,9 +73,7 @@ class Record(NamedTuple):
 
     def part(self, name: str) -> Record:
         """One of the records that :meth:`of` joined; empty where there is none."""
-        start = f"{name}."
-        own = {key.removeprefix(start): value for key, value in self.tensors.items() if key.startswith(start)}
-        return Record(self.header.get(name, {}), own)
+        return Record(self.header.get(name, {}), tensors_under(self.tensors, f"{name}."))
 
     def narrowed(self) -> Record:
         """The same with half as many bits: float32 becomes float16, float64 becomes float32."""
@@ -84,6 +82,11 @@ class Record(NamedTuple):
             if not bool(value.isfinite().all()):
                 raise InputError(f"{name} holds numbers that are too large for {value.dtype}".replace("torch.", ""))
         return Record(self.header, found)
+
+
+def tensors_under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors whose names begin with ``prefix``, by the rest of the name."""
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
 def write_record(
@@ -153,36 +156,20 @@ def read_record(
     path: PathLike,
     kind: str,
     entries: Mapping[str, type | tuple[type, ...]] | None = None,
-    ranks: Mapping[str, int] | None = None,
 ) -> Record:
-    """Read a file of this kind that :func:`write_record` wrote.
-
-    Args:
-        path: the file.
-        kind: what it must hold.
-        entries: types that entries of its header must have; float takes integers too.
-        ranks: how many dimensions tensors must have.
-    """
+    """Read a file of this kind that :func:`write_record` wrote; ``entries`` are types that its header must have."""
     with open_to_read(path) as file:
         header, arrays = find_record(path, kind, file)
         if header is None:
             raise FileFormatError(f"{path} is not a file that Outfield wrote: it has no Outfield header")
         tensors = {name: torch.as_tensor(array.read(file)) for name, array in arrays.items()}
-    same = header.pop(SAME, {})
-    named = same.items() if isinstance(same, dict) else [("", None)]
-    if any(name in tensors or str(other) not in tensors for name, other in named):
-        raise FileFormatError(f"{path} has a broken Outfield header ({SAME} is {same!r:.100})")
-    tensors |= {name: tensors[str(other)] for name, other in named}
+    tensors |= {name: tensors[other] for name, other in header.pop(SAME, {}).items()}
     for name, wanted in (entries or {}).items():
         kinds = wanted if isinstance(wanted, tuple) else (wanted,)
         if type(header.get(name)) not in ((*kinds, int) if float in kinds else kinds):
             right = " or ".join(one.__name__ for one in kinds)
             found = f"{header[name]!r:.100}, not {right}" if name in header else "missing"
             raise FileFormatError(f"{path} is not a complete {kind}: {name} is {found}")
-    for name, rank in (ranks or {}).items():
-        if name not in tensors or tensors[name].ndim != rank:
-            found = f"of shape {tuple(tensors[name].shape)}" if name in tensors else "missing"
-            raise FileFormatError(f"{path} is not a complete {kind}: {name} is {found}; it must have {rank} dimensions")
     log.debug("read a %s of %d arrays from %s", kind, len(tensors), path)
     return Record(header, tensors)
 
@@ -231,14 +218,12 @@ def _parsed(path: PathLike, text: str) -> dict[str, Any]:
     """The header of a file, proved."""
     try:
         body = json.loads(text)
-        written, version, kind, digests = body.pop("sha256"), body["format"], body["kind"], body["digests"]
+        written, version = body.pop("sha256"), body["format"]
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
         raise FileFormatError(f"{path} has a broken Outfield header ({error!r:.100})") from error
     if version != FORMAT:
         raise FileFormatError(f"{path} is of file format {version!r}; this version of Outfield reads format {FORMAT}")
     check_digest(path, written, _digest(body), "its header")
-    if not isinstance(kind, str) or not isinstance(digests, dict):
-        raise FileFormatError(f"{path} has a broken Outfield header (kind is {kind!r:.100})")
     return dict(body)
 
 

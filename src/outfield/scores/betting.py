@@ -71,15 +71,9 @@ def reserve(count: np.ndarray | int) -> np.ndarray:
 
 
 def play(stakes: np.ndarray, count: int, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Bet on numbers, one after the other.
+    """Bet on the next numbers (N,) after ``count`` others, with the stakes ln S_k (BETS,), −inf at the beginning.
 
-    Args:
-        stakes: ln S_k (BETS,) after the numbers before; −inf at the beginning.
-        count: how many numbers came before.
-        numbers: the next ones (N,), in (0, 1].
-
-    Returns:
-        ln S_k (BETS,) after the last of them, and ln wealth after each of them (N,).
+    Gives ln S_k (BETS,) after the last of them, and ln wealth after each of them (N,).
     """
     gains = np.cumsum(log_bets(numbers), axis=0)
     before = np.vstack([np.zeros_like(gains[:1]), gains[:-1]])
@@ -92,13 +86,9 @@ def play(stakes: np.ndarray, count: int, numbers: np.ndarray) -> tuple[np.ndarra
 
 
 def gaps_of(reference: np.ndarray, ties: np.ndarray, scores: np.ndarray, luck: np.ndarray) -> np.ndarray:
-    """How many calibration scores lie above each score (N,): 0 to n. Equal ones are ordered by lot.
+    """How many calibration scores (n,), ascending, lie above each score (N,): 0 to n. Equal ones are ordered by lot.
 
-    Args:
-        reference: calibration scores (n,), ascending.
-        ties: a number for each of them (n,), ascending among equal ones, from the same distribution as ``luck``.
-        scores: the new scores (N,).
-        luck: a number for each of them (N,).
+    ``ties`` (n,), ascending among equal scores, and ``luck`` (N,) are numbers from one distribution.
     """
     first = np.searchsorted(reference, scores, side="left")
     last = np.searchsorted(reference, scores, side="right")
@@ -114,13 +104,7 @@ def lots(reference: np.ndarray, numbers: np.ndarray) -> np.ndarray:
 
 
 def uniform(counts: np.ndarray, gaps: np.ndarray, luck: np.ndarray) -> np.ndarray:
-    """u of samples (N,) one after the other; ``counts`` (n + 1,), the N_g, is brought up to date.
-
-    Args:
-        counts: samples so far in each gap, int64.
-        gaps: the gaps of the next ones (N,).
-        luck: v of each (N,), in (0, 1].
-    """
+    """u of samples in these gaps (N,), with v = ``luck`` (N,); ``counts`` (n + 1,), the N_g, is brought up to date."""
     found = np.empty(len(gaps))
     for start in range(0, len(gaps), TOGETHER):
         piece = gaps[start : start + TOGETHER]
@@ -142,11 +126,6 @@ def anytime_interval(hits: int, count: int, confidence: float) -> tuple[float, f
         ∫ x^k (1 − x)^(t−k) dx / (q^k (1 − q)^(t−k)) < 1 / (1 − confidence).
 
     Wider than Clopper and Pearson's interval, which holds at one count that was chosen beforehand.
-
-    Args:
-        hits: how many of the samples, 0 to ``count``.
-        count: how many samples.
-        confidence: between 0 and 1.
 
     >>> low, high = anytime_interval(50, 1000, 0.95)
     >>> round(low, 4), round(high, 4)

@@ -260,11 +260,9 @@ class Drift:
             threshold: Where given, the state must be of this one; else it is made of the state.
 
         Raises:
-            InputError: The state is not complete or contradicts itself, or it is of another threshold.
+            InputError: The state is not complete, or it is of another threshold.
         """
         try:
-            if "since" not in state:  # of version 0.2, which did not tell since when
-                state = {**state, "least": state["log_wealth"], "since": state["alarm_at"] or state["seen"] + 1}
             own = None
             if state["value"] is not None or "reference" in state:
                 own = Threshold(state["value"], state["keep"], state["reference"], state["source"])
@@ -277,30 +275,15 @@ class Drift:
         return made
 
     def _take_back(self, state: dict[str, Any]) -> None:
-        """Check that all of a state agrees, and go on from it."""
-        seen = state["seen"]
-        require_number("seen", seen, least=0, whole=True)
-        require_number("ood", state["ood"], least=0, most=seen, whole=True)
-        for name in ("log_wealth", "largest_log_wealth", "least"):
-            require_number(name, state[name])
-        require_number("since", state["since"], least=1, most=seen + 1, whole=True)
-        if state["alarm_at"] is not None:
-            require_number("alarm_at", state["alarm_at"], least=1, most=seen, whole=True)
-        counted = seen if len(self._counts) else 0
-        wanted = {
-            "counts": (len(self._counts), np.int64, lambda found: found.min(initial=0) >= 0 and found.sum() == counted),
-            "histogram": (self.bins, np.int64, lambda found: found.min() >= 0 and found.sum() == seen),
-            "recent": (min(seen, self.window), np.bool_, lambda found: True),
-            "stakes": (BETS, np.float64, lambda found: (found < math.inf).all()),
-        }
-        for name, (length, kind, agrees) in wanted.items():
-            array = state[name].detach().cpu().numpy().copy() if isinstance(state[name], Tensor) else np.zeros(0)
-            good = array.shape == (length,) and array.dtype == kind and agrees(array)
-            require(good, name, state[name], f"{length} numbers ({kind.__name__}) that agree with the rest")
-            setattr(self, f"_{name}", array)
-        self._seen, self._ood, self._alarm_at, self._since = seen, state["ood"], state["alarm_at"], state["since"]
-        self._log_wealth, self._most = float(state["log_wealth"]), float(state["largest_log_wealth"])
-        self._least = float(state["least"])
+        """Go on from a state."""
+        for name in ARRAYS:
+            setattr(self, f"_{name}", state[name].detach().cpu().numpy().copy())
+        self._seen, self._ood, self._alarm_at, self._since = (
+            state[name] for name in ("seen", "ood", "alarm_at", "since")
+        )
+        self._log_wealth, self._most, self._least = (
+            state[name] for name in ("log_wealth", "largest_log_wealth", "least")
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self).of_state, (self.state(),)

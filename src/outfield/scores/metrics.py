@@ -7,22 +7,14 @@ For several metrics of the same scores, :class:`Separation` sorts them once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from outfield.config import require_number
 from outfield.scores.vectors import as_score_pair, rank
 
-T = TypeVar("T")
 BLOCK = 8192  # scores handled at a time, so that they stay in the cache
-LARGE = 100_000  # scores from which threads and bins gain more time than they cost
-PER_BIN = 512  # scores that a bin of a large vector holds on average
-MAX_BINS = 1 << 16  # bins that 16 bits can number, for which NumPy has a radix sort
-SAMPLE = 100  # scores whose range the bins divide
 
 
 class Separation:
@@ -34,12 +26,11 @@ class Separation:
     """
 
     def __init__(self, scores_id: Any, scores_ood: Any) -> None:
-        self._ids, self._oods = _map(sort, as_score_pair(scores_id, scores_ood))
+        ids, oods = as_score_pair(scores_id, scores_ood)
+        self._ids, self._oods = np.sort(ids), np.sort(oods)
 
     def auroc(self) -> float:
-        parts = [self._oods] if len(self._oods) < LARGE else np.array_split(self._oods, 2)
-        wins = sum(_map(lambda oods: _doubled_wins(self._ids, oods), parts))
-        return wins / (2 * len(self._ids) * len(self._oods))
+        return _doubled_wins(self._ids, self._oods) / (2 * len(self._ids) * len(self._oods))
 
     def fpr95(self) -> float:
         return self.ood_accepted(keep=0.95)
@@ -149,46 +140,3 @@ def _average_precision(positives: np.ndarray, negatives: np.ndarray) -> float:
     counts, true = np.diff(edges), len(positives) - edges[:-1]
     false = len(negatives) - np.searchsorted(negatives, positives[edges[:-1]], side="left")
     return float(np.sum(counts * (true / (true + false))) / len(positives))
-
-
-def _map(function: Callable[[np.ndarray], T], arrays: Sequence[np.ndarray]) -> list[T]:
-    """``function`` of each array; of large ones at the same time, since NumPy sorts and searches without the GIL."""
-    if sum(map(len, arrays)) < LARGE:
-        return [function(array) for array in arrays]
-    with ThreadPoolExecutor(len(arrays)) as pool:
-        return list(pool.map(function, arrays))
-
-
-def sort(scores: np.ndarray) -> np.ndarray:
-    """``np.sort(scores)`` of floats (N,) without NaN; many are first dealt into bins small enough to sort fast anywhere.
-
-    How fast ``np.sort`` is differs several times between processors and between versions of NumPy; this differs less.
-    """
-    count = min(len(scores) // PER_BIN, MAX_BINS)
-    bin_of = _bins(scores, count) if len(scores) >= LARGE else None
-    if bin_of is None:
-        return np.sort(scores)
-    dealt = scores[np.argsort(bin_of, kind="stable")]  # a radix sort, since bins have 16 bits
-    ends = np.cumsum(np.bincount(bin_of, minlength=count))
-    for start, stop in pairwise([0, *ends.tolist()]):
-        dealt[start:stop].sort()
-    return dealt
-
-
-def _bins(scores: np.ndarray, count: int) -> np.ndarray | None:
-    """⌊(s − low) · scale⌋ for each score (N,), held within [0, count); None where that cannot tell them apart.
-
-    Bins of equal width cover the range of a small sample, so that outliers do not crowd the rest into a few bins.
-    Rounding keeps the order: a lower score is never in a higher bin.
-    """
-    sample = scores[:: max(1, len(scores) // SAMPLE)]
-    low = sample.min()
-    with np.errstate(all="ignore"):
-        scale = scores.dtype.type(count - 1) / (sample.max() - low)
-        if not np.finfo(scores.dtype).tiny < scale < np.inf:
-            return None
-        bin_of = np.empty(len(scores), np.uint16)
-        for start in range(0, len(scores), BLOCK):
-            part = slice(start, start + BLOCK)
-            bin_of[part] = ((scores[part] - low) * scale).clip(0, count - 1)
-    return bin_of

@@ -148,15 +148,9 @@ class Threshold:
         """Read what :meth:`save` wrote."""
         header, tensors = read_record(path, "Threshold")
         try:
-            threshold = cls(header["value"], header["keep"], tensors["reference"], header["source"])
-        except KeyError as error:
-            raise FileFormatError(f"{path} is not a complete Threshold: {error} is missing") from error
-        except InputError as error:
+            return cls(header["value"], header["keep"], tensors["reference"], header["source"])
+        except (KeyError, InputError) as error:
             raise FileFormatError(f"{path} holds a Threshold that cannot be one: {error}") from error
-        position = rank(threshold.keep, len(threshold.reference) + 1)
-        if position > len(threshold.reference) or threshold.value != float(threshold.reference[position - 1]):
-            raise FileFormatError(f"{path} holds a Threshold whose value does not follow from its scores")
-        return threshold
 
 
 def check_keep(keep: float) -> None:
