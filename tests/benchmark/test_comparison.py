@@ -10,8 +10,8 @@ from tests.helpers.benchmark_samples import PROTOCOL as SIX
 from tests.helpers.benchmark_samples import make_run
 
 import outfield as of
-from outfield.benchmark import Key, compare, comparison, level_columns, set_columns, summarise
-from outfield.benchmark.comparison import SortedScores, counts_of_resamples
+from outfield.benchmark import Key, compare, level_columns, set_columns, summarise, summary
+from outfield.benchmark.summary import SortedScores, counts_of_resamples
 
 SHORT = of.Protocol("known", near=("a", "b"), mid=(), far=("c",))
 SIZES = {"known": 37, "a": 23, "b": 41, "c": 29}
@@ -80,7 +80,7 @@ class TestResamples:
 
     @pytest.mark.parametrize("part", [1, 50, 10**9])
     def test_drawn_as_documented_however_many_fit_in_memory(self, part, monkeypatch):
-        monkeypatch.setattr(comparison, "PART", part)
+        monkeypatch.setattr(summary, "PART", part)
         found = list(counts_of_resamples({"x": 5, "y": 8}, 10, seed=2))
         assert len(found) == {1: 10, 50: 4, 10**9: 1}[part]
         for place, (name, n) in enumerate({"x": 5, "y": 8}.items(), 1):

@@ -403,15 +403,6 @@ class TestCutOff:
             second = run_images(tmp_path, detectors=detectors("MSP"), layout=True)
         assert np.array_equal(first.layouts[0].points, second.layouts[0].points)
 
-    def test_features_of_other_images_are_not_trusted(self, tmp_path, whole):
-        run_images(tmp_path)
-        for file in (tmp_path / "cache").glob("scores-*"):
-            file.unlink()
-        aunts, uncles = (next((tmp_path / "cache").glob(f"features-net-{n}*.safetensors")) for n in ("aunts", "uncles"))
-        aunts.write_bytes(uncles.read_bytes())
-        with pytest.warns(of.OutfieldWarning, match="rows, but there are"):
-            assert run_images(tmp_path).records == whole
-
     def test_a_damaged_checkpoint_is_left_behind(self, tmp_path, whole, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(of.EnergyCorrected, "save", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))

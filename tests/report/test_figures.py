@@ -17,7 +17,7 @@ from outfield.benchmark import BenchmarkRun, Layout, Protocol, summarise
 from outfield.energy import History
 from outfield.report import figures
 from outfield.report.canvas import new_figure, subplots, svg_text
-from outfield.report.figures import chart, curves, scores
+from outfield.report.figures import chart, scores
 
 FEW = Protocol("known", near=("a",), mid=(), far=())
 NAMES = {"sets", "roc", "histograms", "features", "training"}
@@ -107,7 +107,7 @@ def test_the_roc_curve_agrees_with_the_metrics(digits):
     rng = np.random.default_rng(1)
     ids, oods = rng.standard_normal(1000).round(digits), (rng.standard_normal(700) + 1).round(digits)
     grid = np.unique(np.append(np.linspace(0, 1, 4001), 0.05))
-    curve = curves.roc_curve(ids, oods, grid)
+    curve = scores.roc_curve(ids, oods, grid)
     assert curve[-1] == 1
     assert (np.diff(curve) >= 0).all()
     area = float(((curve[1:] + curve[:-1]) / 2 * np.diff(grid)).sum())

@@ -33,8 +33,6 @@ from outfield.benchmark.summary import (
 from outfield.images import title
 
 PAPER_LEVELS = (*LEVELS, AVERAGE)
-ROWS = ("MSP", "ODIN", "EnergyLogits", "KNN", "SSD", "GaussianMixture", "EBM", "EnergyCorrected")
-"""The detectors of the paper's tables in their order, the two halves of its method before the whole."""
 
 
 def _read_tables() -> dict[str, PrintedTable]:
