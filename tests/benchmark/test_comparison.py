@@ -56,16 +56,6 @@ def naive(run, backbone, detector, rows, ood, metric):
 
 
 class TestResamples:
-    def test_metrics_are_those_of_the_drawn_rows(self):
-        scores = scored(0)
-        ready = SortedScores(scores["known"], {name: scores[name] for name in "abc"})
-        (counts,) = counts_of_resamples(SIZES, 6, seed=3)
-        found = ready.metrics(counts["known"], counts)
-        for ood in "abc":
-            for number in range(6):
-                ids, oods = (np.repeat(scores[name], counts[name][:, number]) for name in ("known", ood))
-                assert found[ood][number] == pytest.approx([of.fpr95(ids, oods), of.auroc(ids, oods)], abs=1e-15)
-
     @pytest.mark.parametrize("n", [1, 19, 20, 21, 100])
     def test_all_rows_once_are_no_resample(self, n):
         rng = np.random.default_rng(n)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import types
 from dataclasses import replace
 
 import pytest
@@ -34,27 +33,6 @@ class TestTable:
         by_hand = [one.fpr95 for one in run.records if (one.detector, one.level) == ("KNN", "near")]
         means = table.groupby(["detector", "level"])["fpr95"].mean()
         assert means["KNN", "near"] == pytest.approx(sum(by_hand) / len(by_hand))
-
-    def test_what_pandas_is_given(self, monkeypatch):
-        """Where pandas is not installed, too: its two names stand for themselves here."""
-        fake = types.ModuleType("pandas")
-        fake.DataFrame = dict
-        fake.array = lambda values, dtype: (dtype, values)
-        monkeypatch.setitem(sys.modules, "pandas", fake)
-        found = [record(SMALL, "KNN", "a", 0.5, 0.75), record(SMALL, "EBM", "d", 0.25, 0.875, "other", seed=3)]
-        assert of.BenchmarkRun(SMALL, found).table() == {
-            "backbone": ["net", "other"],
-            "detector": ["KNN", "EBM"],
-            "seed": ("Int64", [None, 3]),
-            "ood": ["a", "d"],
-            "level": ["near", "far"],
-            "fpr95": [0.5, 0.25],
-            "auroc": [0.75, 0.875],
-            "aupr_in": [0.5, 0.5],
-            "aupr_out": [0.5, 0.5],
-            "n_id": [100, 100],
-            "n_ood": [50, 50],
-        }
         assert [*of.BenchmarkRun(SMALL).table()] == list(COLUMNS)
 
     def test_without_pandas_it_says_what_to_install(self, monkeypatch):
@@ -70,8 +48,6 @@ class TestRepr:
         assert repr(one) == "BenchmarkRun(shapes: 1 detector × 1 OOD set × 1 backbone, 1 record)"
         many = of.BenchmarkRun(SMALL, one.records * 1234)
         assert repr(many).endswith("1 backbone, 1,234 records)")
-
-    def test_of_an_empty_run(self):
         assert repr(of.BenchmarkRun(SMALL)) == "BenchmarkRun(shapes: 0 detectors × 0 OOD sets × 0 backbones, 0 records)"
 
 

@@ -73,19 +73,6 @@ def test_an_empty_run_has_no_figures(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-def test_a_figure_is_written_whole_or_not_at_all(run, tmp_path, monkeypatch):
-    (tmp_path / "sets.png").write_bytes(b"before")
-
-    def refuse(*args: object) -> None:
-        raise OSError("disk full")
-
-    monkeypatch.setattr(os, "replace", refuse)
-    with pytest.raises(of.StorageError, match="disk full"):
-        figures.write_figures(run, tmp_path)
-    assert (tmp_path / "sets.png").read_bytes() == b"before"
-    assert os.listdir(tmp_path) == ["sets.png"]
-
-
 def test_figures_of_an_earlier_run_do_not_stay(tmp_path):
     run = make_run(FEW, backbones=("one",), detectors=("EBM",), n=12)
     names = {path.name for path in figures.write_figures(run, tmp_path)}
@@ -94,12 +81,6 @@ def test_figures_of_an_earlier_run_do_not_stay(tmp_path):
     left = {path.name for path in figures.write_figures(dataclasses.replace(run, histories={}, layouts=[]), tmp_path)}
     assert left == names - {"training.png", "features.png"}
     assert {path.name for path in tmp_path.iterdir()} == left | {"mine.png"}
-
-
-def test_a_folder_that_cannot_be_made(run, tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(of.StorageError, match="cannot make the folder"):
-        figures.write_figures(run, tmp_path / "file" / "below")
 
 
 @pytest.mark.parametrize("digits", [0, 8])  # with many ties, and with none
@@ -330,10 +311,3 @@ def test_a_small_run_is_drawn_without_a_complaint(tmp_path, recwarn):
     run = make_run(Protocol("known", near=("a",), mid=(), far=()), ("one",), ("SSD",), n=5)
     figures.write_figures(run, tmp_path)
     assert not [warning for warning in recwarn if "layout" in str(warning.message)]
-
-
-def test_names_are_drawn_as_they_are(tmp_path):
-    """Dollar signs would be formulas."""
-    protocol = Protocol("known", near=("$\\frac{$", "a" * 200), mid=(), far=())
-    run = make_run(protocol, backbones=("$x^2$",), detectors=("$\\bad{$", "EBM"))
-    assert len(figures.write_figures(run, tmp_path)) == 5

@@ -10,8 +10,7 @@ __getattr__, __dir__, __all__ = door(
     __name__,
     {
         "paper": (
-            "COMPARED", "Claim", "FAILS", "HOLDS", "MARGIN", "PAPER_LEVELS", "PARTLY", "UNTESTED", "check_claims",
-            "published_beside",
+            "COMPARED", "Claim", "FAILS", "HOLDS", "MARGIN", "PARTLY", "UNTESTED", "check_claims", "published_beside",
         ),
         "plan": ("ROWS", "checked_fractions", "default_detectors", "detectors_from_text", "paper_detectors"),
         "protocol": ("AVERAGE", "LEVELS", "PROTOCOLS", "Protocol"),

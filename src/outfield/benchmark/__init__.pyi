@@ -5,7 +5,6 @@ from outfield.benchmark.paper import Claim as Claim
 from outfield.benchmark.paper import FAILS as FAILS
 from outfield.benchmark.paper import HOLDS as HOLDS
 from outfield.benchmark.paper import MARGIN as MARGIN
-from outfield.benchmark.paper import PAPER_LEVELS as PAPER_LEVELS
 from outfield.benchmark.paper import PARTLY as PARTLY
 from outfield.benchmark.paper import UNTESTED as UNTESTED
 from outfield.benchmark.paper import check_claims as check_claims
@@ -66,7 +65,6 @@ __all__ = [
     "Layout",
     "LowData",
     "MARGIN",
-    "PAPER_LEVELS",
     "PARTLY",
     "PROTOCOLS",
     "Printed",

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 FEATURES = "a FeatureSet: .safetensors, .npz, .npy (features alone), .csv or .parquet; FILE.npz#SET for one of several"
 DATA = (".safetensors", ".npz", ".npy", ".parquet")  # endings of data and detectors, which no text may replace
-LOCAL, RAY = "local", "ray"
+LOCAL = "local"
 RUN = "run.safetensors"
 REPORT = ("report.html", "tables.md", "tables.tex", "results.csv", "results.json")  # beside a folder of figures
 
@@ -132,7 +132,7 @@ def _check_writable(path: Path, makes_folder: bool) -> None:
     if not makes_folder or os.path.isdir(folder):
         check_output(path)
         return
-    while not os.path.lexists(folder) and folder != folder.parent:
+    while not os.path.lexists(folder):  # the root is there
         folder = folder.parent
     if not os.path.isdir(folder) or not os.access(folder, os.W_OK | os.X_OK):
         problem = "writable" if os.path.isdir(folder) else "a folder"
@@ -203,13 +203,13 @@ def opened(sets: dict[str, str]) -> dict[str, FeatureSource]:
 
 def on_ray(engine: str, workers: int | None) -> bool:
     """Whether a Ray cluster does the work; it must be installed then."""
-    if engine not in (LOCAL, RAY):
+    if engine not in (LOCAL, "ray"):
         raise InputError(f"--engine is {engine!r}; it must be local or ray")
-    if engine == LOCAL and workers is not None:
-        raise InputError(f"--workers is {workers}, but workers are for --engine ray; without it there is this process")
-    if engine == RAY:
+    if engine == "ray":
         check_installed("ray", "ray", "fsspec", "pyarrow")
-    return engine == RAY
+    elif workers is not None:
+        raise InputError(f"--workers is {workers}, but workers are for --engine ray; without it there is this process")
+    return engine == "ray"
 
 
 def setting_texts(items: list[str] | None) -> dict[str, str]:

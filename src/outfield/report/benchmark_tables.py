@@ -16,7 +16,6 @@ from outfield.benchmark import (
     COMPARED,
     LEVELS,
     MARGIN,
-    PAPER_LEVELS,
     ROWS,
     UNTESTED,
     BenchmarkRun,
@@ -184,7 +183,7 @@ def _printed(cell: Printed | None) -> str:
 
 
 def _heading(column: str) -> str:
-    return column if column == AVERAGE else f"{column} OOD" if column in PAPER_LEVELS else title(column)
+    return column if column == AVERAGE else f"{column} OOD" if column in LEVELS else title(column)
 
 
 def _what_was_run(run: BenchmarkRun, detectors: Sequence[str]) -> str:

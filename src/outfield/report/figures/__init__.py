@@ -192,8 +192,8 @@ def _panels(name: str, histories: Sequence[History], colour: str) -> list[Panel]
         def draw(axes: Any) -> None:
             if what == "difference":
                 axes.axhline(0, color=RULE, linewidth=0.9)
-            for series, ink, dashes in lines:
-                _epochs(axes, series, ink, dashes)
+            for line in lines:
+                _epochs(axes, *line)
             axes.set_ylabel(label)
 
         return Panel(f"{name}: {what}", alt, draw)
