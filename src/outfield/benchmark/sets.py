@@ -86,12 +86,12 @@ class FractionOfSets(Sets):
         return f"{whole} fraction {self._fraction!r} seed {SEED}" if name == TRAIN else whole
 
 
-def rows_of(labels: Tensor, fraction: float, seed: int = SEED) -> Tensor:
+def rows_of(labels: Tensor, fraction: float) -> Tensor:
     """Which rows (N,) belong to a fraction: of every class with n rows the first ⌈f · n⌉ in a random order.
 
     So every class stays, and the rows of a smaller fraction are among those of a larger one.
     """
-    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(SEED))
     mask = torch.zeros(len(labels), dtype=torch.bool)
     for label in labels.unique():
         mine = order[labels[order] == label]

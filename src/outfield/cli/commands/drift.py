@@ -45,10 +45,8 @@ def drift(
     fail_on_drift: Annotated[bool, Option("--fail-on-drift", help=f"Exit with {FOUND} if there is drift.")] = False,
 ) -> None:
     """Tell whether new scores are still those of ID data: share OOD, p-values, and an alarm with a known error."""
-    inputs = [Input("the scores", path) for path in files]
-    inputs += [Input("the threshold", path) for path in (threshold, reference) if path is not None]
-    if state is not None:
-        check_places(inputs, [Output("--state", state, (".safetensors",))])
+    inputs = [*(Input("the scores", path) for path in files), Input("the threshold", threshold or reference)]
+    check_places(inputs, [Output("--state", state, (".safetensors",))])
     given = {"calibration": calibration, "keep": keep, "alpha": alpha, "window": window}
     settings = {name: value for name, value in given.items() if value is not None}
     with _alone(state):

@@ -76,12 +76,16 @@ def fit(
     numbers = None if seeds is None else range(first := getattr(model, "seed", 0), first + seeds)
     inputs = [*opt.feature_file("the training data", train), *opt.feature_file("the held-out data", held_out)]
     inputs += [place for level, sets in stand_ins.items() for place in opt.set_files(f"--{level}", sets)]
-    outputs = [opt.Output("--out", output, (".safetensors",))]
-    outputs += [] if threshold_out is None else [opt.Output("--threshold-out", threshold_out, (".safetensors",))]
-    opt.check_places(inputs, outputs, numbers)
+    named = {"--out": output, "--threshold-out": threshold_out}
+    opt.check_places(inputs, [opt.Output(option, path, (".safetensors",)) for option, path in named.items()], numbers)
     if checkpoint is not None:  # one for all seeds
-        written = [one._replace(path=opt.for_seed(one.path, seed)) for one in outputs for seed in numbers or [0]]
-        opt.check_places(inputs, [*written, opt.Output("--checkpoint", checkpoint, (checkpoint.suffix,))])
+        written = [
+            opt.Input(option, opt.for_seed(path, seed))
+            for option, path in named.items()
+            for seed in numbers or [0]
+            if path is not None
+        ]
+        opt.check_places([*inputs, *written], [opt.Output("--checkpoint", checkpoint, (checkpoint.suffix,))])
     own = None if held_out is None else open_or_read(held_out)
     if opt.on_ray(engine, workers):
         from outfield.scale import fit_mixture

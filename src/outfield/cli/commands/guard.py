@@ -206,9 +206,8 @@ def guard_check(
     """Check images: for each its class, score, p-value, verdict, and the member of the detector that triggered it."""
     if json_out and json_lines:
         raise InputError("--json and --jsonl both say what is printed; give one of them")
-    if output is not None:
-        files = [place for image in images for place in opt.image_files("an image", image)]
-        opt.check_places([opt.Input("the guard", guard), *files], [opt.Output("--out", output, VERDICTS)])
+    files = [place for image in images for place in opt.image_files("an image", image)]
+    opt.check_places([opt.Input("the guard", guard), *files], [opt.Output("--out", output, VERDICTS)])
     _check_images(images, on_error)
 
     from outfield.guard import Guard, TableReader, Verdicts, as_json, as_json_lines, write_verdicts
@@ -279,7 +278,7 @@ def guard_evaluate(
     sets = opt.named_sets("--ood", ood)
     places = [("the ID data", id_data), *((f"the OOD set {name}", path) for name, path in sets.items())]
     inputs = [opt.Input("the guard", guard), *(one for what, path in places for one in opt.image_files(what, path))]
-    opt.check_places(inputs, [] if output is None else [opt.Output("--out", output, (".png",))])
+    opt.check_places(inputs, [opt.Output("--out", output, (".png",))])
     if output is not None:
         check_installed("report", "matplotlib")
     _check_images([path for _, path in places], "fail")

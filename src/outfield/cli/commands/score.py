@@ -104,9 +104,8 @@ def _with_row_guard(guard: Path, data: str, target: Path | None, on_error: str, 
     from outfield.guard import VERDICT_ENDINGS as ENDINGS
     from outfield.guard import Guard, Verdicts, write_verdicts
 
-    if target is not None:
-        places = [opt.Input("the guard", guard), opt.Input("the data", Path(data))]
-        opt.check_places(places, [opt.Output("--out", target, ENDINGS)])
+    places = [opt.Input("the guard", guard), opt.Input("the data", Path(data))]
+    opt.check_places(places, [opt.Output("--out", target, ENDINGS)])
     verdicts = Verdicts([*Guard.load(guard, device).stream([data], on_error=on_error)], "rows")
     failed = verdicts.failed
     if target is None:
@@ -129,11 +128,9 @@ def _with_detector(
     device: str,
     cluster: tuple[int | None, str] | None,
 ) -> None:
-    inputs = [opt.Input("the detector", detector), *opt.feature_file("the data", data)]
-    if threshold is not None:
-        inputs.append(opt.Input("the threshold", threshold))
-    if output is not None:
-        opt.check_places(inputs, [opt.Output("--out", output, (".csv", ".parquet", ".npz"))])
+    inputs = [opt.Input("the detector", detector), opt.Input("the threshold", threshold)]
+    inputs += opt.feature_file("the data", data)
+    opt.check_places(inputs, [opt.Output("--out", output, (".csv", ".parquet", ".npz"))])
 
     from outfield.detectors import load
     from outfield.features import csv_text, named_columns, open_or_read, write_columns
