@@ -260,6 +260,11 @@ class _Output(io.TextIOWrapper):
 @contextmanager
 def prepared() -> Iterator[None]:
     """Make sure that every text can be written while the block runs, and that all of it has been when it ends."""
+    for descriptor in (0, 1, 2):  # one that is closed would be given to the next file that is opened
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
     codecs.register_error("outfield", _spelled)
     before = sys.stdout, sys.stderr
     with contextlib.ExitStack() as stack:
