@@ -80,11 +80,11 @@ def test_a_detector_of_ones_own_is_fitted_again_where_its_file_changed(tmp_path,
 def test_results_say_what_made_them(tmp_path, monkeypatch):
     monkeypatch.setattr(provenance, "commit", lambda: {"commit": "a" * 40, "dirty": True})
     run_images(tmp_path, detectors=detectors("SSD"))
-    monkeypatch.setattr(provenance, "commit", lambda: {"commit": "b" * 40, "dirty": False})
+    monkeypatch.setattr(provenance, "commit", lambda: {"commit": "b" * 40, "dirty": None})
     run = run_images(tmp_path, detectors=detectors("SSD", "MSP"))
     made = {stage["detector"]: stage for stage in run.provenance["stages"] if stage["what"] == "detector"}
     assert (made["SSD"]["found"], made["SSD"]["commit"]) == (True, "a" * 12 + " with changes")
-    assert (made["MSP"]["found"], made["MSP"]["commit"]) == (False, "b" * 12)
+    assert (made["MSP"]["found"], made["MSP"]["commit"]) == (False, "b" * 12 + ", changes unknown")
     assert made["SSD"]["torch"] == provenance.versions()["torch"]
     (note,) = (tmp_path / "cache").glob("detector-net-SSD*.json")
     about = json.loads(note.read_text())

@@ -9,7 +9,7 @@ import statistics
 import numpy as np
 import pytest
 import torch
-from tests.helpers.fake_benchmark import PROTOCOL, FakeBackbone, detectors, feature_sets, run_images
+from tests.helpers.fake_benchmark import PROTOCOL, FakeBackbone, detectors, feature_sets, run_images, run_rows
 from tests.helpers.samples import quick
 
 import outfield as of
@@ -29,20 +29,11 @@ class TestRows:
             assert int(mask[label == LABELS].sum()) == int(np.ceil(round(fraction * n, 9)))
 
     def test_smaller_ones_lie_within_larger_ones(self):
-        masks = [rows_of(LABELS, fraction, seed=4) for fraction in (0.01, 0.03, 0.1, 0.3, 0.5, 1)]
+        masks = [rows_of(LABELS, fraction) for fraction in (0.01, 0.03, 0.1, 0.3, 0.5, 1)]
         for small, large in itertools.pairwise(masks):
             assert bool((large | ~small).all())
             assert int(small.sum()) < int(large.sum())
         assert bool(masks[-1].all())
-
-    def test_the_seed_decides(self):
-        assert torch.equal(rows_of(LABELS, 0.3), rows_of(LABELS, 0.3, seed=0))
-        assert not torch.equal(rows_of(LABELS, 0.3), rows_of(LABELS, 0.3, seed=1))
-
-    def test_rows_are_drawn_evenly(self):
-        counts = sum(rows_of(LABELS[:100], 0.3, seed).int() for seed in range(300))
-        assert counts.min() > 60
-        assert counts.max() < 125
 
 
 class TestSettings:
@@ -57,9 +48,7 @@ class TestSettings:
     def test_wrong_ones_are_found_before_any_work(self, wrong, said, monkeypatch):
         monkeypatch.setattr(of.SSD, "fit", lambda *_: pytest.fail("it was fitted"))
         with pytest.raises(of.InputError, match=said):
-            of.benchmark_features(
-                PROTOCOL, {"a": feature_sets()}, detectors=detectors("SSD"), fractions=wrong, layout=False
-            )
+            run_rows(detectors=detectors("SSD"), fractions=wrong)
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +58,11 @@ def run():
     return of.benchmark_features(PROTOCOL, sets, detectors=chosen, seeds=2, layout=False, fractions=[0.8, 0.1])
 
 
+def low_data(run, *key):
+    (found,) = [one for one in run.low_data if (one.fraction, one.backbone, one.detector, one.seed) == key]
+    return found
+
+
 class TestFeatures:
     def test_figures_are_means_of_a_fit_on_those_rows(self, run):
         sets = feature_sets(1)
@@ -76,9 +70,7 @@ class TestFeatures:
         for name, seed in (("SSD", None), ("EnergyCorrected", 1)):
             fitted = quick(name, **({} if seed is None else {"seed": seed})).fit(part)
             pairs = [of.Separation(fitted.score(sets["test"]), fitted.score(sets[ood])) for ood in PROTOCOL.ood]
-            (found,) = [
-                r for r in run.low_data if (r.fraction, r.backbone, r.detector, r.seed) == (0.8, "b", name, seed)
-            ]
+            found = low_data(run, 0.8, "b", name, seed)
             assert found.fpr95 == pytest.approx(statistics.fmean(pair.fpr95() for pair in pairs), abs=1e-12)
             assert found.auroc == pytest.approx(statistics.fmean(pair.auroc() for pair in pairs), abs=1e-12)
             assert found.reason == ""
@@ -87,9 +79,7 @@ class TestFeatures:
         for backbone in "ab":
             for name, seed in (("SSD", None), ("KNN", None), ("EnergyCorrected", 0), ("EnergyCorrected", 1)):
                 mine = [r for r in run.records if (r.backbone, r.detector, r.seed) == (backbone, name, seed)]
-                (found,) = [
-                    r for r in run.low_data if (r.fraction, r.backbone, r.detector, r.seed) == (1, backbone, name, seed)
-                ]
+                found = low_data(run, 1, backbone, name, seed)
                 assert found.fpr95 == statistics.fmean(r.fpr95 for r in mine)
                 assert found.auroc == statistics.fmean(r.auroc for r in mine)
 
@@ -103,9 +93,7 @@ class TestFeatures:
         assert fraction_cells(run)["KNN"][0.8].fpr95 is not None
 
     def test_the_run_itself_is_about_all_rows(self, run):
-        plain = of.benchmark_features(
-            PROTOCOL, {"a": feature_sets(0)}, detectors=detectors("SSD"), seeds=2, layout=False
-        )
+        plain = run_rows(detectors=detectors("SSD"), seeds=2)
         assert plain.low_data == []
         assert "fractions" not in plain.provenance
         assert [r for r in run.records if (r.backbone, r.detector) == ("a", "SSD")] == plain.records
@@ -131,17 +119,14 @@ class TestFeatures:
     def test_without_labels_the_rows_are_one_class(self):
         sets = feature_sets()
         sets["train"] = of.FeatureSet(sets["train"].features)
-        found = of.benchmark_features(
-            PROTOCOL, {"a": sets}, detectors=detectors("KNN"), layout=False, fractions=[0.25]
-        ).low_data
+        found = run_rows(sets, detectors=detectors("KNN"), fractions=[0.25]).low_data
         knn = quick("KNN").fit(Part(sets["train"], rows_of(torch.zeros(90), 0.25)))
         pairs = [of.auroc(knn.score(sets["test"]), knn.score(sets[ood])) for ood in PROTOCOL.ood]
         assert found[0].auroc == pytest.approx(statistics.fmean(pairs))
 
     def test_what_is_fitted_already_is_not_fitted_on_less(self):
-        sets, ssd = feature_sets(), quick("SSD").fit(feature_sets()["train"])
-        given = {"detectors": detectors("MSP"), "fitted": {Key("a", "SSD"): ssd}, "layout": False, "fractions": [0.5]}
-        found = of.benchmark_features(PROTOCOL, {"a": sets}, **given)
+        ssd = quick("SSD").fit(feature_sets()["train"])
+        found = run_rows(detectors=detectors("MSP"), fitted={Key("a", "SSD"): ssd}, fractions=[0.5])
         assert {one.detector for one in found.low_data} == {"MSP"}
         assert {record.detector for record in found.records} == {"MSP", "SSD"}
 
@@ -154,9 +139,7 @@ class TestFeatures:
             return original(self, data, **more)
 
         monkeypatch.setattr(of.SSD, "fit", fit)
-        found = of.benchmark_features(
-            PROTOCOL, {"a": feature_sets()}, detectors=detectors("SSD"), layout=False, fractions=[0.5]
-        )
+        found = run_rows(detectors=detectors("SSD"), fractions=[0.5])
         assert [one.reason for one in found.low_data] == ["it left the region", ""]
 
 

@@ -146,13 +146,6 @@ class TestImages:
         assert not count
         assert len(whole.records) == FITS * 4
 
-    def test_odin_costs_nothing_where_nobody_asks_for_it(self, tmp_path):
-        run = run_images(tmp_path, detectors=detectors("SSD"))
-        assert run.provenance["odin"] is None
-        kept = next((tmp_path / "cache").glob("features-net-aunts*.safetensors"))
-        assert of.FeatureSet.load(kept).odin_logits is None
-        assert not list((tmp_path / "cache").glob("odin-*"))
-
     def test_odin_comes_and_goes_without_the_others(self, tmp_path, count):
         without = run_images(tmp_path, detectors=detectors("SSD", "MSP"))
         count.clear()
@@ -171,16 +164,18 @@ class TestImages:
         assert again.calls == []
         assert count == {"fit": 4}  # three of them afresh
 
-    def test_stages_cost_nothing_where_nobody_asks_for_them(self, tmp_path):
+    def test_odin_and_stages_cost_nothing_where_nobody_asks_for_them(self, tmp_path):
         class Without(FakeBackbone):
             def extract(self, images, *, odin=None, labels=True):  # one that knows of no stages will do
                 return super().extract(images, odin=odin, labels=labels)
 
-        run_images(tmp_path, Without(), detectors=detectors("SSD"))
+        run = run_images(tmp_path, Without(), detectors=detectors("SSD"))
+        assert run.provenance["odin"] is None
         kept = of.FeatureSet.load(next((tmp_path / "cache").glob("features-net-aunts*.safetensors")))
+        assert kept.odin_logits is None
         assert kept.stage2 is None
         assert kept.head_weight.shape == (3, 8)  # not one row for each image
-        assert not list((tmp_path / "cache").glob("blocks-*"))
+        assert not [*(tmp_path / "cache").glob("odin-*"), *(tmp_path / "cache").glob("blocks-*")]
 
     def test_features_of_other_views_are_others(self, tmp_path):
         backbone, chosen = FakeBackbone(), {"SSD": of.SSD(), "KNN": of.KNN(k=3, field="stage2"), "ODIN": of.ODIN()}
@@ -402,15 +397,6 @@ class TestCutOff:
         with pytest.warns(of.OutfieldWarning, match="damaged and is computed again"):
             second = run_images(tmp_path, detectors=detectors("MSP"), layout=True)
         assert np.array_equal(first.layouts[0].points, second.layouts[0].points)
-
-    def test_features_of_other_images_are_not_trusted(self, tmp_path, whole):
-        run_images(tmp_path)
-        for file in (tmp_path / "cache").glob("scores-*"):
-            file.unlink()
-        aunts, uncles = (next((tmp_path / "cache").glob(f"features-net-{n}*.safetensors")) for n in ("aunts", "uncles"))
-        aunts.write_bytes(uncles.read_bytes())
-        with pytest.warns(of.OutfieldWarning, match="rows, but there are"):
-            assert run_images(tmp_path).records == whole
 
     def test_a_damaged_checkpoint_is_left_behind(self, tmp_path, whole, monkeypatch):
         with monkeypatch.context() as patch:

@@ -21,6 +21,7 @@ from tests.helpers.fake_benchmark import (
     image_sets,
     run_features,
     run_images,
+    run_rows,
 )
 from tests.helpers.samples import make_set, quick
 from torch import nn
@@ -89,7 +90,7 @@ class TestLeftOut:
     def test_where_nothing_is_left_the_error_is_told(self, monkeypatch):
         monkeypatch.setattr(Fussy, "refuses", staticmethod(lambda train: True))
         with pytest.raises(of.InputError, match="not to my taste"):
-            of.benchmark_features(PROTOCOL, {"a": feature_sets(1)}, detectors={"Fussy": Fussy()}, seeds=1, layout=False)
+            run_rows(detectors={"Fussy": Fussy()}, seeds=1)
 
     def test_a_run_without_it_does_not_speak_of_it(self, run):
         assert "left_out" not in run.provenance
@@ -162,7 +163,7 @@ class TestFeatures:
 
     def test_settings_are_left_as_they_came(self):
         chosen = detectors("SSD", "EnergyCorrected")
-        of.benchmark_features(PROTOCOL, {"a": feature_sets()}, detectors=chosen, seeds=[3], layout=False)
+        run_rows(detectors=chosen, seeds=[3])
         assert chosen["EnergyCorrected"].seed == 0
         with pytest.raises(of.NotFittedError):
             chosen["SSD"].score(feature_sets()["test"])
@@ -171,11 +172,9 @@ class TestFeatures:
 def test_seeds_are_checked_before_any_work(count):
     for seeds in (0, [], [1, 1], -2):
         with pytest.raises(of.InputError, match="seeds"):
-            of.benchmark_features(PROTOCOL, {"a": feature_sets()}, detectors=detectors(), seeds=seeds)
+            run_rows(detectors=detectors(), seeds=seeds)
     assert not count
-    run = of.benchmark_features(
-        PROTOCOL, {"a": feature_sets()}, detectors=detectors("EnergyCorrected"), seeds=iter([5, 2]), layout=False
-    )
+    run = run_rows(detectors=detectors("EnergyCorrected"), seeds=iter([5, 2]))
     assert run.provenance["seeds"] == [5, 2]
     assert {key.seed for key in run.scores} == {5, 2}
 
@@ -204,10 +203,10 @@ def test_a_prior_without_labels_needs_none(monkeypatch):
         quick("EnergyCorrected", training=of.Training(epochs=1, batch_size=32, start="data"), **more)
         for more in ({}, {"prior": Round()})
     )
-    run = of.benchmark_features(PROTOCOL, {"a": sets}, detectors={"ours": round_one}, seeds=1, layout=False)
+    run = run_rows(sets, detectors={"ours": round_one}, seeds=1)
     assert len(run.records) == len(PROTOCOL.ood)
     with pytest.raises(of.MissingFieldError, match="ours needs labels, which train of a lacks"):
-        of.benchmark_features(PROTOCOL, {"a": sets}, detectors={"ours": plain}, seeds=1, layout=False)
+        run_rows(sets, detectors={"ours": plain}, seeds=1)
 
 
 def test_the_paper_s_settings():
@@ -409,11 +408,6 @@ class TestProvenance:
         assert provenance.commit() == {"commit": None, "dirty": None}
         monkeypatch.setenv("OUTFIELD_COMMIT", "abc")
         assert provenance.commit() == {"commit": "abc", "dirty": None}
-
-    @pytest.mark.parametrize(("dirty", "said"), [(True, " with changes"), (False, ""), (None, ", changes unknown")])
-    def test_what_is_not_known_is_not_called_clean(self, dirty, said, monkeypatch):
-        monkeypatch.setattr(provenance, "commit", lambda: {"commit": "a" * 40, "dirty": dirty})
-        assert provenance.made_by()["commit"] == "a" * 12 + said
 
     def test_a_change_anywhere_in_the_package_is_a_change(self, monkeypatch):
         """Git is asked about the whole package, not about the folder of one of its rooms."""

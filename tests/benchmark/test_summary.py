@@ -1,13 +1,19 @@
-"""Records to means and spreads, against closed forms."""
+"""Records to means and spreads, against closed forms; paired bootstrap, against a loop and where the truth is known."""
 
 from __future__ import annotations
 
 import math
+import statistics
 
+import numpy as np
 import pytest
+from tests.helpers.benchmark_samples import PROTOCOL as SIX
+from tests.helpers.benchmark_samples import make_run
 from tests.helpers.records import SMALL, record
 
-from outfield.benchmark import Spread, level_columns, published, set_columns, summarise
+import outfield as of
+from outfield.benchmark import Key, Spread, compare, level_columns, published, set_columns, summarise, summary
+from outfield.benchmark.summary import SortedScores, counts_of_resamples
 
 
 class TestSummary:
@@ -78,3 +84,237 @@ class TestSummary:
         assert found("near", "b") == (50.0, 70.0)
         assert found("average", "a", "b", "d") == (pytest.approx(100 / 3), pytest.approx(85.0))
         assert found("average", "a", "c") is None
+
+
+SHORT = of.Protocol("known", near=("a", "b"), mid=(), far=("c",))
+SIZES = {"known": 37, "a": 23, "b": 41, "c": 29}
+
+
+def scored(seed, sizes=SIZES, step=0.5):
+    """Scores with many ties."""
+    rng = np.random.default_rng(seed)
+    return {
+        name: (np.round((rng.standard_normal(n) + place / 2) / step) * step).astype(np.float32)
+        for place, (name, n) in enumerate(sizes.items())
+    }
+
+
+def short_run(backbones=("one",), **more):
+    run = of.BenchmarkRun(SHORT)
+    for place, backbone in enumerate(backbones):
+        run.scores[Key(backbone, "KNN")] = scored(10 * place, **more)
+        for seed in (0, 1):
+            run.scores[Key(backbone, "EBM", seed)] = scored(10 * place + 1 + seed, **more)
+    return run
+
+
+def rows_of(run, resamples, seed):
+    """The rows that are drawn of each set, as documented: the ID set first, then OOD sets in the protocol's order."""
+    names = (run.protocol.id, *run.protocol.ood)
+    return {
+        name: np.random.default_rng([seed, place]).integers(SIZES[name], size=(resamples, SIZES[name]))
+        for place, name in enumerate(names, 1)
+    }
+
+
+def naive(run, backbone, detector, rows, ood, metric):
+    """A metric in each resample, by the functions that everyone uses."""
+    seeds = [scores for key, scores in run.scores.items() if (key.backbone, key.detector) == (backbone, detector)]
+    return np.array(
+        [
+            statistics.fmean(metric(one["known"][ids], one[ood][oods]) for one in seeds)
+            for ids, oods in zip(rows["known"], rows[ood], strict=True)
+        ]
+    )
+
+
+class TestResamples:
+    @pytest.mark.parametrize("n", [1, 19, 20, 21, 100])
+    def test_all_rows_once_are_no_resample(self, n):
+        rng = np.random.default_rng(n)
+        ids, oods = rng.random(n), rng.random(7) + 0.3
+        found = SortedScores(ids, {"x": oods}).metrics(np.ones((n, 1), int), {"x": np.ones((7, 1), int)})
+        assert found["x"][0] == pytest.approx([of.fpr95(ids, oods), of.auroc(ids, oods)], abs=1e-15)
+
+    def test_infinite_scores_are_scores(self):
+        ids, oods = [0.0, -np.inf, np.inf], [np.inf, 1.0]
+        found = SortedScores(ids, {"x": oods}).metrics(np.ones((3, 1), int), {"x": np.ones((2, 1), int)})
+        assert found["x"][0].tolist() == [of.fpr95(ids, oods), of.auroc(ids, oods)]
+
+    @pytest.mark.parametrize("part", [1, 50, 10**9])
+    def test_drawn_as_documented_however_many_fit_in_memory(self, part, monkeypatch):
+        monkeypatch.setattr(summary, "PART", part)
+        found = list(counts_of_resamples({"x": 5, "y": 8}, 10, seed=2))
+        assert len(found) == {1: 10, 50: 4, 10**9: 1}[part]
+        for place, (name, n) in enumerate({"x": 5, "y": 8}.items(), 1):
+            rows = np.random.default_rng([2, place]).integers(n, size=(10, n))
+            counts = np.concatenate([one[name] for one in found], 1)
+            assert counts.T.tolist() == [np.bincount(row, minlength=n).tolist() for row in rows]
+
+
+class TestOneBackbone:
+    def test_against_a_loop(self):
+        run = short_run()
+        rows, found = rows_of(run, 40, seed=5), run.compare("KNN", "EBM", resamples=40, coverage=0.8, seed=5)
+        assert (found.first, found.second, found.backbones) == ("KNN", "EBM", ("one",))
+        columns = {"a": "a", "b": "b", "c": "c", "near": "ab", "far": "c", "average": "abc"}
+        assert list(found.fpr95) == list(found.auroc) == list(columns)
+        for mine, metric in ((found.fpr95, of.fpr95), (found.auroc, of.auroc)):
+            for column, sets in columns.items():
+                deltas = np.mean(
+                    [
+                        naive(run, "one", "KNN", rows, o, metric) - naive(run, "one", "EBM", rows, o, metric)
+                        for o in sets
+                    ],
+                    0,
+                )
+                assert mine[column].over_samples == pytest.approx(tuple(np.quantile(deltas, [0.1, 0.9])), abs=1e-12)
+                assert mine[column].over_backbones is None
+                assert mine[column].widest == mine[column].over_samples
+
+    def test_the_difference_is_that_of_the_tables(self):
+        run = make_run()
+        found = run.compare("EBM", "SSD", resamples=2)
+        for columns in (set_columns(run.records, SIX), level_columns(run.records, SIX)):
+            cells = summarise(run.records, columns)
+            for column in columns:
+                for metric in ("fpr95", "auroc"):
+                    means = [getattr(cells[name][column], metric).mean for name in ("EBM", "SSD")]
+                    assert getattr(found, metric)[column].value == pytest.approx(means[0] - means[1], abs=1e-12)
+
+    def test_the_other_way_round_it_is_the_negative(self):
+        run = short_run()
+        there, back = (run.compare(*names, resamples=50).auroc["near"] for names in (("KNN", "EBM"), ("EBM", "KNN")))
+        assert back.value == -there.value
+        assert back.over_samples == pytest.approx((-there.over_samples[1], -there.over_samples[0]), abs=1e-12)
+
+    def test_equal_seeds_give_equal_intervals_and_others_other_ones(self):
+        run = short_run()
+        first = run.compare("KNN", "EBM", resamples=30)
+        assert run.compare("KNN", "EBM", resamples=30, seed=0) == first
+        assert run.compare("KNN", "EBM", resamples=30, seed=1).fpr95["a"].over_samples != first.fpr95["a"].over_samples
+
+    def test_several_others_are_compared_by_the_same_resamples(self):
+        run = make_run()
+        both = compare(run, "MSP", ["SSD", "EBM"], resamples=20)
+        assert both == [run.compare("MSP", name, resamples=20) for name in ("SSD", "EBM")]
+
+    def test_paired_is_narrower_than_apart(self):
+        """Two detectors that are nearly one: what they share is not counted as uncertainty."""
+        run, scores = of.BenchmarkRun(SHORT), scored(0, step=1e-6)
+        run.scores = {Key("one", "A"): scores, Key("one", "B"): {n: s + 1e-3 * (s > 0) for n, s in scores.items()}}
+        run.scores[Key("one", "C")] = scored(1, step=1e-6)
+        near, apart = (run.compare("A", other, resamples=200).auroc["average"].over_samples for other in "BC")
+        assert near[1] - near[0] < 0.1 * (apart[1] - apart[0])
+
+    def test_coverage(self):
+        """AUROC of N(0, 1) against N(1, 1) by two noisy copies of one score: the true difference is 0."""
+        covered = 0
+        for seed in range(120):
+            rng = np.random.default_rng(seed)
+            run = of.BenchmarkRun(of.Protocol("known", ("a",), (), ()))
+            base = {"known": rng.standard_normal(100), "a": 1 + rng.standard_normal(100)}
+            for name in "AB":
+                noisy = {which: (s + 0.7 * rng.standard_normal(100)).astype(np.float32) for which, s in base.items()}
+                run.scores[Key("one", name)] = noisy
+            low, high = run.compare("A", "B", resamples=200, coverage=0.8, seed=seed).auroc["a"].over_samples
+            covered += low <= 0 <= high
+        assert 0.7 < covered / 120 < 0.9
+
+
+class TestSeveralBackbones:
+    def test_against_a_loop(self):
+        run = short_run(("one", "two", "three"))
+        rows, found = rows_of(run, 30, seed=4), run.compare("EBM", "KNN", resamples=30, seed=4)
+        assert found.backbones == ("one", "two", "three")
+        chosen = np.random.default_rng([4, 0]).integers(3, size=(30, 3))
+        for ood in "abc":
+            deltas = np.stack(
+                [
+                    naive(run, b, "EBM", rows, ood, of.fpr95) - naive(run, b, "KNN", rows, ood, of.fpr95)
+                    for b in found.backbones
+                ],
+                1,
+            )
+            drawn = [np.mean([row[place] for place in places]) for row, places in zip(deltas, chosen, strict=True)]
+            mine = found.fpr95[ood]
+            assert mine.over_samples == pytest.approx(tuple(np.quantile(deltas.mean(1), [0.025, 0.975])), abs=1e-12)
+            assert mine.over_backbones == pytest.approx(tuple(np.quantile(drawn, [0.025, 0.975])), abs=1e-12)
+            assert mine.widest == mine.over_backbones
+
+    def test_backbones_that_differ_widen_the_interval(self):
+        run, better, worse = of.BenchmarkRun(SHORT), scored(0), scored(0)
+        worse = {name: -values for name, values in worse.items()}
+        run.scores = {Key("one", "A"): better, Key("one", "B"): worse, Key("two", "A"): worse, Key("two", "B"): better}
+        found = run.compare("A", "B", resamples=100).auroc["average"]
+        assert found.value == pytest.approx(0, abs=1e-12)
+        assert found.over_samples == pytest.approx((0, 0), abs=1e-12)
+        assert found.over_backbones[1] > 0.3
+        assert found.over_backbones[0] < -0.3
+
+    def test_only_those_that_both_were_scored_on(self):
+        run = short_run(("one", "two"))
+        del run.scores[Key("two", "KNN")]
+        found = run.compare("KNN", "EBM", resamples=5)
+        assert found.backbones == ("one",)
+        assert found.fpr95["a"].over_backbones is None
+
+    def test_sets_of_another_size_are_other_samples(self):
+        run = short_run(("one",))
+        run.scores |= {Key("two", key.detector, key.seed): scored(3, SIZES | {"a": 31}) for key in list(run.scores)}
+        alone = of.BenchmarkRun(SHORT, scores={k: s for k, s in run.scores.items() if k.backbone == "one"})
+        assert run.compare("KNN", "EBM", resamples=5).backbones == ("one", "two")
+        assert alone.compare("KNN", "EBM", resamples=5).fpr95["a"].value != 0
+
+
+class TestSets:
+    def test_only_those_that_both_were_scored_on(self):
+        run = short_run()
+        run.scores[Key("one", "KNN")] = {n: s for n, s in run.scores[Key("one", "KNN")].items() if n != "a"}
+        assert list(run.compare("KNN", "EBM", resamples=5).auroc) == ["b", "c", "near", "far", "average"]
+        for seed in (1, 0):
+            run.scores[Key("one", "EBM", seed)] = {n: s for n, s in scored(seed).items() if n != "c"}
+            assert list(run.compare("KNN", "EBM", resamples=5).auroc) == ["b", "near", "average"]
+
+
+class TestWrong:
+    def test_names(self):
+        with pytest.raises(of.UnknownNameError, match="no scores of a detector 'SSD'; there are KNN, EBM"):
+            short_run().compare("KNN", "SSD")
+        with pytest.raises(of.UnknownNameError, match="'KNM'"):
+            short_run().compare("KNM", "EBM")
+        with pytest.raises(of.UnknownNameError, match="it has no scores at all"):
+            of.BenchmarkRun(SHORT).compare("KNN", "EBM")
+        with pytest.raises(of.InputError, match="KNN cannot be compared with itself"):
+            short_run().compare("KNN", "KNN")
+
+    @pytest.mark.parametrize(
+        ("setting", "said"),
+        [({"resamples": 0}, "resamples is 0"), ({"coverage": 0}, "coverage is 0"), ({"coverage": 1.01}, "coverage is 1.01"),
+         ({"seed": -1}, "seed is -1"), ({"resamples": 1.5}, "resamples is 1.5"), ({"seed": 0.5}, "seed is 0.5")],
+    )  # fmt: skip
+    def test_settings(self, setting, said):
+        with pytest.raises(of.InputError, match=said):
+            short_run().compare("KNN", "EBM", **setting)
+
+    def test_settings_at_their_limits(self):
+        found = short_run().compare("KNN", "EBM", resamples=1, coverage=1, seed=0).fpr95["a"]
+        assert found.over_samples[0] == found.over_samples[1]
+
+    def test_nothing_in_common(self):
+        run = short_run()
+        run.scores[Key("two", "SSD")] = scored(3)
+        with pytest.raises(of.InputError, match="KNN and SSD were not scored on the same backbone"):
+            run.compare("KNN", "SSD")
+        run.scores[Key("one", "MSP")] = {"known": run.scores[Key("one", "KNN")]["known"]}
+        with pytest.raises(of.InputError, match="KNN and MSP were not scored on the same OOD set"):
+            run.compare("KNN", "MSP")
+        run.scores[Key("one", "GEN")] = {"a": run.scores[Key("one", "KNN")]["a"]}
+        with pytest.raises(of.InputError, match="no scores of known, the ID set, by GEN on one"):
+            run.compare("KNN", "GEN")
+
+    def test_other_rows(self):
+        run = short_run()
+        run.scores[Key("one", "SSD")] = scored(3, SIZES | {"b": 40})
+        with pytest.raises(of.InputError, match="not scored on the same rows of one"):
+            run.compare("KNN", "SSD")

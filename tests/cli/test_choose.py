@@ -1,11 +1,15 @@
-"""outfield choose: what it writes and says, and what it refuses."""
+"""outfield stand-ins, outfield choose and outfield fit auto: what they write and say, and what they refuse."""
 
 from __future__ import annotations
 
 import csv
+import os
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
+from tests.helpers.pictures import make_pictures
 from tests.helpers.program import outfield
 from tests.helpers.samples import make_set
 
@@ -27,6 +31,10 @@ def files(tmp_path_factory):
     return folder
 
 
+def loaded(files):
+    return {name: of.FeatureSet.load(files / f"{name}.npz") for name in ("train", "val", "turned", "blocks", "svhn")}
+
+
 def choose(files, *more, out="d.safetensors"):
     given = ("--held-out", files / "val.npz", "-o", files / out, "--most-members", 2, "--no-progress")
     return outfield("choose", files / "train.npz", *given, *more)
@@ -38,7 +46,7 @@ def test_it_chooses_writes_and_tells(files):
         "--csv", files / "trials.csv", "--plot", files / "choice.png", "--seed", 3,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    data = {name: of.FeatureSet.load(files / f"{name}.npz") for name in ("train", "val", "turned", "blocks", "svhn")}
+    data = loaded(files)
     stand_ins = {"near": {"turned": data["turned"]}, "far": {"far": data["blocks"]}}
     expected = of.choose(data["train"], data["val"], stand_ins, most_members=2, seed=3, real={"svhn": data["svhn"]})
     found = of.load(files / "d.safetensors")
@@ -48,9 +56,7 @@ def test_it_chooses_writes_and_tells(files):
     assert first[0] == "FPR95 on stand-ins (%), the chosen one first"
     assert first[1].split()[:2] == ["members", "near-like"]
     assert first[2].startswith(in_words(expected.chosen))
-    assert {name for name in expected.weights if f"{expected.weights[name]:.2f} {name}" in first[2]} == {
-        *expected.weights
-    }
+    assert all(f"{weight:.2f} {name}" in first[2] for name, weight in expected.weights.items())
     rows = list(csv.DictReader((files / "trials.csv").open()))
     assert len(rows) == 1 + len(expected.trials) + len(expected.singles)
     assert [row["members"] for row in rows[:2]] == [in_words(expected.chosen), in_words(expected.trials[0])]
@@ -87,9 +93,7 @@ class TestFitAuto:
             "--near", files / "turned.npz", "--far", files / "blocks.npz", "--threshold-out", files / "t.safetensors",
             "--seed", 2, "--keep", 0.9, code=0,
         )  # fmt: skip
-        data = {
-            name: of.FeatureSet.load(files / f"{name}.npz") for name in ("train", "val", "turned", "blocks", "svhn")
-        }
+        data = loaded(files)
         stand_ins = {"near": {"turned": data["turned"]}, "far": {"blocks": data["blocks"]}}
         expected = of.choose(data["train"], data["val"], stand_ins, seed=2)
         found = of.load(files / "auto.safetensors")
@@ -105,7 +109,8 @@ class TestFitAuto:
         out = ("-o", files / "alone.safetensors", "--threshold-out", files / "t2.safetensors")
         done = outfield("fit", "auto", files / "train.npz", *out, code=0)
         assert "no stand-ins were named with --near or --far" in done.stderr
-        expected, svhn = of.Auto().fit(of.FeatureSet.load(files / "train.npz")), of.FeatureSet.load(files / "svhn.npz")
+        data = loaded(files)
+        expected, svhn = of.Auto().fit(data["train"]), data["svhn"]
         assert torch.equal(of.load(files / "alone.safetensors").score(svhn), expected.score(svhn))
         assert f"took {' + '.join(expected.names)}\n" in done.stderr
         assert len(of.Threshold.load(files / "t2.safetensors").reference) == 20
@@ -115,10 +120,8 @@ class TestFitAuto:
             "fit", "Fused", files / "train.npz", "-o", files / "fused.safetensors", "--held-out", files / "val.npz",
             "--set", 'members=[{"type": "KNN", "k": 3}, {"type": "MSP"}]', "--set", "rule=z", code=0,
         )  # fmt: skip
-        found = of.load(files / "fused.safetensors")
-        again = of.Fused([of.KNN(k=3), of.MSP()], rule="z").fit(
-            of.FeatureSet.load(files / "train.npz"), held_out=of.FeatureSet.load(files / "val.npz")
-        )
+        found, data = of.load(files / "fused.safetensors"), loaded(files)
+        again = of.Fused([of.KNN(k=3), of.MSP()], rule="z").fit(data["train"], held_out=data["val"])
         assert found.fingerprint() == again.fingerprint()
 
     @pytest.mark.parametrize(
@@ -139,3 +142,54 @@ class TestFitAuto:
         assert done.returncode in (2, 3)
         assert said in " ".join(done.stderr.split())
         assert not (files / "refused.safetensors").exists()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Images of two sizes in a folder for each class."""
+    place = tmp_path_factory.mktemp("photos")
+    for index, (image, label) in enumerate(zip(make_pictures(n=12).images, np.arange(12) % 3, strict=True)):
+        (place / f"class {label}").mkdir(exist_ok=True)
+        Image.fromarray(image[: 10 + index]).save(place / f"class {label}" / f"{index:02d}.png")
+    return place
+
+
+def test_every_kind(folder, tmp_path):
+    done = outfield("stand-ins", folder, "--out", tmp_path / "made", code=0)
+    assert "120 images of 10 kinds" in done.stderr
+    made = of.stand_ins(of.open_images(folder))
+    assert {*made.levels.values()} == {"near", "far"}
+    for name, level in made.levels.items():
+        found = of.open_images(tmp_path / "made" / level / name)
+        assert len(found) == 12
+        assert all(np.array_equal(found[i], made[name][i]) for i in range(12))
+    assert Image.open(tmp_path / "made/examples.png").size[0] > 500
+
+
+def test_some_of_some(tmp_path):
+    images = make_pictures(n=20)
+    np.savez(tmp_path / "cifar10_test.npz", images=images.images, labels=images.labels)
+    outfield("stand-ins", "cifar10", "--data", tmp_path, "-o", tmp_path / "made", "--kinds", "halves, phase",
+                    "--count", 5, "--seed", 7, code=0)  # fmt: skip
+    assert sorted(os.listdir(tmp_path / "made")) == ["examples.png", "far", "near"]
+    found = of.open_images(tmp_path / "made/near/halves")
+    expected = of.stand_ins(images, "halves", seed=7, count=5)["halves"]
+    assert all(np.array_equal(found[i], expected[i]) for i in range(5))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["--out", "{folder}"], 2, "holds something"),
+        (["--out", "{new}", "--kinds", "blurred"], 2, "there are no stand-ins of the kind 'blurred'"),
+        (["--out", "{new}", "--kinds", ","], 2, "it must be names of stand-ins"),
+        (["--out", "{new}", "--count", "13"], 2, "count is 13"),
+        (["--out", "{new}/deeper"], 3, "there is no folder"),
+    ],
+)
+def test_what_is_refused(arguments, code, message, folder, tmp_path):
+    places = {"folder": folder, "new": tmp_path / "made"}
+    done = outfield("stand-ins", folder, *(argument.format(**places) for argument in arguments))
+    assert done.returncode == code, done.stderr
+    assert message in " ".join(done.stderr.split())
+    assert list(tmp_path.iterdir()) == []

@@ -50,8 +50,8 @@ def write_csv(path, columns):
 
 
 def test_fit_says_what_it_did_and_is_quiet_on_stdout(files):
-    done = outfield("fit", "KNN", files / "train.safetensors", "--out", files / "knn.safetensors", "--set", "k=7")
-    assert done.returncode == 0
+    out = ("--out", files / "knn.safetensors")
+    done = outfield("fit", "KNN", files / "train.safetensors", *out, "--set", "k=7", code=0)
     assert done.stdout == ""
     assert "150 samples" in done.stderr
     assert "\x1b" not in done.stderr
@@ -68,16 +68,8 @@ def test_score_equals_the_library(files):
 @pytest.mark.parametrize("ending", ["csv", "parquet", "npz"])
 def test_score_writes_every_format(files, ending, tmp_path):
     target = tmp_path / f"scores.{ending}"
-    words = (
-        "score",
-        files / "ssd.safetensors",
-        files / "noise.npz",
-        "--threshold",
-        files / "t.safetensors",
-        "-o",
-        target,
-    )
-    done = outfield(*words, code=0)
+    rule = ("--threshold", files / "t.safetensors")
+    done = outfield("score", files / "ssd.safetensors", files / "noise.npz", *rule, "-o", target, code=0)
     assert "40 samples" in done.stderr
     if ending == "csv":
         rows = list(csv.DictReader(target.open()))
@@ -164,7 +156,7 @@ def test_learned_detectors_take_inner_settings_a_seed_and_a_checkpoint(files, tm
     assert (tmp_path / "e.safetensors").read_bytes() == first
 
 
-def test_every_setting_of_a_detector_is_listed_and_can_be_set(files, tmp_path):
+def test_every_setting_of_a_detector_is_listed():
     done = outfield("detectors", "EnergyCorrected", code=0)
     for path in ("prior.floor", "network.hidden", "sampler.steps", "training.epochs", "seed"):
         assert f"{path} " in done.stdout

@@ -92,16 +92,12 @@ def test_fractions_of_the_training_rows(place, tmp_path):
     assert not (tmp_path / "figures" / "fractions.png").exists()
 
 
-def test_views_of_images(place, tmp_path):
-    outfield("benchmark", "photos", *IMAGES, *NEAR, "--detector", "MSP", "--views", "flip", "--no-report",
+def test_views_and_fractions_of_images(place, tmp_path):
+    outfield("benchmark", "photos", *IMAGES, *NEAR, "--detector", "MSP", "--views", "flip", "--fraction", "0.5", "--no-report",
              "--out", tmp_path, cwd=place, code=0)  # fmt: skip
-    assert load_run(tmp_path / "run.safetensors").provenance["views"] == "flip"
-
-
-def test_fractions_of_training_images(place, tmp_path):
-    outfield("benchmark", "photos", *IMAGES, *NEAR, "--detector", "MSP", "--fraction", "0.5", "--no-report",
-             "--out", tmp_path, cwd=place, code=0)  # fmt: skip
-    found = load_run(tmp_path / "run.safetensors").low_data
+    run = load_run(tmp_path / "run.safetensors")
+    assert run.provenance["views"] == "flip"
+    found = run.low_data
     assert [(one.fraction, one.detector, one.backbone) for one in found] == [(0.5, "MSP", "net"), (1.0, "MSP", "net")]
 
 
@@ -117,17 +113,23 @@ NEAR = ("--near", "others=others")
         (("photos", *IMAGES, "--near", "test=others"), "an OOD set of photos is called test"),
         (("photos", *IMAGES, "--near", "train=others"), "an OOD set of photos is called train"),
         (("photos", *IMAGES, "--mid", "average=others"), "--mid average=others: average is a column of the tables"),
-        (("photos", *IMAGES, "--near", "others"), "or give --data for a set that is known by name"),
+        (
+            ("photos", *IMAGES, "--near", "others"),
+            "cats=photos/cats; a set that is known by name needs --data",
+        ),
         (("photos", *IMAGES, "--near", "=others"), "--near =others: write NAME=FOLDER"),
         (("photos", *IMAGES, "--far", "others="), "--far others=: write NAME=FOLDER"),
         (("cifar10", *IMAGES, *NEAR), "cifar10 is a published protocol"),
         (("a/b", *IMAGES, *NEAR), "no slash"),
         (("", *IMAGES, *NEAR), "the protocol is called ''"),
         (("photos", *IMAGES, *NEAR, "--ood", "far=noise"), "--ood adds to a published protocol"),
-        (("photos", "--id-train", "train", *NEAR), "--id-train, --near without --id-test: sets of your own need both"),
-        (("photos", "--id-test", "test"), "--id-test without --id-train"),
-        (("cifar10", *NEAR), "--near without --id-train and --id-test: sets of your own need both; to a published"),
-        (("cifar10", "--features"), "--features without --id-train and --id-test"),
+        (
+            ("photos", "--id-train", "train", *NEAR),
+            "--id-test missing: --near, --mid, --far and --features are for sets of",
+        ),
+        (("photos", "--id-test", "test"), "--id-train missing: "),
+        (("cifar10", *NEAR), "--id-train and --id-test missing: "),
+        (("cifar10", "--features"), "need both --id-train and --id-test; to a published protocol, --ood"),
         (("photos", "--backbone", "net.safetensors"), "there is no protocol 'photos'; there are cifar10"),
         (("cifar10", "--backbone", "net.safetensors"), "--data is missing: the folder in which cifar10, cifar100"),
         (("cifar10", "--data", "data"), "--backbone is missing"),

@@ -1,8 +1,10 @@
-"""What every command has: -h, completion in the shell, --quiet and --verbose."""
+"""What every command has: -h, completion in the shell, --quiet and --verbose; which stand first, and outfield doctor."""
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
+import re
 import subprocess
 import sys
 
@@ -11,6 +13,7 @@ from tests.helpers.program import outfield
 from tests.helpers.samples import make_set
 
 from outfield.cli import app
+from outfield.version import __version__
 
 
 def commands(typer_app, before=()):
@@ -97,3 +100,43 @@ def test_files_that_are_read_and_written_are_told_with_verbose(folder):
     assert "wrote a detector of 6 arrays to ssd.safetensors" in outfield(*line, "--verbose", cwd=folder).stderr
     again = outfield("score", "ssd.safetensors", "train.npz", "-v", "-o", "scores.csv", cwd=folder)
     assert "read a detector of 6 arrays from ssd.safetensors" in again.stderr
+
+
+def test_it_names_versions_and_what_is_installed():
+    said = outfield("doctor").stdout
+    assert f"Outfield {__version__}" in said
+    assert f"PyTorch {importlib.metadata.version('torch')}" in said
+    assert f"timm {importlib.metadata.version('timm')}" in said
+    assert "missing" not in said  # all extras are installed where the tests run
+
+
+def test_what_is_missing_and_how_to_install_it(monkeypatch, capsys):
+    found = importlib.metadata.version
+
+    def version(name):
+        if name == "timm":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return found(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    monkeypatch.setenv("COLUMNS", "200")
+    from outfield.cli import app
+
+    app(["doctor"], standalone_mode=False)
+    assert "missing timm: pip install 'outfield[images]'" in capsys.readouterr().out
+
+
+def test_every_extra_that_a_user_installs_is_told_of():
+    from outfield.cli.commands.doctor import libraries
+
+    groups = {"all", "dev", "docs", "bench"}
+    declared = set(importlib.metadata.metadata("outfield").get_all("Provides-Extra"))
+    assert set(libraries()) == declared - groups
+
+
+@pytest.mark.parametrize("option", ["--help", "-h"])
+def test_six_commands_come_first(option):
+    said = outfield(option).stdout
+    first = said.partition("Start here")[2].partition("More commands")[0]
+    named = re.findall(r"^\W+(\w+)  ", first, re.MULTILINE)
+    assert named == ["guard", "serve", "drift", "benchmark", "demo", "doctor"]

@@ -1,33 +1,29 @@
-"""Pages of the documentation run as they are written: each block of Python in order, each line of a shell, on small data."""
+"""Pages of the documentation run as they are written, on small data: blocks of Python, lines of a shell, the README's guard."""
 
 from __future__ import annotations
 
 import contextlib
 import io
+import json
+import os
 import re
 import shlex
+import shutil
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from tests.helpers.guards import labelled, noise, trained, write_folder
+from tests.helpers.guards import NAMES, labelled, noise, trained, write_folder
 from tests.helpers.program import outfield
 from tests.helpers.samples import make_set
 
 import outfield as of
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-PAGES = (
-    "../README",
-    "start",
-    "drift",
-    "choosing",
-    "adapters",
-    "tutorials/tables",
-    "tutorials/text",
-    "tutorials/compare",
-    "tutorials/numbers",
-    "guard",
-)
+PAGES = ("../README", "start", "drift", "choosing", "adapters", "guard")
+PAGES += tuple(f"tutorials/{name}" for name in ("tables", "text", "compare", "numbers"))
 
 
 def features(folder, ending="npz"):
@@ -80,7 +76,7 @@ def test_a_page_runs_as_it_is_written(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {"__name__": page}
     found = list(steps((DOCS / f"{page}.md").read_text(encoding="utf-8")))
-    if page == "../README":  # its commands are run by test_readme_guard.py
+    if page == "../README":  # its commands are run below
         found = [step for step in found if step[0] == "python"]
     assert found
     for kind, step in found:
@@ -110,3 +106,35 @@ def test_a_wrong_page_is_noticed():
         ("console", "outfield x --y"),
         ("python", "1\n"),
     ]
+
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+def commands() -> list[str]:
+    section = README.read_text().partition("## Guard a model, in three commands")[2]
+    return re.findall(r"^    (\S.*)$", section.partition("\n## ")[0], flags=re.MULTILINE)
+
+
+def test_three_commands_lead_to_a_verdict(tmp_path):
+    found = commands()
+    assert len(found) == 3
+    with socket.socket() as probe:
+        if probe.connect_ex(("127.0.0.1", 8000)) == 0:
+            pytest.skip("something else listens on port 8000 of this machine")
+    shutil.copy(trained(tmp_path / "trained.safetensors"), tmp_path / "network.safetensors")
+    write_folder(tmp_path / "photos" / "train", labelled(400, 5), size=32)
+    shutil.copy(next((tmp_path / "photos" / "train" / NAMES[2]).iterdir()), tmp_path / "photo.jpg")
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin" / "outfield"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m outfield "$@"\n')
+    program.chmod(0o755)
+    script = "\n".join(["set -e", *found, "kill -TERM %1", "wait %1"])
+    environment = {**os.environ, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "OUTFIELD_PROGRESS": "0"}
+    told = {"capture_output": True, "text": True, "timeout": 240}
+    done = subprocess.run(["bash", "-m", "-c", script], cwd=tmp_path, env=environment, check=False, **told)
+    assert done.returncode == 0, done.stderr
+    (verdict,), _ = json.JSONDecoder().raw_decode(done.stdout[done.stdout.index("[{") :])
+    assert (verdict["file"], verdict["class_name"]) == ("photo.jpg", NAMES[2])
+    assert not verdict["is_ood"]
+    assert 0 < verdict["p_value"] <= 1

@@ -92,6 +92,11 @@ def run_features():
     return benchmark_features(PROTOCOL, sets, detectors=detectors(), seeds=2, layout=False)
 
 
+def run_rows(sets=None, **more):
+    """One backbone's features, without a layout."""
+    return benchmark_features(PROTOCOL, {"a": sets or feature_sets()}, **{"layout": False, **more})
+
+
 def run_images(out, backbone=None, data=None, **more):
     settings = {"detectors": detectors(), "seeds": 2, "device": "cpu", "layout": False, **more}
     return run_benchmark(PROTOCOL, data or image_sets(), [backbone or FakeBackbone()], out, **settings)

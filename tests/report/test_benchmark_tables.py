@@ -1,17 +1,23 @@
-"""Records to tables; the paper's figures."""
+"""Records to tables: the paper's figures beside ours, the best row against the others, and fewer training rows."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
+from tests.helpers.benchmark_samples import PROTOCOL, make_run
+from tests.helpers.html_tree import parse
 from tests.helpers.records import C10, C100, SMALL, as_the_paper, record, records_of, small_run, verdicts
 
-from outfield.benchmark import AVERAGE, HOLDS, UNTESTED, BenchmarkRun, Protocol, check_claims, paper
-from outfield.report import tables
+from outfield.benchmark import AVERAGE, HOLDS, UNTESTED, BenchmarkRun, Key, LowData, Protocol, check_claims, paper
+from outfield.report import benchmark_tables, fraction_table, tables, write_report
 from outfield.report.benchmark_files import run_json, tables_markdown
-from outfield.report.benchmark_tables import backbone_table
+from outfield.report.benchmark_tables import backbone_table, best_row, comparison_table
+from outfield.report.canvas import new_figure, subplots
+from outfield.report.figures import charts, fraction_chart
+from outfield.report.page import page
 
 
 class TestPaper:
@@ -211,3 +217,160 @@ def test_the_first_table_names_the_levels_that_there_are(levels, words):
     protocol = Protocol("shapes", **levels)
     run = BenchmarkRun(protocol, [record(protocol, "SSD", ood, 0.5, 0.5) for ood in protocol.ood])
     assert tables(run)["levels"].title.startswith(f"shapes against {words} OOD: ")
+
+
+DETECTORS = ("MSP", "SSD", "EBM", "EnergyCorrected")
+
+
+@pytest.fixture(scope="module")
+def run():
+    return make_run()
+
+
+def test_the_best_row_has_the_lowest_mean_fpr95(run):
+    means = {name: np.mean([r.fpr95 for r in run.records if r.detector == name]) for name in DETECTORS}
+    assert best_row(run) == min(means, key=means.get)
+    assert best_row(small_run()) is None  # without scores
+    assert best_row(BenchmarkRun(PROTOCOL)) is None
+
+
+def test_cells_are_differences_in_points_with_intervals(run):
+    table, best = comparison_table(run, resamples=50), best_row(run)
+    others = [name for name in DETECTORS if name != best]
+    assert [row[0] for row in table.rows] == [text for name in others for text in (name, "")]
+    assert table.header == ["detector", "", "near OOD", "mid OOD", "far OOD", "average"]
+    assert table.title.startswith(f"known, {best} against the others: ")
+    for place, name in enumerate(others):
+        found = run.compare(best, name, resamples=50)
+        for metric, row in (("fpr95", table.rows[2 * place]), ("auroc", table.rows[2 * place + 1])):
+            assert row[1] == {"fpr95": "FPR95 ↓", "auroc": "AUROC ↑"}[metric]
+            for column, cell in zip(("near", "mid", "far", "average"), row[2:], strict=True):
+                one = getattr(found, metric)[column]
+                numbers = cell.replace("−", "-").replace("[", "").replace("]", "").replace(",", "").split()
+                shown = [100 * x for x in (one.value, *one.widest)]
+                assert list(map(float, numbers)) == pytest.approx(shown, abs=0.051)
+                heading = column if column == "average" else f"{column} OOD"
+                bold = (2 * place + (metric == "auroc"), table.header.index(heading), 0)
+                assert (bold in table.best) == (one.widest[0] > 0 or one.widest[1] < 0)
+    assert table.best
+    assert "50 resamples" in table.notes[0]
+    assert "over the 2 backbones" in table.notes[0]
+    assert f"{best} has the lowest mean FPR95" in table.notes[1]
+
+
+def test_one_backbone_and_two_levels():
+    run = make_run(backbones=("one",), detectors=("SSD", "MSP"))
+    run.scores = {
+        key: {n: s for n, s in scores.items() if n not in ("elks", "fish")} for key, scores in run.scores.items()
+    }
+    table = comparison_table(run, resamples=5)
+    assert table.header == ["detector", "", "near OOD", "mid OOD", "average"]
+    assert "over samples;" in table.notes[0]
+
+
+def test_where_nothing_can_be_compared_there_is_no_table(run):
+    assert comparison_table(small_run()) is None
+    assert comparison_table(make_run(detectors=("SSD",))) is None
+    apart = make_run(backbones=("one",), detectors=("SSD", "MSP"))
+    apart.scores[Key("two", "MSP")] = apart.scores.pop(Key("one", "MSP"))
+    assert comparison_table(apart) is None
+
+
+def test_what_was_scored_on_other_rows_is_left_out():
+    run = make_run(backbones=("one",), detectors=("SSD", "MSP", "KNN"))
+    best = best_row(run)
+    other, odd = (name for name in ("MSP", "SSD", "KNN") if name != best)
+    run.scores[Key("one", odd)] = {name: values[:-1] for name, values in run.scores[Key("one", odd)].items()}
+    assert [row[0] for row in comparison_table(run, resamples=5).rows] == [other, ""]
+
+
+def test_zero_is_on_neither_side():
+    from outfield.benchmark import Difference
+
+    for interval, clear in (((0.0, 0.1), False), ((-0.1, 0.0), False), ((0.01, 0.1), True), ((-0.1, -0.01), True)):
+        assert benchmark_tables._is_clear(Difference(0.0, interval)) is clear
+    assert benchmark_tables._interval(None) == ""
+    assert benchmark_tables._interval(Difference(-0.031, (-0.05, 0.0002))) == "−3.1 [−5.0, 0.0]"
+
+
+def test_the_report_shows_it(tmp_path):
+    run = make_run(backbones=("one",), detectors=("SSD", "MSP"), n=50)
+    run.layouts.clear()
+    write_report(run, tmp_path)
+    best = best_row(run)
+    for name in ("tables.md", "report.html"):
+        text = (tmp_path / name).read_text()
+        assert f"{best} against the others" in text
+        assert "400 resamples" in text
+
+
+def test_a_report_without_scores_goes_without(tmp_path):
+    write_report(small_run(), tmp_path)
+    assert "against the others" not in (tmp_path / "tables.md").read_text()
+
+
+BARE = {"scores": {}, "layouts": [], "histories": {}}  # nothing else to draw but records
+LOW = [
+    LowData(0.01, "one", "SSD", None, 0.5, 0.75),
+    LowData(0.01, "one", "KNN", None, reason="k is 50, but there are 10 rows"),
+    LowData(0.01, "one", "MSP", None, 0.5, 0.8),
+    LowData(0.1, "one", "SSD", None, 0.3, 0.9),
+    LowData(0.1, "one", "KNN", None, 0.2, 0.85),
+    LowData(1.0, "one", "SSD", None, 0.25, 0.95),
+]
+
+
+def test_the_table():
+    table = fraction_table(BenchmarkRun(PROTOCOL, low_data=LOW))
+    assert table.title.startswith("known, fewer training rows: FPR95 ↓ / AUROC ↑ in percent")
+    assert table.header == ["detector", "1 %", "10 %", "100 %"]
+    assert table.rows == [
+        ["SSD", "50.0 / 75.0", "30.0 / 90.0", "25.0 / 95.0"],
+        ["KNN", "–", "20.0 / 85.0", ""],
+        ["MSP", "50.0 / 80.0", "", ""],
+    ]
+    assert table.left == 1
+    assert table.best == {(0, 1, 0), (2, 1, 0), (2, 1, 1), (1, 2, 0), (0, 2, 1)}  # alone in a column, none is the best
+    assert table.notes[0].startswith("Means over all OOD sets, seeds and backbones.")
+    assert table.notes[1:] == ("KNN cannot be fitted on 1 %: k is 50, but there are 10 rows.",)
+
+
+def test_no_table_and_no_chart_without_data():
+    assert fraction_table(BenchmarkRun(PROTOCOL)) is None
+    assert fraction_chart(BenchmarkRun(PROTOCOL)).panels == []
+    assert not charts(make_run())["fractions"]
+    assert "Fewer training rows" not in page(replace(make_run(), **BARE))
+
+
+def test_lines_are_drawn_where_there_are_figures():
+    chart = fraction_chart(BenchmarkRun(PROTOCOL, low_data=LOW))
+    assert [panel.title for panel in chart.panels] == ["FPR95 ↓", "AUROC ↑"]
+    assert [mark.label for mark in chart.marks] == ["SSD", "KNN", "MSP"]
+    for panel, ssd, knn in zip(chart.panels, ([50.0, 30.0, 25.0], [75.0, 90.0, 95.0]), ([20.0], [85.0]), strict=True):
+        axes = subplots(new_figure(3, 3))[0, 0]
+        panel.draw(axes)
+        lines = [([*map(float, line.get_xdata())], [*map(float, line.get_ydata())]) for line in axes.lines]
+        assert lines[0] == ([1.0, 10.0, 100.0], ssd)
+        assert lines[1] == ([10.0], knn)
+        assert len(lines) == 3
+        assert axes.get_xscale() == "log"
+        assert [label.get_text() for label in axes.get_xticklabels()] == ["1", "10", "100"]
+    assert "SSD 50.0 to 25.0" in chart.panels[0].alt
+    assert chart.panels[0].alt.startswith("Mean FPR95 in percent")
+
+
+def test_a_detector_that_was_never_fitted_has_no_line():
+    chart = fraction_chart(BenchmarkRun(PROTOCOL, low_data=[*LOW, LowData(1.0, "one", "PCA", None, reason="no")]))
+    axes = subplots(new_figure(3, 3))[0, 0]
+    chart.panels[0].draw(axes)
+    assert len(axes.lines) == 3
+    assert "PCA" not in chart.panels[0].alt
+
+
+def test_the_page_has_a_section_of_it():
+    run = replace(make_run(), **BARE)
+    run.low_data = [LowData(f, "one", d, None, 0.5, 0.5) for f in (0.1, 1.0) for d in ("MSP", "SSD")]
+    shown = parse(page(run)).text
+    assert "Fewer training rows" in shown
+    assert "a line begins where a detector can be fitted" in shown
+    assert len(charts(run)["fractions"]) == 1

@@ -90,9 +90,9 @@ class Cache:
             return
         try:
             note = json.loads(path.with_suffix(".json").read_text())
-            measured = {name: note.get(name) for name in MEASURED}
-        except (OSError, ValueError, AttributeError):  # it is gone, or damaged
-            measured = dict.fromkeys(MEASURED)
+        except (OSError, ValueError):  # it is gone, or damaged
+            note = {}
+        measured = {name: note.get(name) for name in MEASURED}
         self.log.append({"what": entry.what, **entry.about, "found": True, **measured})
 
     def make(self, entry: Entry, work: Callable[[], T], save: Callable[[T, Path], None], *, timed: bool = True) -> T:
@@ -129,19 +129,15 @@ class Cache:
 
         Curves are left out: they come with the fit.
         """
-        lines: list[dict[str, Any]] = []
-        scored: dict[str, dict[str, Any]] = {}
-        for line in self.log:
+        lines: dict[str, dict[str, Any]] = {}
+        for number, line in enumerate(self.log):
             if line["what"] == "scores":
                 same = {name: value for name, value in line.items() if name not in ("set", "seconds", "found")}
-                if str(same) not in scored:
-                    scored[str(same)] = {"sets": 0, **same, "found": True, "seconds": 0.0}
-                    lines.append(scored[str(same)])
-                one = scored[str(same)]
+                one = lines.setdefault(str(same), {"sets": 0, **same, "found": True, "seconds": 0.0})
                 known = one["seconds"] is not None and line["seconds"] is not None
                 one["seconds"] = round(one["seconds"] + line["seconds"], 3) if known else None
                 one["found"] &= line["found"]
                 one["sets"] += 1
             elif line["what"] != "history":
-                lines.append(line)
-        return lines
+                lines[str(number)] = line
+        return [*lines.values()]

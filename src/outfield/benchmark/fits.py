@@ -33,7 +33,6 @@ from outfield.files import Record
 log = logging.getLogger(__name__)
 POINTS = 2000  # in all: t-SNE takes seconds for these and minutes for ten times as many
 FIRST = 600  # of which so many at most are the first set's
-WIDTH = 50  # principal components that t-SNE gets to see; those beyond hold little but noise, and cost time
 # t-SNE's threads wait for each other thousands of times, spinning: where they share cores with anything else, all of them take
 # several times as long as half of them.
 THREADS = min(4, max(1, (os.cpu_count() or 1) // 2))
@@ -59,12 +58,10 @@ class BackboneFits:
         is raised.
         """
         left_out = self.run.provenance.get("left_out", {})
-        for name, detector in detectors.items():
+        for name in [name for name in detectors if name not in left_out]:
             ready = {key.seed: one for key, one in given.items() if (key.backbone, key.detector) == (self.name, name)}
-            if name in left_out:
-                continue
             try:
-                self.add(name, detector, seeds, ready)
+                self.add(name, detectors[name], seeds, ready)
             except (InputError, DivergenceError) as error:
                 if len(left_out) + 1 == len(detectors):
                     raise
@@ -181,13 +178,13 @@ class BackboneFits:
             if len(beside) > 1:
                 given["stand_ins"] = self.sets.stand_ins()
             self.say(f"{self.name}: fitting {type(fresh).__name__}")
-            found = self.cache.make(fits[None], lambda: fresh.fit(train, **given), _save_detector)
+            found = self.cache.make(fits[None], lambda: fresh.fit(train, **given), _save)
         return {None: found}
 
     def _fit_seeds(self, fresh: Any, fits: Mapping[int, Entry]) -> dict[int | None, Detector]:
-        found = {seed: self.cache.find(fit, self._load) for seed, fit in fits.items()}
-        missing = [seed for seed, one in found.items() if one is None]
-        if missing:
+        kept = {seed: self.cache.find(fit, self._load) for seed, fit in fits.items()}
+        found: dict[int | None, Detector] = {seed: one for seed, one in kept.items() if one is not None}
+        if missing := [seed for seed in fits if seed not in found]:
             # A checkpoint of all seeds is nearer to the end than a fresh fit of those that are missing.
             group = [*fits] if self.cache.has(_checkpoint(fits.values())) else missing
             self.say(f"{self.name}: fitting {type(fresh).__name__}, seed{'s' * (len(group) > 1)} {str(group)[1:-1]}")
@@ -195,9 +192,9 @@ class BackboneFits:
             trained, seconds = self._train(fresh, group, checkpoint)
             found |= dict(zip(group, trained, strict=True))
             for seed in missing:
-                self.cache.keep(fits[seed], found[seed], _save_detector, seconds)
+                self.cache.keep(fits[seed], found[seed], _save, seconds)
             self.cache.drop(checkpoint)
-        return {seed: one for seed, one in found.items() if one is not None}
+        return {seed: found[seed] for seed in fits}
 
     def _train(self, fresh: Any, seeds: list[int], checkpoint: Path | None) -> tuple[list[Detector], float | None]:
         """Fit all seeds side by side, with the seconds of each; these are not known of a fit that goes on from a checkpoint."""
@@ -254,9 +251,8 @@ def _means(records: Sequence[Result], fraction: float) -> list[LowData]:
     return found
 
 
-def _save_detector(detector: Detector | None, path: Path) -> None:
-    if detector is not None:
-        detector.save(path)
+def _save(detector: Detector, path: Path) -> None:
+    detector.save(path)
 
 
 def lay_out(backbone: str, sets: Mapping[str, FeatureSource], seed: int = 0) -> Layout:
@@ -288,9 +284,9 @@ def embed(z: np.ndarray, seed: int) -> np.ndarray:
     if len(z) < 4 or not np.ptp(z, axis=0).any():
         return np.zeros((len(z), 2), np.float32)
     decomposition, manifold = library("sklearn.decomposition", "report"), library("sklearn.manifold", "report")
-    components = decomposition.PCA(min(WIDTH, *z.shape), random_state=seed).fit_transform(z)
-    if components.shape[1] == 1:
-        components = np.concatenate([components, np.zeros_like(components)], 1)
+    # Principal components beyond the first 50 hold little but noise, and cost time.
+    components = decomposition.PCA(min(50, *z.shape), random_state=seed).fit_transform(z)
+    components = np.pad(components, ((0, 0), (0, max(0, 2 - components.shape[1]))))
     tsne = manifold.TSNE(init="pca", random_state=seed, perplexity=min(30.0, (len(z) - 1) / 3))
     # OpenMP's number of threads belongs to the thread that sets it: no other thread sees the change.
     with library("threadpoolctl", "report").threadpool_limits(THREADS, user_api="openmp"):

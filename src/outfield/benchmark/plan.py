@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from outfield.backbone import Backbone, Odin
-from outfield.benchmark.paper import ROWS
 from outfield.benchmark.protocol import TEST, TRAIN, Protocol
 from outfield.benchmark.provenance import about_this_run, settings_of, without_paths
 from outfield.benchmark.result import BenchmarkRun, Key
@@ -22,9 +21,9 @@ from outfield.extras import library
 from outfield.files import PathLike, read_record
 from outfield.images import ImageSource, find
 
-ALL = "all"  # in the place of a detector's name: every detector
+ROWS = ("MSP", "ODIN", "EnergyLogits", "KNN", "SSD", "GaussianMixture", "EBM", "EnergyCorrected")
+"""The detectors of the paper's tables in their order, the two halves of its method before the whole."""
 SEED = 0  # of the choice of held-out samples, of stand-ins, and of fractions of the training rows
-SHARE, MOST = 0.1, 1000  # of the test set to hold out by default
 
 
 def default_detectors(protocol: Protocol) -> dict[str, Detector]:
@@ -47,11 +46,10 @@ def detectors_from_text(
     """
     default = ("Auto", *ROWS)
     listed = list(names or default)
-    everyone = (*default, *DETECTORS) if ALL in listed else ()
-    chosen = list(dict.fromkeys((*(name for name in listed if name != ALL), *everyone)))
+    everyone = (*default, *DETECTORS) if "all" in listed else ()
+    chosen = list(dict.fromkeys((*(name for name in listed if name != "all"), *everyone)))
     classes = {name: DETECTORS[name] for name in (*chosen, *settings)}
-    idle = [name for name in settings if name not in chosen]
-    if idle:
+    if idle := [name for name in settings if name not in chosen]:
         raise InputError(f"there are settings of {', '.join(idle)}, but only {', '.join(chosen)} are to run")
     paper = {name: {"k": str(protocol.neighbours)} if cls is KNN else {} for name, cls in classes.items()}
     return {name: construct_from_text(classes[name], {**paper[name], **settings.get(name, {})}) for name in chosen}
@@ -91,7 +89,7 @@ def held_out_count(wanted: int | None, detectors: Iterable[Detector], test: int)
     Unless a number is wanted: a tenth, at most 1,000, where a detector calibrates itself, and none else.
     """
     if wanted is None:
-        tenth = min(MOST, round(SHARE * test))
+        tenth = min(1000, round(0.1 * test))
         return tenth if tenth >= 2 * LEAST and any(one.uses_held_out for one in detectors) else 0
     require_number("held_out", wanted, least=0, whole=True)
     if wanted and not 2 * LEAST <= wanted <= test // 2:
@@ -120,8 +118,7 @@ def fields_needed(detectors: Iterable[Detector]) -> frozenset[str]:
 
 def left_out_sets(protocol: Protocol, problems: Mapping[str, str], allow_missing: bool) -> list[str]:
     """Names of the OOD sets that are not there; an error if not allowed, or where an ID set or every OOD set is missing."""
-    fatal = [text for name, text in problems.items() if name in (TRAIN, TEST) or not allow_missing]
-    if fatal:
+    if fatal := [text for name, text in problems.items() if name in (TRAIN, TEST) or not allow_missing]:
         hint = "" if {TRAIN, TEST} & set(problems) else "; allow_missing=True goes on without them"
         raise InputError("these sets are missing: " + "; ".join(fatal) + hint)
     if set(protocol.ood) <= set(problems):
@@ -162,8 +159,7 @@ def find_images(
     """Images of every set that is there, and what is wrong with each that is not; for the arguments see run_benchmark."""
     wanted = {TRAIN: (protocol.id, "train"), TEST: (protocol.id, "test")} | {ood: (ood, "test") for ood in protocol.ood}
     if isinstance(data, Mapping):
-        unknown = [part for part in data if part not in wanted]
-        if unknown:
+        if unknown := [part for part in data if part not in wanted]:
             raise InputError(
                 f"data has {', '.join(unknown)}, but the protocol of {protocol.id} has {', '.join(wanted)}; with_ood adds one"
             )
@@ -195,9 +191,8 @@ def open_backbones(backbones: Sequence[str | Backbone], device: str) -> dict[str
     """Every backbone by a short name; all are opened before any work, so that a wrong name costs no time."""
     if not backbones or isinstance(backbones, str):
         raise InputError(f"backbones is {backbones!r}; it must be a list of at least one")
-    opened: dict[str, Backbone] = {}
-    for name, backbone in zip(backbone_names(backbones), backbones, strict=True):
-        opened[name] = Backbone.open(backbone, device) if isinstance(backbone, str) else backbone
+    named = zip(backbone_names(backbones), backbones, strict=True)
+    opened = {name: Backbone.open(one, device) if isinstance(one, str) else one for name, one in named}
     prints: dict[str, str] = {}
     for name, backbone in opened.items():
         twin = prints.setdefault(backbone.fingerprint(), name)

@@ -40,20 +40,15 @@ class Protocol:
     def __post_init__(self) -> None:
         for level in LEVELS:
             names = getattr(self, level)
-            right = isinstance(names, tuple | list) and all(isinstance(name, str) for name in names)
-            require(right, level, names, "a tuple of names")
+            require(isinstance(names, tuple | list), level, names, "a tuple of names")
             object.__setattr__(self, level, tuple(names))  # a list, as files have it, is as good
-        for what in ("id", "name"):
-            require(isinstance(getattr(self, what), str), what, getattr(self, what), "a text")
         require_number("neighbours", self.neighbours, least=1, whole=True)
         if not self.ood:
             raise InputError(f"the protocol of {self.id} has no OOD set; name at least one in {', '.join(LEVELS)}")
-        for name in self.ood:
-            if name in (TRAIN, TEST, HELD_OUT):
-                raise InputError(f"an OOD set of {self.id} is called {name}, as a part of the ID set is; rename it")
+        if taken := {TRAIN, TEST, HELD_OUT} & {*self.ood}:
+            raise InputError(f"an OOD set of {self.id} is called {taken.pop()}, as a part of the ID set is; rename it")
         names = (self.id, *self.ood)
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
+        if twice := sorted({name for name in names if names.count(name) > 1}):
             raise InputError(f"the protocol of {self.id} names {', '.join(twice)} more than once; a set has one role")
 
     @property

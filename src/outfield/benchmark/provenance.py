@@ -19,8 +19,8 @@ from outfield.config import arguments, to_plain
 from outfield.modes import resolve_device
 from outfield.version import __version__
 
-LIBRARIES = ("torch", "torchvision", "timm", "numpy", "scipy", "scikit-learn")
 COMMIT = "OUTFIELD_COMMIT"  # environment variable that names the commit where the code was copied without its history
+LIBRARIES = ("torch", "torchvision", "timm", "numpy", "scipy", "scikit-learn")
 CHANGES = {True: " with changes", False: "", None: ", changes unknown"}  # by whether files differ from it
 # An absolute path, up to whatever may end it in a sentence: folders may have spaces in their names.
 _ABSOLUTE = re.compile(r"(?<![^\s=@,:'\"(])(?:file://|~\w*|[A-Za-z]:)?[/\\](?![/\\\s])[^'\",;\n]*")

@@ -20,18 +20,14 @@ from outfield.extras import library
 from outfield.features import FeatureSource
 from outfield.files import PathLike, read_record, write_record
 from outfield.files import Record as FileRecord
+from outfield.percent import counted
 from outfield.scores import Separation
 
 if TYPE_CHECKING:
-    from outfield.benchmark.comparison import Comparison
+    from outfield.benchmark.summary import Comparison
 
 COLUMNS = ("backbone", "detector", "seed", "ood", "level", "fpr95", "auroc", "aupr_in", "aupr_out", "n_id", "n_ood")
 """Of :meth:`BenchmarkRun.table`."""
-ENTRIES = {
-    **dict.fromkeys(("protocol", "accuracies", "provenance"), dict),
-    **dict.fromkeys(("records", "scores", "histories", "views", "classes", "low_data"), list),
-}
-"""Of the header of a run's file."""
 
 
 @dataclass(frozen=True)
@@ -173,13 +169,9 @@ class BenchmarkRun:
 
     def __repr__(self) -> str:
         """One line: the ID set, and how many of everything there are."""
-        counts = [
-            f"{count} {word}{'s' * (count != 1)}"
-            for what, word in (("detector", "detector"), ("ood", "OOD set"), ("backbone", "backbone"))
-            for count in [len({getattr(record, what) for record in self.records})]
-        ]
-        records = f"{len(self.records):,} record{'s' * (len(self.records) != 1)}"
-        return f"BenchmarkRun({self.protocol.id}: {' × '.join(counts)}, {records})"
+        words = {"detector": "detector", "ood": "OOD set", "backbone": "backbone"}
+        counts = [counted(len({getattr(one, name) for one in self.records}), word) for name, word in words.items()]
+        return f"BenchmarkRun({self.protocol.id}: {' × '.join(counts)}, {counted(len(self.records), 'record')})"
 
     @property
     def views(self) -> list[Layout]:
@@ -214,7 +206,7 @@ class BenchmarkRun:
         """By how much two detectors differ in FPR95 and AUROC, with paired bootstrap intervals.
 
         Rows of every set are drawn again with replacement, the same for both detectors; what exactly is computed, and the
-        arguments, are in :mod:`outfield.benchmark.comparison`.
+        arguments, are in :mod:`outfield.benchmark.summary`.
 
         Returns:
             Differences (first − second) by OOD set, level and "average": ``run.compare("KNN", "SSD").fpr95["near"].value``.
@@ -223,7 +215,7 @@ class BenchmarkRun:
             UnknownNameError: the run has no scores of such a detector.
             InputError: there is nothing that can be compared, or a setting cannot be.
         """
-        from outfield.benchmark.comparison import compare
+        from outfield.benchmark.summary import compare
 
         return compare(self, first, [second], resamples=resamples, coverage=coverage, seed=seed)[0]
 
@@ -256,25 +248,18 @@ def load_run(path: PathLike) -> BenchmarkRun:
         StorageError: there is no such file.
         FileFormatError: truncated, changed, or not a benchmark's results.
     """
-    found = read_record(path, "benchmark run", ENTRIES)
+    found = read_record(path, "benchmark run", {"accuracies": dict, "provenance": dict})
     header = found.header
     try:
-        return BenchmarkRun(
-            Protocol(**header["protocol"]),
-            [Result(**record) for record in header["records"]],
-            {
-                Key(**key): {name: value.numpy() for name, value in found.part(f"scores.{number}").tensors.items()}
-                for number, key in enumerate(header["scores"])
-            },
-            {Key(**key): History(**history) for key, history in header["histories"]},
-            [
-                Layout.from_record(FileRecord(view, found.part(f"view.{number}").tensors))
-                for number, view in enumerate(header["views"])
-            ],
-            header["accuracies"],
-            header["provenance"],
-            tuple(map(str, header["classes"])),
-            [LowData(**one) for one in header["low_data"]],
-        )
+        run = BenchmarkRun(Protocol(**header["protocol"]), [Result(**record) for record in header["records"]])
+        for number, key in enumerate(header["scores"]):
+            tensors = found.part(f"scores.{number}").tensors
+            run.scores[Key(**key)] = {name: value.numpy() for name, value in tensors.items()}
+        for number, view in enumerate(header["views"]):
+            run.layouts.append(Layout.from_record(FileRecord(view, found.part(f"view.{number}").tensors)))
+        run.histories = {Key(**key): History(**history) for key, history in header["histories"]}
+        run.accuracies, run.provenance = header["accuracies"], header["provenance"]
+        run.classes, run.low_data = tuple(header["classes"]), [LowData(**one) for one in header["low_data"]]
+        return run
     except (KeyError, TypeError, ValueError) as error:
         raise FileFormatError(f"{path} holds a run that this version of Outfield cannot read: {error!r}") from error

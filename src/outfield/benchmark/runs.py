@@ -113,10 +113,8 @@ def run_benchmark(
     about = {name: {"images": len(source), "sha256": checksums[name]} for name, source in images.items()}
     run.provenance |= {"missing": missing, "data": about, "odin": to_plain(odin)}
     _tell_held_out(run, count, "images", say)
-    if averaged is None:
-        run.provenance["views"] = {}
-    elif len(averaged) > 1:
-        run.provenance["views"] = str(averaged)
+    if averaged is None or len(averaged) > 1:
+        run.provenance["views"] = {} if averaged is None else str(averaged)
     run.classes = images[TEST].classes or images[TRAIN].classes or ()
     fields = fields_needed(chosen.values())
     for (name, backbone), given in zip(opened.items(), backbones, strict=True):
@@ -258,8 +256,7 @@ def _check_fields(
     for name, detector in detectors.items():
         for part, rows in sets.items():
             learns_from = (detector.field, *detector.needs_to_fit) if name in to_fit else ()
-            lacks = lacking(rows, learns_from if part == TRAIN else detector.needs_to_score)
-            if lacks:
+            if lacks := lacking(rows, learns_from if part == TRAIN else detector.needs_to_score):
                 raise MissingFieldError(
                     f"{name} needs {' and '.join(lacks)}, which {part} of {backbone} lacks; give them, or name other "
                     "detectors (detectors=…, --detector on the command line)"

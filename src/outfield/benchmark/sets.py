@@ -7,10 +7,10 @@ rest of the test set.
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,7 @@ from outfield.benchmark.plan import SEED
 from outfield.benchmark.protocol import HELD_OUT, TEST, TRAIN
 from outfield.config import to_plain
 from outfield.detectors import Detector
-from outfield.errors import FileFormatError
-from outfield.features import FIELDS, FeatureSet, FeatureSource, Part, checked_about, clustered, made_by
+from outfield.features import FeatureSet, FeatureSource, Part, checked_about, clustered, made_by
 from outfield.files import Record, read_record, write_record
 from outfield.images import ImageSource, part_of, stand_ins
 from outfield.percent import counted
@@ -70,7 +69,7 @@ class FractionOfSets(Sets):
         self._whole, self._fraction = sets, fraction
         self.ood, self.has_held_out, self.levels = sets.ood, sets.has_held_out, sets.levels
 
-    @functools.cached_property
+    @cached_property
     def _train(self) -> FeatureSource:
         train = self._whole[TRAIN]
         # One class where there are no labels.
@@ -87,12 +86,12 @@ class FractionOfSets(Sets):
         return f"{whole} fraction {self._fraction!r} seed {SEED}" if name == TRAIN else whole
 
 
-def rows_of(labels: Tensor, fraction: float, seed: int = SEED) -> Tensor:
+def rows_of(labels: Tensor, fraction: float) -> Tensor:
     """Which rows (N,) belong to a fraction: of every class with n rows the first ⌈f · n⌉ in a random order.
 
     So every class stays, and the rows of a smaller fraction are among those of a larger one.
     """
-    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(SEED))
     mask = torch.zeros(len(labels), dtype=torch.bool)
     for label in labels.unique():
         mine = order[labels[order] == label]
@@ -184,17 +183,14 @@ class ExtractedSets(Sets):
 
     def _hold(self, part: str) -> FeatureSet:
         entries = self._entries[part]
-        found = {
-            kind: self.cache.find(entry, functools.partial(self._load, part, kind)) for kind, entry in entries.items()
-        }
-        lacks = [kind for kind, one in found.items() if one is None]
-        if lacks:
+        found = {kind: self.cache.find(one, partial(read_record, kind=KINDS[kind])) for kind, one in entries.items()}
+        if lacks := [kind for kind, one in found.items() if one is None]:
             begin = time.perf_counter()
             made = _by_kind(self._extract(part, lacks))
             seconds: float | None = time.perf_counter() - begin
             for kind in lacks:
                 found[kind] = made[kind]
-                self.cache.keep(entries[kind], made[kind], functools.partial(_save, kind), seconds)
+                self.cache.keep(entries[kind], made[kind], partial(_save, kind), seconds)
                 seconds = None  # what came in the same pass has no time of its own
         pieces = list(filter(None, found.values()))
         tensors = {name: value for one in pieces for name, value in one.tensors.items()}
@@ -211,13 +207,6 @@ class ExtractedSets(Sets):
         asked |= {"views": self.views} if len(self.views) > 1 else {}
         found = self.backbone.extract(images, odin=self.odin if "odin" in kinds else None, labels=labels, **asked)
         return clustered(found) if self.without_labels and part == TRAIN else found
-
-    def _load(self, part: str, kind: str, path: Path) -> Record:
-        record = read_record(path, KINDS[kind])
-        for name, value in record.tensors.items():
-            if (name not in FIELDS or FIELDS[name].per_row) and len(value) != len(self.images[part]):
-                raise FileFormatError(f"{path} has {len(value)} rows, but there are {len(self.images[part])} images")
-        return record
 
 
 def _by_kind(found: FeatureSet) -> dict[str, Record]:

@@ -24,7 +24,6 @@ import textwrap
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -116,11 +115,9 @@ def command(
             with bar(f"outfield {name or function.__name__}"):
                 function(**given)
 
-        shared = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kind)
-            for name, kind in _SHARED.items()
-        ]
         own = inspect.signature(function, eval_str=True)
+        option = functools.partial(inspect.Parameter, kind=inspect.Parameter.KEYWORD_ONLY, default=False)
+        shared = [option(word, annotation=kind) for word, kind in _SHARED.items()]
         run.__signature__ = own.replace(parameters=[*own.parameters.values(), *shared])  # type: ignore[attr-defined]
         epilog = "\n\n".join([f"Example{'s' * (len(examples) > 1)}:", *examples])
         panel = _panel(name or function.__name__) if of is None else None
@@ -178,9 +175,6 @@ def finishing_first(what: str) -> Iterator[Callable[[], None]]:
 
 
 log = logging.getLogger("outfield")
-READER_GONE = 141  # exit code when nobody reads our output any more, as a shell reports it (128 + SIGPIPE)
-NARROWEST = 30  # characters beside names at least, however narrow a terminal is
-
 _PLAIN = {"→": "->", "–": "-", "−": "-", "…": "...", "×": "x", "±": "+-", "≤": "<=", "≥": ">="}
 _WORDS = {logging.WARNING: ("warning:", "33"), logging.ERROR: ("error:", "31")}
 _FOR_PYTHON = re.compile(r",? (?:or )?in Python \w+=\w+")
@@ -259,7 +253,7 @@ class _Output(io.TextIOWrapper):
             os.dup2(nothing, self.fileno())
             os.close(nothing)
             if error.errno == errno.EPIPE:
-                sys.exit(READER_GONE)
+                sys.exit(141)  # as a shell reports it (128 + SIGPIPE)
             raise StorageError(f"cannot write to standard output: {error.strerror or error}") from error
 
 
@@ -363,15 +357,13 @@ def print_groups(title: str, groups: Mapping[str, Sequence[tuple[str, str]]]) ->
 
     console = Console(highlight=False)
     column = 4 + max(len(name) for rows in groups.values() for name, _ in rows)
-    room = max(console.width - column, NARROWEST) if sys.stdout.isatty() else sys.maxsize
+    room = max(console.width - column, 30) if sys.stdout.isatty() else sys.maxsize
     console.print(Text(title, style="bold"), soft_wrap=True)
     for heading, rows in groups.items():
         console.print(Text(f"\n{heading}", style="bold"), soft_wrap=True)
         for name, what in rows:
-            for first, line in zip(
-                chain([f"  {name}"], repeat("")), textwrap.wrap(printable(what), room), strict=False
-            ):
-                say(first.ljust(column) + line.replace("\xa0", " "))
+            for number, line in enumerate(textwrap.wrap(printable(what), room)):
+                say(("" if number else f"  {name}").ljust(column) + line.replace("\xa0", " "))
 
 
 def write_results(
@@ -382,9 +374,9 @@ def write_results(
 
     with bar("drawing the report"):
         page, *others = write_report(run, folder, intro=intro, notes=notes, claims=claims)
-    printed = [table for name, table in tables(run).items() if name in ("levels", "ablation")]
-    fewer_rows = fraction_table(run)
-    for table in printed if fewer_rows is None else [*printed, fewer_rows]:
-        print_table(table, notes=True)
-        say()
+    made = tables(run)
+    for table in (made.get("levels"), made.get("ablation"), fraction_table(run)):
+        if table is not None:
+            print_table(table, notes=True)
+            say()
     log.info("%s; beside it %s", page, ", ".join(str(path.relative_to(folder)) for path in others))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 FEATURES = "a FeatureSet: .safetensors, .npz, .npy (features alone), .csv or .parquet; FILE.npz#SET for one of several"
 DATA = (".safetensors", ".npz", ".npy", ".parquet")  # endings of data and detectors, which no text may replace
-LOCAL, RAY = "local", "ray"
+LOCAL = "local"
 RUN = "run.safetensors"
 REPORT = ("report.html", "tables.md", "tables.tex", "results.csv", "results.json")  # beside a folder of figures
 
@@ -63,20 +63,20 @@ Trust = Annotated[bool, Option("--trust", help="Open a .pt2 network, which may r
 
 
 class Input(NamedTuple):
-    """A file that is read, and what it is to the user."""
+    """A file that is read, if there is one, and what it is to the user."""
 
     what: str
-    path: Path
+    path: Path | None
 
 
 class Output(NamedTuple):
-    """A file that will be written: the option that names it, its path (may hold {seed}) and the endings it may have.
+    """A file that will be written: the option that names it, its path (may hold {seed}), and the endings it may have.
 
-    Without endings it is text. The folder it lies in must be there unless the command makes it.
+    There is none without a path. Without endings it is text. The folder it lies in must be there unless the command makes it.
     """
 
     option: str
-    path: Path
+    path: Path | None
     endings: tuple[str, ...] = ()
     makes_folder: bool = False
 
@@ -91,19 +91,21 @@ def check_places(inputs: Iterable[Input], outputs: Sequence[Output], seeds: Iter
             another name or through a link.
         StorageError: An output cannot be written where it should go.
     """
-    taken = [*inputs]
-    for output in outputs:
-        _check_ending(output)
-        if seeds is not None and "{seed}" not in output.path.name:
-            raise InputError(f"{output.path}: with --seeds every seed gets its own file; put {{seed}} into its name")
-        paths = [output.path] if seeds is None else [for_seed(output.path, seed) for seed in seeds]
+    taken = [(what, path) for what, path in inputs if path is not None]
+    for option, wanted, endings, makes_folder in outputs:
+        if wanted is None:
+            continue
+        _check_ending(option, wanted, endings)
+        if seeds is not None and "{seed}" not in wanted.name:
+            raise InputError(f"{wanted}: with --seeds every seed gets its own file; put {{seed}} into its name")
+        paths = [wanted] if seeds is None else [for_seed(wanted, seed) for seed in seeds]
         for path in paths:
             for what, other in taken:
                 if _same_file(path, other):
                     said = f"and {what} are both" if what.startswith("-") else f"would overwrite {what},"
-                    raise InputError(f"{output.option} {said} {other}; give it a name of its own")
-            _check_writable(path, output.makes_folder)
-        taken += [Input(output.option, path) for path in paths]
+                    raise InputError(f"{option} {said} {other}; give it a name of its own")
+            _check_writable(path, makes_folder)
+        taken += [(option, path) for path in paths]
 
 
 def check_report(inputs: Sequence[Input], folder: Path) -> None:
@@ -132,24 +134,24 @@ def _check_writable(path: Path, makes_folder: bool) -> None:
     if not makes_folder or os.path.isdir(folder):
         check_output(path)
         return
-    while not os.path.lexists(folder) and folder != folder.parent:
+    while not os.path.lexists(folder):  # the root is there
         folder = folder.parent
     if not os.path.isdir(folder) or not os.access(folder, os.W_OK | os.X_OK):
         problem = "writable" if os.path.isdir(folder) else "a folder"
         raise StorageError(f"cannot make the folder {path.parent}: {folder} is not {problem}")
 
 
-def _check_ending(output: Output) -> None:
+def _check_ending(option: str, wanted: Path, endings: Sequence[str]) -> None:
     """Of the path, and of the file that it is a link to, which would be replaced."""
-    for path in (output.path, Path(os.path.realpath(output.path))):
-        if output.endings and path.suffix not in output.endings:
-            *others, last = output.endings
+    for path in (wanted, Path(os.path.realpath(wanted))):
+        if endings and path.suffix not in endings:
+            *others, last = endings
             either = f"{', '.join(others)} or {last}" if others else last
-            raise InputError(f"{output.option} {path}: the name must end in {either}")
+            raise InputError(f"{option} {path}: the name must end in {either}")
         if path.suffix == ".parquet":
             check_installed("tables", "pyarrow")
-        if not output.endings and path.suffix in DATA:
-            raise InputError(f"{output.option} {path} is a text file; {path.suffix} is for data and detectors")
+        if not endings and path.suffix in DATA:
+            raise InputError(f"{option} {path} is a text file; {path.suffix} is for data and detectors")
 
 
 def feature_file(what: str, source: str | None) -> list[Input]:
@@ -203,13 +205,13 @@ def opened(sets: dict[str, str]) -> dict[str, FeatureSource]:
 
 def on_ray(engine: str, workers: int | None) -> bool:
     """Whether a Ray cluster does the work; it must be installed then."""
-    if engine not in (LOCAL, RAY):
+    if engine not in (LOCAL, "ray"):
         raise InputError(f"--engine is {engine!r}; it must be local or ray")
-    if engine == LOCAL and workers is not None:
-        raise InputError(f"--workers is {workers}, but workers are for --engine ray; without it there is this process")
-    if engine == RAY:
+    if engine == "ray":
         check_installed("ray", "ray", "fsspec", "pyarrow")
-    return engine == RAY
+    elif workers is not None:
+        raise InputError(f"--workers is {workers}, but workers are for --engine ray; without it there is this process")
+    return engine == "ray"
 
 
 def setting_texts(items: list[str] | None) -> dict[str, str]:

@@ -16,7 +16,6 @@ from outfield.benchmark import (
     COMPARED,
     LEVELS,
     MARGIN,
-    PAPER_LEVELS,
     ROWS,
     UNTESTED,
     BenchmarkRun,
@@ -40,7 +39,7 @@ from outfield.benchmark import (
 )
 from outfield.benchmark import published_beside as beside
 from outfield.images import title
-from outfield.percent import in_percent, percent
+from outfield.percent import counted, in_percent, percent
 from outfield.report.table import Table
 
 Best = frozenset[tuple[int, int, int]]
@@ -184,7 +183,7 @@ def _printed(cell: Printed | None) -> str:
 
 
 def _heading(column: str) -> str:
-    return column if column == AVERAGE else f"{column} OOD" if column in PAPER_LEVELS else title(column)
+    return column if column == AVERAGE else f"{column} OOD" if column in LEVELS else title(column)
 
 
 def _what_was_run(run: BenchmarkRun, detectors: Sequence[str]) -> str:
@@ -192,10 +191,10 @@ def _what_was_run(run: BenchmarkRun, detectors: Sequence[str]) -> str:
     shown = [record for record in run.records if record.detector in detectors]
     backbones = list(dict.fromkeys(record.backbone for record in shown))
     seeds = {record.seed for record in shown if record.seed is not None}
-    text = f"{len(backbones)} backbone{'s' * (len(backbones) > 1)}"
+    text = counted(len(backbones), "backbone")
     known = [in_percent(run.accuracies[name]) for name in backbones if name in run.accuracies]
     text += f" (accuracy {', '.join(known)} %)" if known else ""
-    return text + (f", {len(seeds)} seed{'s' * (len(seeds) > 1)} of each learned detector" if seeds else "")
+    return text + (f", {counted(len(seeds), 'seed')} of each learned detector" if seeds else "")
 
 
 def _notes(run: BenchmarkRun, block: Block, printed: bool) -> tuple[str, ...]:
@@ -226,11 +225,8 @@ def notes_on_sets(run: BenchmarkRun, printed: bool = False) -> tuple[str, ...]:
     if absent and printed:
         whose = f"{who[:1].upper()}{who[1:]}'s"
         notes.append(f"{whose} figures, too, are means over the other sets, where it prints each of them.")
-    held = run.provenance.get("held_out", {})
-    for what in {"images", "rows"} & {*held}:
-        notes.append(
-            f"{held[what]:,} {what} of the ID test set only calibrate Auto and its like; no detector is judged on them."
-        )
+    held = [f"{n:,} {what}" for what, n in run.provenance.get("held_out", {}).items() if what in ("images", "rows")]
+    notes += [f"{n} of the ID test set only calibrate Auto and its like; no detector is judged on them." for n in held]
     notes += [f"{name} is left out, {why}." for name, why in run.provenance.get("left_out", {}).items()]
     return tuple(notes)
 
@@ -240,12 +236,10 @@ def claims_table(run: BenchmarkRun) -> Table | None:
     rows = []
     for claim in check_claims(run.records, run.protocol):
         head = f"({claim.name}) {claim.statement}: {claim.verdict}"
-        lines = [
-            [check.what, in_percent(check.found), in_percent(check.against), _outcome(check.passed, check.of)]
-            for check in claim.checks
-        ]
-        if claim.verdict == UNTESTED:
-            lines = [[f"the run lacks {', '.join(claim.lacks)}", "", "", ""]]
+        lines = [[f"the run lacks {', '.join(claim.lacks)}", "", "", ""]] if claim.verdict == UNTESTED else []
+        for check in claim.checks:
+            outcome = f"{check.passed} of {check.of}" if check.of > 1 else "yes" if check.passed else "no"
+            lines.append([check.what, in_percent(check.found), in_percent(check.against), outcome])
         rows += [[head if index == 0 else "", *line] for index, line in enumerate(lines)]
     header = ["claim", "what was compared", THIS_RUN, "against", "as claimed"]
     name = f"What the paper says of {title(run.protocol.id)}, and what this run finds (in percent)"
@@ -257,18 +251,13 @@ def claims_table(run: BenchmarkRun) -> Table | None:
     return Table(name, header, rows, 2, notes=(rules, sets)) if rows else None
 
 
-def _outcome(passed: int, of: int) -> str:
-    return f"{passed} of {of}" if of > 1 else "yes" if passed else "no"
-
-
 def comparison_table(run: BenchmarkRun, resamples: int = RESAMPLES) -> Table | None:
     """Differences of the row with the lowest mean FPR95 from every other, by level and on average, in points.
 
     None where fewer than two detectors have scores of the same rows.
     """
     best = best_row(run)
-    others = [] if best is None else _others(run, best)
-    if best is None or not others:
+    if best is None or not (others := _others(run, best)):
         return None
     found = compare(run, best, others, resamples=resamples)
     columns = [column for column in (*LEVELS, AVERAGE) if any(column in one.fpr95 for one in found)]
@@ -338,19 +327,16 @@ def fraction_table(run: BenchmarkRun) -> Table | None:
 
     A dash stands for a detector that could not be fitted on so few rows, and a note says why.
     """
-    cells = fraction_cells(run)
-    if not cells:
+    if not (cells := fraction_cells(run)):
         return None
     fractions = sorted({fraction for mine in cells.values() for fraction in mine})
     rows = [[name, *(_fraction(mine.get(fraction)) for fraction in fractions)] for name, mine in cells.items()]
-    notes = [
-        "Means over all OOD sets, seeds and backbones. The rows of a smaller share are among those of a larger one."
-    ]
+    about = "Means over all OOD sets, seeds and backbones. The rows of a smaller share are among those of a larger one."
+    notes = [about]
     for name, mine in cells.items():
-        failed = {fraction: cell for fraction, cell in mine.items() if cell.reason}
-        if failed:
-            shares = ", ".join(f"{100 * fraction:g} %" for fraction in failed)
-            notes.append(f"{name} cannot be fitted on {shares}: {next(iter(failed.values())).reason}.")
+        if failed := [cell for cell in mine.values() if cell.reason]:
+            shares = ", ".join(f"{100 * cell.fraction:g} %" for cell in failed)
+            notes.append(f"{name} cannot be fitted on {shares}: {failed[0].reason}.")
     name = f"{title(run.protocol.id)}, fewer training rows: {METRICS}, by the share of the rows of each class"
     header = ["detector", *(f"{100 * fraction:g} %" for fraction in fractions)]
     return Table(name, header, rows, 1, _best(rows, range(len(rows)), 1), tuple(notes))

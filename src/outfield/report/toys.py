@@ -11,6 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from outfield.files import PathLike
+from outfield.percent import counted
 from outfield.report import canvas
 from outfield.report.table import Table
 from outfield.studies import ToyModel, ToyRun
@@ -40,8 +41,8 @@ def toy_table(runs: Sequence[ToyRun]) -> Table:
     header = ["model", "held-out NLL ↓"]
     if share < 1:
         header += ["mass of a mode (all seeds)", f"largest |mass − 1/{len(data.centres)}|"]
-    seeds = f"{len(runs)} seed{'s' if len(runs) > 1 else ''}"
-    return Table(f"{data.name}: {len(data.centres)} mode{'s' if share < 1 else ''}, {seeds}", header, rows)
+    title = f"{data.name}: {counted(len(data.centres), 'mode')}, {counted(len(runs), 'seed')}"
+    return Table(title, header, rows)
 
 
 def toy_json(runs: Sequence[ToyRun]) -> str:

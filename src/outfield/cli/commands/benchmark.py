@@ -131,10 +131,10 @@ def _own_sets(
 
     if id_train is None or id_test is None:
         lacks = [option for option, value in (("--id-train", id_train), ("--id-test", id_test)) if value is None]
-        said = [option for option in ("--id-train", "--id-test") if option not in lacks]
-        said += [f"--{level}" for level, items in levels.items() if items] + ["--features"] * features
-        more = "; to a published protocol, --ood LEVEL=NAME adds a set" if len(lacks) == 2 else ""
-        raise InputError(f"{', '.join(said)} without {' and '.join(lacks)}: sets of your own need both{more}")
+        raise InputError(
+            f"{' and '.join(lacks)} missing: --near, --mid, --far and --features are for sets of your own, which need both "
+            "--id-train and --id-test; to a published protocol, --ood LEVEL=NAME adds a set"
+        )
     if name in PROTOCOLS:
         raise InputError(f"{name} is a published protocol; with --id-train choose another name")
     if not name or {*name} & {"/", "\\", "\0"}:
@@ -153,8 +153,7 @@ def _named(level: str, item: str, data: Path | None, features: bool) -> tuple[st
     by_name = not equals and data is not None and not features
     if not name or not (place or by_name):
         example = "FILE, such as cats=cats.npz" if features else "FOLDER, such as cats=photos/cats"
-        hint = "" if features or equals else ", or give --data for a set that is known by name"
-        raise InputError(f"--{level} {item}: write NAME={example}{hint}")
+        raise InputError(f"--{level} {item}: write NAME={example}; a set that is known by name needs --data")
     if name in TAKEN:
         raise InputError(f"--{level} {item}: {name} is a column of the tables; call the set something else")
     return name, place

@@ -41,10 +41,8 @@ def choose(
         raise InputError("--plot draws stand-ins against real sets; name at least one with --real")
     inputs = [*opt.feature_file("the training data", train), *opt.feature_file("the held-out data", held_out)]
     inputs += [place for option, found in sets.items() for place in opt.set_files(option, found)]
-    outputs = [opt.Output("--out", output, (".safetensors",))]
-    outputs += [] if csv_out is None else [opt.Output("--csv", csv_out)]
-    outputs += [] if plot is None else [opt.Output("--plot", plot, (".png",))]
-    opt.check_places(inputs, outputs)
+    pictures = [opt.Output("--csv", csv_out), opt.Output("--plot", plot, (".png",))]
+    opt.check_places(inputs, [opt.Output("--out", output, (".safetensors",)), *pictures])
 
     from outfield.detectors import choose as run_choice
     from outfield.features import open_or_read

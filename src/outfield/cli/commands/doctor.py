@@ -50,15 +50,11 @@ def libraries() -> dict[str, dict[str, str | None]]:
     """The libraries of each extra with the version that is installed, or None, as the package's own metadata names them."""
     from importlib import metadata  # not above: every command would wait for it
 
-    def version(library: str) -> str | None:
-        try:
-            return metadata.version(library)
-        except metadata.PackageNotFoundError:
-            return None
+    from outfield.benchmark import version_of
 
     found: dict[str, dict[str, str | None]] = defaultdict(dict)
     for line in metadata.requires("outfield") or ():
         name, extra = re.match(r"[\w-]+", line), re.search(r"extra == ['\"]([\w-]+)['\"]", line)
         if name is not None and extra is not None and extra[1] in USES and name[0] != "outfield":
-            found[extra[1]][name[0]] = version(name[0])
+            found[extra[1]][name[0]] = version_of(name[0])
     return {extra: found[extra] for extra in USES if extra in found}

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from outfield.scores import Drift, RowDrift, Threshold
 
-BAR = 40  # characters of the longest bar of the histogram
-
 
 @command(
     "outfield drift monday.csv tuesday.csv --threshold threshold.safetensors",
@@ -47,10 +45,8 @@ def drift(
     fail_on_drift: Annotated[bool, Option("--fail-on-drift", help=f"Exit with {FOUND} if there is drift.")] = False,
 ) -> None:
     """Tell whether new scores are still those of ID data: share OOD, p-values, and an alarm with a known error."""
-    inputs = [Input("the scores", path) for path in files]
-    inputs += [Input("the threshold", path) for path in (threshold, reference) if path is not None]
-    if state is not None:
-        check_places(inputs, [Output("--state", state, (".safetensors",))])
+    inputs = [*(Input("the scores", path) for path in files), Input("the threshold", threshold or reference)]
+    check_places(inputs, [Output("--state", state, (".safetensors",))])
     given = {"calibration": calibration, "keep": keep, "alpha": alpha, "window": window}
     settings = {name: value for name, value in given.items() if value is not None}
     with _alone(state):
@@ -164,8 +160,7 @@ def _watch(state: Path | None, threshold: Path | None, settings: dict[str, Any])
     if state is not None and state.exists():
         found = Drift.load(state, rule)
         for name, value in settings.items():
-            if getattr(found, name) != value:
-                begun = getattr(found, name)
+            if (begun := getattr(found, name)) != value:
                 raise InputError(f"--{name} is {value}, but {state} was begun with {begun}; begin another file")
         return found
     if rule is None and "calibration" not in settings:
@@ -190,6 +185,6 @@ def _print(told: dict[str, Any]) -> None:
     )
     bins = told["histogram"]
     for index, count in enumerate(bins):
-        bar = "█" * round(BAR * count / max(bins))
+        bar = "█" * round(40 * count / max(bins))
         say(f"  p up to {(index + 1) / len(bins):.2f}  {count:>10,}  {bar}".rstrip())
     say(in_words(told))

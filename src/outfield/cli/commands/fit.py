@@ -73,10 +73,19 @@ def fit(
         raise InputError(f"{given} is for detectors that are trained; {name} is fitted at once")
     settings = opt.setting_texts(setting) | ({} if seed is None else {"seed": str(seed)})
     model: Detector = construct_from_text(kind, settings)
-    numbers = None if seeds is None else range(getattr(model, "seed", 0), getattr(model, "seed", 0) + seeds)
+    numbers = None if seeds is None else range(first := getattr(model, "seed", 0), first + seeds)
     inputs = [*opt.feature_file("the training data", train), *opt.feature_file("the held-out data", held_out)]
     inputs += [place for level, sets in stand_ins.items() for place in opt.set_files(f"--{level}", sets)]
-    _check_places(inputs, output, threshold_out, checkpoint, numbers)
+    named = {"--out": output, "--threshold-out": threshold_out}
+    opt.check_places(inputs, [opt.Output(option, path, (".safetensors",)) for option, path in named.items()], numbers)
+    if checkpoint is not None:  # one for all seeds
+        written = [
+            opt.Input(option, opt.for_seed(path, seed))
+            for option, path in named.items()
+            for seed in numbers or [0]
+            if path is not None
+        ]
+        opt.check_places([*inputs, *written], [opt.Output("--checkpoint", checkpoint, (checkpoint.suffix,))])
     own = None if held_out is None else open_or_read(held_out)
     if opt.on_ray(engine, workers):
         from outfield.scale import fit_mixture
@@ -98,18 +107,6 @@ def fit(
                 threshold = Threshold.fit(one.score(own), keep=keep, source=one.fingerprint())  # type: ignore[arg-type]
             threshold.save(place := opt.for_seed(threshold_out, number))
             log.info("%s → %s", threshold, place)
-
-
-def _check_places(
-    inputs: list[opt.Input], output: Path, threshold_out: Path | None, checkpoint: Path | None, seeds: range | None
-) -> None:
-    outputs = [opt.Output("--out", output, (".safetensors",))]
-    if threshold_out is not None:
-        outputs.append(opt.Output("--threshold-out", threshold_out, (".safetensors",)))
-    opt.check_places(inputs, outputs, seeds)
-    if checkpoint is not None:  # one for all seeds
-        written = [one._replace(path=opt.for_seed(one.path, seed)) for one in outputs for seed in seeds or [0]]
-        opt.check_places(inputs, [*written, opt.Output("--checkpoint", checkpoint, (checkpoint.suffix,))])
 
 
 def _fitted(

@@ -206,9 +206,8 @@ def guard_check(
     """Check images: for each its class, score, p-value, verdict, and the member of the detector that triggered it."""
     if json_out and json_lines:
         raise InputError("--json and --jsonl both say what is printed; give one of them")
-    if output is not None:
-        files = [place for image in images for place in opt.image_files("an image", image)]
-        opt.check_places([opt.Input("the guard", guard), *files], [opt.Output("--out", output, VERDICTS)])
+    files = [place for image in images for place in opt.image_files("an image", image)]
+    opt.check_places([opt.Input("the guard", guard), *files], [opt.Output("--out", output, VERDICTS)])
     _check_images(images, on_error)
 
     from outfield.guard import Guard, TableReader, Verdicts, as_json, as_json_lines, write_verdicts
@@ -216,22 +215,34 @@ def guard_check(
 
     resolve_device(device)
     model = Guard.load(guard, device)
-    if why:
-        _check_why(guard, model)
-    if ignore_extra:
-        if not isinstance(model.reader, TableReader):
+    if not isinstance(model.reader, TableReader):
+        if why:
+            what = "features, whose columns mean nothing by themselves" if model.takes == "features" else model.takes
+            raise InputError(
+                f"--why tells the columns of a table, but {guard} looks at {what}; leave it out (triggered_by says which "
+                "member of the detector counts most), or give a guard of a table: outfield guard rows TABLE -o my.guard"
+            )
+        if ignore_extra:
             raise InputError(
                 f"--ignore-extra is for guards of tables, but {guard} looks at {model.takes}; leave it out"
             )
+    elif ignore_extra:
         model.reader.table = replace(model.reader.table, others=True)
-    found, lost, what = [], None, model.reader.unit
+    found, what = [], model.reader.unit
+    lost: SystemExit | StorageError | None = None
     stream = model.stream(images, on_error=on_error, workers=workers, why=why)
     with bar(f"checking {what}", unit=what) as advance:
         for verdict in stream:
             found.append(verdict)
             advance(len(found))
-            if json_lines and lost is None:
-                lost = _told(as_json_lines([verdict]), end=output is None)
+            if json_lines:
+                try:
+                    sys.stdout.write(as_json_lines([verdict]))
+                    sys.stdout.flush()
+                except (SystemExit, StorageError) as error:  # nobody reads any more, but a file may be wanted
+                    if output is None:
+                        raise
+                    lost = error
     verdicts = Verdicts(found, what)
     if output is not None:
         write_verdicts(output, verdicts)
@@ -267,7 +278,7 @@ def guard_evaluate(
     sets = opt.named_sets("--ood", ood)
     places = [("the ID data", id_data), *((f"the OOD set {name}", path) for name, path in sets.items())]
     inputs = [opt.Input("the guard", guard), *(one for what, path in places for one in opt.image_files(what, path))]
-    opt.check_places(inputs, [] if output is None else [opt.Output("--out", output, (".png",))])
+    opt.check_places(inputs, [opt.Output("--out", output, (".png",))])
     if output is not None:
         check_installed("report", "matplotlib")
     _check_images([path for _, path in places], "fail")
@@ -290,7 +301,7 @@ def guard_evaluate(
     test = found[0]
     rows: list[list[str]] = []
     for name, scores in zip(["ID", *sets], found, strict=True):
-        right = int((scores > model.threshold.value).sum()) if rows else int((scores <= model.threshold.value).sum())
+        right = int(((scores > model.threshold.value) == bool(rows)).sum())
         share = _with_interval(right / len(scores), share_interval(right, len(scores)))
         told = [name, f"{len(scores):,}", f"{'caught' if rows else 'kept'} {share}"]
         both = zip((fpr95, auroc), intervals(test, scores) if rows else (), strict=False)
@@ -300,10 +311,8 @@ def guard_evaluate(
     if output is not None:
         from outfield.report import write_evaluation
 
-        rule = model.threshold
-        write_evaluation(
-            output, f"Scores of {guard.name}", test, dict(zip(sets, found[1:], strict=True)), rule.value, rule.keep
-        )
+        rule, others = model.threshold, dict(zip(sets, found[1:], strict=True))
+        write_evaluation(output, f"Scores of {guard.name}", test, others, rule.value, rule.keep)
         log.info("→ %s", output)
 
 
@@ -331,28 +340,6 @@ def _check_images(images: list[str], on_error: str) -> None:
             raise StorageError(f"cannot read {image}: there is no such file or folder")
 
 
-def _check_why(guard: Path, model: Guard) -> None:
-    """Refuse --why for a guard that looks at no table."""
-    if model.takes != "table":
-        what = "features, whose columns mean nothing by themselves" if model.takes == "features" else model.takes
-        raise InputError(
-            f"--why tells the columns of a table, but {guard} looks at {what}; leave it out (triggered_by says which member of "
-            "the detector counts most), or give a guard of a table: outfield guard rows TABLE -o my.guard"
-        )
-
-
-def _told(text: str, *, end: bool) -> SystemExit | StorageError | None:
-    """Print a line at once; where nobody reads any more, end, or give what ends it once a file is written."""
-    try:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-    except (SystemExit, StorageError) as error:
-        if end:
-            raise
-        return error
-    return None
-
-
 def _print(verdicts: Verdicts) -> None:
     more = [*dict.fromkeys(name for one in verdicts for name in one.more)]
     rows: list[list[str | tuple[str, str]]] = []
@@ -367,8 +354,7 @@ def _print(verdicts: Verdicts) -> None:
 
 
 def _sum_up(verdicts: Verdicts, output: Path | None) -> None:
-    failed = len(verdicts.failed)
-    if failed:
+    if failed := len(verdicts.failed):
         first = verdicts.failed[0]
         all_of = "" if len(verdicts) == 1 else f"{failed:,} of {len(verdicts):,} {verdicts.what} could not be read; "
         log.warning("%s%s: %s", all_of, first.file, first.error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument, Option
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from outfield.detectors import Detector
     from outfield.features import FeatureSource
-
-GUARD = ".guard"
 
 
 @command(
@@ -65,10 +63,10 @@ def score(
     guard of rows they are one file, or printed as CSV.
     """
     on_cluster = opt.on_ray(engine, workers)
-    if detector.suffix != GUARD:
+    target = None if output is None else Path(output)
+    if detector.suffix != ".guard":
         if part_rows is not None:
-            raise InputError(f"--part-rows is for guards ({GUARD}); the scores of a detector are one file")
-        target = None if output is None else Path(output)
+            raise InputError("--part-rows is for guards (.guard); the scores of a detector are one file")
         _with_detector(detector, data, target, threshold, device, (workers, address) if on_cluster else None)
         return
 
@@ -81,26 +79,17 @@ def score(
                 f"{detector} is a guard of rows: it has its own threshold, works in this process and gives one file; leave out "
                 "--threshold, --part-rows, --engine and --workers"
             )
-        _with_row_guard(detector, data, output, on_error, device)
+        _with_row_guard(detector, data, target, on_error, device)
         return
     if output is None or threshold is not None:
         raise InputError("a guard has its own threshold, and its verdicts go to a folder: name that with --out")
     check_installed("ray", "fsspec", "pyarrow")
     from outfield.scale import score_files
 
+    cluster: dict[str, Any] = {"engine": engine, "workers": workers, "address": address}
+    work: dict[str, Any] = {"threads": threads, "part_rows": part_rows, "device": device, "on_error": on_error}
     with going_on_from(output):
-        done = score_files(
-            detector,
-            data,
-            output,
-            engine=engine,
-            workers=workers,
-            threads=threads,
-            part_rows=part_rows,
-            address=address,
-            device=device,
-            on_error=on_error,
-        )
+        done = score_files(detector, data, output, **cluster, **work)
     if done.failed:
         log.warning("%s of %s rows could not be read", f"{done.failed:,}", f"{done.rows:,}")
     counts = f"{counted(done.rows, 'row')}, {done.ood:,} OOD, in {counted(done.parts, 'part')}, {done.made:,} of them made now"
@@ -109,16 +98,14 @@ def score(
         raise typer.Exit(UNREAD)
 
 
-def _with_row_guard(guard: Path, data: str, output: str | None, on_error: str, device: str) -> None:
+def _with_row_guard(guard: Path, data: str, target: Path | None, on_error: str, device: str) -> None:
     """Verdicts on a table, or on a file of features, as ``outfield guard check`` gives them."""
     from outfield.features import csv_text
     from outfield.guard import VERDICT_ENDINGS as ENDINGS
     from outfield.guard import Guard, Verdicts, write_verdicts
 
-    target = None if output is None else Path(output)
-    if target is not None:
-        places = [opt.Input("the guard", guard), opt.Input("the data", Path(data))]
-        opt.check_places(places, [opt.Output("--out", target, ENDINGS)])
+    places = [opt.Input("the guard", guard), opt.Input("the data", Path(data))]
+    opt.check_places(places, [opt.Output("--out", target, ENDINGS)])
     verdicts = Verdicts([*Guard.load(guard, device).stream([data], on_error=on_error)], "rows")
     failed = verdicts.failed
     if target is None:
@@ -127,8 +114,7 @@ def _with_row_guard(guard: Path, data: str, output: str | None, on_error: str, d
         write_verdicts(target, verdicts)
         judged = counted(len(verdicts) - len(failed), "row")
         log.info("%s, %s OOD → %s", judged, f"{int(verdicts.is_ood.sum()):,}", target)
-    if failed:
-        first = failed[0]
+    for first in failed[:1]:
         log.warning("%s of %s rows could not be read; %s: %s", len(failed), len(verdicts), first.file, first.error)
     if len(failed) == len(verdicts):
         raise typer.Exit(UNREAD)
@@ -142,11 +128,9 @@ def _with_detector(
     device: str,
     cluster: tuple[int | None, str] | None,
 ) -> None:
-    inputs = [opt.Input("the detector", detector), *opt.feature_file("the data", data)]
-    if threshold is not None:
-        inputs.append(opt.Input("the threshold", threshold))
-    if output is not None:
-        opt.check_places(inputs, [opt.Output("--out", output, (".csv", ".parquet", ".npz"))])
+    inputs = [opt.Input("the detector", detector), opt.Input("the threshold", threshold)]
+    inputs += opt.feature_file("the data", data)
+    opt.check_places(inputs, [opt.Output("--out", output, (".csv", ".parquet", ".npz"))])
 
     from outfield.detectors import load
     from outfield.features import csv_text, named_columns, open_or_read, write_columns

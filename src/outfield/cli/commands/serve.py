@@ -46,9 +46,8 @@ def serve(
     paths = [*(guards or []), *([_demo_guard()] if demo else [])]
     if not paths:
         raise InputError("there is no guard to serve; name a file, or try outfield serve --demo")
-    inputs = [Input("a guard", path) for path in paths]
-    inputs += [Input(name, path) for name, path in (("--tls-cert", tls_cert), ("--tls-key", tls_key)) if path]
-    check_places(inputs, [Output("--drift-state", drift_state, (".safetensors",))] if drift_state else [])
+    inputs = [Input("--tls-cert", tls_cert), Input("--tls-key", tls_key), *(Input("a guard", path) for path in paths)]
+    check_places(inputs, [Output("--drift-state", drift_state, (".safetensors",))])
 
     from outfield.files import check_readable
     from outfield.modes import resolve_device

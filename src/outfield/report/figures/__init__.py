@@ -14,15 +14,16 @@ from typing import Any
 
 import numpy as np
 
-from outfield.benchmark import BenchmarkRun, Layout, PrintedTable
+from outfield.benchmark import BenchmarkRun, Layout, PrintedTable, fraction_cells
+from outfield.energy import History
 from outfield.errors import InputError
 from outfield.files import PathLike, as_path, make_folder
 from outfield.images import title as set_title
-from outfield.report.canvas import ID, INK, PathPatch, frame, save_figure
+from outfield.percent import counted
+from outfield.report.canvas import ID, INK, MUTED, RULE, MaxNLocator, PathPatch, faint_grid, frame, save_figure
 from outfield.report.canvas import Path as Outline
-from outfield.report.figures.chart import LEVEL_COLOURS, Chart, Mark, Panel, assemble, short, unique
-from outfield.report.figures.curves import fraction_chart, roc_chart, training_chart
-from outfield.report.figures.scores import evaluation_chart, histogram_chart, level_panel, set_chart
+from outfield.report.figures.chart import LEVEL_COLOURS, ROUND_STEPS, Chart, Mark, Panel, assemble, looks, short, unique
+from outfield.report.figures.scores import evaluation_chart, histogram_chart, level_panel, roc_chart, set_chart
 
 DPI = 200
 
@@ -77,10 +78,9 @@ def layout_chart(run: BenchmarkRun, layout: Layout) -> Chart:
     """The features in two dimensions: ID data with its classes, and each OOD set on top of it."""
     known, of_id = run.protocol.id in layout.sets, f"{set_title(run.protocol.id)} (ID)"
     panels = [layout_panel(run, layout, (), of_id, "")] if known else []
-    for name in run.protocol.ood:
-        if name in layout.sets:
-            level = run.protocol.level_of(name)
-            panels.append(layout_panel(run, layout, [name], f"{set_title(name)} ({level})", level))
+    for level, names in run.protocol.levels.items():
+        shown = [name for name in names if name in layout.sets]
+        panels += [layout_panel(run, layout, [name], f"{set_title(name)} ({level})", level) for name in shown]
     marks = [Mark(of_id, ID, "dot", "o")] if known else []
     there = {panel.level for panel in panels}
     marks += [Mark(f"{level}-OOD", LEVEL_COLOURS[level], "dot", "o") for level in LEVEL_COLOURS if level in there]
@@ -164,3 +164,94 @@ def overview_chart(run: BenchmarkRun) -> Chart:
     title = f"Features of {of_id} in a {layout.backbone}, and how detectors score them"
     below = [*histograms, *([accepted] if accepted else [])]
     return Chart(title, [*panels, *below], marks, COLUMNS, 2.5, width=3.4)
+
+
+def training_chart(run: BenchmarkRun) -> Chart:
+    """Loss and energies of each trained detector by epoch: a thin line per fit, a thick one for their mean."""
+    style, fits = looks(run), dict[str, list[History]]()
+    for key, history in run.histories.items():
+        if len(history):
+            fits.setdefault(key.detector, []).append(history)
+    panels = [panel for name, mine in fits.items() for panel in _panels(name, mine, style[name][0])]
+    several = [mine for mine in fits.values() if len(mine) > 1]
+    marks = [Mark("energy of real features", ID), Mark("energy of chain ends", INK, "line", "--")]
+    marks += [Mark("one fit", MUTED, "thin")] * bool(several)
+    marks += [Mark("mean", MUTED)] * any(len({len(history) for history in mine}) == 1 for mine in several)
+    return Chart("Training of the energies", panels, marks, 3, 2.2)
+
+
+def _panels(name: str, histories: Sequence[History], colour: str) -> list[Panel]:
+    """Loss, energies, and how far chain ends lie above real features."""
+    losses, reals = [h.loss for h in histories], [h.real_energy for h in histories]
+    negatives = [h.negative_energy for h in histories]
+    gaps = [np.subtract(h.negative_energy, h.real_energy).tolist() for h in histories]
+    fits = counted(len(histories), "fit")
+    loss, real, negative, gap = (np.mean([one[-1] for one in those]) for those in (losses, reals, negatives, gaps))
+
+    def panel(what: str, alt: str, label: str, *lines: tuple[Sequence[Sequence[float]], str, str]) -> Panel:
+        def draw(axes: Any) -> None:
+            if what == "difference":
+                axes.axhline(0, color=RULE, linewidth=0.9)
+            for line in lines:
+                _epochs(axes, *line)
+            axes.set_ylabel(label)
+
+        return Panel(f"{name}: {what}", alt, draw)
+
+    of_loss = f"Loss of {name} by epoch, {fits}; {loss:.3g} on average after the last."
+    ends = f"{real:.3g} on real features and {negative:.3g} on chain ends"
+    of_energies = f"Mean residual energy of {name} by epoch, {fits}; after the last {ends}."
+    of_gap = f"How far {name} holds chain ends above real features by epoch: {gap:.3g} on average after the last."
+    return [
+        panel("loss", of_loss, "loss", (losses, colour, "-")),
+        panel("energies", of_energies, "mean energy", (negatives, INK, "--"), (reals, ID, "-")),
+        panel("difference", of_gap, "chain ends − real", (gaps, colour, "-")),
+    ]
+
+
+def _epochs(axes: Any, series: Sequence[Sequence[float]], colour: str, dashes: str) -> None:
+    marker = {"marker": "o", "markersize": 3.5} if max(map(len, series)) == 1 else {}
+    for values in series if len(series) > 1 else []:
+        axes.plot(range(1, len(values) + 1), values, color=colour, alpha=0.4, linewidth=0.8, linestyle=dashes, **marker)
+    if len({len(values) for values in series}) == 1:
+        mean = np.mean(series, axis=0)
+        axes.plot(range(1, len(mean) + 1), mean, color=colour, linewidth=1.8, linestyle=dashes, **marker)
+    axes.set_xlabel("epoch")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.yaxis.set_major_locator(MaxNLocator(5, steps=ROUND_STEPS))
+    faint_grid(axes, "y")
+
+
+def fraction_chart(run: BenchmarkRun) -> Chart:
+    """FPR95 and AUROC by the fraction of training rows: one panel each, a line for each detector; no dot where it failed."""
+    cells, style = fraction_cells(run), looks(run)
+    panels = [_fraction_panel(run, metric) for metric in ("FPR95 ↓", "AUROC ↑") if cells]
+    marks = [Mark(name, style[name][0], "line", style[name][1]) for name in cells]
+    return Chart("Detectors on fewer training rows", panels, marks, 2, 3.2)
+
+
+def _fraction_panel(run: BenchmarkRun, title: str) -> Panel:
+    cells, style, metric = fraction_cells(run), looks(run), title.split()[0]
+    shares = [100 * fraction for fraction in sorted({fraction for mine in cells.values() for fraction in mine})]
+    figures = {
+        name: [
+            (100 * f, 100 * found) for f, cell in mine.items() if (found := getattr(cell, metric.lower())) is not None
+        ]
+        for name, mine in cells.items()
+    }
+    lines = {name: points for name, points in figures.items() if points}
+
+    def draw(axes: Any) -> None:
+        for name, points in lines.items():
+            look = {"color": style[name][0], "linestyle": style[name][1], "marker": "o", "markersize": 3.2}
+            axes.plot(*zip(*points, strict=True), linewidth=1.6, **look)
+        axes.set_xscale("log")
+        axes.set_xticks(shares, [f"{share:g}" for share in shares])
+        axes.set_xticks([], minor=True)
+        axes.set(xlabel="training rows (%)", ylabel=f"{title} (%)")
+        axes.yaxis.set_major_locator(MaxNLocator(5, steps=ROUND_STEPS))
+        faint_grid(axes)
+
+    ends = ", ".join(f"{name} {points[0][1]:.1f} to {points[-1][1]:.1f}" for name, points in lines.items())
+    alt = f"Mean {metric} in percent from the fewest training rows to all of them: {ends}."
+    return Panel(title, alt, draw)

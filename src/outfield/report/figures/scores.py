@@ -1,4 +1,4 @@
-"""Scores of each detector: as histograms, and as ROC curves with OOD as what is to be detected."""
+"""Scores of each detector: as histograms, as FPR95 on each set, and as ROC curves with OOD as what is to be detected."""
 
 from __future__ import annotations
 
@@ -167,8 +167,7 @@ def _set_panel(run: BenchmarkRun, ood: str, paper: PrintedTable, limit: float) -
     records = [record for record in run.records if record.ood == ood]
     found = unique(record.backbone for record in run.records)
     style, level = looks(run), run.protocol.level_of(ood)
-    rows = {name: [r for r in records if r.detector == name] for name in detectors(run)}
-    rows = {name: mine for name, mine in rows.items() if mine}
+    rows = {name: mine for name in detectors(run) if (mine := [r for r in records if r.detector == name])}
     means = {name: 100 * cells[ood].fpr95.mean for name, cells in summarise(records, {ood: (ood,)}).items()}
 
     def draw(axes: Any) -> None:
@@ -234,8 +233,73 @@ def level_panel(run: BenchmarkRun, marked: str) -> Panel | None:
         faint_grid(axes, "x")
 
     words = ", ".join(f"{name} {shares[name][AVERAGE]:.1f}" for name in order)
-    alt = (
-        "Share of OOD samples that each detector accepts where it keeps 95 % of ID samples, in percent, mean over all "
-    )
+    alt = "Share of OOD samples that each detector accepts where it keeps 95 % of ID samples, in percent"
     note = f"bars: mean of {len(columns[AVERAGE])} sets; dots: {', '.join(levels)}"
-    return Panel("OOD data wrongly accepted", f"{alt}sets: {words}.", draw, note)
+    return Panel("OOD data wrongly accepted", f"{alt}, mean over all sets: {words}.", draw, note)
+
+
+def roc_curve(scores_id: np.ndarray, scores_ood: np.ndarray, grid: np.ndarray) -> np.ndarray:
+    """Share of OOD samples detected where a share ``grid`` (G,) of ID samples is rejected; ties are crossed in a straight line.
+
+    >>> roc_curve(np.array([0.0, 1.0]), np.array([1.0, 2.0]), np.array([0.0, 0.25, 1.0]))
+    array([0.5 , 0.75, 1.  ])
+    """
+    ids, oods = np.sort(scores_id), np.sort(scores_ood)
+    cuts = np.unique(np.concatenate([ids, oods]))[::-1]
+    rejected = np.concatenate([[0.0], 1 - np.searchsorted(ids, cuts, side="left") / len(ids)])
+    detected = np.concatenate([[0.0], 1 - np.searchsorted(oods, cuts, side="left") / len(oods)])
+    last = np.append(np.diff(rejected) > 0, True)  # the upper end where the curve goes straight up
+    return np.asarray(np.interp(grid, rejected[last], detected[last]))
+
+
+def roc_chart(run: BenchmarkRun) -> Chart:
+    """ROC curves of all detectors, per level, whole and from 0.1 % of ID samples rejected on."""
+    grid = np.unique(np.concatenate([np.linspace(0, 1, 101), np.geomspace(1e-3, 1, 121)]))
+    curves = _level_curves(run, grid)
+    style = looks(run)
+    panels = [_roc_panel(run, level, found, grid, log) for log in (False, True) for level, found in curves.items()]
+    shown = [name for name in detectors(run) if any(name in found for found in curves.values())]
+    marks = [Mark(name, style[name][0], "line", style[name][1]) for name in shown]
+    marks.append(Mark("95 % of ID kept", INK, "line", "--"))
+    title = "ROC curves per level: whole, and where few ID samples are rejected"
+    return Chart(title, panels, marks, max(2, len(panels) // 2), 3.0)
+
+
+def _level_curves(run: BenchmarkRun, grid: np.ndarray) -> dict[str, dict[str, np.ndarray]]:
+    """By level and detector, the mean curve over the level's sets, backbones and seeds, whose area is the mean AUROC."""
+    found: dict[str, dict[str, list[np.ndarray]]] = {level: {} for level in run.protocol.levels}
+    for key in [key for key, scores in run.scores.items() if run.protocol.id in scores]:
+        by_level = _by_level(run, key)
+        (ids,) = by_level.pop("id")
+        for level, sets in by_level.items():
+            found[level].setdefault(key.detector, []).extend(roc_curve(ids, oods, grid) for oods in sets)
+    return {level: {name: np.mean(one, axis=0) for name, one in mine.items()} for level, mine in found.items() if mine}
+
+
+def _roc_panel(run: BenchmarkRun, level: str, curves: Mapping[str, np.ndarray], grid: np.ndarray, log: bool) -> Panel:
+    at = {name: 100 * float(np.interp(0.05, grid, curve)) for name, curve in curves.items()}
+    words = ", ".join(f"{name} {value:.0f} %" for name, value in at.items())
+    scored = {name for scores in run.scores.values() for name in scores}
+    sets = ", ".join(set_title(name) for name in run.protocol.levels[level] if name in scored)
+    style = looks(run)
+
+    def draw(axes: Any) -> None:
+        axes.axvline(5, color=INK, linewidth=0.9, linestyle=(0, (4, 3)))
+        if not log:
+            axes.plot([0, 100], [0, 100], color=RULE, linewidth=0.9)
+        for name, curve in curves.items():
+            colour, dashes = style[name]
+            axes.plot(100 * grid, 100 * curve, color=colour, linestyle=dashes, linewidth=1.5)
+        axes.set(xlim=(0.1, 100) if log else (0, 100), ylim=(0, 100.5))
+        ticks = [0.1, 1, 5, 10, 100] if log else [0, 5, 25, 50, 75, 100]
+        if log:
+            axes.set_xscale("log")
+            axes.set_xticks([], minor=True)
+        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        axes.set_yticks([0, 25, 50, 75, 100])
+        faint_grid(axes, "y")
+        axes.set(xlabel="ID rejected (%)", ylabel="OOD detected (%)")
+
+    alt = f"ROC curves of every detector on {level}-OOD data ({sets}){', logarithmic' if log else ''}. "
+    alt += f"OOD samples detected where 95 % of ID samples are kept: {words}."
+    return Panel(f"{level}-OOD{', few ID rejected' if log else ''}", alt, draw, sets, level)

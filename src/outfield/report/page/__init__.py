@@ -108,8 +108,7 @@ def facts(run: BenchmarkRun, paper: PrintedTable) -> list[tuple[str, str, str]]:
         values = sorted(run.accuracies.values())
         least, most = in_percent(values[0]), percent(values[-1])
         who = next(iter(run.accuracies)) if len(values) == 1 else count(len(values), "backbone")
-        shown = most if most.startswith(least) else f"{least}–{most}"
-        found.append(("Accuracy on ID test data", shown, who))
+        found.append(("Accuracy on ID test data", most if most.startswith(least) else f"{least}–{most}", who))
     sets = present(run.records, run.protocol)
     means = summarise(run.records, {AVERAGE: sets})
     averages = {name: cells[AVERAGE] for name, cells in means.items() if AVERAGE in cells}

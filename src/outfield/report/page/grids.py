@@ -47,10 +47,9 @@ def grid_of(table: Table, name: str, rest: str = "", anchor: str = "") -> dict[s
     """A table as the page shows it: columns, and bodies of rows that stay together."""
     groups: list[list[int]] = []
     for index, row in enumerate(table.rows):
-        if row and not row[0] and groups:
-            groups[-1].append(index)
-        else:
-            groups.append([index])
+        if row[:1] != [""] or not groups:
+            groups.append([])
+        groups[-1].append(index)
     pair = table.header == PAIR
     peers = any(len(row) > 1 and is_long(row[1]) for row in table.rows)
     kinds = {"sortable": len(groups) > 1 and not pair, "dense": len(table.header) > 7, "pair": pair, "peers": peers}
@@ -87,8 +86,7 @@ def provenance_section(about: Mapping[str, Any]) -> Section | None:
     """Where the numbers come from; None where the run does not say."""
     if not about:
         return None
-    tables = provenance_tables(about)
-    log = about.get("stages") or []
+    tables, log = provenance_tables(about), about.get("stages") or []
     content = {
         "pairs": [grid_of(table, table.title) for table in tables if table.header == PAIR],
         "others": [grid_of(table, table.title) for table in tables if table.header != PAIR],
@@ -142,14 +140,12 @@ def _pair_table(title: str, values: Mapping[str, Any]) -> Table:
     if isinstance(values.get("notes"), Mapping):
         every = {**values, **values["notes"], **values}
         values = {name: value for name, value in every.items() if name not in ("notes", "curve")}
-    rows = [[_words(name), _value(value, name)] for name, value in values.items()]
+    settings = {name for name, value in values.items() if isinstance(value, Mapping) and "type" in value}
+    rows = [
+        [_words(name), "\n".join(_lines(value, name)) if name in settings else _plain(value, name)]
+        for name, value in values.items()
+    ]
     return Table(title, PAIR, rows, 2)
-
-
-def _value(value: Any, name: str) -> str:
-    """Settings in lines, anything else in words."""
-    settings = isinstance(value, Mapping) and "type" in value
-    return "\n".join(_lines(value, name)) if settings else _plain(value, name)
 
 
 def _records_table(title: str, records: Sequence[Any]) -> Table:

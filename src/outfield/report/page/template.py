@@ -20,7 +20,6 @@ from outfield.report.figures.chart import DETECTOR_LOOKS, LEVEL_COLOURS, LEVEL_I
 from outfield.report.figures.scores import THE_PAPER, several_fits
 from outfield.report.table import visible
 
-PACKAGE = "outfield.report.page"
 LONG = 36  # characters of a name that stays on one line
 
 
@@ -60,7 +59,7 @@ def render(template: str, **values: Any) -> str:
 
 def asset(name: str) -> str:
     """A file of this package as text."""
-    return files(PACKAGE).joinpath(name).read_text(encoding="utf-8")
+    return files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
 def is_long(text: str) -> bool:
@@ -107,6 +106,10 @@ SHAPES = {
 }
 HEADINGS = {"sets": "FPR95 on each OOD set", "roc": "ROC curves", "histograms": "Scores", "features": "Features"}
 HEADINGS |= {"training": "Training of the energies", "fractions": "Fewer training rows"}
+DARK_LINES = (
+    *("#828894", "#e0860f", "#ca3517", "#2c68dc", "#f0abd5", "#835689", "#6fe07d", "#af95ff"),
+    *("#3fb5c0", "#e08a52", "#a9bb63", "#ea7fae", "#8b97b3", "#d6b53c", "#8fd468", "#7fb4e6"),
+)
 DARK = {
     INK: "#e4e8f0",
     MUTED: "#9ba5b8",
@@ -116,16 +119,7 @@ DARK = {
     NEAR: "#e8952c",
     LEVEL_COLOURS["mid"]: "#cdb2f5",
     FAR: "#cf4459",
-    **dict(
-        zip(
-            (*(colour for colour, _ in DETECTOR_LOOKS.values()), *SPARE_COLOURS),
-            (
-                *("#828894", "#e0860f", "#ca3517", "#2c68dc", "#f0abd5", "#835689", "#6fe07d", "#af95ff"),
-                *("#3fb5c0", "#e08a52", "#a9bb63", "#ea7fae", "#8b97b3", "#d6b53c", "#8fd468", "#7fb4e6"),
-            ),
-            strict=True,
-        )
-    ),
+    **dict(zip((*(colour for colour, _ in DETECTOR_LOOKS.values()), *SPARE_COLOURS), DARK_LINES, strict=True)),
 }
 """What each colour of the figures becomes on a dark page."""
 THEME = {
@@ -148,17 +142,16 @@ THEME = {
 """The page's own colours, light and dark."""
 
 
-Legend = Sequence[tuple[str, str, str]]  # of each entry a path, how it is painted, and its words
-Drawn = Sequence[tuple[str, str, str, str]]  # of each panel its title and note, its level, and the SVG
-
-
 @dataclass(frozen=True)
 class Drawings:
-    """A chart as the page shows it; ``kind`` says how its panels flow."""
+    """A chart as the page shows it; ``kind`` says how its panels flow.
+
+    The legend has of each entry a path, how it is painted, and its words; a panel its title and note, its level, and the SVG.
+    """
 
     title: str
-    legend: Legend
-    panels: Drawn
+    legend: Sequence[tuple[str, str, str]]
+    panels: Sequence[tuple[str, str, str, str]]
     kind: str = ""
     columns: int = 3
 
@@ -184,10 +177,8 @@ def draw(run: BenchmarkRun, paper: PrintedTable | None) -> dict[str, list[Drawin
 
 def _drawings(chart: Chart, prefix: str) -> Drawings:
     colours = {colour: f"var({variable(colour)})" for colour in DARK}
-    panels = []
-    for number, panel in enumerate(chart.panels):
-        svg = inline_svg(single(chart, panel), panel.alt, f"{prefix}-{number}", colours)
-        panels.append((panel.title, panel.note, panel.level, svg))
+    drawn = [inline_svg(single(chart, one), one.alt, f"{prefix}-{i}", colours) for i, one in enumerate(chart.panels)]
+    panels = [(one.title, one.note, one.level, svg) for one, svg in zip(chart.panels, drawn, strict=True)]
     kind = "down" if chart.down else "small" if chart.width < 3 else "fixed" if chart.columns < 4 else ""
     return Drawings(chart.title, [(*_painted(mark), mark.label) for mark in chart.marks], panels, kind, chart.columns)
 
@@ -213,11 +204,10 @@ def variable(colour: str) -> str:
 
 def colours() -> str:
     """Every colour as a CSS variable: light, dark where the reader or the system wants that, light again on paper."""
-    light = {f"--{name}": pair[0] for name, pair in THEME.items()} | {variable(colour): colour for colour in DARK}
-    dark = {f"--{name}": pair[1] for name, pair in THEME.items()} | {variable(c): d for c, d in DARK.items()}
-    one, other = (";".join(f"{name}:{value}" for name, value in both.items()) for both in (light, dark))
+    pairs = {f"--{name}": pair for name, pair in THEME.items()} | {variable(c): (c, dark) for c, dark in DARK.items()}
+    light, dark = (";".join(f"{name}:{pair[which]}" for name, pair in pairs.items()) for which in (0, 1))
     return (
-        f":root{{color-scheme:light;{one}}}\n"
-        f"@media screen and (prefers-color-scheme:dark){{:root:not([data-theme=light]){{color-scheme:dark;{other}}}}}\n"
-        f"@media screen{{:root[data-theme=dark]{{color-scheme:dark;{other}}}}}\n"
+        f":root{{color-scheme:light;{light}}}\n"
+        f"@media screen and (prefers-color-scheme:dark){{:root:not([data-theme=light]){{color-scheme:dark;{dark}}}}}\n"
+        f"@media screen{{:root[data-theme=dark]{{color-scheme:dark;{dark}}}}}\n"
     )
