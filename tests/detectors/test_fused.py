@@ -385,7 +385,10 @@ def test_members_together_score_as_each_alone(rows, at_once, monkeypatch):
     before = {name: value.clone() for name, value in test.tensors().items()}
     found = fused.explain(test)
     for i, member in enumerate(fused.members_):
-        assert torch.equal(found.scores[:, i].float(), member.score(test)), found.members[i]
+        # Equal up to rounding: some CPUs take another product where the rows are handled in other portions.
+        torch.testing.assert_close(
+            found.scores[:, i].float(), member.score(test), rtol=1e-5, atol=1e-5, msg=found.members[i]
+        )
     assert torch.equal(found.total, fused.score(test))
     assert all(torch.equal(test.tensors()[name], value) for name, value in before.items())
 

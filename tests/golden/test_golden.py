@@ -14,7 +14,9 @@ KEPT = Path(__file__).parent / "kept"
 def compare(found: dict[str, np.ndarray], kept: dict[str, np.ndarray]) -> None:
     assert sorted(found) == sorted(kept)
     for name, values in kept.items():
-        np.testing.assert_allclose(found[name], values, rtol=1e-5, atol=1e-6, err_msg=name)
+        # Another processor rounds otherwise, by parts of the numbers that a score is the small difference of.
+        close = 1e-4 * float(np.std(values[np.isfinite(values)]))
+        np.testing.assert_allclose(found[name], values, rtol=1e-5, atol=close, err_msg=name)
 
 
 @pytest.mark.filterwarnings("ignore")
