@@ -188,16 +188,11 @@ class TestQuality:
         expected = f"{word}: it catches {100 * near:.0f} % of near and {100 * far:.0f} % of far OOD images"
         assert describe_guard(tmp_path / "my.guard")["quality"].startswith(expected)
 
-    def test_files_that_do_not_say_it_or_say_nonsense(self, network, tmp_path):
+    def test_files_that_do_not_say_it(self, network, tmp_path):
         guard = small_guard(network, detector="SSD")
         del guard.provenance["caught"]
         guard.save(tmp_path / "old.guard")
         assert "quality" not in describe_guard(tmp_path / "old.guard")
-        for wrong in ({"near": 1}, {"near": "much", "far": 1}, 3):
-            guard.provenance["caught"] = wrong
-            guard.save(tmp_path / "wrong.guard")
-            with pytest.raises(of.FileFormatError, match="not a complete guard"):
-                describe_guard(tmp_path / "wrong.guard")
 
 
 class TestDetectors:

@@ -29,14 +29,13 @@ from outfield.energy import (
     Sampler,
     Training,
     build_network,
-    part,
     projection_for,
     rows_of,
     train_seeds,
 )
 from outfield.errors import FileFormatError
 from outfield.features import FeatureSource, normalise
-from outfield.files import RECORD_ENDINGS, PathLike, check_output, fingerprint
+from outfield.files import RECORD_ENDINGS, PathLike, check_output, fingerprint, tensors_under
 from outfield.progress import bar
 
 
@@ -155,7 +154,7 @@ class LearnedEnergy(Detector):
         return {f"network.{name}": value for name, value in self.model_.network.state_dict().items()}
 
     def _load_network(self, state: dict[str, Tensor]) -> nn.Module:
-        given = part(state, "network.")
+        given = tensors_under(state, "network.")
         width, count = cast(int, self._width), sum(value.numel() for value in given.values())
         if hasattr(self.network, "weights") and self.network.weights(width) != count:  # before memory is asked for
             raise FileFormatError(f"the file has {count} weights, but {self.network!r} has other ones")

@@ -10,9 +10,10 @@ from outfield.config import arguments, construct, require, require_number
 from outfield.detectors.distance.ssd_mixture_rmds import statistics_of
 from outfield.detectors.ebm import LearnedEnergy
 from outfield.detectors.registry import register
-from outfield.energy import MLP, CorrectedEnergy, Langevin, MixturePrior, Network, Prior, Rows, Sampler, Training, part
+from outfield.energy import MLP, CorrectedEnergy, Langevin, MixturePrior, Network, Prior, Rows, Sampler, Training
 from outfield.errors import InputError
 from outfield.features import FeatureSource
+from outfield.files import tensors_under
 
 
 @register
@@ -121,5 +122,5 @@ class EnergyCorrected(LearnedEnergy):
         return super()._state() | {f"prior.{name}": value for name, value in self.prior_.state().items()}
 
     def _load_state(self, state: dict[str, Tensor]) -> None:
-        prior = self._fresh_prior().load_state(part(state, "prior."))
+        prior = self._fresh_prior().load_state(tensors_under(state, "prior."))
         self.model_ = self._finish(self._assemble(self._load_network(state), prior))

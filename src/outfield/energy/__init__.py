@@ -20,6 +20,6 @@ __getattr__, __dir__, __all__ = door(
         "network": ("CorrectedEnergy", "MLP", "Network", "SineMLP", "build_network"),
         "priors": ("MixturePrior", "Prior"),
         "samplers": ("HamiltonianMonteCarlo", "Langevin", "MetropolisLangevin"),
-        "step": ("History", "Training", "part"),
+        "step": ("History", "Training"),
     },
 )

@@ -26,7 +26,6 @@ from outfield.energy.samplers import Langevin as Langevin
 from outfield.energy.samplers import MetropolisLangevin as MetropolisLangevin
 from outfield.energy.step import History as History
 from outfield.energy.step import Training as Training
-from outfield.energy.step import part as part
 
 __all__ = [
     "Checkpoint",
@@ -48,7 +47,6 @@ __all__ = [
     "Training",
     "build_network",
     "identity",
-    "part",
     "piece_rows",
     "projection_for",
     "rows_of",

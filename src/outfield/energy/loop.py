@@ -21,9 +21,18 @@ from outfield.energy.batches import Batches, Rows, fingerprint_of_rows
 from outfield.energy.chains import Projection, Sampler, make_start
 from outfield.energy.engine import make_step
 from outfield.energy.network import CorrectedEnergy
-from outfield.energy.step import History, Training, part
+from outfield.energy.step import History, Training
 from outfield.errors import DivergenceError, FileFormatError, InputError, OutfieldWarning, StorageError
-from outfield.files import RECORD_ENDINGS, PathLike, Record, as_path, check_output, read_record, write_record
+from outfield.files import (
+    RECORD_ENDINGS,
+    PathLike,
+    Record,
+    as_path,
+    check_output,
+    read_record,
+    tensors_under,
+    write_record,
+)
 from outfield.modes import own_modes, products
 
 VERSION = 2
@@ -217,10 +226,10 @@ class Run:
         for index, (model, means, generator) in enumerate(fits):
             for name, value in means.items():
                 value.copy_(tensors[f"{index}.average.{name}"])
-            model.network.load_state_dict(part(tensors, f"{index}.network."))
+            model.network.load_state_dict(tensors_under(tensors, f"{index}.network."))
             generator.set_state(tensors[f"{index}.generator"])
         there = {name: value.to(self.z.device) for name, value in tensors.items()}
-        self.stepper.load_state([part(there, f"{index}.") for index in range(len(self.models))])
+        self.stepper.load_state([tensors_under(there, f"{index}.") for index in range(len(self.models))])
         self.orders, self.sums, self.largest = (there[name] for name in ("orders", "sums", "largest"))
         self.epoch, self.batch, self.histories = epoch, batch, histories
 

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from outfield.config import configurable, require, require_choice, require_number
 from outfield.energy.chains import STARTS, Projection, Sampler, Start, follow
 from outfield.energy.network import CorrectedEnergy
+from outfield.files import tensors_under
 from outfield.modes import products
 
 ENGINES = ("auto", "fused", "eager")
@@ -205,11 +206,6 @@ class _Rounded(nn.Module):
         return energy.float()
 
 
-def part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """The entries whose names begin with ``prefix``, without it."""
-    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
-
-
 def adam_settings(training: Training) -> dict[str, Any]:
     """Arguments of PyTorch's Adam, which takes Python's floats only."""
     return {"lr": float(training.learning_rate), "betas": tuple(map(float, training.betas))}
@@ -229,7 +225,7 @@ def adam_state(optimiser: torch.optim.Adam) -> dict[str, Tensor]:
 def load_adam_state(optimiser: torch.optim.Adam, tensors: dict[str, Tensor]) -> None:
     """Take back what :func:`adam_state` gave, among other tensors."""
     states: dict[int, dict[str, Tensor]] = {}
-    for name, value in part(tensors, "adam.").items():
+    for name, value in tensors_under(tensors, "adam.").items():
         index, _, key = name.partition(".")
         states.setdefault(int(index), {})[key] = value
     optimiser.load_state_dict({"state": states, "param_groups": optimiser.state_dict()["param_groups"]})

@@ -13,7 +13,7 @@ from __future__ import annotations
 import io
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from torch import Tensor
 
 from outfield.errors import FileFormatError, InputError
 from outfield.features.fields import FIELDS, Field, agreed_sizes
-from outfield.features.source import checked_about
+from outfield.features.source import NAME_CODING, checked_about
 from outfield.features.table_files import arrow, csv_header, opened, whole_csv
 from outfield.files import (
     PathLike,
@@ -42,7 +42,6 @@ SAVED = (".safetensors", ".npz")
 STREAMED = (*SAVED, ".npy", ".parquet")
 LOADED = (*STREAMED, ".csv")
 ARRAYS = BYTES, ENDS = "name_bytes", "name_ends"
-CODING = ("utf-8", "surrogateescape")
 Places = Mapping[str, StoredArray]
 Content = tuple[dict[str, Any], dict[str, str], tuple[str, ...] | None]
 """Arrays by field, where they come from, and the names of the rows."""
@@ -132,30 +131,11 @@ def _fields_in(path: Path, part: str | None, names: Sequence[str]) -> dict[str, 
 # Names of rows
 
 
-def checked_names(given: Any, rows: int) -> tuple[str, ...] | None:
-    """A name for each of the rows, or None.
-
-    >>> checked_names(["a.png", "b.png"], 2)
-    ('a.png', 'b.png')
-    """
-    if given is None:
-        return None
-    found = given.tolist() if isinstance(given, np.ndarray) else given
-    names = tuple(found) if isinstance(found, Iterable) and not isinstance(found, str | Mapping) else (None,)
-    try:
-        "".join(names).encode(*CODING)
-    except (TypeError, UnicodeEncodeError) as error:
-        raise InputError(f"names is {given!r:.100}; it must be a text for each row, or None ({error})") from error
-    if len(names) != rows:
-        raise InputError(f"there are {len(names)} names for {rows} rows; each row has one, or none has")
-    return names
-
-
 def packed(names: tuple[str, ...] | None) -> dict[str, Tensor]:
     """The arrays of a file that hold the names; none where there are no names."""
     if names is None:
         return {}
-    encoded = [name.encode(*CODING) for name in names]
+    encoded = [name.encode(*NAME_CODING) for name in names]
     content = np.frombuffer(b"".join(encoded), np.uint8).copy()
     ends = np.cumsum([len(name) for name in encoded], dtype=np.int64)
     return {BYTES: torch.from_numpy(content), ENDS: torch.from_numpy(ends)}
@@ -170,7 +150,9 @@ def unpacked(path: Path, arrays: Mapping[str, Any]) -> tuple[str, ...] | None:
     if content.dtype != np.uint8 or content.ndim != 1 or not len(ends) or steps.min() < 0 or ends[-1] != len(content):
         raise FileFormatError(f"{path} holds names of rows that cannot be read")
     whole, starts = content.tobytes(), ends - steps
-    return tuple(whole[start:end].decode(*CODING) for start, end in zip(starts.tolist(), ends.tolist(), strict=True))
+    return tuple(
+        whole[start:end].decode(*NAME_CODING) for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
+    )
 
 
 # Features in the columns of CSV and Parquet files

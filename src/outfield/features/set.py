@@ -19,8 +19,7 @@ from outfield.config import require_number
 from outfield.errors import InputError
 from outfield.features import formats
 from outfield.features.fields import FIELDS, agreed_sizes, check_known
-from outfield.features.formats import checked_names
-from outfield.features.source import FeatureSource, Rows, Seen, checked_about, common_about
+from outfield.features.source import FeatureSource, Rows, Seen, checked_about, checked_names, common_about
 from outfield.files import PathLike, as_path, as_tensor
 from outfield.percent import counted
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 NETWORK = "network"
 """Under this name a set says which network, with which preprocessing, gave its rows: a name for people, then a digest."""
+NAME_CODING = ("utf-8", "surrogateescape")
+"""How names of rows are encoded: those of files that are no valid UTF-8 come back as they were."""
 Rows = Sequence[int] | np.ndarray | Tensor
 
 
@@ -259,6 +261,25 @@ def checked_about(given: Any) -> dict[str, str]:
     if not isinstance(found, Mapping) or not all(isinstance(text, str) for pair in found.items() for text in pair):
         raise InputError(f"about is {given!r:.100}; it must be texts by name, such as {{'views': 'flip'}}")
     return dict(found)
+
+
+def checked_names(given: Any, rows: int) -> tuple[str, ...] | None:
+    """A name for each of the rows, or None.
+
+    >>> checked_names(["a.png", "b.png"], 2)
+    ('a.png', 'b.png')
+    """
+    if given is None:
+        return None
+    found = given.tolist() if isinstance(given, np.ndarray) else given
+    names = tuple(found) if isinstance(found, Iterable) and not isinstance(found, str | Mapping) else (None,)
+    try:
+        "".join(names).encode(*NAME_CODING)
+    except (TypeError, UnicodeEncodeError) as error:
+        raise InputError(f"names is {given!r:.100}; it must be a text for each row, or None ({error})") from error
+    if len(names) != rows:
+        raise InputError(f"there are {len(names)} names for {rows} rows; each row has one, or none has")
+    return names
 
 
 def normalise(features: Tensor) -> Tensor:

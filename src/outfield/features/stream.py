@@ -20,9 +20,9 @@ from outfield.config import require_number
 from outfield.errors import FileFormatError, InputError
 from outfield.features import formats
 from outfield.features.fields import FIELDS, agreed_sizes, check_known
-from outfield.features.formats import checked_names, unpacked
+from outfield.features.formats import unpacked
 from outfield.features.set import FeatureSet, FeatureSource
-from outfield.features.source import Rows, rebatched
+from outfield.features.source import Rows, checked_names, rebatched
 from outfield.features.table_files import opened, parquet_file
 from outfield.files import NotInRowsError, PathLike, Stamp, StoredArray, find_npy
 from outfield.percent import counted

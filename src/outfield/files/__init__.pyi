@@ -37,6 +37,7 @@ from outfield.files.record import Record as Record
 from outfield.files.record import find_record as find_record
 from outfield.files.record import kind_of as kind_of
 from outfield.files.record import read_record as read_record
+from outfield.files.record import tensors_under as tensors_under
 from outfield.files.record import write_record as write_record
 
 __all__ = [
@@ -72,6 +73,7 @@ __all__ = [
     "read_tensors",
     "reason",
     "sha256_of",
+    "tensors_under",
     "whole_numbers",
     "write_atomically",
     "write_bytes",

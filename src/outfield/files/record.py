@@ -73,9 +73,7 @@ class Record(NamedTuple):
 
     def part(self, name: str) -> Record:
         """One of the records that :meth:`of` joined; empty where there is none."""
-        start = f"{name}."
-        own = {key.removeprefix(start): value for key, value in self.tensors.items() if key.startswith(start)}
-        return Record(self.header.get(name, {}), own)
+        return Record(self.header.get(name, {}), tensors_under(self.tensors, f"{name}."))
 
     def narrowed(self) -> Record:
         """The same with half as many bits: float32 becomes float16, float64 becomes float32."""
@@ -84,6 +82,11 @@ class Record(NamedTuple):
             if not bool(value.isfinite().all()):
                 raise InputError(f"{name} holds numbers that are too large for {value.dtype}".replace("torch.", ""))
         return Record(self.header, found)
+
+
+def tensors_under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors whose names begin with ``prefix``, by the rest of the name."""
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
 def write_record(

@@ -341,9 +341,7 @@ class ImagePlan(Plan):
         if self.float16:
             network.network = copy.deepcopy(network.network)
             state = {name: value for name, value in network.network.state_dict().items() if isinstance(value, Tensor)}
-            with torch.no_grad():
-                for name, value in Record({}, state).narrowed().tensors.items():
-                    state[name].copy_(value)
+            network.network.load_state_dict(Record({}, state).narrowed().tensors, strict=False)
         return network
 
 

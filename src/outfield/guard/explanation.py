@@ -20,8 +20,6 @@ MOST_TOGETHER = 3
 """Columns that are put to what is usual together, at most."""
 ENTRIES = 2**22
 """Numbers of changed rows that are scored at once, about: 16 MB."""
-SCORES = 2**19
-"""Scores of changed rows that are held at once, about: 4 MB."""
 Value = float | bool | str | None
 """Of a cell; None where it is missing."""
 SHOWN = 3
@@ -249,7 +247,8 @@ class UsualValues:
 
     def _of_usable(self, batch: Batch, scores: np.ndarray, numbers: Sequence[int]) -> Iterator[RowWhy]:
         """Why each of these usable rows is OOD, with all columns; some rows at a time."""
-        at_once = max(1, SCORES // sum(len(own) for own in self.usual))
+        changed = sum(usual.shape[0] for usual in self.usual) * (self.places[-1].stop + 1)  # numbers for each row
+        at_once = max(1, ENTRIES // changed)
         for start in range(0, len(numbers), at_once):
             part = [*numbers[start : start + at_once]]
             yield from self._explained(batch, scores[part], part)
@@ -278,7 +277,7 @@ class UsualValues:
 
     def lowest(self, rows: np.ndarray, about: dict[str, str], scores: np.ndarray) -> Lowest:
         """What rows (N, D), float32, that have these scores (N,) would score with each column as it usually is."""
-        found = np.concatenate([*self._scored(rows, about)]).reshape(-1, len(rows))
+        found = self._scored(rows, about)
         shape = (len(rows), len(self.usual))
         lowest, chosen, changes = np.empty(shape), np.empty(shape, dtype=np.int64), np.empty(shape, dtype=bool)
         first, each = 0, np.arange(len(rows))
@@ -294,17 +293,14 @@ class UsualValues:
             first += len(usual)
         return Lowest(lowest, chosen, changes)
 
-    def _scored(self, rows: np.ndarray, about: dict[str, str]) -> Iterator[np.ndarray]:
-        """Scores of all rows with the first usual entries, then with the next, … (U · N,), a piece at a time."""
+    def _scored(self, rows: np.ndarray, about: dict[str, str]) -> np.ndarray:
+        """Scores (U, N) of all rows with the first usual entries, with the next, …"""
         options = [(place, entries) for place, usual in zip(self.places, self.usual, strict=True) for entries in usual]
-        count, at_once = len(rows), max(1, ENTRIES // rows.shape[1])
-        for start in range(0, len(options) * count, at_once):
-            stop = min(start + at_once, len(options) * count)
-            piece = rows[np.arange(start, stop) % count]
-            for number in range(start // count, (stop - 1) // count + 1):
-                place, entries = options[number]
-                piece[max(number * count - start, 0) : (number + 1) * count - start, place] = entries
-            yield self.detector.score(FeatureSet(piece, about=about)).double().numpy()
+        changed = np.tile(rows, (len(options), 1, 1))
+        for number, (place, entries) in enumerate(options):
+            changed[number, :, place] = entries
+        scores = self.detector.score(FeatureSet(changed.reshape(-1, rows.shape[1]), about=about))
+        return scores.double().numpy().reshape(len(options), len(rows))
 
     def _together(
         self, rows: np.ndarray, about: dict[str, str], scores: np.ndarray, lowest: Lowest
@@ -360,10 +356,7 @@ def _value(kind: str, value: object) -> Value:
 
 def row_numbers(rows: Any, total: int) -> list[int]:
     """Rows as numbers from 0 on: of a number, of several, or of a truth for each row."""
-    try:
-        asked = np.atleast_1d(np.asarray(rows))
-    except ValueError:  # lists of different lengths
-        asked = np.empty((0, 0))
+    asked = np.atleast_1d(np.asarray(rows))
     if asked.dtype == bool and asked.shape == (total,):
         asked = np.flatnonzero(asked)
     good = asked.ndim == 1 and (asked.dtype.kind in "iu" or not len(asked))

@@ -14,18 +14,24 @@ from torch import Tensor, nn
 from outfield.backbone import Backbone, Views
 from outfield.config import require_choice, require_number
 from outfield.detectors import Detector, names_of
-from outfield.errors import InputError
+from outfield.errors import FileFormatError, InputError
 from outfield.features import FeatureSet, TablePreprocessing
-from outfield.files import PathLike
-from outfield.guard import guard_file
-from outfield.guard.readers import Batch, ImageReader, Reader, TableReader
+from outfield.files import PathLike, Record, kind_of, read_record, write_record
+from outfield.guard.readers import READERS, Batch, ImageReader, Reader, TableReader
 from outfield.guard.verdict import Verdict, Verdicts
 from outfield.images import ON_ERROR, ImageSource
+from outfield.modes import resolve_device
 from outfield.scores import Threshold
+from outfield.version import __version__
 
 if TYPE_CHECKING:
     from outfield.guard.explanation import RowWhy, UsualValues
 
+GUARD_ENDINGS = (".guard", ".safetensors")
+VERSION = 1
+"""Of what a file's header says; a file of a later one is refused."""
+VERSION_ENTRY = {ImageReader.kind: "guard", Reader.kind: "version"}
+"""Under which the header of each kind of file says its version."""
 RENAMED = {"most": "max_train", "half": "float16"}
 """Settings of version 0.1 by what they are called now."""
 
@@ -293,13 +299,11 @@ class Guard:
 
     def _verdicts(self, batch: Batch) -> list[Verdict]:
         """A verdict on each input of a batch, whether it could be read or not."""
-        names, errors = batch.names, batch.errors
-        if not errors and batch.features is not None:
-            return self._judged(batch.features, names)
-        good = [name for place, name in enumerate(names) if place not in errors]
+        good = [name for place, name in enumerate(batch.names) if place not in batch.errors]
         found = iter(() if batch.features is None else self._judged(batch.features, good))
         return [
-            Verdict.failed(name, errors[place]) if place in errors else next(found) for place, name in enumerate(names)
+            Verdict.failed(name, batch.errors[place]) if place in batch.errors else next(found)
+            for place, name in enumerate(batch.names)
         ]
 
     def _judged(self, features: FeatureSet, files: Sequence[str | None]) -> list[Verdict]:
@@ -385,7 +389,14 @@ class Guard:
             InputError: the name of the file ends otherwise.
             StorageError: it could not be written; what was there stays.
         """
-        guard_file.save(path, self.reader, self.detector, self.threshold, self.provenance)
+        rule, own, model = self.threshold, self.reader.record(), self.detector.record()
+        if self.reader.float16:
+            own, model = own.narrowed(), model.narrowed()
+        limit = Record({"value": rule.value, "keep": rule.keep, "source": rule.source}, {"reference": rule.reference})
+        kind = self.reader.kind
+        header = {VERSION_ENTRY[kind]: VERSION, "outfield": __version__, "provenance": dict(self.provenance)}
+        whole = Record.of({**header, **own.header}, detector=model, threshold=limit)
+        write_record(path, kind, Record(whole.header, whole.tensors | own.tensors), endings=GUARD_ENDINGS, once=True)
 
     @classmethod
     def load(cls, path: PathLike, device: str | torch.device = "auto", network: nn.Module | None = None) -> Guard:
@@ -401,8 +412,19 @@ class Guard:
             FileFormatError: it is truncated, changed, no guard, or of a later version.
             InputError: the network must be given and is not, or is another one.
         """
-        reader, detector, threshold, provenance = guard_file.load(path, device, network)
-        return Guard(reader, detector, threshold, provenance=provenance)
+        target, found = resolve_device(device), kind_of(path)
+        kind = str(found) if found in READERS else ImageReader.kind  # of any other kind this says so
+        record = read_record(path, kind)
+        check_version(path, kind, record.header)
+        reader = READERS[kind].from_record(path, record, target, network)
+        try:
+            said, scores = record.part("threshold")
+            detector = Detector.from_record(record.part("detector")).to(str(target))
+            threshold = Threshold(said["value"], said["keep"], scores["reference"], said["source"])
+        except Exception as error:  # detectors may be anybody's, and raise anything of a file that is wrong
+            what = "holds a guard that this version of Outfield cannot build"
+            raise FileFormatError(f"{path} {what}: {error}") from error
+        return Guard(reader, detector, threshold, provenance=record.header["provenance"])
 
     def __repr__(self) -> str:
         return (
@@ -414,6 +436,16 @@ class Guard:
 def open_guard(path: PathLike, device: str | torch.device = "auto") -> Guard:
     """The guard in a file, of images or of rows: :meth:`Guard.load`."""
     return Guard.load(path, device)
+
+
+def check_version(path: PathLike, kind: str, header: Mapping[str, Any]) -> None:
+    """Refuse a guard's file that a later version of Outfield wrote."""
+    version = header[VERSION_ENTRY[kind]]
+    if version > VERSION:
+        raise FileFormatError(
+            f"{path} is a guard of version {version}, written by Outfield {header.get('outfield')}; this is Outfield "
+            f"{__version__}, which reads versions up to {VERSION}: install a newer one"
+        )
 
 
 class _OfRows(type):

@@ -85,7 +85,7 @@ def as_given(x: Any, normalised: bool = False, on_error: str = "fail") -> Given:
 
 
 def gives_images(x: Any) -> bool:
-    """Whether it is an iterator of images, which need not end; an open file, an iterator of lines, is an image itself."""
+    """Whether it is an iterator of images, which need not end; an open file is an image itself."""
     return isinstance(x, Iterator) and not hasattr(x, "read")
 
 
@@ -187,10 +187,7 @@ def _of_open_file(x: Any) -> tuple[bytes, str | None]:
 
 
 def _of_tensor(x: Tensor, normalised: bool) -> Given:
-    if x.is_nested or x.layout != torch.strided or x.is_meta or (x.is_floating_point() and x.dtype.itemsize < 2):
-        raise InputError(f"the tensor is {x.dtype}, {x.layout}, on {x.device}; images are dense: x.to_dense().float()")
-    right = x.dim() in (3, 4) and not x.is_complex() and 0 not in x.shape
-    if not right or (not normalised and x.shape[-3] != 3):
+    if x.dim() not in (3, 4) or 0 in x.shape or (not normalised and x.shape[-3] != 3):
         raise InputError(f"the tensor has shape {tuple(x.shape)}, {x.dtype}; images are (3, H, W) or (N, 3, H, W)")
     single = x.dim() == 3
     batch = x.detach()[None] if single else x.detach()

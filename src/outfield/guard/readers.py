@@ -139,8 +139,6 @@ class Reader:
         """The reader of a guard's file."""
         names, table = record.header["names"], record.header["table"]
         widths = record.header["provenance"].get("widths", {})
-        if not all(isinstance(name, str) for name in names):
-            raise FileFormatError(f"{path} is not a complete guard: names is {names!r:.100}")
         return Reader(names, widths) if table is None else TableReader(TablePreprocessing.of_json(table), names, widths)
 
     def __str__(self) -> str:
@@ -309,25 +307,21 @@ class ImageReader(Reader):
         cls, path: PathLike, record: Record, device: torch.device, network: nn.Module | None = None
     ) -> Reader:
         header, (said, state) = record.header, record.part("network")
-        try:
-            origin = None if said["origin"] is None else Origin.of_json(said["origin"])
-            if network is not None:
-                built = network
-            elif origin is not None:
-                built = origin.build(state, str(path)).requires_grad_(False).to(device)
-                built = built.to(memory_format=torch.channels_last) if device.type == "cuda" else built
-            else:
-                raise InputError(
-                    f"{path} is the guard of a network that was given in Python, {said['name']}, and does not hold it; pass it: "
-                    "Guard.load(path, network=MODULE); of a .pt2 file it is Backbone.open(FILE, trust=True, …).network. outfield "
-                    "serve and other commands need a guard built of a file: torch.onnx.export(MODULE, images, 'net.onnx')"
-                )
-            about = {name: said[name] for name in ("head", "name", "classes", "names")}
-            backbone = Backbone(built, preprocessing=Preprocessing.of_json(header["preprocessing"]), **about)
-            backbone.origin = origin
-            made = {"views": from_plain(header["views"]), "precision": header["precision"], "float16": header["half"]}
-        except (KeyError, TypeError) as error:
-            raise FileFormatError(f"{path} is not a complete guard: {error!r} in its network") from error
+        origin = None if said["origin"] is None else Origin.of_json(said["origin"])
+        if network is not None:
+            built = network
+        elif origin is not None:
+            built = origin.build(state, str(path)).requires_grad_(False).to(device)
+            built = built.to(memory_format=torch.channels_last) if device.type == "cuda" else built
+        else:
+            raise InputError(
+                f"{path} is the guard of a network that was given in Python, {said['name']}, and does not hold it; pass it: "
+                "Guard.load(path, network=MODULE); of a .pt2 file it is Backbone.open(FILE, trust=True, …).network. outfield "
+                "serve and other commands need a guard built of a file: torch.onnx.export(MODULE, images, 'net.onnx')"
+            )
+        about = {name: said[name] for name in ("head", "name", "classes", "names")}
+        backbone = Backbone(built, preprocessing=Preprocessing.of_json(header["preprocessing"]), **about)
+        backbone.origin = origin
         found, expected = backbone.fingerprint(), str(said["fingerprint"])
         if found != expected and network is not None:
             raise InputError(
@@ -336,7 +330,8 @@ class ImageReader(Reader):
             )
         if found != expected:
             raise FileFormatError(f"{path} holds a network that its library builds otherwise here: update that library")
-        return cls(backbone, fingerprint=expected, **made)
+        settings = {"views": from_plain(header["views"]), "precision": header["precision"], "float16": header["half"]}
+        return cls(backbone, fingerprint=expected, **settings)
 
     def __str__(self) -> str:
         classes = "" if self.backbone.classes is None else f", {counted(self.backbone.classes, 'class')}"

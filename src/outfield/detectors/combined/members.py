@@ -13,10 +13,9 @@ from torch import Tensor
 
 from outfield.config import require, settings_of
 from outfield.detectors.base import LARGEST, Batch, Detector, shared
-from outfield.energy import part
 from outfield.errors import FileFormatError, InputError
 from outfield.features import FeatureSource
-from outfield.files import Record
+from outfield.files import Record, tensors_under
 from outfield.modes import one_core
 
 # products of rows with learned numbers that one core has done in a few milliseconds, before other threads have started
@@ -144,7 +143,9 @@ class CombinedDetector(Detector):
         self._headers = [{**name, **header} for name, header in zip(names, headers, strict=True)]
 
     def _load_state(self, state: dict[str, Tensor]) -> None:
-        records = [Record(said, part(state, f"{i}.{self.member_prefix}")) for i, said in enumerate(self._headers)]
+        records = [
+            Record(said, tensors_under(state, f"{i}.{self.member_prefix}")) for i, said in enumerate(self._headers)
+        ]
         self.members_ = tuple(Detector.from_record(record) for record in records)
         for i, (member, wanted) in enumerate(zip(self.members_, self._recipe(), strict=False)):
             if repr(member) != repr(wanted):

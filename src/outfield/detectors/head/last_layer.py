@@ -12,9 +12,9 @@ from torch import Tensor
 
 from outfield.config import require, require_number, shown
 from outfield.detectors.base import LARGEST, Batch, Detector, once
-from outfield.energy import part
 from outfield.errors import InputError
 from outfield.features import HEAD, FeatureSet, FeatureSource, head_of
+from outfield.files import tensors_under
 
 PREFIX = "detector."
 
@@ -132,7 +132,7 @@ class Shaper(HeadDetector):
     def _load_state(self, state: dict[str, Tensor]) -> None:
         super()._load_state(state)
         self.detector_._width = len(self.weight_)
-        self.detector_._load_state(part(state, PREFIX))
+        self.detector_._load_state(tensors_under(state, PREFIX))
         self.detector_._fitted = True
 
 
