@@ -34,6 +34,7 @@ from outfield.detectors import EnergyLogits as EnergyLogits
 from outfield.detectors import Entropy as Entropy
 from outfield.detectors import Fused as Fused
 from outfield.detectors import GEN as GEN
+from outfield.detectors import GROOD as GROOD
 from outfield.detectors import GaussianMixture as GaussianMixture
 from outfield.detectors import GradNorm as GradNorm
 from outfield.detectors import HEAT as HEAT
@@ -45,6 +46,7 @@ from outfield.detectors import MSP as MSP
 from outfield.detectors import Mahalanobis as Mahalanobis
 from outfield.detectors import MaxLogit as MaxLogit
 from outfield.detectors import NCI as NCI
+from outfield.detectors import NECO as NECO
 from outfield.detectors import NNGuide as NNGuide
 from outfield.detectors import ODIN as ODIN
 from outfield.detectors import OpenMax as OpenMax
@@ -56,6 +58,7 @@ from outfield.detectors import Relation as Relation
 from outfield.detectors import Residual as Residual
 from outfield.detectors import SCALE as SCALE
 from outfield.detectors import SHE as SHE
+from outfield.detectors import SIRC as SIRC
 from outfield.detectors import SSD as SSD
 from outfield.detectors import TempScale as TempScale
 from outfield.detectors import VRA as VRA
@@ -152,6 +155,7 @@ __all__ = [
     "FileFormatError",
     "Fused",
     "GEN",
+    "GROOD",
     "GaussianMixture",
     "GradNorm",
     "Guard",
@@ -175,6 +179,7 @@ __all__ = [
     "MissingFieldError",
     "MixturePrior",
     "NCI",
+    "NECO",
     "NNGuide",
     "NotFittedError",
     "ODIN",
@@ -201,6 +206,7 @@ __all__ = [
     "RowWhy",
     "SCALE",
     "SHE",
+    "SIRC",
     "SSD",
     "Separation",
     "StorageError",

@@ -20,11 +20,13 @@ from torch import Tensor, nn
 from outfield.backbone import evaluation_mode as undisturbed
 from outfield.detectors import (
     DETECTORS,
+    GROOD,
     KDE,
     KNN,
     LARGEST,
     LEAST_SQUARE,
     ODIN,
+    SIRC,
     Batch,
     Calibration,
     CombinedDetector,
@@ -225,6 +227,18 @@ def _knn(detector: KNN) -> Score:
     return lambda batch: distance(normalise(batch["features"]))
 
 
+def _grood(detector: GROOD) -> Score:
+    distance = kth_distance(detector.bank_, 1)
+    return lambda batch: distance(detector._gradients(batch["features"]))
+
+
+def _sirc(detector: SIRC) -> Score:
+    if detector.second_ is None:
+        return detector._score
+    inside = scorer(detector.second_)
+    return lambda batch: detector.combined_score(batch["logits"], -inside(batch).double())
+
+
 def _combood(detector: CombOOD) -> Score:
     distance = kth_distance(detector.bank_, int(detector.k))
 
@@ -304,6 +318,8 @@ def surprise(calibration: Calibration) -> Callable[[Tensor], Tensor]:
 
 FORMULAS: dict[Any, Callable[[Any], Score]] = {
     KNN._score: _knn,
+    GROOD._score: _grood,
+    SIRC._score: _sirc,
     CombOOD._score: _combood,
     KDE._score: _kde,
     NNGuide._score: _nnguide,

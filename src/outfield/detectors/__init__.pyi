@@ -24,6 +24,7 @@ from outfield.detectors.combined.heat_mahalanobis import HEAT as HEAT
 from outfield.detectors.combined.heat_mahalanobis import Mahalanobis as Mahalanobis
 from outfield.detectors.combined.members import CombinedDetector as CombinedDetector
 from outfield.detectors.combined.members import names_of as names_of
+from outfield.detectors.combined.sirc import SIRC as SIRC
 from outfield.detectors.describe import Entry as Entry
 from outfield.detectors.describe import detector_groups as detector_groups
 from outfield.detectors.describe import detectors_markdown as detectors_markdown
@@ -31,11 +32,13 @@ from outfield.detectors.distance.combood import CombOOD as CombOOD
 from outfield.detectors.distance.combood import LEAST_SQUARE as LEAST_SQUARE
 from outfield.detectors.distance.cosine_mean_she import CosineMean as CosineMean
 from outfield.detectors.distance.cosine_mean_she import SHE as SHE
+from outfield.detectors.distance.grood import GROOD as GROOD
 from outfield.detectors.distance.kde_nnguide_relation import KDE as KDE
 from outfield.detectors.distance.kde_nnguide_relation import NNGuide as NNGuide
 from outfield.detectors.distance.kde_nnguide_relation import Relation as Relation
 from outfield.detectors.distance.kde_nnguide_relation import directions as directions
 from outfield.detectors.distance.knn import KNN as KNN
+from outfield.detectors.distance.neco import NECO as NECO
 from outfield.detectors.distance.neighbours import Neighbours as Neighbours
 from outfield.detectors.distance.pca import PCA as PCA
 from outfield.detectors.distance.per_class_gaussian import PerClassGaussian as PerClassGaussian
@@ -91,6 +94,7 @@ __all__ = [
     "Entry",
     "Fused",
     "GEN",
+    "GROOD",
     "GaussianMixture",
     "GradNorm",
     "HEAT",
@@ -107,6 +111,7 @@ __all__ = [
     "MaxLogit",
     "MixtureDetector",
     "NCI",
+    "NECO",
     "NNGuide",
     "Neighbours",
     "ODIN",
@@ -120,6 +125,7 @@ __all__ = [
     "Rows",
     "SCALE",
     "SHE",
+    "SIRC",
     "SSD",
     "Summed",
     "TempScale",
