@@ -7,7 +7,7 @@ __getattr__, __dir__, __all__ = door(
     {
         "drift": ("Drift", "in_words"),
         "row_drift": ("RowDrift",),
-        "acceptance": ("Acceptance", "check_accuracy"),
+        "acceptance": ("Acceptance", "check_accuracy", "fewest_right"),
         "class_threshold": ("ClassThresholds",),
         "risk": ("RiskCoverage", "augrc", "aurc", "coverage_at_risk"),
         "metrics": (

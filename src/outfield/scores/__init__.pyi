@@ -2,6 +2,7 @@
 
 from outfield.scores.acceptance import Acceptance as Acceptance
 from outfield.scores.acceptance import check_accuracy as check_accuracy
+from outfield.scores.acceptance import fewest_right as fewest_right
 from outfield.scores.class_threshold import ClassThresholds as ClassThresholds
 from outfield.scores.drift import Drift as Drift
 from outfield.scores.drift import in_words as in_words
@@ -46,6 +47,7 @@ __all__ = [
     "coverage_at_risk",
     "discovery_limit",
     "fewest",
+    "fewest_right",
     "fpr95",
     "id_rejected_at_95_ood_recall",
     "in_words",

@@ -2,8 +2,8 @@
 
 Learn then test (Angelopoulos et al. 2021). Each limit λ on a score (higher = more likely wrong) has a null hypothesis: more than
 1 − accuracy of the answers with a score ≤ λ are wrong. Where n labelled rows are accepted and k of them are wrong, its p-value is
-P(Binomial(n, 1 − accuracy) ≤ k). Other rows say which limit is the safest to begin with. From there on larger and larger limits are
-tested, each at the full level, until the first is not rejected; the last one that was is taken. So the promise is broken with a
+P(Binomial(n, 1 − accuracy) ≤ k). Other rows say which limit is the safest to begin with. From there on larger and larger limits
+are tested, each at the full level, until one is not rejected; the last that was is taken. So the promise is broken with a
 probability of at most 1 − confidence, over the draw of the labelled rows, whatever score and network are.
 """
 

@@ -88,6 +88,8 @@ class ClassThresholds:
         """The pool of a class in words: the class itself, or how many share it."""
         members = int((self.pool_of == self.pool_of[index]).sum())
         own = names[index] if names else f"class {index}"
+        if members == len(self.pool_of) > 1:
+            return f"all {members:,} classes"
         return own if members == 1 else f"{counted(members, 'rare class')} together"
 
     def record(self) -> Record:
