@@ -47,7 +47,8 @@ _load, _, _names = door(
         "images": ("ImageArray", "ImageSource", "find", "open_images", "stand_ins"),
         "progress": ("show_progress",),
         "scores": (
-            "Drift", "RowDrift", "Separation", "Threshold", "aupr_in", "aupr_out", "auroc", "fpr95",
+            "Acceptance", "ClassThresholds", "Drift", "RiskCoverage", "RowDrift", "Separation", "Threshold", "augrc",
+            "aurc", "coverage_at_risk", "aupr_in", "aupr_out", "auroc", "fpr95",
             "id_rejected_at_95_ood_recall", "ood_accepted",
         ),
     },

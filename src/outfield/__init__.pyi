@@ -108,13 +108,19 @@ from outfield.images import find as find
 from outfield.images import open_images as open_images
 from outfield.images import stand_ins as stand_ins
 from outfield.progress import show_progress as show_progress
+from outfield.scores import Acceptance as Acceptance
+from outfield.scores import ClassThresholds as ClassThresholds
 from outfield.scores import Drift as Drift
+from outfield.scores import RiskCoverage as RiskCoverage
 from outfield.scores import RowDrift as RowDrift
 from outfield.scores import Separation as Separation
 from outfield.scores import Threshold as Threshold
+from outfield.scores import augrc as augrc
 from outfield.scores import aupr_in as aupr_in
 from outfield.scores import aupr_out as aupr_out
+from outfield.scores import aurc as aurc
 from outfield.scores import auroc as auroc
+from outfield.scores import coverage_at_risk as coverage_at_risk
 from outfield.scores import fpr95 as fpr95
 from outfield.scores import id_rejected_at_95_ood_recall as id_rejected_at_95_ood_recall
 from outfield.scores import ood_accepted as ood_accepted
@@ -122,12 +128,14 @@ from outfield.version import __version__ as __version__
 
 __all__ = [
     "ASH",
+    "Acceptance",
     "Auto",
     "Backbone",
     "BenchmarkRun",
     "Checkpoint",
     "Choice",
     "ClassStatistics",
+    "ClassThresholds",
     "Classifier",
     "ColumnWhy",
     "CombOOD",
@@ -192,6 +200,7 @@ __all__ = [
     "Relation",
     "Residual",
     "Result",
+    "RiskCoverage",
     "RowDrift",
     "RowGuard",
     "RowWhy",
@@ -214,13 +223,16 @@ __all__ = [
     "ViM",
     "Views",
     "__version__",
+    "augrc",
     "aupr_in",
     "aupr_out",
+    "aurc",
     "auroc",
     "benchmark_features",
     "choose",
     "classifier_for",
     "clustered",
+    "coverage_at_risk",
     "evaluate",
     "fDBD",
     "feature_stand_ins",

@@ -299,10 +299,10 @@ class TestFile:
             of.Guard.load(tmp_path / "changed.guard")
 
     def test_a_guard_of_a_later_version_says_so(self, guard, tmp_path, monkeypatch):
-        monkeypatch.setattr("outfield.guard.guard.VERSION", 2)
+        monkeypatch.setattr("outfield.guard.guard.PLAIN", 3)
         guard.save(tmp_path / "new.guard")
         monkeypatch.undo()
-        with pytest.raises(of.FileFormatError, match="guard of version 2"):
+        with pytest.raises(of.FileFormatError, match="guard of version 3"):
             of.Guard.load(tmp_path / "new.guard")
 
 

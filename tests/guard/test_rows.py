@@ -97,10 +97,10 @@ def test_a_file_holds_all_of_it(guard, tmp_path):
 
 
 def test_files_of_a_later_version_are_refused(guard, tmp_path, monkeypatch):
-    monkeypatch.setattr("outfield.guard.guard.VERSION", 2)
+    monkeypatch.setattr("outfield.guard.guard.PLAIN", 3)
     guard.save(tmp_path / "later.guard")
     monkeypatch.undo()
-    with pytest.raises(of.FileFormatError, match=r"version 2.*install a newer one"):
+    with pytest.raises(of.FileFormatError, match=r"version 3.*install a newer one"):
         of.Guard.load(tmp_path / "later.guard")
 
 

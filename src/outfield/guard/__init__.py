@@ -6,6 +6,7 @@ __getattr__, __dir__, __all__ = door(
     __name__,
     {
         "build": ("ImagePlan",),
+        "decision": ("Decision", "PER_CLASS"),
         "guard": ("Guard", "RowGuard", "open_guard"),
         "guard_file": ("describe_guard",),
         "readers": ("ImageReader", "Reader", "TableReader"),

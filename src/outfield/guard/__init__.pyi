@@ -1,6 +1,8 @@
 """Made by tools/stubs.py from __init__.py: what type checkers and editors see."""
 
 from outfield.guard.build import ImagePlan as ImagePlan
+from outfield.guard.decision import Decision as Decision
+from outfield.guard.decision import PER_CLASS as PER_CLASS
 from outfield.guard.explanation import ColumnWhy as ColumnWhy
 from outfield.guard.explanation import ExplainedVerdict as ExplainedVerdict
 from outfield.guard.explanation import RowWhy as RowWhy
@@ -22,10 +24,12 @@ from outfield.guard.verdict import write_verdicts as write_verdicts
 __all__ = [
     "COLUMNS",
     "ColumnWhy",
+    "Decision",
     "ExplainedVerdict",
     "Guard",
     "ImagePlan",
     "ImageReader",
+    "PER_CLASS",
     "Reader",
     "RowGuard",
     "RowWhy",

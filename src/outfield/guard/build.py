@@ -42,13 +42,14 @@ from outfield.features import (
 )
 from outfield.features import TABLE_ENDINGS as ENDINGS
 from outfield.files import PathLike, Record, as_path
+from outfield.guard.decision import GLOBAL, PER_CLASS, Decision, acceptance_of, predicted, thresholds_per_class
 from outfield.guard.guard import Guard
 from outfield.guard.readers import ImageReader, Reader, TableReader, looked_into
 from outfield.images import KINDS as STAND_IN_KINDS
 from outfield.images import ON_ERROR, ImageSource, image_copies, open_images, part_of, stand_ins
 from outfield.modes import resolve_device
 from outfield.percent import counted, percent
-from outfield.scores import Threshold, check_keep, fewest
+from outfield.scores import Threshold, check_accuracy, check_keep, fewest, fewest_right
 
 log = logging.getLogger(__name__)
 STAND_INS = 500
@@ -81,11 +82,16 @@ class Plan:
     seed: int = 0
     max_train: int | None = 10_000
     device: str | torch.device = "auto"
+    threshold: str = GLOBAL
+    accuracy: float | None = None
 
     def __post_init__(self) -> None:
         right = isinstance(self.detector, Detector | str | None)
         require(right, "detector", self.detector, "a detector, its name, or None")
         check_keep(self.keep)
+        require_choice("threshold", self.threshold, (GLOBAL, PER_CLASS))
+        if self.accuracy is not None:
+            check_accuracy(self.accuracy)
         require_number("seed", self.seed, least=0, whole=True)
         if self.max_train is not None:
             require_number("max_train", self.max_train, least=1, whole=True)
@@ -103,7 +109,12 @@ class Plan:
 
     def least(self, model: Detector) -> int:
         """Held-out samples that are needed: some for the threshold, more for a detector that calibrates itself."""
-        return fewest(self.keep) + (TO_CHOOSE if model.uses_held_out else 0)
+        return self.to_decide + (TO_CHOOSE if model.uses_held_out else 0)
+
+    @property
+    def to_decide(self) -> int:
+        """Held-out samples that set the threshold and test an accuracy, at least."""
+        return fewest(self.keep) + (0 if self.accuracy is None else fewest_right(self.accuracy))
 
     def held_out(
         self, labels: Any, total: int, least: int, unit: str, copies: np.ndarray | Tensor | None = None
@@ -127,7 +138,7 @@ class Plan:
         """Which held-out samples (total,) choose and calibrate the members of a sum; the others choose the threshold."""
         if total < least:
             raise TooFewSamplesError(f"found {counted(total, f'held-out {unit[:-1]}')}; at least {least} are needed")
-        if least == fewest(self.keep):
+        if least == self.to_decide:
             return np.zeros(total, bool)
         count = TO_CHOOSE + (total - least) // 2
         first = stratified_rows(total, count, seed=self.seed + 1, labels=labels)
@@ -144,18 +155,41 @@ class Plan:
 
     def fit(
         self, rows: Rows, calibrate: FeatureSet, float16: bool = False
-    ) -> tuple[Detector, Threshold, dict[str, Any]]:
-        """The fitted detector, the threshold on rows that it has not seen, and notes on both."""
+    ) -> tuple[Detector, Threshold, Decision | None, dict[str, Any]]:
+        """The fitted detector, threshold and decision on rows that it has not seen, and notes on these."""
         model = self.unfitted(rows.train).fit(rows.train, held_out=rows.held_out, stand_ins=rows.stand_ins)
         if rows.stand_ins is not None:
             log.info("took %s, weighted by stand-ins", " + ".join(model.names))  # type: ignore[attr-defined]
+        model = self._kept(model, float16)
+        limits, tests = calibrate, None
+        if self.accuracy is not None:
+            count = max(fewest(self.keep), len(calibrate) // 3)
+            first = stratified_rows(len(calibrate), count, seed=self.seed + 3, labels=calibrate.labels)
+            limits, tests = calibrate[first], calibrate[~first]
+        scores = model.score(limits)
+        threshold = Threshold.fit(scores, keep=self.keep, source=model.fingerprint())
+        decision, train = Decision(), rows.train.in_memory()
+        if self.threshold == PER_CLASS:
+            decision = Decision(thresholds_per_class(train, limits, scores, self.keep))
+        if self.accuracy is not None and tests is not None:
+            parts = [
+                (part, decision.known(model.score(part), predicted(part), threshold)[1]) for part in (limits, tests)
+            ]
+            ranker, rule = acceptance_of(
+                train, *parts, self.accuracy, lambda one: self._kept(one, float16), self.device
+            )
+            decision = Decision(decision.per_class, ranker, rule)
+            log.info("%s", rule)
+        counts = {"train": len(rows.train), "choose": len(rows.held_out or ()), "calibrate": len(limits)}
+        notes = {**counts, "seed": int(self.seed)}
+        return model, threshold, None if decision == Decision() else decision, notes
+
+    def _kept(self, model: Detector, float16: bool) -> Detector:
+        """The detector as the file will have it."""
         try:
-            model = Detector.from_record(model.record().narrowed()).to(model._device) if float16 else model
+            return Detector.from_record(model.record().narrowed()).to(model._device) if float16 else model
         except OutfieldError as error:
             raise InputError(f"float16 is True, but {type(model).__name__} cannot be kept so: {error}") from error
-        threshold = Threshold.fit(model.score(calibrate), keep=self.keep, source=model.fingerprint())
-        counts = {"train": len(rows.train), "choose": len(rows.held_out or ()), "calibrate": len(calibrate)}
-        return model, threshold, {**counts, "seed": int(self.seed)}
 
 
 # Images
@@ -216,6 +250,11 @@ class ImagePlan(Plan):
         network, stages, classes, whole = _of_folders(self._opened(backbone), model, (source, held))
         source, labels = _matched(source, network, classes)
         held, held_labels = (None, labels) if held is None else _matched(held, network, classes)
+        if self.accuracy is not None and not labels == held_labels == GIVEN:
+            raise InputError(
+                "accuracy needs images whose class is known: put them into folders that are called as the network's classes, the "
+                "held-out ones too"
+            )
         own, held_own = labels != PREDICTED, labels == held_labels != PREDICTED
         needed = {*model.needs_to_fit, *model.needs_to_score}
         alone = (labels == FOLDERS or not whole) and needed.isdisjoint(OF_LOGITS)
@@ -255,7 +294,7 @@ class ImagePlan(Plan):
         right = None
         if labels == held_labels == GIVEN:
             right = _accuracy(network, [one for one in (fitted.held_out, calibrate) if one is not None])
-        fitted_model, threshold, counts = self.fit(fitted, calibrate, self.float16)
+        fitted_model, threshold, decision, counts = self.fit(fitted, calibrate, self.float16)
         good = _read(parts.calibrate, calibrate)
         made = stand_ins(good, seed=self.seed, count=min(JUDGED, len(good))).map(lambda one: extract(one, views))
         caught = made.map(lambda one: float(threshold.is_ood(fitted_model.score(one)).double().mean())).by_level()
@@ -264,7 +303,8 @@ class ImagePlan(Plan):
         notes = {"images": parts.train.name, "split_off": held is None, "labels": labels, "accuracy": right}
         notes |= {"caught": {level: sum(found.values()) / len(found) for level, found in caught.items()}}
         reader = ImageReader(network, views=views, precision=self.precision, float16=self.float16)
-        return Guard(reader, fitted_model, threshold, provenance={**counts, **notes, "stages": stages})
+        known = {**counts, **notes, "stages": stages}
+        return Guard(reader, fitted_model, threshold, provenance=known, decision=decision)
 
     def divide(self, images: ImageSource, held_out: ImageSource | None, least: int) -> Parts:
         """Which images train, choose and calibrate."""
@@ -497,6 +537,10 @@ class RowPlan(Plan):
         if self.names and train.logits is None:
             raise InputError(f"names is {self.names!r:.60}, but the rows have no logits; leave it out")
         Reader(self.names).complete(train)
+        if self.accuracy is not None and (held.labels is None or held.logits is None):
+            raise InputError(
+                "accuracy needs rows with logits and labels, which are the network's answers and the right ones"
+            )
         first = self.to_choose(None, len(held), least, "rows")
         if train.labels is None:
             what = "all rows are one class" if train.logits is None else "predictions take their place"
@@ -506,11 +550,11 @@ class RowPlan(Plan):
         train = train if taken.all() else train[taken]
         choose: Any = held[first] if first.any() else None
         stand_ins: Any = None
-        model, threshold, notes = self.fit(Rows(train, choose, stand_ins), held[~first])
+        model, threshold, decision, notes = self.fit(Rows(train, choose, stand_ins), held[~first])
         widths = {name: train.shapes[name][1] for name in model.needs_to_score}
         reader = Reader(self.names, widths) if table is None else TableReader(table, self.names, widths)
         notes |= {"split_off": held_out is None, "widths": widths}
-        return Guard(reader, model, threshold, provenance=notes)
+        return Guard(reader, model, threshold, provenance=notes, decision=decision)
 
     def _of_network(self, features: FeatureSet) -> bool:
         """Whether rows are a network's features: as it is said, or else if they say so or have logits or other fields of one."""

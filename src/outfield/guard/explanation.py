@@ -166,7 +166,7 @@ class ExplainedVerdict(Verdict):
     @property
     def more(self) -> dict[str, Any]:
         """In a table: the columns that count most, as a text."""
-        return {"why": None if self.why is None else self.why.text}
+        return {**super().more, "why": None if self.why is None else self.why.text}
 
 
 def _name(column: str) -> str:

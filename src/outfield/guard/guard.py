@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from outfield.detectors import Detector, names_of
 from outfield.errors import FileFormatError, InputError
 from outfield.features import FeatureSet, TablePreprocessing
 from outfield.files import PathLike, Record, kind_of, read_record, write_record
+from outfield.guard.decision import Decision, predicted
 from outfield.guard.readers import READERS, Batch, ImageReader, Reader, TableReader
 from outfield.guard.verdict import Verdict, Verdicts
 from outfield.images import ON_ERROR, ImageSource
@@ -28,8 +30,8 @@ if TYPE_CHECKING:
     from outfield.guard.explanation import RowWhy, UsualValues
 
 GUARD_ENDINGS = (".guard", ".safetensors")
-VERSION = 1
-"""Of what a file's header says; a file of a later one is refused."""
+VERSION, PLAIN = 2, 1
+"""Of what a file's header says; a file of a later one is refused. Guards without a decision are of the version ``PLAIN``."""
 VERSION_ENTRY = {ImageReader.kind: "guard", Reader.kind: "version"}
 """Under which the header of each kind of file says its version."""
 RENAMED = {"most": "max_train", "half": "float16"}
@@ -46,6 +48,7 @@ class Guard:
         detector: fitted on such rows.
         threshold: chosen on scores of that detector.
         provenance: how it came about, ready for JSON.
+        decision: what it decides beyond that: by predicted class, and which answers it accepts.
 
     Attributes:
         takes: What it is called with: "images", "table" or "features".
@@ -59,13 +62,20 @@ class Guard:
     """
 
     def __init__(
-        self, reader: Reader, detector: Detector, threshold: Threshold, *, provenance: Mapping[str, Any] | None = None
+        self,
+        reader: Reader,
+        detector: Detector,
+        threshold: Threshold,
+        *,
+        provenance: Mapping[str, Any] | None = None,
+        decision: Decision | None = None,
     ) -> None:
         known = detector.fingerprint()
         if threshold.source not in (None, known):
             raise InputError(f"the threshold was chosen for {threshold.source}, but the detector is {known}")
         self.detector, self.threshold, self.provenance = detector, threshold, dict(provenance or {})
-        self.reader = reader.giving(detector.needs_to_score)
+        self.decision = decision
+        self.reader = reader.giving((*detector.needs_to_score, *(() if decision is None else decision.needs)))
         self.takes, self.names, self.widths = reader.takes, reader.names, self.reader.widths
         self.fingerprint: str = getattr(reader, "fingerprint", known)
         self._explain = getattr(detector, "explain", None)  # of detectors that are sums of others
@@ -82,6 +92,8 @@ class Guard:
         *,
         detector: Detector | str | None = None,
         keep: float = 0.95,
+        threshold: str = "global",
+        accuracy: float | None = None,
         views: Views | str | int | None = None,
         seed: int = 0,
         precision: str = "float32",
@@ -106,6 +118,11 @@ class Guard:
             detector: a detector that is not fitted, or the name of one; :class:`outfield.Auto` if None, which stand-ins made of
                 held-out images choose.
             keep: share of ID images that the guard accepts.
+            threshold: "global", or "per class": a threshold for each class that the network predicts, so that each keeps that
+                share; classes with too few images share one.
+            accuracy: share of right classes among the answers that verdicts ``accept``, with a confidence of 95 %. The images are
+                in folders of the network's classes, and the held-out ones new to it; two thirds of those that would set the
+                threshold test this instead.
             views: average over views of each image, see :meth:`outfield.Backbone.extract`; with "auto" stand-ins choose between
                 one, flip and six, which takes nine passes over the images.
             seed: of the choice of held-out images, and of the detector where it has one.
@@ -126,7 +143,8 @@ class Guard:
         from outfield.guard.build import ImagePlan  # who only checks images needs no candidates to choose from
 
         settings = {
-            "detector": detector, "keep": keep, "seed": seed, "max_train": max_train, "device": device, "views": views,
+            "detector": detector, "keep": keep, "threshold": threshold, "accuracy": accuracy,
+            "seed": seed, "max_train": max_train, "device": device, "views": views,
             "precision": precision, "float16": float16, "batch_size": batch_size, "workers": workers, "on_error": on_error,
         }  # fmt: skip
         return ImagePlan(**{**settings, **_new_names(old)}).build(backbone, images, held_out)
@@ -145,6 +163,8 @@ class Guard:
         network_features: bool | None = None,
         detector: Detector | str | None = None,
         keep: float = 0.95,
+        threshold: str = "global",
+        accuracy: float | None = None,
         names: Sequence[str] = (),
         seed: int = 0,
         max_train: int | None = 10_000,
@@ -169,6 +189,8 @@ class Guard:
                 of :meth:`outfield.Backbone.extract` do, or have logits.
             detector: a detector that is not fitted, or the name of one; :class:`outfield.Auto` if None.
             keep: share of ID rows that the guard accepts.
+            threshold: "global", or "per class", see :meth:`build`; rows need logits.
+            accuracy: share of right classes among accepted answers, see :meth:`build`; rows need labels and logits.
             names: of the classes that the logits of features count.
             seed: of the choice of held-out rows, and of the detector where it has one.
             max_train: rows that the detector is fitted on, at most, of each class in proportion: detectors that keep their
@@ -189,7 +211,8 @@ class Guard:
         from outfield.guard.build import RowPlan
 
         settings = {
-            "detector": detector, "keep": keep, "seed": seed, "max_train": max_train, "device": device, "label": label,
+            "detector": detector, "keep": keep, "threshold": threshold, "accuracy": accuracy,
+            "seed": seed, "max_train": max_train, "device": device, "label": label,
             "columns": columns, "missing": missing, "categories": categories, "ignore_extra": ignore_extra,
             "network_features": network_features, "names": names,
         }  # fmt: skip
@@ -313,9 +336,15 @@ class Guard:
         else:
             why = self._explain(features)
             scores, own, top = why.total, why.p_values, why.terms.argmax(1).tolist()
-        p_values, limit, names = self.threshold.p_value(scores).tolist(), self.threshold.value, self.names
-        classes = [None] * len(features) if features.logits is None else features.logits.argmax(1).tolist()
-        members = [[value] for value in p_values] if own is None else own.tolist()
+        names, rule = self.names, self.decision
+        found = predicted(features)
+        classes = [None] * len(features) if found is None else found.tolist()
+        if rule is None:
+            p_values, is_ood = self.threshold.p_value(scores), scores.double() > self.threshold.value
+        else:
+            p_values, is_ood = rule.known(scores, found, self.threshold)
+        more = itertools.repeat({}) if rule is None else rule.more(features, classes, is_ood, names)
+        members = p_values[:, None].tolist() if own is None else own.tolist()
         return [
             Verdict(
                 file,
@@ -323,12 +352,21 @@ class Guard:
                 names[index] if names and index is not None else None,
                 score,
                 p_value,
-                score > limit,
-                self.members[first] if score > limit else None,
+                ood,
+                self.members[first] if ood else None,
                 dict(zip(self.members, values, strict=True)),
+                **decided,
             )
-            for file, index, first, values, p_value, score in zip(
-                files, classes, top, members, p_values, scores.tolist(), strict=True
+            for file, index, first, values, p_value, score, ood, decided in zip(
+                files,
+                classes,
+                top,
+                members,
+                p_values.tolist(),
+                scores.tolist(),
+                is_ood.tolist(),
+                more,
+                strict=rule is not None,
             )
         ]
 
@@ -394,8 +432,9 @@ class Guard:
             own, model = own.narrowed(), model.narrowed()
         limit = Record({"value": rule.value, "keep": rule.keep, "source": rule.source}, {"reference": rule.reference})
         kind = self.reader.kind
-        header = {VERSION_ENTRY[kind]: VERSION, "outfield": __version__, "provenance": dict(self.provenance)}
-        whole = Record.of({**header, **own.header}, detector=model, threshold=limit)
+        version, parts = (PLAIN, {}) if self.decision is None else (VERSION, {"decision": self.decision.record()})
+        header = {VERSION_ENTRY[kind]: version, "outfield": __version__, "provenance": dict(self.provenance)}
+        whole = Record.of({**header, **own.header}, detector=model, threshold=limit, **parts)
         write_record(path, kind, Record(whole.header, whole.tensors | own.tensors), endings=GUARD_ENDINGS, once=True)
 
     @classmethod
@@ -421,10 +460,12 @@ class Guard:
             said, scores = record.part("threshold")
             detector = Detector.from_record(record.part("detector")).to(str(target))
             threshold = Threshold(said["value"], said["keep"], scores["reference"], said["source"])
+            decided = "decision" in record.header
+            decision = Decision.from_record(record.part("decision"), str(target)) if decided else None
         except Exception as error:  # detectors may be anybody's, and raise anything of a file that is wrong
             what = "holds a guard that this version of Outfield cannot build"
             raise FileFormatError(f"{path} {what}: {error}") from error
-        return Guard(reader, detector, threshold, provenance=record.header["provenance"])
+        return Guard(reader, detector, threshold, provenance=record.header["provenance"], decision=decision)
 
     def __repr__(self) -> str:
         return (

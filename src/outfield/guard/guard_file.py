@@ -10,7 +10,8 @@ from typing import Any
 from outfield.backbone import Preprocessing
 from outfield.config import from_plain
 from outfield.errors import FileFormatError
-from outfield.files import PathLike, find_record, kind_of
+from outfield.files import PathLike, find_record, kind_of, read_record
+from outfield.guard.decision import Decision
 from outfield.guard.guard import Guard, check_version
 from outfield.guard.readers import ImageReader, Reader
 from outfield.percent import counted, percent
@@ -44,6 +45,7 @@ def describe_guard(path: PathLike) -> dict[str, str]:
         "views": f"{from_plain(said['views'])}; computed in {said['precision']}{rounded}",
         "detector": f"{_detector(said['detector'])}, {sizes['detector']:,} bytes",
         "threshold": f"{limit['value']:.6g}, keeps {limit['keep']:.4g} of ID images, chosen on {chosen:,} held-out images",
+        **_decision(path, said),
         "built": _built(said["provenance"]),
         **_quality(said["provenance"]),
     }
@@ -60,7 +62,16 @@ def _described_rows(path: PathLike) -> dict[str, str]:
         "detector": f"{type(guard.detector).__name__}{f' of {members}' if members else ''}",
         "threshold": f"{limit.value:.6g}, keeps {limit.keep:.4g} of ID rows, chosen on {len(limit.reference):,}",
         "built": f"fitted on {counted(known.get('train', 0), 'row')}, members calibrated on {known.get('choose', 0):,}",
+        **({} if guard.decision is None else guard.decision.lines("rows", guard.names)),
     }
+
+
+def _decision(path: PathLike, said: Mapping[str, Any]) -> dict[str, str]:
+    """What a guard of images decides beside the threshold."""
+    if "decision" not in said:
+        return {}
+    decision = Decision.from_record(read_record(path, ImageReader.kind).part("decision"), "cpu")
+    return decision.lines("images", said["network"]["names"])
 
 
 def _quality(said: Mapping[str, Any]) -> dict[str, str]:

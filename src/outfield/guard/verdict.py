@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, overload
 
@@ -16,6 +16,7 @@ from outfield.extras import library
 from outfield.features import write_columns
 from outfield.files import write_bytes
 from outfield.percent import counted
+from outfield.scores import discovery_limit
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,10 @@ class Verdict:
         triggered_by: the member of the detector that adds most to the score of an OOD sample; None for an ID one.
         members: p-value of each member of the detector, by its name.
         error: why it could not be read; all else is None then.
+        group: with thresholds for each class, whose it was: the predicted class, or the rare classes that share one.
+        accept: of a guard with an accuracy, whether the answer is accepted: the input is known and the class probably right.
+        p_right: the chance that the class is right, where the input is known.
+        why_not: "unknown" where the input is OOD, "unsure" where the class is probably wrong; None where it is accepted.
     """
 
     file: str | None
@@ -43,6 +48,10 @@ class Verdict:
     triggered_by: str | None = None
     members: Mapping[str, float] = field(default_factory=dict)
     error: str | None = None
+    group: str | None = None
+    accept: bool | None = None
+    p_right: float | None = None
+    why_not: str | None = None
 
     @classmethod
     def failed(cls, file: str | None, error: str) -> Verdict:
@@ -62,17 +71,24 @@ class Verdict:
 
     @property
     def word(self) -> str:
-        """ "OOD", "ok" or "error"."""
-        return "error" if self.error is not None else "OOD" if self.is_ood else "ok"
+        """ "OOD", "unsure", "ok" or "error"."""
+        return "error" if self.error is not None else "OOD" if self.is_ood else self.why_not or "ok"
+
+    @property
+    def p_known(self) -> float | None:
+        """The p-value by its name in a decision."""
+        return self.p_value
 
     @property
     def more(self) -> dict[str, Any]:
         """What a table of verdicts has of this one beside :data:`COLUMNS` and its members, by the name of the column."""
-        return {}
+        names = (*(("group",) if self.group is not None else ()), *(DECIDED if self.accept is not None else ()))
+        return {name: getattr(self, name) for name in names}
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, ready for JSON."""
-        return {**vars(self), "members": dict(self.members)}
+        own = {name: value for name, value in vars(self).items() if name not in OPTIONAL}
+        return {**own, "members": dict(self.members), **self.more}
 
     def __repr__(self) -> str:
         where = "" if self.file is None else f"{self.file}: "
@@ -83,6 +99,11 @@ class Verdict:
         return f"Verdict({where}{self.word}, {label}score {self.score:.4g}, p-value {self.p_value:.3g}{by})"
 
 
+DECIDED = ("accept", "p_known", "p_right", "why_not")
+UNKNOWN, UNSURE = "unknown", "unsure"
+"""Why an answer is not accepted: its input is OOD, or the class is probably wrong."""
+OPTIONAL = ("group", *DECIDED)
+"""What only verdicts of guards that decide so have."""
 COLUMNS = ("file", "class_index", "class_name", "score", "p_value", "is_ood", "triggered_by", "error")
 """Of a table of verdicts; beside them one for each member, ``p_value NAME``, and ``why`` where columns were asked for."""
 SHOWN = 10
@@ -130,6 +151,23 @@ class Verdicts(Sequence[Verdict]):
         """Which are OOD (N,); False where one could not be read."""
         return np.array([bool(one.is_ood) for one in self], dtype=bool)
 
+    def discoveries(self, rate: float) -> np.ndarray:
+        """Which to call OOD in this batch so that at most the share ``rate`` of these are ID, in expectation (N,).
+
+        The rule of Benjamini and Hochberg (1995) on the p-values. It holds where ID inputs of the batch are exchangeable with the
+        images that set the threshold and do not depend on each other: such p-values depend on each other only by sharing these
+        images, which keeps the rule valid (Bates et al. 2023). What could not be read is no discovery.
+        """
+        p_values = self.p_values
+        known = np.isfinite(p_values)
+        limit = discovery_limit(p_values[known], rate) if known.any() else 0.0
+        return known & (p_values <= limit)
+
+    def with_discoveries(self, rate: float) -> Verdicts:
+        """The same verdicts, OOD where they are :meth:`discoveries`."""
+        found = zip(self, self.discoveries(rate).tolist(), strict=True)
+        return Verdicts([one if one.error is not None else _called(one, ood) for one, ood in found], self.what)
+
     @property
     def failed(self) -> Verdicts:
         """Those of what could not be read."""
@@ -163,10 +201,18 @@ class Verdicts(Sequence[Verdict]):
         return "\n".join([*lines, "  …"] if len(self) > SHOWN else lines)
 
 
+def _called(one: Verdict, is_ood: bool) -> Verdict:
+    """A verdict that calls its input OOD, or not."""
+    decided = {} if one.accept is None else {"accept": one.accept and not is_ood}
+    if one.accept and is_ood:
+        decided["why_not"] = UNKNOWN
+    return replace(one, is_ood=is_ood, triggered_by=one.triggered_by if is_ood else None, **decided)
+
+
 VERDICT_ENDINGS = (".csv", ".parquet", ".json", ".jsonl")
 """Of files that verdicts are written to."""
-TYPES = {"class_index": "int64", "is_ood": "bool"} | dict.fromkeys(
-    ("file", "class_name", "triggered_by", "error", "why"), "string"
+TYPES = {"class_index": "int64", "is_ood": "bool", "accept": "bool"} | dict.fromkeys(
+    ("file", "class_name", "triggered_by", "error", "why", "group", "why_not"), "string"
 )
 """Of columns of a Parquet file; all others hold numbers."""
 

@@ -236,3 +236,17 @@ def beta_quantile(a: float, b: float, share: float) -> float:
         else:
             high = middle
     return high
+
+
+def discovery_limit(p_values: Any, rate: float) -> float:
+    """The largest p-value of a discovery (Benjamini & Hochberg 1995); 0 where there is none.
+
+    Of samples with p-values up to it, at most the share ``rate`` are ID in expectation: the largest p_(i) ≤ rate · i / n.
+
+    >>> discovery_limit([0.001, 0.01, 0.2, 0.9], 0.1)
+    0.01
+    """
+    require_number("rate", rate, above=0, most=1)
+    p = np.sort(as_scores("p_values", p_values))
+    good = np.flatnonzero(p <= rate * np.arange(1, len(p) + 1) / len(p))
+    return float(p[good[-1]]) if len(good) else 0.0

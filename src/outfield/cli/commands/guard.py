@@ -17,7 +17,7 @@ from outfield.cli.app import FOUND, UNREAD, Device, command, group, log, print_g
 from outfield.cli.options import File, Text
 from outfield.errors import InputError, StorageError
 from outfield.extras import check_installed
-from outfield.percent import counted, in_percent
+from outfield.percent import counted, in_percent, percent
 from outfield.progress import bar
 
 if TYPE_CHECKING:
@@ -32,6 +32,10 @@ guards = group(
 
 Out = Annotated[Path, Option("--out", "-o", help="File of the guard (.guard).")]
 DetectorName = Annotated[Text, Option("--detector", help="Detector to use. Default: Auto.")]
+PerClass = Annotated[bool, Option("--per-class", help="A threshold for each class that the network predicts.")]
+Accuracy = Annotated[
+    float | None, Option("--accuracy", help="Accept only answers of which this share is right, such as 0.99.")
+]
 Seed = Annotated[int, Option(min=0, help="Seed of the choice of held-out samples.")]
 
 
@@ -47,6 +51,8 @@ def guard_build(
     output: Out,
     held_out: Annotated[Text, Option(help="ID images new to the network. Default: a fifth of --images.")] = None,
     keep: opt.Keep = 0.95,
+    per_class: PerClass = False,
+    accuracy: Accuracy = None,
     views: opt.AutoViews = None,
     detector: DetectorName = None,
     setting: opt.Settings = None,
@@ -75,6 +81,8 @@ def guard_build(
     plan = ImagePlan(
         detector=_detector(detector, setting),
         keep=keep,
+        threshold="per class" if per_class else "global",
+        accuracy=accuracy,
         views=views,
         float16=float16,
         max_train=max_train,
@@ -115,6 +123,8 @@ def guard_rows(
         bool, Option("--network-features", help="Features of a network: their direction counts, not their length.")
     ] = False,
     keep: opt.Keep = 0.95,
+    per_class: PerClass = False,
+    accuracy: Accuracy = None,
     detector: DetectorName = None,
     setting: opt.Settings = None,
     max_train: opt.MaxTrain = 10_000,
@@ -140,6 +150,8 @@ def guard_rows(
             network_features=network_features or None,
             detector=_detector(detector, setting),
             keep=keep,
+            threshold="per class" if per_class else "global",
+            accuracy=accuracy,
             seed=seed,
             max_train=max_train,
             device=device,
@@ -170,8 +182,14 @@ def _tell(made: Guard, output: Path, began: float) -> None:
     unit, some = made.reader.unit, "PHOTO.jpg" if made.takes == "images" else "NEW.csv"
     log.info("%s", made)
     log.info("90 %% interval of the share of new ID %s that it accepts: %.3f to %.3f", unit, low, high)
-    if quality := describe_guard(output).get("quality"):
-        log.info("%s", quality)
+    told = describe_guard(output)
+    for line in (
+        told.get("per class"),
+        f"accepts {told['accepts']}" if "accepts" in told else None,
+        told.get("quality"),
+    ):
+        if line:
+            log.info("%s", line)
     log.info("built in %.1f s → %s", time.monotonic() - began, output)
     for aim, words in (
         (f"now check {unit}:", f"guard check {output} {some}"),
@@ -198,6 +216,9 @@ def guard_check(
         bool, Option("--fail-on-ood", help=f"Exit with {FOUND} if an image is OOD, {UNREAD} if one is unreadable.")
     ] = False,
     why: Annotated[bool, Option("--why", help="Guard of a table: name the columns that make a row OOD.")] = False,
+    fdr: Annotated[
+        float | None, Option("--fdr", help="Call so many OOD that at most this share of them is ID, such as 0.1.")
+    ] = None,
     ignore_extra: Annotated[bool, Option("--ignore-extra", help="Guard of a table: ignore unknown columns.")] = False,
     on_error: opt.OnError = "skip",
     workers: opt.Decoders = None,
@@ -206,6 +227,8 @@ def guard_check(
     """Check images: for each its class, score, p-value, verdict, and the member of the detector that triggered it."""
     if json_out and json_lines:
         raise InputError("--json and --jsonl both say what is printed; give one of them")
+    if json_lines and fdr is not None:
+        raise InputError("--fdr decides when all verdicts are there, --jsonl prints each at once; take --json")
     files = [place for image in images for place in opt.image_files("an image", image)]
     opt.check_places([opt.Input("the guard", guard), *files], [opt.Output("--out", output, VERDICTS)])
     _check_images(images, on_error)
@@ -235,7 +258,7 @@ def guard_check(
         for verdict in stream:
             found.append(verdict)
             advance(len(found))
-            if json_lines:
+            if json_lines and lost is None:
                 try:
                     sys.stdout.write(as_json_lines([verdict]))
                     sys.stdout.flush()
@@ -243,7 +266,7 @@ def guard_check(
                     if output is None:
                         raise
                     lost = error
-    verdicts = Verdicts(found, what)
+    verdicts = Verdicts(found, what) if fdr is None else Verdicts(found, what).with_discoveries(fdr)
     if output is not None:
         write_verdicts(output, verdicts)
     if json_out:
@@ -251,6 +274,8 @@ def guard_check(
     elif not json_lines and output is None:
         _print(verdicts)
     _sum_up(verdicts, output)
+    if fdr is not None:
+        log.info("at most %s of those called OOD are ID, in expectation; the others may be either", percent(fdr))
     if lost is not None:
         raise lost
     if fail_on_ood and verdicts.is_ood.any():
@@ -341,16 +366,22 @@ def _check_images(images: list[str], on_error: str) -> None:
 
 
 def _print(verdicts: Verdicts) -> None:
-    more = [*dict.fromkeys(name for one in verdicts for name in one.more)]
+    told = {"group": "threshold of", "p_right": "p right", "why": "why"}
+    more = [name for name in told if any(name in one.more for one in verdicts)]
     rows: list[list[str | tuple[str, str]]] = []
     for one in verdicts:
         if one.error is not None:
             rows.append([one.file or "", "", "", "", ("error", "red"), one.error])
             continue
-        verdict = (one.word, "bold red" if one.is_ood else "green")
-        said = [text or "" for text in (one.triggered_by, *(one.more.get(name) for name in more))]
+        verdict = (one.word, "bold red" if one.is_ood else "yellow" if one.why_not else "green")
+        others = [one.more.get(name) for name in more]
+        said = [f"{text:.3f}" if isinstance(text, float) else text or "" for text in (one.triggered_by, *others)]
         rows.append([one.file or "", one.label, f"{one.score:.4g}", f"{one.p_value:.4f}", verdict, *said])
-    print_grid(["file", "class", "score", "p-value", "verdict", "triggered by", *more], rows, numbers=(2, 3))
+    print_grid(
+        ["file", "class", "score", "p-value", "verdict", "triggered by", *(told[name] for name in more)],
+        rows,
+        numbers=(2, 3),
+    )
 
 
 def _sum_up(verdicts: Verdicts, output: Path | None) -> None:
@@ -361,4 +392,6 @@ def _sum_up(verdicts: Verdicts, output: Path | None) -> None:
     where = "" if output is None else f" → {output}"
     if len(verdicts) > 1 or output is not None:
         checked = counted(len(verdicts) - failed, verdicts.what[:-1])
+        if any(one.accept is not None for one in verdicts):
+            checked += f", {sum(bool(one.accept) for one in verdicts):,} accepted"
         log.info("%s, %s OOD%s", checked, f"{int(verdicts.is_ood.sum()):,}", where)

@@ -15,10 +15,9 @@ from outfield.detectors.head.last_layer import within_range
 from outfield.detectors.head.vim import Residual
 from outfield.detectors.logits.softmax import log_shares
 from outfield.detectors.registry import register
-from outfield.energy import part
 from outfield.errors import FileFormatError
 from outfield.features import FeatureSource
-from outfield.files import Record
+from outfield.files import Record, tensors_under
 
 SECONDS = {"norm1": None, "residual": Residual, "knn": KNN}
 PREFIX = "second."
@@ -115,7 +114,7 @@ class SIRC(Detector):
 
     def _load_state(self, state: dict[str, Tensor]) -> None:
         if self._header is not None:
-            self.second_ = Detector.from_record(Record(self._header, part(state, PREFIX)))
+            self.second_ = Detector.from_record(Record(self._header, tensors_under(state, PREFIX)))
             if type(self.second_) is not SECONDS[self.second] or self.second_._width != self._width:
                 raise FileFormatError(f"second is {self.second_!r:.100}, but the settings say {self.second!r}")
         super()._load_state(state)

@@ -1,0 +1,139 @@
+"""A threshold for each predicted class, so that rare and difficult classes keep what was promised, too (Mondrian conformal).
+
+A p-value compares a score with held-out scores of the same predicted class alone. Classes that are too rare for a threshold of
+their own share a pool. Other rows decide which do, so that p-values stay valid: among new ID samples of a pool, P(p ≤ α) ≤ α.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from outfield.errors import FileFormatError, InputError
+from outfield.files import Record
+from outfield.percent import counted
+from outfield.scores.threshold import check_keep, fewest
+from outfield.scores.vectors import as_scores, rank
+
+AMPLE = 2
+"""Times as many held-out rows of a class are expected as its own threshold needs, at least; few classes then have fewer."""
+
+
+@dataclass(frozen=True, eq=False)
+class ClassThresholds:
+    """Held-out scores by pools of predicted classes, with the limit of each pool.
+
+    Attributes:
+        keep: share of ID samples of each pool that is to be kept.
+        pool_of: the pool of each class (K,), int64; pools are numbered from 0.
+        references: held-out scores of each pool, sorted, float64.
+
+    >>> scores, classes = np.arange(200.0), np.arange(200) % 2
+    >>> rule = ClassThresholds.fit(scores + 1000 * classes, classes, [50, 50])
+    >>> rule.is_ood([195.0, 195.0], [0, 1]).tolist(), rule.limits.tolist()
+    ([True, False], [190.0, 1191.0])
+    """
+
+    keep: float
+    pool_of: Tensor
+    references: tuple[Tensor, ...]
+
+    @classmethod
+    def fit(cls, scores: Any, classes: Any, counts: Any, keep: float = 0.95) -> ClassThresholds:
+        """Sort held-out scores by predicted class.
+
+        Args:
+            scores: of ID samples that no detector was fitted on (n,).
+            classes: the class that the network puts each in (n,).
+            counts: how many of other ID samples it puts in each class (K,): who shares a pool follows from these.
+            keep: share of ID samples of each class to accept.
+        """
+        check_keep(keep)
+        found, others = as_scores("scores", scores), as_scores("counts", counts)
+        if not np.isfinite(found).all():
+            raise InputError("scores has infinite ones; a threshold needs finite ones")
+        pool_of = _pools(others / others.sum() * len(found), AMPLE * fewest(keep))
+        pools = pool_of[_as_classes(classes, len(found), len(others))]
+        references = tuple(torch.from_numpy(np.sort(found[pools == pool])) for pool in range(int(pool_of.max()) + 1))
+        return cls(float(keep), torch.from_numpy(pool_of), references)
+
+    @property
+    def limits(self) -> Tensor:
+        """Of each pool the score above which a sample is OOD (P,); +inf where too few held-out rows came to promise ``keep``."""
+        ranks = [(reference, rank(self.keep, len(reference) + 1)) for reference in self.references]
+        return torch.tensor(
+            [float(ref[r - 1]) if r <= len(ref) else torch.inf for ref, r in ranks], dtype=torch.float64
+        )
+
+    def is_ood(self, scores: Any, classes: Any) -> Tensor:
+        """True where the score is above the limit of the class (N,)."""
+        found = as_scores("scores", scores)
+        return torch.from_numpy(found) > self.limits[self._pools(classes, len(found))]
+
+    def p_value(self, scores: Any, classes: Any) -> Tensor:
+        """Share of ID samples of that pool expected to score at least as high (N,): (1 + #{i : s_i ≥ s}) / (n + 1)."""
+        found = as_scores("scores", scores)
+        pools, p = self._pools(classes, len(found)), np.empty(len(found))
+        for pool in np.unique(pools):
+            reference, own = self.references[pool].numpy(), pools == pool
+            p[own] = (1 + len(reference) - np.searchsorted(reference, found[own], side="left")) / (len(reference) + 1)
+        return torch.from_numpy(p)
+
+    def group(self, index: int, names: Sequence[str] = ()) -> str:
+        """The pool of a class in words: the class itself, or how many share it."""
+        members = int((self.pool_of == self.pool_of[index]).sum())
+        own = names[index] if names else f"class {index}"
+        if members == len(self.pool_of) > 1:
+            return f"all {members:,} classes"
+        return own if members == 1 else f"{counted(members, 'rare class')} together"
+
+    def record(self) -> Record:
+        """What a file holds of it."""
+        sizes = [len(one) for one in self.references]
+        return Record(
+            {"keep": self.keep, "sizes": sizes}, {"pool_of": self.pool_of, "scores": torch.cat(self.references)}
+        )
+
+    @classmethod
+    def from_record(cls, record: Record) -> ClassThresholds:
+        """What :meth:`record` gave."""
+        sizes, tensors = record.header["sizes"], record.tensors
+        check_keep(record.header["keep"])
+        pool_of, references = tensors["pool_of"], tensors["scores"].split(sizes)
+        rising = all(bool((one[1:] >= one[:-1]).all() and one.isfinite().all()) for one in references)
+        if not rising or not torch.equal(pool_of.unique(), torch.arange(len(sizes))):
+            raise FileFormatError("its thresholds of classes are damaged")
+        return cls(record.header["keep"], pool_of, references)
+
+    def _pools(self, classes: Any, count: int) -> np.ndarray:
+        found: np.ndarray = self.pool_of.numpy()[_as_classes(classes, count, len(self.pool_of))]
+        return found
+
+    def __repr__(self) -> str:
+        shared = int((self.pool_of.bincount() > 1).sum()) and int(self.pool_of.bincount().max())
+        together = f", {shared} of them in one pool" if shared else ""
+        return f"ClassThresholds(keeps {self.keep:.4g} of each of {counted(len(self.pool_of), 'class')}{together})"
+
+
+def _as_classes(classes: Any, count: int, total: int) -> np.ndarray:
+    found = np.asarray(classes)
+    if found.shape != (count,) or found.dtype.kind not in "iu" or found.min() < 0 or found.max() >= total:
+        raise InputError(f"classes must be the predicted class of each of the {count} scores, from 0 to {total - 1}")
+    return found
+
+
+def _pools(expected: np.ndarray, least: int) -> np.ndarray:
+    """The pool of each class: its own where enough rows come; one for all others, and the rarest of the rest if need be."""
+    order = np.argsort(expected, kind="stable")
+    shared = int(np.count_nonzero(expected < least))
+    while 0 < shared < len(order) and expected[order[:shared]].sum() < least:
+        shared += 1
+    alone = np.sort(order[shared:])
+    pool_of = np.full(len(expected), len(alone), dtype=np.int64)
+    pool_of[alone] = np.arange(len(alone))
+    return pool_of

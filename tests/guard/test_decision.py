@@ -1,0 +1,168 @@
+"""Decisions: answers that are accepted with an accuracy, thresholds for each class, discoveries of a batch."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from tests.helpers.guards import NAMES, labelled, noise, same, small_guard, trained, write_folder
+from tests.helpers.program import outfield
+from tests.helpers.samples import make_set
+
+import outfield as of
+from outfield.guard import Decision
+
+
+def rows(n, seed, hard=0.2):
+    """Features of four classes with logits that are wrong the more often the less sure they are."""
+    made = make_set(n, 8, 4, seed=seed)
+    rng = np.random.default_rng(seed)
+    doubt = rng.beta(1, 4, size=n) * 2
+    wrong = rng.uniform(size=n) < hard * doubt
+    answers = np.where(wrong, (made.labels.numpy() + 1) % 4, made.labels.numpy())
+    logits = np.eye(4)[answers] * (6 - 4 * doubt)[:, None] + rng.normal(0, 0.05, (n, 4))
+    return of.FeatureSet(made.features, labels=made.labels, logits=torch.tensor(logits, dtype=torch.float32))
+
+
+@pytest.fixture(scope="module")
+def guard():
+    return of.Guard.build_rows(
+        rows(600, 1), rows(3000, 2), detector="SSD", accuracy=0.95, threshold="per class", device="cpu"
+    )
+
+
+def test_accepted_answers_are_right_as_often_as_promised(guard):
+    new = rows(4000, 3)
+    verdicts = guard(new)
+    accepted = np.array([one.accept for one in verdicts])
+    right = (new.logits.argmax(1) == new.labels).numpy()
+    assert right.mean() < 0.93  # there is something to refuse
+    assert right[accepted].mean() > 0.95
+    assert 0.4 < accepted.mean() < 0.99
+    chances = np.array([one.p_right for one in verdicts])
+    for low, high in ((0.0, 0.8), (0.8, 0.95), (0.95, 1.0)):
+        inside = (chances >= low) & (chances < high)
+        assert inside.sum() > 20
+        assert right[inside].mean() == pytest.approx(chances[inside].mean(), abs=0.08)
+
+
+def test_a_verdict_says_why_an_answer_is_not_accepted(guard):
+    known = rows(300, 4)
+    far = of.FeatureSet(-known.features, labels=known.labels, logits=known.logits)
+    for one in (*guard(known), *guard(far)):
+        assert one.accept == (one.why_not is None)
+        assert (one.why_not == "unknown") == one.is_ood
+        assert one.p_known == one.p_value
+        assert {"accept", "p_known", "p_right", "why_not", "group"} <= one.to_dict().keys()
+    assert {one.why_not for one in guard(known)} == {None, "unknown", "unsure"}
+    assert {one.word for one in guard(known)} == {"ok", "OOD", "unsure"}
+    assert not any(one.accept for one in guard(far))
+
+
+def test_every_class_keeps_its_share(guard):
+    new = rows(8000, 5)
+    verdicts = guard(new)
+    classes = new.logits.argmax(1).numpy()
+    for index in range(4):
+        assert 1 - verdicts.is_ood[classes == index].mean() > 0.91
+        assert {one.group for one in verdicts if one.class_index == index} == {f"class {index}"}
+
+
+def test_guards_without_a_decision_say_what_they_said():
+    plain = of.Guard.build_rows(rows(200, 1), rows(100, 2), detector="SSD", device="cpu")
+    assert plain.decision is None
+    assert not {"accept", "p_right", "group", "why_not"} & plain(rows(5, 3))[0].to_dict().keys()
+    assert list(plain(rows(5, 3)).table()) == [
+        *("file", "class_index", "class_name", "score", "p_value", "is_ood", "triggered_by", "error", "p_value SSD")
+    ]
+
+
+def test_a_file_gives_equal_verdicts(guard, tmp_path):
+    guard.save(tmp_path / "a.guard")
+    again, new = of.Guard.load(tmp_path / "a.guard", "cpu"), rows(100, 6)
+    assert all(same(one, other) for one, other in zip(guard(new), again(new), strict=True))
+    assert repr(again.decision.acceptance) == repr(guard.decision.acceptance)
+
+
+def test_a_rule_for_another_detector_is_refused(guard):
+    decision = guard.decision
+    with pytest.raises(of.InputError, match="not for this detector"):
+        Decision(None, of.GEN().fit(rows(100, 1)), decision.acceptance)
+    with pytest.raises(of.InputError, match="goes with the detector"):
+        Decision(None, None, decision.acceptance)
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"accuracy": 1.0}, of.InputError, "accuracy"),
+        ({"threshold": "each"}, of.InputError, "threshold"),
+        ({"accuracy": 0.999}, of.TooFewSamplesError, "at least"),
+        ({"accuracy": 0.99}, of.TooFewSamplesError, "Pass a lower accuracy, or"),
+    ],
+)
+def test_what_cannot_be_is_told(settings, error, message):
+    with pytest.raises(error, match=message):
+        of.Guard.build_rows(rows(300, 1), rows(400, 2), detector="SSD", device="cpu", **settings)
+
+
+def test_rows_without_classes_or_logits_are_told():
+    plain = make_set(300, 8, 4, seed=1)
+    bare = of.FeatureSet(plain.features, labels=plain.labels)
+    for settings, message in (
+        ({"accuracy": 0.9}, "logits and labels"),
+        ({"threshold": "per class"}, "predicted class"),
+    ):
+        with pytest.raises(of.InputError, match=message):
+            of.Guard.build_rows(bare, network_features=True, detector="SSD", device="cpu", **settings)
+
+
+def test_images_through_the_commands(tmp_path):
+    network, made = trained(tmp_path / "net.safetensors"), tmp_path / "my.guard"
+    train, held = write_folder(tmp_path / "train", labelled(240, 1)), write_folder(tmp_path / "held", labelled(300, 2))
+    strange = write_folder(tmp_path / "noise", of.ImageArray(noise(20)))
+    build = (
+        "guard",
+        "build",
+        network,
+        "--held-out",
+        held,
+        "-o",
+        made,
+        "--detector",
+        "SSD",
+        "--accuracy",
+        "0.9",
+        "--images",
+    )
+    said = outfield(*build, train, "--per-class", code=0).said
+    assert "accepts answers of which at least 90 % are right, with a confidence of 0.95" in said
+    assert "have thresholds of their own" in " ".join(outfield("guard", "show", made).stdout.split())
+    done = outfield("guard", "check", made, held, strange, "--json", "--fdr", "0.2", code=0)
+    found = json.loads(done.stdout)
+    assert sum(one["is_ood"] for one in found[300:]) > 10
+    assert {one["group"] for one in found} <= {
+        *NAMES,
+        "2 rare classes together",
+        "3 rare classes together",
+        "all 4 classes",
+    }
+    assert "at most 20.0 % of those called OOD are ID" in done.said
+    assert "p right" in outfield("guard", "check", made, strange).stdout
+    outfield("guard", "check", made, strange, "--jsonl", "--fdr", "0.2", code=2)
+    flat = write_folder(tmp_path / "flat", of.ImageArray(labelled(200, 3).images))
+    assert "folders that are called as the network's classes" in outfield(*build, flat, code=2).said
+
+
+def test_discoveries_take_the_place_of_the_threshold(tmp_path):
+    guard = small_guard(trained(tmp_path / "net.safetensors"), detector=of.SSD())
+    verdicts = guard(of.ImageArray(np.concatenate([labelled(40, 3).images, noise(40)])))
+    found = verdicts.discoveries(0.1)
+    assert found[40:].mean() > 0.5
+    changed = verdicts.with_discoveries(0.1)
+    assert changed.is_ood.tolist() == found.tolist()
+    assert all((one.triggered_by is None) or one.is_ood for one in changed)
+    with pytest.raises(of.InputError, match="rate"):
+        verdicts.discoveries(0)

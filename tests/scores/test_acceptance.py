@@ -1,0 +1,132 @@
+"""The promise on accepted answers is broken at most as often as stated, and the rule says what it needs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import binom
+
+import outfield as of
+from outfield.files import Record
+from outfield.scores import share_interval
+from outfield.scores.acceptance import Acceptance, _falling, _p_value, fewest_right
+
+DRAWS = 1000
+
+
+def draw(rng, count, classes):
+    """Scores, and answers that are wrong the more often the higher the score; guessing among few classes is right at times."""
+    scores = rng.beta(1, 3, size=count)
+    return scores, rng.uniform(size=count) < np.clip(2.5 * scores**2, 0, 1) * (1 - 1 / classes)
+
+
+@pytest.mark.parametrize(("count", "classes"), [(120, 2), (300, 10), (300, 1000)])
+def test_the_promise_is_broken_no_more_often_than_stated(count, classes):
+    rng = np.random.default_rng(0)
+    scores, wrong = draw(rng, 200_000, classes)
+    order = np.argsort(scores)
+    ranked, risk = scores[order], np.cumsum(wrong[order]) / np.arange(1, len(scores) + 1)
+    broken, made = 0, 0
+    for _ in range(DRAWS):
+        (own, bad), (first, first_bad) = draw(rng, 2 * count // 3, classes), draw(rng, count // 3, classes)
+        try:
+            rule = Acceptance.fit(own, bad, first, first_bad, 0.9, 0.9)
+        except of.TooFewSamplesError:
+            continue
+        made += 1
+        broken += risk[np.searchsorted(ranked, rule.limit, side="right") - 1] > 0.1
+    assert made > DRAWS / 10
+    assert share_interval(broken, DRAWS)[0] <= 0.1
+
+
+def test_a_rule_that_ignored_the_number_of_rows_would_break_it():
+    """What the simulation can find: accepting wherever the seen risk is low enough breaks the promise far more often."""
+    rng, broken = np.random.default_rng(0), 0
+    scores, wrong = draw(rng, 200_000, 10)
+    order = np.argsort(scores)
+    ranked, risk = scores[order], np.cumsum(wrong[order]) / np.arange(1, len(scores) + 1)
+    for _ in range(300):
+        own, bad = draw(rng, 300, 10)
+        curve = of.RiskCoverage(own, bad)
+        limit = curve.limits[np.flatnonzero(curve.risk <= 0.1)[-1]]
+        broken += risk[np.searchsorted(ranked, limit, side="right") - 1] > 0.1
+    assert share_interval(broken, 300)[0] > 0.2
+
+
+@pytest.mark.parametrize(("n", "k"), [(299, 0), (500, 2), (40, 40), (0, 0)])
+def test_the_p_value_is_the_binomial_tail(n, k):
+    assert _p_value(n, k, 0.99) == pytest.approx(binom.cdf(k, n, 0.01), abs=1e-12)
+    assert binom.cdf(0, fewest_right(0.99), 0.01) <= 0.05 < binom.cdf(0, fewest_right(0.99) - 1, 0.01)
+
+
+@pytest.mark.parametrize(
+    ("count", "quality", "accuracy", "message"),
+    [
+        (90, 0.1, 0.99, r"but 9\d.* %. Pass a lower accuracy, or about \d+0 such rows"),
+        (3000, 30.0, 0.999, "or a better network: of those that look safest it is right on"),
+    ],
+)
+def test_what_cannot_be_promised_is_told(count, quality, accuracy, message):
+    rng = np.random.default_rng(0)
+    scores = rng.uniform(size=count)
+    wrong = rng.uniform(size=count) < np.minimum(0.02 * quality, 0.9)
+    with pytest.raises(of.TooFewSamplesError, match=message):
+        Acceptance.fit(scores[: count // 2], wrong[: count // 2], scores[count // 2 :], wrong[count // 2 :], accuracy)
+
+
+def test_so_many_rows_as_it_asks_for_do():
+    rng = np.random.default_rng(0)
+    scores = rng.uniform(size=60)
+    with pytest.raises(of.TooFewSamplesError, match="about") as refused:
+        Acceptance.fit(scores, np.zeros(60), scores, np.zeros(60), 0.99)
+    needed = int(str(refused.value).split("about ")[1].split(" ")[0].replace(",", ""))
+    more = rng.uniform(size=needed)
+    assert Acceptance.fit(more, np.zeros(needed), scores, np.zeros(60), 0.99).tested[2] == 0
+
+
+def test_rows_that_are_refused_for_another_reason_count_as_not_accepted():
+    rng = np.random.default_rng(0)
+    scores = rng.uniform(size=900)
+    wrong = scores > 0.7
+    wrong[::3], scores[::3] = True, np.inf
+    rule = Acceptance.fit(scores[:600], wrong[:600], scores[600:], wrong[600:], 0.95)
+    assert 0.6 < rule.limit < 0.75
+    assert rule.tested[0] == 600
+    assert rule.tested[1] < 400
+    assert not rule.accepts([np.inf]).any()
+
+
+def test_chances_fall_and_are_the_least_squares_fit():
+    from sklearn.isotonic import IsotonicRegression
+
+    rng = np.random.default_rng(0)
+    scores, wrong = draw(rng, 3000, 10)
+    edges, chances = _falling(scores, 1.0 - wrong)
+    assert (chances.diff() <= 0).all()
+    assert (edges.diff() > 0).all()
+    fitted = IsotonicRegression(increasing=False).fit(scores, ~wrong).predict(scores)
+    own = chances[np.searchsorted(edges.numpy(), scores, side="right")].numpy()
+    assert np.abs(own - fitted).mean() < 0.02  # beside one answer of each kind in each step
+    assert 0 < float(chances.min()) < float(chances.max()) < 1
+
+
+def test_it_comes_back_from_its_record_and_a_changed_one_is_refused():
+    rng = np.random.default_rng(0)
+    rule = Acceptance.fit(*draw(rng, 600, 10), *draw(rng, 300, 10), 0.9, source="MSP")
+    record = rule.record()
+    again = Acceptance.from_record(record)
+    assert repr(again) == repr(rule)
+    assert again.source == "MSP"
+    assert torch.equal(again.p_right([0.0, 0.2, 0.9]), rule.p_right([0.0, 0.2, 0.9]))
+    total, accepted, _ = rule.tested
+    with pytest.raises(of.FileFormatError, match="does not follow"):
+        Acceptance.from_record(Record({**record.header, "tested": [total, accepted, accepted]}, record.tensors))
+    with pytest.raises(of.FileFormatError, match="damaged"):
+        Acceptance.from_record(Record(record.header, {**record.tensors, "chances": rule.chances.flip(0)}))
+
+
+@pytest.mark.parametrize("accuracy", [0, 1, 1.5, True, "0.9", float("nan")])
+def test_an_accuracy_that_cannot_be_is_refused(accuracy):
+    with pytest.raises(of.InputError, match="accuracy"):
+        Acceptance.fit([0.1], [0], [0.1], [0], accuracy)
