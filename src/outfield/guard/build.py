@@ -164,19 +164,19 @@ class Plan:
         limits, tests = calibrate, None
         if self.accuracy is not None:
             count = max(fewest(self.keep), len(calibrate) // 3)
-            first = stratified_rows(len(calibrate), count, seed=self.seed + 3, labels=calibrate.labels)
-            limits, tests = calibrate[first], calibrate[~first]
+            chosen = stratified_rows(len(calibrate), count, seed=self.seed + 3, labels=calibrate.labels)
+            limits, tests = calibrate[chosen], calibrate[~chosen]
         scores = model.score(limits)
         threshold = Threshold.fit(scores, keep=self.keep, source=model.fingerprint())
         decision, train = Decision(), rows.train.in_memory()
         if self.threshold == PER_CLASS:
             decision = Decision(thresholds_per_class(train, limits, scores, self.keep))
         if self.accuracy is not None and tests is not None:
-            parts = [
+            first, second = (
                 (part, decision.known(model.score(part), predicted(part), threshold)[1]) for part in (limits, tests)
-            ]
+            )
             ranker, rule = acceptance_of(
-                train, *parts, self.accuracy, lambda one: self._kept(one, float16), self.device
+                train, first, second, self.accuracy, lambda one: self._kept(one, float16), self.device
             )
             decision = Decision(decision.per_class, ranker, rule)
             log.info("%s", rule)

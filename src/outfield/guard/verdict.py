@@ -161,7 +161,8 @@ class Verdicts(Sequence[Verdict]):
         p_values = self.p_values
         known = np.isfinite(p_values)
         limit = discovery_limit(p_values[known], rate) if known.any() else 0.0
-        return known & (p_values <= limit)
+        found: np.ndarray = known & (p_values <= limit)
+        return found
 
     def with_discoveries(self, rate: float) -> Verdicts:
         """The same verdicts, OOD where they are :meth:`discoveries`."""
@@ -203,10 +204,10 @@ class Verdicts(Sequence[Verdict]):
 
 def _called(one: Verdict, is_ood: bool) -> Verdict:
     """A verdict that calls its input OOD, or not."""
-    decided = {} if one.accept is None else {"accept": one.accept and not is_ood}
-    if one.accept and is_ood:
-        decided["why_not"] = UNKNOWN
-    return replace(one, is_ood=is_ood, triggered_by=one.triggered_by if is_ood else None, **decided)
+    accept = None if one.accept is None else one.accept and not is_ood
+    why_not = UNKNOWN if one.accept and is_ood else one.why_not
+    by = one.triggered_by if is_ood else None
+    return replace(one, is_ood=is_ood, triggered_by=by, accept=accept, why_not=why_not)
 
 
 VERDICT_ENDINGS = (".csv", ".parquet", ".json", ".jsonl")

@@ -95,7 +95,7 @@ class Acceptance:
         order = range(int(np.argmax(margin)) if len(limits) else 0, len(limits))
         counts, passed = np.stack(_counts(found, bad, limits), axis=1).tolist(), []
         for i in order:
-            if _p_value(*counts[i], accuracy) > 1 - confidence:
+            if _p_value(counts[i][0], counts[i][1], accuracy) > 1 - confidence:
                 break
             passed.append(i)
         if not passed:
