@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -102,6 +103,14 @@ def test_files_of_a_later_version_are_refused(guard, tmp_path, monkeypatch):
     monkeypatch.undo()
     with pytest.raises(of.FileFormatError, match=r"version 3.*install a newer one"):
         of.Guard.load(tmp_path / "later.guard")
+
+
+def test_a_threshold_that_does_not_follow_from_its_scores_is_refused(tmp_path):
+    made = of.Guard.build_rows(people(400, 0), label="group", detector="SSD")
+    made.threshold = replace(made.threshold, value=float(made.threshold.reference[0]))
+    made.save(tmp_path / "my.guard")
+    with pytest.raises(of.FileFormatError, match="its threshold does not follow from its scores"):
+        of.Guard.load(tmp_path / "my.guard")
 
 
 def test_features_alone_will_do(tmp_path):

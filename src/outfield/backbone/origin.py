@@ -6,16 +6,19 @@ over in Python or a program of ``torch.export``, can only be recognised, by its 
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
+import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from outfield.backbone.architectures import (
     LIBRARIES,
@@ -289,12 +292,41 @@ CONFIG, PROCESSOR = "config.json", "preprocessor_config.json"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
+MAKES = ("arange", "empty", "full", "linspace", "ones", "rand", "randn", "zeros")  # operations that make a new tensor
+
+
+class _NotLarger(TorchDispatchMode):
+    """Ends the building of a network that becomes far larger than the weights of these shapes, before it takes all memory."""
+
+    def __init__(self, shapes: Sequence[Sequence[int]]) -> None:
+        super().__init__()
+        self.tensors, self.numbers = 1000 + 10 * len(shapes), 10**6 + 4 * sum(math.prod(shape) for shape in shapes)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if func.overloadpacket.__name__ in MAKES:
+            self.tensors, self.numbers = self.tensors - 1, self.numbers - made.numel()
+            if min(self.tensors, self.numbers) < 0:
+                raise ValueError(f"{CONFIG} describes a network that is far larger than its weights")
+        return made
+
+
+@contextlib.contextmanager
+def _building(config: Mapping[str, Any], shapes: Sequence[Sequence[int]], source: str) -> Iterator[None]:
+    """What transformers needs while it builds; whatever it raises becomes an error of ours."""
+    labels = config.get("num_labels")
+    if labels is not None and not any(shape and shape[0] == labels for shape in shapes):
+        raise FileFormatError(f"{source} says that there are {labels!r:.50} labels, but no weight has so many rows")
+    with as_ours(f"{source} holds no network that transformers can build"), building(), _NotLarger(shapes):
+        yield
+
+
 def _of_hugging_face(folder: Path) -> Trained:
     config = _checked_config(_read_json(folder / CONFIG), str(folder))
-    _check_weight_files(folder)
+    shapes = [array.shape for file in _weight_files(folder) for array in find_tensors(file).arrays.values()]
     auto = library("transformers", extra="hf").AutoModelForImageClassification
     options = {"local_files_only": True, "use_safetensors": True, "trust_remote_code": False}
-    with as_ours(f"{folder} holds no network that transformers can build"), building():
+    with _building(config, shapes, str(folder)):
         network, found = auto.from_pretrained(str(folder), output_loading_info=True, **options)
     lacking = sorted(map(str, found.get("missing_keys", ()))) + sorted(map(str, found.get("mismatched_keys", ())))
     if lacking:
@@ -306,16 +338,18 @@ def _of_hugging_face(folder: Path) -> Trained:
     return Trained(again, expects, folder.resolve().name, len(names) or None, names, origin)
 
 
-def _check_weight_files(folder: Path) -> None:
-    """Refuse weights that are no safetensors, or lie outside of the folder."""
+def _weight_files(folder: Path) -> list[Path]:
+    """The files of the weights, which lie in the folder itself."""
     if (folder / WEIGHTS).is_file():
-        return
+        return [folder / WEIGHTS]
     if not (folder / INDEX).is_file():
         what = f"cannot read {folder / WEIGHTS}: there is no such file"
         raise StorageError(f"{what}; weights must be safetensors, as model.save_pretrained(folder) writes them")
-    for name in _read_json(folder / INDEX).get("weight_map", {}).values():
+    names = sorted({*_read_json(folder / INDEX).get("weight_map", {}).values()})
+    for name in names:
         if Path(name).name != name:
             raise FileFormatError(f"{folder / INDEX} names the file {name!r:.100}; weights lie in the folder itself")
+    return [folder / name for name in names]
 
 
 def _checked_config(config: Mapping[str, Any], source: str) -> dict[str, Any]:
@@ -360,7 +394,7 @@ def _of_config(settings: Mapping[str, Any], state: State, source: str) -> nn.Mod
         raise FileFormatError(f"{source} does not say how its network is built: there is no config")
     config = _checked_config(given, source)
     transformers = library("transformers", extra="hf")
-    with as_ours(f"{source} holds no network that transformers can build"), building():
+    with _building(config, [value.shape for value in state.values()], source):
         plain = copy.deepcopy(config)
         plain.pop("auto_map", None)
         made = transformers.AutoConfig.for_model(plain.pop("model_type"), **plain)

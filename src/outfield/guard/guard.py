@@ -427,14 +427,13 @@ class Guard:
             InputError: the name of the file ends otherwise.
             StorageError: it could not be written; what was there stays.
         """
-        rule, own, model = self.threshold, self.reader.record(), self.detector.record()
+        own, model = self.reader.record(), self.detector.record()
         if self.reader.float16:
             own, model = own.narrowed(), model.narrowed()
-        limit = Record({"value": rule.value, "keep": rule.keep, "source": rule.source}, {"reference": rule.reference})
         kind = self.reader.kind
         version, parts = (PLAIN, {}) if self.decision is None else (VERSION, {"decision": self.decision.record()})
         header = {VERSION_ENTRY[kind]: version, "outfield": __version__, "provenance": dict(self.provenance)}
-        whole = Record.of({**header, **own.header}, detector=model, threshold=limit, **parts)
+        whole = Record.of({**header, **own.header}, detector=model, threshold=self.threshold.record(), **parts)
         write_record(path, kind, Record(whole.header, whole.tensors | own.tensors), endings=GUARD_ENDINGS, once=True)
 
     @classmethod
@@ -457,9 +456,8 @@ class Guard:
         check_version(path, kind, record.header)
         reader = READERS[kind].from_record(path, record, target, network)
         try:
-            said, scores = record.part("threshold")
             detector = Detector.from_record(record.part("detector")).to(str(target))
-            threshold = Threshold(said["value"], said["keep"], scores["reference"], said["source"])
+            threshold = Threshold.from_record(record.part("threshold"))
             decided = "decision" in record.header
             decision = Decision.from_record(record.part("decision"), str(target)) if decided else None
         except Exception as error:  # detectors may be anybody's, and raise anything of a file that is wrong

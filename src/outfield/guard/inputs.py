@@ -181,6 +181,8 @@ def _of_open_file(x: Any) -> tuple[bytes, str | None]:
 
 
 def _of_tensor(x: Tensor, normalised: bool) -> Given:
+    if x.is_nested or x.layout != torch.strided or x.is_meta or (x.is_floating_point() and x.dtype.itemsize < 2):
+        raise InputError(f"the tensor is {x.dtype}, {x.layout}, on {x.device}; images are dense: x.to_dense().float()")
     if x.dim() not in (3, 4) or 0 in x.shape or (not normalised and x.shape[-3] != 3):
         raise InputError(f"the tensor has shape {tuple(x.shape)}, {x.dtype}; images are (3, H, W) or (N, 3, H, W)")
     single = x.dim() == 3

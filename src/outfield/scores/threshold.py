@@ -148,9 +148,23 @@ class Threshold:
         """Read what :meth:`save` wrote."""
         header, tensors = read_record(path, "Threshold")
         try:
-            return cls(header["value"], header["keep"], tensors["reference"], header["source"])
+            return cls.from_record(Record(header, tensors))
         except (KeyError, InputError) as error:
             raise FileFormatError(f"{path} holds a Threshold that cannot be one: {error}") from error
+
+    def record(self) -> Record:
+        """What a file holds of it."""
+        header = {"value": self.value, "keep": self.keep, "source": self.source}
+        return Record(header, {"reference": self.reference})
+
+    @classmethod
+    def from_record(cls, record: Record) -> Threshold:
+        """What :meth:`record` gave; an error where the value does not follow from the scores."""
+        said, scores = record.header, record.tensors["reference"]
+        made = cls(said["value"], said["keep"], scores, said["source"])
+        if made.value != cls.fit(scores, made.keep).value:
+            raise FileFormatError("its threshold does not follow from its scores")
+        return made
 
 
 def check_keep(keep: float) -> None:
