@@ -49,11 +49,12 @@ def is_configurable(value: Any) -> bool:
 
 
 def arguments(obj: Any) -> dict[str, Any]:
-    """Constructor arguments of ``obj``, read back from its attributes."""
+    """Constructor arguments of ``obj``, read back from its attributes; numpy's numbers as Python's."""
     names, cls = inspect.signature(type(obj)).parameters, type(obj).__name__
     if lost := [name for name in names if not hasattr(obj, name)]:
         raise InputError(f"{cls} does not keep its argument {lost[0]}; its constructor must store it")
-    return {name: getattr(obj, name) for name in names}
+    values = {name: getattr(obj, name) for name in names}
+    return {name: value.item() if isinstance(value, np.generic) else value for name, value in values.items()}
 
 
 def to_plain(value: Any) -> Any:
@@ -78,15 +79,9 @@ def said_settings(obj: Any) -> dict[str, Any]:
     """
     old = {new: name for name, new in getattr(type(obj), "renamed_settings", {}).items()}
     added: Mapping[str, Any] = getattr(type(obj), "added_settings", {})
-    found = {
-        old.get(name, name): value.item() if isinstance(value, np.generic) else value
-        for name, value in arguments(obj).items()
-    }
-    return {
-        name: value
-        for name, value in found.items()
-        if name not in added or type(value) is not type(added[name]) or value != added[name]
-    }
+    found = {old.get(name, name): value for name, value in arguments(obj).items()}
+    silent = [(name, type(value), value) for name, value in added.items()]
+    return {name: value for name, value in found.items() if (name, type(value), value) not in silent}
 
 
 def from_plain(value: Any) -> Any:

@@ -111,20 +111,11 @@ class FeatureSource(ABC):
         return numbers.astype(np.int64)
 
 
-class Part(FeatureSource):
-    """The rows of ``source`` at which ``mask`` (N,) is True, in their order."""
+class Wrapped(FeatureSource):
+    """Base of sources that show another ``source`` in some other way."""
 
-    def __init__(self, source: FeatureSource, mask: Tensor) -> None:
-        if mask.dtype != torch.bool or mask.shape != (len(source),):
-            raise InputError(f"rows are chosen by {len(source)} bools; got {mask.dtype} of shape {tuple(mask.shape)}")
-        if not bool(mask.any()):
-            raise InputError("no row is chosen; at least one is needed")
-        self.source, self.mask, self.picks_rows = source, mask.cpu(), source.picks_rows
-
-    @property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        found, count = self.source.shapes, int(self.mask.sum())
-        return {name: (count, *shape[1:]) if name in self.source.row_fields else shape for name, shape in found.items()}
+    def __init__(self, source: FeatureSource) -> None:
+        self.source, self.picks_rows = source, source.picks_rows
 
     @property
     def about(self) -> dict[str, str]:
@@ -132,11 +123,32 @@ class Part(FeatureSource):
 
     @property
     def names(self) -> tuple[str, ...] | None:
-        known = self.source.names
-        return None if known is None else tuple(known[i] for i in self.mask.nonzero()[:, 0].tolist())
+        return self.source.names
 
     def constant(self, name: str) -> Tensor | None:
         return self.source.constant(name)
+
+
+class Part(Wrapped):
+    """The rows of ``source`` at which ``mask`` (N,) is True, in their order."""
+
+    def __init__(self, source: FeatureSource, mask: Tensor) -> None:
+        super().__init__(source)
+        if mask.dtype != torch.bool or mask.shape != (len(source),):
+            raise InputError(f"rows are chosen by {len(source)} bools; got {mask.dtype} of shape {tuple(mask.shape)}")
+        if not bool(mask.any()):
+            raise InputError("no row is chosen; at least one is needed")
+        self.mask, self._numbers = mask.cpu(), mask.cpu().nonzero()[:, 0].numpy()
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        found, count = self.source.shapes, len(self._numbers)
+        return {name: (count, *shape[1:]) if FIELDS[name].per_row else shape for name, shape in found.items()}
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        known = self.source.names
+        return None if known is None else tuple(known[i] for i in self._numbers)
 
     def batches(self, size: int, names: Iterable[str] | None = None) -> Iterator[dict[str, Tensor]]:
         require_number("size", size, least=1, whole=True)
@@ -145,14 +157,12 @@ class Part(FeatureSource):
     def _pieces(self, size: int, names: tuple[str, ...]) -> Iterator[dict[str, Tensor]]:
         start = 0
         for piece in self.source.batches(size, names):
-            count = len(piece[names[0]])
-            chosen = self.mask[start : start + count]
-            start += count
+            chosen = self.mask[start : start + size]
+            start += size
             yield {name: value[chosen] for name, value in piece.items()}
 
     def rows(self, index: Rows, names: Iterable[str] | None = None) -> dict[str, Tensor]:
-        numbers = self._row_numbers(index)
-        return self.source.rows(self.mask.nonzero()[:, 0].numpy()[numbers], self._chosen(names))
+        return self.source.rows(self._numbers[self._row_numbers(index)], self._chosen(names))
 
     def in_memory(self) -> FeatureSet:
         return self.source.in_memory()[self.mask]
@@ -178,7 +188,7 @@ def rebatched(
         yield {name: join([one[name] for one in held]) for name in held[0]}
 
 
-class Seen(FeatureSource):
+class Seen(Wrapped):
     """The rows of ``source`` with its field ``name`` called features; made by :meth:`FeatureSource.on`.
 
     Other fields whose rows are points are not here, nor is what belongs to the features themselves. ``fields`` holds the field
@@ -186,11 +196,11 @@ class Seen(FeatureSource):
     """
 
     def __init__(self, source: FeatureSource, name: str) -> None:
+        super().__init__(source)
         if name not in spaces():
             raise InputError(f"on is {name!r:.100}; it must be one of {', '.join(spaces())}")
         if name not in source.shapes:
             raise MissingFieldError(f"there is no field {name!r} here; there are {', '.join(source.shapes)}")
-        self.source, self.picks_rows = source, source.picks_rows
         others = [other for other in source.row_fields if not FIELDS[other].is_space]
         self.fields = {"features": name, **{other: other for other in others}}
 
@@ -199,23 +209,18 @@ class Seen(FeatureSource):
         found = self.source.shapes
         return {name: found[field] for name, field in self.fields.items()}
 
-    @property
-    def about(self) -> dict[str, str]:
-        return self.source.about
-
-    @property
-    def names(self) -> tuple[str, ...] | None:
-        return self.source.names
+    def constant(self, name: str) -> Tensor | None:
+        return None
 
     def batches(self, size: int, names: Iterable[str] | None = None) -> Iterator[dict[str, Tensor]]:
-        chosen = self._chosen(names)
-        pieces = self.source.batches(size, [self.fields[name] for name in chosen])
-        return ({name: piece[self.fields[name]] for name in chosen} for piece in pieces)
+        fields = {name: self.fields[name] for name in self._chosen(names)}
+        pieces = self.source.batches(size, fields.values())
+        return ({name: piece[field] for name, field in fields.items()} for piece in pieces)
 
     def rows(self, index: Rows, names: Iterable[str] | None = None) -> dict[str, Tensor]:
-        chosen = self._chosen(names)
-        found = self.source.rows(index, [self.fields[name] for name in chosen])
-        return {name: found[self.fields[name]] for name in chosen}
+        fields = {name: self.fields[name] for name in self._chosen(names)}
+        found = self.source.rows(index, fields.values())
+        return {name: found[field] for name, field in fields.items()}
 
     def in_memory(self) -> FeatureSet:
         return self.source.in_memory().on(self.fields["features"])

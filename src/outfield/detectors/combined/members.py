@@ -115,21 +115,15 @@ class CombinedDetector(Detector):
             return scores.clamp(-LARGEST, LARGEST).float().double()
 
     def _moved(self) -> None:
+        super()._moved()
         if hasattr(self, "members_"):
-            for member in self.members_:
-                if member._device != self._device:
-                    member.to(self._device)
             needs = [(member.field, member.needs_to_score) for member in self.members_]
             self._fields = [{"features" if name == on else name: name for name in own} for on, own in needs]
             self._names, self._needs = None, tuple(dict.fromkeys(name for _, own in needs for name in own))
             self._numbers = sum(value.numel() for member in self.members_ for value in member._state().values())
-        super()._moved()
 
-    def _state(self) -> dict[str, Tensor]:
-        found = super()._state()
-        for i, member in enumerate(self.members_):
-            found |= {f"{i}.{self.member_prefix}{name}": value for name, value in member._state().items()}
-        return found
+    def _inside(self) -> dict[str, Detector]:
+        return {f"{i}.{self.member_prefix}": member for i, member in enumerate(getattr(self, "members_", ()))}
 
     def _notes(self) -> dict[str, Any]:
         headers = [member.record().header for member in self.members_]
