@@ -17,7 +17,7 @@ _load, _names, __all__ = door(
         "combined.calibration": ("Calibration",),
         "combined.choice": ("AUTO", "CHOICES", "Choice", "Rows", "Trial", "ViewsChoice", "choose", "choose_views"),
         "distance.combood": ("LEAST_SQUARE",),
-        "ebm": ("LearnedEnergy",),
+        "ebm_energy_corrected": ("LearnedEnergy",),
         "describe": ("Entry", "detector_groups", "detectors_markdown"),
         "combined.members": ("CombinedDetector", "names_of"),
         "combined.heat_mahalanobis": ("ComposedDetector",),

@@ -46,9 +46,9 @@ from outfield.detectors.distance.ssd_mixture_rmds import GaussianMixture as Gaus
 from outfield.detectors.distance.ssd_mixture_rmds import MixtureDetector as MixtureDetector
 from outfield.detectors.distance.ssd_mixture_rmds import RMDS as RMDS
 from outfield.detectors.distance.ssd_mixture_rmds import SSD as SSD
-from outfield.detectors.ebm import EBM as EBM
-from outfield.detectors.ebm import LearnedEnergy as LearnedEnergy
-from outfield.detectors.energy_corrected import EnergyCorrected as EnergyCorrected
+from outfield.detectors.ebm_energy_corrected import EBM as EBM
+from outfield.detectors.ebm_energy_corrected import EnergyCorrected as EnergyCorrected
+from outfield.detectors.ebm_energy_corrected import LearnedEnergy as LearnedEnergy
 from outfield.detectors.head.ash_scale_lts import ASH as ASH
 from outfield.detectors.head.ash_scale_lts import LTS as LTS
 from outfield.detectors.head.ash_scale_lts import SCALE as SCALE

@@ -19,7 +19,7 @@ from outfield.detectors.distance.cosine_mean_she import CosineMean
 from outfield.detectors.distance.kde_nnguide_relation import KDE, NNGuide
 from outfield.detectors.distance.knn import KNN
 from outfield.detectors.distance.ssd_mixture_rmds import RMDS, SSD
-from outfield.detectors.energy_corrected import EnergyCorrected
+from outfield.detectors.ebm_energy_corrected import EnergyCorrected
 from outfield.detectors.head.gradnorm_nci_fdbd import fDBD
 from outfield.detectors.head.vim import ViM
 from outfield.detectors.logits.maxlogit_entropy_gen import GEN, MaxLogit
