@@ -15,8 +15,7 @@ import outfield as of
 from outfield.detectors import Calibration
 from outfield.detectors.base import log_total, once, shared, wide
 from outfield.detectors.combined import members
-from outfield.detectors.combined.calibration import Calibrations
-from outfield.detectors.combined.fused import apart
+from outfield.detectors.combined.fused import Calibrations, apart
 from outfield.files import read_record
 from outfield.modes import can_limit
 

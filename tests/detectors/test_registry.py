@@ -79,7 +79,7 @@ def test_asking_for_one_imports_its_file_alone():
         "print(*(name for name in sys.modules if name.startswith('outfield.')))"
     )
     done = subprocess.run([sys.executable, "-c", script, str(SOURCES)], capture_output=True, text=True, check=True)
-    assert "outfield.detectors.logits.msp_odin_energy" in done.stdout.split()
+    assert "outfield.detectors.logits.msp_odin_energy_maxlogit_entropy_gen" in done.stdout.split()
     assert "outfield.detectors.distance.knn" not in done.stdout.split()
 
 
@@ -123,11 +123,11 @@ def test_a_name_of_the_folder_is_taken_before_its_file_is_imported(monkeypatch):
 def test_a_file_may_be_imported_again(registry):
     before = registry["MSP"]
     try:
-        again = importlib.reload(sys.modules["outfield.detectors.logits.msp_odin_energy"])
+        again = importlib.reload(sys.modules["outfield.detectors.logits.msp_odin_energy_maxlogit_entropy_gen"])
         assert registry["MSP"] is again.MSP
         assert again.MSP is not before
     finally:
-        for name in ("MSP", "ODIN", "EnergyLogits"):
+        for name in ("MSP", "ODIN", "EnergyLogits", "MaxLogit", "Entropy", "GEN"):
             setattr(again, name, getattr(of, name))
 
 

@@ -7,7 +7,6 @@ from outfield.detectors.base import labels_of as labels_of
 from outfield.detectors.base import lacking as lacking
 from outfield.detectors.base import load as load
 from outfield.detectors.combined.auto import Auto as Auto
-from outfield.detectors.combined.calibration import Calibration as Calibration
 from outfield.detectors.combined.choice import AUTO as AUTO
 from outfield.detectors.combined.choice import CHOICES as CHOICES
 from outfield.detectors.combined.choice import Choice as Choice
@@ -16,6 +15,7 @@ from outfield.detectors.combined.choice import Trial as Trial
 from outfield.detectors.combined.choice import ViewsChoice as ViewsChoice
 from outfield.detectors.combined.choice import choose as choose
 from outfield.detectors.combined.choice import choose_views as choose_views
+from outfield.detectors.combined.fused import Calibration as Calibration
 from outfield.detectors.combined.fused import Fused as Fused
 from outfield.detectors.combined.fused import LEAST as LEAST
 from outfield.detectors.combined.fused import Summed as Summed
@@ -40,8 +40,8 @@ from outfield.detectors.distance.kde_nnguide_relation import directions as direc
 from outfield.detectors.distance.knn import KNN as KNN
 from outfield.detectors.distance.neco import NECO as NECO
 from outfield.detectors.distance.neighbours import Neighbours as Neighbours
-from outfield.detectors.distance.pca import PCA as PCA
-from outfield.detectors.distance.per_class_gaussian import PerClassGaussian as PerClassGaussian
+from outfield.detectors.distance.pca_per_class_gaussian import PCA as PCA
+from outfield.detectors.distance.pca_per_class_gaussian import PerClassGaussian as PerClassGaussian
 from outfield.detectors.distance.ssd_mixture_rmds import GaussianMixture as GaussianMixture
 from outfield.detectors.distance.ssd_mixture_rmds import MixtureDetector as MixtureDetector
 from outfield.detectors.distance.ssd_mixture_rmds import RMDS as RMDS
@@ -60,12 +60,12 @@ from outfield.detectors.head.react_vra_dice import ReAct as ReAct
 from outfield.detectors.head.react_vra_dice import VRA as VRA
 from outfield.detectors.head.vim import Residual as Residual
 from outfield.detectors.head.vim import ViM as ViM
-from outfield.detectors.logits.maxlogit_entropy_gen import Entropy as Entropy
-from outfield.detectors.logits.maxlogit_entropy_gen import GEN as GEN
-from outfield.detectors.logits.maxlogit_entropy_gen import MaxLogit as MaxLogit
-from outfield.detectors.logits.msp_odin_energy import EnergyLogits as EnergyLogits
-from outfield.detectors.logits.msp_odin_energy import MSP as MSP
-from outfield.detectors.logits.msp_odin_energy import ODIN as ODIN
+from outfield.detectors.logits.msp_odin_energy_maxlogit_entropy_gen import EnergyLogits as EnergyLogits
+from outfield.detectors.logits.msp_odin_energy_maxlogit_entropy_gen import Entropy as Entropy
+from outfield.detectors.logits.msp_odin_energy_maxlogit_entropy_gen import GEN as GEN
+from outfield.detectors.logits.msp_odin_energy_maxlogit_entropy_gen import MSP as MSP
+from outfield.detectors.logits.msp_odin_energy_maxlogit_entropy_gen import MaxLogit as MaxLogit
+from outfield.detectors.logits.msp_odin_energy_maxlogit_entropy_gen import ODIN as ODIN
 from outfield.detectors.logits.openmax_tempscale_kl_matching import KLMatching as KLMatching
 from outfield.detectors.logits.openmax_tempscale_kl_matching import OpenMax as OpenMax
 from outfield.detectors.logits.openmax_tempscale_kl_matching import TempScale as TempScale

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from outfield.config import require, require_number
 from outfield.detectors.base import Detector, labels_of, lacking
-from outfield.detectors.combined.calibration import Calibration, Calibrations
-from outfield.detectors.combined.fused import Fused, apart, halves
+from outfield.detectors.combined.fused import Calibration, Calibrations, Fused, apart, halves
 from outfield.detectors.combined.members import names_of
 from outfield.detectors.combined.weights import KEPT, Kind, Terms, best_setting, by_level, left_out, loss, weight_path
 from outfield.detectors.distance.cosine_mean_she import CosineMean
@@ -22,8 +21,7 @@ from outfield.detectors.distance.ssd_mixture_rmds import RMDS, SSD
 from outfield.detectors.ebm_energy_corrected import EnergyCorrected
 from outfield.detectors.head.gradnorm_nci_fdbd import fDBD
 from outfield.detectors.head.vim import ViM
-from outfield.detectors.logits.maxlogit_entropy_gen import GEN, MaxLogit
-from outfield.detectors.logits.msp_odin_energy import EnergyLogits
+from outfield.detectors.logits.msp_odin_energy_maxlogit_entropy_gen import GEN, EnergyLogits, MaxLogit
 from outfield.errors import DivergenceError, InputError
 from outfield.features import FIELDS, FeatureSource, Part, feature_stand_ins
 from outfield.progress import bar

@@ -13,7 +13,7 @@ from outfield.detectors.base import Batch, Detector, labels_of, once
 from outfield.detectors.distance.knn import KNN
 from outfield.detectors.head.last_layer import within_range
 from outfield.detectors.head.vim import Residual
-from outfield.detectors.logits.softmax import log_shares
+from outfield.detectors.logits.msp_odin_energy_maxlogit_entropy_gen import log_shares
 from outfield.detectors.registry import register
 from outfield.errors import FileFormatError
 from outfield.features import FeatureSource
