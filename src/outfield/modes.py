@@ -139,16 +139,7 @@ def _leading_bits(x: Tensor, round_off: bool = False) -> Tensor:
 
 
 class Seeded(TorchDispatchMode):
-    """While the block runs, random numbers of this thread come from generators of their own, one for each device.
-
-    Every operation that draws is handed such a generator; with equal seeds it gives what the global one would. ``drew`` says
-    whether anything has been drawn.
-
-    >>> with Seeded(3):
-    ...     drawn = torch.rand(2)
-    >>> bool((drawn == torch.rand(2, generator=torch.Generator().manual_seed(3))).all())
-    True
-    """
+    """In the block this thread draws from generators of its own, as the global one would; ``drew`` says whether it did."""
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__()
@@ -209,10 +200,7 @@ def building(seed: int = 0) -> Iterator[None]:
 
 
 class Switch:
-    """A process-wide setting of a GPU's libraries that several threads may need at the same time.
-
-    It is counted: the first that needs it makes the setting by ``change``, the last one calls what that gave.
-    """
+    """A process-wide setting that several threads may need: the first makes it by ``change``, the last calls what that gave."""
 
     def __init__(self, change: Callable[[], Undo]) -> None:
         self._change = change
@@ -309,10 +297,7 @@ def on_one_core(work: Callable[[], T]) -> T:
 
 @contextlib.contextmanager
 def one_core() -> Iterator[None]:
-    """This thread's operations run on one core in the block, afterwards on as many as before; other threads see nothing of it.
-
-    For work that is done before another core has woken up.
-    """
+    """This thread's operations run on one core in the block: for work that is done before another core has woken up."""
     before = torch.get_num_threads()
     if before == 1 or not can_limit():
         yield

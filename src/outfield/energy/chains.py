@@ -50,11 +50,9 @@ PROJECTIONS: dict[str, Projection] = {"none": identity, "sphere": sphere, "relu_
 Energy = Callable[[Tensor], Tensor]
 Points = Callable[[Tensor, torch.Generator], Tensor]
 
-NUMBERS_AT_ONCE = 2**22
-"""Normal numbers drawn together for several moves."""
+NUMBERS_AT_ONCE = 2**22  # normal numbers drawn together for several moves
 MOST_STEPS = 10**9
-LARGEST = 1e30
-"""Step sizes above this leave what float32 can hold."""
+LARGEST = 1e30  # step sizes above this leave what float32 can hold
 
 
 class Chains(NamedTuple):

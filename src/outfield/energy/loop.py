@@ -26,17 +26,14 @@ from outfield.errors import DivergenceError, FileFormatError, InputError, Outfie
 from outfield.files import PathLike, Record, as_path, read_record, tensors_under, write_record
 from outfield.modes import own_modes, products
 
-VERSION = 2
-"""Of what a checkpoint holds."""
-SHARED = ("temperature", "prior", "prior_temperature")
-"""What models that are trained together have in common."""
-CHECK_EVERY = 25
-"""Batches between looks at the energies' size (each look waits for the device)."""
+VERSION = 2  # of what a checkpoint holds
+SHARED = ("temperature", "prior", "prior_temperature")  # what models that are trained together have in common
+CHECK_EVERY = 25  # batches between looks at the energies' size (each look waits for the device)
 
+# plain values, tensors that the next step may change in place, and tensors that it may not
 State = tuple[dict[str, Any], dict[str, Tensor], dict[str, Tensor]]
-"""Plain values, tensors that the next step may change in place, and tensors that it may not."""
+# called after each step with (steps done, steps in all, history so far, of the first model)
 Progress = Callable[[int, int, History], None]
-"""Called after each step with (steps done, steps in all, history so far, of the first model)."""
 
 
 def train(
@@ -49,11 +46,7 @@ def train(
     checkpoint: Checkpoint | None = None,
     progress: Progress | None = None,
 ) -> History:
-    """Train the model's network on rows z (N, D), a tensor or rows on disk, in place.
-
-    Everything random comes from ``seed``; on the CPU equal seeds give equal bits, also across a resume. An interrupt
-    (KeyboardInterrupt, SystemExit) goes on after the last whole step has been written to the checkpoint.
-    """
+    """Train the network on rows z (N, D), in place; on the CPU equal seeds give equal bits, also across a resume."""
     return train_seeds([model], z, training, sampler, project, [seed], checkpoint, progress)[0]
 
 

@@ -32,15 +32,13 @@ from outfield.errors import FileFormatError, InputError, NotFittedError
 from outfield.modes import can_limit, in_full, limited_worker, on_one_core, own_modes, products
 
 PIECE_ROWS = 512
+# A piece on the CPU holds at least this many rows and this many numbers: 2 MB in float64, or more where rows are wide
 PIECE_NUMBERS = PIECE_ROWS * 512
-"""A piece on the CPU holds at least this many rows and this many numbers: 2 MB in float64, or more where rows are wide."""
 GPU_ROWS = 8192
-STRIP = 128
-"""Columns of the scatter computed together; its lower triangle is not computed."""
-AHEAD = 4
-"""Pieces that may wait for each worker."""
+STRIP = 128  # columns of the scatter computed together; its lower triangle is not computed
+AHEAD = 4  # pieces that may wait for each worker
+# rounding of a squared distance above which the slower, refined formula is taken; real features stay far below it
 TOLERANCE = 1e-2
-"""Rounding of a squared distance above which the slower, refined formula is taken; real features stay far below it."""
 
 Prepare = Callable[[Tensor], Tensor]
 
@@ -269,23 +267,14 @@ def mahalanobis_sq_refined(w: Tensor, centres: Tensor, squares: Tensor) -> Tenso
 
 @dataclass(frozen=True)
 class MixtureParameters:
-    """What the mixture is made of, float64 (classes int64).
+    """What the mixture is made of, float64 (classes int64)."""
 
-    Attributes:
-        classes: labels (K,).
-        log_weights: log π_c (K,).
-        means: μ_c (K, D).
-        mean: Σ_c π_c μ_c (D,), the origin of the whitened coordinates.
-        eigenvalues: λ (D,), ascending, floored.
-        eigenvectors: V (D, D), Σ = V diag(λ) Vᵀ.
-    """
-
-    classes: Tensor
-    log_weights: Tensor
-    means: Tensor
-    mean: Tensor
-    eigenvalues: Tensor
-    eigenvectors: Tensor
+    classes: Tensor  # labels (K,)
+    log_weights: Tensor  # log π_c (K,)
+    means: Tensor  # μ_c (K, D)
+    mean: Tensor  # Σ_c π_c μ_c (D,), the origin of the whitened coordinates
+    eigenvalues: Tensor  # λ (D,), ascending, floored
+    eigenvectors: Tensor  # V (D, D), Σ = V diag(λ) Vᵀ
 
     @classmethod
     def of(cls, statistics: ClassStatistics, floor: float, ridge: float) -> MixtureParameters:

@@ -19,10 +19,10 @@ from outfield.files import as_tensor
 if TYPE_CHECKING:
     from outfield.features.set import FeatureSet
 
+# under this name a set says which network, with which preprocessing, gave its rows: a name for people, then a digest
 NETWORK = "network"
-"""Under this name a set says which network, with which preprocessing, gave its rows: a name for people, then a digest."""
+# how names of rows are encoded: those of files that are no valid UTF-8 come back as they were
 NAME_CODING = ("utf-8", "surrogateescape")
-"""How names of rows are encoded: those of files that are no valid UTF-8 come back as they were."""
 Rows = Sequence[int] | np.ndarray | Tensor
 
 
@@ -33,8 +33,7 @@ class FeatureSource(ABC):
     at 0, tensors on the CPU.
     """
 
-    picks_rows: bool = True
-    """Whether :meth:`rows` can be used."""
+    picks_rows: bool = True  # whether rows can be used
 
     @property
     @abstractmethod
@@ -227,20 +226,12 @@ class Seen(Wrapped):
 
 
 def network_text(name: str, fingerprint: str) -> str:
-    """What a set says of its network.
-
-    >>> network_text("cifar10", "0123456789abcdef0123456789abcdef")
-    'cifar10 0123456789abcdef'
-    """
+    """What a set says of its network: a name for people, and a digest."""
     return f"{name[:200]} {fingerprint[:16]}".strip()
 
 
 def agree(name: str, one: str, other: str) -> bool:
-    """Whether two texts under a name say the same: of a network its digest counts, whatever people call it.
-
-    >>> agree("network", "mine 0123456789abcdef", "yours 0123456789abcdef"), agree("views", "flip", "six")
-    (True, False)
-    """
+    """Whether two texts under a name say the same: of a network its digest counts, whatever people call it."""
     if name == NETWORK:
         return one.rpartition(" ")[2] == other.rpartition(" ")[2]
     return one == other
@@ -257,11 +248,7 @@ def common_about(sets: Sequence[Mapping[str, str]]) -> dict[str, str]:
 
 
 def checked_about(given: Any) -> dict[str, str]:
-    """A copy of texts by name; of None, none.
-
-    >>> checked_about({"views": "flip"})
-    {'views': 'flip'}
-    """
+    """A copy of texts by name; of None, none."""
     found = {} if given is None else given
     if not isinstance(found, Mapping) or not all(isinstance(text, str) for pair in found.items() for text in pair):
         raise InputError(f"about is {given!r:.100}; it must be texts by name, such as {{'views': 'flip'}}")
@@ -269,11 +256,7 @@ def checked_about(given: Any) -> dict[str, str]:
 
 
 def checked_names(given: Any, rows: int) -> tuple[str, ...] | None:
-    """A name for each of the rows, or None.
-
-    >>> checked_names(["a.png", "b.png"], 2)
-    ('a.png', 'b.png')
-    """
+    """A name for each of the rows, or None."""
     if given is None:
         return None
     found = given.tolist() if isinstance(given, np.ndarray) else given

@@ -27,8 +27,7 @@ from outfield.features.table_files import opened, parquet_file
 from outfield.files import NotInRowsError, PathLike, Stamp, StoredArray, find_npy
 from outfield.percent import counted
 
-ROWS_AT_ONCE = 8192
-"""Rows of a Parquet file decoded together."""
+ROWS_AT_ONCE = 8192  # rows of a Parquet file decoded together
 
 
 def open_features(path: PathLike, **beside: PathLike | None) -> FeatureStream:

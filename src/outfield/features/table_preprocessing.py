@@ -37,15 +37,13 @@ from outfield.files import PathLike, Record, read_record, write_record
 from outfield.percent import counted
 
 ENDINGS = (".safetensors",)
+# of files of features, which are read as tables where nothing says that a network gave them
 ARRAY_ENDINGS = (".safetensors", ".npz", ".npy")
-"""Of files of features, which are read as tables where nothing says that a network gave them."""
 REFUSE, MEDIAN = "refuse", "median"
+# the constant entry of a row, as a multiple of the root of its width, which is the usual length of a standardised row
 LENGTH = 3.0
-"""The constant entry of a row, as a multiple of the root of its width, which is the usual length of a standardised row."""
-NAMELESS = r"\s*|Unnamed: \d+"
-"""Names of columns that have none: in a CSV, and as pandas reads it."""
-LARGEST = 1e30
-"""Entries are cut off here, so that the widest outlier is a float32."""
+NAMELESS = r"\s*|Unnamed: \d+"  # names of columns that have none: in a CSV, and as pandas reads it
+LARGEST = 1e30  # entries are cut off here, so that the widest outlier is a float32
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,7 @@ from outfield.scores.risk import as_wrong
 from outfield.scores.threshold import beta_cdf, beta_quantile
 from outfield.scores.vectors import as_scores
 
-LIMITS = 100
-"""Limits that are tried, at most."""
+LIMITS = 100  # limits that are tried, at most
 
 
 @dataclass(frozen=True, eq=False)

@@ -318,11 +318,7 @@ class Drift:
 
 
 def in_words(told: Mapping[str, Any], unit: str = "sample") -> str:
-    """What a summary says of drift: whether there is any, in which column, since when, and how strong the evidence is.
-
-    >>> in_words({"alarm": False, "largest_log_wealth": 1.1, "limit": 4.6051, "alpha": 0.01})
-    'no drift found: evidence 3 to 1, an alarm needs 100 to 1 (false alarms, ever: with probability 0.01 at most)'
-    """
+    """What a summary says of drift: whether there is any, in which column, since when, and how strong the evidence is."""
     found = "no drift found"
     if told["alarm"]:
         where = f" in {told['column']}" if "column" in told else ""

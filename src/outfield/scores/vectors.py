@@ -42,10 +42,7 @@ def as_scores(name: str, scores: Any, dtype: type[np.floating[Any]] = np.float64
 
 
 def as_score_pair(scores_id: Any, scores_ood: Any) -> tuple[np.ndarray, np.ndarray]:
-    """ID scores (N,) and OOD scores (M,) in one dtype, in which they compare as exactly as they came.
-
-    That is float32 where both are (half the bytes to sort), and float64 otherwise.
-    """
+    """ID scores (N,) and OOD scores (M,) in one dtype, float32 where both are, in which they compare as they came."""
     dtype = np.float32 if _is_single(scores_id) and _is_single(scores_ood) else np.float64
     return as_scores("scores_id", scores_id, dtype), as_scores("scores_ood", scores_ood, dtype)
 

@@ -272,13 +272,7 @@ class ViewsChoice:
 
 
 def choose_views(rows_of: Callable[[str], Rows], device: str = "auto", names: Sequence[str] = CHOICES) -> ViewsChoice:
-    """The views with which the chosen detector tells held-out ID rows best from stand-ins; of equal ones the first.
-
-    Args:
-        rows_of: gives the rows of views by their name; called once for each, so that rows of one are in memory at a time.
-        device: where to fit and score.
-        names: of the views to try, those that cost least first.
-    """
+    """The views whose detector tells held-out ID rows best from stand-ins, those that cost least first; one is read at a time."""
     losses = {}
     for name in names:
         rows = rows_of(name)
@@ -297,10 +291,7 @@ def default_candidates(train: FeatureSource) -> list[Detector]:
 
 
 def default_members(train: FeatureSource, labelled: FeatureSource | None = None) -> list[Detector]:
-    """What is added up where nothing can choose: a detector each of logits, neighbours, the mixture and an earlier stage.
-
-    ``labelled`` are rows with classes for those that learn from classes; ``train`` if None.
-    """
+    """What is added up where nothing can choose: a detector each of logits, neighbours, the mixture and an earlier stage."""
     most, known = _smallest_class(train), train if labelled is None else labelled
     # a rare class costs neighbours, no member
     wanted = (EnergyLogits(), KNN(k=min(5, most)), SSD(), SSD(field="stage2"))

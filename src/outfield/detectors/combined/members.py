@@ -34,12 +34,7 @@ def check_members(members: object) -> None:
 
 
 def names_of(detectors: Sequence[Detector]) -> tuple[str, ...]:
-    """Each detector in words: its class, its field, and the settings in which it differs from others of its class.
-
-    >>> import outfield as of
-    >>> names_of([of.MSP(), of.KNN(k=5), of.KNN(k=50), of.SSD(), of.SSD(field="stage2"), of.SSD()])
-    ('MSP', 'KNN k=5', 'KNN k=50', 'SSD', 'SSD on stage2', 'SSD 2')
-    """
+    """Each detector in words: its class, its field, and the settings in which it differs from others of its class."""
     kinds = [type(one).__name__ + ("" if one.field == "features" else f" on {one.field}") for one in detectors]
     settings = [settings_of(one) for one in detectors]
     found: list[str] = []
@@ -54,16 +49,11 @@ def names_of(detectors: Sequence[Detector]) -> tuple[str, ...]:
 
 
 class CombinedDetector(Detector):
-    """Base of detectors that score with several fitted ones; ``_fit`` of a subclass sets them and calls ``_moved``.
-
-    Attributes:
-        members_: the fitted members.
-    """
+    """Base of detectors that score with fitted ``members_``, which ``_fit`` of a subclass sets before it calls ``_moved``."""
 
     fits_in_pieces = combined = True
 
-    member_prefix: ClassVar[str] = ""
-    """What stands between a member's number and its tensors' names in a file."""
+    member_prefix: ClassVar[str] = ""  # what stands between a member's number and its tensors' names in a file
 
     members_: tuple[Detector, ...]
 

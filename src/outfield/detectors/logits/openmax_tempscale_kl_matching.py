@@ -231,11 +231,7 @@ class KLMatching(LogitDetector):
 def increasing_root(
     function: Callable[[float], tuple[float, float]], low: float, high: float, tolerance: float = 1e-12
 ) -> float:
-    """The x in [low, high], low > 0, at which an increasing function is 0; the nearer end where it is 0 nowhere between them.
-
-    ``function`` gives value and slope at x. Newton's steps, as long as they stay in the bracket and halve the distance; else the
-    bracket is halved, on a scale of logarithms. So it ends, whatever the function does between its ends.
-    """
+    """The x in [low, high], low > 0, at which an increasing function, given with its slope, is 0, or the nearer end."""
     if function(low)[0] >= 0:
         return low
     if function(high)[0] <= 0:
