@@ -223,47 +223,43 @@ class Switch:
                     self._undo()
 
 
-def _turn_off_tf32() -> Undo:
-    """Convolutions and matrix products in full float32 on a GPU."""
-    backends: Any = torch.backends
-    if not hasattr(backends, "fp32_precision"):  # before torch 2.9
-        convolutions, products = backends.cudnn.allow_tf32, torch.get_float32_matmul_precision()
-        backends.cudnn.allow_tf32 = False
-        torch.set_float32_matmul_precision("highest")
-
-        def undo() -> None:
-            backends.cudnn.allow_tf32 = convolutions
-            torch.set_float32_matmul_precision(products)
-
-        return undo
-    cudnn, before = backends.cudnn, []
-    # From the general to the special: what is not set reads as what is above it, so only what was set is written to.
-    for place in (backends, cudnn, cudnn.conv, cudnn.rnn, backends.cuda.matmul):
-        if place.fp32_precision != "ieee":
-            before.append((place, place.fp32_precision))
-            place.fp32_precision = "ieee"
+def _changed(settings: Sequence[tuple[Any, str, Any]]) -> Undo:
+    """Make settings (place, name, value) where they are not so; what puts them back."""
+    before = []
+    for place, name, value in settings:
+        if getattr(place, name) != value:
+            before.append((place, name, getattr(place, name)))
+            setattr(place, name, value)
 
     def put_back() -> None:
-        for place, precision in reversed(before):
-            place.fp32_precision = precision
+        for one in reversed(before):
+            setattr(*one)
 
     return put_back
 
 
-def _try_algorithms() -> Undo:
-    """Let cuDNN try its algorithms for a convolution and choose the fastest."""
-    cudnn: Any = torch.backends.cudnn
-    before = cudnn.benchmark
-    cudnn.benchmark = True
+def _turn_off_tf32() -> Undo:
+    """Convolutions and matrix products in full float32 on a GPU."""
+    backends: Any = torch.backends
+    cudnn = backends.cudnn
+    if hasattr(backends, "fp32_precision"):
+        # From the general to the special: what is not set reads as what is above it, so only what was set is written to.
+        places = (backends, cudnn, cudnn.conv, cudnn.rnn, backends.cuda.matmul)
+        return _changed([(place, "fp32_precision", "ieee") for place in places])
+    of_products = torch.get_float32_matmul_precision()  # before torch 2.9
+    of_convolutions = _changed([(cudnn, "allow_tf32", False)])
+    torch.set_float32_matmul_precision("highest")
 
     def put_back() -> None:
-        cudnn.benchmark = before
+        of_convolutions()
+        torch.set_float32_matmul_precision(of_products)
 
     return put_back
 
 
 WITHOUT_TF32 = Switch(_turn_off_tf32)
-FASTEST_CONVOLUTIONS = Switch(_try_algorithms)
+# cuDNN tries its algorithms for a convolution and chooses the fastest
+FASTEST_CONVOLUTIONS = Switch(lambda: _changed([(torch.backends.cudnn, "benchmark", True)]))
 
 
 def resolve_device(device: str | torch.device) -> torch.device:

@@ -155,22 +155,16 @@ class _Screen:
 def _columns() -> Any:
     """An empty rich.progress.Progress. Titles, bars and notes are cut where the terminal is narrow, counts and times are not."""
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
     from rich.table import Column
-    from rich.text import Text
 
-    class Cut(ProgressColumn):
-        def __init__(self, name: str) -> None:
-            super().__init__()
-            self.name = name
+    def text(name: str, column: Column) -> TextColumn:
+        return TextColumn(f"{{task.fields[{name}]}}", markup=False, table_column=column)
 
-        def render(self, task: Any) -> Text:
-            return Text(task.fields[self.name], no_wrap=True, overflow="crop")
-
-    whole = Column(no_wrap=True)
-    counts = TextColumn("{task.fields[counts]}", markup=False, table_column=whole)
+    cut, whole = Column(no_wrap=True, overflow="crop"), Column(no_wrap=True)
     times = TimeElapsedColumn(whole), TimeRemainingColumn(compact=True, table_column=whole)
-    return Progress(Cut("title"), BarColumn(), counts, *times, Cut("note"), console=Console(stderr=True))
+    shown = text("title", cut), BarColumn(), text("counts", whole), *times, text("note", cut)
+    return Progress(*shown, console=Console(stderr=True))
 
 
 def _printable(text: str) -> str:

@@ -483,9 +483,7 @@ def load(path: PathLike) -> Detector:
         try:
             return Detector.from_record(record)
         except Exception as error:  # whatever somebody's own class makes of such a file, it is the file that is wrong
-            raise FileFormatError(
-                f"{path} holds a detector that this version of Outfield cannot build: {error}"
-            ) from error
+            raise FileFormatError(f"{path} holds a detector that Outfield cannot build: {error}") from error
 
 
 def accept(detector: str, data: Any, needs: tuple[str, ...], what: str) -> None:
@@ -540,9 +538,7 @@ def take(
     sides = [max(1, found) if wanted is None else wanted for found, wanted in zip(value.shape, shape, strict=False)]
     if not kind or value.ndim != len(shape) or [*value.shape] != sides:
         wanted = ", ".join("any" if n is None else str(n) for n in shape)
-        raise FileFormatError(
-            f"{name} is {value.dtype} of shape {tuple(value.shape)}; it must be {dtype} of ({wanted})"
-        )
+        raise FileFormatError(f"{name} is {value.dtype} of {tuple(value.shape)}; it must be {dtype} of ({wanted})")
     return value.to(dtype)
 
 

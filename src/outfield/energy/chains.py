@@ -156,9 +156,7 @@ def energy_and_grad(energy: Energy, z: Tensor) -> tuple[Tensor, Tensor]:
         leaf = z.detach().requires_grad_()
         value = energy(leaf)
         if not isinstance(value, Tensor) or value.shape != z.shape[:1]:
-            raise InputError(
-                f"energy gave {kind_of(value)} for points {tuple(z.shape)}; it must give shape ({len(z)},)"
-            )
+            raise InputError(f"energy gave {kind_of(value)} for {tuple(z.shape)}; it must give shape ({len(z)},)")
         (grad,) = torch.autograd.grad(value.sum(), leaf, allow_unused=True) if value.requires_grad else (None,)
     if grad is None:
         raise InputError("energy has no gradient at its points; it must be computed by differentiable operations")
@@ -382,10 +380,8 @@ def make_start(name: str, prior: Prior | None, replay_size: int, replay_fresh: f
     memory = (replay_size, replay_fresh) if name == "replay" else ()
     if name in ("auto", "replay"):
         name = "normal" if prior is None else "prior"
-    if name == "prior" and prior is None:
-        raise InputError(
-            "start is 'prior' but there is no prior; it must be auto, normal, uniform, data, mixed or replay"
-        )
+    known = name != "prior" or prior is not None
+    require(known, "start", name, "auto, normal, uniform, data, mixed or replay: there is no prior here")
     points: dict[str, Points] = {
         "prior": lambda real, g: cast("Prior", prior).sample(len(real), g).to(real.dtype),
         "normal": lambda real, g: torch.randn(real.shape, generator=g, device=real.device, dtype=real.dtype),

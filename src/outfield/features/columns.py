@@ -104,9 +104,7 @@ def cells_of(name: str, column: Any) -> Cells:
         cells = Cells(TRUTH if array.dtype.kind == "b" else NUMBER, array.astype(np.float64))
     infinite = 0 if cells.kind == TEXT else int(np.isinf(cells.values).sum())
     if infinite:
-        raise InputError(
-            f"column {name!r} holds {counted(infinite, 'infinite number')}; a missing cell is empty or NaN"
-        )
+        raise InputError(f"column {name!r} holds {counted(infinite, 'infinite number')}; empty a missing cell")
     return cells
 
 
@@ -278,7 +276,5 @@ def _levels(name: str, texts: np.ndarray) -> tuple[str, ...]:
             stacklevel=4,
         )
     if len(levels) > MOST_LEVELS:
-        raise InputError(
-            f"column {name!r} holds {len(levels):,} different texts, over {MOST_LEVELS}; group or drop them"
-        )
+        raise InputError(f"column {name!r} holds {len(levels):,} different texts, over {MOST_LEVELS}; group them")
     return levels

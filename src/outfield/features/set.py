@@ -114,8 +114,7 @@ class FeatureSet(FeatureSource):
         parts = [counted(len(self), "sample")]
         for name, tensor in self._tensors.items():
             if FIELDS[name].counts is not None:
-                classes = len(tensor.unique())
-                parts.append(f"{name} of {classes} class{'es' * (classes != 1)}")
+                parts.append(f"{name} of {counted(len(tensor.unique()), 'class')}")
             else:
                 parts.append(f"features {tensor.shape[1]}-d" if name == "features" else name)
         return f"FeatureSet({', '.join(parts)})"
@@ -244,10 +243,9 @@ class FeatureSet(FeatureSource):
         return cls(**arrays, about=about, names=names)
 
 
+_others = [
+    inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in (*FIELDS, "about", "names")
+]
 FeatureSet.__signature__ = inspect.Signature(
-    [inspect.Parameter("features", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
-    + [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None)
-        for name in [*list(FIELDS)[1:], "about", "names"]
-    ]
+    [inspect.Parameter("features", inspect.Parameter.POSITIONAL_OR_KEYWORD), *_others[1:]]
 )

@@ -114,9 +114,7 @@ def _check_quotes(path: Path, file: BinaryIO) -> None:
             deque(csv.reader(_lines(path), strict=True), maxlen=0)
         except csv.Error as error:
             if "end of data" in str(error):
-                raise FileFormatError(
-                    f"{path} ends within a quoted cell; close the quote, or write it again"
-                ) from error
+                raise FileFormatError(f"{path} ends within a quoted cell; close the quote") from error
 
 
 def _no_number(path: Path, names: Sequence[str], message: str) -> InputError:

@@ -152,9 +152,7 @@ def choose(
     require(sets, "real", real, 'OOD sets by name, such as {"svhn": rows}')
     fitted, skipped = _fitted(wanted, train, device)
     if not fitted:
-        raise InputError(
-            f"no candidate could be fitted: {'; '.join(f'{name}: {why}' for name, why in skipped.items())}"
-        )
+        raise InputError("no candidate could be fitted: " + "; ".join(map(": ".join, skipped.items())))
     names = names_of(fitted)
     rows = {("", ""): held_out, **named, **{("real", name): data for name, data in (real or {}).items()}}
     scores = _scores(fitted, rows)
@@ -183,7 +181,7 @@ def _checked_stand_ins(
     good = good and all(isinstance(sets, Mapping) for sets in stand_ins.values()) and any(stand_ins.values())
     shown = list(stand_ins) if isinstance(stand_ins, Mapping) else stand_ins
     require(
-        good, "stand_ins", shown, 'sets of rows by level, such as {"near": {"turned": rows}, "far": {"jigsaw": rows}}'
+        good, "stand_ins", shown, 'sets of rows by level, such as {"near": {"turned": rows}, "far": {"blocks": rows}}'
     )
     return {(level, name): rows for level, sets in stand_ins.items() for name, rows in sets.items()}
 

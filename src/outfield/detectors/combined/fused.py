@@ -45,9 +45,7 @@ def apart(
         _, which, times = known.unique(return_inverse=True, return_counts=True)
         usual = float((times[which] > 1).double().mean())  # in a table of few values new rows are equal to others, too
         if shared > usual + MOST_SHARED:
-            raise InputError(
-                f"{100 * shared:.0f} % of the held-out rows are training rows; give rows that were not trained on"
-            )
+            raise InputError(f"{100 * shared:.0f} % of the held-out rows are training rows; give others")
     return train, held_out
 
 
@@ -55,7 +53,7 @@ def check_count(held_out: FeatureSource) -> None:
     """Refuse fewer held-out rows than calibrate."""
     if len(held_out) < 2 * LEAST:
         raise TooFewSamplesError(
-            f"held_out has {counted(len(held_out), 'row')}; at least {2 * LEAST} are needed to calibrate"
+            f"held_out has {counted(len(held_out), 'row')}; calibration needs at least {2 * LEAST}"
         )
 
 

@@ -50,9 +50,7 @@ class PrincipalSpace(HeadDetector):
         width = self.weight_.shape[1]
         outside = width - (int(self.dimension) or principal_dimension(width))
         if outside < 1:
-            raise InputError(
-                f"dimension is {self.dimension}; it must be less than {width}, the columns of the features"
-            )
+            raise InputError(f"dimension is {self.dimension}; it must be less than {width}, the features' columns")
         return outside
 
     def _load_state(self, state: dict[str, Tensor]) -> None:
