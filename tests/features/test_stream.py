@@ -437,23 +437,3 @@ def test_a_flipped_bit_never_becomes_a_score(tmp_path, data, name, ending):
         detector.score(of.open_features(path))
     with pytest.raises(of.FileFormatError, match="set"):
         of.FeatureSet.load(path)
-
-
-@pytest.mark.parametrize("field", ["features", "labels"])
-@pytest.mark.parametrize("ending", [".safetensors", ".npz"])
-def test_nothing_is_fitted_to_a_flipped_bit(tmp_path, data, field, ending):
-    data.save(tmp_path / f"set{ending}")
-    flip(tmp_path / f"set{ending}", data.tensors()[field].numpy())
-    with pytest.raises(of.FileFormatError, match=field):
-        of.SSD().fit(of.open_features(tmp_path / f"set{ending}"))
-
-
-def test_the_command_line_refuses_a_flipped_bit(tmp_path, data):
-    data.save(tmp_path / "set.safetensors")
-    of.MSP().fit(data).save(tmp_path / "msp.safetensors")
-    flip(tmp_path / "set.safetensors", data.logits.numpy())
-    command = [sys.executable, "-m", "outfield", "score", "msp.safetensors", "set.safetensors", "-o", "scores.csv"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 3
-    assert "its logits" in done.stderr
-    assert not (tmp_path / "scores.csv").exists()

@@ -115,11 +115,6 @@ class TestSource:
             with pytest.raises(of.InputError, match="KNN"):
                 method(knn.score(test_set))
 
-    def test_also_of_the_same_kind_fitted_on_other_rows(self, train_set, test_set):
-        threshold = of.Threshold.fit(of.SSD().fit(train_set).score(test_set))
-        with pytest.raises(of.InputError, match="chosen on scores of SSD"):
-            threshold.is_ood(of.SSD().fit(test_set).score(test_set))
-
     def test_a_source_that_is_not_theirs_is_refused(self, train_set, test_set):
         scores = of.SSD().fit(train_set).score(test_set)
         with pytest.raises(of.InputError, match="KNN 12"):
@@ -238,13 +233,6 @@ def test_agrees_with_scipy(a, b):
         x = beta_quantile(a, b, share)
         assert x == pytest.approx(betaincinv(a, b, share), rel=1e-9)
         assert beta_cdf(a, b, x) == pytest.approx(betainc(a, b, x), rel=1e-9)
-
-
-def test_closed_forms():
-    for n in (1, 2, 10):
-        assert beta_cdf(n, 1, 0.7) == pytest.approx(0.7**n, rel=1e-12)
-        assert beta_cdf(1, n, 0.7) == pytest.approx(1 - 0.3**n, rel=1e-12)
-    assert beta_cdf(0.5, 0.5, 0.2) == pytest.approx(2 / math.pi * math.asin(math.sqrt(0.2)), rel=1e-12)
 
 
 def test_the_ends_are_the_ends():
