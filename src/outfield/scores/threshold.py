@@ -77,7 +77,7 @@ class Threshold:
         n = len(scores)
         position = rank(keep, n + 1)
         if position > n:
-            raise TooFewSamplesError(f"{n} held-out scores are too few to keep {keep:.4g} of ID; pass {fewest(keep)}")
+            raise TooFewSamplesError(f"{n} held-out scores cannot keep {keep:.4g} of ID; pass at least {fewest(keep)}")
         return cls(float(scores[position - 1]), float(keep), torch.from_numpy(scores), source or known)
 
     def is_ood(self, scores: Any) -> Tensor:
