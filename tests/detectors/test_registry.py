@@ -131,16 +131,6 @@ def test_a_class_that_cannot_score_is_refused(registry):
     assert "Halfway" not in registry
 
 
-def test_two_files_with_a_detector_of_one_name_are_an_error(tmp_path, monkeypatch):
-    from outfield.detectors import registry as module
-
-    for file in ("one.py", "two.py"):
-        (tmp_path / file).write_text("@register\nclass Same: pass\n")
-    monkeypatch.setattr(module, "__file__", str(tmp_path / "registry.py"))
-    with pytest.raises(of.InputError, match=r"one and two\.py both have a detector Same"):
-        module.homes.__wrapped__()
-
-
 class TestConfigurable:
     @pytest.fixture(autouse=True)
     def _forget(self, monkeypatch):

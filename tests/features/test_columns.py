@@ -256,16 +256,6 @@ def test_lists_whose_length_changes_from_batch_to_batch(tmp_path, monkeypatch):
         list(opened.batches(7))
 
 
-def test_scores_in_parquet_have_checksums(tmp_path):
-    scores = np.random.default_rng(0).random(1000)
-    write_columns(tmp_path / "s.parquet", {"score": scores})
-    content = bytearray((tmp_path / "s.parquet").read_bytes())
-    content[len(content) // 3] ^= 1
-    (tmp_path / "s.parquet").write_bytes(content)
-    with pytest.raises(OSError, match="CRC"):
-        pyarrow.parquet.read_table(tmp_path / "s.parquet", page_checksum_verification=True)
-
-
 def test_other_files_that_call_themselves_tables(tmp_path):
     make_set(n=8).save(tmp_path / "real.npz")
     for name in ("t.csv", "t.parquet"):

@@ -402,23 +402,6 @@ def test_memory_does_not_grow_with_the_file(tmp_path, ending):
     assert json.loads(done.stdout) < size / 2**20 / 3
 
 
-def test_the_command_line_streams(folder, tmp_path, monkeypatch):
-    """As the library: fit and score without loading."""
-    from outfield.cli import app
-
-    def refused(*_):
-        raise AssertionError("the file was loaded whole")
-
-    monkeypatch.setattr(of.FeatureSet, "load", refused)
-    for source in ("ours.npz", "wide.parquet", "pack.npz#train"):
-        app(["fit", "SSD", f"{folder}/{source}", "-o", f"{tmp_path}/d.safetensors"], standalone_mode=False)
-        app(
-            ["score", f"{tmp_path}/d.safetensors", f"{folder}/features.npy", "-o", f"{tmp_path}/s.npz"],
-            standalone_mode=False,
-        )
-        assert len(np.load(tmp_path / "s.npz")["score"]) == ROWS
-
-
 def flip(path, array: np.ndarray) -> None:
     content = bytearray(path.read_bytes())
     content[content.index(array.tobytes()) + array.nbytes // 2] ^= 1

@@ -177,20 +177,20 @@ class _ArrayStream(FeatureStream):
                 yield {name: reader.read(min(size, len(self) - start)) for name, reader in readers.items()}
 
     def rows(self, index: Rows, names: Iterable[str] | None = None) -> dict[str, Tensor]:
-        numbers = self._row_numbers(index)
+        numbers, picked = self._row_numbers(index), {}
         self._check_unchanged()
-        return {name: self._rows_of(name, self._arrays[name], numbers) for name in self._chosen(names)}
-
-    def _rows_of(self, name: str, array: StoredArray, numbers: np.ndarray) -> Tensor:
-        if not array.picks_rows:
-            raise InputError(f"{array.stamp.path} is compressed, so no row is picked one by one; use in_memory()")
-        field, found = FIELDS[name], array.pick(numbers)
-        try:
-            return field.piece(found, self._sizes, 0)
-        except InputError:
-            for place, number in enumerate(numbers.tolist()):  # the message is to name the row of the file
-                field.piece(found[place : place + 1], self._sizes, number)
-            raise
+        for name in self._chosen(names):
+            field, array = FIELDS[name], self._arrays[name]
+            if not array.picks_rows:
+                raise InputError(f"{array.stamp.path} is compressed, so no row is picked one by one; use in_memory()")
+            found = array.pick(numbers)
+            try:
+                picked[name] = field.piece(found, self._sizes, 0)
+            except InputError:
+                for place, number in enumerate(numbers.tolist()):  # the message is to name the row of the file
+                    field.piece(found[place : place + 1], self._sizes, number)
+                raise
+        return picked
 
 
 class _ParquetStream(FeatureStream):

@@ -52,9 +52,7 @@ def apart(
 def check_count(held_out: FeatureSource) -> None:
     """Refuse fewer held-out rows than calibrate."""
     if len(held_out) < 2 * LEAST:
-        raise TooFewSamplesError(
-            f"held_out has {counted(len(held_out), 'row')}; calibration needs at least {2 * LEAST}"
-        )
+        raise TooFewSamplesError(f"held_out has {counted(len(held_out), 'row')}; at least {2 * LEAST} must calibrate")
 
 
 def halves(count: int, seed: int) -> tuple[Tensor, Tensor]:
