@@ -166,19 +166,12 @@ class TestWhatChainsCannotStartFrom:
     @pytest.mark.parametrize(
         "start",
         [
-            torch.zeros(3),
-            torch.zeros(1, 3, 2),
-            torch.zeros(0, 2),
-            torch.zeros(2, 0),
-            torch.tensor([[0.0, float("nan")]]),
-            torch.tensor([[0.0, float("inf")]]),
-            torch.zeros(3, 2, dtype=torch.int64),
-            torch.zeros(3, 2, dtype=torch.bool),
-            torch.zeros(3, 2, dtype=torch.complex64),
-            [[0.0, 0.0]],
-            None,
+            torch.zeros(3), torch.zeros(1, 3, 2), torch.zeros(0, 2), torch.zeros(2, 0),
+            torch.tensor([[0.0, float("nan")]]), torch.tensor([[0.0, float("inf")]]),
+            torch.zeros(3, 2, dtype=torch.int64), torch.zeros(3, 2, dtype=torch.bool),
+            torch.zeros(3, 2, dtype=torch.complex64), [[0.0, 0.0]], None,
         ],
-    )
+    )  # fmt: skip
     def test_starts(self, start):
         with pytest.raises(of.InputError, match="start"):
             of.run_chains(quadratic, start, of.Langevin(steps=1))

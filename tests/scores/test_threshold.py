@@ -140,15 +140,11 @@ class TestSource:
 @pytest.mark.parametrize(
     ("value", "keep", "reference"),
     [
-        (1.0, 0.5, [1.0, 0.0, 2.0]),
-        (1.0, 0.5, [0.0, 1.0, float("inf")]),
-        (float("nan"), 0.5, [0.0, 1.0, 2.0]),
-        ("1", 0.5, [0.0, 1.0, 2.0]),
-        (1.0, 1.5, [0.0, 1.0, 2.0]),
-        (1.0, "half", [0.0, 1.0, 2.0]),
+        (1.0, 0.5, [1.0, 0.0, 2.0]), (1.0, 0.5, [0.0, 1.0, float("inf")]), (float("nan"), 0.5, [0.0, 1.0, 2.0]),
+        ("1", 0.5, [0.0, 1.0, 2.0]), (1.0, 1.5, [0.0, 1.0, 2.0]), (1.0, "half", [0.0, 1.0, 2.0]),
         (1.0, 0.5, [[0.0, 1.0, 2.0]]),
     ],
-)
+)  # fmt: skip
 def test_a_crafted_file_is_refused(value, keep, reference, tmp_path):
     """Its digest is right, but it cannot be a threshold that was chosen on these scores."""
     header = {"value": value, "keep": keep, "source": None}
@@ -214,17 +210,8 @@ def test_a_file_says_how_many_scores_it_was_chosen_on(tmp_path):
 
 
 SHAPES = [
-    (1, 1),
-    (2, 1),
-    (1, 50_000),
-    (19, 1),
-    (950, 51),
-    (9_501, 500),
-    (475_001, 25_000),
-    (3, 1_000),
-    (0.5, 0.5),
-    (7, 3),
-]
+    (1, 1), (2, 1), (1, 50_000), (19, 1), (950, 51), (9_501, 500), (475_001, 25_000), (3, 1_000), (0.5, 0.5), (7, 3),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("a", "b"), SHAPES)

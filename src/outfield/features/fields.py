@@ -60,17 +60,14 @@ class Field:
         self.check_shape(tuple(tensor.shape))
         return tensor
 
-    def piece(self, value: Any, sizes: Mapping[str, int], first_row: int) -> Tensor:
-        """Some rows of the field, perhaps none, checked as :meth:`checked` does."""
-        return self.checked(self._tensor(value), sizes, first_row)
-
     def _tensor(self, value: Any) -> Tensor:
         tensor = as_tensor(self.name, value)
         check_dtype(self.name, tensor.dtype, whole=self.counts is not None)
         return tensor
 
-    def checked(self, tensor: Tensor, sizes: Mapping[str, int], first_row: int | None = None) -> Tensor:
-        """What :meth:`tensor` gave, with every entry checked; ``sizes`` of known axes by letter, ``first_row`` of a piece."""
+    def checked(self, value: Any, sizes: Mapping[str, int], first_row: int | None = None) -> Tensor:
+        """The field, or some rows of it, with every entry checked; ``sizes`` of known axes by letter."""
+        tensor = self._tensor(value)
         if self.counts is None:
             return finite_floats(self.name, tensor, first_row)
         return whole_numbers(self.name, tensor, first_row or 0, sizes.get(self.counts))

@@ -130,7 +130,7 @@ class FeatureStream(FeatureSource):
         self._check_unchanged()
         start = 0
         for piece in self._pieces(size, chosen):
-            yield {name: FIELDS[name].piece(value, self._sizes, start) for name, value in piece.items()}
+            yield {name: FIELDS[name].checked(value, self._sizes, start) for name, value in piece.items()}
             start += len(piece[chosen[0]])
         self._check_unchanged()
 
@@ -168,7 +168,7 @@ class _ArrayStream(FeatureStream):
             return None
         array = self._arrays[name]
         with array.rows() as reader:
-            return FIELDS[name].checked(FIELDS[name].tensor(reader.read(array.shape[0])), self._sizes)
+            return FIELDS[name].checked(reader.read(array.shape[0]), self._sizes)
 
     def _pieces(self, size: int, names: tuple[str, ...]) -> Iterator[dict[str, Any]]:
         with ExitStack() as stack:
@@ -185,10 +185,10 @@ class _ArrayStream(FeatureStream):
                 raise InputError(f"{array.stamp.path} is compressed, so no row is picked one by one; use in_memory()")
             found = array.pick(numbers)
             try:
-                picked[name] = field.piece(found, self._sizes, 0)
+                picked[name] = field.checked(found, self._sizes, 0)
             except InputError:
                 for place, number in enumerate(numbers.tolist()):  # the message is to name the row of the file
-                    field.piece(found[place : place + 1], self._sizes, number)
+                    field.checked(found[place : place + 1], self._sizes, number)
                 raise
         return picked
 
