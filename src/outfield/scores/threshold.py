@@ -168,7 +168,7 @@ def check_keep(keep: float) -> None:
     require(is_share(keep), "keep", keep, "the share of ID samples to accept, between 0 and 1")
 
 
-def is_share(value: Any) -> bool:
+def is_share(value: float) -> bool:
     """Whether it is a number between 0 and 1."""
     return isinstance(value, Real) and not isinstance(value, bool) and 0 < value < 1
 
