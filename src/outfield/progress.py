@@ -155,16 +155,22 @@ class _Screen:
 def _columns() -> Any:
     """An empty rich.progress.Progress. Titles, bars and notes are cut where the terminal is narrow, counts and times are not."""
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
     from rich.table import Column
+    from rich.text import Text
 
-    def text(name: str, column: Column) -> TextColumn:
-        return TextColumn(f"{{task.fields[{name}]}}", markup=False, table_column=column)
+    class Cut(ProgressColumn):
+        def __init__(self, name: str) -> None:
+            super().__init__()
+            self.name = name
 
-    cut, whole = Column(no_wrap=True, overflow="crop"), Column(no_wrap=True)
+        def render(self, task: Any) -> Text:
+            return Text(task.fields[self.name], no_wrap=True, overflow="crop")
+
+    whole = Column(no_wrap=True)
+    counts = TextColumn("{task.fields[counts]}", markup=False, table_column=whole)
     times = TimeElapsedColumn(whole), TimeRemainingColumn(compact=True, table_column=whole)
-    shown = text("title", cut), BarColumn(), text("counts", whole), *times, text("note", cut)
-    return Progress(*shown, console=Console(stderr=True))
+    return Progress(Cut("title"), BarColumn(), counts, *times, Cut("note"), console=Console(stderr=True))
 
 
 def _printable(text: str) -> str:
