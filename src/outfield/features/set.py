@@ -114,7 +114,8 @@ class FeatureSet(FeatureSource):
         parts = [counted(len(self), "sample")]
         for name, tensor in self._tensors.items():
             if FIELDS[name].counts is not None:
-                parts.append(f"{name} of {counted(len(tensor.unique()), 'class')}")
+                classes = len(tensor.unique())
+                parts.append(f"{name} of {classes} class{'es' * (classes != 1)}")
             else:
                 parts.append(f"features {tensor.shape[1]}-d" if name == "features" else name)
         return f"FeatureSet({', '.join(parts)})"
