@@ -1,8 +1,4 @@
-"""Which detectors there are: every class in this room that is marked ``@register``, and those that a user marks.
-
-Their names are read from the sources, so that a list of them costs a few milliseconds and imports nothing; a detector's
-file is imported when its class is first asked for.
-"""
+"""Which detectors there are: classes of this room marked ``@register``, known from its sources, and those that a user marks."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The training loop: epochs over batches, their history, when they have diverged, what a checkpoint holds. No printing.
-
-The loop trains S models side by side, each with its own weights, batches and noise; one batch of one model leaves most of a GPU
-idle, and an honest table needs several seeds. What a step is, is said in :mod:`outfield.energy.step`.
-"""
+"""The training loop of S models side by side: epochs over batches, their history, divergence, checkpoints. No printing."""
 
 from __future__ import annotations
 

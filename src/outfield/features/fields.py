@@ -1,8 +1,4 @@
-"""The fields of a set of features, each declared once.
-
-Sets in memory, streams, files, tables and messages read names, shapes, meanings and columns of fields here, so that a new field
-is one more entry.
-"""
+"""The fields of a set of features, each declared once: a new field is one more entry."""
 
 from __future__ import annotations
 

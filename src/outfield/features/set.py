@@ -1,8 +1,4 @@
-"""FeatureSet: what a backbone hands to every detector, checked once, here.
-
-Everything behind this door may rely on: two-dimensional finite floating features, matching lengths, integer labels that
-start at 0, tensors on the CPU.
-"""
+"""FeatureSet: what a backbone hands to every detector, checked once, here."""
 
 from __future__ import annotations
 

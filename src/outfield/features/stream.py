@@ -1,8 +1,4 @@
-"""FeatureStream: features on disk, read piece by piece, for data larger than memory.
-
-A detector takes one wherever it takes a :class:`outfield.FeatureSet`. Each piece is checked as it passes, so that a fit
-reads the file once; plain reads, not a memory map, keep the resident size fixed.
-"""
+"""FeatureStream: features on disk, read piece by piece with plain reads, for data larger than memory."""
 
 from __future__ import annotations
 
