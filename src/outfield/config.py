@@ -18,11 +18,10 @@ import numpy as np
 
 from outfield.errors import InputError, UnknownNameError
 
-CONFIGURABLE: dict[str, type] = {}
-"""Every class that may appear as a setting, by name."""
+CONFIGURABLE: dict[str, type] = {}  # every class that may appear as a setting, by name
 
+# called with a name that is not in CONFIGURABLE yet; one that knows it imports the class, which then is
 FINDERS: list[Callable[[str], object]] = []
-"""Called with a name that is not in :data:`CONFIGURABLE` yet; one that knows it imports the class, which then is."""
 
 C = TypeVar("C", bound=type)
 
@@ -49,11 +48,12 @@ def is_configurable(value: Any) -> bool:
 
 
 def arguments(obj: Any) -> dict[str, Any]:
-    """Constructor arguments of ``obj``, read back from its attributes."""
+    """Constructor arguments of ``obj``, read back from its attributes; numpy's numbers as Python's."""
     names, cls = inspect.signature(type(obj)).parameters, type(obj).__name__
     if lost := [name for name in names if not hasattr(obj, name)]:
         raise InputError(f"{cls} does not keep its argument {lost[0]}; its constructor must store it")
-    return {name: getattr(obj, name) for name in names}
+    values = {name: getattr(obj, name) for name in names}
+    return {name: value.item() if isinstance(value, np.generic) else value for name, value in values.items()}
 
 
 def to_plain(value: Any) -> Any:
@@ -71,22 +71,12 @@ def to_plain(value: Any) -> Any:
 
 
 def said_settings(obj: Any) -> dict[str, Any]:
-    """The settings of ``obj`` without those that its class gained later and that have the value which says nothing.
-
-    A class lists these in ``added_settings``, name → value. One that was renamed has its old name (``renamed_settings``, old →
-    new). So the files and fingerprints of earlier versions stay what they are.
-    """
+    """The settings of ``obj`` as files keep them: renamed ones by their old names, without ``added_settings`` as listed."""
     old = {new: name for name, new in getattr(type(obj), "renamed_settings", {}).items()}
     added: Mapping[str, Any] = getattr(type(obj), "added_settings", {})
-    found = {
-        old.get(name, name): value.item() if isinstance(value, np.generic) else value
-        for name, value in arguments(obj).items()
-    }
-    return {
-        name: value
-        for name, value in found.items()
-        if name not in added or type(value) is not type(added[name]) or value != added[name]
-    }
+    found = {old.get(name, name): value for name, value in arguments(obj).items()}
+    silent = [(name, type(value), value) for name, value in added.items()]
+    return {name: value for name, value in found.items() if (name, type(value), value) not in silent}
 
 
 def from_plain(value: Any) -> Any:
@@ -128,14 +118,7 @@ def construct(cls: type, settings: Mapping[str, Any]) -> Any:
 
 
 def construct_from_text(cls: type, settings: Mapping[str, str]) -> Any:
-    """``cls`` with settings given as text; ``training.epochs`` reaches into a setting that has settings of its own.
-
-    A detector's settings, which its constructor only stores, are checked here too, before any work.
-
-    >>> from outfield.energy import MLP
-    >>> construct_from_text(MLP, {"hidden": "8"})
-    MLP(hidden=8, depth=4, slope=0.2)
-    """
+    """``cls`` with settings given as text, checked; ``training.epochs`` reaches into a setting that has settings of its own."""
     chosen = {name: parameter.default for name, parameter in inspect.signature(cls).parameters.items()}
     given: dict[str, Any] = {}
     for path, text in settings.items():
@@ -160,12 +143,7 @@ def _changed(cls: type, settings: Mapping[str, Any], path: str, text: str) -> An
 
 
 def settings_of(obj: Any, prefix: str = "") -> dict[str, Any]:
-    """Every setting of ``obj`` by the path that :func:`construct_from_text` takes.
-
-    >>> from outfield.energy import MLP
-    >>> settings_of(MLP())
-    {'hidden': 1024, 'depth': 4, 'slope': 0.2}
-    """
+    """Every setting of ``obj`` by the path that :func:`construct_from_text` takes."""
     found: dict[str, Any] = {}
     for name, value in arguments(obj).items():
         found |= settings_of(value, f"{prefix}{name}.") if is_configurable(value) else {prefix + name: value}
@@ -184,11 +162,7 @@ def _parse(text: str) -> Any:
 
 
 def shown(value: Any) -> str:
-    """A value as an error message shows it: its repr, cut where it is long, whatever that repr does.
-
-    >>> shown("a" * 500)[95:]
-    'aaaaa… (502 characters in all)'
-    """
+    """A value as an error message shows it: its repr, cut where it is long, whatever that repr does."""
     try:
         text = repr(value)
     except Exception:  # a number of thousands of digits, or a class whose repr fails

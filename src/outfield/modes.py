@@ -139,16 +139,7 @@ def _leading_bits(x: Tensor, round_off: bool = False) -> Tensor:
 
 
 class Seeded(TorchDispatchMode):
-    """While the block runs, random numbers of this thread come from generators of their own, one for each device.
-
-    Every operation that draws is handed such a generator; with equal seeds it gives what the global one would. ``drew`` says
-    whether anything has been drawn.
-
-    >>> with Seeded(3):
-    ...     drawn = torch.rand(2)
-    >>> bool((drawn == torch.rand(2, generator=torch.Generator().manual_seed(3))).all())
-    True
-    """
+    """In the block this thread draws from generators of its own, as the global one would; ``drew`` says whether it did."""
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__()
@@ -209,10 +200,7 @@ def building(seed: int = 0) -> Iterator[None]:
 
 
 class Switch:
-    """A process-wide setting of a GPU's libraries that several threads may need at the same time.
-
-    It is counted: the first that needs it makes the setting by ``change``, the last one calls what that gave.
-    """
+    """A process-wide setting that several threads may need: the first makes it by ``change``, the last calls what that gave."""
 
     def __init__(self, change: Callable[[], Undo]) -> None:
         self._change = change
@@ -235,47 +223,43 @@ class Switch:
                     self._undo()
 
 
-def _turn_off_tf32() -> Undo:
-    """Convolutions and matrix products in full float32 on a GPU."""
-    backends: Any = torch.backends
-    if not hasattr(backends, "fp32_precision"):  # before torch 2.9
-        convolutions, products = backends.cudnn.allow_tf32, torch.get_float32_matmul_precision()
-        backends.cudnn.allow_tf32 = False
-        torch.set_float32_matmul_precision("highest")
-
-        def undo() -> None:
-            backends.cudnn.allow_tf32 = convolutions
-            torch.set_float32_matmul_precision(products)
-
-        return undo
-    cudnn, before = backends.cudnn, []
-    # From the general to the special: what is not set reads as what is above it, so only what was set is written to.
-    for place in (backends, cudnn, cudnn.conv, cudnn.rnn, backends.cuda.matmul):
-        if place.fp32_precision != "ieee":
-            before.append((place, place.fp32_precision))
-            place.fp32_precision = "ieee"
+def _changed(settings: Sequence[tuple[Any, str, Any]]) -> Undo:
+    """Make settings (place, name, value) where they are not so; what puts them back."""
+    before = []
+    for place, name, value in settings:
+        if getattr(place, name) != value:
+            before.append((place, name, getattr(place, name)))
+            setattr(place, name, value)
 
     def put_back() -> None:
-        for place, precision in reversed(before):
-            place.fp32_precision = precision
+        for one in reversed(before):
+            setattr(*one)
 
     return put_back
 
 
-def _try_algorithms() -> Undo:
-    """Let cuDNN try its algorithms for a convolution and choose the fastest."""
-    cudnn: Any = torch.backends.cudnn
-    before = cudnn.benchmark
-    cudnn.benchmark = True
+def _turn_off_tf32() -> Undo:
+    """Convolutions and matrix products in full float32 on a GPU."""
+    backends: Any = torch.backends
+    cudnn = backends.cudnn
+    if hasattr(backends, "fp32_precision"):
+        # From the general to the special: what is not set reads as what is above it, so only what was set is written to.
+        places = (backends, cudnn, cudnn.conv, cudnn.rnn, backends.cuda.matmul)
+        return _changed([(place, "fp32_precision", "ieee") for place in places])
+    of_products = torch.get_float32_matmul_precision()  # before torch 2.9
+    of_convolutions = _changed([(cudnn, "allow_tf32", False)])
+    torch.set_float32_matmul_precision("highest")
 
     def put_back() -> None:
-        cudnn.benchmark = before
+        of_convolutions()
+        torch.set_float32_matmul_precision(of_products)
 
     return put_back
 
 
 WITHOUT_TF32 = Switch(_turn_off_tf32)
-FASTEST_CONVOLUTIONS = Switch(_try_algorithms)
+# cuDNN tries its algorithms for a convolution and chooses the fastest
+FASTEST_CONVOLUTIONS = Switch(lambda: _changed([(torch.backends.cudnn, "benchmark", True)]))
 
 
 def resolve_device(device: str | torch.device) -> torch.device:
@@ -309,10 +293,7 @@ def on_one_core(work: Callable[[], T]) -> T:
 
 @contextlib.contextmanager
 def one_core() -> Iterator[None]:
-    """This thread's operations run on one core in the block, afterwards on as many as before; other threads see nothing of it.
-
-    For work that is done before another core has woken up.
-    """
+    """This thread's operations run on one core in the block: for work that is done before another core has woken up."""
     before = torch.get_num_threads()
     if before == 1 or not can_limit():
         yield

@@ -2,11 +2,7 @@
 
 
 def percent(share: float, digits: int = 1) -> str:
-    """A share in percent, with its sign.
-
-    >>> percent(0.94), percent(0.04567, digits=2)
-    ('94.0 %', '4.57 %')
-    """
+    """A share in percent, with its sign."""
     return f"{in_percent(share, digits)} %"
 
 

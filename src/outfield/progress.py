@@ -13,10 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-Advance = Callable[..., None]
-"""``advance(done)`` or ``advance(done, note="loss 0.1")``: how far the work has come."""
-SHOW_AFTER = 0.5
-"""Seconds after which work is worth a bar."""
+Advance = Callable[..., None]  # advance(done) or advance(done, note="loss 0.1"): how far the work has come
+SHOW_AFTER = 0.5  # seconds after which work is worth a bar
 
 _wanted: bool | None = None
 
@@ -64,12 +62,7 @@ class _Bar:
 
 @contextmanager
 def bar(title: str, total: int | None = None, unit: str = "") -> Iterator[Advance]:
-    """Show ``title``, and how many of ``total`` units are done, while the block runs. Blocks may be nested, and in threads.
-
-    >>> with bar("counting", 3) as advance:
-    ...     for i in range(3):
-    ...         advance(i + 1)
-    """
+    """Show ``title``, and how many of ``total`` units are done, while the block runs. Blocks may be nested, and in threads."""
     mine = _Bar(title, total, unit)
     if is_shown():
         _screen.add(mine)

@@ -9,8 +9,7 @@ import numpy as np
 
 from outfield.errors import InputError, UnknownNameError
 
-LEVELS = ("near", "far")
-"""What a kind of stand-in stands for: OOD data that is like the ID data, or that is not."""
+LEVELS = ("near", "far")  # what a kind of stand-in stands for: OOD data that is like the ID data, or that is not
 
 T = TypeVar("T")
 S = TypeVar("S")

@@ -324,7 +324,9 @@ class TestCutOff:
                 raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr("outfield.detectors.ebm.Checkpoint", functools.partial(of.Checkpoint, seconds=0.0))
+            patch.setattr(
+                "outfield.detectors.ebm_energy_corrected.Checkpoint", functools.partial(of.Checkpoint, seconds=0.0)
+            )
             patch.setattr("outfield.energy.loop.write_record", write_and_die)
             with pytest.raises(KeyboardInterrupt):
                 run_images(tmp_path)

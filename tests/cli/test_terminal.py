@@ -149,7 +149,7 @@ main()
     ("arguments", "module", "patch", "goes_on"),
     [
         (["extract", "x.safetensors", "train.npz", "-o", "f.npz"], "backbone.backbone", "module.Backbone.open", False),
-        (["fit", "EBM", "train.npz", "-o", "d.safetensors", "--checkpoint", "c.safetensors"], "detectors.ebm",
+        (["fit", "EBM", "train.npz", "-o", "d.safetensors", "--checkpoint", "c.safetensors"], "detectors.ebm_energy_corrected",
          "module.EBM.fit_seeds", True),
     ],
 )  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 
 import numpy as np
@@ -11,7 +10,7 @@ import torch
 from tests.helpers.samples import make_set
 
 import outfield as of
-from outfield.detectors import CHOICES, Calibration, Rows, ViewsChoice, choose_views
+from outfield.detectors import CHOICES, Calibration, Rows, choose_views
 from outfield.detectors.combined import choice as home
 from outfield.detectors.combined.choice import default_candidates
 from outfield.detectors.combined.fused import apart
@@ -217,20 +216,6 @@ def test_eight_members_at_most_unless_one_says_otherwise():
     assert len(of.choose(TRAIN, HELD_OUT, STAND_INS, CANDIDATES, most_members=1).chosen.members) == 1
 
 
-def test_progress_is_told(monkeypatch):
-    told = []
-
-    @contextlib.contextmanager
-    def bar(text, total=None, unit=""):
-        told.append((text, total, unit))
-        yield told.append
-
-    monkeypatch.setattr(home, "bar", bar)
-    of.choose(TRAIN, HELD_OUT, STAND_INS, [of.MSP(), of.SSD()], most_members=1)
-    expected = [("fitting candidates", 2, "detectors"), 1, 2, ("scoring candidates", 2, "detectors"), 1, 2]
-    assert told == [*expected, ("leaving out kinds of stand-ins", None, "")]
-
-
 def test_stand_ins_by_the_name_of_their_kind(choice):
     made = StandIns(STAND_INS["near"] | STAND_INS["far"], {"turned": "near", "mixed": "near", "jigsaw": "far"})
     other = of.choose(TRAIN, HELD_OUT, made, CANDIDATES, most_members=3, seed=7)
@@ -276,11 +261,6 @@ class TestDefaultCandidates:
         assert [one.k for one in found if isinstance(one, of.KNN)] == [1, 5]
         assert len({repr(one) for one in found}) == len(found)
 
-    def test_a_class_of_one_row_leaves_those_without_neighbours(self):
-        found = default_candidates(of.FeatureSet(TRAIN.features, labels=[0] * 299 + [1]))
-        assert [one.k for one in found if isinstance(one, of.KNN)] == [1]
-        assert any(isinstance(one, of.SSD) for one in found)
-
     def test_they_are_what_choose_tries(self):
         choice = of.choose(TRAIN, HELD_OUT, {"near": STAND_INS["near"]}, most_members=1)
         assert {trial.members[0] for trial in choice.singles} == set(of.Fused(default_candidates(TRAIN)).names)
@@ -298,11 +278,6 @@ class TestMistakes:
     def test_stand_ins(self, bad):
         with pytest.raises(of.InputError, match="stand_ins is"):
             of.choose(TRAIN, HELD_OUT, bad, CANDIDATES)
-
-    def test_candidates(self):
-        for bad in (0, 2.5, None):
-            with pytest.raises(of.InputError, match="most_members is"):
-                of.choose(TRAIN, HELD_OUT, STAND_INS, CANDIDATES, most_members=bad)
 
     def test_held_out_rows_need_no_labels(self):
         bare = of.FeatureSet(HELD_OUT.features, logits=HELD_OUT.logits, spread=HELD_OUT.spread)
@@ -351,12 +326,6 @@ class TestViews:
     def test_of_equal_views_the_cheaper_are_taken(self):
         same = self.rows(0.4)
         assert choose_views(lambda views: same, "cpu", ["flip", "six"]).views == "flip"
-
-    @pytest.mark.parametrize(
-        ("views", "shown"), [("six", "six (one 25.3, six 21.0)"), ("one", "one (one 25.3, six 21.0)")]
-    )
-    def test_in_words(self, views, shown):
-        assert str(ViewsChoice(views, {"one": 0.2531, "six": 0.21})) == shown
 
 
 def made(seed=0, members=6, useless=2, ids=80, rows=60):
@@ -418,16 +387,6 @@ def test_huge_terms_and_terms_that_tell_all():
     assert loss(apart.accepted(found[:-1, None])) == 0
 
 
-def test_the_start_and_other_members_do_not_matter():
-    problem = Regression(made())
-    members = torch.tensor([True, False, True, True, False, True])
-    plain = problem.weights(0.01, members)
-    assert plain[:-1][~members].tolist() == [0, 0]
-    for start in (torch.full((7,), 5.0, dtype=torch.float64), problem.weights(0.01)):
-        torch.testing.assert_close(problem.weights(0.01, members, start), plain, rtol=1e-6, atol=1e-8)
-    assert torch.equal(problem.weights(0.01, members), plain)
-
-
 class TestPath:
     def test_one_of_each_number_of_members(self):
         terms = made(members=10, useless=3)
@@ -440,11 +399,6 @@ class TestPath:
             if count > 1:
                 again = Regression(terms).weights(0.01, weights > 0)[:-1]
                 torch.testing.assert_close(weights, again / again.max(), rtol=1e-6, atol=1e-8)
-
-    def test_fewer_members_are_some_of_more(self):
-        path = weight_path(made(members=10, useless=3), 0.01, 8)
-        for few, more in ((2, 3), (3, 4), (4, 5)):
-            assert bool((path[more][path[few] > 0] > 0).all())
 
     def test_one_member_is_the_best_alone(self):
         terms = made(members=10, useless=3)

@@ -21,11 +21,6 @@ def changed(data: of.FeatureSet, **fields: object) -> of.FeatureSet:
     return of.FeatureSet(**{**data.tensors(), **fields})  # type: ignore[arg-type]
 
 
-def test_the_names_of_the_paper():
-    assert {"MSP", "ODIN", "EnergyLogits", "KNN", "SSD", "GaussianMixture", "EBM", "EnergyCorrected"} <= set(NAMES)
-    assert all(cls.__name__ == name for name, cls in of.DETECTORS.items())
-
-
 @every
 def test_fit_returns_self_and_scores_are_a_float_vector_on_the_cpu(name, train_set, test_set):
     detector = quick(name)

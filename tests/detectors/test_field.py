@@ -27,10 +27,6 @@ def sets(n=120, width=5, seed=0, **about):
     return both, of.FeatureSet(stage, labels=labels, logits=logits)
 
 
-def test_feature_space_detectors_have_the_setting():
-    assert {"SSD", "GaussianMixture", "KNN", "EBM", "EnergyCorrected"} <= set(NAMES)
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_a_stage_is_taken_for_the_features(name, tmp_path):
     both, alone = sets()

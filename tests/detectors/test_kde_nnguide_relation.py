@@ -38,12 +38,6 @@ def test_it_is_minus_the_logarithm_of_a_density():
     np.testing.assert_allclose(gap, gap[0], atol=1e-4)
 
 
-def test_nothing_but_its_own_direction_scores_zero():
-    train = of.FeatureSet([[3.0, 4.0], [30.0, 40.0]])
-    far = of.FeatureSet([[0.3, 0.4], [-3.0, -4.0], [0.0, 0.0]])
-    np.testing.assert_allclose(of.KDE(kappa=7.0).fit(train).score(far).numpy(), [0, 14, 7], atol=1e-6)
-
-
 def test_far_rows_keep_their_order():
     """Their densities are 0 in float64."""
     train = of.FeatureSet([[1.0, 0.0]])
@@ -65,13 +59,6 @@ def test_it_is_the_loop_s(k, pieces, monkeypatch):
     monkeypatch.setattr(of.NNGuide, "rows_at_once", 32)
     train, test = make_set(), make_set(50, seed=1)
     np.testing.assert_allclose(of.NNGuide(k).fit(train).score(test).numpy(), naive(train, test, k), rtol=1e-5)
-
-
-def test_energies_of_either_sign():
-    """Where log-sums of training logits are below 0, the farthest of them guide most."""
-    train, test = make_set(), make_set(50, seed=1)
-    train = of.FeatureSet(train.features, logits=train.logits - 5)
-    np.testing.assert_allclose(of.NNGuide().fit(train).score(test).numpy(), naive(train, test, 10), rtol=1e-5)
 
 
 def test_how_many(tmp_path):

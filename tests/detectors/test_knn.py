@@ -91,29 +91,10 @@ def test_a_training_row_scores_zero_at_k_one(make, with_faiss):
     assert float(of.KNN(1).fit(train).score(train).max()) == 0
 
 
-@regimes
-def test_every_way_that_calls_itself_sure_is_right(make):
-    bank, z = make()
-    close = Neighbours(bank)
-    for k in (1, 50):
-        expected = brute_force(z, bank, k)
-        for dtype in (torch.float32, torch.float64):
-            squares, sure = close._kth_square(z, k, dtype)
-            torch.testing.assert_close(squares[sure, 0].sqrt().float(), expected[sure], rtol=EPS, atol=0)
-        torch.testing.assert_close(close._by_differences(z, k)[:, -1].sqrt().float(), expected, rtol=EPS, atol=0)
-
-
 def test_the_fast_way_is_sure_of_features_as_they_come():
     """On rows without many ties nothing slower is ever asked: no float64 product, no table of differences."""
     for bank, z in (offset(0), offset(1e4), (classes(300, 64, 0.3), classes(60, 64, 0.3, 1))):
         assert bool(Neighbours(bank)._kth_square(z, 50, torch.float32)[1].all())
-
-
-@pytest.mark.parametrize("name", ["collapsed classes", "a shell"])
-def test_where_rounding_could_matter_the_fast_way_is_not_sure(name):
-    bank, z = REGIMES[name]()
-    assert not bool(Neighbours(bank)._kth_square(z, 20, torch.float32)[1].all())
-    assert bool(Neighbours(bank)._kth_square(z, 20, torch.float64)[1].all())
 
 
 @settings(max_examples=50)

@@ -17,7 +17,7 @@ from tests.helpers.samples import quick
 
 import outfield as of
 from outfield.detectors import base
-from outfield.detectors.logits.softmax import below_top, log_shares
+from outfield.detectors.logits.msp_odin_energy_maxlogit_entropy_gen import below_top, log_shares
 
 
 def with_logits(logits):

@@ -20,15 +20,10 @@ from outfield.features import normalise
 ROOT = Path(__file__).parents[2]
 NAME = "MeanDistance"
 WALKING = (
-    "detectors/test_contract.py",
-    "detectors/test_crafted_files.py",
-    "detectors/test_registry.py",
-    "detectors/test_settings.py",
-    "features/test_stream.py",
-    "energy/test_modes.py",
-    "cli/test_features.py",
+    "detectors/test_contract.py", "detectors/test_crafted_files.py", "detectors/test_registry.py",
+    "detectors/test_settings.py", "features/test_stream.py", "energy/test_modes.py", "cli/test_features.py",
     "benchmark/test_runs.py",
-)
+)  # fmt: skip
 """Where tests walk the registry: one by one, their names saying which detector, and these, all at once:"""
 AT_ONCE = "test_registry or lists_all or paper_s_settings or given_as_text"
 

@@ -11,8 +11,7 @@ from scipy.stats import entropy, weibull_min
 from tests.helpers.samples import refused
 
 import outfield as of
-from outfield.detectors.logits.openmax_tempscale_kl_matching import fit_weibull, weibull_cdf
-from outfield.detectors.logits.softmax import increasing_root
+from outfield.detectors.logits.openmax_tempscale_kl_matching import fit_weibull, increasing_root, weibull_cdf
 
 
 def made(n=200, classes=4, seed=0, signal=4.0):

@@ -12,7 +12,7 @@ from sklearn.covariance import ledoit_wolf
 from tests.helpers.samples import make_set
 
 import outfield as of
-from outfield.detectors.distance.per_class_gaussian import shrunk
+from outfield.detectors.distance.pca_per_class_gaussian import shrunk
 from outfield.energy import priors
 from outfield.features import normalise
 

@@ -9,7 +9,7 @@ from tests.helpers.samples import make_set, quick
 
 import outfield as of
 from outfield.detectors import base
-from outfield.detectors import ebm as learned_energy
+from outfield.detectors import ebm_energy_corrected as learned_energy
 from outfield.detectors.distance import ssd_mixture_rmds as ssd
 
 

@@ -96,13 +96,6 @@ def test_numpy_s_numbers_are_numbers(name, setting, train_set, test_set, tmp_pat
         assert loaded.fingerprint() == detector.fingerprint()
 
 
-@pytest.mark.parametrize("half", ["begin", "move"])
-def test_half_a_sampler_is_none(half):
-    sampler = type("Half", (), {half: None})()
-    with pytest.raises(of.InputError, match="sampler is"):
-        of.EBM(sampler=sampler).check_settings()
-
-
 @pytest.mark.parametrize("name", of.DETECTORS)
 def test_every_setting_has_a_default_and_is_stored(name):
     detector = of.DETECTORS[name]()

@@ -33,14 +33,10 @@ class Counting:
 @pytest.mark.parametrize(
     ("sampler", "project", "expected"),
     [
-        (LANGEVIN, identity, 6),
-        (LANGEVIN, sphere, 6),
-        (MALA, identity, 6 + 1),
-        (MALA, sphere, 6 + 1),
-        (HMC, identity, 6 * 5 + 1),
-        (HMC, sphere, 6 * (5 + 1) + 1),
+        (LANGEVIN, identity, 6), (LANGEVIN, sphere, 6), (MALA, identity, 6 + 1), (MALA, sphere, 6 + 1),
+        (HMC, identity, 6 * 5 + 1), (HMC, sphere, 6 * (5 + 1) + 1),
     ],
-)
+)  # fmt: skip
 def test_how_often_a_chain_asks_for_the_energy(sampler, project, expected):
     energy = Counting()
     of.run_chains(energy, torch.ones(7, 5), sampler, project)

@@ -7,7 +7,7 @@ import math
 
 import pytest
 import torch
-from tests.helpers.samples import make_set, quick
+from tests.helpers.samples import quick
 
 import outfield as of
 from outfield.energy import PROJECTIONS, train
@@ -199,15 +199,3 @@ def test_the_limit_is_one_of_mean_absolute_energies():
     with pytest.raises(of.DivergenceError, match=f"{energy:.3g}"):
         train(model, z, dataclasses.replace(still, energy_limit=0.99 * energy), sampler, PROJECTIONS["none"], seed=0)
     train(model, z, dataclasses.replace(still, energy_limit=1.01 * energy), sampler, PROJECTIONS["none"], seed=0)
-
-
-@pytest.mark.parametrize("name", ["EBM", "EnergyCorrected"])
-def test_both_engines_begin_between_rows(name):
-    data = make_set(100)
-
-    def fitted(engine, start="mixed"):
-        training = dataclasses.replace(quick(name).training, engine=engine, start=start)
-        return quick(name, training=training).fit(data).score(data)
-
-    assert torch.allclose(fitted("eager"), fitted("fused"), rtol=1e-4, atol=1e-6)
-    assert not torch.allclose(fitted("eager"), fitted("eager", "data"), rtol=1e-4, atol=1e-6)

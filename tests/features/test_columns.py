@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 from decimal import Decimal
@@ -131,16 +130,6 @@ def test_a_table_that_changes_while_it_is_read(tmp_path, monkeypatch):
         load_csv(tmp_path, "feature_0\n1.5\n")
 
 
-def test_rows_longer_than_a_block_are_read(tmp_path):
-    """pyarrow parses a megabyte at a time and refuses rows that are longer."""
-    width = 80_000
-    values = np.random.default_rng(0).random((2, width))
-    with (tmp_path / "wide.csv").open("w", newline="") as file:
-        csv.writer(file).writerow([f"feature_{i}" for i in range(width)])
-        csv.writer(file).writerows(values.tolist())
-    assert np.array_equal(of.FeatureSet.load(tmp_path / "wide.csv").features.numpy(), values)
-
-
 def test_what_the_first_megabyte_holds_does_not_decide_on_the_rest(tmp_path):
     rows = 200_000
     found = load_csv(tmp_path, "feature_0,feature_1\n" + "1,2\n" * rows + "0.5,2\n")
@@ -215,16 +204,6 @@ def test_good_parquet_files(tmp_path, columns):
         assert found.features.is_floating_point()
 
 
-@pytest.mark.parametrize("group", [1, 7, 1000])
-def test_row_groups_do_not_matter(tmp_path, group):
-    data = make_set(n=50)
-    path = save_parquet(tmp_path / "t.parquet", {"features": list(data.features.numpy())}, row_group_size=group)
-    assert torch.equal(of.FeatureSet.load(path).features, data.features)
-    pieces = list(of.open_features(path).batches(8))
-    assert [len(piece["features"]) for piece in pieces] == [8] * 6 + [2]
-    assert torch.equal(torch.cat([piece["features"] for piece in pieces]), data.features)
-
-
 def test_row_groups_without_rows(tmp_path):
     table = pyarrow.table({"feature_0": [1.0, 2.0]})
     with pyarrow.parquet.ParquetWriter(tmp_path / "t.parquet", table.schema) as writer:
@@ -275,16 +254,6 @@ def test_lists_whose_length_changes_from_batch_to_batch(tmp_path, monkeypatch):
     opened = of.open_features(save_parquet(tmp_path / "t.parquet", {"features": [[1.0, 2.0]] * 7 + [[1.0] * 3] * 7}))
     with pytest.raises(of.InputError, match="the lists in column 'features' must have the same length"):
         list(opened.batches(7))
-
-
-def test_scores_in_parquet_have_checksums(tmp_path):
-    scores = np.random.default_rng(0).random(1000)
-    write_columns(tmp_path / "s.parquet", {"score": scores})
-    content = bytearray((tmp_path / "s.parquet").read_bytes())
-    content[len(content) // 3] ^= 1
-    (tmp_path / "s.parquet").write_bytes(content)
-    with pytest.raises(OSError, match="CRC"):
-        pyarrow.parquet.read_table(tmp_path / "s.parquet", page_checksum_verification=True)
 
 
 def test_other_files_that_call_themselves_tables(tmp_path):

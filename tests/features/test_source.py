@@ -35,7 +35,7 @@ class TestNames:
             data.on("stage2"),
             stream.on("stage2"),
         ):
-            assert found.names == NAMES
+            assert found.names == NAMES  # fmt: skip
         assert set(stream.shapes) == {"features", "stage2"}
         assert data[1:3].names == NAMES[1:3]
         assert data[::-1].names == NAMES[::-1]

@@ -402,23 +402,6 @@ def test_memory_does_not_grow_with_the_file(tmp_path, ending):
     assert json.loads(done.stdout) < size / 2**20 / 3
 
 
-def test_the_command_line_streams(folder, tmp_path, monkeypatch):
-    """As the library: fit and score without loading."""
-    from outfield.cli import app
-
-    def refused(*_):
-        raise AssertionError("the file was loaded whole")
-
-    monkeypatch.setattr(of.FeatureSet, "load", refused)
-    for source in ("ours.npz", "wide.parquet", "pack.npz#train"):
-        app(["fit", "SSD", f"{folder}/{source}", "-o", f"{tmp_path}/d.safetensors"], standalone_mode=False)
-        app(
-            ["score", f"{tmp_path}/d.safetensors", f"{folder}/features.npy", "-o", f"{tmp_path}/s.npz"],
-            standalone_mode=False,
-        )
-        assert len(np.load(tmp_path / "s.npz")["score"]) == ROWS
-
-
 def flip(path, array: np.ndarray) -> None:
     content = bytearray(path.read_bytes())
     content[content.index(array.tobytes()) + array.nbytes // 2] ^= 1
@@ -437,23 +420,3 @@ def test_a_flipped_bit_never_becomes_a_score(tmp_path, data, name, ending):
         detector.score(of.open_features(path))
     with pytest.raises(of.FileFormatError, match="set"):
         of.FeatureSet.load(path)
-
-
-@pytest.mark.parametrize("field", ["features", "labels"])
-@pytest.mark.parametrize("ending", [".safetensors", ".npz"])
-def test_nothing_is_fitted_to_a_flipped_bit(tmp_path, data, field, ending):
-    data.save(tmp_path / f"set{ending}")
-    flip(tmp_path / f"set{ending}", data.tensors()[field].numpy())
-    with pytest.raises(of.FileFormatError, match=field):
-        of.SSD().fit(of.open_features(tmp_path / f"set{ending}"))
-
-
-def test_the_command_line_refuses_a_flipped_bit(tmp_path, data):
-    data.save(tmp_path / "set.safetensors")
-    of.MSP().fit(data).save(tmp_path / "msp.safetensors")
-    flip(tmp_path / "set.safetensors", data.logits.numpy())
-    command = [sys.executable, "-m", "outfield", "score", "msp.safetensors", "set.safetensors", "-o", "scores.csv"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 3
-    assert "its logits" in done.stderr
-    assert not (tmp_path / "scores.csv").exists()

@@ -12,7 +12,6 @@ import pandas as pd
 import pyarrow
 import pytest
 import torch
-from pyarrow import parquet
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 import outfield as of
@@ -361,22 +360,6 @@ def test_a_file_without_commas_says_so(tmp_path):
     assert of.TablePreprocessing.fit(tmp_path / "two.csv").names == ("a;b", "c", "constant")
 
 
-def test_a_damaged_parquet_file_is_found(tmp_path):
-    path = tmp_path / "people.parquet"
-    parquet.write_table(
-        pyarrow.table({"income": np.full(50, 1.5)}),
-        path,
-        compression="none",
-        use_dictionary=False,
-        write_page_checksum=True,
-    )
-    assert of.TablePreprocessing.fit(path).columns[0].mean == 1.5
-    one = np.float64(1.5).tobytes()
-    path.write_bytes(path.read_bytes().replace(3 * one, one + np.float64(2.5).tobytes() + one, 1))
-    with pytest.raises(of.FileFormatError, match="cannot be read as parquet"):
-        of.TablePreprocessing.fit(path)
-
-
 GOOD = pd.DataFrame({"size": [1.0, 2.0, 4.0], "wet": [True, False, True], "town": ["Bonn", "Ulm", "Bonn"]})
 
 
@@ -492,11 +475,6 @@ def learned_from(path, kind, folder):
 def test_what_concerns_all_rows_is_an_error(frame, said):
     with pytest.raises(of.InputError, match=said):
         learned().usable(frame)
-
-
-def test_a_file_that_is_not_there(tmp_path):
-    with pytest.raises(of.StorageError):
-        learned().usable(tmp_path / "none.csv")
 
 
 def test_a_csv_that_ends_within_quotes_is_refused(tmp_path):

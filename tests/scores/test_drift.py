@@ -310,11 +310,6 @@ def test_equal_scores_one_at_a_time_are_all_at_once():
     assert one.summary()["log_wealth"] == pytest.approx(many.summary()["log_wealth"])
 
 
-def test_the_limit_itself_is_an_alarm(monkeypatch):
-    monkeypatch.setattr(module, "play", lambda stakes, count, numbers: (stakes, np.array([-math.log(0.01)])))
-    assert of.Drift(alpha=0.01).update_p_values(0.5)
-
-
 def evidence(q, k, t):
     """ln of the mixture's likelihood over q's."""
     return math.lgamma(k + 1) + math.lgamma(t - k + 1) - math.lgamma(t + 2) - k * math.log(q) - (t - k) * math.log1p(-q)

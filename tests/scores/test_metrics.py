@@ -126,13 +126,6 @@ def test_closed_forms_of_two_normals(delta):
     assert of.fpr95(ids, oods) == pytest.approx(norm.cdf(norm.ppf(0.95) - delta), abs=6e-3)
 
 
-@pytest.mark.parametrize("n", [1, 7, 1000])
-def test_perfect_separation_is_exactly_one(n):
-    ids, oods = np.arange(n), np.arange(n) + n
-    assert of.auroc(ids, oods) == of.aupr_in(ids, oods) == of.aupr_out(ids, oods) == 1
-    assert of.fpr95(ids, oods) == of.id_rejected_at_95_ood_recall(ids, oods) == 0
-
-
 def test_large_scores_do_not_saturate():
     ids, oods = 1e12 + np.arange(10.0), 1e12 + np.arange(10.0) + 0.5
     assert of.auroc(ids, oods) == roc_auc_score(*labelled(ids, oods)) == 0.55
@@ -148,13 +141,6 @@ def test_a_million_scores_agree_with_scikit_learn(dtype, decimals):
     fpr, tpr, _ = roc_curve(1 - y, -s, drop_intermediate=False)
     assert of.auroc(ids, oods) == pytest.approx(roc_auc_score(y, s), abs=1e-12)
     assert of.fpr95(ids, oods) == pytest.approx(fpr[tpr >= 0.95 - 1e-12].min(), abs=1e-12)
-
-
-def test_types_do_not_matter():
-    ids, oods = [0.0, 1.0, 2.0], [1.5, 3.0]
-    expected = of.auroc(ids, oods)
-    assert of.auroc(torch.tensor(ids), np.array(oods, np.float32)) == expected
-    assert all(type(getattr(of, name)(ids, oods)) is float for name in METRICS)
 
 
 def test_scores_of_different_types_are_compared_exactly():

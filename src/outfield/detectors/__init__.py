@@ -14,16 +14,15 @@ _load, _names, __all__ = door(
     {
         "distance.kde_nnguide_relation": ("directions",),
         "base": ("Batch", "Detector", "LARGEST", "labels_of", "lacking", "load"),
-        "combined.calibration": ("Calibration",),
         "combined.choice": ("AUTO", "CHOICES", "Choice", "Rows", "Trial", "ViewsChoice", "choose", "choose_views"),
         "distance.combood": ("LEAST_SQUARE",),
-        "ebm": ("LearnedEnergy",),
+        "ebm_energy_corrected": ("LearnedEnergy",),
         "describe": ("Entry", "detector_groups", "detectors_markdown"),
         "combined.members": ("CombinedDetector", "names_of"),
         "combined.heat_mahalanobis": ("ComposedDetector",),
         "distance.ssd_mixture_rmds": ("MixtureDetector",),
         "distance.neighbours": ("Neighbours",),
-        "combined.fused": ("LEAST", "Summed"),
+        "combined.fused": ("Calibration", "LEAST", "Summed"),
     },
 )
 __all__ += ["DETECTORS", *DETECTORS, "register"]

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType, NoneType
 from typing import TYPE_CHECKING, Any, ClassVar, Self, final
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -154,9 +153,16 @@ class Detector(ABC):
 
     def _moved(self) -> None:
         """Move what was learned to the device; called when that changed and after loading."""
+        for inner in self._inside().values():
+            if inner._device != self._device:
+                inner.to(self._device)
         for name in self._learned():
             if hasattr(self, name):
                 setattr(self, name, getattr(self, name).to(self.device))
+
+    def _inside(self) -> Mapping[str, Detector]:
+        """The fitted detectors that it consists of, by what stands in front of their tensors' names in a file."""
+        return {}
 
     def _learned(self) -> list[str]:
         """The attributes that ``learned`` names."""
@@ -343,7 +349,8 @@ class Detector(ABC):
 
     def _state(self) -> dict[str, Tensor]:
         """What was learned, as tensors by name."""
-        return {name.removesuffix("_"): getattr(self, name) for name in self._learned()}
+        inside = {at + name: value for at, one in self._inside().items() for name, value in one._state().items()}
+        return {name.removesuffix("_"): getattr(self, name) for name in self._learned()} | inside
 
     def _load_state(self, state: dict[str, Tensor]) -> None:
         """Take back what :meth:`_state` gave, from a file, and check it."""
@@ -366,11 +373,7 @@ class Detector(ABC):
         """Take back what :meth:`_notes` gave, from a file."""
 
     def __repr__(self) -> str:
-        plain = {
-            name: value.item() if isinstance(value, np.generic) else value for name, value in arguments(self).items()
-        }
-        inside = ", ".join(f"{name}={value!r}" for name, value in plain.items())
-        return f"{type(self).__name__}({inside})"
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in arguments(self).items())})"
 
     @final
     def save(self, path: PathLike, *, float16: bool = False, half: bool | None = None) -> None:
@@ -480,9 +483,7 @@ def load(path: PathLike) -> Detector:
         try:
             return Detector.from_record(record)
         except Exception as error:  # whatever somebody's own class makes of such a file, it is the file that is wrong
-            raise FileFormatError(
-                f"{path} holds a detector that this version of Outfield cannot build: {error}"
-            ) from error
+            raise FileFormatError(f"{path} holds a detector that Outfield cannot build: {error}") from error
 
 
 def accept(detector: str, data: Any, needs: tuple[str, ...], what: str) -> None:
@@ -537,9 +538,7 @@ def take(
     sides = [max(1, found) if wanted is None else wanted for found, wanted in zip(value.shape, shape, strict=False)]
     if not kind or value.ndim != len(shape) or [*value.shape] != sides:
         wanted = ", ".join("any" if n is None else str(n) for n in shape)
-        raise FileFormatError(
-            f"{name} is {value.dtype} of shape {tuple(value.shape)}; it must be {dtype} of ({wanted})"
-        )
+        raise FileFormatError(f"{name} is {value.dtype} of {tuple(value.shape)}; it must be {dtype} of ({wanted})")
     return value.to(dtype)
 
 

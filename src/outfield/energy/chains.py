@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -50,11 +50,9 @@ PROJECTIONS: dict[str, Projection] = {"none": identity, "sphere": sphere, "relu_
 Energy = Callable[[Tensor], Tensor]
 Points = Callable[[Tensor, torch.Generator], Tensor]
 
-NUMBERS_AT_ONCE = 2**22
-"""Normal numbers drawn together for several moves."""
+NUMBERS_AT_ONCE = 2**22  # normal numbers drawn together for several moves
 MOST_STEPS = 10**9
-LARGEST = 1e30
-"""Step sizes above this leave what float32 can hold."""
+LARGEST = 1e30  # step sizes above this leave what float32 can hold
 
 
 class Chains(NamedTuple):
@@ -158,9 +156,7 @@ def energy_and_grad(energy: Energy, z: Tensor) -> tuple[Tensor, Tensor]:
         leaf = z.detach().requires_grad_()
         value = energy(leaf)
         if not isinstance(value, Tensor) or value.shape != z.shape[:1]:
-            raise InputError(
-                f"energy gave {kind_of(value)} for points {tuple(z.shape)}; it must give shape ({len(z)},)"
-            )
+            raise InputError(f"energy gave {kind_of(value)} for {tuple(z.shape)}; it must give shape ({len(z)},)")
         (grad,) = torch.autograd.grad(value.sum(), leaf, allow_unused=True) if value.requires_grad else (None,)
     if grad is None:
         raise InputError("energy has no gradient at its points; it must be computed by differentiable operations")
@@ -339,13 +335,9 @@ class Start:
     """
 
     def __init__(self, points: Points, size: int = 0, fresh_share: float = 1.0) -> None:
-        self._points, self.size, self.fresh_share = points, size, fresh_share
+        self._points, self.size, self.fresh_share, self.remembers = points, size, fresh_share, size > 0
         self._buffer: Tensor | None = None
         self._chosen: Tensor | None = None
-
-    @property
-    def remembers(self) -> bool:
-        return self.size > 0
 
     def begin(self, real: Tensor, generator: torch.Generator) -> Tensor:
         """Starting points (N, D) for a batch of real rows (N, D)."""
@@ -385,26 +377,16 @@ def make_start(name: str, prior: Prior | None, replay_size: int, replay_fresh: f
       coordinates of real rows.
     - "replay": ends of earlier chains. "auto", and its new chains: the prior where there is one, else normal.
     """
-    if name == "replay":
-        return Start(_points("auto", prior), replay_size, replay_fresh)
-    return Start(_points(name, prior))
-
-
-def _points(name: str, prior: Prior | None) -> Points:
-    if name == "auto":
+    memory = (replay_size, replay_fresh) if name == "replay" else ()
+    if name in ("auto", "replay"):
         name = "normal" if prior is None else "prior"
-    if name != "prior":
-        return _POINTS[name]
-    if prior is None:
-        raise InputError(
-            "start is 'prior' but there is no prior; it must be auto, normal, uniform, data, mixed or replay"
-        )
-    return lambda real, generator: prior.sample(len(real), generator).to(real.dtype)
-
-
-_POINTS: dict[str, Points] = {
-    "normal": lambda real, g: torch.randn(real.shape, generator=g, device=real.device, dtype=real.dtype),
-    "uniform": lambda real, g: torch.rand(real.shape, generator=g, device=real.device, dtype=real.dtype),
-    "data": lambda real, g: real,
-    "mixed": lambda real, g: (real + real.roll(1, 0)) / 2,
-}
+    known = name != "prior" or prior is not None
+    require(known, "start", name, "auto, normal, uniform, data, mixed or replay: there is no prior here")
+    points: dict[str, Points] = {
+        "prior": lambda real, g: cast("Prior", prior).sample(len(real), g).to(real.dtype),
+        "normal": lambda real, g: torch.randn(real.shape, generator=g, device=real.device, dtype=real.dtype),
+        "uniform": lambda real, g: torch.rand(real.shape, generator=g, device=real.device, dtype=real.dtype),
+        "data": lambda real, g: real,
+        "mixed": lambda real, g: (real + real.roll(1, 0)) / 2,
+    }
+    return Start(points[name], *memory)

@@ -1,8 +1,4 @@
-"""The training loop: epochs over batches, their history, when they have diverged, what a checkpoint holds. No printing.
-
-The loop trains S models side by side, each with its own weights, batches and noise; one batch of one model leaves most of a GPU
-idle, and an honest table needs several seeds. What a step is, is said in :mod:`outfield.energy.step`.
-"""
+"""The training loop of S models side by side: epochs over batches, their history, divergence, checkpoints. No printing."""
 
 from __future__ import annotations
 
@@ -11,7 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,15 +22,14 @@ from outfield.errors import DivergenceError, FileFormatError, InputError, Outfie
 from outfield.files import PathLike, Record, as_path, read_record, tensors_under, write_record
 from outfield.modes import own_modes, products
 
-VERSION = 2
-"""Of what a checkpoint holds."""
-SHARED = ("temperature", "prior", "prior_temperature")
-"""What models that are trained together have in common."""
-CHECK_EVERY = 25
-"""Batches between looks at the energies' size (each look waits for the device)."""
+VERSION = 2  # of what a checkpoint holds
+SHARED = ("temperature", "prior", "prior_temperature")  # what models that are trained together have in common
+CHECK_EVERY = 25  # batches between looks at the energies' size (each look waits for the device)
 
+# plain values, tensors that the next step may change in place, and tensors that it may not
+State = tuple[dict[str, Any], dict[str, Tensor], dict[str, Tensor]]
+# called after each step with (steps done, steps in all, history so far, of the first model)
 Progress = Callable[[int, int, History], None]
-"""Called after each step with (steps done, steps in all, history so far, of the first model)."""
 
 
 def train(
@@ -47,11 +42,7 @@ def train(
     checkpoint: Checkpoint | None = None,
     progress: Progress | None = None,
 ) -> History:
-    """Train the model's network on rows z (N, D), a tensor or rows on disk, in place.
-
-    Everything random comes from ``seed``; on the CPU equal seeds give equal bits, also across a resume. An interrupt
-    (KeyboardInterrupt, SystemExit) goes on after the last whole step has been written to the checkpoint.
-    """
+    """Train the network on rows z (N, D), in place; on the CPU equal seeds give equal bits, also across a resume."""
     return train_seeds([model], z, training, sampler, project, [seed], checkpoint, progress)[0]
 
 
@@ -66,9 +57,6 @@ def train_seeds(
     progress: Progress | None = None,
 ) -> list[History]:
     """Train models that differ in their weights only, each from its own seed; see :func:`train`."""
-    for name in SHARED:
-        if len({getattr(model, name) for model in models}) > 1:
-            raise InputError(f"the models differ in {name}; models that are trained together must share it")
     with own_modes(z.device):
         run = Run(models, z, training, sampler, project, seeds)
         keeper = None if checkpoint is None else Keeper(checkpoint, run)
@@ -77,8 +65,6 @@ def train_seeds(
         try:
             while not run.over:
                 run.step()
-                if run.over:
-                    run.check_result()
                 if keeper is not None:
                     keeper.after_step(run.over)
                 if progress is not None:
@@ -146,17 +132,21 @@ class Run:
         self.sums.zero_()
         self.epoch, self.batch = self.epoch + 1, 0
         self._average()
+        if self.over:  # the last step's weights have not been looked at yet: see what they make of real rows
+            with torch.no_grad(), products(self.z.device):
+                rows = self.z[: self.batch_size]
+                self.largest = torch.stack([model.residual(rows).abs().mean() for model in self.models])
+            self.check()
 
     @torch.no_grad()
     def _average(self) -> None:
         """The mean of the weights at the ends of the last epochs, which varies less from fit to fit than the last weights do."""
         count = self.epoch - max(0, self.training.epochs - self.training.average)
         for model, means in zip(self.models, self.averages, strict=True):
-            for name, value in _weights(model.network):
-                if count > 0 and means:
-                    means[name] += (value - means[name]) / count
-                    if self.over:
-                        value.copy_(means[name])
+            for name, value in _weights(model.network) if count > 0 and means else ():
+                means[name] += (value - means[name]) / count
+                if self.over:
+                    value.copy_(means[name])
 
     def check(self) -> None:
         """Stop a run whose energies mean nothing any more."""
@@ -171,13 +161,6 @@ class Run:
                     f"Lower learning_rate (now {self.training.learning_rate:g}), raise l2 (now {self.training.l2:g}), "
                     f"or lower the sampler's step_size (now {getattr(self.sampler, 'step_size', None)})."
                 )
-
-    def check_result(self) -> None:
-        """The last step's weights have not been looked at yet: see what they make of real rows."""
-        with torch.no_grad(), products(self.z.device):
-            rows = self.z[: self.batch_size]
-            self.largest = torch.stack([model.residual(rows).abs().mean() for model in self.models])
-        self.check()
 
     def identity(self, checkpoint: Checkpoint) -> dict[str, Any]:
         """What must be equal for a checkpoint to belong to this fit: the rows, and settings, ready for JSON."""
@@ -196,6 +179,7 @@ class Run:
         return {"features": fingerprint_of_rows(self.z), "settings": settings, **more}
 
     def state(self) -> State:
+        """What must survive a restart."""
         tensors = {"sums": self.sums, "largest": self.largest}
         rows = zip(self.models, self.averages, self.generators, self.stepper.state(), strict=True)
         for index, (model, means, generator, state) in enumerate(rows):
@@ -204,7 +188,7 @@ class Run:
             state["generator"] = generator.get_state()
             tensors |= {f"{index}.{name}": value for name, value in state.items()}
         header = {"epoch": self.epoch, "batch": self.batch, "histories": [asdict(h) for h in self.histories]}
-        return State(header, tensors, {"orders": self.orders})
+        return header, tensors, {"orders": self.orders}
 
     def take(self, header: dict[str, Any], tensors: dict[str, Tensor]) -> None:
         """Go on from a checkpoint of this fit."""
@@ -245,15 +229,6 @@ class Checkpoint:
         as_path(self.path)
         number = isinstance(self.seconds, int | float) and not isinstance(self.seconds, bool)
         require(number and self.seconds >= 0, "seconds", self.seconds, "a number, at least 0")
-        require(isinstance(self.identity, Mapping), "identity", self.identity, "a dictionary")
-
-
-class State(NamedTuple):
-    """What must survive a restart: plain values, tensors that the next step may change in place, and tensors that it may not."""
-
-    header: dict[str, Any]
-    moving: dict[str, Tensor]
-    fixed: dict[str, Tensor]
 
 
 class Keeper:
@@ -280,35 +255,34 @@ class Keeper:
                 f"the checkpoint {self.path} was written by another version of Outfield and cannot be used; "
                 "delete it or name another file to start afresh"
             )
-        self._check_identity(header["identity"])
-        self.run.take(header, tensors)
-
-    def _check_identity(self, found: Mapping[str, Any]) -> None:
         for key, value in self.identity.items():
-            if found.get(key) != value:
-                what = ", ".join(differences(found.get(key), value)) if isinstance(value, dict) else ""
+            there = header["identity"].get(key)
+            if there != value:
+                what = ", ".join(differences(there, value)) if isinstance(value, dict) else ""
                 raise InputError(
                     f"the checkpoint {self.path} belongs to a fit with other {key}{f' ({what})' if what else ''}; "
                     "delete it or name another file to start afresh"
                 )
+        self.run.take(header, tensors)
 
     def after_step(self, over: bool) -> None:
         """Remember the step that has just ended; write it if it is the last one, or if it is time."""
-        state, spare = self.run.state(), self._spare
-        if spare.keys() != state.moving.keys():
-            spare = {name: torch.empty_like(tensor) for name, tensor in state.moving.items()}
-        _copy(state.moving, spare)
-        self._spare = {} if self._whole is None else self._whole.moving
-        self._whole = State(state.header, spare, state.fixed)
+        (header, moving, fixed), spare = self.run.state(), self._spare
+        if spare.keys() != moving.keys():
+            spare = {name: torch.empty_like(tensor) for name, tensor in moving.items()}
+        _copy(moving, spare)
+        self._spare = {} if self._whole is None else self._whole[1]
+        self._whole = header, spare, fixed
         if over or time.monotonic() - self.written >= self.seconds:
             self.run.check()
             self.write()
 
     def write(self) -> None:
         """Write the last whole step, unless its numbers are not finite: then the next step will say that it diverged."""
-        if self._whole is not None and all(bool(torch.isfinite(one).all()) for one in self._whole.moving.values()):
-            header = {**self._whole.header, "version": VERSION, "identity": self.identity}
-            write_record(self.path, "Checkpoint", Record(header, {**self._whole.moving, **self._whole.fixed}))
+        header, moving, fixed = self._whole or ({}, {}, {})
+        if moving and all(bool(torch.isfinite(one).all()) for one in moving.values()):
+            header = {**header, "version": VERSION, "identity": self.identity}
+            write_record(self.path, "Checkpoint", Record(header, {**moving, **fixed}))
             self.written = time.monotonic()
 
     def interrupted(self, error: BaseException) -> None:

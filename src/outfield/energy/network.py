@@ -16,8 +16,7 @@ from outfield.energy.priors import Prior
 from outfield.errors import InputError
 from outfield.modes import building
 
-MOST_WEIGHTS = 2**32
-"""Numbers between hidden layers, 16 GiB: a larger network is a mistake in its settings."""
+MOST_WEIGHTS = 2**32  # numbers between hidden layers, 16 GiB: a larger network is a mistake in its settings
 MOST_WIDTH = 2**20
 MOST_LAYERS = 10_000
 

@@ -32,15 +32,13 @@ from outfield.errors import FileFormatError, InputError, NotFittedError
 from outfield.modes import can_limit, in_full, limited_worker, on_one_core, own_modes, products
 
 PIECE_ROWS = 512
+# A piece on the CPU holds at least this many rows and this many numbers: 2 MB in float64, or more where rows are wide
 PIECE_NUMBERS = PIECE_ROWS * 512
-"""A piece on the CPU holds at least this many rows and this many numbers: 2 MB in float64, or more where rows are wide."""
 GPU_ROWS = 8192
-STRIP = 128
-"""Columns of the scatter computed together; its lower triangle is not computed."""
-AHEAD = 4
-"""Pieces that may wait for each worker."""
+STRIP = 128  # columns of the scatter computed together; its lower triangle is not computed
+AHEAD = 4  # pieces that may wait for each worker
+# rounding of a squared distance above which the slower, refined formula is taken; real features stay far below it
 TOLERANCE = 1e-2
-"""Rounding of a squared distance above which the slower, refined formula is taken; real features stay far below it."""
 
 Prepare = Callable[[Tensor], Tensor]
 
@@ -126,8 +124,16 @@ class ClassStatistics:
             with torch.inference_mode(False):
                 for rows, labels in pieces:
                     sums[0].add(rows, labels)
-        else:
-            _share_out(pieces, sums)
+        else:  # piece i goes to worker i mod T, a few of them waiting for each; the first error is raised here
+            waiting: deque[Future[None]] = deque()
+            with ExitStack() as stack:
+                pools = [stack.enter_context(limited_worker("moments")) for _ in sums]
+                for i, (rows, labels) in enumerate(pieces):
+                    if len(waiting) == AHEAD * workers:
+                        waiting.popleft().result()
+                    waiting.append(pools[i % workers].submit(sums[i % workers].add, rows, labels))
+                while waiting:
+                    waiting.popleft().result()
         parts = [part.statistics() for part in sums if not part.empty]
         if not parts:
             raise InputError("there are no pieces to take statistics of; at least one is needed")
@@ -178,13 +184,20 @@ class _Sums:
         _check(rows, labels)
         z = self.prepare(rows).double()
         found, index = labels.to(z.device).unique(return_inverse=True)
-        if self.empty:
-            self._begin(found[:0], z[:0])
+        if self.empty:  # tables without a class, on the device of z
+            self.classes, self.counts, self.points, self.totals = (
+                found[:0],
+                z.new_zeros(0),
+                z[:0].clone(),
+                z[:0].clone(),
+            )
+            self.squares, self.empty = z.new_zeros(z.shape[1], z.shape[1]), False
         if z.shape[1] != (width := self.totals.shape[1]):
             raise InputError(f"rows have {z.shape[1]} columns, but rows before them {width}; they must agree")
         fresh = ~torch.isin(found, self.classes)
         if bool(fresh.any()):
-            self._meet(found[fresh], _class_means(z, index, len(found))[fresh])
+            sums = z.new_zeros(len(found), width).index_add_(0, index, z)
+            self._meet(found[fresh], (sums / torch.bincount(index, minlength=len(found))[:, None])[fresh])
         slots = torch.searchsorted(self.classes, found)[index]
         centred = self.points[slots]
         torch.sub(z, centred, out=centred)
@@ -192,11 +205,6 @@ class _Sums:
         self.totals.index_add_(0, slots, centred)
         for i in range(0, len(self.squares), STRIP):
             self.squares[i : i + STRIP, i:].addmm_(centred[:, i : i + STRIP].T, centred[:, i:])
-
-    def _begin(self, classes: Tensor, z: Tensor) -> None:
-        """Tables without a class, on the device of z (0, D)."""
-        self.classes, self.counts, self.points, self.totals = classes, z.new_zeros(0), z.clone(), z.clone()
-        self.squares, self.empty = z.new_zeros(z.shape[1], z.shape[1]), False
 
     def _meet(self, classes: Tensor, points: Tensor) -> None:
         """Make room for new classes (k,) and their fixed points (k, D), in ascending order of classes."""
@@ -222,11 +230,6 @@ def _check(rows: Tensor, labels: Tensor) -> None:
         raise InputError(f"labels must be whole numbers, a tensor of shape ({len(rows)},); got {kind_of(labels)}")
 
 
-def _class_means(z: Tensor, index: Tensor, classes: int) -> Tensor:
-    sums = z.new_zeros(classes, z.shape[1]).index_add_(0, index, z)
-    return sums / torch.bincount(index, minlength=classes)[:, None]
-
-
 def piece_rows(width: int, device: torch.device) -> int:
     """Rows of a piece that keep this device busy: on the CPU as many as stay in its cache."""
     return max(PIECE_ROWS, PIECE_NUMBERS // width) if device.type == "cpu" else GPU_ROWS
@@ -237,19 +240,6 @@ def workers_for(rows: int, width: int, device: torch.device) -> int:
     if device.type != "cpu" or not can_limit():
         return 1
     return max(1, min(torch.get_num_threads(), rows // piece_rows(width, device)))
-
-
-def _share_out(pieces: Iterable[tuple[Tensor, Tensor]], sums: list[_Sums]) -> None:
-    """Piece i goes to worker i mod T, at most ``AHEAD`` of them waiting for each; the first error is raised here."""
-    waiting: deque[Future[None]] = deque()
-    with ExitStack() as stack:
-        pools = [stack.enter_context(limited_worker("moments")) for _ in sums]
-        for i, (rows, labels) in enumerate(pieces):
-            if len(waiting) == AHEAD * len(sums):
-                waiting.popleft().result()
-            waiting.append(pools[i % len(sums)].submit(sums[i % len(sums)].add, rows, labels))
-        while waiting:
-            waiting.popleft().result()
 
 
 def mahalanobis_sq(w: Tensor, centres: Tensor, squares: Tensor) -> Tensor:
@@ -277,23 +267,14 @@ def mahalanobis_sq_refined(w: Tensor, centres: Tensor, squares: Tensor) -> Tenso
 
 @dataclass(frozen=True)
 class MixtureParameters:
-    """What the mixture is made of, float64 (classes int64).
+    """What the mixture is made of, float64 (classes int64)."""
 
-    Attributes:
-        classes: labels (K,).
-        log_weights: log π_c (K,).
-        means: μ_c (K, D).
-        mean: Σ_c π_c μ_c (D,), the origin of the whitened coordinates.
-        eigenvalues: λ (D,), ascending, floored.
-        eigenvectors: V (D, D), Σ = V diag(λ) Vᵀ.
-    """
-
-    classes: Tensor
-    log_weights: Tensor
-    means: Tensor
-    mean: Tensor
-    eigenvalues: Tensor
-    eigenvectors: Tensor
+    classes: Tensor  # labels (K,)
+    log_weights: Tensor  # log π_c (K,)
+    means: Tensor  # μ_c (K, D)
+    mean: Tensor  # Σ_c π_c μ_c (D,), the origin of the whitened coordinates
+    eigenvalues: Tensor  # λ (D,), ascending, floored
+    eigenvectors: Tensor  # V (D, D), Σ = V diag(λ) Vᵀ
 
     @classmethod
     def of(cls, statistics: ClassStatistics, floor: float, ridge: float) -> MixtureParameters:

@@ -28,8 +28,7 @@ from outfield.modes import products
 ENGINES = ("auto", "fused", "eager")
 PRECISIONS = ("auto", "float32", "tf32", "bfloat16")
 MOST = 10**9
-LARGEST = 1e30
-"""Numbers above this leave what float32 can hold when they are squared or multiplied."""
+LARGEST = 1e30  # numbers above this leave what float32 can hold when they are squared or multiplied
 
 
 @configurable

@@ -23,6 +23,7 @@ from outfield.features.set import FeatureSet as FeatureSet
 from outfield.features.source import FeatureSource as FeatureSource
 from outfield.features.source import NETWORK as NETWORK
 from outfield.features.source import Part as Part
+from outfield.features.source import Wrapped as Wrapped
 from outfield.features.source import agree as agree
 from outfield.features.source import checked_about as checked_about
 from outfield.features.source import network_text as network_text
@@ -68,6 +69,7 @@ __all__ = [
     "TRUTH",
     "TWO_CLASSES",
     "TablePreprocessing",
+    "Wrapped",
     "agree",
     "arrow",
     "checked_about",

@@ -17,8 +17,7 @@ from outfield.errors import InputError
 from outfield.features.set import FeatureSet
 from outfield.percent import counted
 
-ROUNDS = 50
-"""Most rounds of moving the centres."""
+ROUNDS = 50  # most rounds of moving the centres
 ROWS_AT_ONCE = 65_536
 
 

@@ -17,20 +17,15 @@ from outfield.errors import InputError, OutfieldWarning
 from outfield.files import as_tensor, check_dtype
 from outfield.percent import counted
 
-NUMBER, TRUTH, TEXT = "number", "truth", "text"
-"""What a column can hold: numbers, true or false, or names of levels."""
-MISSING = ("NAType", "NaTType")
-"""Types of pandas' marks for a missing cell; pandas is not imported for them."""
-DIGITS = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*", re.ASCII)
-"""A number as a text."""
+NUMBER, TRUTH, TEXT = "number", "truth", "text"  # what a column can hold: numbers, true or false, or names of levels
+MISSING = ("NAType", "NaTType")  # types of pandas' marks for a missing cell; pandas is not imported for them
+DIGITS = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*", re.ASCII)  # a number as a text
+# true or false as a text
 TRUTHS = {"1": 1.0, "true": 1.0, "TRUE": 1.0, "True": 1.0, "0": 0.0, "false": 0.0, "FALSE": 0.0, "False": 0.0}
-"""True or false as a text."""
-SHOWN = 8
-"""Names of columns in a message."""
-MOST_LEVELS = 200
-"""A column with more texts than these names its rows rather than telling of them."""
+SHOWN = 8  # names of columns in a message
+MOST_LEVELS = 200  # a column with more texts than these names its rows rather than telling of them
+# with more levels than these, most of them numbers, a column is likely one of numbers with some other mark in it
 MANY_LEVELS = 20
-"""With more levels than these, most of them numbers, a column is likely one of numbers with some other mark in it."""
 
 
 class Cells(NamedTuple):
@@ -109,9 +104,7 @@ def cells_of(name: str, column: Any) -> Cells:
         cells = Cells(TRUTH if array.dtype.kind == "b" else NUMBER, array.astype(np.float64))
     infinite = 0 if cells.kind == TEXT else int(np.isinf(cells.values).sum())
     if infinite:
-        raise InputError(
-            f"column {name!r} holds {counted(infinite, 'infinite number')}; a missing cell is empty or NaN"
-        )
+        raise InputError(f"column {name!r} holds {counted(infinite, 'infinite number')}; empty a missing cell")
     return cells
 
 
@@ -158,23 +151,14 @@ def is_missing(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class Column:
-    """What was learned of a column.
+    """What was learned of a column."""
 
-    Attributes:
-        name: Its name.
-        kind: What it holds: "number", "truth" or "text".
-        levels: The texts that training rows had, sorted; none of other columns.
-        mean: Subtracted from a number.
-        scale: A number is divided by it: the standard deviation of training rows, or 1 where that is 0.
-        median: In the place of a missing number or truth.
-    """
-
-    name: str
-    kind: str
-    levels: tuple[str, ...]
-    mean: float
-    scale: float
-    median: float
+    name: str  # its name
+    kind: str  # what it holds: "number", "truth" or "text"
+    levels: tuple[str, ...]  # the texts that training rows had, sorted; none of other columns
+    mean: float  # subtracted from a number
+    scale: float  # a number is divided by it: the standard deviation of training rows, or 1 where that is 0
+    median: float  # in the place of a missing number or truth
 
     @property
     def entries(self) -> tuple[str, ...]:
@@ -292,7 +276,5 @@ def _levels(name: str, texts: np.ndarray) -> tuple[str, ...]:
             stacklevel=4,
         )
     if len(levels) > MOST_LEVELS:
-        raise InputError(
-            f"column {name!r} holds {len(levels):,} different texts, over {MOST_LEVELS}; group or drop them"
-        )
+        raise InputError(f"column {name!r} holds {len(levels):,} different texts, over {MOST_LEVELS}; group them")
     return levels

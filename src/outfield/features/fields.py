@@ -1,8 +1,4 @@
-"""The fields of a set of features, each declared once.
-
-Sets in memory, streams, files, tables and messages read names, shapes, meanings and columns of fields here, so that a new field
-is one more entry.
-"""
+"""The fields of a set of features, each declared once: a new field is one more entry."""
 
 from __future__ import annotations
 
@@ -15,36 +11,25 @@ from torch import Tensor
 from outfield.errors import InputError
 from outfield.files import as_tensor, check_dtype, finite_floats, whole_numbers
 
+# what is said of logits that are one number for each row
 TWO_CLASSES = (
     "; a classifier of two classes that gives one number s for each row has the logits 0 and s: "
     "np.stack([np.zeros_like(s), s], axis=1)"
 )
-"""What is said of logits that are one number for each row."""
-MOST_STAGES = 8
-"""How many blocks of a network a set can hold."""
+MOST_STAGES = 8  # how many blocks of a network a set can hold
 
 
 @dataclass(frozen=True)
 class Field:
-    """One field.
+    """One field."""
 
-    Attributes:
-        name: The name of the attribute of a set, and of the array in a file.
-        axes: One letter for each dimension. N counts the samples; fields that share a letter agree in that size.
-        meaning: What the field holds, as the table in the README says it.
-        column: What one of its columns is called in a table: with "feature", they are ``feature_0``, ``feature_1``, ….
-        counts: The letter of the axis that its integers count from 0, or None for real numbers.
-        maker: Where the field comes from: the "network", its "blocks", the "images" themselves, or the "odin" pass.
-        option: The option of ``outfield extract`` that gives it, or None where no option is needed.
-    """
-
-    name: str
-    axes: tuple[str, ...]
-    meaning: str
-    column: str
-    counts: str | None = None
-    maker: str = "network"
-    option: str | None = None
+    name: str  # of the attribute of a set, and of the array in a file
+    axes: tuple[str, ...]  # one letter for each dimension, N of samples; fields that share a letter agree in that size
+    meaning: str  # what it holds, as the table in the README says it
+    column: str  # what one of its columns is called in a table: with "feature", they are feature_0, feature_1, …
+    counts: str | None = None  # the letter of the axis that its integers count from 0, or None for real numbers
+    maker: str = "network"  # where it comes from: the "network", its "blocks", the "images", or the "odin" pass
+    option: str | None = None  # of outfield extract that gives it, or None where none is needed
 
     @property
     def per_row(self) -> bool:
@@ -71,20 +56,14 @@ class Field:
         self.check_shape(tuple(tensor.shape))
         return tensor
 
-    def piece(self, value: Any, sizes: Mapping[str, int], first_row: int) -> Tensor:
-        """Some rows of the field, perhaps none, checked as :meth:`checked` does."""
-        return self.checked(self._tensor(value), sizes, first_row)
-
     def _tensor(self, value: Any) -> Tensor:
         tensor = as_tensor(self.name, value)
         check_dtype(self.name, tensor.dtype, whole=self.counts is not None)
         return tensor
 
-    def checked(self, tensor: Tensor, sizes: Mapping[str, int], first_row: int | None = None) -> Tensor:
-        """What :meth:`tensor` gave, with every entry checked: finite floating numbers, or int64 within their axis.
-
-        ``sizes`` are those of known axes, by letter; ``first_row`` is where the rows of a piece begin.
-        """
+    def checked(self, value: Any, sizes: Mapping[str, int], first_row: int | None = None) -> Tensor:
+        """The field, or some rows of it, with every entry checked; ``sizes`` of known axes by letter."""
+        tensor = self._tensor(value)
         if self.counts is None:
             return finite_floats(self.name, tensor, first_row)
         return whole_numbers(self.name, tensor, first_row or 0, sizes.get(self.counts))
@@ -114,20 +93,12 @@ FIELDS: dict[str, Field] = {
 
 
 def spaces() -> tuple[str, ...]:
-    """The names of the fields that a detector can work on.
-
-    >>> spaces()[:3]
-    ('features', 'spread', 'stage1')
-    """
+    """The names of the fields that a detector can work on."""
     return tuple(name for name, field in FIELDS.items() if field.is_space)
 
 
 def made_by(maker: str) -> tuple[str, ...]:
-    """The names of the fields that come from one place.
-
-    >>> made_by("images")
-    ('labels',)
-    """
+    """The names of the fields that come from one place."""
     return tuple(name for name, field in FIELDS.items() if field.maker == maker)
 
 

@@ -43,8 +43,8 @@ STREAMED = (*SAVED, ".npy", ".parquet")
 LOADED = (*STREAMED, ".csv")
 ARRAYS = BYTES, ENDS = "name_bytes", "name_ends"
 Places = Mapping[str, StoredArray]
+# arrays by field, where they come from, and the names of the rows
 Content = tuple[dict[str, Any], dict[str, str], tuple[str, ...] | None]
-"""Arrays by field, where they come from, and the names of the rows."""
 
 
 def split_source(source: PathLike) -> tuple[Path, str | None]:

@@ -11,11 +11,11 @@ from outfield.errors import InputError, MissingFieldError, TooFewSamplesError
 from outfield.features.set import FeatureSource
 
 ROWS_AT_ONCE = 8192
+# what a detector that learns the last layer names among its needs: the fields below, or logits to recover them from
 HEAD = "head"
-"""What a detector that learns the last layer names among its needs: the fields below, or logits to recover them from."""
 HEAD_FIELDS = ("head_weight", "head_bias")
+# share of the logits' variance that a layer may leave unexplained; half precision leaves about 1e-6
 MOST_UNEXPLAINED = 1e-2
-"""Share of the logits' variance that a layer may leave unexplained; half precision leaves about 1e-6."""
 
 
 @dataclass(frozen=True)

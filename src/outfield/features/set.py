@@ -1,8 +1,4 @@
-"""FeatureSet: what a backbone hands to every detector, checked once, here.
-
-Everything behind this door may rely on: two-dimensional finite floating features, matching lengths, integer labels that
-start at 0, tensors on the CPU.
-"""
+"""FeatureSet: what a backbone hands to every detector, checked once, here."""
 
 from __future__ import annotations
 
@@ -244,10 +240,9 @@ class FeatureSet(FeatureSource):
         return cls(**arrays, about=about, names=names)
 
 
+_others = [
+    inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in (*FIELDS, "about", "names")
+]
 FeatureSet.__signature__ = inspect.Signature(
-    [inspect.Parameter("features", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
-    + [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None)
-        for name in [*list(FIELDS)[1:], "about", "names"]
-    ]
+    [inspect.Parameter("features", inspect.Parameter.POSITIONAL_OR_KEYWORD), *_others[1:]]
 )

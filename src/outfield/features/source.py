@@ -19,10 +19,10 @@ from outfield.files import as_tensor
 if TYPE_CHECKING:
     from outfield.features.set import FeatureSet
 
+# under this name a set says which network, with which preprocessing, gave its rows: a name for people, then a digest
 NETWORK = "network"
-"""Under this name a set says which network, with which preprocessing, gave its rows: a name for people, then a digest."""
+# how names of rows are encoded: those of files that are no valid UTF-8 come back as they were
 NAME_CODING = ("utf-8", "surrogateescape")
-"""How names of rows are encoded: those of files that are no valid UTF-8 come back as they were."""
 Rows = Sequence[int] | np.ndarray | Tensor
 
 
@@ -33,8 +33,7 @@ class FeatureSource(ABC):
     at 0, tensors on the CPU.
     """
 
-    picks_rows: bool = True
-    """Whether :meth:`rows` can be used."""
+    picks_rows: bool = True  # whether rows can be used
 
     @property
     @abstractmethod
@@ -111,20 +110,11 @@ class FeatureSource(ABC):
         return numbers.astype(np.int64)
 
 
-class Part(FeatureSource):
-    """The rows of ``source`` at which ``mask`` (N,) is True, in their order."""
+class Wrapped(FeatureSource):
+    """Base of sources that show another ``source`` in some other way."""
 
-    def __init__(self, source: FeatureSource, mask: Tensor) -> None:
-        if mask.dtype != torch.bool or mask.shape != (len(source),):
-            raise InputError(f"rows are chosen by {len(source)} bools; got {mask.dtype} of shape {tuple(mask.shape)}")
-        if not bool(mask.any()):
-            raise InputError("no row is chosen; at least one is needed")
-        self.source, self.mask, self.picks_rows = source, mask.cpu(), source.picks_rows
-
-    @property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        found, count = self.source.shapes, int(self.mask.sum())
-        return {name: (count, *shape[1:]) if name in self.source.row_fields else shape for name, shape in found.items()}
+    def __init__(self, source: FeatureSource) -> None:
+        self.source, self.picks_rows = source, source.picks_rows
 
     @property
     def about(self) -> dict[str, str]:
@@ -132,11 +122,32 @@ class Part(FeatureSource):
 
     @property
     def names(self) -> tuple[str, ...] | None:
-        known = self.source.names
-        return None if known is None else tuple(known[i] for i in self.mask.nonzero()[:, 0].tolist())
+        return self.source.names
 
     def constant(self, name: str) -> Tensor | None:
         return self.source.constant(name)
+
+
+class Part(Wrapped):
+    """The rows of ``source`` at which ``mask`` (N,) is True, in their order."""
+
+    def __init__(self, source: FeatureSource, mask: Tensor) -> None:
+        super().__init__(source)
+        if mask.dtype != torch.bool or mask.shape != (len(source),):
+            raise InputError(f"rows are chosen by {len(source)} bools; got {mask.dtype} of shape {tuple(mask.shape)}")
+        if not bool(mask.any()):
+            raise InputError("no row is chosen; at least one is needed")
+        self.mask, self._numbers = mask.cpu(), mask.cpu().nonzero()[:, 0].numpy()
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        found, count = self.source.shapes, len(self._numbers)
+        return {name: (count, *shape[1:]) if FIELDS[name].per_row else shape for name, shape in found.items()}
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        known = self.source.names
+        return None if known is None else tuple(known[i] for i in self._numbers)
 
     def batches(self, size: int, names: Iterable[str] | None = None) -> Iterator[dict[str, Tensor]]:
         require_number("size", size, least=1, whole=True)
@@ -145,14 +156,12 @@ class Part(FeatureSource):
     def _pieces(self, size: int, names: tuple[str, ...]) -> Iterator[dict[str, Tensor]]:
         start = 0
         for piece in self.source.batches(size, names):
-            count = len(piece[names[0]])
-            chosen = self.mask[start : start + count]
-            start += count
+            chosen = self.mask[start : start + size]
+            start += size
             yield {name: value[chosen] for name, value in piece.items()}
 
     def rows(self, index: Rows, names: Iterable[str] | None = None) -> dict[str, Tensor]:
-        numbers = self._row_numbers(index)
-        return self.source.rows(self.mask.nonzero()[:, 0].numpy()[numbers], self._chosen(names))
+        return self.source.rows(self._numbers[self._row_numbers(index)], self._chosen(names))
 
     def in_memory(self) -> FeatureSet:
         return self.source.in_memory()[self.mask]
@@ -178,7 +187,7 @@ def rebatched(
         yield {name: join([one[name] for one in held]) for name in held[0]}
 
 
-class Seen(FeatureSource):
+class Seen(Wrapped):
     """The rows of ``source`` with its field ``name`` called features; made by :meth:`FeatureSource.on`.
 
     Other fields whose rows are points are not here, nor is what belongs to the features themselves. ``fields`` holds the field
@@ -186,11 +195,11 @@ class Seen(FeatureSource):
     """
 
     def __init__(self, source: FeatureSource, name: str) -> None:
+        super().__init__(source)
         if name not in spaces():
             raise InputError(f"on is {name!r:.100}; it must be one of {', '.join(spaces())}")
         if name not in source.shapes:
             raise MissingFieldError(f"there is no field {name!r} here; there are {', '.join(source.shapes)}")
-        self.source, self.picks_rows = source, source.picks_rows
         others = [other for other in source.row_fields if not FIELDS[other].is_space]
         self.fields = {"features": name, **{other: other for other in others}}
 
@@ -199,43 +208,30 @@ class Seen(FeatureSource):
         found = self.source.shapes
         return {name: found[field] for name, field in self.fields.items()}
 
-    @property
-    def about(self) -> dict[str, str]:
-        return self.source.about
-
-    @property
-    def names(self) -> tuple[str, ...] | None:
-        return self.source.names
+    def constant(self, name: str) -> Tensor | None:
+        return None
 
     def batches(self, size: int, names: Iterable[str] | None = None) -> Iterator[dict[str, Tensor]]:
-        chosen = self._chosen(names)
-        pieces = self.source.batches(size, [self.fields[name] for name in chosen])
-        return ({name: piece[self.fields[name]] for name in chosen} for piece in pieces)
+        fields = {name: self.fields[name] for name in self._chosen(names)}
+        pieces = self.source.batches(size, fields.values())
+        return ({name: piece[field] for name, field in fields.items()} for piece in pieces)
 
     def rows(self, index: Rows, names: Iterable[str] | None = None) -> dict[str, Tensor]:
-        chosen = self._chosen(names)
-        found = self.source.rows(index, [self.fields[name] for name in chosen])
-        return {name: found[self.fields[name]] for name in chosen}
+        fields = {name: self.fields[name] for name in self._chosen(names)}
+        found = self.source.rows(index, fields.values())
+        return {name: found[field] for name, field in fields.items()}
 
     def in_memory(self) -> FeatureSet:
         return self.source.in_memory().on(self.fields["features"])
 
 
 def network_text(name: str, fingerprint: str) -> str:
-    """What a set says of its network.
-
-    >>> network_text("cifar10", "0123456789abcdef0123456789abcdef")
-    'cifar10 0123456789abcdef'
-    """
+    """What a set says of its network: a name for people, and a digest."""
     return f"{name[:200]} {fingerprint[:16]}".strip()
 
 
 def agree(name: str, one: str, other: str) -> bool:
-    """Whether two texts under a name say the same: of a network its digest counts, whatever people call it.
-
-    >>> agree("network", "mine 0123456789abcdef", "yours 0123456789abcdef"), agree("views", "flip", "six")
-    (True, False)
-    """
+    """Whether two texts under a name say the same: of a network its digest counts, whatever people call it."""
     if name == NETWORK:
         return one.rpartition(" ")[2] == other.rpartition(" ")[2]
     return one == other
@@ -252,11 +248,7 @@ def common_about(sets: Sequence[Mapping[str, str]]) -> dict[str, str]:
 
 
 def checked_about(given: Any) -> dict[str, str]:
-    """A copy of texts by name; of None, none.
-
-    >>> checked_about({"views": "flip"})
-    {'views': 'flip'}
-    """
+    """A copy of texts by name; of None, none."""
     found = {} if given is None else given
     if not isinstance(found, Mapping) or not all(isinstance(text, str) for pair in found.items() for text in pair):
         raise InputError(f"about is {given!r:.100}; it must be texts by name, such as {{'views': 'flip'}}")
@@ -264,11 +256,7 @@ def checked_about(given: Any) -> dict[str, str]:
 
 
 def checked_names(given: Any, rows: int) -> tuple[str, ...] | None:
-    """A name for each of the rows, or None.
-
-    >>> checked_names(["a.png", "b.png"], 2)
-    ('a.png', 'b.png')
-    """
+    """A name for each of the rows, or None."""
     if given is None:
         return None
     found = given.tolist() if isinstance(given, np.ndarray) else given

@@ -45,10 +45,7 @@ def stratified_rows(
 
 
 def copies_of(*sources: FeatureSource) -> Tensor:
-    """For each row of the sources, one after the other, the number of the first row that is equal to it (N,), int64.
-
-    Rows are compared by the digests of their features.
-    """
+    """For each row of the sources, one after the other, the number of the first row with equal features (N,), int64."""
     first: dict[bytes, int] = {}
     numbers: list[int] = []
     for source in sources:

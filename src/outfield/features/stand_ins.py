@@ -20,8 +20,7 @@ from outfield.features.head import Head, head_of
 from outfield.features.set import FeatureSet, FeatureSource
 from outfield.stand_in import Partners, StandIns, chosen_kinds
 
-SWAPPED = 0.3
-"""The share of coordinates that come from another row."""
+SWAPPED = 0.3  # the share of coordinates that come from another row
 
 
 def mixed(rows: Tensor, partners: Tensor, rng: np.random.Generator) -> Tensor:

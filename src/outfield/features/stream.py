@@ -1,8 +1,4 @@
-"""FeatureStream: features on disk, read piece by piece, for data larger than memory.
-
-A detector takes one wherever it takes a :class:`outfield.FeatureSet`. Each piece is checked as it passes, so that a fit
-reads the file once; plain reads, not a memory map, keep the resident size fixed.
-"""
+"""FeatureStream: features on disk, read piece by piece with plain reads, for data larger than memory."""
 
 from __future__ import annotations
 
@@ -27,8 +23,7 @@ from outfield.features.table_files import opened, parquet_file
 from outfield.files import NotInRowsError, PathLike, Stamp, StoredArray, find_npy
 from outfield.percent import counted
 
-ROWS_AT_ONCE = 8192
-"""Rows of a Parquet file decoded together."""
+ROWS_AT_ONCE = 8192  # rows of a Parquet file decoded together
 
 
 def open_features(path: PathLike, **beside: PathLike | None) -> FeatureStream:
@@ -131,7 +126,7 @@ class FeatureStream(FeatureSource):
         self._check_unchanged()
         start = 0
         for piece in self._pieces(size, chosen):
-            yield {name: FIELDS[name].piece(value, self._sizes, start) for name, value in piece.items()}
+            yield {name: FIELDS[name].checked(value, self._sizes, start) for name, value in piece.items()}
             start += len(piece[chosen[0]])
         self._check_unchanged()
 
@@ -169,7 +164,7 @@ class _ArrayStream(FeatureStream):
             return None
         array = self._arrays[name]
         with array.rows() as reader:
-            return FIELDS[name].checked(FIELDS[name].tensor(reader.read(array.shape[0])), self._sizes)
+            return FIELDS[name].checked(reader.read(array.shape[0]), self._sizes)
 
     def _pieces(self, size: int, names: tuple[str, ...]) -> Iterator[dict[str, Any]]:
         with ExitStack() as stack:
@@ -178,20 +173,20 @@ class _ArrayStream(FeatureStream):
                 yield {name: reader.read(min(size, len(self) - start)) for name, reader in readers.items()}
 
     def rows(self, index: Rows, names: Iterable[str] | None = None) -> dict[str, Tensor]:
-        numbers = self._row_numbers(index)
+        numbers, picked = self._row_numbers(index), {}
         self._check_unchanged()
-        return {name: self._rows_of(name, self._arrays[name], numbers) for name in self._chosen(names)}
-
-    def _rows_of(self, name: str, array: StoredArray, numbers: np.ndarray) -> Tensor:
-        if not array.picks_rows:
-            raise InputError(f"{array.stamp.path} is compressed, so no row is picked one by one; use in_memory()")
-        field, found = FIELDS[name], array.pick(numbers)
-        try:
-            return field.piece(found, self._sizes, 0)
-        except InputError:
-            for place, number in enumerate(numbers.tolist()):  # the message is to name the row of the file
-                field.piece(found[place : place + 1], self._sizes, number)
-            raise
+        for name in self._chosen(names):
+            field, array = FIELDS[name], self._arrays[name]
+            if not array.picks_rows:
+                raise InputError(f"{array.stamp.path} is compressed, so no row is picked one by one; use in_memory()")
+            found = array.pick(numbers)
+            try:
+                picked[name] = field.checked(found, self._sizes, 0)
+            except InputError:
+                for place, number in enumerate(numbers.tolist()):  # the message is to name the row of the file
+                    field.checked(found[place : place + 1], self._sizes, number)
+                raise
+        return picked
 
 
 class _ParquetStream(FeatureStream):

@@ -32,18 +32,13 @@ from outfield.files import (
 )
 from outfield.percent import counted
 
-TABLE_ENDINGS = (".csv", ".parquet")
-"""Of files that hold tables."""
-COLUMN_ENDINGS = (".csv", ".jsonl", ".parquet", ".npz")
-"""Of files that a single column is read from."""
-INDEX = r"__index_level_\d+__"
-"""What pandas calls the index of a frame in a Parquet file; it is no column of the frame."""
-BLOCK = 2**20
-"""Bytes of a CSV parsed together, at first; no row may be longer."""
+TABLE_ENDINGS = (".csv", ".parquet")  # of files that hold tables
+COLUMN_ENDINGS = (".csv", ".jsonl", ".parquet", ".npz")  # of files that a single column is read from
+INDEX = r"__index_level_\d+__"  # what pandas calls the index of a frame in a Parquet file; it is no column of the frame
+BLOCK = 2**20  # bytes of a CSV parsed together, at first; no row may be longer
 LARGEST_BLOCK = 2**31 - 1
 Columns = Mapping[str, Sequence[Any] | np.ndarray]
-THREADED = 1000
-"""Columns up to which reading on several threads pays."""
+THREADED = 1000  # columns up to which reading on several threads pays
 
 
 @cache
@@ -119,9 +114,7 @@ def _check_quotes(path: Path, file: BinaryIO) -> None:
             deque(csv.reader(_lines(path), strict=True), maxlen=0)
         except csv.Error as error:
             if "end of data" in str(error):
-                raise FileFormatError(
-                    f"{path} ends within a quoted cell; close the quote, or write it again"
-                ) from error
+                raise FileFormatError(f"{path} ends within a quoted cell; close the quote") from error
 
 
 def _no_number(path: Path, names: Sequence[str], message: str) -> InputError:
@@ -171,10 +164,7 @@ def _frame_csv(file: Path, content: BinaryIO, kinds: Mapping[str, str]) -> Any:
 
 
 def read_column(path: Path, names: Sequence[str]) -> tuple[str, np.ndarray, int]:
-    """The first of the columns ``names`` that a file has: its name, its numbers (N,) as float64, and how many rows had none.
-
-    Empty cells (null in JSON and Parquet) are left out: a row of an image that could not be read has no score.
-    """
+    """The first column of ``names`` in a file: its name, its numbers (N,), float64, and how many rows had none."""
     if path.suffix not in COLUMN_ENDINGS:
         raise InputError(f"{path}: scores are read from {', '.join(COLUMN_ENDINGS)}, not {path.suffix!r}")
     read = {".csv": _csv_column, ".jsonl": _json_column, ".parquet": _parquet_column, ".npz": _npz_column}

@@ -37,15 +37,13 @@ from outfield.files import PathLike, Record, read_record, write_record
 from outfield.percent import counted
 
 ENDINGS = (".safetensors",)
+# of files of features, which are read as tables where nothing says that a network gave them
 ARRAY_ENDINGS = (".safetensors", ".npz", ".npy")
-"""Of files of features, which are read as tables where nothing says that a network gave them."""
 REFUSE, MEDIAN = "refuse", "median"
+# the constant entry of a row, as a multiple of the root of its width, which is the usual length of a standardised row
 LENGTH = 3.0
-"""The constant entry of a row, as a multiple of the root of its width, which is the usual length of a standardised row."""
-NAMELESS = r"\s*|Unnamed: \d+"
-"""Names of columns that have none: in a CSV, and as pandas reads it."""
-LARGEST = 1e30
-"""Entries are cut off here, so that the widest outlier is a float32."""
+NAMELESS = r"\s*|Unnamed: \d+"  # names of columns that have none: in a CSV, and as pandas reads it
+LARGEST = 1e30  # entries are cut off here, so that the widest outlier is a float32
 
 
 @dataclass(frozen=True)
@@ -132,20 +130,18 @@ class TablePreprocessing:
         Raises:
             InputError: Columns are missing or unknown, hold something else than in training, or have missing cells.
         """
-        found, cells = self._found(frame)
-        return self._features(cells, self._labels(found))
+        found = read_columns(frame, self._kinds())
+        return self._features(self._cells(found), self._labels(found))
 
     def cells(self, frame: Any) -> dict[str, Cells]:
         """The cells of a frame by column, before :meth:`features_of` makes features of them."""
-        return self._found(frame)[1]
+        return self._cells(read_columns(frame, self._kinds()))
 
-    def _found(self, frame: Any) -> tuple[dict[str, Any], dict[str, Cells]]:
-        """All columns of a frame, and the cells of those that are taken."""
-        found = read_columns(frame, self._kinds())
+    def _cells(self, found: Mapping[str, Any]) -> dict[str, Cells]:
         self._check_names(found)
         cells = {column.name: column.checked(cells_of(column.name, found[column.name])) for column in self.columns}
         _refuse_missing(cells, self.missing)
-        return found, cells
+        return cells
 
     def usable(self, frame: Any) -> tuple[FeatureSet | None, dict[int, str]]:
         """As a call, but a row with a cell that cannot be used does not end all: the others are given, without labels.
@@ -171,17 +167,16 @@ class TablePreprocessing:
         self._check_names(found)
         missing = self.missing == MEDIAN
         errors: dict[int, str] = {}  # the first of each row
-        cells: dict[str, list[Any]] = {column.name: [] for column in self.columns}
+        cells: dict[str, dict[int, Any]] = {column.name: {} for column in self.columns}
         for column in self.columns:
             for number, value in enumerate(array_of(found[column.name])):
                 try:
-                    cells[column.name].append(column.cell(value, missing, is_csv))
+                    cells[column.name][number] = column.cell(value, missing, is_csv)
                 except InputError as error:
-                    cells[column.name].append(None)
                     errors.setdefault(number, str(error))
-        usable = {name: [cell for i, cell in enumerate(own) if i not in errors] for name, own in cells.items()}
-        types = {kind: object if kind == TEXT else np.float64 for kind in self._kinds().values()}
-        return {name: Cells(kind, np.array(usable[name], types[kind])) for name, kind in self._kinds().items()}, errors
+        usable = {name: [cell for i, cell in own.items() if i not in errors] for name, own in cells.items()}
+        types = {name: object if kind == TEXT else np.float64 for name, kind in self._kinds().items()}
+        return {name: Cells(kind, np.array(usable[name], types[name])) for name, kind in self._kinds().items()}, errors
 
     def features_of(self, cells: Mapping[str, Cells]) -> FeatureSet | None:
         """Cells that :meth:`cells` or :meth:`usable_cells` gave as features, without labels; None where there is no row."""

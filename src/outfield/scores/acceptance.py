@@ -22,11 +22,11 @@ from outfield.config import require, require_number
 from outfield.errors import FileFormatError, TooFewSamplesError
 from outfield.files import Record
 from outfield.scores.risk import as_wrong
-from outfield.scores.threshold import beta_cdf, beta_quantile
+from outfield.scores.threshold import beta_cdf, beta_quantile, is_share
 from outfield.scores.vectors import as_scores
 
-LIMITS = 100
-"""Limits that are tried, at most."""
+SAID = ("limit", "accuracy", "confidence", "tested", "source")
+LIMITS = 100  # limits that are tried, at most
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,26 +121,15 @@ class Acceptance:
 
     def record(self) -> Record:
         """What a file holds of it."""
-        header = {
-            "limit": self.limit, "accuracy": self.accuracy, "confidence": self.confidence, "tested": list(self.tested),
-            "source": self.source,
-        }  # fmt: skip
+        header = {name: getattr(self, name) for name in SAID} | {"tested": list(self.tested)}
         return Record(header, {"edges": self.edges, "chances": self.chances})
 
     @classmethod
     def from_record(cls, record: Record) -> Acceptance:
         """What :meth:`record` gave."""
-        said, (edges, chances) = record.header, (record.tensors["edges"], record.tensors["chances"])
-        total, accepted, wrong = said["tested"]
-        made = cls(
-            said["limit"],
-            said["accuracy"],
-            said["confidence"],
-            (total, accepted, wrong),
-            edges,
-            chances,
-            said["source"],
-        )
+        edges, chances = record.tensors["edges"], record.tensors["chances"]
+        limit, accuracy, confidence, (total, accepted, wrong), source = (record.header[name] for name in SAID)
+        made = cls(limit, accuracy, confidence, (total, accepted, wrong), edges, chances, source)
         check_accuracy(made.accuracy)
         require_number("limit", made.limit)
         falls = bool((chances[1:] <= chances[:-1]).all()) and bool((edges[1:] > edges[:-1]).all())
@@ -160,9 +149,9 @@ class Acceptance:
 
 def check_accuracy(accuracy: float) -> None:
     """Refuse an ``accuracy`` that is no share between 0 and 1."""
-    require_number("accuracy", accuracy)
-    good = not isinstance(accuracy, bool) and 0 < accuracy < 1
-    require(good, "accuracy", accuracy, "the share of accepted answers that must be right, between 0 and 1")
+    require(
+        is_share(accuracy), "accuracy", accuracy, "the share of accepted answers that must be right, between 0 and 1"
+    )
 
 
 def fewest_right(accuracy: float, confidence: float = 0.95) -> int:
@@ -218,6 +207,5 @@ def _falling(scores: np.ndarray, right: np.ndarray) -> tuple[Tensor, Tensor]:
             blocks[-1][1] += own
             blocks[-1][2] += size
     chances = np.array([(own + 1) / (size + 2) for _, own, size in blocks])
-    return torch.tensor([block[0] for block in blocks[1:]], dtype=torch.float64), torch.from_numpy(
-        np.minimum.accumulate(chances)
-    )
+    edges = torch.tensor([block[0] for block in blocks[1:]], dtype=torch.float64)
+    return edges, torch.from_numpy(np.minimum.accumulate(chances))

@@ -20,8 +20,7 @@ from outfield.percent import counted
 from outfield.scores.threshold import check_keep, fewest
 from outfield.scores.vectors import as_scores, rank
 
-AMPLE = 2
-"""Times as many held-out rows of a class are expected as its own threshold needs, at least; few classes then have fewer."""
+AMPLE = 2  # times as many held-out rows of a class are expected as its own threshold needs, at least; few classes then have fewer
 
 
 @dataclass(frozen=True, eq=False)

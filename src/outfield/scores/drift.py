@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,19 @@ AT_ONCE = 65_536  # samples taken in together; memory grows with this, not with 
 TIES, SAMPLES, REFERENCE = 0, 1, 2
 ARRAYS = ("counts", "histogram", "recent", "stakes")
 SETTINGS = ("calibration", "keep", "alpha", "window", "bins", "seed")
+
+
+@dataclass
+class Seen:
+    """What a Drift knows of its samples besides its arrays."""
+
+    seen: int = 0
+    ood: int = 0
+    log_wealth: float = 0.0
+    largest_log_wealth: float = 0.0
+    alarm_at: int | None = None
+    least: float = 0.0  # the lowest ln wealth before the alarm
+    since: int = 1  # the sample after that
 
 
 class Drift:
@@ -89,13 +103,10 @@ class Drift:
     def reset(self) -> None:
         """Forget all samples, and the alarm. After an alarm this begins a new test, with an ``alpha`` of its own."""
         with self._lock:
-            self._seen, self._ood = 0, 0
+            self._now = Seen()
             self._counts = np.zeros(0 if self.calibration is None else self.calibration + 1, np.int64)
             self._histogram, self._recent = np.zeros(self.bins, np.int64), np.zeros(0, bool)
             self._stakes = np.full(BETS, -np.inf)
-            self._log_wealth, self._most = 0.0, 0.0
-            self._alarm_at: int | None = None
-            self._least, self._since = 0.0, 1  # the lowest ln wealth before the alarm, and the sample after it
 
     @property
     def p_limit(self) -> float:
@@ -108,7 +119,7 @@ class Drift:
     @property
     def alarm(self) -> bool:
         """Whether drift was found since the beginning, or the last reset."""
-        return self._alarm_at is not None
+        return self._now.alarm_at is not None
 
     def update(self, scores: Any) -> bool:
         """Take in scores (N,), or one; returns whether there is an alarm.
@@ -121,7 +132,7 @@ class Drift:
         vector = as_scores("scores", _vector(scores))
         p_values = self.threshold.p_value(scores if isinstance(scores, Tensor) and scores.ndim else vector).numpy()
         with self._lock:
-            order = self._random(SAMPLES, self._seen, len(vector))
+            order = self._random(SAMPLES, self._now.seen, len(vector))
             return self._take(p_values, gaps_of(self._reference, self._ties, vector, order))
 
     def update_p_values(self, p_values: Any) -> bool:
@@ -160,26 +171,24 @@ class Drift:
             return self.alarm
 
     def _take_part(self, p_values: np.ndarray, gaps: np.ndarray | None) -> None:
-        numbers = p_values
+        now, numbers = self._now, p_values
         if gaps is not None:
-            numbers = uniform(self._counts, gaps, 1 - self._random(TIES, self._seen, len(gaps)))
-        self._stakes, wealth = play(self._stakes, self._seen, numbers)
-        if self._alarm_at is None:
+            numbers = uniform(self._counts, gaps, 1 - self._random(TIES, now.seen, len(gaps)))
+        self._stakes, wealth = play(self._stakes, now.seen, numbers)
+        if now.alarm_at is None:
             reached = np.flatnonzero(wealth >= -math.log(self.alpha))
             quiet = wealth[: reached[0]] if len(reached) else wealth
-            if quiet.min(initial=math.inf) < self._least:
-                self._least, self._since = float(quiet.min()), self._seen + int(quiet.argmin()) + 2
+            if quiet.min(initial=math.inf) < now.least:
+                now.least, now.since = float(quiet.min()), now.seen + int(quiet.argmin()) + 2
             if len(reached):
-                self._alarm_at = self._seen + int(reached[0]) + 1
-        self._log_wealth, self._most = float(wealth[-1]), max(self._most, float(wealth.max()))
+                now.alarm_at = now.seen + int(reached[0]) + 1
+        now.log_wealth, now.largest_log_wealth = float(wealth[-1]), max(now.largest_log_wealth, float(wealth.max()))
         called = p_values <= self.p_limit * (1 + 1e-12)  # the same number may have been reached by another division
         self._recent = np.concatenate([self._recent, called])[-self.window :]
-        self._seen, self._ood = self._seen + len(called), self._ood + int(called.sum())
-        self._histogram += np.bincount(self._bin(p_values), minlength=self.bins)
-
-    def _bin(self, p_values: np.ndarray) -> np.ndarray:
-        """Bin b holds b / bins < p ≤ (b + 1) / bins."""
-        return np.clip(np.ceil(p_values * self.bins * (1 - 1e-12)).astype(np.int64) - 1, 0, self.bins - 1)
+        now.seen, now.ood = now.seen + len(called), now.ood + int(called.sum())
+        # Bin b holds b / bins < p ≤ (b + 1) / bins.
+        place = np.clip(np.ceil(p_values * self.bins * (1 - 1e-12)).astype(np.int64) - 1, 0, self.bins - 1)
+        self._histogram += np.bincount(place, minlength=self.bins)
 
     def _random(self, stream: int, start: int, count: int) -> np.ndarray:
         """Numbers (count,) in [0, 1) from place ``start`` on, a function of the seed: a restart goes on with the same ones."""
@@ -189,7 +198,7 @@ class Drift:
         """Where the share of OOD verdicts lies, for all looks at it together: see :mod:`outfield.scores.betting`."""
         require_number("confidence", confidence, above=0, most=1 - 1e-12)
         with self._lock:
-            return anytime_interval(self._ood, self._seen, confidence)
+            return anytime_interval(self._now.ood, self._now.seen, confidence)
 
     def summary(self, confidence: float = 0.95) -> dict[str, Any]:
         """Everything there is to tell, ready for JSON.
@@ -201,11 +210,11 @@ class Drift:
         (``since``), about where the change began. Shares of no samples are None.
         """
         with self._lock:
-            low, high = self.share_interval(confidence)
+            now, (low, high) = self._now, self.share_interval(confidence)
             return {
-                "samples": self._seen,
-                "ood": self._ood,
-                "share_ood": self._ood / self._seen if self._seen else None,
+                "samples": now.seen,
+                "ood": now.ood,
+                "share_ood": now.ood / now.seen if now.seen else None,
                 "share_low": low,
                 "share_high": high,
                 "confidence": confidence,
@@ -213,13 +222,13 @@ class Drift:
                 "recent_samples": len(self._recent),
                 "recent_share": float(self._recent.mean()) if len(self._recent) else None,
                 "histogram": self._histogram.tolist(),
-                "log_wealth": self._log_wealth,
-                "largest_log_wealth": self._most,
+                "log_wealth": now.log_wealth,
+                "largest_log_wealth": now.largest_log_wealth,
                 "limit": -math.log(self.alpha),
                 "alpha": self.alpha,
                 "alarm": self.alarm,
-                "alarm_at": self._alarm_at,
-                "since": self._since if self.alarm else None,
+                "alarm_at": now.alarm_at,
+                "since": now.since if self.alarm else None,
             }
 
     def __repr__(self) -> str:
@@ -240,13 +249,7 @@ class Drift:
                 **{name: getattr(self, name) for name in SETTINGS},
                 "value": None if rule is None else rule.value,
                 "source": None if rule is None else rule.source,
-                "seen": self._seen,
-                "ood": self._ood,
-                "log_wealth": self._log_wealth,
-                "largest_log_wealth": self._most,
-                "alarm_at": self._alarm_at,
-                "least": self._least,
-                "since": self._since,
+                **asdict(self._now),
                 **({} if rule is None else {"reference": rule.reference.clone()}),
                 **{name: torch.from_numpy(getattr(self, f"_{name}").copy()) for name in ARRAYS},
             }
@@ -263,27 +266,17 @@ class Drift:
             InputError: The state is not complete, or it is of another threshold.
         """
         try:
-            own = None
-            if state["value"] is not None or "reference" in state:
-                own = Threshold(state["value"], state["keep"], state["reference"], state["source"])
-            if threshold is not None and not same(own, threshold):
-                raise InputError("this state was kept with another threshold; begin a new one for this threshold")
-            made = cls(threshold or own, **{name: state[name] for name in SETTINGS})
-            made._take_back(state)
+            known = state["value"] is not None
+            own = Threshold(state["value"], state["keep"], state["reference"], state["source"]) if known else None
+            made = cls(own, **{name: state[name] for name in SETTINGS})
+            made._now = Seen(**{field.name: state[field.name] for field in fields(Seen)})
+            for name in ARRAYS:
+                setattr(made, f"_{name}", state[name].detach().cpu().numpy().copy())
         except KeyError as error:
             raise InputError(f"the state of a Drift lacks {error}") from error
+        if threshold is not None and not same(own, threshold):
+            raise InputError("this state was kept with another threshold; begin a new one for this threshold")
         return made
-
-    def _take_back(self, state: dict[str, Any]) -> None:
-        """Go on from a state."""
-        for name in ARRAYS:
-            setattr(self, f"_{name}", state[name].detach().cpu().numpy().copy())
-        self._seen, self._ood, self._alarm_at, self._since = (
-            state[name] for name in ("seen", "ood", "alarm_at", "since")
-        )
-        self._log_wealth, self._most, self._least = (
-            state[name] for name in ("log_wealth", "largest_log_wealth", "least")
-        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self).of_state, (self.state(),)
@@ -325,11 +318,7 @@ class Drift:
 
 
 def in_words(told: Mapping[str, Any], unit: str = "sample") -> str:
-    """What a summary says of drift: whether there is any, in which column, since when, and how strong the evidence is.
-
-    >>> in_words({"alarm": False, "largest_log_wealth": 1.1, "limit": 4.6051, "alpha": 0.01})
-    'no drift found: evidence 3 to 1, an alarm needs 100 to 1 (false alarms, ever: with probability 0.01 at most)'
-    """
+    """What a summary says of drift: whether there is any, in which column, since when, and how strong the evidence is."""
     found = "no drift found"
     if told["alarm"]:
         where = f" in {told['column']}" if "column" in told else ""

@@ -106,14 +106,11 @@ class RowDrift:
         :meth:`outfield.Drift.summary` has them, of the ``column`` that raised its alarm first, or has most evidence; and all
         these of each of ``columns``.
         """
-        told = ("alarm", "alarm_at", "since", "largest_log_wealth")
-        all_told = {name: watch.summary() for name, watch in self._watches.items()}
-        columns = {name: {key: one[key] for key in told} for name, one in all_told.items()}
-        first = min(
-            columns, key=lambda name: (columns[name]["alarm_at"] or math.inf, -columns[name]["largest_log_wealth"])
-        )
-        samples, limit = all_told[first]["samples"], all_told[first]["limit"]
-        shared = {"samples": samples, "alpha": self.alpha, "limit": limit, "column": first}
+        told = {name: watch.summary() for name, watch in self._watches.items()}
+        first = min(told, key=lambda name: (told[name]["alarm_at"] or math.inf, -told[name]["largest_log_wealth"]))
+        shared = {key: told[first][key] for key in ("samples", "limit")} | {"alpha": self.alpha, "column": first}
+        keys = ("alarm", "alarm_at", "since", "largest_log_wealth")
+        columns = {name: {key: one[key] for key in keys} for name, one in told.items()}
         return {**shared, **columns[first], "columns": columns}
 
     def __repr__(self) -> str:
@@ -122,10 +119,8 @@ class RowDrift:
 
     def same_reference(self, other: RowDrift) -> bool:
         """Whether both compare with the same rows."""
-        rules = {name: watch.threshold for name, watch in other._watches.items() if watch.threshold is not None}
-        return self._watches.keys() == rules.keys() and all(
-            same(watch.threshold, rules[name]) for name, watch in self._watches.items()
-        )
+        mine, theirs = ({name: one.threshold for name, one in of._watches.items()} for of in (self, other))
+        return mine.keys() == theirs.keys() and all(same(mine[name], rule) for name, rule in theirs.items() if rule)
 
     def save(self, path: PathLike) -> None:
         """Write what was seen to ``path`` (``.safetensors``), atomically."""

@@ -73,15 +73,11 @@ class Threshold:
             raise InputError("held_out has infinite scores; a threshold needs finite ones")
         known = source_of(held_out)
         if source is not None and known not in (None, source):
-            raise InputError(
-                f"held_out are scores of {known}, not of {source}; pass those of the detector that is named"
-            )
+            raise InputError(f"held_out are scores of {known}, not of {source}; pass those of the latter")
         n = len(scores)
         position = rank(keep, n + 1)
         if position > n:
-            raise TooFewSamplesError(
-                f"{n} held-out scores are too few to keep {keep:.4g} of ID samples; pass at least {fewest(keep)}"
-            )
+            raise TooFewSamplesError(f"{n} held-out scores cannot keep {keep:.4g} of ID; pass at least {fewest(keep)}")
         return cls(float(scores[position - 1]), float(keep), torch.from_numpy(scores), source or known)
 
     def is_ood(self, scores: Any) -> Tensor:
@@ -169,8 +165,12 @@ class Threshold:
 
 def check_keep(keep: float) -> None:
     """Refuse a ``keep`` that is no share between 0 and 1."""
-    good = isinstance(keep, Real) and not isinstance(keep, bool) and 0 < keep < 1
-    require(good, "keep", keep, "the share of ID samples to accept, between 0 and 1")
+    require(is_share(keep), "keep", keep, "the share of ID samples to accept, between 0 and 1")
+
+
+def is_share(value: float) -> bool:
+    """Whether it is a number between 0 and 1."""
+    return isinstance(value, Real) and not isinstance(value, bool) and 0 < value < 1
 
 
 def fewest(keep: float) -> int:

@@ -27,29 +27,22 @@ def as_scores(name: str, scores: Any, dtype: type[np.floating[Any]] = np.float64
     if tensor.ndim != 1 or not len(tensor):
         raise InputError(f"{name} must be a vector with at least one score; got shape {tuple(tensor.shape)}")
     if not tensor.is_floating_point() and tensor.dtype != torch.bool:
-        _refuse_large(name, tensor.numpy())
+        integers = tensor.numpy()
+        large = (integers > EXACT) | (integers < -EXACT)
+        if large.any():
+            at = int(large.argmax())
+            raise InputError(
+                f"{name} has {integers[at]} at position {at}; integers beyond 2^53 cannot be told apart as scores, "
+                "so pass smaller ones or floats"
+            )
     array = (tensor if tensor.dtype == torch.float32 else tensor.double()).numpy().astype(dtype, copy=False)
     if np.isnan(array).any():
         raise InputError(f"{name} has NaN at position {int(np.isnan(array).argmax())}; scores must be numbers")
     return array
 
 
-def _refuse_large(name: str, integers: np.ndarray) -> None:
-    """Refuse integers beyond ± 2⁵³, of which neighbours would become equal."""
-    large = (integers > EXACT) | (integers < -EXACT)
-    if large.any():
-        position = int(large.argmax())
-        raise InputError(
-            f"{name} has {integers[position]} at position {position}; integers beyond 2^53 cannot be told apart as scores, "
-            "so pass smaller ones or floats"
-        )
-
-
 def as_score_pair(scores_id: Any, scores_ood: Any) -> tuple[np.ndarray, np.ndarray]:
-    """ID scores (N,) and OOD scores (M,) in one dtype, in which they compare as exactly as they came.
-
-    That is float32 where both are (half the bytes to sort), and float64 otherwise.
-    """
+    """ID scores (N,) and OOD scores (M,) in one dtype, float32 where both are, in which they compare as they came."""
     dtype = np.float32 if _is_single(scores_id) and _is_single(scores_ood) else np.float64
     return as_scores("scores_id", scores_id, dtype), as_scores("scores_ood", scores_ood, dtype)
 

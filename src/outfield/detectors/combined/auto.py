@@ -109,11 +109,7 @@ def is_one_class(train: FeatureSource) -> bool:
 
 
 def with_clusters(train: FeatureSource, seed: int) -> FeatureSet:
-    """Rows, 50,000 at most, with their cluster as label (:func:`outfield.clustered`).
-
-    The number of clusters is the one of 1, 2, 5, 10 and 20, with ten rows each on average, whose mixture of Gaussians with one
-    covariance gives a fifth of the rows, left out of the fit, the largest mean log-density; of equal ones the smallest.
-    """
+    """Rows, 50,000 at most, with their cluster as label: of 1 to 20 clusters those that make rows left out most likely."""
     generator = torch.Generator().manual_seed(seed)
     chosen = torch.zeros(len(train), dtype=torch.bool)
     chosen[torch.randperm(len(train), generator=generator)[:MOST]] = True

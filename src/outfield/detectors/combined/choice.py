@@ -11,19 +11,17 @@ from torch import Tensor
 
 from outfield.config import require, require_number
 from outfield.detectors.base import Detector, labels_of, lacking
-from outfield.detectors.combined.calibration import Calibration, Calibrations
-from outfield.detectors.combined.fused import Fused, apart, halves
+from outfield.detectors.combined.fused import Calibration, Calibrations, Fused, apart, halves
 from outfield.detectors.combined.members import names_of
 from outfield.detectors.combined.weights import KEPT, Kind, Terms, best_setting, by_level, left_out, loss, weight_path
 from outfield.detectors.distance.cosine_mean_she import CosineMean
 from outfield.detectors.distance.kde_nnguide_relation import KDE, NNGuide
 from outfield.detectors.distance.knn import KNN
 from outfield.detectors.distance.ssd_mixture_rmds import RMDS, SSD
-from outfield.detectors.energy_corrected import EnergyCorrected
+from outfield.detectors.ebm_energy_corrected import EnergyCorrected
 from outfield.detectors.head.gradnorm_nci_fdbd import fDBD
 from outfield.detectors.head.vim import ViM
-from outfield.detectors.logits.maxlogit_entropy_gen import GEN, MaxLogit
-from outfield.detectors.logits.msp_odin_energy import EnergyLogits
+from outfield.detectors.logits.msp_odin_energy_maxlogit_entropy_gen import GEN, EnergyLogits, MaxLogit
 from outfield.errors import DivergenceError, InputError
 from outfield.features import FIELDS, FeatureSource, Part, feature_stand_ins
 from outfield.progress import bar
@@ -154,9 +152,7 @@ def choose(
     require(sets, "real", real, 'OOD sets by name, such as {"svhn": rows}')
     fitted, skipped = _fitted(wanted, train, device)
     if not fitted:
-        raise InputError(
-            f"no candidate could be fitted: {'; '.join(f'{name}: {why}' for name, why in skipped.items())}"
-        )
+        raise InputError("no candidate could be fitted: " + "; ".join(map(": ".join, skipped.items())))
     names = names_of(fitted)
     rows = {("", ""): held_out, **named, **{("real", name): data for name, data in (real or {}).items()}}
     scores = _scores(fitted, rows)
@@ -185,7 +181,7 @@ def _checked_stand_ins(
     good = good and all(isinstance(sets, Mapping) for sets in stand_ins.values()) and any(stand_ins.values())
     shown = list(stand_ins) if isinstance(stand_ins, Mapping) else stand_ins
     require(
-        good, "stand_ins", shown, 'sets of rows by level, such as {"near": {"turned": rows}, "far": {"jigsaw": rows}}'
+        good, "stand_ins", shown, 'sets of rows by level, such as {"near": {"turned": rows}, "far": {"blocks": rows}}'
     )
     return {(level, name): rows for level, sets in stand_ins.items() for name, rows in sets.items()}
 
@@ -274,13 +270,7 @@ class ViewsChoice:
 
 
 def choose_views(rows_of: Callable[[str], Rows], device: str = "auto", names: Sequence[str] = CHOICES) -> ViewsChoice:
-    """The views with which the chosen detector tells held-out ID rows best from stand-ins; of equal ones the first.
-
-    Args:
-        rows_of: gives the rows of views by their name; called once for each, so that rows of one are in memory at a time.
-        device: where to fit and score.
-        names: of the views to try, those that cost least first.
-    """
+    """The views whose detector tells held-out ID rows best from stand-ins, those that cost least first; one is read at a time."""
     losses = {}
     for name in names:
         rows = rows_of(name)
@@ -299,10 +289,7 @@ def default_candidates(train: FeatureSource) -> list[Detector]:
 
 
 def default_members(train: FeatureSource, labelled: FeatureSource | None = None) -> list[Detector]:
-    """What is added up where nothing can choose: a detector each of logits, neighbours, the mixture and an earlier stage.
-
-    ``labelled`` are rows with classes for those that learn from classes; ``train`` if None.
-    """
+    """What is added up where nothing can choose: a detector each of logits, neighbours, the mixture and an earlier stage."""
     most, known = _smallest_class(train), train if labelled is None else labelled
     # a rare class costs neighbours, no member
     wanted = (EnergyLogits(), KNN(k=min(5, most)), SSD(), SSD(field="stage2"))

@@ -12,8 +12,8 @@ from outfield.config import arguments, require, require_number
 from outfield.detectors.base import Batch, Detector
 from outfield.detectors.combined.members import CombinedDetector, check_members
 from outfield.detectors.distance.ssd_mixture_rmds import SSD
-from outfield.detectors.energy_corrected import EnergyCorrected
-from outfield.detectors.logits.msp_odin_energy import EnergyLogits
+from outfield.detectors.ebm_energy_corrected import EnergyCorrected
+from outfield.detectors.logits.msp_odin_energy_maxlogit_entropy_gen import EnergyLogits
 from outfield.detectors.registry import register
 from outfield.energy import Langevin, MixturePrior, Training
 from outfield.features import FeatureSource, spaces

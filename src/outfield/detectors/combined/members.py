@@ -34,12 +34,7 @@ def check_members(members: object) -> None:
 
 
 def names_of(detectors: Sequence[Detector]) -> tuple[str, ...]:
-    """Each detector in words: its class, its field, and the settings in which it differs from others of its class.
-
-    >>> import outfield as of
-    >>> names_of([of.MSP(), of.KNN(k=5), of.KNN(k=50), of.SSD(), of.SSD(field="stage2"), of.SSD()])
-    ('MSP', 'KNN k=5', 'KNN k=50', 'SSD', 'SSD on stage2', 'SSD 2')
-    """
+    """Each detector in words: its class, its field, and the settings in which it differs from others of its class."""
     kinds = [type(one).__name__ + ("" if one.field == "features" else f" on {one.field}") for one in detectors]
     settings = [settings_of(one) for one in detectors]
     found: list[str] = []
@@ -54,16 +49,11 @@ def names_of(detectors: Sequence[Detector]) -> tuple[str, ...]:
 
 
 class CombinedDetector(Detector):
-    """Base of detectors that score with several fitted ones; ``_fit`` of a subclass sets them and calls ``_moved``.
-
-    Attributes:
-        members_: the fitted members.
-    """
+    """Base of detectors that score with fitted ``members_``, which ``_fit`` of a subclass sets before it calls ``_moved``."""
 
     fits_in_pieces = combined = True
 
-    member_prefix: ClassVar[str] = ""
-    """What stands between a member's number and its tensors' names in a file."""
+    member_prefix: ClassVar[str] = ""  # what stands between a member's number and its tensors' names in a file
 
     members_: tuple[Detector, ...]
 
@@ -115,21 +105,15 @@ class CombinedDetector(Detector):
             return scores.clamp(-LARGEST, LARGEST).float().double()
 
     def _moved(self) -> None:
+        super()._moved()
         if hasattr(self, "members_"):
-            for member in self.members_:
-                if member._device != self._device:
-                    member.to(self._device)
             needs = [(member.field, member.needs_to_score) for member in self.members_]
             self._fields = [{"features" if name == on else name: name for name in own} for on, own in needs]
             self._names, self._needs = None, tuple(dict.fromkeys(name for _, own in needs for name in own))
             self._numbers = sum(value.numel() for member in self.members_ for value in member._state().values())
-        super()._moved()
 
-    def _state(self) -> dict[str, Tensor]:
-        found = super()._state()
-        for i, member in enumerate(self.members_):
-            found |= {f"{i}.{self.member_prefix}{name}": value for name, value in member._state().items()}
-        return found
+    def _inside(self) -> dict[str, Detector]:
+        return {f"{i}.{self.member_prefix}": member for i, member in enumerate(getattr(self, "members_", ()))}
 
     def _notes(self) -> dict[str, Any]:
         headers = [member.record().header for member in self.members_]

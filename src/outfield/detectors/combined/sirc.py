@@ -13,7 +13,7 @@ from outfield.detectors.base import Batch, Detector, labels_of, once
 from outfield.detectors.distance.knn import KNN
 from outfield.detectors.head.last_layer import within_range
 from outfield.detectors.head.vim import Residual
-from outfield.detectors.logits.softmax import log_shares
+from outfield.detectors.logits.msp_odin_energy_maxlogit_entropy_gen import log_shares
 from outfield.detectors.registry import register
 from outfield.errors import FileFormatError
 from outfield.features import FeatureSource
@@ -97,14 +97,8 @@ class SIRC(Detector):
         below = -3 - (second - self.mean_) / self.spread_
         return log_shares(logits)[1].amin(1) + below.clamp_min(0) + torch.log1p((-below.abs()).exp())
 
-    def _moved(self) -> None:
-        super()._moved()
-        if self.second_ is not None:
-            self.second_.to(self._device)
-
-    def _state(self) -> dict[str, Tensor]:
-        inside = {} if self.second_ is None else self.second_._state()
-        return super()._state() | {PREFIX + name: value for name, value in inside.items()}
+    def _inside(self) -> dict[str, Detector]:
+        return {} if self.second_ is None else {PREFIX: self.second_}
 
     def _notes(self) -> dict[str, Any]:
         return {} if self.second_ is None else {"second": self.second_.record().header}

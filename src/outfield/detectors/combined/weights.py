@@ -167,10 +167,7 @@ def _best_alone(terms: Terms) -> Tensor:
 
 
 def left_out(terms: Terms, most: int) -> dict[tuple[float, int], dict[Kind, float]]:
-    """The loss on each kind of stand-in that took no part in the fit, by λ and the number of members allowed.
-
-    A kind is left out where another one stands for its level; where there is no such kind, nothing is found.
-    """
+    """The loss on each kind of stand-in that was left out of the fit, if another stands for its level; by λ and most members."""
     levels = [level for level, _ in terms.kinds]
     losses: dict[tuple[float, int], dict[Kind, float]] = {(l2, count): {} for l2 in L2 for count in range(1, most + 1)}
     for kind in terms.kinds:
@@ -186,11 +183,7 @@ def left_out(terms: Terms, most: int) -> dict[tuple[float, int], dict[Kind, floa
 
 
 def best_setting(losses: Mapping[tuple[float, int], Mapping[Kind, float]], most: int) -> tuple[float, int]:
-    """λ and the number of members: the usual ones, unless others lose less by two standard errors over the kinds left out.
-
-    On a few hundred rows sums of three and of eight members often lose the same but for chance; then the one with more of them
-    relies less on what one detector makes of data that no stand-in looks like.
-    """
+    """The usual λ and number of members, unless others lose less by two standard errors over the kinds left out."""
     usual, better = (USUAL_L2, most), {}
     for setting, found in losses.items():
         gains = {kind: losses[usual][kind] - value for kind, value in found.items()}

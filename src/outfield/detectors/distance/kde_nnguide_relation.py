@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from outfield.config import require_number
-from outfield.detectors.base import Batch, log_total, once, take
+from outfield.detectors.base import Batch, log_total, once
 from outfield.detectors.distance.neighbours import BankDetector, merged
 from outfield.detectors.registry import register
 from outfield.errors import FileFormatError
@@ -136,14 +136,14 @@ class NNGuide(BankDetector):
     Attributes:
         bank_: normalised training features (N, D), float32.
         energies_: e(l_i) (N,), float64.
-        classes_: number of logits.
+        classes_: number of logits (1,), int64.
     """
 
     fit_needs = ("logits",)
     score_needs = ("features", "logits")
-    learned = (*BankDetector.learned, "energies float64 N")
+    learned = (*BankDetector.learned, "energies float64 N", "classes int64 1")
 
-    classes_: int
+    classes_: Tensor
 
     def __init__(self, k: int = 10, field: str = "features") -> None:
         self.k, self.field = k, field
@@ -151,22 +151,15 @@ class NNGuide(BankDetector):
     def _fit(self, train: FeatureSource) -> None:
         super()._fit(train)
         self.energies_ = self._gathered(train, "logits", log_total)
-        self.classes_ = train.shapes["logits"][1]
+        self.classes_ = torch.tensor([train.shapes["logits"][1]], device=self.device)
 
     def _check_width(self, data: FeatureSource) -> None:
         super()._check_width(data)
-        self._check_columns(data, "logits", self.classes_)
+        self._check_columns(data, "logits", int(self.classes_))
 
     def _score(self, batch: Batch) -> Tensor:
         best = largest_weighted(batch["features"], self.bank_, self.energies_, int(self.k))
         return -once(log_total, batch["logits"]) * best.mean(1)
-
-    def _state(self) -> dict[str, Tensor]:
-        return super()._state() | {"classes": torch.tensor([self.classes_], dtype=torch.int64, device="cpu")}
-
-    def _load_state(self, state: dict[str, Tensor]) -> None:
-        super()._load_state(state)
-        self.classes_ = int(take(state, "classes", (1,), torch.int64))
 
 
 @register

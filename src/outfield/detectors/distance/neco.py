@@ -9,7 +9,7 @@ from outfield.config import require_number
 from outfield.detectors.base import Batch, Detector, once, wide
 from outfield.detectors.head.last_layer import lengths, within_range
 from outfield.detectors.registry import register
-from outfield.errors import FileFormatError, InputError
+from outfield.errors import InputError
 from outfield.features import FeatureSource
 from outfield.modes import on_one_core
 
@@ -46,7 +46,7 @@ class NECO(Detector):
     fit_needs = ("logits",)
     score_needs = ("features", "logits")
     fits_in_pieces = True
-    learned = ("mean float64 D", "scale float64 D", "axes float64 A D")
+    learned = ("mean float64 D", "scale float64+ D", "axes float64 A D")
 
     def __init__(self, dimension: int = 0, field: str = "features") -> None:
         self.dimension, self.field = dimension, field
@@ -77,8 +77,3 @@ class NECO(Detector):
         z = (once(within_range, batch["features"]) - self.mean_) / self.scale_
         share = lengths(z @ self.axes_.T) / lengths(z).clamp_min(TINY)
         return -share * once(wide, batch["logits"]).amax(1)
-
-    def _load_state(self, state: dict[str, Tensor]) -> None:
-        super()._load_state(state)
-        if not bool((self.scale_ > 0).all()):
-            raise FileFormatError("scale has entries that are not above 0")

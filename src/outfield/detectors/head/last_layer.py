@@ -13,7 +13,7 @@ from torch import Tensor
 from outfield.config import require, require_number, shown
 from outfield.detectors.base import LARGEST, Batch, Detector, once
 from outfield.errors import InputError
-from outfield.features import HEAD, FeatureSet, FeatureSource, head_of
+from outfield.features import HEAD, FeatureSet, FeatureSource, Wrapped, head_of
 from outfield.files import tensors_under
 
 PREFIX = "detector."
@@ -96,7 +96,7 @@ class Shaper(HeadDetector):
     def _fit(self, train: FeatureSource) -> None:
         super()._fit(train)
         data = Shaped(train, lambda rows: self._seen(within_range(rows.to(self.device))), len(self.weight_))
-        self.detector_ = self.detector.fresh().to(self.device).fit(data)
+        self.detector_ = self.detector.fresh().to(self._device).fit(data)
 
     def _shaped(self, features: Tensor) -> Tensor:
         """f′ (n, D) of features f (n, D)."""
@@ -113,20 +113,15 @@ class Shaper(HeadDetector):
     def _score_features(self, features: Tensor) -> Tensor:
         return self.detector_._score({"logits": self._seen(features)})
 
-    def _moved(self) -> None:
-        super()._moved()
-        if "detector_" in self.__dict__:
-            self.detector_.to(self.device)
-
-    def _state(self) -> dict[str, Tensor]:
-        return super()._state() | {PREFIX + name: value for name, value in self.detector_._state().items()}
+    def _inside(self) -> dict[str, Detector]:
+        return {PREFIX: self.detector_} if "detector_" in self.__dict__ else {}
 
     def _notes(self) -> dict[str, Any]:
         notes = self.detector_._notes()
         return {"detector": notes} if notes else {}
 
     def _load_notes(self, notes: dict[str, Any]) -> None:
-        self.detector_ = self.detector.fresh().to(self.device)
+        self.detector_ = self.detector.fresh().to(self._device)
         self.detector_._load_notes(notes.get("detector", {}))
 
     def _load_state(self, state: dict[str, Tensor]) -> None:
@@ -136,20 +131,16 @@ class Shaper(HeadDetector):
         self.detector_._fitted = True
 
 
-class Shaped(FeatureSource):
-    """A source of features whose logits (N, classes) are made from its features."""
-
-    picks_rows = False
+class Shaped(Wrapped):
+    """A source of features whose logits (N, classes) are made from its features; it is read in its order."""
 
     def __init__(self, source: FeatureSource, logits: Callable[[Tensor], Tensor], classes: int) -> None:
-        self.source, self.logits, self.classes = source, logits, classes
+        super().__init__(source)
+        self.logits, self.classes, self.picks_rows = logits, classes, False
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         return {**self.source.shapes, "logits": (len(self.source), self.classes)}
-
-    def constant(self, name: str) -> Tensor | None:
-        return self.source.constant(name)
 
     def batches(self, size: int, names: Iterable[str] | None = None) -> Iterator[dict[str, Tensor]]:
         chosen = self._chosen(names)
@@ -158,7 +149,7 @@ class Shaped(FeatureSource):
             yield {name: self.logits(piece["features"]).cpu() if name == "logits" else piece[name] for name in chosen}
 
     def rows(self, index: Sequence[int] | np.ndarray | Tensor, names: Iterable[str] | None = None) -> dict[str, Tensor]:
-        raise InputError("shaped logits are read in their order")
+        raise NotImplementedError
 
     def in_memory(self) -> FeatureSet:
         logits = torch.cat([piece["logits"] for piece in self.batches(Shaper.rows_at_once, ["logits"])])

@@ -11,7 +11,7 @@ from torch import Tensor
 from outfield.config import require
 from outfield.detectors.base import Detector
 from outfield.detectors.head.last_layer import Shaper
-from outfield.detectors.logits.msp_odin_energy import EnergyLogits
+from outfield.detectors.logits.msp_odin_energy_maxlogit_entropy_gen import EnergyLogits
 from outfield.detectors.registry import register
 from outfield.features import FeatureSource
 

@@ -16,14 +16,7 @@ SMALLEST_SHARE = 1e-9  # share of the features' length that must lie outside the
 
 
 def principal_dimension(width: int) -> int:
-    """The dimension of the principal space that ViM's authors take for features with ``width`` columns.
-
-    It is 1000 above 1500 columns and 512 below. Narrower networks than theirs have no room for 512: below 768 columns it is
-    half of them, as OpenOOD takes 256 of 512.
-
-    >>> [principal_dimension(width) for width in (2048, 768, 512)]
-    [1000, 512, 256]
-    """
+    """The dimension of the principal space that ViM's authors take; narrower features than theirs have half of their columns."""
     if width > 1500:
         return 1000
     return 512 if width >= 768 else width // 2
@@ -57,9 +50,7 @@ class PrincipalSpace(HeadDetector):
         width = self.weight_.shape[1]
         outside = width - (int(self.dimension) or principal_dimension(width))
         if outside < 1:
-            raise InputError(
-                f"dimension is {self.dimension}; it must be less than {width}, the columns of the features"
-            )
+            raise InputError(f"dimension is {self.dimension}; it must be less than {width}, the features' columns")
         return outside
 
     def _load_state(self, state: dict[str, Tensor]) -> None:

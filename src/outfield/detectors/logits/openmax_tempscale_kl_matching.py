@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -10,7 +11,7 @@ from torch import Tensor
 from outfield.config import require_number
 from outfield.detectors.base import Batch, take
 from outfield.detectors.distance.cosine_mean_she import ClassSums
-from outfield.detectors.logits.softmax import LogitDetector, below_top, increasing_root, log_shares
+from outfield.detectors.logits.msp_odin_energy_maxlogit_entropy_gen import LogitDetector, below_top, log_shares
 from outfield.detectors.registry import register
 from outfield.errors import FileFormatError, InputError, TooFewSamplesError
 from outfield.features import FeatureSource
@@ -21,6 +22,7 @@ SMALLEST = 1e-12  # values below this share of the largest count as that much
 RANGE = 50.0  # T lies between u / RANGE and u · RANGE
 SMALLEST_UNIT, HOTTEST = 1e-300, 1e300  # logits whose u is smaller do not differ; no temperature is larger
 TINY = torch.finfo(torch.float64).tiny
+STEPS = 200  # of the search for a root, at most
 
 
 @register
@@ -224,3 +226,26 @@ class KLMatching(LogitDetector):
         p = log_p.exp()
         cross = -p @ self.log_templates_.T
         return cross.amin(1) + (p * log_p).sum(1)
+
+
+def increasing_root(
+    function: Callable[[float], tuple[float, float]], low: float, high: float, tolerance: float = 1e-12
+) -> float:
+    """The x in [low, high], low > 0, at which an increasing function, given with its slope, is 0, or the nearer end."""
+    if function(low)[0] >= 0:
+        return low
+    if function(high)[0] <= 0:
+        return high
+    x, step = math.sqrt(low * high), high
+    for _ in range(STEPS):
+        value, slope = function(x)
+        if abs(value) <= tolerance * x * abs(slope):
+            break
+        low, high = (x, high) if value < 0 else (low, x)
+        converges = 2 * abs(value) <= abs(step * slope)
+        newton = x - value / slope if converges and slope > 0 else low
+        new = newton if low < newton < high else math.sqrt(low * high)
+        step, x = new - x, new
+        if abs(step) <= tolerance * x:
+            break
+    return x

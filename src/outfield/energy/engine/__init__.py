@@ -47,11 +47,9 @@ if TYPE_CHECKING:
     from outfield.energy.engine.torch_operations import TorchOperations
     from outfield.energy.engine.triton_operations import TritonOperations
 
-Fit = tuple[CorrectedEnergy, Start, torch.Generator]
-"""A model, where its chains begin, and its source of randomness."""
+Fit = tuple[CorrectedEnergy, Start, torch.Generator]  # a model, where its chains begin, and its source of randomness
 PROJECTIONS = (identity, sphere, relu_sphere)
-LANES = 4
-"""Parallel branches of a recording."""
+LANES = 4  # parallel branches of a recording
 
 
 def make_step(
@@ -134,11 +132,7 @@ class Positions(NamedTuple):
 
 
 class FusedStep:
-    """The order of a step's pieces, and their buffers, for S fits of one shape: model, start of the chains, random numbers.
-
-    The pieces are ``operations`` (see :class:`~outfield.energy.engine.torch_operations.TorchOperations`), which update the
-    models' parameters in place.
-    """
+    """The order of a step's pieces, and their buffers, for S fits of one shape; ``operations`` update the parameters in place."""
 
     def __init__(
         self,

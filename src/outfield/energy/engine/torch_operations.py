@@ -22,8 +22,7 @@ from outfield.energy.priors import MixturePrior
 from outfield.energy.step import Training, adam_settings, adam_state, load_adam_state
 from outfield.modes import rounded_products
 
-SMALLEST = 2**16
-"""Entries from which a matrix is worth packing."""
+SMALLEST = 2**16  # entries from which a matrix is worth packing
 
 
 class TorchOperations:
