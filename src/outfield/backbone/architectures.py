@@ -42,9 +42,10 @@ class Classifier:
         std: of each channel, by which they are then divided.
         names: of the classes, or empty.
         projects: it was trained without labels: its outputs are a projection and no logits, ``classes`` is their number.
+        outliers: kinds of stand-ins that it saw in training; they neither choose nor judge its detectors.
     """
 
-    added_settings: ClassVar[Mapping[str, Any]] = MappingProxyType({"projects": False})
+    added_settings: ClassVar[Mapping[str, Any]] = MappingProxyType({"projects": False, "outliers": ()})
 
     architecture: str = "resnet34"
     classes: int = 10
@@ -54,6 +55,7 @@ class Classifier:
     std: tuple[float, ...] = (0.5, 0.5, 0.5)
     names: tuple[str, ...] = ()
     projects: bool = False
+    outliers: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         good = isinstance(self.architecture, str) and bool(self.architecture)
@@ -64,6 +66,7 @@ class Classifier:
         check_size(self.size)
         check_normalisation(self.mean, self.std)
         check_names(self.names)
+        check_names(self.outliers)
         require(len(self.names) in (0, self.classes), "names", self.names, f"{self.classes} names or none")
 
     def build(self, seed: int = 0) -> nn.Module:

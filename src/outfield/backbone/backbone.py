@@ -59,6 +59,7 @@ class Backbone:
     Attributes:
         origin: How the network is built again from its tensors; None where only its owner knows.
         projects: Whether it was trained without labels: its outputs are no logits, and :meth:`extract` leaves them out.
+        outliers: Kinds of stand-ins that it saw in training (:class:`outfield.Outliers`), which must not choose its detectors.
 
     Raises:
         InputError: a setting that cannot be.
@@ -66,6 +67,7 @@ class Backbone:
 
     origin: Origin | None = None
     projects: bool = False
+    outliers: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -178,7 +180,7 @@ class Backbone:
             network = network.to(memory_format=torch.channels_last)
         about: dict[str, Any] = {"name": trained.name, "classes": trained.classes, "names": trained.names}
         made = cls(network, preprocessing=trained.expects, head=trained.head, **about)
-        made.origin, made.projects = trained.origin, trained.projects
+        made.origin, made.projects, made.outliers = trained.origin, trained.projects, trained.outliers
         return made
 
     def narrowed(self, kept: Sequence[int]) -> Self | None:

@@ -119,6 +119,7 @@ class Trained(NamedTuple):
     origin: Origin | None = None
     head: str | None = None
     projects: bool = False
+    outliers: tuple[str, ...] = ()
     takes: tuple[tuple[int, int] | None, int | None] = (
         None,
         None,
@@ -184,7 +185,8 @@ def from_our_file(path: PathLike, **asked: Any) -> Trained:
             raise FileFormatError(f"{path} holds a classifier with {name} = {found!r}, not {value!r}")
     expects = Preprocessing(made.size, interpolation=TENSOR, mean=made.mean, std=made.std)
     origin = Origin.of_library(made.architecture, made.classes, made.small_images, made.size)
-    return Trained(network, expects, Path(path).stem, made.classes, made.names, origin, projects=made.projects)
+    trained = Trained(network, expects, Path(path).stem, made.classes, made.names, origin)
+    return trained._replace(projects=made.projects, outliers=made.outliers)
 
 
 def _with_settings(trained: Trained, settings: Mapping[str, Any]) -> Trained:

@@ -103,8 +103,9 @@ def run_benchmark(
     count = held_out_count(held_out, chosen.values(), len(images[TEST]))
     if averaged is None and not (count and any(one.uses_stand_ins for one in chosen.values())):
         raise InputError(f"views are chosen by stand-ins of held-out images: run Auto, or name {', '.join(CHOICES)}")
-    images, levels = split_images(images, count, chosen.values())
     opened = open_backbones(backbones, device)
+    seen = {kind for backbone in opened.values() for kind in getattr(backbone, "outliers", ())}
+    images, levels = split_images(images, count, chosen.values(), seen)
     check_logits(opened, chosen)
     cache = Cache(as_path(out, "out") / CACHE, machine(device)["device"])
     run = empty_run(protocol, chosen, numbers, shares, device, layout)

@@ -106,9 +106,9 @@ def split(total: int, count: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def split_images(
-    images: Mapping[str, ImageSource], count: int, detectors: Iterable[Detector]
+    images: Mapping[str, ImageSource], count: int, detectors: Iterable[Detector], seen: Collection[str] = ()
 ) -> tuple[dict[str, ImageSource], dict[str, str]]:
-    """Images with some of the test set held out, and the level of each set of stand-ins, if a detector chooses by them."""
+    """Images with some held out, and the level of each set of stand-ins (but kinds ``seen``), if a detector chooses by them."""
     if not count:
         return dict(images), {}
     judged, held_out = split(len(images[TEST]), count)
@@ -116,7 +116,7 @@ def split_images(
     found = {**images, TEST: part_of(images[TEST], judged), HELD_OUT: kept}
     if not any(one.uses_stand_ins for one in detectors):
         return found, {}
-    made = stand_ins(kept, seed=SEED)
+    made = stand_ins(kept, seed=SEED, seen=seen)
     levels = {STAND_IN + name: level for name, level in made.levels.items()}
     return found | {STAND_IN + name: one for name, one in made.items()}, levels
 

@@ -5,6 +5,7 @@ from outfield.extras import door
 __getattr__, __dir__, __all__ = door(
     __name__,
     {
+        "outliers": ("Outliers",),
         "pixels": ("Pixels", "check_share"),
         "recipe": (
             "AUGMENTATIONS",
@@ -12,6 +13,7 @@ __getattr__, __dir__, __all__ = door(
             "CrossEntropy",
             "LOSSES",
             "LogitNorm",
+            "OUTLIERS",
             "PadAndShift",
             "Recipe",
             "Recoloured",

@@ -1,5 +1,6 @@
 """Made by tools/stubs.py from __init__.py: what type checkers and editors see."""
 
+from outfield.classifier.outliers import Outliers as Outliers
 from outfield.classifier.pixels import Pixels as Pixels
 from outfield.classifier.pixels import check_share as check_share
 from outfield.classifier.recipe import AUGMENTATIONS as AUGMENTATIONS
@@ -7,6 +8,7 @@ from outfield.classifier.recipe import Augmentation as Augmentation
 from outfield.classifier.recipe import CrossEntropy as CrossEntropy
 from outfield.classifier.recipe import LOSSES as LOSSES
 from outfield.classifier.recipe import LogitNorm as LogitNorm
+from outfield.classifier.recipe import OUTLIERS as OUTLIERS
 from outfield.classifier.recipe import PadAndShift as PadAndShift
 from outfield.classifier.recipe import Recipe as Recipe
 from outfield.classifier.recipe import Recoloured as Recoloured
@@ -25,6 +27,8 @@ __all__ = [
     "HeldOut",
     "LOSSES",
     "LogitNorm",
+    "OUTLIERS",
+    "Outliers",
     "PadAndShift",
     "Pixels",
     "Recipe",

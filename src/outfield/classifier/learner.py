@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from outfield.backbone import Classifier
+from outfield.classifier.outliers import joined, parted
 from outfield.classifier.pixels import Pixels
 from outfield.classifier.recipe import Recipe
 from outfield.errors import OutfieldWarning
@@ -36,6 +37,8 @@ class Learner:
         if recipe.parts > 1 and not can_be_split(self.network):
             recipe = replace(recipe, small_batch=0)  # it cannot imitate small batches
         self.classifier, self.recipe, self.seed, self.device = classifier, recipe, seed, device
+        self.outliers = recipe.outliers
+        self.made = 0 if recipe.outliers is None else recipe.outliers.count(recipe.batch_size, recipe.parts)
         if recipe.parts > 1:
             split_batch_norms(self.network, recipe.parts)
         on_gpu = device.type == "cuda"
@@ -85,11 +88,14 @@ class Learner:
             images = data.images[chosen].to(self.device, torch.float32)
             labels = data.labels[chosen].to(self.device)
             copies = [
-                self.normalise(self.recipe.augmentation(images, size, generator)).split(batch)
-                for _ in range(self.recipe.loss.views)
+                self.recipe.augmentation(images, size, generator).split(batch) for _ in range(self.recipe.loss.views)
             ]
             for *same, known in zip(*copies, labels.split(batch), strict=True):
-                yield torch.cat(same).contiguous(memory_format=torch.channels_last), known
+                whole = torch.cat(same)
+                if self.outliers is not None:
+                    made = self.outliers.made(whole, known, self.made, generator)
+                    whole = joined(whole, made, self.recipe.parts)
+                yield self.normalise(whole).contiguous(memory_format=torch.channels_last), known
 
     def normalise(self, images: Tensor) -> Tensor:
         """Bytes as floats (N, 3, H, W) to what the network reads, in its precision."""
@@ -129,7 +135,12 @@ class Learner:
         self.optimiser.zero_grad()
         with self._precision():
             logits = logits_of(self.forward(images)).float()
-        loss, right = self.recipe.loss(logits, labels)
+        if self.outliers is None:
+            loss, right = self.recipe.loss(logits, labels)
+        else:
+            logits, made = parted(logits, self.made, self.recipe.parts)
+            loss, right = self.recipe.loss(logits, labels)
+            loss = loss + self.outliers.loss(logits, made)
         loss.backward()
         with torch.no_grad():
             self.totals += torch.stack([loss.double(), right.double()])

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from outfield.classifier.outliers import Outliers
 from outfield.config import configurable, require, require_choice, require_number
 
 # Augmentation of a whole batch at once, on the device where the images lie
@@ -268,6 +269,8 @@ LOSSES: dict[str, dict[str, str]] = {
     "logitnorm": {"loss": "LogitNorm"},
     "simclr": {"loss": "SimCLR", "augmentation": "Recoloured"},
 }
+# What ``outfield train --outliers NAME`` stands for
+OUTLIERS: dict[str, dict[str, str]] = {"none": {}, "stand-ins": {"outliers": "Outliers"}}
 # What ``outfield train --augment NAME`` stands for
 AUGMENTATIONS: dict[str, dict[str, str]] = {
     "crops": {"augmentation": "Augmentation"},
@@ -302,10 +305,11 @@ class Recipe:
             along half a cosine, a little after each epoch.
         loss: what is made small: :class:`CrossEntropy`, :class:`LogitNorm`, or :class:`SimCLR`, which reads no label.
         optimiser: "sgd", or "adamw", which transformers need: with a rate of about 0.001 and a decay of about 0.05.
+        outliers: :class:`Outliers`, made-up images that the network learns to be undecided about; none if None.
     """
 
     added_settings: ClassVar[Mapping[str, Any]] = MappingProxyType(
-        {"schedule": "steps", "loss": CrossEntropy(), "optimiser": "sgd"}
+        {"schedule": "steps", "loss": CrossEntropy(), "optimiser": "sgd", "outliers": None}
     )
 
     epochs: int = 200
@@ -322,6 +326,7 @@ class Recipe:
     schedule: str = "steps"
     loss: Loss = CrossEntropy()
     optimiser: str = "sgd"
+    outliers: Outliers | None = None
 
     def __post_init__(self) -> None:
         for name, least in (("epochs", 1), ("batch_size", 2), ("small_batch", 0)):
@@ -346,6 +351,8 @@ class Recipe:
         require_choice("optimiser", self.optimiser, ("sgd", "adamw"))
         good = isinstance(self.loss, CrossEntropy | LogitNorm | SimCLR)
         require(good, "loss", self.loss, "one of CrossEntropy, LogitNorm, SimCLR")
+        fits = self.outliers is None or (isinstance(self.outliers, Outliers) and self.loss.supervised)
+        require(fits, "outliers", self.outliers, "Outliers beside a loss of labels, or none")
         said = isinstance(self.compile, bool) or (isinstance(self.compile, str) and self.compile == "auto")
         require(said, "compile", self.compile, "true, false or auto")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +155,8 @@ def train_classifier(
     require_number("seed", seed, least=0, most=2**63 - 1, whole=True)
     seed = int(seed)
     labelled = not classifier.projects
+    if recipe.outliers is not None:
+        classifier = replace(classifier, outliers=tuple(recipe.outliers.kinds))
     pixels = train if isinstance(train, Pixels) else Pixels.of(train, classifier.size, labelled=labelled)
     tested = test if isinstance(test, Pixels | None) else Pixels.of(test, classifier.size, labelled=labelled)
     pixels, held_out = (pixels, None) if hold_out is None else split_off(pixels, hold_out)

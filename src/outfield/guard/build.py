@@ -282,7 +282,7 @@ class ImagePlan(Plan):
                 choose = _labelled(extract(parts.choose, views, held_own), alone)
                 if model.uses_stand_ins:
                     good = _read(parts.choose, choose)
-                    images = stand_ins(good, seed=self.seed, count=min(STAND_INS, len(good)))
+                    images = stand_ins(good, None, self.seed, min(STAND_INS, len(good)), network.outliers)
                     made = images.map(lambda one: extract(one, views))
             return Rows(train, choose, made)  # type: ignore[arg-type]  # which may be None where nothing is chosen
 
@@ -296,7 +296,8 @@ class ImagePlan(Plan):
             right = _accuracy(network, [one for one in (fitted.held_out, calibrate) if one is not None])
         fitted_model, threshold, decision, counts = self.fit(fitted, calibrate, self.float16)
         good = _read(parts.calibrate, calibrate)
-        made = stand_ins(good, seed=self.seed, count=min(JUDGED, len(good))).map(lambda one: extract(one, views))
+        judging = stand_ins(good, None, self.seed, min(JUDGED, len(good)), network.outliers)
+        made = judging.map(lambda one: extract(one, views))
         caught = made.map(lambda one: float(threshold.is_ood(fitted_model.score(one)).double().mean())).by_level()
         if not network.names and source.classes is not None and len(source.classes) == network.classes:
             network.names = tuple(source.classes)

@@ -7,7 +7,7 @@ import io
 import os
 import tempfile
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -94,7 +94,11 @@ class StandInImages(ImageSource):
 
 
 def stand_ins(
-    images: Any, kinds: Iterable[str] | None = None, seed: int = 0, count: int | None = None
+    images: Any,
+    kinds: Iterable[str] | None = None,
+    seed: int = 0,
+    count: int | None = None,
+    seen: Collection[str] = (),
 ) -> StandIns[StandInImages]:
     """Images that stand for OOD data, made of ID images, by the name of their kind.
 
@@ -106,6 +110,7 @@ def stand_ins(
         kinds: Which kinds; all of :data:`KINDS` if None.
         seed: Another seed mixes other images and lays tiles otherwise.
         count: How many images are made of each kind, of images evenly spread over the set; one of each image if None.
+        seen: Kinds to leave out, for the network saw them in training (:attr:`outfield.Backbone.outliers`).
 
     Raises:
         UnknownNameError: There is no such kind.
@@ -118,6 +123,7 @@ def stand_ins(
     (32, 32, 3)
     """
     source, chosen = as_images(images), chosen_kinds(kinds, KINDS)
+    chosen = {name: kind for name, kind in chosen.items() if name not in seen}
     require_number("seed", seed, least=0, most=2**63 - 1, whole=True)
     total = len(source)
     if count is not None:

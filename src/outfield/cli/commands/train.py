@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     "outfield train photos/train --test photos/test --out photos.safetensors --architecture resnet18 --size 64 --set epochs=60",
     "outfield train cifar10 --data data --out trial.safetensors --hold-out 0.1 --set schedule=cosine",
     "outfield train cifar10 --data data --out logitnorm.safetensors --loss logitnorm --augment shift",
+    "outfield train cifar10 --data data --out guarded.safetensors --outliers stand-ins --set outliers.weight=0.3",
     "outfield train digits.npz --out digits.safetensors --architecture test_resnet --set epochs=5 --set batch_size=128 "
     "--device cpu",
 )
@@ -44,6 +45,12 @@ def train(
     loss: Annotated[
         str, Option(help="cross-entropy, smoothing (of labels), logitnorm, or simclr (no labels).", metavar="NAME")
     ] = "cross-entropy",
+    outliers: Annotated[
+        str,
+        Option(
+            help="none, or stand-ins: made-up images that the network learns to be undecided about.", metavar="NAME"
+        ),
+    ] = "none",
     augment: Annotated[Text, Option(help="crops, shift or recoloured. Default: by the loss.", metavar="NAME")] = None,
     seed: Annotated[int, Option(min=0, help="Seed of the first weights and everything drawn.")] = 0,
     seeds: Annotated[int, Option(min=1, help="Number of seeds, from --seed on; write {seed} into file names.")] = 1,
@@ -62,6 +69,7 @@ def train(
     from outfield.classifier import (
         AUGMENTATIONS,
         LOSSES,
+        OUTLIERS,
         Recipe,
         SimCLR,
         TrainingCheckpoint,
@@ -72,7 +80,8 @@ def train(
     from outfield.config import construct_from_text
     from outfield.modes import resolve_device
 
-    named = _named("--loss", loss, LOSSES) | ({} if augment is None else _named("--augment", augment, AUGMENTATIONS))
+    named = _named("--loss", loss, LOSSES) | _named("--outliers", outliers, OUTLIERS)
+    named |= {} if augment is None else _named("--augment", augment, AUGMENTATIONS)
     recipe: Recipe = construct_from_text(Recipe, named | opt.setting_texts(setting))
     if hold_out is not None:
         check_share(hold_out)
