@@ -10,8 +10,7 @@ from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
 from outfield.errors import FileFormatError, StorageError
-from outfield.files.atomic import write_atomically
-from outfield.files.paths import PathLike, open_to_read, reason
+from outfield.files.paths import PathLike, open_to_read, reason, write_atomically
 from outfield.progress import bar
 
 LEAST, WHOLE = 8, 64

@@ -36,8 +36,7 @@ from outfield.files.arrays import (
     find_tensors,
     fingerprint,
 )
-from outfield.files.atomic import write_atomically
-from outfield.files.paths import PathLike, check_ending, open_to_read, using
+from outfield.files.paths import PathLike, check_ending, open_to_read, using, write_atomically
 
 RECORD_ENDINGS = (".safetensors",)
 FORMAT = 2
