@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from outfield.backbone.architectures import first_line
+from outfield.backbone.architectures import as_ours, first_line
 from outfield.backbone.hooks import Observer, logits_of
 from outfield.backbone.perturbation import Odin, Perturb
 from outfield.backbone.preprocessing import TENSOR, Preprocessing, resize
@@ -136,14 +136,8 @@ class _Batches(Dataset[Any]):
 
     def _image(self, index: int) -> Tensor:
         what = f"image {index} of {self.images.name}"
-        try:
+        with as_ours(f"{what} cannot be read", StorageError):  # a source may be anybody's
             image = self.images[index]
-        except OutfieldError:
-            raise
-        except OSError as error:
-            raise StorageError(f"cannot read {what}: {error}") from error
-        except Exception as error:  # a source may be anybody's
-            raise InputError(f"{what} cannot be had: {type(error).__name__}: {error}") from error
         check_image(image, what)
         try:
             return torch.from_numpy(self.way.pixels(image))
@@ -273,7 +267,8 @@ class Extraction:
 
     def only(self, names: Collection[str]) -> None:
         """Once the network has run: give of the spread and the stages those of these names alone."""
-        self._observe.only("spread" in names, {i for i in range(1, MOST_STAGES + 1) if f"stage{i}" in names})
+        known = ("spread", *(f"stage{i}" for i in range(1, MOST_STAGES + 1)))
+        self._observe.only({number for number, name in enumerate(known) if name in names})
 
     def about(self) -> dict[str, str]:
         """What is known of the fields once the network has run: the views, the perturbation, the module behind each stage."""

@@ -120,10 +120,7 @@ class Trained(NamedTuple):
     head: str | None = None
     projects: bool = False
     outliers: tuple[str, ...] = ()
-    takes: tuple[tuple[int, int] | None, int | None] = (
-        None,
-        None,
-    )  # sides and channels of images, where a file fixes them
+    takes: tuple[tuple[int, int] | None, int | None] = (None, None)  # sides and channels, where a file fixes them
 
 
 def open_network(spec: str, settings: Mapping[str, Any], device: torch.device, trust: bool) -> Trained:
@@ -336,7 +333,8 @@ def _of_hugging_face(folder: Path) -> Trained:
     # Built once more of its tensors, as a file that carries it will do: what from_pretrained adds to its modules is left behind.
     origin, names = Origin("hf", {"config": config}), _class_names(config)
     again = origin.build(network.float().state_dict(), str(folder))
-    expects = _folder_preprocessing(folder)
+    processor = folder / PROCESSOR
+    expects = Preprocessing.of_processor(_read_json(processor)) if processor.is_file() else None
     return Trained(again, expects, folder.resolve().name, len(names) or None, names, origin)
 
 
@@ -345,8 +343,7 @@ def _weight_files(folder: Path) -> list[Path]:
     if (folder / WEIGHTS).is_file():
         return [folder / WEIGHTS]
     if not (folder / INDEX).is_file():
-        what = f"cannot read {folder / WEIGHTS}: there is no such file"
-        raise StorageError(f"{what}; weights must be safetensors, as model.save_pretrained(folder) writes them")
+        raise StorageError(f"there is no {WEIGHTS} in {folder}; model.save_pretrained(folder) writes it")
     names = sorted({*_read_json(folder / INDEX).get("weight_map", {}).values()})
     for name in names:
         if Path(name).name != name:
@@ -363,17 +360,6 @@ def _checked_config(config: Mapping[str, Any], source: str) -> dict[str, Any]:
     if config.get("use_pretrained_backbone"):
         raise FileFormatError(f"{source} would download weights: its config.json says use_pretrained_backbone")
     return dict(config)
-
-
-def _folder_preprocessing(folder: Path) -> Preprocessing | None:
-    """That of the folder's image processor; None where it has none."""
-    path = folder / PROCESSOR
-    if not path.is_file():
-        return None
-    try:
-        return Preprocessing.of_processor(_read_json(path))
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from error
 
 
 def _class_names(config: Mapping[str, Any]) -> tuple[str, ...]:
