@@ -129,8 +129,7 @@ def server(monkeypatch, tmp_path_factory):
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     with serving() as found:
         found.files["/dtd.tar.gz"] = content
-        sha256 = hashlib.sha256(content).hexdigest()
-        part = Download(f"{found.address}/dtd.tar.gz", len(content), sha256, into="dtd")
+        part = Download(f"{found.address}/dtd.tar.gz", hashlib.sha256(content).hexdigest(), into="dtd")
         downloads = {"train": (part,), "test": (part,)}
         monkeypatch.setitem(DATASETS, "textures", replace(DATASETS["textures"], downloads=downloads))
         yield found

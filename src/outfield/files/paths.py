@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from outfield.errors import InputError, StorageError
+from outfield.errors import InputError, OutfieldError, StorageError
 
 PathLike = str | os.PathLike[str]
 
@@ -194,5 +194,7 @@ def _new_file(path: Path, folder: Path) -> Iterator[tuple[BinaryIO, Path]]:
                 yield file, name
         finally:
             name.unlink(missing_ok=True)
+    except OutfieldError:
+        raise
     except OSError as error:
         raise StorageError(f"cannot write {path}: {reason(error)}; nothing was changed") from error
