@@ -32,7 +32,6 @@ from outfield.progress import bar
 IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff", ".gif")
 NPZ_ARRAYS = "images, uint8 (N, H, W, 3), and perhaps labels, integers (N,), and classes, the names of the classes"
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "TIFF", "WEBP")  # As Pillow calls them
-PIXELS_AT_MOST = 178_956_970  # Of one image, where Pillow too takes it for a decompression bomb: half a gigabyte
 BYTES_AT_MOST = 2**30  # Of one encoded image
 # What an image that cannot be read does: end the work with an error, or be left out and told
 ON_ERROR = ("fail", "skip")
@@ -50,7 +49,7 @@ def decode(content: bytes, where: str) -> np.ndarray:
 
     Raises:
         FileFormatError: It is broken, of another format, or grey with more than 16 bits.
-        InputError: It has more than :data:`PIXELS_AT_MOST` pixels, or memory is too small for them.
+        InputError: Pillow takes it for a decompression bomb (178,956,970 pixels), or memory is too small for it.
     """
     with as_image(io.BytesIO(content), where) as image:
         return pixels_of(image, where)
@@ -95,13 +94,11 @@ def as_image(file: BinaryIO, where: str) -> Iterator[Any]:
             raise FileFormatError(f"{where} is empty: the file has no content")
         file.seek(0)
         with pillow.open(file, formats=FORMATS) as image:
-            if image.width * image.height > PIXELS_AT_MOST:
-                raise _too_large(where, f"it has {image.width} × {image.height}")
             yield image
     except OutfieldError:
         raise
     except pillow.DecompressionBombError as error:
-        raise _too_large(where, error) from error
+        raise InputError(f"{where} is too large; make it smaller ({error})") from error
     except MemoryError as error:
         raise InputError(f"there is too little memory to decode {where}; make it smaller") from error
     except Exception as error:  # Pillow's readers of broken files raise nearly anything
@@ -110,10 +107,6 @@ def as_image(file: BinaryIO, where: str) -> Iterator[Any]:
         known = not isinstance(error, pillow.UnidentifiedImageError)
         reason = str(error) or type(error).__name__ if known else f"known formats are {', '.join(FORMATS)}"
         raise FileFormatError(f"{where} is truncated, or is not an image ({reason})") from error
-
-
-def _too_large(where: str, reason: object) -> InputError:
-    return InputError(f"{where} is too large: an image may have {PIXELS_AT_MOST:,} pixels ({reason}); make it smaller")
 
 
 def _orientation(image: Any) -> int:
