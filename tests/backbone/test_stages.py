@@ -309,33 +309,6 @@ def test_a_pass_gives_only_what_is_wanted():
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in given.network.modules())
 
 
-@pytest.mark.parametrize("odin", [None, of.Odin()])
-def test_modes_and_gradients_of_all_modules_are_put_back(odin):
-    network = seeded(Blocks)
-    network.again = network.stem  # the same module, and the same parameters, twice
-    network.register_module("none", None)
-    network.fc.register_parameter("none", None)
-    network.train()
-    network.stem.eval()
-    network.fc.bias.requires_grad_(False)
-    modes = {name: module.training for name, module in network.named_modules()}
-    grads = {name: parameter.requires_grad for name, parameter in network.named_parameters()}
-    seen = []
-    network.body[-1][0].register_forward_hook(
-        lambda _, args, output: seen.append(
-            (
-                any(module.training for module in network.modules()),
-                odin is not None and any(parameter.requires_grad for parameter in network.parameters()),
-                output.requires_grad and not args[0].requires_grad,
-            )
-        )
-    )
-    backbone(network).extract(make_pictures(3), odin=odin)
-    assert {*seen} == {(False, False, False)}
-    assert {name: module.training for name, module in network.named_modules()} == modes
-    assert {name: parameter.requires_grad for name, parameter in network.named_parameters()} == grads
-
-
 def test_the_spread_is_the_standard_deviation_as_float64_gives_it():
     given = torch.rand(3, 5, 4, 7) + torch.tensor([0.0, 1.0, 1e3, 1e6, -1e6])[:, None, None]
     given[1, 2] = 0.1  # the same everywhere

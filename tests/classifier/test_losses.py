@@ -149,17 +149,6 @@ def test_colours_change_and_grey_images_stay_grey():
     assert float((stays - stays.mean(1, keepdim=True)).abs().max()) < 1e-2  # hue and saturation of grey are nothing
 
 
-def test_a_turn_of_the_hue_keeps_brightness():
-    from outfield.classifier.recipe import LUMA, _colours
-
-    angle = torch.tensor([0.0, 0.5, -1.2])
-    matrix = _colours(torch.ones(3), angle, torch.zeros(3, dtype=torch.bool))
-    torch.testing.assert_close(matrix[0], torch.eye(3))
-    luma = torch.tensor(LUMA)
-    torch.testing.assert_close(luma @ matrix, luma.expand(3, 3), atol=1e-6, rtol=0)
-    torch.testing.assert_close(matrix.sum(2), torch.ones(3, 3), atol=1e-6, rtol=0)  # grey stays grey
-
-
 @pytest.mark.parametrize("architecture", ["test_vit", "test_convnext", "test_resnet"])
 def test_adamw_learns_with_networks_of_patches_too(architecture, tmp_path):
     pictures = make_pictures(96)

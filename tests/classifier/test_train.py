@@ -9,7 +9,7 @@ import pytest
 import torch
 from tests.helpers.pictures import make_pictures
 
-from outfield.backbone import Classifier, load_classifier, save_classifier
+from outfield.backbone import Classifier
 from outfield.classifier import Augmentation, Pixels, Recipe, TrainingCheckpoint, classifier_for, train_classifier
 from outfield.classifier import learner as learner_module
 from outfield.classifier.learner import Learner, Split
@@ -94,24 +94,6 @@ def test_a_checkpoint_of_another_training_is_refused(train, test, tmp_path):
     write_record(path, "detector", Record({}, {}))
     with pytest.raises(FileFormatError, match="holds a detector"):
         train_classifier(train, test, TINY, short, checkpoint=TrainingCheckpoint(path))
-
-
-def test_a_checkpoint_of_before_there_were_schedules_and_shares_goes_on(train, trained, test, tmp_path):
-    """Its recipe has no schedule, and its identity does not speak of images that are held out."""
-
-    def stop(curve):
-        if len(curve) == 2:
-            raise KeyboardInterrupt
-
-    path = tmp_path / "c.safetensors"
-    with pytest.raises(KeyboardInterrupt):
-        train_classifier(train, test, TINY, RECIPE, seed=3, checkpoint=TrainingCheckpoint(path), progress=stop)
-    header, tensors = read_record(path, "classifier training")
-    assert "schedule" not in header["identity"]["recipe"]
-    del header["identity"]["hold_out"]
-    write_record(path, "classifier training", Record({name: header[name] for name in ("identity", "curve")}, tensors))
-    again = train_classifier(train, test, TINY, RECIPE, seed=3, checkpoint=TrainingCheckpoint(path))
-    assert same(weights(trained), weights(again))
 
 
 def test_the_rates_of_the_schedule_are_used(train, monkeypatch):
@@ -295,18 +277,6 @@ def test_the_small_stem_keeps_every_pixel():
         assert network.forward_features(torch.zeros(1, 3, 32, 32)).shape == (1, 512, 4, 4)
     assert network(torch.zeros(2, 3, 32, 32)).shape == (2, 7)
     assert Classifier("torchvision:resnet18", classes=3).build()(torch.zeros(2, 3, 32, 32)).shape == (2, 3)
-
-
-def test_files_hold_the_classifier(trained, tmp_path):
-    path = tmp_path / "c.safetensors"
-    save_classifier(path, TINY, weights(trained), {"seed": 3})
-    network, classifier, notes = load_classifier(path)
-    assert (classifier, notes) == (TINY, {"seed": 3})
-    assert same(weights(trained), network.state_dict())
-    assert not network.training
-    path.write_bytes(path.read_bytes()[:-7])
-    with pytest.raises(FileFormatError):
-        load_classifier(path)
 
 
 @pytest.mark.gpu

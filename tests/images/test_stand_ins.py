@@ -165,18 +165,6 @@ class TestPartners:
             found = partners.of(index, np.arange(count))
             assert sorted(found) == [i for i in range(7) if labels[i] != labels[index]]
 
-    @pytest.mark.parametrize("labels", [None, np.zeros(5, int)])
-    def test_without_classes_any_but_itself(self, labels):
-        partners = Partners(5, labels)
-        for index in range(5):
-            assert int(partners.choices(index)) == 4
-            assert sorted(partners.of(index, np.arange(4))) == [i for i in range(5) if i != index]
-
-    def test_many_at_once(self):
-        partners = Partners(6, np.array([0, 0, 1, 1, 1, 0]))
-        assert partners.choices(np.arange(6)).tolist() == [3] * 6
-        assert partners.of(np.arange(6), np.zeros(6, int)).tolist() == [2, 2, 0, 0, 0, 2]
-
 
 class TestStandIns:
     def test_every_kind_of_every_image(self):

@@ -151,60 +151,6 @@ def test_logits_are_computed_from_the_head_that_is_asked_for(scripts, tmp_path):
     assert torch.equal(ten.head_weight, weight[list(scripts.photos_extract.TEN)])
 
 
-def figures(scripts, fpr95, auroc=0.9, made=0.5):
-    sets = {name: [fpr95, auroc] for name in scripts.photos.PROTOCOL.ood}
-    return sets | {"stand-in turned90": [made, 0.5], "stand-in blocks": [made / 2, 0.5]}
-
-
-@pytest.fixture
-def page(scripts, tmp_path):
-    rows = {
-        "Auto": [figures(scripts, 0.10, 0.95)],
-        "KNN": [figures(scripts, 0.3, 0.8, made=0.6)],
-        "SSD": [figures(scripts, 0.2, 0.9, made=0.7)],
-        "EBM": [figures(scripts, value, made=0.9) for value in (0.3, 0.5)],
-    }
-    part = {
-        "accuracy": 0.75,
-        "images": {"train": 9469, "": 3533, "held_out": 392, "caltech101": 8242, "stand-in blocks": 392},
-        "levels": {"turned90": "near", "blocks": "far"},
-        "members": {"KNN": 0.5, "SSD": 1.0},
-        "loss": 0.317,
-        "regret": {"chosen": 0.11, "best": 0.08},
-        "rows": rows,
-    }
-    folder = tmp_path / "imagenette"
-    folder.mkdir()
-    body = {"protocol": scripts.photos.PROTOCOL.plain(), "parts": {"ten one": part}}
-    (folder / "results.json").write_text(json.dumps(body))
-    return tmp_path / "imagenette.md"
-
-
-def test_the_page_is_filled_from_the_figures(scripts, page):
-    places = ("levels ten one", "sets ten one", "summary", "members", "images")
-    page.write_text("".join(f"words\n<!-- {name} -->\nold\n<!-- end -->\n" for name in places))
-    scripts.photos_page.fill(page)
-    lines = page.read_text().splitlines()
-    assert "old" not in lines
-    start = lines.index("<!-- levels ten one -->")
-    assert lines[start + 1] == "| detector | near OOD | mid OOD | far OOD | average |"
-    assert lines[start + 3] == "| Auto (the default) |" + " **10.0** / **95.0** |" * 4
-    assert [line.split(" |")[0] for line in lines[start + 4 : start + 7]] == ["| SSD", "| KNN", "| EBM (± 14.1)"]
-    assert "| ten, one | 75.0 | 10.0 / 95.0 | SSD 20.0 / 90.0 | −10.0 | 11.0 | 8.0 | 0.50 | 0.50 | 31.7 |" in lines
-    assert "| ten, one | SSD 1.00, KNN 0.50 |" in lines
-    assert "| Imagenette, val, judged | 3,533 |" in lines
-    assert not [line for line in lines if "stand-in" in line]
-
-
-def test_places_that_mean_nothing_are_refused(scripts, page):
-    page.write_text("<!-- nothing -->\n<!-- end -->\n")
-    with pytest.raises(SystemExit, match="'nothing'; there are levels, sets"):
-        scripts.photos_page.fill(page)
-    page.write_text("<!-- summary -->\n")
-    with pytest.raises(SystemExit, match="needs an <!-- end -->"):
-        scripts.photos_page.fill(page)
-
-
 def test_the_published_page_has_the_tables_of_its_figures(scripts, tmp_path):
     published = BENCHMARKS.parent / "docs" / "results" / "imagenette.md"
     (tmp_path / "imagenette").symlink_to(published.with_suffix(""))
@@ -212,6 +158,13 @@ def test_the_published_page_has_the_tables_of_its_figures(scripts, tmp_path):
     copied.write_text(published.read_text(encoding="utf-8"), encoding="utf-8")
     scripts.photos_page.fill(copied)
     assert copied.read_text(encoding="utf-8") == published.read_text(encoding="utf-8")
+    for text, said in (
+        ("<!-- nothing -->\n<!-- end -->\n", "'nothing'; there are levels"),
+        ("<!-- summary -->\n", "an <!-- end"),
+    ):
+        copied.write_text(text)
+        with pytest.raises(SystemExit, match=said):
+            scripts.photos_page.fill(copied)
 
 
 def test_a_second_run_adds_its_rows(scripts):
