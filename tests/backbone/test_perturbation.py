@@ -79,15 +79,6 @@ def test_no_step_changes_nothing_but_what_the_set_says(fitted):
     assert of.Odin() == of.Odin(temperature=1000.0, epsilon=0.0014)  # the papers'
 
 
-def test_batches_do_not_show(fitted):
-    network, _, detector = fitted
-    perturb = of.Perturb(detector, 0.01)
-    whole = backbone(network).extract(IMAGES, perturb=perturb, stages=False)
-    for rows in (1, 7):
-        for name, value in backbone(network).extract(IMAGES, perturb=perturb, batch_size=rows).tensors().items():
-            assert close(value, whole.tensors()[name], 1e-3)
-
-
 @pytest.mark.parametrize("name", ["GaussianMixture", "RMDS", "EnergyCorrected"])
 def test_other_detectors(fitted, name):
     network, train, _ = fitted

@@ -11,7 +11,6 @@ from tests.helpers.pictures import make_pictures
 
 from outfield.backbone import Classifier
 from outfield.classifier import Augmentation, Pixels, Recipe, TrainingCheckpoint, classifier_for, train_classifier
-from outfield.classifier import learner as learner_module
 from outfield.classifier.learner import Learner, Split
 from outfield.errors import DivergenceError, FileFormatError, InputError, OutfieldWarning, UnknownNameError
 from outfield.files import Record, read_record, write_record
@@ -201,14 +200,6 @@ class Recording:
     def __call__(self, images, size, generator):
         self.given.append(images.clone())
         return torch.nn.functional.interpolate(images, size)
-
-
-def test_chunks_of_augmented_images_are_bounded_by_the_larger_of_both_sizes(monkeypatch):
-    monkeypatch.setattr(learner_module, "CHUNK_BYTES", 12 * 64 * 64 * 8)
-    pixels = Pixels(torch.zeros(32, 3, 64, 64, dtype=torch.uint8), torch.zeros(32, dtype=torch.int64))
-    seen = Recording()
-    train_classifier(pixels, None, TINY, Recipe(epochs=1, batch_size=4, augmentation=seen))
-    assert [len(images) for images in seen.given] == [8] * 4
 
 
 def test_an_epoch_sees_each_image_once_in_an_order_of_its_own(train):

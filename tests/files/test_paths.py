@@ -135,14 +135,6 @@ def test_what_cannot_be_written(use, places, tmp_path):
     assert sorted(tmp_path.rglob("*")) == before
 
 
-@by_name(WRITE)
-def test_text_and_anything_path_like_will_do(use, tmp_path):
-    for number, kind in enumerate((str, Path, lambda path: Named(str(path)))):
-        use(kind(tmp_path / f"{number}.safetensors"))
-    if use is not WRITE["check_output"]:
-        assert len(list(tmp_path.iterdir())) == 3
-
-
 def test_a_home_that_is_not_expanded_is_told(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for use in (lambda: of.load("~/d.safetensors"), lambda: check_output("~/d.safetensors")):

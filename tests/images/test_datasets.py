@@ -65,12 +65,6 @@ def test_a_set_with_splits_is_not_taken_as_classes_named_train_and_test(tmp_path
         find("mine", "test", tmp_path)
 
 
-def test_both_splits_as_npz(tmp_path):
-    np.savez(tmp_path / "cifar10_train.npz", images=pixels(4))
-    np.savez(tmp_path / "cifar10_test.npz", images=pixels(3))
-    assert [len(find("cifar10", split, tmp_path)) for split in ("train", "test")] == [4, 3]
-
-
 def test_a_row_of_ones_own(tmp_path, monkeypatch):
     read = Layout("its index", {"test": "mine/index.txt"}, lambda place: ImageArray(pixels(int(place.read_text()))))
     monkeypatch.setitem(DATASETS, "mine", NamedSet("My set", (read,), counts={"test": 3}))

@@ -191,13 +191,6 @@ def test_the_checksums_are_those_that_torchvision_knows():
         ]
 
 
-def test_the_binary_version_goes_before_the_python_one(tmp_path, small):
-    small("cifar10", test=4)
-    python_cifar10(tmp_path / "cifar-10-batches-py", pixels(), [3, 0, 9, 1], Trap(tmp_path / "sprung"))
-    binary_cifar10(tmp_path / "cifar-10-batches-bin", pixels(), [3, 0, 9, 1])
-    assert len(find("cifar10", "test", tmp_path)) == 4
-
-
 # SVHN
 
 

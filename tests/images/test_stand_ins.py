@@ -282,12 +282,6 @@ class TestStandIns:
             found["mixed"][0]
         assert found["inverted"][0].shape == (4, 4, 3)
 
-    def test_a_list_knows_its_content(self):
-        lists = [random_image((5, 8)), random_image((9, 6))], [random_image((5, 8)), random_image((9, 6), 1)]
-        one, again, other = (of.stand_ins(images)["blocks"] for images in (lists[0], lists[0], lists[1]))
-        assert one.fingerprint() == again.fingerprint() != other.fingerprint()
-        assert repr(one.images) == "ImageList(images: 2 images)"
-
     def test_the_mapping(self):
         made = StandIns({"a": 1, "b": 2}, {"b": "far", "a": "near", "c": "far"})
         assert (len(made), list(made), made["b"], made.levels) == (2, ["a", "b"], 2, {"a": "near", "b": "far"})

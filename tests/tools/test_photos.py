@@ -81,13 +81,6 @@ def test_folders_are_laid_out_without_the_classes_that_are_removed(photos):
         assert pack["images"].shape == (2000, 1, 1, 3)
 
 
-def test_a_source_that_is_neither_a_folder_nor_a_repository_is_refused(scripts, photos, tmp_path):
-    with pytest.raises(SystemExit, match="neither a folder with train/"):
-        scripts.photos_layout.lay_out(tmp_path, "train", tmp_path / "to", set())
-    with pytest.raises(SystemExit, match="is there already"):
-        scripts.photos_layout.lay_out(photos / "imagenette", "train", photos / "flowers", set())
-
-
 def test_sets_are_those_of_the_benchmark_with_labels_among_the_thousand(scripts, photos):
     limits = {"train": None, "test": None} | dict.fromkeys(scripts.photos_extract.OOD, 7)
     sets = scripts.photos_extract.image_sets(photos, limits)
@@ -165,18 +158,3 @@ def test_the_published_page_has_the_tables_of_its_figures(scripts, tmp_path):
         copied.write_text(text)
         with pytest.raises(SystemExit, match=said):
             scripts.photos_page.fill(copied)
-
-
-def test_a_second_run_adds_its_rows(scripts):
-    def part(rows, members=("KNN",)):
-        return {"images": {"train": 9}, "members": members, "rows": {"Auto": [1], **rows}, "left_out": {}}
-
-    first = {"run": "a", "parts": {"ten one": part({"MSP": [2]}), "ten six": part({})}}
-    second = {"run": "b", "parts": {"ten one": part({"EBM": [3, 4]})}}
-    found = scripts.photos.joined(first, second)
-    assert found["parts"]["ten one"]["rows"] == {"Auto": [1], "MSP": [2], "EBM": [3, 4]}
-    assert (found["run"], found["run_added"]) == ("a", "b")
-    with pytest.raises(SystemExit, match="other images, or chose other members"):
-        scripts.photos.joined(first, {"run": "b", "parts": {"ten one": part({}, ("SSD",))}})
-    with pytest.raises(SystemExit, match="rows of Auto differ in part 'ten one'"):
-        scripts.photos.joined(first, {"run": "b", "parts": {"ten one": part({"Auto": [5]})}})

@@ -59,11 +59,10 @@ def read(
     pinned: bool,
     skipped: dict[int, str] | None = None,
 ) -> Generator[Tensor, None, None]:
-    """The images in consecutive batches of bytes, at most ``rows`` (n, H, W, 3) on the CPU, or (n, h, w, channels).
+    """The images in consecutive batches of bytes on the CPU, at most ``rows`` (n, h, w, channels).
 
-    An array that needs no work of Pillow is cut in slices, and leaves with its own height and width; the device does the rest.
-    Other sources are decoded one image at a time, by ``workers`` processes, and resized and cropped there. ``skipped`` gets the
-    numbers of images that cannot be read, and why; if None, the first of them is an error.
+    An array that needs no work of Pillow keeps its height and width: the device resizes it. ``skipped`` gets the numbers of
+    images that cannot be read, and why; if None, the first of them is an error.
     """
     if workers is not None:
         require_number("workers", workers, least=0, most=1024, whole=True)
@@ -239,11 +238,9 @@ class Extraction:
         return min(rows, max(1, PIXELS_ON_A_CPU // math.prod(self.expects.size)))
 
     def run(self, batches: Iterable[Tensor], rows: int) -> Generator[tuple[int, Fields], None, None]:
-        """Features, logits and what else was asked for, in float32 on the CPU: the number of the first image, and the fields.
+        """The number of the first image and the fields, in float32 on the CPU, piece by piece; ``rows`` halve where memory ends.
 
-        Args:
-            batches: bytes (n, H, W, 3) or (n, H, W, 1), in order; or what the network takes, floating numbers (n, C, h, w).
-            rows: that the network is given at once; halved where memory ends.
+        Batches are bytes (n, H, W, 3) or (n, H, W, 1), or what the network takes, floating numbers (n, C, h, w).
         """
         self._rows = rows
         flights: deque[_Flight] = deque()
@@ -428,10 +425,7 @@ def _refuse(flight: _Flight) -> None:
 
 @contextlib.contextmanager
 def evaluation_mode(network: nn.Module, gradients: bool = True) -> Iterator[None]:
-    """Evaluation mode without gradients, by one thread at a time; afterwards every module and parameter is as before.
-
-    Without gradients of parameters the backward pass of ODIN keeps fewer activations; where none is taken, they stay as they are.
-    """
+    """Evaluation mode without gradients of parameters, by one thread at a time; afterwards every module is as before."""
     with FIND_LOCK:
         lock = IN_USE.setdefault(network, threading.RLock())
     with lock, torch.inference_mode(False), torch.no_grad():

@@ -1,11 +1,8 @@
 """Looking into a network while it runs, by hooks: the input of its last linear layer, its last feature map and its blocks.
 
-The network's code is not touched. Where to look is found in the first batch, in which the inputs and outputs of all modules are
-watched; later batches are watched at those places only.
-
-For the blocks, which are its stages, the search goes from the network itself down into the part that holds the others (the
-``blocks`` of a vision transformer, the ``features`` of torchvision) until there are several of about the same depth: layer1 …
-layer4 of a ResNet. Where there are only single layers, as in VGG, a block is a convolution with what follows it up to the next.
+In the first batch all modules are watched; later ones are watched at the places that were found then. Blocks, which are the
+stages, are the first parts of about the same depth: layer1 … layer4 of a ResNet, the ``blocks`` of a vision transformer. Where
+there are only single layers, as in VGG, a block is a convolution with what follows it up to the next.
 """
 
 from __future__ import annotations
@@ -207,10 +204,7 @@ class Passing(NamedTuple):
 
 
 class Trace:
-    """What went through the modules in one pass: calls of what may be the head, and the latest maps, oldest first.
-
-    With ``blocks`` the pooled output of every module, too; ``prefix_tokens`` are no positions of the image.
-    """
+    """What went through the modules in one pass: calls of what may be the head, the latest maps, pooled outputs of ``blocks``."""
 
     def __init__(self, head: nn.Module | None, rows: int, blocks: bool, prefix_tokens: int | None) -> None:
         self.head, self.rows, self.blocks, self.prefix_tokens = head, rows, blocks, prefix_tokens

@@ -48,12 +48,7 @@ State = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a network comes from, without its weights.
-
-    Attributes:
-        kind: one of :data:`KINDS`.
-        settings: what that kind needs to build the network, ready for JSON.
-    """
+    """Where a network comes from, without its weights: one of :data:`KINDS`, and the settings that build it, ready for JSON."""
 
     kind: str
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -363,11 +358,7 @@ def _checked_config(config: Mapping[str, Any], source: str) -> dict[str, Any]:
 
 
 def _class_names(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """The names of the classes in their order; none where the configuration only has transformers' own LABEL_0, LABEL_1, ….
-
-    >>> _class_names({"id2label": {"0": "cat", "1": "dog"}}), _class_names({"id2label": {"0": "LABEL_0"}})
-    (('cat', 'dog'), ())
-    """
+    """The names of the classes in their order; none where the configuration only has transformers' own LABEL_0, LABEL_1, …."""
     known = config.get("id2label")
     if not isinstance(known, Mapping) or sorted(map(str, known)) != sorted(str(i) for i in range(len(known))):
         return ()

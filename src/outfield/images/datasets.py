@@ -192,10 +192,7 @@ def _listed(listing: Path, folder: Path, names: Sequence[str], labels: list[int]
 
 
 class LmdbImages(EncodedImages):
-    """Encoded images in an LMDB, by key, as LSUN is published.
-
-    An LMDB may be opened only once in a process, and a handle is of no use to a forked one; so it is opened for each image.
-    """
+    """Encoded images in an LMDB, by key, as LSUN is published; opened for each image, since a forked process needs its own."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

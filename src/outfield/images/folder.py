@@ -1,8 +1,7 @@
 """Images in files: a folder of them, decoded one by one by Pillow, or an ``.npz`` of arrays. Nothing is unpickled.
 
-A folder is read at any depth, each image once, through links too, but never round in circles. Pillow tells a format by its
-content, whatever the name of the file; it would start other programs for some of them (Ghostscript for PostScript) and is
-therefore only asked for :data:`FORMATS`.
+Pillow tells a format by its content, whatever the name of the file; it would start other programs for some of them (Ghostscript
+for PostScript) and is therefore only asked for :data:`FORMATS`.
 """
 
 from __future__ import annotations
@@ -43,13 +42,9 @@ TURNS = ("FLIP_LEFT_RIGHT", "ROTATE_180", "FLIP_TOP_BOTTOM", "TRANSPOSE", "ROTAT
 def decode(content: bytes, where: str) -> np.ndarray:
     """An encoded image as uint8 (H, W, 3).
 
-    It is turned as its EXIF entry says, so that it lies as people see it. Grey and palette become colour, an alpha channel is
-    dropped, CMYK is converted, and of several frames the first counts. Grey of 16 bits is scaled to 8 (divided by 257 and
-    rounded); of 16 bits a colour channel Pillow takes the upper 8.
-
-    Raises:
-        FileFormatError: It is broken, of another format, or grey with more than 16 bits.
-        InputError: Pillow takes it for a decompression bomb (178,956,970 pixels), or memory is too small for it.
+    It is turned as its EXIF entry says. Grey, palette and CMYK become colour, an alpha channel is dropped, and of several frames
+    the first counts. Grey of 16 bits is scaled to 8 (divided by 257 and rounded); of 16 bits a colour channel Pillow takes the
+    upper 8.
     """
     with as_image(io.BytesIO(content), where) as image:
         return pixels_of(image, where)
@@ -222,11 +217,9 @@ class ImageFiles(EncodedImages):
 
     @classmethod
     def of(cls, folder: PathLike, name: str | None = None, on_error: str = "fail") -> ImageFiles:
-        """All image files in a folder, at any depth, in the order of their paths; hidden ones are left out.
+        """All image files in a folder, at any depth, in the order of their paths, as :func:`open_images` says.
 
-        If the folder itself holds no image file, its sub-folders are the classes, in alphabetical order, as in torchvision's
-        ``ImageFolder``; if it does, there are no labels. Pipes, links to nowhere and folders that may not be read are an error
-        where ``on_error`` is "fail"; "skip" leaves them out, and :attr:`refused` tells them.
+        If the folder itself holds an image file, there are no labels. What ``on_error`` "skip" leaves out is in :attr:`refused`.
         """
         folder = as_path(folder, "folder")
         if not os.path.isdir(folder):
@@ -273,9 +266,8 @@ class ImageFiles(EncodedImages):
 def image_names(folder: PathLike, refused: list[Skipped] | None = None) -> Iterator[str]:
     """Image files in a folder at any depth, relative to it, with forward slashes; hidden ones are left out.
 
-    Links to files count under each of their names. A folder is read once: under its own name if it lies here, else under that
-    of a link to it. A link to a folder that this one lies in is not followed. A folder that may not be read, or an image that is
-    no ordinary file (a pipe, a link to nowhere), is an error, or goes to ``refused``.
+    Links to files count under each of their names. A folder is read once, under its own name if it lies here, and never one that
+    this one lies in. A folder that may not be read, or an image that is no ordinary file, is an error, or goes to ``refused``.
     """
     folder = Path(folder)
     seen = {_identity(above) for above in folder.resolve().parents}
