@@ -69,7 +69,8 @@ def read(
     if isinstance(images, ImageArray) and (way.interpolation == TENSOR or way.keeps(images.size)):
         return _slices(images.images, _at_most(BYTES_AT_ONCE, images.size, rows), pinned)
     if workers is None:
-        workers = 0 if len(images) < FEW else min(8, _cores())
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        workers = 0 if len(images) < FEW else min(8, cores)
     rows = _at_most(BYTES_AT_ONCE, way.size, rows)
     if workers:
         rows = _at_most(BYTES_OF_A_WORKER, way.size, min(rows, max(32, math.ceil(len(images) / workers))))
@@ -97,10 +98,6 @@ def read_all(images: ImageSource, size: tuple[int, int], workers: int | None = N
 def _at_most(bytes_: int, size: tuple[int, int], rows: int) -> int:
     """So many images, or as many as go into so many bytes."""
     return min(rows, max(1, bytes_ // (3 * math.prod(size))))
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _slices(images: np.ndarray, rows: int, pinned: bool) -> Generator[Tensor, None, None]:
@@ -312,17 +309,15 @@ class Extraction:
     def fields(self, pixels: Tensor) -> Fields:
         """Every field of a batch, on the device: the mean over its views. :meth:`run` is what to call; an export traces this."""
         total: Fields = {}
-        for view in self.views.each(self._prepared(pixels)):
+        if pixels.is_floating_point():  # images that are normalised already
+            images = pixels.to(self.device, self._type, copy=True, memory_format=layout_of(self.network))
+        else:
+            images = self._prepare(pixels)
+        for view in self.views.each(images):
             fields = self._fields_of(view)
             # A field that a batch which is not finite lacks is not missed: the batch is done again.
             total = {name: total[name] + fields[name] for name in total if name in fields} or fields
         return {name: value / len(self.views) for name, value in total.items()} if len(self.views) > 1 else total
-
-    def _prepared(self, pixels: Tensor) -> Tensor:
-        """What the network takes: made of bytes, or, of images that are normalised already, a copy on its device."""
-        if not pixels.is_floating_point():
-            return self._prepare(pixels)
-        return pixels.to(self.device, self._type, copy=True, memory_format=layout_of(self.network))
 
     def _perturbed(self, images: Tensor) -> Tensor:
         """Images moved as :class:`Perturb` does; as they are where features are not finite, and the batch is done again."""
@@ -368,7 +363,11 @@ class Extraction:
         if bool(flight.finite):
             yield flight.start, flight.fields
         elif half is None:
-            _refuse(flight)
+            for name, value in flight.fields.items():
+                bad = (~value.isfinite()).any(1).nonzero()
+                if len(bad):
+                    what = f"{name} that are not finite for image {flight.start + int(bad[0])}"
+                    raise InputError(f"the network gives {what}; check its weights, mean and std")
         else:
             self._warn(
                 "finite",
@@ -413,14 +412,6 @@ def _autocast_type(precision: str, own: torch.dtype, device: torch.device) -> to
 def _copied_back(value: Tensor) -> Tensor:
     """A copy in pinned memory on the CPU, which is complete once the device has come that far."""
     return torch.empty(value.shape, dtype=value.dtype, device="cpu", pin_memory=True).copy_(value, non_blocking=True)
-
-
-def _refuse(flight: _Flight) -> None:
-    for name, value in flight.fields.items():
-        bad = (~value.isfinite()).any(1).nonzero()
-        if len(bad):
-            what = f"{name} that are not finite for image {flight.start + int(bad[0])}"
-            raise InputError(f"the network gives {what}; check its weights, mean and std")
 
 
 @contextlib.contextmanager

@@ -224,7 +224,9 @@ def _from_weights(architecture: str, weights: Weights, classes: int | None, smal
         wanted = _width(state, network) if classes is None else None
         if wanted is not None and wanted != _width(network.state_dict(), network):
             network = create(architecture, wanted)
-        small = _has_small_stem(state, network) if small_images is None else small_images
+        stem, weight = getattr(network, "conv1", None), _entry(state, "conv1.weight")
+        found = isinstance(stem, nn.Conv2d) and weight is not None and weight.shape[-1] == 3 < stem.kernel_size[-1]
+        small = found if small_images is None else small_images
         if small:
             use_small_stem(network, architecture)
     load_weights(network, state, source)
@@ -269,12 +271,6 @@ def _width(state: State, network: nn.Module) -> int | None:
     linear = [name for name, module in network.named_modules() if isinstance(module, nn.Linear)]
     weight = _entry(state, f"{(named or linear or [''])[-1]}.weight")
     return None if weight is None else len(weight)
-
-
-def _has_small_stem(state: State, network: nn.Module) -> bool:
-    """Whether the weights' first convolution is 3 × 3 where the network's is larger."""
-    stem, weight = getattr(network, "conv1", None), _entry(state, "conv1.weight")
-    return isinstance(stem, nn.Conv2d) and weight is not None and weight.shape[-1] == 3 < stem.kernel_size[-1]
 
 
 # A folder as transformers writes it: config.json, model.safetensors and preprocessor_config.json

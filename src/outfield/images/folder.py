@@ -270,19 +270,21 @@ def image_names(folder: PathLike, refused: list[Skipped] | None = None) -> Itera
     this one lies in. A folder that may not be read, or an image that is no ordinary file, is an error, or goes to ``refused``.
     """
     folder = Path(folder)
-    seen = {_identity(above) for above in folder.resolve().parents}
+    seen = {str(above) for above in folder.resolve().parents}
     own, linked = deque([""]), deque[str]()
     while own or linked:
         inner = own.popleft() if own else linked.popleft()
+        place = os.path.realpath(folder / inner)
+        if place in seen:
+            continue
+        seen.add(place)
         try:
-            identity = _identity(folder / inner)
-            entries = [] if identity in seen else _entries(folder / inner)
+            entries = _entries(folder / inner)
         except StorageError as error:
             if refused is None or not inner:
                 raise
             refused.append(Skipped(inner, str(error)))
             continue
-        seen.add(identity)
         for entry in entries:
             name = f"{inner}/{entry.name}" if inner else entry.name
             link = entry.is_symlink()
@@ -306,15 +308,6 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
             return sorted((e for e in entries if not e.name.startswith(".")), key=lambda entry: entry.name)
     except OSError as error:
         raise StorageError(f"cannot read {folder}: {reason(error)}") from error
-
-
-def _identity(folder: Path) -> tuple[int, int]:
-    """Device and number of a folder on it: the same under every name."""
-    try:
-        status = os.stat(folder)
-    except OSError as error:
-        raise StorageError(f"cannot read {folder}: {reason(error)}") from error
-    return status.st_dev, status.st_ino
 
 
 def open_images(source: PathLike, name: str | None = None, on_error: str = "fail") -> ImageSource:
