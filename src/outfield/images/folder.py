@@ -35,8 +35,6 @@ BYTES_AT_MOST = 2**30  # Of one encoded image
 # What an image that cannot be read does: end the work with an error, or be left out and told
 ON_ERROR = ("fail", "skip")
 ORIENTATION = 0x0112  # The EXIF entry that tells how a camera was held
-# What Pillow must do for each value of it, from 2 on; from 5 on height and width change places
-TURNS = ("FLIP_LEFT_RIGHT", "ROTATE_180", "FLIP_TOP_BOTTOM", "TRANSPOSE", "ROTATE_270", "TRANSVERSE", "ROTATE_90")
 
 
 def decode(content: bytes, where: str) -> np.ndarray:
@@ -52,14 +50,14 @@ def decode(content: bytes, where: str) -> np.ndarray:
 
 def pixels_of(image: Any, where: str) -> np.ndarray:
     """An image that Pillow opened or made, as uint8 (H, W, 3): what :func:`decode` makes of its file."""
-    orientation = _orientation(image)
     if image.mode[0] in "IF":  # Pillow would cut such values off at 255: a white picture, and no error
         image = _of_8_bits(image, where)
     if "transparency" in image.info and image.mode == "P":
         image = image.convert("RGBA")  # what Pillow asks for, with a warning, before the alpha channel is dropped
-    image = image.convert("RGB")
-    if orientation > 1:
-        image = image.transpose(library("PIL.Image", extra="images").Transpose[TURNS[orientation - 2]])
+    image = image.convert("RGB")  # a copy, which may be turned
+    if "exif" in image.info:
+        with contextlib.suppress(Exception):  # a broken entry must not make a good picture unreadable
+            library("PIL.ImageOps", extra="images").exif_transpose(image, in_place=True)
     return np.array(image)
 
 
@@ -70,13 +68,17 @@ def _of_8_bits(image: Any, where: str) -> Any:
             f"{where} has more than 16 bits a channel, or floats ({image.mode}); save it with 8 or 16"
         )
     values = np.asarray(image).astype(np.int64)
-    return library("PIL.Image", extra="images").fromarray(((values + 128) // 257).clip(0, 255).astype(np.uint8))
+    made = library("PIL.Image", extra="images").fromarray(((values + 128) // 257).clip(0, 255).astype(np.uint8))
+    made.info = image.info
+    return made
 
 
 def size_of(file: BinaryIO, where: str) -> tuple[int, int]:
     """Height and width of what :func:`decode` gives, going by the beginning of the file."""
     with as_image(file, where) as image:
-        lies = _orientation(image) >= 5
+        lies = False
+        with contextlib.suppress(Exception):
+            lies = image.format != "TIFF" and image.getexif().get(ORIENTATION) in range(5, 9)  # TIFF says it as it lies
         return (image.width, image.height) if lies else (image.height, image.width)
 
 
@@ -102,19 +104,6 @@ def as_image(file: BinaryIO, where: str) -> Iterator[Any]:
         known = not isinstance(error, pillow.UnidentifiedImageError)
         reason = str(error) or type(error).__name__ if known else f"known formats are {', '.join(FORMATS)}"
         raise FileFormatError(f"{where} is truncated, or is not an image ({reason})") from error
-
-
-def _orientation(image: Any) -> int:
-    """How the camera was held, 1 to 8 as EXIF counts; 1 where nothing has to be turned. TIFF is turned by Pillow itself."""
-    content = image.info.get("exif")
-    if image.format == "TIFF" or not isinstance(content, bytes):
-        return 1
-    orientation = 1
-    with contextlib.suppress(Exception):  # a broken entry must not make a good picture unreadable
-        exif = library("PIL.Image", extra="images").Exif()
-        exif.load(content)
-        orientation = exif.get(ORIENTATION)
-    return orientation if orientation in range(2, 9) else 1
 
 
 class Skipped(NamedTuple):
