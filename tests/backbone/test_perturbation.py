@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 
-import numpy as np
 import pytest
 import torch
 from tests.helpers.gpu import DEVICES
@@ -86,15 +85,6 @@ def test_other_detectors(fitted, name):
     detector = of.DETECTORS[name](**(small if name == "EnergyCorrected" else {})).fit(train)
     found = backbone(network).extract(IMAGES, perturb=of.Perturb(detector, 0.001))
     assert float((detector.score(found) < detector.score(train)).double().mean()) > 0.9
-
-
-def test_views_are_perturbed_each(fitted):
-    network, _, detector = fitted
-    perturb = of.Perturb(detector, 0.01)
-    flipped = of.ImageArray(np.ascontiguousarray(IMAGES.images[:, :, ::-1]))
-    each = [backbone(network).extract(images, perturb=perturb).features for images in (IMAGES, flipped)]
-    found = backbone(network).extract(IMAGES, perturb=perturb, views="flip")
-    assert close(found.features, (each[0] + each[1]) / 2, 1e-4)
 
 
 def test_the_caller_s_modes_the_network_and_the_detector_are_left_alone(fitted):

@@ -162,15 +162,6 @@ class TestTransformations:
         assert torch.allclose(found[:2].flip(0), found[2:4])
         assert torch.allclose(found[6:].flip(0), found[4:6])
 
-    def test_each_view_comes_once_and_the_image_first(self):
-        images = torch.rand(2, 3, 32, 32)
-        found = list(Views.of(8).each(images))
-        assert len(found) == 8
-        assert torch.equal(found[0], images)
-        assert torch.equal(found[1], images.flip(3))
-        assert all(not torch.equal(a, b) for i, a in enumerate(found) for b in found[:i])
-        assert all(view.data_ptr() != images.data_ptr() for view in found)
-
 
 class TestSettings:
     @pytest.mark.parametrize(

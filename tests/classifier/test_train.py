@@ -260,16 +260,6 @@ def test_a_network_that_imitates_small_batches_ends_as_an_ordinary_one(train, te
     assert not same(weights(done), weights(large))
 
 
-def test_the_small_stem_keeps_every_pixel():
-    network = Classifier("resnet34", classes=7).build()
-    assert network.conv1.stride == (1, 1)
-    assert network.conv1.kernel_size == (3, 3)
-    with torch.no_grad():
-        assert network.forward_features(torch.zeros(1, 3, 32, 32)).shape == (1, 512, 4, 4)
-    assert network(torch.zeros(2, 3, 32, 32)).shape == (2, 7)
-    assert Classifier("torchvision:resnet18", classes=3).build()(torch.zeros(2, 3, 32, 32)).shape == (2, 3)
-
-
 @pytest.mark.gpu
 class TestGPU:
     def test_the_recorded_step_follows_the_plain_one(self, train):

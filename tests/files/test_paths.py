@@ -152,14 +152,6 @@ def test_a_name_that_ends_wrongly_is_refused(use, name, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_several_endings(tmp_path):
-    endings = [".safetensors", ".npz", ".csv"]
-    for ending in endings:
-        assert check_output(str(tmp_path / f"x{ending}"), endings) == tmp_path / f"x{ending}"
-    with pytest.raises(of.InputError, match=r"--out is '.*x\.pt'; .* must end in \.safetensors, \.npz or \.csv"):
-        check_output(tmp_path / "x.pt", endings, "--out")
-
-
 def test_files_of_ours_with_other_names_are_read(tmp_path):
     quick("MSP").fit(make_set()).save(tmp_path / "d.safetensors")
     (tmp_path / "d.safetensors").rename(tmp_path / "d.npz")

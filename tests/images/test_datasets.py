@@ -12,17 +12,8 @@ from tests.helpers.published import pixels, save, textures_folder, write
 from tests.helpers.server import serving
 
 import outfield as of
-from outfield.images import DATASETS, ImageArray, find, title
+from outfield.images import DATASETS, ImageArray, find
 from outfield.images.datasets import Download, Layout, NamedSet
-
-
-def test_titles(monkeypatch):
-    assert title("cifar10") == "CIFAR-10"
-    assert title("mine") == "mine"
-    assert title("mnist") == "MNIST"
-    monkeypatch.setitem(DATASETS, "mine", NamedSet("My set"))
-    assert title("mine") == "My set"
-
 
 # where find looks
 
