@@ -320,7 +320,8 @@ def check_free(folder: Path) -> None:
 
 def sheet(rows: Mapping[str, Sequence[np.ndarray]], notes: Mapping[str, str]) -> bytes:
     """A PNG with the images (H, W, 3) of each name in one row, and a note below the name."""
-    pillow, draw, fonts = (library(f"PIL.{name}", extra="images") for name in ("Image", "ImageDraw", "ImageFont"))
+    pillow, draw = library("PIL.Image", extra="images"), library("PIL.ImageDraw", extra="images")
+    fonts = library("PIL.ImageFont", extra="images")
     columns = max(len(images) for images in rows.values())
     width = 2 * MARGIN + NAMES + columns * (CELL + GAP) - GAP
     height = 2 * MARGIN + len(rows) * (CELL + GAP) - GAP
