@@ -15,11 +15,12 @@ import time
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from outfield.errors import InputError, OutfieldError, StorageError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 PathLike = str | os.PathLike[str]
 
@@ -169,6 +170,7 @@ def write_new(path: PathLike, content: bytes) -> bool:
 
 def write_npz(path: PathLike, arrays: Mapping[str, np.ndarray]) -> None:
     """Write arrays to an ``.npz``, atomically; they may have any names, also "file", which numpy.savez refuses."""
+    import numpy as np  # late: the command line looks at paths before it needs any array
 
     def write(file: BinaryIO) -> None:
         with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
