@@ -276,24 +276,16 @@ class TestSettings:
         assert repr(one.network) != repr(other.network)
         assert one.fingerprint() == other.fingerprint()
 
-    @pytest.mark.parametrize(
-        ("classes", "said"),
-        [
-            ("abdc", "class 2 of pictures is 'd', but that of backbone is 'c'"),
-            ("abcde", "class 4 of pictures is 'e', but that of backbone is missing"),
-            ("bcd", "class 0 of pictures is 'b'"),
-        ],
-    )
-    def test_labels_of_other_classes_are_refused(self, classes, said):
+    def test_labels_that_are_asked_for(self):
         images, network = make_pictures(n=6, classes=3), backbone(seeded(Plain), names=list("abcd"))
-        images.classes = tuple(classes)
-        with pytest.raises(of.InputError, match=said):
+        for classes, kept in (("abcd", [0, 1, 2]), (None, [0, 1, 2]), ("abdc", [0, 1, 3]), ("bcd", [1, 2, 3])):
+            images.classes = None if classes is None else tuple(classes)
+            assert network.extract(images, labels=True).labels.tolist() == [kept[label] for label in images.labels]
+        images.classes = tuple("abcde")
+        with pytest.raises(of.InputError, match=r"pictures: the network has no class 'e'.* labels=False"):
             network.extract(images, labels=True)
         assert network.extract(images, labels=False).labels is None
         assert backbone(seeded(Plain)).extract(images, labels=True).labels is not None
-        for same in (tuple("abcd"), None):
-            images.classes = same
-            assert network.extract(images).labels.tolist() == images.labels.tolist()
 
     def test_devices(self):
         assert backbone(Plain()).device == torch.device("cpu")

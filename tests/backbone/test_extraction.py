@@ -19,7 +19,7 @@ from tests.helpers.pictures import make_pictures
 from torch import nn
 
 import outfield as of
-from outfield.backbone import Backbone, Classifier, Odin, Preprocessing, read, read_all
+from outfield.backbone import Backbone, Classifier, Odin, Preprocessing, read_all
 from outfield.images import ImageArray
 from outfield.modes import WITHOUT_TF32
 
@@ -311,13 +311,6 @@ class TestImages:
         with pytest.raises(of.StorageError, match=r"died.* use fewer workers than 1, or none"):
             backbone(seeded(Plain)).extract(Deadly([0] * 4), workers=1)
 
-    def test_large_images_are_read_in_smaller_batches(self, monkeypatch):
-        monkeypatch.setattr("outfield.backbone.extraction.BYTES_AT_ONCE", 3 * 16 * 16 * 2)
-        monkeypatch.setattr("outfield.backbone.extraction.BYTES_OF_A_WORKER", 1)
-        images, way = make_pictures(n=5), Preprocessing((16, 16), interpolation="tensor")
-        assert [len(batch) for batch in read(images, way, 512, None, pinned=False)] == [2, 2, 1]
-        assert [len(batch) for batch in read(Lookup(list(images.images)), way, 512, 1, pinned=False)] == [1] * 5
-
     @pytest.mark.parametrize(("count", "elsewhere"), [(5, False), (256, True)])
     def test_few_files_need_no_workers(self, count, elsewhere):
         """Images are white where another process decodes them, and black where this one does."""
@@ -368,12 +361,6 @@ class TestReadingAll:
         assert found.dtype == torch.uint8
         assert found.is_contiguous(memory_format=torch.channels_last)
         assert np.array_equal(found.permute(0, 2, 3, 1), pixels_of(images, (16, 12)))
-
-    def test_an_array_in_another_order_is_channels_last_too(self):
-        images = make_pictures(n=5)
-        found = read_all(ImageArray(np.asfortranarray(images.images)), (16, 16))
-        assert found.is_contiguous(memory_format=torch.channels_last)
-        assert np.array_equal(found.permute(0, 2, 3, 1), images.images)
 
 
 @pytest.mark.gpu

@@ -111,7 +111,7 @@ class TestHuggingFace:
     def test_pickles_are_never_read(self, folder, tmp_path):
         (folder / "model.safetensors").unlink()
         (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Trap(tmp_path / "ran")))
-        with pytest.raises(of.StorageError, match=r"model\.safetensors: there is no such file"):
+        with pytest.raises(of.StorageError, match=r"there is no model\.safetensors in .*save_pretrained"):
             of.Backbone.open(f"hf:{folder}", device="cpu")
         assert not (tmp_path / "ran").exists()
 
@@ -171,7 +171,7 @@ class TestHuggingFace:
 
     def test_a_processor_that_is_not_known(self, folder):
         (folder / "preprocessor_config.json").write_text('{"image_processor_type": "DonutImageProcessor"}')
-        with pytest.raises(of.InputError, match=r"preprocessor_config\.json: the image processor Donut is unknown"):
+        with pytest.raises(of.InputError, match="the image processor Donut is unknown"):
             of.Backbone.open(f"hf:{folder}", device="cpu")
 
     def test_on_the_command_line(self, folder, tmp_path):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 
-import numpy as np
 import pytest
 import torch
 from tests.helpers.gpu import DEVICES
@@ -79,15 +78,6 @@ def test_no_step_changes_nothing_but_what_the_set_says(fitted):
     assert of.Odin() == of.Odin(temperature=1000.0, epsilon=0.0014)  # the papers'
 
 
-def test_batches_do_not_show(fitted):
-    network, _, detector = fitted
-    perturb = of.Perturb(detector, 0.01)
-    whole = backbone(network).extract(IMAGES, perturb=perturb, stages=False)
-    for rows in (1, 7):
-        for name, value in backbone(network).extract(IMAGES, perturb=perturb, batch_size=rows).tensors().items():
-            assert close(value, whole.tensors()[name], 1e-3)
-
-
 @pytest.mark.parametrize("name", ["GaussianMixture", "RMDS", "EnergyCorrected"])
 def test_other_detectors(fitted, name):
     network, train, _ = fitted
@@ -95,15 +85,6 @@ def test_other_detectors(fitted, name):
     detector = of.DETECTORS[name](**(small if name == "EnergyCorrected" else {})).fit(train)
     found = backbone(network).extract(IMAGES, perturb=of.Perturb(detector, 0.001))
     assert float((detector.score(found) < detector.score(train)).double().mean()) > 0.9
-
-
-def test_views_are_perturbed_each(fitted):
-    network, _, detector = fitted
-    perturb = of.Perturb(detector, 0.01)
-    flipped = of.ImageArray(np.ascontiguousarray(IMAGES.images[:, :, ::-1]))
-    each = [backbone(network).extract(images, perturb=perturb).features for images in (IMAGES, flipped)]
-    found = backbone(network).extract(IMAGES, perturb=perturb, views="flip")
-    assert close(found.features, (each[0] + each[1]) / 2, 1e-4)
 
 
 def test_the_caller_s_modes_the_network_and_the_detector_are_left_alone(fitted):

@@ -413,14 +413,6 @@ class TestBackbone:
             wanted = backbone.network.eval()(torch.stack([way.tensor(image) for image in images]))
         assert torch.allclose(one.logits, wanted, atol=1e-5)
 
-    def test_an_array_that_fits_already(self):
-        images = np.stack([photograph(16, 16, seed) for seed in range(5)])
-        way = of.Preprocessing(16, (16, 16), "bicubic", **NORMALISED)
-        network = Plain().eval()
-        found = of.Backbone(network, preprocessing=way).extract(of.ImageArray(images))
-        plain = of.Backbone(network, size=16, **NORMALISED).extract(of.ImageArray(images))
-        assert torch.equal(found.features, plain.features)
-
     @pytest.mark.parametrize(
         "way",
         [
@@ -455,12 +447,6 @@ class TestBackbone:
         tensor = of.Preprocessing((16, 16), interpolation="tensor", **NORMALISED)
         assert of.Backbone(network, preprocessing=tensor).fingerprint() == of.Backbone(network, **ways[0]).fingerprint()
 
-    def test_it_is_given_once(self):
-        with pytest.raises(of.InputError, match="either preprocessing or size, std"):
-            of.Backbone(Plain(), preprocessing=of.Preprocessing((8, 8)), size=8, std=(1, 1, 1))
-        with pytest.raises(of.InputError, match=r"does not say how it takes images; give mean .*or preprocessing"):
-            of.Backbone(Plain(), size=8, std=(1, 1, 1))
-
     def test_a_named_network_with_another_size_or_normalisation(self):
         state = timm.create_model("test_vit", num_classes=4).state_dict()
         own = of.Backbone.named("test_vit", weights=state, device="cpu").preprocessing
@@ -469,6 +455,17 @@ class TestBackbone:
         assert sized == of.Preprocessing((160, 160), interpolation="tensor", mean=own.mean, std=own.std)
         other = of.Backbone.named("test_vit", weights=state, mean=(0.1, 0.2, 0.3), device="cpu").preprocessing
         assert other == replace(own, mean=(0.1, 0.2, 0.3))
+        for parts, way in (
+            ({"crop": 150}, replace(own, crop=(150, 150))),
+            ({"size": 240, "crop": (200, 100)}, replace(own, resize=240, crop=(200, 100))),
+            (
+                {"size": (240, 100), "interpolation": "box"},
+                replace(own, resize=(240, 100), crop=None, interpolation="box"),
+            ),
+            ({"interpolation": "box"}, replace(own, interpolation="box")),
+        ):
+            expects = of.Backbone.named("test_vit", weights=state, device="cpu", **parts).preprocessing
+            assert expects == way
         given = of.Preprocessing(170, (160, 160))
         assert of.Backbone.named("test_vit", weights=state, preprocessing=given, device="cpu").preprocessing == given
         with pytest.raises(of.InputError, match="either preprocessing or size"):

@@ -15,7 +15,6 @@ from tests.helpers.program import outfield
 
 import outfield as of
 from outfield.backbone import read
-from outfield.backbone.preprocessing import adapted
 from outfield.images import Skipped, summary
 
 
@@ -158,11 +157,6 @@ class TestLabels:
         images.classes = None if classes is None else tuple(classes)
         return images
 
-    def test_names_in_another_order_say_which_class_is_which(self):
-        network = backbone(names=list("abcd"))
-        assert network.extract(self.labelled("db")).labels.tolist() == [3, 1, 3]
-        assert network.extract(self.labelled("abcd")).labels.tolist() == [0, 1, 0]
-
     def test_other_classes_are_left_out_with_a_note(self):
         with pytest.warns(of.OutfieldWarning, match="labels of set are left out: the network has no class 'x'"):
             assert backbone(names=list("abcd")).extract(self.labelled("ax")).labels is None
@@ -174,33 +168,6 @@ class TestLabels:
         assert backbone().extract(self.labelled(None)).labels.tolist() == [0, 1, 0]
         with pytest.raises(of.InputError, match="label 7"):
             backbone().extract(self.labelled(None, (0, 7, 0)))
-
-    def test_no_labels_stay_none(self):
-        assert backbone(names=list("abcd")).extract(Lookup([picture(0)])).labels is None
-
-
-class TestGivenByHand:
-    own = of.Preprocessing(256, (224, 224), "bicubic")
-
-    def test_nothing_given(self):
-        assert adapted(self.own) == self.own
-        with pytest.raises(of.InputError, match=r"give size, std .*--size, --std"):
-            adapted(None, mean=(0.5,))
-
-    def test_parts(self):
-        half = (0.5, 0.5, 0.5)
-        assert adapted(self.own, crop=200) == of.Preprocessing(256, (200, 200), "bicubic")
-        assert adapted(self.own, size=240, crop=(200, 100)) == of.Preprocessing(240, (200, 100), "bicubic")
-        assert adapted(self.own, size=240) == of.Preprocessing((240, 240), interpolation="tensor")
-        assert adapted(self.own, size=(240, 100), interpolation="box") == of.Preprocessing(
-            (240, 100), interpolation="box"
-        )
-        assert adapted(self.own, interpolation="box") == of.Preprocessing(256, (224, 224), "box")
-        assert adapted(self.own, std=half).std == half
-        grey = adapted(None, size=28, mean=[0.1], std=[0.3])
-        assert grey == of.Preprocessing((28, 28), interpolation="tensor", mean=(0.1,), std=(0.3,), channels=1)
-        cropped = adapted(None, size=32, crop=28, mean=half, std=half)
-        assert cropped == of.Preprocessing(32, (28, 28), "bilinear", half, half)
 
 
 class TestCommand:

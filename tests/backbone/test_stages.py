@@ -284,14 +284,6 @@ class TestLastLayer:
         assert found.features.shape == (4, 768)
         assert found.head_weight is None
 
-    def test_it_is_not_the_network_s_own_memory(self):
-        network = seeded(Plain)
-        found = backbone(network).extract(make_pictures(n=4))
-        before = found.head_weight.clone()
-        with torch.no_grad():
-            network.fc.weight.zero_()
-        assert torch.equal(found.head_weight, before)
-
 
 def test_a_pass_gives_only_what_is_wanted():
     given = backbone(seeded(Blocks))
@@ -307,33 +299,6 @@ def test_a_pass_gives_only_what_is_wanted():
         assert all(torch.equal(found[name], again[name]) for name in found)
     assert {*way.about()} >= {"stage1", "stage2", "stage3"}
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in given.network.modules())
-
-
-@pytest.mark.parametrize("odin", [None, of.Odin()])
-def test_modes_and_gradients_of_all_modules_are_put_back(odin):
-    network = seeded(Blocks)
-    network.again = network.stem  # the same module, and the same parameters, twice
-    network.register_module("none", None)
-    network.fc.register_parameter("none", None)
-    network.train()
-    network.stem.eval()
-    network.fc.bias.requires_grad_(False)
-    modes = {name: module.training for name, module in network.named_modules()}
-    grads = {name: parameter.requires_grad for name, parameter in network.named_parameters()}
-    seen = []
-    network.body[-1][0].register_forward_hook(
-        lambda _, args, output: seen.append(
-            (
-                any(module.training for module in network.modules()),
-                odin is not None and any(parameter.requires_grad for parameter in network.parameters()),
-                output.requires_grad and not args[0].requires_grad,
-            )
-        )
-    )
-    backbone(network).extract(make_pictures(3), odin=odin)
-    assert {*seen} == {(False, False, False)}
-    assert {name: module.training for name, module in network.named_modules()} == modes
-    assert {name: parameter.requires_grad for name, parameter in network.named_parameters()} == grads
 
 
 def test_the_spread_is_the_standard_deviation_as_float64_gives_it():

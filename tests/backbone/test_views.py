@@ -146,13 +146,6 @@ class TestTransformations:
         assert found.dtype == dtype
         assert np.array_equal(found.permute(0, 2, 3, 1).numpy(), expected)
 
-    @pytest.mark.parametrize("size", [(1, 1), (1, 2), (2, 3), (3, 5)])
-    def test_the_farthest_shift_of_the_smallest_images(self, size):
-        images = torch.arange(float(np.prod(size))).reshape(1, 1, *size)
-        for view in Views(shifts=((0.5, 0.5), (-0.5, -0.5))).each(images):
-            assert view.shape == images.shape
-            assert set(view.flatten().tolist()) <= set(images.flatten().tolist())
-
     @pytest.mark.parametrize("size", [(16, 16), (9, 14)])
     @pytest.mark.parametrize("factor", [32 / 30, 1.5, 2.0])
     def test_zoom_stretches_a_ramp_about_the_middle(self, size, factor):
@@ -168,19 +161,6 @@ class TestTransformations:
         assert torch.allclose(found[2:6], torch.tensor([0.5, 2.5, 4.5, 6.5]))
         assert torch.allclose(found[:2].flip(0), found[2:4])
         assert torch.allclose(found[6:].flip(0), found[4:6])
-
-    @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-    def test_zoom_keeps_the_type(self, dtype):
-        assert zoomed(torch.ones(1, 3, 4, 4, dtype=dtype), 1.1).dtype == dtype
-
-    def test_each_view_comes_once_and_the_image_first(self):
-        images = torch.rand(2, 3, 32, 32)
-        found = list(Views.of(8).each(images))
-        assert len(found) == 8
-        assert torch.equal(found[0], images)
-        assert torch.equal(found[1], images.flip(3))
-        assert all(not torch.equal(a, b) for i, a in enumerate(found) for b in found[:i])
-        assert all(view.data_ptr() != images.data_ptr() for view in found)
 
 
 class TestSettings:

@@ -60,11 +60,9 @@ class TestSources:
         norm = next(name for name, value in state.items() if name.endswith("running_mean"))
         state[norm] = torch.ones(1)
         state["more"] = state.pop("fc.bias")
-        width = len(trained[1].state_dict()[norm])
         with pytest.raises(
             of.FileFormatError,
-            match=rf"^weights does not fit ResNet: it lacks fc\.bias; it has the unknown more; {norm} is \(1,\) instead of "
-            rf"\({width},\); check the architecture",
+            match=rf"^weights does not fit: .* ResNet: Missing .*fc\.bias.* Unexpected .*more.* mismatch for {norm}.*; check the",
         ):
             Backbone.named("test_resnet", weights=state)
 
@@ -108,7 +106,7 @@ class TestSources:
             (tmp_path / "plain.safetensors", of.FileFormatError, "timm:resnet34@"),
             (tmp_path / "text.safetensors", of.FileFormatError, "not a safetensors file"),
             (tmp_path / "features.safetensors", of.FileFormatError, "holds a FeatureSet, not a classifier"),
-            (f"timm:test_resnet@{tmp_path}/plain.safetensors", of.FileFormatError, "does not fit ResNet"),
+            (f"timm:test_resnet@{tmp_path}/plain.safetensors", of.FileFormatError, "does not fit: .* ResNet"),
         ):
             with pytest.raises(error, match=said):
                 Backbone.open(str(spec))

@@ -10,7 +10,6 @@ from torchvision.transforms import RandomResizedCrop
 from torchvision.transforms import functional as vision
 
 from outfield.classifier.recipe import Augmentation, resize_weights
-from outfield.errors import InputError
 
 
 @pytest.mark.parametrize("size", [(12, 12), (32, 32), (64, 20)])
@@ -70,19 +69,3 @@ def test_the_generator_decides_and_the_images_stay():
     assert torch.equal(results[0], results[1])
     assert not torch.equal(results[0], results[2])
     assert torch.equal(images, before)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        *(
-            {"scale": value}
-            for value in ((0.5, 0.2), (0, 1), 0.5, (0.5,), (float("nan"), 1), (0.5, 2), ("a", "b"), None)
-        ),
-        *({"ratio": value} for value in ((2, 1), (1, float("inf")), (0, 1), (True, 2), None)),
-        *({"flip": value} for value in (1.5, "no", float("nan"), -0.1, None, True)),
-    ],
-)
-def test_settings_that_make_no_sense_are_refused(wrong):
-    with pytest.raises(InputError, match=next(iter(wrong))):
-        Augmentation(**wrong)

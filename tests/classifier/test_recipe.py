@@ -156,11 +156,3 @@ class TestNormalisationOverParts:
         torch.testing.assert_close(split[0].running_mean, 0.1 * mean)
         torch.testing.assert_close(split[0].running_var, 0.9 + 0.1 * variance)
         assert int(split[0].num_batches_tracked) == 1
-
-    def test_layers_become_ordinary_again(self):
-        whole, split = self.layers()
-        assert split.state_dict().keys() == whole.state_dict().keys()
-        images = torch.randn(5, 3, 4, 4)
-        torch.testing.assert_close(split.eval()(images), whole.eval()(images))
-        join_batch_norms(split)
-        assert type(split[0]) is torch.nn.BatchNorm2d

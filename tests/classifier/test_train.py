@@ -9,9 +9,8 @@ import pytest
 import torch
 from tests.helpers.pictures import make_pictures
 
-from outfield.backbone import Classifier, load_classifier, save_classifier
+from outfield.backbone import Classifier
 from outfield.classifier import Augmentation, Pixels, Recipe, TrainingCheckpoint, classifier_for, train_classifier
-from outfield.classifier import learner as learner_module
 from outfield.classifier.learner import Learner, Split
 from outfield.errors import DivergenceError, FileFormatError, InputError, OutfieldWarning, UnknownNameError
 from outfield.files import Record, read_record, write_record
@@ -94,24 +93,6 @@ def test_a_checkpoint_of_another_training_is_refused(train, test, tmp_path):
     write_record(path, "detector", Record({}, {}))
     with pytest.raises(FileFormatError, match="holds a detector"):
         train_classifier(train, test, TINY, short, checkpoint=TrainingCheckpoint(path))
-
-
-def test_a_checkpoint_of_before_there_were_schedules_and_shares_goes_on(train, trained, test, tmp_path):
-    """Its recipe has no schedule, and its identity does not speak of images that are held out."""
-
-    def stop(curve):
-        if len(curve) == 2:
-            raise KeyboardInterrupt
-
-    path = tmp_path / "c.safetensors"
-    with pytest.raises(KeyboardInterrupt):
-        train_classifier(train, test, TINY, RECIPE, seed=3, checkpoint=TrainingCheckpoint(path), progress=stop)
-    header, tensors = read_record(path, "classifier training")
-    assert "schedule" not in header["identity"]["recipe"]
-    del header["identity"]["hold_out"]
-    write_record(path, "classifier training", Record({name: header[name] for name in ("identity", "curve")}, tensors))
-    again = train_classifier(train, test, TINY, RECIPE, seed=3, checkpoint=TrainingCheckpoint(path))
-    assert same(weights(trained), weights(again))
 
 
 def test_the_rates_of_the_schedule_are_used(train, monkeypatch):
@@ -221,14 +202,6 @@ class Recording:
         return torch.nn.functional.interpolate(images, size)
 
 
-def test_chunks_of_augmented_images_are_bounded_by_the_larger_of_both_sizes(monkeypatch):
-    monkeypatch.setattr(learner_module, "CHUNK_BYTES", 12 * 64 * 64 * 8)
-    pixels = Pixels(torch.zeros(32, 3, 64, 64, dtype=torch.uint8), torch.zeros(32, dtype=torch.int64))
-    seen = Recording()
-    train_classifier(pixels, None, TINY, Recipe(epochs=1, batch_size=4, augmentation=seen))
-    assert [len(images) for images in seen.given] == [8] * 4
-
-
 def test_an_epoch_sees_each_image_once_in_an_order_of_its_own(train):
     seen = Recording()
     train_classifier(train, None, TINY, Recipe(epochs=2, batch_size=24, augmentation=seen))
@@ -285,28 +258,6 @@ def test_a_network_that_imitates_small_batches_ends_as_an_ordinary_one(train, te
     assert not any(isinstance(module, Split) for module in done.network.modules())
     large = train_classifier(train, test, TINY, replace(recipe, small_batch=0, learning_rate=0.05))
     assert not same(weights(done), weights(large))
-
-
-def test_the_small_stem_keeps_every_pixel():
-    network = Classifier("resnet34", classes=7).build()
-    assert network.conv1.stride == (1, 1)
-    assert network.conv1.kernel_size == (3, 3)
-    with torch.no_grad():
-        assert network.forward_features(torch.zeros(1, 3, 32, 32)).shape == (1, 512, 4, 4)
-    assert network(torch.zeros(2, 3, 32, 32)).shape == (2, 7)
-    assert Classifier("torchvision:resnet18", classes=3).build()(torch.zeros(2, 3, 32, 32)).shape == (2, 3)
-
-
-def test_files_hold_the_classifier(trained, tmp_path):
-    path = tmp_path / "c.safetensors"
-    save_classifier(path, TINY, weights(trained), {"seed": 3})
-    network, classifier, notes = load_classifier(path)
-    assert (classifier, notes) == (TINY, {"seed": 3})
-    assert same(weights(trained), network.state_dict())
-    assert not network.training
-    path.write_bytes(path.read_bytes()[:-7])
-    with pytest.raises(FileFormatError):
-        load_classifier(path)
 
 
 @pytest.mark.gpu

@@ -91,14 +91,6 @@ def test_everything_is_aligned(tmp_path):
         assert all(array.offset % array.dtype.itemsize == 0 for array in found.values())
 
 
-def test_equal_content_gives_equal_bytes(tmp_path):
-    tensors = {"a": torch.ones(3), "b": torch.zeros(2)}
-    write_record(tmp_path / "one.safetensors", "kind", Record({"x": 1, "y": {"p": 2, "q": 3}}, tensors))
-    turned = dict(reversed(tensors.items()))
-    write_record(tmp_path / "two.safetensors", "kind", Record({"y": {"q": 3, "p": 2}, "x": 1}, turned))
-    assert (tmp_path / "one.safetensors").read_bytes() == (tmp_path / "two.safetensors").read_bytes()
-
-
 def test_what_cannot_be_written(tmp_path):
     with pytest.raises(of.InputError, match=r"\.safetensors cannot hold t, which is complex128"):
         write_record(tmp_path / "f.safetensors", "kind", Record({}, {"t": torch.ones(2, dtype=torch.complex128)}))
@@ -329,19 +321,6 @@ def test_shapes_are_compared_before_anything_is_unpacked(tmp_path, monkeypatch):
                 use(tmp_path / "a.npz")
 
 
-def test_a_packed_member_that_ends_too_early(tmp_path):
-    """Table of contents and array agree with each other, but not with what was packed."""
-    path, body = tmp_path / "a.npz", bytes(range(200))
-    text = GOOD.replace("(1, 2)", "(100, 1)")
-    zipped(path, {"features.npy": npy(text, body)}, "deflated")
-    content, size = path.read_bytes(), len(npy(text))
-    assert content.count(struct.pack("<I", size + 200)) == 2
-    path.write_bytes(content.replace(struct.pack("<I", size + 200), struct.pack("<I", size + 400)))
-    for use in (of.FeatureSet.load, lambda path: list(of.open_features(path).batches(30))):
-        with pytest.raises(of.FileFormatError):
-            use(path)
-
-
 def test_a_changed_bit_in_a_packed_member_is_found(tmp_path):
     path = tmp_path / "a.npz"
     array = np.random.default_rng(0).normal(size=(100, 7)).astype(np.float32)
@@ -452,18 +431,15 @@ def test_a_header_is_as_it_will_be_read(tmp_path):
     assert found["text"] == header["text"]
 
 
-def test_weights_that_are_still_trained_are_written_as_they_are(tmp_path):
-    weights = torch.ones(2, 3, requires_grad=True)
-    write_record(tmp_path / "f.safetensors", "kind", Record({}, {"w": weights.T}))
-    assert torch.equal(read_record(tmp_path / "f.safetensors", "kind")[1]["w"], torch.ones(3, 2))
-    assert fingerprint({"w": weights}) == fingerprint({"w": weights.detach()})
-
-
 def test_files_are_written_as_they_always_were(tmp_path):
     """Other versions read them: whoever changes these bytes changes the number of the format."""
     tensors = {"b": torch.arange(6.0).view(2, 3), "a": torch.tensor([True, False])}
     write_record(tmp_path / "f.safetensors", "kind", Record({"entry": [1, 0.5, None, "ä"]}, tensors))
+    write_record(
+        tmp_path / "g.safetensors", "kind", Record({"entry": [1, 0.5, None, "ä"]}, dict(reversed(tensors.items())))
+    )
     content = (tmp_path / "f.safetensors").read_bytes()
+    assert content == (tmp_path / "g.safetensors").read_bytes()
     assert hashlib.sha256(content).hexdigest() == "c5b80cf8611b880b020895b133eb87aac82603e5d39c746aec042ef7bf086170"
 
 

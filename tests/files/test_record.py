@@ -20,7 +20,7 @@ from tests.helpers.samples import make_set, quick
 
 import outfield as of
 from outfield.benchmark import BenchmarkRun, Protocol, load_run, save_run
-from outfield.files import Record, make_folder, read_record, write_record
+from outfield.files import Record, read_record, write_record
 
 
 @pytest.fixture
@@ -200,29 +200,6 @@ def test_a_full_disk_leaves_the_old_file_and_no_scraps(tmp_path, ending):
         signal.signal(signal.SIGXFSZ, handler)
     assert path.read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
-
-
-def test_every_error_is_in_one_tree():
-    from outfield import errors
-
-    kinds = [
-        c
-        for c in vars(errors).values()
-        if isinstance(c, type) and issubclass(c, Exception) and c.__module__ == errors.__name__
-    ]
-    assert len(kinds) >= 9
-    assert all(issubclass(kind, of.OutfieldError | of.OutfieldWarning) for kind in kinds)
-    for kind in kinds:
-        assert kind.__name__ in errors.__doc__ or kind is of.OutfieldWarning
-
-
-def test_a_folder_is_made_with_those_it_lies_in(tmp_path):
-    for _ in range(2):
-        make_folder(tmp_path / "a/b")
-        assert (tmp_path / "a/b").is_dir()
-    (tmp_path / "file").touch()
-    with pytest.raises(of.StorageError, match=r"cannot make the folder .*/file: File exists"):
-        make_folder(tmp_path / "file")
 
 
 BANK = torch.arange(2**14, dtype=torch.float32)

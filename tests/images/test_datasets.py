@@ -12,17 +12,8 @@ from tests.helpers.published import pixels, save, textures_folder, write
 from tests.helpers.server import serving
 
 import outfield as of
-from outfield.images import DATASETS, ImageArray, find, title
+from outfield.images import DATASETS, ImageArray, find
 from outfield.images.datasets import Download, Layout, NamedSet
-
-
-def test_titles(monkeypatch):
-    assert title("cifar10") == "CIFAR-10"
-    assert title("mine") == "mine"
-    assert title("mnist") == "MNIST"
-    monkeypatch.setitem(DATASETS, "mine", NamedSet("My set"))
-    assert title("mine") == "My set"
-
 
 # where find looks
 
@@ -63,12 +54,6 @@ def test_a_set_with_splits_is_not_taken_as_classes_named_train_and_test(tmp_path
     assert find("mine", "train", tmp_path).classes == ("ant",)
     with pytest.raises(of.UnknownNameError):
         find("mine", "test", tmp_path)
-
-
-def test_both_splits_as_npz(tmp_path):
-    np.savez(tmp_path / "cifar10_train.npz", images=pixels(4))
-    np.savez(tmp_path / "cifar10_test.npz", images=pixels(3))
-    assert [len(find("cifar10", split, tmp_path)) for split in ("train", "test")] == [4, 3]
 
 
 def test_a_row_of_ones_own(tmp_path, monkeypatch):
@@ -129,8 +114,7 @@ def server(monkeypatch, tmp_path_factory):
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     with serving() as found:
         found.files["/dtd.tar.gz"] = content
-        sha256 = hashlib.sha256(content).hexdigest()
-        part = Download(f"{found.address}/dtd.tar.gz", len(content), sha256, into="dtd")
+        part = Download(f"{found.address}/dtd.tar.gz", hashlib.sha256(content).hexdigest(), into="dtd")
         downloads = {"train": (part,), "test": (part,)}
         monkeypatch.setitem(DATASETS, "textures", replace(DATASETS["textures"], downloads=downloads))
         yield found

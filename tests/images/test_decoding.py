@@ -162,14 +162,8 @@ def test_postscript_named_png_starts_no_program(tmp_path, monkeypatch):
 @pytest.mark.parametrize("side", [13_500, 20_000, 2**31 - 1])
 def test_a_decompression_bomb_is_refused_by_its_header(side):
     for look in (decode, lambda content, where: size_of(io.BytesIO(content), where)):
-        with pytest.raises(of.InputError, match=r"a\.png is too large: an image may have 178,956,970 pixels"):
+        with pytest.raises(of.InputError, match=r"a\.png is too large; make it smaller .*limit of 178956970 pixels"):
             look(png_header(side, side), "a.png")
-
-
-def test_the_limit_is_ours_where_pillow_has_none(monkeypatch):
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
-    with pytest.raises(of.InputError, match="it has 20000 × 20000"):
-        decode(png_header(20_000, 20_000), "a.png")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ import shutil
 import numpy as np
 import pytest
 from PIL import Image
-from tests.helpers.trap import Trap
 
 import outfield as of
 from outfield.images import ImageArray, ImageFiles, image_names, open_images
@@ -34,17 +33,6 @@ def classes_folder(tmp_path):
 
 
 # ImageArray
-
-
-def test_an_array_gives_its_images_labels_and_size():
-    images = pixels()
-    found = ImageArray(images, [0, 1, 1, 0], "mine", ["ant", "bee"])
-    assert len(found) == 4
-    assert found.size == (6, 5)
-    assert np.array_equal(found[2], images[2])
-    assert found.labels.dtype == np.int64
-    assert found.labels.tolist() == [0, 1, 1, 0]
-    assert found.classes == ("ant", "bee")
 
 
 @pytest.mark.parametrize(
@@ -130,22 +118,6 @@ def test_an_npz_of_something_else(tmp_path, arrays, error, message):
     with pytest.raises(error, match=message) as caught:
         open_images(path)
     assert str(path) in str(caught.value)
-
-
-def test_a_pickled_array_is_not_unpickled(tmp_path):
-    np.savez(tmp_path / "mine.npz", images=np.array([Trap(tmp_path / "sprung")], object))
-    with pytest.raises(of.FileFormatError):
-        open_images(tmp_path / "mine.npz")
-    assert not (tmp_path / "sprung").exists()
-
-
-@pytest.mark.parametrize("keep", [0, 1, 200, -1])
-def test_a_truncated_npz(tmp_path, keep):
-    path = tmp_path / "mine.npz"
-    np.savez(path, images=pixels(), labels=np.arange(4))
-    path.write_bytes(path.read_bytes()[:keep])
-    with pytest.raises(of.FileFormatError, match=r"mine\.npz is truncated"):
-        open_images(path)
 
 
 def test_what_cannot_be_opened(tmp_path):

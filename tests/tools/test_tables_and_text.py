@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from benchmarks.tables import divided, left_out, means, page, ranks, summary
 from benchmarks.text import PROTOCOLS, fresh, protocol
-from benchmarks.text import table as text_table
 
 import outfield as of
 
@@ -75,20 +74,6 @@ def test_no_text_is_in_two_sets():
     assert [sets[name][0] for name in ("bank", "out_of_scope", "wikipedia", "films")] == [["f"], ["g"], ["h"], ["i"]]
     assert "bank" not in protocol(found, PROTOCOLS["clinc150"])
     assert fresh(["a", "A  ", "b"], {"b"}) == ["a"]
-
-
-def test_levels_count_equally_in_the_table_of_texts():
-    sets = ("out_of_scope", "bank", "wikipedia")
-    result = {
-        "KNN": {name: {"fpr95": 0.1 * i, "auroc": 0.9} for i, name in enumerate(sets)},
-        "Auto": {name: {"fpr95": 0.0, "auroc": 1.0} for name in sets},
-        "ASH": {"error": "no"},
-    }
-    lines = text_table(result).splitlines()
-    assert lines[0] == "|  | out of scope (near) | bank (near) | wikipedia (far) | near | far | average |"
-    assert lines[2].startswith("| **Auto** | 0.0 / 100.0")
-    assert lines[3].endswith("| 5.0 / 90.0 | 20.0 / 90.0 | 12.5 / 90.0 |")
-    assert len(lines) == 4
 
 
 def test_every_detector_has_a_row():

@@ -218,26 +218,18 @@ def load_classifier(path: PathLike) -> tuple[nn.Module, Classifier, dict[str, An
 
 
 def load_weights(network: nn.Module, weights: Mapping[str, Tensor], source: str) -> None:
-    """Put a state dict, whose names may have one of :data:`PREFIXES`, into a network; the error names what does not fit."""
+    """Put a state dict, whose names may have one of :data:`PREFIXES`, into a network."""
     wanted, found = network.state_dict(), dict(weights)
     for prefix in PREFIXES:
         short = {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
         if len(short) == len(weights) and short.keys() & wanted.keys():
             found = short
             break
-    lacks, unknown, others = wanted.keys() - found.keys(), found.keys() - wanted.keys(), []
-    for name in wanted.keys() & found.keys():
-        ours, theirs = wanted[name], found[name]
-        if theirs.shape != ours.shape:
-            others.append(f"{name} is {tuple(theirs.shape)} instead of {tuple(ours.shape)}")
-        elif theirs.is_floating_point() != ours.is_floating_point():
-            others.append(f"{name} is {theirs.dtype} instead of {ours.dtype}")
-    told = (("it lacks ", lacks), ("it has the unknown ", unknown), ("", others))
-    problems = [f"{what}{', '.join(sorted(n)[:3])}{', …' if len(n) > 3 else ''}" for what, n in told if n]
-    if problems:
-        what = f"{source} does not fit {type(network).__name__}: {'; '.join(problems)}"
-        raise FileFormatError(f"{what}; check the architecture, the number of classes and small_images")
+    try:
+        network.load_state_dict(found)
+    except RuntimeError as error:
+        what = f"{source} does not fit: {' '.join(str(error).split())[:300]}"
+        raise FileFormatError(f"{what}; check the architecture, the number of classes and small_images") from error
     for name, value in found.items():
         if not bool(value.isfinite().all()):
             raise FileFormatError(f"{source} holds numbers that are not finite, in {name}")
-    network.load_state_dict(found)

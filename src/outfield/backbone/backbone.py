@@ -7,7 +7,6 @@ import hashlib
 import re
 import warnings
 from collections.abc import Sequence
-from itertools import zip_longest
 from typing import Any, Self
 
 import numpy as np
@@ -315,8 +314,6 @@ class Backbone:
         extraction = Extraction(
             self.network, device, way, self.head, odin, precision, stages, Views.of(views), perturb, self.name
         )
-        if labels and images.labels is not None:
-            _check_same_classes(images, self.name, self.names)
         at_once = extraction.at_once(batch_size)
         fields: dict[str, Tensor] = {}
         missing: dict[int, str] = {}  # numbers of images that cannot be read, and why
@@ -352,8 +349,10 @@ class Backbone:
     def _labels(self, images: ImageSource, wanted: bool | None, classes: int) -> np.ndarray | None:
         """The labels that rows keep, checked, once the network has run and its number of logits is known."""
         labels = images.labels if wanted else None
-        if wanted is None and not self.projects:
+        if (wanted is None and not self.projects) or (wanted and self.names):
             labels, why = match_labels(images, self.names, classes)
+            if why and wanted:
+                raise InputError(f"{images.name}: {why}; leave labels out with --no-labels, in Python labels=False")
             if why:
                 told = f"the labels of {images.name} are left out: {why}; for OOD images that is right (labels=False says so)"
                 warnings.warn(told, OutfieldWarning, stacklevel=3)  # where extract was called
@@ -390,15 +389,6 @@ def _left_out(images: ImageSource, missing: dict[int, str], done: int) -> list[S
     if found:
         warnings.warn(told, OutfieldWarning, stacklevel=3)
     return found
-
-
-def _check_same_classes(images: ImageSource, name: str, names: tuple[str, ...]) -> None:
-    """Refuse labels that mean other classes than those of the network, where both are known."""
-    for label, pair in enumerate(zip_longest(images.classes, names) if names and images.classes else ()):
-        if pair[0] != pair[1]:
-            theirs, ours = ("missing" if one is None else repr(one) for one in pair)
-            what = f"class {label} of {images.name} is {theirs}, but that of {name} is {ours}"
-            raise InputError(f"{what}; leave labels out with --no-labels, in Python labels=False")
 
 
 def match_labels(images: ImageSource, names: tuple[str, ...], classes: int) -> tuple[np.ndarray | None, str]:

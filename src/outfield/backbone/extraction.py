@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from outfield.backbone.architectures import first_line
+from outfield.backbone.architectures import as_ours, first_line
 from outfield.backbone.hooks import Observer, logits_of
 from outfield.backbone.perturbation import Odin, Perturb
 from outfield.backbone.preprocessing import TENSOR, Preprocessing, resize
@@ -59,18 +59,18 @@ def read(
     pinned: bool,
     skipped: dict[int, str] | None = None,
 ) -> Generator[Tensor, None, None]:
-    """The images in consecutive batches of bytes, at most ``rows`` (n, H, W, 3) on the CPU, or (n, h, w, channels).
+    """The images in consecutive batches of bytes on the CPU, at most ``rows`` (n, h, w, channels).
 
-    An array that needs no work of Pillow is cut in slices, and leaves with its own height and width; the device does the rest.
-    Other sources are decoded one image at a time, by ``workers`` processes, and resized and cropped there. ``skipped`` gets the
-    numbers of images that cannot be read, and why; if None, the first of them is an error.
+    An array that needs no work of Pillow keeps its height and width: the device resizes it. ``skipped`` gets the numbers of
+    images that cannot be read, and why; if None, the first of them is an error.
     """
     if workers is not None:
         require_number("workers", workers, least=0, most=1024, whole=True)
     if isinstance(images, ImageArray) and (way.interpolation == TENSOR or way.keeps(images.size)):
         return _slices(images.images, _at_most(BYTES_AT_ONCE, images.size, rows), pinned)
     if workers is None:
-        workers = 0 if len(images) < FEW else min(8, _cores())
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        workers = 0 if len(images) < FEW else min(8, cores)
     rows = _at_most(BYTES_AT_ONCE, way.size, rows)
     if workers:
         rows = _at_most(BYTES_OF_A_WORKER, way.size, min(rows, max(32, math.ceil(len(images) / workers))))
@@ -98,10 +98,6 @@ def read_all(images: ImageSource, size: tuple[int, int], workers: int | None = N
 def _at_most(bytes_: int, size: tuple[int, int], rows: int) -> int:
     """So many images, or as many as go into so many bytes."""
     return min(rows, max(1, bytes_ // (3 * math.prod(size))))
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _slices(images: np.ndarray, rows: int, pinned: bool) -> Generator[Tensor, None, None]:
@@ -136,14 +132,8 @@ class _Batches(Dataset[Any]):
 
     def _image(self, index: int) -> Tensor:
         what = f"image {index} of {self.images.name}"
-        try:
+        with as_ours(f"{what} cannot be read", StorageError):  # a source may be anybody's
             image = self.images[index]
-        except OutfieldError:
-            raise
-        except OSError as error:
-            raise StorageError(f"cannot read {what}: {error}") from error
-        except Exception as error:  # a source may be anybody's
-            raise InputError(f"{what} cannot be had: {type(error).__name__}: {error}") from error
         check_image(image, what)
         try:
             return torch.from_numpy(self.way.pixels(image))
@@ -245,11 +235,9 @@ class Extraction:
         return min(rows, max(1, PIXELS_ON_A_CPU // math.prod(self.expects.size)))
 
     def run(self, batches: Iterable[Tensor], rows: int) -> Generator[tuple[int, Fields], None, None]:
-        """Features, logits and what else was asked for, in float32 on the CPU: the number of the first image, and the fields.
+        """The number of the first image and the fields, in float32 on the CPU, piece by piece; ``rows`` halve where memory ends.
 
-        Args:
-            batches: bytes (n, H, W, 3) or (n, H, W, 1), in order; or what the network takes, floating numbers (n, C, h, w).
-            rows: that the network is given at once; halved where memory ends.
+        Batches are bytes (n, H, W, 3) or (n, H, W, 1), or what the network takes, floating numbers (n, C, h, w).
         """
         self._rows = rows
         flights: deque[_Flight] = deque()
@@ -273,7 +261,8 @@ class Extraction:
 
     def only(self, names: Collection[str]) -> None:
         """Once the network has run: give of the spread and the stages those of these names alone."""
-        self._observe.only("spread" in names, {i for i in range(1, MOST_STAGES + 1) if f"stage{i}" in names})
+        known = ("spread", *(f"stage{i}" for i in range(1, MOST_STAGES + 1)))
+        self._observe.only({number for number, name in enumerate(known) if name in names})
 
     def about(self) -> dict[str, str]:
         """What is known of the fields once the network has run: the views, the perturbation, the module behind each stage."""
@@ -320,17 +309,15 @@ class Extraction:
     def fields(self, pixels: Tensor) -> Fields:
         """Every field of a batch, on the device: the mean over its views. :meth:`run` is what to call; an export traces this."""
         total: Fields = {}
-        for view in self.views.each(self._prepared(pixels)):
+        if pixels.is_floating_point():  # images that are normalised already
+            images = pixels.to(self.device, self._type, copy=True, memory_format=layout_of(self.network))
+        else:
+            images = self._prepare(pixels)
+        for view in self.views.each(images):
             fields = self._fields_of(view)
             # A field that a batch which is not finite lacks is not missed: the batch is done again.
             total = {name: total[name] + fields[name] for name in total if name in fields} or fields
         return {name: value / len(self.views) for name, value in total.items()} if len(self.views) > 1 else total
-
-    def _prepared(self, pixels: Tensor) -> Tensor:
-        """What the network takes: made of bytes, or, of images that are normalised already, a copy on its device."""
-        if not pixels.is_floating_point():
-            return self._prepare(pixels)
-        return pixels.to(self.device, self._type, copy=True, memory_format=layout_of(self.network))
 
     def _perturbed(self, images: Tensor) -> Tensor:
         """Images moved as :class:`Perturb` does; as they are where features are not finite, and the batch is done again."""
@@ -376,7 +363,11 @@ class Extraction:
         if bool(flight.finite):
             yield flight.start, flight.fields
         elif half is None:
-            _refuse(flight)
+            for name, value in flight.fields.items():
+                bad = (~value.isfinite()).any(1).nonzero()
+                if len(bad):
+                    what = f"{name} that are not finite for image {flight.start + int(bad[0])}"
+                    raise InputError(f"the network gives {what}; check its weights, mean and std")
         else:
             self._warn(
                 "finite",
@@ -423,20 +414,9 @@ def _copied_back(value: Tensor) -> Tensor:
     return torch.empty(value.shape, dtype=value.dtype, device="cpu", pin_memory=True).copy_(value, non_blocking=True)
 
 
-def _refuse(flight: _Flight) -> None:
-    for name, value in flight.fields.items():
-        bad = (~value.isfinite()).any(1).nonzero()
-        if len(bad):
-            what = f"{name} that are not finite for image {flight.start + int(bad[0])}"
-            raise InputError(f"the network gives {what}; check its weights, mean and std")
-
-
 @contextlib.contextmanager
 def evaluation_mode(network: nn.Module, gradients: bool = True) -> Iterator[None]:
-    """Evaluation mode without gradients, by one thread at a time; afterwards every module and parameter is as before.
-
-    Without gradients of parameters the backward pass of ODIN keeps fewer activations; where none is taken, they stay as they are.
-    """
+    """Evaluation mode without gradients of parameters, by one thread at a time; afterwards every module is as before."""
     with FIND_LOCK:
         lock = IN_USE.setdefault(network, threading.RLock())
     with lock, torch.inference_mode(False), torch.no_grad():

@@ -1,11 +1,8 @@
 """Looking into a network while it runs, by hooks: the input of its last linear layer, its last feature map and its blocks.
 
-The network's code is not touched. Where to look is found in the first batch, in which the inputs and outputs of all modules are
-watched; later batches are watched at those places only.
-
-For the blocks, which are its stages, the search goes from the network itself down into the part that holds the others (the
-``blocks`` of a vision transformer, the ``features`` of torchvision) until there are several of about the same depth: layer1 …
-layer4 of a ResNet. Where there are only single layers, as in VGG, a block is a convolution with what follows it up to the next.
+In the first batch all modules are watched; later ones are watched at the places that were found then. Blocks, which are the
+stages, are the first parts of about the same depth: layer1 … layer4 of a ResNet, the ``blocks`` of a vision transformer. Where
+there are only single layers, as in VGG, a block is a convolution with what follows it up to the next.
 """
 
 from __future__ import annotations
@@ -61,8 +58,7 @@ class Observer:
         self.network, self.stages = network, stages
         self._given = None if head is None else _named_module(network, head)
         self._head: nn.Module | None = None
-        self._map: FeatureMap | None = None
-        self._places: dict[int, FeatureMap] = {}  # of the stages, by their number
+        self._places: dict[int, FeatureMap] = {}  # of the last feature map, 0, and of the stages, by their number
         self.stage_names: tuple[str, ...] = ()  # of the modules whose outputs are the stages, from the first pass on
         # Weight and bias of the head in float32 on the CPU, where the logits are that layer of the features
         self.last_layer: tuple[Tensor, Tensor | None] | None = None
@@ -71,44 +67,33 @@ class Observer:
         """One forward pass, the first of which also finds where to look."""
         if self._head is None:
             return self._search(images)
-        features, spread, last_map = None, None, None
+        features: Tensor | None = None
         passed: dict[int, Tensor] = {}
-        stages: dict[int, Tensor] = {}
+        seen: dict[int, Tensor] = {}
 
-        def at_map(module: nn.Module, tensor: Tensor | None) -> None:
-            nonlocal last_map
-            if self._map is not None and tensor is not None and tuple(tensor.shape[1:]) == self._map.shape:
-                last_map = tensor
+        def at_place(number: int, place: FeatureMap, module: nn.Module, tensor: Tensor) -> None:
+            if tuple(tensor.shape[1:]) == place.shape:
+                passed[number] = place.mean(tensor) if number else tensor
 
-        def at_stage(number: int, place: FeatureMap, module: nn.Module, tensor: Tensor | None) -> None:
-            if tensor is not None and tuple(tensor.shape[1:]) == place.shape:
-                passed[number] = place.mean(tensor)
-
-        def at_head(module: nn.Module, tensor: Tensor | None) -> None:
-            nonlocal features, spread, stages
-            features = None if tensor is None else pooled_input(module, tensor.to(torch.float32, copy=True))
-            stages = dict(passed)
-            if self._map is not None and last_map is not None:
-                # Not when it passed by: an activation in place may come in between.
-                spread = self._map.spread(last_map)
+        def at_head(module: nn.Module, tensor: Tensor) -> None:
+            nonlocal features, seen
+            features = pooled_input(module, tensor.to(torch.float32, copy=True))
+            # Not when it passed by: an activation in place may come in between.
+            seen = {number: value if number else self._places[0].spread(value) for number, value in passed.items()}
 
         with contextlib.ExitStack() as hooks:
-            if self._map is not None:
-                hooks.callback(_watch(self._map.module, self._map.is_input, at_map))
             for number, place in self._places.items():
-                hooks.callback(_watch(place.module, False, partial(at_stage, number, place)))
+                hooks.callback(_watch(place.module, place.is_input, partial(at_place, number, place)))
             hooks.callback(_watch(self._head, True, at_head))
             logits = logits_of(self.network(images), images.shape[0])  # which, unlike len, may stay open in an export
-        if features is None or (self._map is None) != (spread is None) or len(stages) != len(self._places):
-            raise InputError(
-                f"{type(self.network).__name__} took another way through its layers than in the first batch"
-            )
-        return Seen(features, spread, logits, {number: stages[number] for number in self._places})
+        if features is None or seen.keys() != self._places.keys():
+            what = f"{type(self.network).__name__} took another way through its layers than in the first batch"
+            raise InputError(what)
+        return Seen(features, seen.pop(0, None), logits, dict(sorted(seen.items())))
 
-    def only(self, spread: bool, stages: Collection[int]) -> None:
-        """After the first pass: from now on show no spread, unless it is wanted, and of the stages those of these numbers."""
-        self._map = self._map if spread else None
-        self._places = {number: place for number, place in self._places.items() if number in stages}
+    def only(self, numbers: Collection[int]) -> None:
+        """After the first pass: from now on show the spread only if 0 is wanted, and the stages of these numbers alone."""
+        self._places = {number: place for number, place in self._places.items() if number in numbers}
 
     def features_of(self, images: Tensor) -> Tensor | None:
         """The features (N, D) with the graph that leads to them; None where the first pass did not find where to look."""
@@ -124,7 +109,7 @@ class Observer:
         with trace.listening(module for module in self.network.modules() if module is not self.network):
             logits = logits_of(self.network(images), len(images))
         call = self._find_head(trace.calls, logits)
-        features = pooled_input(call.module, call.input)
+        features = pooled_input(call.module, call.tensor)
         before = [passing for passing in reversed(trace.maps.values()) if passing.order < call.order]
         place, tensor = find_map(before, features, prefix_tokens) or (None, features)
         if self._given is not None and _is_normalised(logits):
@@ -139,14 +124,15 @@ class Observer:
             if not blocks:
                 what = f"no stages were found in {type(self.network).__name__}: no block gives a map or tokens"
                 raise InputError(f"{what}; extract without --stages, in Python stages=False")
-        self._head, self._map = call.module, place
-        self._places = {number: block.place for number, block in enumerate(blocks, 1)}
+        self._head = call.module
+        self._places = {} if place is None else {0: place}
+        self._places |= {number: block.place for number, block in enumerate(blocks, 1)}
         self.stage_names = tuple(block.name for block in blocks)
         self.last_layer = _layer(call.module, features, logits)
         stages = {number: block.pooled.to(features.device) for number, block in enumerate(blocks, 1)}
         return Seen(features, spread, logits, stages)
 
-    def _find_head(self, calls: list[Call], logits: Tensor) -> Call:
+    def _find_head(self, calls: list[Passing], logits: Tensor) -> Passing:
         """The last call of the layer that was named; else of a linear one whose output is the network's; else of timm's own."""
         if self._given is not None:
             if not calls:
@@ -208,32 +194,21 @@ def _layer(head: nn.Module, features: Tensor, logits: Tensor) -> tuple[Tensor, T
 
 
 class Passing(NamedTuple):
-    """A tensor that went into or out of a module; ``order`` counts such events."""
+    """A tensor that went into or out of a module; ``order`` counts such events. Of what may be the head, its output too."""
 
     order: int
     module: nn.Module
     is_input: bool
     tensor: Tensor
-
-
-class Call(NamedTuple):
-    """One call of what may be the head."""
-
-    order: int
-    module: nn.Module
-    input: Tensor
     output: Tensor | None = None
 
 
 class Trace:
-    """What went through the modules in one pass: calls of what may be the head, and the latest maps, oldest first.
-
-    With ``blocks`` the pooled output of every module, too; ``prefix_tokens`` are no positions of the image.
-    """
+    """What went through the modules in one pass: calls of what may be the head, the latest maps, pooled outputs of ``blocks``."""
 
     def __init__(self, head: nn.Module | None, rows: int, blocks: bool, prefix_tokens: int | None) -> None:
         self.head, self.rows, self.blocks, self.prefix_tokens = head, rows, blocks, prefix_tokens
-        self.calls: list[Call] = []
+        self.calls: list[Passing] = []
         self.maps: dict[int, Passing] = {}
         self.outputs: dict[nn.Module, list[Output]] = {}
         self._order = 0
@@ -243,8 +218,8 @@ class Trace:
         """Hooks at all of these modules, removed afterwards."""
         with contextlib.ExitStack() as hooks:
             for module in modules:
-                hooks.callback(_watch(module, True, self._enter))
-                hooks.callback(_watch(module, False, self._leave))
+                for is_input in (True, False):
+                    hooks.callback(_watch(module, is_input, partial(self._see, is_input)))
             yield
 
     def outputs_before(self, order: int) -> dict[nn.Module, Output]:
@@ -252,28 +227,22 @@ class Trace:
         before = {m: [one for one in outputs if one.order < order] for m, outputs in self.outputs.items()}
         return {module: outputs[-1] for module, outputs in before.items() if outputs}
 
-    def _enter(self, module: nn.Module, tensor: Tensor | None) -> None:
-        if tensor is not None:
-            self._pass(module, True, tensor)
-            if module is self.head or (self.head is None and is_linear(module) and is_pooled(tensor)):
-                self.calls.append(Call(self._order, module, copied(tensor)))
-
-    def _leave(self, module: nn.Module, tensor: Tensor | None) -> None:
-        if tensor is not None:
-            self._pass(module, False, tensor)
-            if self.calls and self.calls[-1].module is module:
-                self.calls[-1] = self.calls[-1]._replace(output=tensor)
-            read = read_output(self._order, module, tensor, self.rows, self.prefix_tokens) if self.blocks else None
-            if read is not None:
-                self.outputs.setdefault(module, []).append(read)
-
-    def _pass(self, module: nn.Module, is_input: bool, tensor: Tensor) -> None:
+    def _see(self, is_input: bool, module: nn.Module, tensor: Tensor) -> None:
         self._order += 1
         if tensor.dim() in (3, 4) and not is_pooled(tensor):
             self.maps.pop(id(tensor), None)
             self.maps[id(tensor)] = Passing(self._order, module, is_input, tensor)
             if len(self.maps) > MAPS_KEPT:
                 del self.maps[next(iter(self.maps))]
+        if is_input:
+            if module is self.head or (self.head is None and is_linear(module) and is_pooled(tensor)):
+                self.calls.append(Passing(self._order, module, True, copied(tensor)))
+            return
+        if self.calls and self.calls[-1].module is module:
+            self.calls[-1] = self.calls[-1]._replace(output=tensor)
+        read = read_output(self._order, module, tensor, self.rows, self.prefix_tokens) if self.blocks else None
+        if read is not None:
+            self.outputs.setdefault(module, []).append(read)
 
 
 def is_linear(module: nn.Module) -> bool:
@@ -294,19 +263,20 @@ def copied(tensor: Tensor) -> Tensor:
     return tensor.detach().to(torch.float32, copy=True)
 
 
-def _watch(module: nn.Module, is_input: bool, see: Callable[[nn.Module, Tensor | None], None]) -> Callable[[], None]:
-    """Show the first tensor that goes into, or comes out of, a module; what is returned ends it."""
+def _watch(module: nn.Module, is_input: bool, see: Callable[[nn.Module, Tensor], None]) -> Callable[[], None]:
+    """Show the first tensor that goes into, or comes out of, a module, if there is one; what is returned ends it."""
+
+    def show(module: nn.Module, values: Any) -> None:
+        several = values if isinstance(values, tuple | list) else (values,)
+        tensor = next((value for value in several if isinstance(value, Tensor)), None)
+        if tensor is not None:
+            see(module, tensor)
+
     if is_input:
         return module.register_forward_pre_hook(
-            lambda module, args, kwargs: see(module, _first_tensor((*args, *kwargs.values()))), with_kwargs=True
+            lambda module, args, kwargs: show(module, (*args, *kwargs.values())), with_kwargs=True
         ).remove
-    return module.register_forward_hook(lambda module, args, output: see(module, _first_tensor(output))).remove
-
-
-def _first_tensor(values: Any) -> Tensor | None:
-    """A tensor, or the first one of a tuple or list; None if there is none."""
-    several = values if isinstance(values, tuple | list) else (values,)
-    return next((value for value in several if isinstance(value, Tensor)), None)
+    return module.register_forward_hook(lambda module, args, output: show(module, output)).remove
 
 
 # Maps, and the blocks that give them
@@ -356,7 +326,7 @@ def find_map(
 ) -> tuple[FeatureMap, Tensor] | None:
     """The latest map whose mean is the features, perhaps after an activation; else the latest as wide as they are."""
     possible = []
-    for _, module, is_input, tensor in passing:
+    for _, module, is_input, tensor, _ in passing:
         skipped = prefix_tokens
         if tensor.dim() == 3 and skipped is None:
             skipped = int(is_close(tensor[:, :1].flatten(1).detach().float(), features, 1e-3))  # a class token

@@ -6,7 +6,7 @@ opened, and no custom operator is loaded.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -103,35 +103,49 @@ class OnnxNetwork(FileNetwork):
         super().__init__()
         self.register_buffer(MODEL, torch.from_numpy(np.frombuffer(content, np.uint8).copy()))
         model = _parsed(content, source)
-        _check_self_contained(model, source)
+        for tensor in _tensors(model):  # ONNX Runtime itself refuses operators that it does not have
+            if tensor.data_location == tensor.EXTERNAL:
+                raise FileFormatError(f"the numbers of {tensor.name!r:.100} of {source} lie in another file")
         with as_ours(f"{source} cannot be run"):
-            graph = _graph_of(model, source)
-            self._graph, self.shape = graph, graph.shape
-            self.head = Given() if graph.weight is None else linear(graph.weight, graph.bias)
+            self._graph = graph = _graph_of(model, source)
+            self.shape = graph.shape
             del model.graph.output[:]
-            for name in dict.fromkeys((graph.features, graph.logits)):
+            for name in {graph.features, graph.logits, *graph.constants}:
                 model.graph.output.append(library("onnx", extra="onnx").helper.make_empty_tensor_value_info(name))
-            self._session = _session(model.SerializeToString())
-            self._check(source)
+            runtime = library("onnxruntime", extra="onnx")
+            options = runtime.SessionOptions()
+            options.intra_op_num_threads = torch.get_num_threads()
+            options.log_severity_level = 3
+            self._session = runtime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
+            self.head: nn.Module = self._last_layer(source)
 
-    def _run(self, images: Tensor, both: bool = False) -> tuple[Tensor, ...]:
+    def _run(self, images: Tensor) -> tuple[Tensor, ...]:
         graph = self._graph
-        wanted = [graph.features, graph.logits] if both or isinstance(self.head, Given) else [graph.features]
+        return self._give(images, [graph.features, graph.logits] if isinstance(self.head, Given) else [graph.features])
+
+    def _give(self, images: Tensor, names: Sequence[str]) -> tuple[Tensor, ...]:
+        """Tensors of the graph by their names, in float32."""
         pixels: np.ndarray = images.detach().to("cpu", torch.float32).contiguous().numpy()
-        found = self._session.run(wanted, {graph.image: pixels.astype(graph.kind, copy=False)})
+        found = self._session.run(names, {self._graph.image: pixels.astype(self._graph.kind, copy=False)})
         return tuple(torch.from_numpy(array.astype(np.float32, copy=False)).to(images.device) for array in found)
 
-    def _check(self, source: str) -> None:
-        """Run it once; where our last layer gives other logits than the file's, theirs are taken."""
+    def _last_layer(self, source: str) -> nn.Module:
+        """Ours, of the numbers that the graph itself gives, where it gives the file's logits; else the place of theirs."""
         shape = (self.shape[0] or 2, self.channels, *(self.size or (224, 224)))
         images = torch.rand(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float32, device="cpu")
-        features, logits = self._run(images, both=True)
+        graph = self._graph
+        features, logits, *numbers = self._give(images, [graph.features, graph.logits, *graph.constants])
         if features.dim() != 2 or logits.dim() != 2:
             what = f"{source} gives features of shape {tuple(features.shape)} and logits of shape {tuple(logits.shape)}"
             raise InputError(f"{what}, not rows; export it with outputs that are called {FEATURES} and {LOGITS}")
+        if not numbers or numbers[0].dim() != 2:
+            return Given()
+        weight, bias = graph.scale[0] * numbers[0] if graph.scale[0] != 1 else numbers[0], None
+        if len(numbers) > 1:
+            bias = (graph.scale[1] * numbers[1]).reshape(-1).expand(logits.shape[1])
+        layer = linear(weight if graph.turned else weight.T, bias)
         within = TOLERANCE * max(1.0, float(logits.abs().max()))
-        if isinstance(self.head, nn.Linear) and not torch.allclose(self.head(features), logits, rtol=0, atol=within):
-            self.head = Given()
+        return layer if torch.allclose(layer(features), logits, rtol=0, atol=within) else Given()
 
     def __reduce__(self) -> tuple[Any, ...]:
         content: Tensor = getattr(self, MODEL)
@@ -165,14 +179,6 @@ def _parsed(content: bytes, source: str) -> Any:
     return model
 
 
-def _session(content: bytes) -> Any:
-    runtime = library("onnxruntime", extra="onnx")
-    options = runtime.SessionOptions()
-    options.intra_op_num_threads = torch.get_num_threads()
-    options.log_severity_level = 3
-    return runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-
-
 def _tensors(message: Any) -> Iterator[Any]:
     """Every tensor of a message of protobuf, wherever in it."""
     if message.DESCRIPTOR.name == "TensorProto":
@@ -184,23 +190,17 @@ def _tensors(message: Any) -> Iterator[Any]:
                 yield from _tensors(one)
 
 
-def _check_self_contained(model: Any, source: str) -> None:
-    """Refuse a model that would read other files; ONNX Runtime itself refuses operators that it does not have."""
-    for tensor in _tensors(model):
-        if tensor.data_location == tensor.EXTERNAL:
-            raise FileFormatError(f"the numbers of {tensor.name!r:.100} of {source} lie in another file")
-
-
 class _Graph(NamedTuple):
-    """Names of a classifier's tensors, and its last layer (logits = features · weightᵀ + bias) where the file has its numbers."""
+    """Names of a classifier's tensors; of its last layer the constants, what they are multiplied by, whether weight is (K, D)."""
 
     image: str
     shape: tuple[int | None, ...]
     kind: type
     features: str
     logits: str
-    weight: Tensor | None = None
-    bias: Tensor | None = None
+    constants: tuple[str, ...] = ()
+    scale: tuple[float, float] = (1.0, 1.0)
+    turned: bool = False
 
 
 def _graph_of(model: Any, source: str) -> _Graph:
@@ -221,60 +221,28 @@ def _graph_of(model: Any, source: str) -> _Graph:
     taken = (inputs[0].name, shape, FLOATS[tensor.elem_type])
     if FEATURES in outputs:
         return _Graph(*taken, FEATURES, logits)
-    features, logits, weight, bias = _last_layer(logits, graph, constants, source)
-    return _Graph(*taken, features, logits, weight, bias)
+    return _Graph(*taken, *_before_last(logits, graph, inputs[0].name, source))
 
 
-def _last_layer(logits: str, graph: Any, constants: Any, source: str) -> tuple[str, str, Tensor | None, Tensor | None]:
-    """Names of features and logits, and weight and bias of the layer between them, None where they are computed."""
+def _before_last(logits: str, graph: Any, image: str, source: str) -> tuple[Any, ...]:
+    """Names of features, of logits and of the constants between them, and how these are used."""
     makers = {name: node for node in graph.node for name in node.output}
-    node, bias = makers.get(logits), None
+    varying = {image}  # what depends on it
+    for node in graph.node:
+        varying |= {*node.output} if varying & {*node.input} else set()
+    node, constants = makers.get(logits), []
     while node is not None and node.op_type in PASSED:
         logits = node.input[0]
         node = makers.get(logits)
-    if node is not None and node.op_type == "Add":
-        known = {name: _constant(name, makers, constants) for name in node.input}
-        rest = [name for name, value in known.items() if value is None]
-        if len(known) == 2 and len(rest) == 1:
-            (bias,) = (value for value in known.values() if value is not None)
-            node = makers.get(rest[0])
+    if node is not None and node.op_type == "Add" and len(varying & {*node.input}) == 1:
+        constants = [name for name in node.input if name not in varying]
+        node = makers.get(next(name for name in node.input if name in varying))
     if node is None or node.op_type not in ("Gemm", "MatMul"):
         what = f"{source} does not end with a linear layer (Gemm or MatMul), so that its features are not known"
         raise InputError(f"{what}; export it with a second output, called {FEATURES}, and call the other {LOGITS}")
-    return node.input[0], logits, *_numbers(node, bias, makers, constants)
-
-
-def _numbers(node: Any, bias: np.ndarray | None, makers: Any, constants: Any) -> tuple[Tensor | None, Tensor | None]:
-    """Weight (K, D) and bias (K,) or None of a matrix product, if the file has them."""
-    weight = _constant(node.input[1], makers, constants)
     said = {one.name: one for one in node.attribute}
-    if weight is None or weight.ndim != 2 or ("transA" in said and said["transA"].i):
-        return None, None
-    rows = weight if "transB" in said and said["transB"].i else weight.T
-    if node.op_type == "Gemm":
-        rows = rows * (said["alpha"].f if "alpha" in said else 1.0)
-        if len(node.input) > 2 and node.input[2]:
-            own = _constant(node.input[2], makers, constants)
-            if own is None or bias is not None:
-                return None, None
-            bias = own * (said["beta"].f if "beta" in said else 1.0)
-    found = torch.from_numpy(np.array(rows, np.float32))
-    if bias is None:
-        return found, None
-    return found, torch.from_numpy(np.array(np.broadcast_to(bias.reshape(-1), len(rows)), np.float32))
-
-
-def _constant(name: str, makers: Any, constants: Any) -> np.ndarray | None:
-    """The numbers of a tensor that does not depend on the input: an initializer or constant, perhaps transposed."""
-    helper = library("onnx.numpy_helper", extra="onnx")
-    node = makers.get(name)
-    if name in constants:
-        return np.asarray(helper.to_array(constants[name]))
-    if node is not None and node.op_type == "Constant" and node.attribute[0].name == "value":
-        return np.asarray(helper.to_array(node.attribute[0].t))
-    if node is None or node.op_type != "Transpose":
-        return None
-    inner = _constant(node.input[0], makers, constants)
-    if inner is None or (node.attribute and list(node.attribute[0].ints) != list(range(inner.ndim))[::-1]):
-        return None
-    return inner.T
+    scale = tuple(said[name].f if name in said else 1.0 for name in ("alpha", "beta"))
+    inputs = [name for name in node.input[1:] if name] + constants
+    plain = not varying & {*inputs} and len(inputs) < 3 and not ("transA" in said and said["transA"].i)
+    turned = "transB" in said and bool(said["transB"].i)
+    return node.input[0], logits, tuple(inputs) if plain else (), scale, turned

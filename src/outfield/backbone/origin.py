@@ -48,12 +48,7 @@ State = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a network comes from, without its weights.
-
-    Attributes:
-        kind: one of :data:`KINDS`.
-        settings: what that kind needs to build the network, ready for JSON.
-    """
+    """Where a network comes from, without its weights: one of :data:`KINDS`, and the settings that build it, ready for JSON."""
 
     kind: str
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -120,10 +115,7 @@ class Trained(NamedTuple):
     head: str | None = None
     projects: bool = False
     outliers: tuple[str, ...] = ()
-    takes: tuple[tuple[int, int] | None, int | None] = (
-        None,
-        None,
-    )  # sides and channels of images, where a file fixes them
+    takes: tuple[tuple[int, int] | None, int | None] = (None, None)  # sides and channels, where a file fixes them
 
 
 def open_network(spec: str, settings: Mapping[str, Any], device: torch.device, trust: bool) -> Trained:
@@ -232,7 +224,9 @@ def _from_weights(architecture: str, weights: Weights, classes: int | None, smal
         wanted = _width(state, network) if classes is None else None
         if wanted is not None and wanted != _width(network.state_dict(), network):
             network = create(architecture, wanted)
-        small = _has_small_stem(state, network) if small_images is None else small_images
+        stem, weight = getattr(network, "conv1", None), _entry(state, "conv1.weight")
+        found = isinstance(stem, nn.Conv2d) and weight is not None and weight.shape[-1] == 3 < stem.kernel_size[-1]
+        small = found if small_images is None else small_images
         if small:
             use_small_stem(network, architecture)
     load_weights(network, state, source)
@@ -277,12 +271,6 @@ def _width(state: State, network: nn.Module) -> int | None:
     linear = [name for name, module in network.named_modules() if isinstance(module, nn.Linear)]
     weight = _entry(state, f"{(named or linear or [''])[-1]}.weight")
     return None if weight is None else len(weight)
-
-
-def _has_small_stem(state: State, network: nn.Module) -> bool:
-    """Whether the weights' first convolution is 3 × 3 where the network's is larger."""
-    stem, weight = getattr(network, "conv1", None), _entry(state, "conv1.weight")
-    return isinstance(stem, nn.Conv2d) and weight is not None and weight.shape[-1] == 3 < stem.kernel_size[-1]
 
 
 # A folder as transformers writes it: config.json, model.safetensors and preprocessor_config.json
@@ -336,7 +324,8 @@ def _of_hugging_face(folder: Path) -> Trained:
     # Built once more of its tensors, as a file that carries it will do: what from_pretrained adds to its modules is left behind.
     origin, names = Origin("hf", {"config": config}), _class_names(config)
     again = origin.build(network.float().state_dict(), str(folder))
-    expects = _folder_preprocessing(folder)
+    processor = folder / PROCESSOR
+    expects = Preprocessing.of_processor(_read_json(processor)) if processor.is_file() else None
     return Trained(again, expects, folder.resolve().name, len(names) or None, names, origin)
 
 
@@ -345,8 +334,7 @@ def _weight_files(folder: Path) -> list[Path]:
     if (folder / WEIGHTS).is_file():
         return [folder / WEIGHTS]
     if not (folder / INDEX).is_file():
-        what = f"cannot read {folder / WEIGHTS}: there is no such file"
-        raise StorageError(f"{what}; weights must be safetensors, as model.save_pretrained(folder) writes them")
+        raise StorageError(f"there is no {WEIGHTS} in {folder}; model.save_pretrained(folder) writes it")
     names = sorted({*_read_json(folder / INDEX).get("weight_map", {}).values()})
     for name in names:
         if Path(name).name != name:
@@ -365,23 +353,8 @@ def _checked_config(config: Mapping[str, Any], source: str) -> dict[str, Any]:
     return dict(config)
 
 
-def _folder_preprocessing(folder: Path) -> Preprocessing | None:
-    """That of the folder's image processor; None where it has none."""
-    path = folder / PROCESSOR
-    if not path.is_file():
-        return None
-    try:
-        return Preprocessing.of_processor(_read_json(path))
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from error
-
-
 def _class_names(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """The names of the classes in their order; none where the configuration only has transformers' own LABEL_0, LABEL_1, ….
-
-    >>> _class_names({"id2label": {"0": "cat", "1": "dog"}}), _class_names({"id2label": {"0": "LABEL_0"}})
-    (('cat', 'dog'), ())
-    """
+    """The names of the classes in their order; none where the configuration only has transformers' own LABEL_0, LABEL_1, …."""
     known = config.get("id2label")
     if not isinstance(known, Mapping) or sorted(map(str, known)) != sorted(str(i) for i in range(len(known))):
         return ()

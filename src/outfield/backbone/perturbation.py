@@ -86,10 +86,7 @@ class Perturb:
         return images.detach() - self.epsilon * _gradient(features, images, direction, "Perturb", "features").sign()
 
     def _uphill(self, features: Tensor) -> Tensor:
-        """∇s at the features (N, D), each row divided by its largest entry.
-
-        A row's length does not change a sign, and gradients of distances are too large for half precision.
-        """
+        """∇s at the features (N, D), each row divided by its largest entry, so that half precision takes it."""
         device, width = self.detector.device, self.detector._width
         if width is not None and features.shape[1] != width:
             what = f"the network gives {features.shape[1]} features, but the detector of Perturb was fitted on {width}"

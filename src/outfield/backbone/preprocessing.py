@@ -306,8 +306,7 @@ def resize(pixels: Tensor, size: tuple[int, int]) -> Tensor:
 def adapted(own: Preprocessing | None, whole: Any = None, **parts: Any) -> Preprocessing:
     """The preprocessing that is given as a whole, or the network's own with the parts (:data:`PARTS`) that are given.
 
-    With a crop, a size of one side is the shorter edge's. Without one, images are resized to exactly the size: as "tensor" does
-    it, where no interpolation is given. A network without its ``own`` needs size, mean and std.
+    With a crop, a size of one side is the shorter edge's; without one, images get exactly the size, by default as "tensor" does.
     """
     said = {name: as_tuple(value) for name, value in parts.items() if value is not None}
     if whole is not None:

@@ -227,10 +227,9 @@ def logits_of(output: Any) -> Tensor:
 
 
 class Split:
-    """What makes a batch normalisation take its statistics in training over ``parts`` equal parts of the batch.
+    """Makes a batch normalisation take its statistics in training over ``parts`` equal parts of the batch.
 
-    The running statistics move towards the mean of the parts'. In evaluation it is the ordinary layer. Layers become one
-    with :func:`split_batch_norms` and ordinary again with :func:`join_batch_norms`; weights and buffers stay as they are.
+    The running statistics move towards the mean of the parts'. In evaluation it is the ordinary layer.
     """
 
     parts: int = 1

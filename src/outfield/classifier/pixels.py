@@ -52,17 +52,14 @@ class Pixels:
 
     def statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Mean and standard deviation of each channel, in [0, 1], from the counts of the 256 values."""
-        values = torch.arange(256, dtype=torch.float64) / 255
-        means, stds = [], []
-        for channel in range(3):
-            counts = torch.zeros(256, dtype=torch.float64)
-            for piece in self.images[:, channel].split(4096):
-                counts += torch.bincount(piece.flatten(), minlength=256).double().cpu()
-            share = counts / counts.sum()
-            mean = (share * values).sum()
-            means.append(round(float(mean), 6))
-            stds.append(round(float((share * (values - mean) ** 2).sum().sqrt()), 6))
-        return tuple(means), tuple(stds)
+        values, counts = torch.arange(256, dtype=torch.float64) / 255, torch.zeros(3, 256, dtype=torch.float64)
+        for piece in self.images.split(4096):
+            counts += torch.stack([torch.bincount(one.flatten(), minlength=256).cpu() for one in piece.unbind(1)])
+        share = counts / counts.sum(1, keepdim=True)
+        mean = (share * values).sum(1)
+        std = (share * (values - mean[:, None]) ** 2).sum(1).sqrt()
+        means, stds = (tuple(round(one, 6) for one in numbers.tolist()) for numbers in (mean, std))
+        return means, stds
 
     def fingerprint(self) -> str:
         """Digest of pixels and labels."""

@@ -48,9 +48,7 @@ class TrainingCheckpoint:
 class Curve:
     """What each epoch gave: mean loss and accuracy on the augmented training images, accuracy on the test images, seconds.
 
-    Of a training without labels ``train_accuracy`` is the share of copies whose nearest in the batch is the other copy of their
-    image (:class:`~outfield.classifier.recipe.SimCLR`), which says nothing about classes.
-    The test accuracy is None in epochs after which it was not looked at.
+    Without labels ``train_accuracy`` is the share of pairs found; the test accuracy is None where it was not looked at.
     """
 
     loss: list[float] = field(default_factory=list)
@@ -84,10 +82,7 @@ class HeldOut:
 
 @dataclass(frozen=True)
 class TrainedClassifier:
-    """A trained network in evaluation mode, on the device it was trained on, and how it came about.
-
-    ``held_out`` is None where no training images were kept out.
-    """
+    """A trained network in evaluation mode, on the device it was trained on, and how it came about."""
 
     network: nn.Module
     classifier: Classifier

@@ -11,12 +11,6 @@ from outfield.files.arrays import find_tensors as find_tensors
 from outfield.files.arrays import fingerprint as fingerprint
 from outfield.files.arrays import read_npz as read_npz
 from outfield.files.arrays import read_tensors as read_tensors
-from outfield.files.atomic import SCRATCH_NAME as SCRATCH_NAME
-from outfield.files.atomic import new_file as new_file
-from outfield.files.atomic import write_atomically as write_atomically
-from outfield.files.atomic import write_bytes as write_bytes
-from outfield.files.atomic import write_new as write_new
-from outfield.files.atomic import write_npz as write_npz
 from outfield.files.checks import as_tensor as as_tensor
 from outfield.files.checks import check_dtype as check_dtype
 from outfield.files.checks import class_labels as class_labels
@@ -25,6 +19,7 @@ from outfield.files.checks import whole_numbers as whole_numbers
 from outfield.files.download import download_file as download_file
 from outfield.files.download import sha256_of as sha256_of
 from outfield.files.paths import PathLike as PathLike
+from outfield.files.paths import SCRATCH_NAME as SCRATCH_NAME
 from outfield.files.paths import as_path as as_path
 from outfield.files.paths import check_output as check_output
 from outfield.files.paths import check_readable as check_readable
@@ -32,6 +27,10 @@ from outfield.files.paths import csv_cell as csv_cell
 from outfield.files.paths import make_folder as make_folder
 from outfield.files.paths import open_to_read as open_to_read
 from outfield.files.paths import reason as reason
+from outfield.files.paths import write_atomically as write_atomically
+from outfield.files.paths import write_bytes as write_bytes
+from outfield.files.paths import write_new as write_new
+from outfield.files.paths import write_npz as write_npz
 from outfield.files.record import RECORD_ENDINGS as RECORD_ENDINGS
 from outfield.files.record import Record as Record
 from outfield.files.record import find_record as find_record
@@ -66,7 +65,6 @@ __all__ = [
     "finite_floats",
     "kind_of",
     "make_folder",
-    "new_file",
     "open_to_read",
     "read_npz",
     "read_record",

@@ -160,24 +160,16 @@ class Proof:
 
 @dataclass(frozen=True, kw_only=True)
 class StoredArray:
-    """An array in a file.
-
-    Attributes:
-        dtype: numpy's where the file is numpy's, which knows byte orders, else torch's.
-        offset: of its first byte in the file, or in the unpacked ``member``.
-        member: of a compressed archive; its rows can be read in their order only.
-        columns_first: whether the array lies in the file column by column, as Fortran has it.
-        proof: what its bytes must be, if the file says so.
-    """
+    """An array in a file."""
 
     stamp: Stamp
     name: str
-    dtype: np.dtype[Any] | torch.dtype
+    dtype: np.dtype[Any] | torch.dtype  # numpy's where the file is numpy's, which knows byte orders
     shape: tuple[int, ...]
-    offset: int
-    member: str | None = None
-    columns_first: bool = False
-    proof: Proof | None = None
+    offset: int  # of its first byte in the file, or in the unpacked member
+    member: str | None = None  # of a compressed archive; its rows can be read in their order only
+    columns_first: bool = False  # as Fortran has it
+    proof: Proof | None = None  # what its bytes must be, if the file says so
 
     @property
     def torch_dtype(self) -> torch.dtype:

@@ -10,21 +10,15 @@ from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
 from outfield.errors import FileFormatError, StorageError
-from outfield.files.atomic import write_atomically
-from outfield.files.paths import PathLike, open_to_read, reason
+from outfield.files.paths import PathLike, open_to_read, reason, write_atomically
 from outfield.progress import bar
 
-LEAST, WHOLE = 8, 64
-"""Digits of a SHA-256 that must be known at least, and all of them; with fewer the connection itself must be safe."""
-AT_ONCE = 2**20
-"""Bytes that are copied together."""
-SIZE_AT_MOST = 2**35
-"""Bytes of a file whose size is not known beforehand."""
-SECONDS = 60
-"""How long a server may be silent."""
+LEAST, WHOLE = 8, 64  # Digits of a SHA-256 that must be known at least, and all; with fewer the connection must be safe
+AT_ONCE = 2**20  # Bytes that are copied together
+SECONDS = 60  # How long a server may be silent
 
 
-def download_file(url: str, path: PathLike, sha256: str, size: int | None = None) -> None:
+def download_file(url: str, path: PathLike, sha256: str) -> None:
     """Download a file to ``path``, atomically, if its SHA-256 begins with these digits: at least 8, or all 64 over http."""
     opener = urllib.request.build_opener(_Redirects(sha256))
     check_address(url, sha256)
@@ -33,16 +27,13 @@ def download_file(url: str, path: PathLike, sha256: str, size: int | None = None
         request = urllib.request.Request(url, headers={"User-Agent": "outfield"})
         try:
             with opener.open(request, timeout=SECONDS) as answer:
-                digest = _copy(answer, file, url, size)
+                digest = _copy(answer, file, url)
         except (OSError, http.client.HTTPException, ValueError) as error:
-            raise _DownloadError(str(error) or type(error).__name__) from error
+            raise StorageError(f"cannot download {url}: {error or type(error).__name__}") from error
         if not digest.startswith(sha256):
             raise FileFormatError(f"{url} sent another file: its SHA-256 is {digest}, not {sha256}")
 
-    try:
-        write_atomically(path, write)
-    except _DownloadError as error:
-        raise StorageError(f"cannot download {url}: {error}") from error.__cause__
+    write_atomically(path, write)
 
 
 def sha256_of(path: PathLike) -> str:
@@ -62,10 +53,6 @@ def check_address(url: str, sha256: str) -> None:
         raise StorageError(f"cannot download {url}: use https, or know all {WHOLE} digits of its SHA-256")
 
 
-class _DownloadError(Exception):
-    """The network failed; not an OSError, which would be taken for a failure of the disk."""
-
-
 class _Redirects(urllib.request.HTTPRedirectHandler):
     """Follows a server to another address only where that may be asked too."""
 
@@ -77,20 +64,16 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         return super().redirect_request(*arguments)
 
 
-def _copy(answer: Any, file: BinaryIO, url: str, size: int | None) -> str:
+def _copy(answer: Any, file: BinaryIO, url: str) -> str:
     """Write what a server sends and return its SHA-256."""
     digest, done = hashlib.sha256(), 0
-    declared = answer.headers.get("Content-Length")
-    total = size if size is not None else int(declared) if declared else None
-    megabytes = None if total is None else total // 10**6
-    with bar(f"downloading {Path(urlsplit(url).path).name}", megabytes, "MB") as advance:
+    total = int(answer.headers.get("Content-Length") or 0)
+    with bar(f"downloading {Path(urlsplit(url).path).name}", total // 10**6 or None, "MB") as advance:
         while piece := answer.read(AT_ONCE):
             done += len(piece)
-            if done > (SIZE_AT_MOST if size is None else size):
-                raise ValueError(f"it sends more than {done - len(piece):,} bytes")
             digest.update(piece)
             file.write(piece)
             advance(done // 10**6)
-    if total is not None and done < total:
+    if done < total:
         raise ValueError(f"it sent {done:,} of {total:,} bytes")
     return digest.hexdigest()

@@ -1,21 +1,32 @@
-"""Paths: what may be read and written."""
+"""Files: what may be read and written, and writing atomically: a reader finds the old file or the whole new one.
+
+A new file is written beside its place. What a killed writer left there is removed by a later write to the folder, after a day.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import os
+import re
+import secrets
 import stat
-from collections.abc import Sequence
+import time
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
-from outfield.errors import InputError, StorageError
+from outfield.errors import InputError, OutfieldError, StorageError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 PathLike = str | os.PathLike[str]
 
-
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # how a cell begins that a spreadsheet computes
+SCRATCH_NAME = re.compile(r"\.outfield-[0-9a-f-]+\.tmp")  # of a file that is being written
+A_DAY = 86_400.0  # Seconds after which such a file counts as abandoned
 
 
 def as_path(value: Any, name: str = "path") -> Path:
@@ -115,3 +126,77 @@ def csv_cell(value: object) -> object:
     ("'=1+1", 'KNN', -0.5)
     """
     return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
+
+
+# Writing
+
+
+def write_atomically(path: PathLike, write: Callable[[BinaryIO], object]) -> None:
+    """Call ``write`` with a new file, open in binary, then put it in the place of ``path``, or leave all as it was."""
+    checked = as_path(path)
+    target = resolved(checked)
+    with _new_file(checked, target.parent) as (file, name):
+        write(file)
+        file.flush()
+        os.fsync(file.fileno())
+        os.replace(name, target)
+
+
+def write_bytes(path: PathLike, content: bytes) -> None:
+    """Write ``content`` to ``path``, atomically."""
+    write_atomically(path, lambda file: file.write(content))
+
+
+def write_new(path: PathLike, content: bytes) -> bool:
+    """Write ``content`` to ``path`` unless something is there; whether it was written.
+
+    Of several that try at once, one succeeds; on a file system without links the later one may win.
+    """
+    target = as_path(path)
+    with _new_file(target, target.parent) as (file, name):
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+        try:
+            os.link(name, target)
+        except FileExistsError:
+            return False
+        except OSError:  # a file system without links
+            if target.exists():
+                return False
+            os.replace(name, target)
+    return True
+
+
+def write_npz(path: PathLike, arrays: Mapping[str, np.ndarray]) -> None:
+    """Write arrays to an ``.npz``, atomically; they may have any names, also "file", which numpy.savez refuses."""
+    import numpy as np  # late: the command line looks at paths before it needs any array
+
+    def write(file: BinaryIO) -> None:
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+            for name, array in arrays.items():
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                    np.lib.format.write_array(member, np.asarray(array), allow_pickle=False)
+
+    write_atomically(path, write)
+
+
+@contextlib.contextmanager
+def _new_file(path: Path, folder: Path) -> Iterator[tuple[BinaryIO, Path]]:
+    """A new file in a folder and its name, under which it is gone afterwards; ``path`` is what errors call it."""
+    name = folder / f".outfield-{secrets.token_hex(14)}.tmp"
+    with contextlib.suppress(OSError):  # another writer may be faster
+        for entry in os.scandir(folder):
+            ours = SCRATCH_NAME.fullmatch(entry.name) and entry.is_file(follow_symlinks=False)
+            if ours and time.time() - entry.stat().st_mtime > A_DAY:
+                os.unlink(entry.path)
+    try:
+        try:
+            with open(name, "x+b") as file:
+                yield file, name
+        finally:
+            name.unlink(missing_ok=True)
+    except OutfieldError:
+        raise
+    except OSError as error:
+        raise StorageError(f"cannot write {path}: {reason(error)}; nothing was changed") from error

@@ -36,8 +36,7 @@ from outfield.files.arrays import (
     find_tensors,
     fingerprint,
 )
-from outfield.files.atomic import write_atomically
-from outfield.files.paths import PathLike, check_ending, open_to_read, using
+from outfield.files.paths import PathLike, check_ending, open_to_read, using, write_atomically, write_npz
 
 RECORD_ENDINGS = (".safetensors",)
 FORMAT = 2
@@ -102,11 +101,13 @@ def write_record(
     digests = {name: fingerprint({name: tensor}) for name, tensor in tensors.items()}
     body = json.loads(json.dumps({**header, "format": FORMAT, "kind": kind, "digests": digests}))  # as it will be read
     text = json.dumps({**body, "sha256": _digest(body)}, sort_keys=True)
-    write = _write_npz if ending == ".npz" else _write_tensors
     for name, tensor in tensors.items():
         if tensor.dtype not in DTYPES.values() or (ending == ".npz" and tensor.dtype == torch.bfloat16):
             raise InputError(f"{path}: {ending} cannot hold {name}, which is {tensor.dtype}".replace("torch.", ""))
-    write_atomically(path, lambda file: write(file, tensors, text))
+    if ending == ".npz":  # the header comes first, so that a table of contents that lost its end is found
+        write_npz(path, {HEADER_MEMBER: np.array(text), **{name: tensor.numpy() for name, tensor in tensors.items()}})
+    else:
+        write_atomically(path, lambda file: _write_tensors(file, tensors, text))
     log.debug("wrote a %s of %d arrays to %s", kind, len(tensors), path)
 
 
@@ -126,11 +127,6 @@ def _write_tensors(file: BinaryIO, tensors: Mapping[str, Tensor], text: str) -> 
     for name in names:
         if tensors[name].numel():
             file.write(tensors[name].reshape(-1).view(torch.uint8).numpy().data)
-
-
-def _write_npz(file: BinaryIO, tensors: Mapping[str, Tensor], text: str) -> None:
-    # The header comes first, so that a table of contents that lost its end is found.
-    np.savez(file, **{HEADER_MEMBER: np.array(text)}, **{name: tensor.numpy() for name, tensor in tensors.items()})  # type: ignore[arg-type]
 
 
 def _without_repeats(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import os
 import pickletools
 import tarfile
@@ -20,7 +21,7 @@ import numpy as np
 from outfield.config import require
 from outfield.errors import FileFormatError, InputError, StorageError, UnknownNameError
 from outfield.extras import library
-from outfield.files import PathLike, as_path, check_readable, make_folder, reason, sha256_of
+from outfield.files import PathLike, as_path, check_readable, make_folder, open_to_read, reason, sha256_of
 from outfield.files import download_file as download
 from outfield.images.folder import NPZ_ARRAYS, EncodedImages, ImageFiles, image_names, open_images
 from outfield.images.image_source import ImageArray, ImageSource
@@ -43,7 +44,13 @@ CIFAR100 = {
     "test": "f0ef6b0ae62326f3e7ffdfab6717acfc",
     "meta": "7973b15100ade9c7d40fb424638fde48",
 }
-SVHN = {  # SHA-256 of the published files
+SHA256 = {  # of published files
+    "cifar-10-binary.tar.gz": "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+    "cifar-100-binary.tar.gz": "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
+    "filelist_places365-standard.tar": "520699e00d69b63ddc29fac54645aa00ce1c10ca42e288960aa1cf791d6e9aa9",
+    "train_256_places365standard.tar": "0ade5d7d38c682aa0203014a2b99ad3bf608bf1de0f151dc0d80efba54660a0a",
+    "val_256.tar": "24b4e639ef12a0012af525bc4cb443e4ab4aaea8369a1fb009b70e4a4aad5d48",
+    "dtd-r1.0.1.tar.gz": "e42855a52a4950a3b59612834602aa253914755c95b0cff9ead6d07395f8e205",
     "train_32x32.mat": "435e94d69a87fde4fd4d7f3dd208dfc32cb6ae8af2240d066de1df7508d083b8",
     "test_32x32.mat": "cdce80dfb2a2c4c6160906d0bd7c68ec5a99d7ca4831afa54f09182025b6a75b",
 }
@@ -78,8 +85,7 @@ cifar100_binary = partial(cifar_binary, label_bytes=2, classes=100, names="fine_
 
 def _records(path: Path, length: int) -> np.ndarray:
     """Records of ``length`` bytes (n, length)."""
-    _check_there(path)
-    content = np.fromfile(path, np.uint8)
+    content = np.frombuffer(_content(path), np.uint8)
     if not len(content) or len(content) % length:
         what = f"{path} is truncated, or is not of the binary version"
         raise FileFormatError(f"{what}: it has {len(content):,} bytes, not records of {length:,}")
@@ -110,11 +116,11 @@ cifar100_python = partial(cifar_python, checksums=CIFAR100, labels="fine_labels"
 
 def _pickled(path: Path, md5: str, entry: str) -> tuple[bytes, list[Any]]:
     """The longest text of a published pickle, which are its pixels, and the list behind an entry's name; nothing is unpickled."""
-    _check_digest(path, "MD5", md5)
+    content = _published(path, "MD5", md5)
     longest, name, last, found, inside = "", "", None, None, False
     lists: dict[str, list[Any]] = {}
     memory: dict[Any, Any] = {}
-    for step, argument, _ in pickletools.genops(path.read_bytes()):
+    for step, argument, _ in pickletools.genops(content):
         if step.name == "EMPTY_LIST":
             found = lists[name] = []
         elif step.name in ("MARK", "APPENDS"):
@@ -134,8 +140,8 @@ def _pickled(path: Path, md5: str, entry: str) -> tuple[bytes, list[Any]]:
 
 def svhn(place: Path) -> ImageArray:
     """SVHN's cropped digits, from ``test_32x32.mat`` or ``train_32x32.mat``; digit 0 has label 0."""
-    _check_digest(place, "SHA256", SVHN[place.name])
-    arrays = library("scipy.io", extra="images").loadmat(place)
+    content = _published(place, "SHA256", SHA256[place.name])
+    arrays = library("scipy.io", extra="images").loadmat(io.BytesIO(content))
     images = np.ascontiguousarray(arrays["X"].transpose(3, 0, 1, 2))
     labels = arrays["y"].ravel().astype(np.int64) % 10  # where 10 stands for the digit 0
     return ImageArray(images, labels, classes=tuple("0123456789"))
@@ -144,9 +150,7 @@ def svhn(place: Path) -> ImageArray:
 def textures(place: Path) -> ImageFiles:
     """A split of the Describable Textures Dataset, from its list, ``labels/test1.txt``, of CLASS/FILE."""
     names = _lines(place)
-    owners = [name.partition("/")[0] for name in names]
-    classes = sorted(set(owners))
-    return _listed(place, place.parent.parent / "images", names, [classes.index(owner) for owner in owners], classes)
+    return _by_class(place, place.parent.parent / "images", names, [name.partition("/")[0] for name in names])
 
 
 def places365(place: Path) -> ImageFiles:
@@ -168,13 +172,17 @@ def _numbered(path: Path) -> list[tuple[int, str]]:
 
 def tiny_imagenet_val(place: Path) -> ImageFiles:
     """TinyImageNet's validation images, from ``val/val_annotations.txt``: FILE, class, and a box that is not used."""
-    lines = _pairs(place)
-    classes = sorted({owner for _, owner in lines})
-    labels = [classes.index(owner) for _, owner in lines]
-    return _listed(place, place.parent / "images", [name for name, _ in lines], labels, classes)
+    names, owners = zip(*_pairs(place), strict=True)
+    return _by_class(place, place.parent / "images", names, owners)
 
 
-def _listed(listing: Path, folder: Path, names: list[str], labels: list[int], classes: Sequence[str]) -> ImageFiles:
+def _by_class(listing: Path, folder: Path, names: Sequence[str], owners: Sequence[str]) -> ImageFiles:
+    """Files that a list names with their classes, which are counted in alphabetical order."""
+    classes = sorted(set(owners))
+    return _listed(listing, folder, names, [classes.index(owner) for owner in owners], classes)
+
+
+def _listed(listing: Path, folder: Path, names: Sequence[str], labels: list[int], classes: list[str]) -> ImageFiles:
     """Files that a list names, which must all be there."""
     found = ImageFiles(folder, names, labels, classes=classes)
     for name in names:
@@ -184,10 +192,7 @@ def _listed(listing: Path, folder: Path, names: list[str], labels: list[int], cl
 
 
 class LmdbImages(EncodedImages):
-    """Encoded images in an LMDB, by key, as LSUN is published.
-
-    An LMDB may be opened only once in a process, and a handle is of no use to a forked one; so it is opened for each image.
-    """
+    """Encoded images in an LMDB, by key, as LSUN is published; opened for each image, since a forked process needs its own."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -225,9 +230,8 @@ def _reading_lmdb(folder: Path) -> Iterator[Any]:
 
 def _lines(path: Path) -> list[str]:
     """Lines of a text file that are not blank."""
-    _check_there(path)
     try:
-        found = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        found = [line.strip() for line in _content(path).decode().splitlines() if line.strip()]
     except UnicodeDecodeError as error:
         raise FileFormatError(f"{path} is not a text file ({error})") from error
     if not found:
@@ -244,20 +248,19 @@ def _pairs(path: Path) -> list[list[str]]:
     return found
 
 
-def _check_there(path: Path) -> None:
-    if not path.exists():
-        raise FileFormatError(f"{path} is missing; the other files of the set are there")
-    check_readable(path)
+def _content(path: Path) -> bytes:
+    with open_to_read(path) as file:
+        return file.read()
 
 
-def _check_digest(path: Path, kind: str, expected: str) -> None:
-    """Refuse a file that is not the published one, byte for byte."""
-    _check_there(path)
-    with open(path, "rb") as file:
-        found = hashlib.file_digest(file, kind).hexdigest()
+def _published(path: Path, kind: str, expected: str) -> bytes:
+    """The content of a file that must be the published one, byte for byte."""
+    content = _content(path)
+    found = hashlib.new(kind, content).hexdigest()
     if found != expected:
         both = f"its {kind} is {found}, that of the published file {expected}"
         raise FileFormatError(f"{path} is truncated or changed: {both}; get it again")
+    return content
 
 
 # The sets
@@ -268,9 +271,13 @@ class Download:
     """A file of a published set: a tar archive or not, which goes ``into`` a folder inside of that in which sets are kept."""
 
     url: str
-    size: int
     sha256: str
     into: str = ""
+
+    @classmethod
+    def of(cls, *urls: str, into: str = "") -> tuple[Download, ...]:
+        """Files whose checksums are in the table."""
+        return tuple(cls(url, SHA256[PurePosixPath(url).name], into) for url in urls)
 
     def fetch(self, folder: Path) -> None:
         """Get the file, and unpack it if it is an archive; one that is there already is not got again."""
@@ -279,7 +286,7 @@ class Download:
         file = place / PurePosixPath(self.url).name
         kept = file.is_file() and sha256_of(file).startswith(self.sha256)
         if not kept:
-            download(self.url, file, self.sha256, self.size)
+            download(self.url, file, self.sha256)
         if ".tar" in file.suffixes:
             unpack(file, place)
             if not kept:
@@ -318,36 +325,8 @@ def _both(pattern: str, train: str = "train", test: str = "test") -> dict[str, s
 
 
 KRIZ, PLACES = "https://www.cs.toronto.edu/~kriz", "http://data.csail.mit.edu/places/places365"
+PLACES_LISTS = PLACES + "/filelist_places365-standard.tar"
 SVHN_URL, TEXTURES = "http://ufldl.stanford.edu/housenumbers", "https://www.robots.ox.ac.uk/~vgg/data/dtd"
-CIFAR10_BINARY = Download(
-    KRIZ + "/cifar-10-binary.tar.gz", 170_052_171, "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"
-)
-CIFAR100_BINARY = Download(
-    KRIZ + "/cifar-100-binary.tar.gz", 168_513_733, "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec"
-)
-PLACES_LISTS = Download(
-    f"{PLACES}/filelist_places365-standard.tar",
-    67_498_496,
-    "520699e00d69b63ddc29fac54645aa00ce1c10ca42e288960aa1cf791d6e9aa9",
-)
-PLACES_TRAIN = Download(
-    f"{PLACES}/train_256_places365standard.tar",
-    26_103_685_120,
-    "0ade5d7d38c682aa0203014a2b99ad3bf608bf1de0f151dc0d80efba54660a0a",
-)
-PLACES_VAL = Download(
-    PLACES + "/val_256.tar", 525_158_400, "24b4e639ef12a0012af525bc4cb443e4ab4aaea8369a1fb009b70e4a4aad5d48"
-)
-DTD = Download(
-    TEXTURES + "/download/dtd-r1.0.1.tar.gz",
-    625_239_812,
-    "e42855a52a4950a3b59612834602aa253914755c95b0cff9ead6d07395f8e205",
-    into="dtd",
-)
-SVHN_TRAIN = Download(SVHN_URL + "/train_32x32.mat", 182_040_794, SVHN["train_32x32.mat"])
-SVHN_TEST = Download(SVHN_URL + "/test_32x32.mat", 64_275_384, SVHN["test_32x32.mat"])
-
-
 # To add a set that lies in its own way, write a function from the path that shows it is there to an ImageSource, and a row:
 # "mine": NamedSet("My set", (Layout("its index", {"test": "mine/index.txt"}, read_mine),))
 DATASETS: dict[str, NamedSet] = {
@@ -358,7 +337,7 @@ DATASETS: dict[str, NamedSet] = {
             Layout("Python version", _both("cifar-10-batches-py/*", *CIFAR10_FILES), cifar10_python),
         ),
         counts={"train": 50_000, "test": 10_000},
-        downloads=dict.fromkeys(SPLITS, (CIFAR10_BINARY,)),
+        downloads=dict.fromkeys(SPLITS, Download.of(KRIZ + "/cifar-10-binary.tar.gz")),
         home=KRIZ + "/cifar.html",
         classes=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
     ),
@@ -369,7 +348,7 @@ DATASETS: dict[str, NamedSet] = {
             Layout("Python version", _both("cifar-100-python/*"), cifar100_python),
         ),
         counts={"train": 50_000, "test": 10_000},
-        downloads=dict.fromkeys(SPLITS, (CIFAR100_BINARY,)),
+        downloads=dict.fromkeys(SPLITS, Download.of(KRIZ + "/cifar-100-binary.tar.gz")),
         home=KRIZ + "/cifar.html",
     ),
     "mnist": NamedSet("MNIST", home="http://yann.lecun.com/exdb/mnist"),
@@ -401,7 +380,10 @@ DATASETS: dict[str, NamedSet] = {
         ),
         counts={"train": 1_803_460, "test": 36_500},
         folders=("places",),
-        downloads={"train": (PLACES_LISTS, PLACES_TRAIN), "test": (PLACES_LISTS, PLACES_VAL)},
+        downloads={
+            "train": Download.of(PLACES_LISTS, PLACES + "/train_256_places365standard.tar"),
+            "test": Download.of(PLACES_LISTS, PLACES + "/val_256.tar"),
+        },
         home="http://places2.csail.mit.edu",
     ),
     "textures": NamedSet(
@@ -412,14 +394,14 @@ DATASETS: dict[str, NamedSet] = {
         ),
         counts={"train": 1_880, "test": 1_880},
         folders=("dtd",),
-        downloads=dict.fromkeys(SPLITS, (DTD,)),
+        downloads=dict.fromkeys(SPLITS, Download.of(TEXTURES + "/download/dtd-r1.0.1.tar.gz", into="dtd")),
         home=TEXTURES,
     ),
     "svhn": NamedSet(
         "SVHN",
         (Layout("cropped digits", _both("*_32x32.mat"), svhn),),
         counts={"train": 73_257, "test": 26_032},
-        downloads={"train": (SVHN_TRAIN,), "test": (SVHN_TEST,)},
+        downloads={split: Download.of(f"{SVHN_URL}/{split}_32x32.mat") for split in SPLITS},
         home=SVHN_URL,
     ),
 }
@@ -486,7 +468,7 @@ def _first(places: list[_Place], skip_damaged: bool = False) -> ImageSource | No
         if place.there(place.path):
             try:
                 return place.read(place.path)
-            except FileFormatError:
+            except (FileFormatError, StorageError):
                 if not (skip_damaged and place.published):
                     raise
                 return None

@@ -1,8 +1,7 @@
 """Images in files: a folder of them, decoded one by one by Pillow, or an ``.npz`` of arrays. Nothing is unpickled.
 
-A folder is read at any depth, each image once, through links too, but never round in circles. Pillow tells a format by its
-content, whatever the name of the file; it would start other programs for some of them (Ghostscript for PostScript) and is
-therefore only asked for :data:`FORMATS`.
+Pillow tells a format by its content, whatever the name of the file; it would start other programs for some of them (Ghostscript
+for PostScript) and is therefore only asked for :data:`FORMATS`.
 """
 
 from __future__ import annotations
@@ -32,25 +31,18 @@ from outfield.progress import bar
 IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff", ".gif")
 NPZ_ARRAYS = "images, uint8 (N, H, W, 3), and perhaps labels, integers (N,), and classes, the names of the classes"
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "TIFF", "WEBP")  # As Pillow calls them
-PIXELS_AT_MOST = 178_956_970  # Of one image, where Pillow too takes it for a decompression bomb: half a gigabyte
 BYTES_AT_MOST = 2**30  # Of one encoded image
 # What an image that cannot be read does: end the work with an error, or be left out and told
 ON_ERROR = ("fail", "skip")
 ORIENTATION = 0x0112  # The EXIF entry that tells how a camera was held
-# What Pillow must do for each value of it, from 2 on; from 5 on height and width change places
-TURNS = ("FLIP_LEFT_RIGHT", "ROTATE_180", "FLIP_TOP_BOTTOM", "TRANSPOSE", "ROTATE_270", "TRANSVERSE", "ROTATE_90")
 
 
 def decode(content: bytes, where: str) -> np.ndarray:
     """An encoded image as uint8 (H, W, 3).
 
-    It is turned as its EXIF entry says, so that it lies as people see it. Grey and palette become colour, an alpha channel is
-    dropped, CMYK is converted, and of several frames the first counts. Grey of 16 bits is scaled to 8 (divided by 257 and
-    rounded); of 16 bits a colour channel Pillow takes the upper 8.
-
-    Raises:
-        FileFormatError: It is broken, of another format, or grey with more than 16 bits.
-        InputError: It has more than :data:`PIXELS_AT_MOST` pixels, or memory is too small for them.
+    It is turned as its EXIF entry says. Grey, palette and CMYK become colour, an alpha channel is dropped, and of several frames
+    the first counts. Grey of 16 bits is scaled to 8 (divided by 257 and rounded); of 16 bits a colour channel Pillow takes the
+    upper 8.
     """
     with as_image(io.BytesIO(content), where) as image:
         return pixels_of(image, where)
@@ -58,14 +50,14 @@ def decode(content: bytes, where: str) -> np.ndarray:
 
 def pixels_of(image: Any, where: str) -> np.ndarray:
     """An image that Pillow opened or made, as uint8 (H, W, 3): what :func:`decode` makes of its file."""
-    orientation = _orientation(image)
     if image.mode[0] in "IF":  # Pillow would cut such values off at 255: a white picture, and no error
         image = _of_8_bits(image, where)
     if "transparency" in image.info and image.mode == "P":
         image = image.convert("RGBA")  # what Pillow asks for, with a warning, before the alpha channel is dropped
-    image = image.convert("RGB")
-    if orientation > 1:
-        image = image.transpose(library("PIL.Image", extra="images").Transpose[TURNS[orientation - 2]])
+    image = image.convert("RGB")  # a copy, which may be turned
+    if "exif" in image.info:
+        with contextlib.suppress(Exception):  # a broken entry must not make a good picture unreadable
+            library("PIL.ImageOps", extra="images").exif_transpose(image, in_place=True)
     return np.array(image)
 
 
@@ -76,13 +68,17 @@ def _of_8_bits(image: Any, where: str) -> Any:
             f"{where} has more than 16 bits a channel, or floats ({image.mode}); save it with 8 or 16"
         )
     values = np.asarray(image).astype(np.int64)
-    return library("PIL.Image", extra="images").fromarray(((values + 128) // 257).clip(0, 255).astype(np.uint8))
+    made = library("PIL.Image", extra="images").fromarray(((values + 128) // 257).clip(0, 255).astype(np.uint8))
+    made.info = image.info
+    return made
 
 
 def size_of(file: BinaryIO, where: str) -> tuple[int, int]:
     """Height and width of what :func:`decode` gives, going by the beginning of the file."""
     with as_image(file, where) as image:
-        lies = _orientation(image) >= 5
+        lies = False
+        with contextlib.suppress(Exception):
+            lies = image.format != "TIFF" and image.getexif().get(ORIENTATION) in range(5, 9)  # TIFF says it as it lies
         return (image.width, image.height) if lies else (image.height, image.width)
 
 
@@ -95,13 +91,11 @@ def as_image(file: BinaryIO, where: str) -> Iterator[Any]:
             raise FileFormatError(f"{where} is empty: the file has no content")
         file.seek(0)
         with pillow.open(file, formats=FORMATS) as image:
-            if image.width * image.height > PIXELS_AT_MOST:
-                raise _too_large(where, f"it has {image.width} × {image.height}")
             yield image
     except OutfieldError:
         raise
     except pillow.DecompressionBombError as error:
-        raise _too_large(where, error) from error
+        raise InputError(f"{where} is too large; make it smaller ({error})") from error
     except MemoryError as error:
         raise InputError(f"there is too little memory to decode {where}; make it smaller") from error
     except Exception as error:  # Pillow's readers of broken files raise nearly anything
@@ -110,23 +104,6 @@ def as_image(file: BinaryIO, where: str) -> Iterator[Any]:
         known = not isinstance(error, pillow.UnidentifiedImageError)
         reason = str(error) or type(error).__name__ if known else f"known formats are {', '.join(FORMATS)}"
         raise FileFormatError(f"{where} is truncated, or is not an image ({reason})") from error
-
-
-def _too_large(where: str, reason: object) -> InputError:
-    return InputError(f"{where} is too large: an image may have {PIXELS_AT_MOST:,} pixels ({reason}); make it smaller")
-
-
-def _orientation(image: Any) -> int:
-    """How the camera was held, 1 to 8 as EXIF counts; 1 where nothing has to be turned. TIFF is turned by Pillow itself."""
-    content = image.info.get("exif")
-    if image.format == "TIFF" or not isinstance(content, bytes):
-        return 1
-    orientation = 1
-    with contextlib.suppress(Exception):  # a broken entry must not make a good picture unreadable
-        exif = library("PIL.Image", extra="images").Exif()
-        exif.load(content)
-        orientation = exif.get(ORIENTATION)
-    return orientation if orientation in range(2, 9) else 1
 
 
 class Skipped(NamedTuple):
@@ -229,11 +206,9 @@ class ImageFiles(EncodedImages):
 
     @classmethod
     def of(cls, folder: PathLike, name: str | None = None, on_error: str = "fail") -> ImageFiles:
-        """All image files in a folder, at any depth, in the order of their paths; hidden ones are left out.
+        """All image files in a folder, at any depth, in the order of their paths, as :func:`open_images` says.
 
-        If the folder itself holds no image file, its sub-folders are the classes, in alphabetical order, as in torchvision's
-        ``ImageFolder``; if it does, there are no labels. Pipes, links to nowhere and folders that may not be read are an error
-        where ``on_error`` is "fail"; "skip" leaves them out, and :attr:`refused` tells them.
+        If the folder itself holds an image file, there are no labels. What ``on_error`` "skip" leaves out is in :attr:`refused`.
         """
         folder = as_path(folder, "folder")
         if not os.path.isdir(folder):
@@ -280,24 +255,25 @@ class ImageFiles(EncodedImages):
 def image_names(folder: PathLike, refused: list[Skipped] | None = None) -> Iterator[str]:
     """Image files in a folder at any depth, relative to it, with forward slashes; hidden ones are left out.
 
-    Links to files count under each of their names. A folder is read once: under its own name if it lies here, else under that
-    of a link to it. A link to a folder that this one lies in is not followed. A folder that may not be read, or an image that is
-    no ordinary file (a pipe, a link to nowhere), is an error, or goes to ``refused``.
+    Links to files count under each of their names. A folder is read once, under its own name if it lies here, and never one that
+    this one lies in. A folder that may not be read, or an image that is no ordinary file, is an error, or goes to ``refused``.
     """
     folder = Path(folder)
-    seen = {_identity(above) for above in folder.resolve().parents}
+    seen = {str(above) for above in folder.resolve().parents}
     own, linked = deque([""]), deque[str]()
     while own or linked:
         inner = own.popleft() if own else linked.popleft()
+        place = os.path.realpath(folder / inner)
+        if place in seen:
+            continue
+        seen.add(place)
         try:
-            identity = _identity(folder / inner)
-            entries = [] if identity in seen else _entries(folder / inner)
+            entries = _entries(folder / inner)
         except StorageError as error:
             if refused is None or not inner:
                 raise
             refused.append(Skipped(inner, str(error)))
             continue
-        seen.add(identity)
         for entry in entries:
             name = f"{inner}/{entry.name}" if inner else entry.name
             link = entry.is_symlink()
@@ -321,15 +297,6 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
             return sorted((e for e in entries if not e.name.startswith(".")), key=lambda entry: entry.name)
     except OSError as error:
         raise StorageError(f"cannot read {folder}: {reason(error)}") from error
-
-
-def _identity(folder: Path) -> tuple[int, int]:
-    """Device and number of a folder on it: the same under every name."""
-    try:
-        status = os.stat(folder)
-    except OSError as error:
-        raise StorageError(f"cannot read {folder}: {reason(error)}") from error
-    return status.st_dev, status.st_ino
 
 
 def open_images(source: PathLike, name: str | None = None, on_error: str = "fail") -> ImageSource:

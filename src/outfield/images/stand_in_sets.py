@@ -321,19 +321,18 @@ def check_free(folder: Path) -> None:
 def sheet(rows: Mapping[str, Sequence[np.ndarray]], notes: Mapping[str, str]) -> bytes:
     """A PNG with the images (H, W, 3) of each name in one row, and a note below the name."""
     pillow, draw = library("PIL.Image", extra="images"), library("PIL.ImageDraw", extra="images")
+    fonts = library("PIL.ImageFont", extra="images")
     columns = max(len(images) for images in rows.values())
     width = 2 * MARGIN + NAMES + columns * (CELL + GAP) - GAP
     height = 2 * MARGIN + len(rows) * (CELL + GAP) - GAP
     page = pillow.new("RGB", (width, height), PAPER)
-    pen, name_font, note_font = draw.Draw(page), _font(18), _font(14)
+    pen = draw.Draw(page)
     for row, (name, images) in enumerate(rows.items()):
         top = MARGIN + row * (CELL + GAP)
-        pen.text((MARGIN, top + CELL // 2 - 20), name, INK, font=name_font)
-        pen.text((MARGIN, top + CELL // 2 + 4), notes.get(name, ""), FAINT, font=note_font)
+        for text, below, colour, size in ((name, -20, INK, 18), (notes.get(name, ""), 4, FAINT, 14)):
+            pen.text((MARGIN, top + CELL // 2 + below), text, colour, font=fonts.load_default(size))
         for column, image in enumerate(images):
-            shown = _fitted(pillow, image)
-            left = MARGIN + NAMES + column * (CELL + GAP)
-            page.paste(shown, (left + (CELL - shown.width) // 2, top + (CELL - shown.height) // 2))
+            page.paste(_fitted(image), (MARGIN + NAMES + column * (CELL + GAP), top))
     return _png(page)
 
 
@@ -346,19 +345,8 @@ def _png(image: Any) -> bytes:
     return file.getvalue()
 
 
-def _fitted(pillow: Any, image: np.ndarray) -> Any:
-    """An image as large as a cell allows, its shape kept; every pixel of a small one as large as the next."""
-    height, width = image.shape[:2]
-    scale = CELL / max(height, width)
-    scale = scale if scale < 1 else CELL // max(height, width)
-    size = max(1, round(width * scale)), max(1, round(height * scale))
-    how = pillow.Resampling.NEAREST if scale > 1 else pillow.Resampling.LANCZOS
-    return pillow.fromarray(np.ascontiguousarray(image)).resize(size, how)
-
-
-def _font(size: int) -> Any:
-    fonts = library("PIL.ImageFont", extra="images")
-    try:
-        return fonts.load_default(size)
-    except TypeError:  # Pillow before 10.1 has one size
-        return fonts.load_default()
+def _fitted(image: np.ndarray) -> Any:
+    """An image as a cell; pixels of a small one are enlarged as they are."""
+    pillow, operations = library("PIL.Image", extra="images"), library("PIL.ImageOps", extra="images")
+    how = pillow.Resampling.NEAREST if max(image.shape) < CELL else pillow.Resampling.LANCZOS
+    return operations.pad(pillow.fromarray(np.ascontiguousarray(image)), (CELL, CELL), how, PAPER)
