@@ -112,15 +112,20 @@ def _handle(mark: Mark) -> Any:
     label = short(mark.label, 40)
     if mark.kind == "area":
         return Patch(facecolor=mark.colour, alpha=0.6, label=label)
+    if mark.kind in ("ring", "dot"):
+        form, size = ("o", 8) if mark.kind == "ring" else (mark.form, 9 if mark.form == "|" else 6)
+        look = {"marker": form, "markersize": size, "markeredgecolor": mark.colour, "linestyle": "none"}
+        return Line2D([], [], label=label, markerfacecolor="none" if mark.kind == "ring" else mark.colour, **look)
     width = 0.8 if mark.kind == "thin" else 1.8
-    look: dict[str, Any] = {"color": mark.colour, "linestyle": mark.form, "linewidth": width}
-    if mark.kind == "ring":
-        hollow = {"markerfacecolor": "none", "markeredgecolor": mark.colour}
-        look = {"linestyle": "none", "marker": "o", "markersize": 8, **hollow}
-    elif mark.kind == "dot":
-        size = 9 if mark.form == "|" else 6
-        look = {"linestyle": "none", "marker": mark.form, "color": mark.colour, "markersize": size}
-    return Line2D([], [], label=label, **look)
+    return Line2D([], [], label=label, color=mark.colour, linestyle=mark.form, linewidth=width)
+
+
+def legend_entry(mark: Mark) -> Any:
+    """The sign of a legend's entry alone, as a small figure."""
+    figure = new_figure(0.3, 0.17)
+    close = {"borderpad": 0, "handletextpad": 0, "handlelength": 2.2, "labelspacing": 0}
+    figure.legend([_handle(mark)], [""], loc="center", frameon=False, fontsize=SIZE, **close)
+    return figure
 
 
 def unique(names: Iterable[str]) -> list[str]:

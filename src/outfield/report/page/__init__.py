@@ -34,7 +34,7 @@ from outfield.percent import in_percent, percent
 from outfield.report.benchmark_tables import notes_on_sets
 from outfield.report.figures.chart import detectors, unique
 from outfield.report.page.grids import ASCENDING, DESCENDING, origin, provenance_section, tables_section
-from outfield.report.page.template import Drawings, Section, asset, colours, count, draw, figure_sections, render
+from outfield.report.page.template import Section, asset, colours, count, draw, figure_sections, render
 from outfield.report.table import Table
 from outfield.version import __version__
 
@@ -52,12 +52,12 @@ def page(
     paper: PrintedTable | None = None,
     notes: Sequence[str] = (),
     claims: Sequence[Claim] = (),
-    drawn: Mapping[str, Sequence[Drawings]] | None = None,
+    drawn: Mapping[str, Sequence[tuple[str, str]]] | None = None,
 ) -> str:
     """The page as text; parts that the run has no data for are left out.
 
     An empty line in ``intro`` begins a paragraph, ``notes`` go below the first table, the verdicts on ``claims`` stand on top,
-    and figures that are ``drawn`` already are shown instead of those that the run has data for.
+    and charts that are ``drawn`` already, titles and HTML by kind, are shown instead of those that the run has data for.
     """
     of_id = set_title(run.protocol.id)
     found = [
