@@ -288,7 +288,7 @@ def test_zero_is_on_neither_side():
     from outfield.benchmark import Difference
 
     for interval, clear in (((0.0, 0.1), False), ((-0.1, 0.0), False), ((0.01, 0.1), True), ((-0.1, -0.01), True)):
-        assert benchmark_tables._is_clear(Difference(0.0, interval)) is clear
+        assert Difference(0.0, interval).clear is clear
     assert benchmark_tables._interval(None) == ""
     assert benchmark_tables._interval(Difference(-0.031, (-0.05, 0.0002))) == "−3.1 [−5.0, 0.0]"
 

@@ -327,7 +327,7 @@ def test_provenance_is_readable():
     for words in ("uncommitted changes", "50,000", "90.0 %", "inner: MLP, rate 1e-05", "k 50"):
         assert words in section.text
     assert 64 * "b" in {node.text for node in section.all("code")}
-    assert "commit 0123456789ab, 2025-01-02 03:04:05 UTC" in tree.one("footer").text
+    assert "commit 0123456789ab, 2025-01-02T03:04:05+00:00." in tree.one("footer").text
 
 
 @pytest.mark.parametrize(

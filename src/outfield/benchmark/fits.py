@@ -173,12 +173,14 @@ class BackboneFits:
             return self._fit_seeds(fresh, {seed: fit for seed, fit in fits.items() if seed is not None})
         found = self.cache.find(fits[None], self._load)
         if found is None:
-            train, beside = self.sets[TRAIN], self._beside(fresh)
+            train, beside = self.sets[TRAIN], self._beside(fresh)  # not a part of the fit, nor of its seconds
             given: dict[str, Any] = {"held_out": self.sets[HELD_OUT]} if beside else {}
             if len(beside) > 1:
                 given["stand_ins"] = self.sets.stand_ins()
             self.say(f"{self.name}: fitting {type(fresh).__name__}")
-            found = self.cache.make(fits[None], lambda: fresh.fit(train, **given), _save)
+            begin = time.perf_counter()
+            found = fresh.fit(train, **given)
+            self.cache.keep(fits[None], found, type(found).save, time.perf_counter() - begin)
         return {None: found}
 
     def _fit_seeds(self, fresh: Any, fits: Mapping[int, Entry]) -> dict[int | None, Detector]:
@@ -192,8 +194,9 @@ class BackboneFits:
             trained, seconds = self._train(fresh, group, checkpoint)
             found |= dict(zip(group, trained, strict=True))
             for seed in missing:
-                self.cache.keep(fits[seed], found[seed], _save, seconds)
-            self.cache.drop(checkpoint)
+                self.cache.keep(fits[seed], found[seed], type(fresh).save, seconds)
+            if checkpoint is not None:
+                checkpoint.unlink(missing_ok=True)
         return {seed: found[seed] for seed in fits}
 
     def _train(self, fresh: Any, seeds: list[int], checkpoint: Path | None) -> tuple[list[Detector], float | None]:
@@ -204,7 +207,7 @@ class BackboneFits:
                 return fresh.fit_seeds(train, seeds, checkpoint=checkpoint), None
             except (FileFormatError, InputError) as error:
                 warnings.warn(f"a fit begins anew: {error}", OutfieldWarning, stacklevel=2)
-                self.cache.drop(checkpoint)
+                checkpoint.unlink()
         begin = time.perf_counter()
         trained = fresh.fit_seeds(train, seeds, checkpoint=checkpoint)
         return trained, (time.perf_counter() - begin) / len(seeds)
@@ -249,10 +252,6 @@ def _means(records: Sequence[Result], fraction: float) -> list[LowData]:
         fpr95, auroc = (statistics.fmean(getattr(record, metric) for record in mine) for metric in ("fpr95", "auroc"))
         found.append(LowData(fraction, backbone, detector, seed, fpr95, auroc))
     return found
-
-
-def _save(detector: Detector, path: Path) -> None:
-    detector.save(path)
 
 
 def lay_out(backbone: str, sets: Mapping[str, FeatureSource], seed: int = 0) -> Layout:

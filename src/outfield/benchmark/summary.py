@@ -202,6 +202,11 @@ class Difference:
         """The interval over backbones where there is one, else that over samples."""
         return self.over_samples if self.over_backbones is None else self.over_backbones
 
+    @property
+    def clear(self) -> bool:
+        """Whether zero lies outside of the widest interval."""
+        return not self.widest[0] <= 0 <= self.widest[1]
+
 
 @dataclass(frozen=True)
 class Comparison:

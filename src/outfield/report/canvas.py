@@ -86,7 +86,7 @@ def save_figure(figure: Any, path: PathLike, dpi: int = 150) -> None:
 
 
 class _Letters(RendererSVG):  # type: ignore[misc]
-    """SVG whose letters are letters, not outlines, and whose ids are numbers after a prefix, whatever Matplotlib's settings say."""
+    """SVG with letters instead of outlines, and ids that are numbers after a prefix, whatever Matplotlib's settings say."""
 
     def __init__(self, *given: Any, prefix: str, **more: Any) -> None:
         self._ids: dict[tuple[str, str], str] = {}
@@ -125,8 +125,8 @@ def inline_svg(figure: Any, label: str, prefix: str, colours: Mapping[str, str])
     root = ElementTree.fromstring(re.sub(r"<!DOCTYPE[^>]*>", "", svg_text(figure, prefix)))
     for node in root.iter():
         node.tag, node.text, node.tail = node.tag.partition("}")[2], (node.text or "").strip() or None, None
-        told = [(key.partition("}")[2] or key, value) for key, value in node.attrib.items()]
-        shown = {key: _tidy(key, value, prefix, colours) for key, value in told}
+        named = {key.partition("}")[2] or key: value for key, value in node.attrib.items()}
+        shown = {key: _tidy(key, value, prefix, colours) for key, value in named.items()}
         node.attrib = {key: value for key, value in shown.items() if value}
     for parent in root.iter("defs"):
         for child in parent.findall("style"):  # its rules would hold for the whole page

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -128,15 +128,10 @@ def legend_entry(mark: Mark) -> Any:
     return figure
 
 
-def unique(names: Iterable[str]) -> list[str]:
-    """Each name once, in order."""
-    return list(dict.fromkeys(names))
-
-
 def detectors(run: BenchmarkRun) -> list[str]:
     """Names of the detectors, in the order in which they were recorded."""
     named: list[Any] = [*run.records, *run.scores, *run.histories, *run.low_data]
-    return unique(one.detector for one in named)
+    return list(dict.fromkeys(one.detector for one in named))
 
 
 def looks(run: BenchmarkRun) -> dict[str, tuple[str, str]]:

@@ -30,11 +30,11 @@ from outfield.benchmark import (
 from outfield.benchmark import published_beside as beside
 from outfield.files import PathLike, write_bytes
 from outfield.images import title as set_title
-from outfield.percent import in_percent, percent
-from outfield.report.benchmark_tables import notes_on_sets
-from outfield.report.figures.chart import detectors, unique
-from outfield.report.page.grids import ASCENDING, DESCENDING, origin, provenance_section, tables_section
-from outfield.report.page.template import Section, asset, colours, count, draw, figure_sections, render
+from outfield.percent import counted, in_percent, percent
+from outfield.report.benchmark_tables import notes_on_sets, origin
+from outfield.report.figures.chart import detectors
+from outfield.report.page.grids import ASCENDING, DESCENDING, provenance_section, tables_section
+from outfield.report.page.template import Section, asset, colours, draw, figure_sections, render
 from outfield.report.table import Table
 from outfield.version import __version__
 
@@ -87,12 +87,12 @@ def _lead(run: BenchmarkRun) -> str:
     """How much was run; nothing for a run without records."""
     if not run.records:
         return ""
-    found = unique([*(record.backbone for record in run.records), *run.accuracies])
+    found = {*(record.backbone for record in run.records), *run.accuracies}
     sizes = {"detector": detectors(run), "backbone": found, "OOD set": present(run.records, run.protocol)}
-    counts = [count(len(those), noun) for noun, those in sizes.items()]
+    counts = [counted(len(those), noun) for noun, those in sizes.items()]
     seeds = {record.seed for record in run.records if record.seed is not None}
     if seeds:
-        counts.append(f"{count(len(seeds), 'seed')} of each learned detector")
+        counts.append(f"{counted(len(seeds), 'seed')} of each learned detector")
     return f"{', '.join(counts)}."
 
 
@@ -107,7 +107,7 @@ def facts(run: BenchmarkRun, paper: PrintedTable) -> list[tuple[str, str, str]]:
     if run.accuracies:
         values = sorted(run.accuracies.values())
         least, most = in_percent(values[0]), percent(values[-1])
-        who = next(iter(run.accuracies)) if len(values) == 1 else count(len(values), "backbone")
+        who = next(iter(run.accuracies)) if len(values) == 1 else counted(len(values), "backbone")
         found.append(("Accuracy on ID test data", most if most.startswith(least) else f"{least}–{most}", who))
     sets = present(run.records, run.protocol)
     means = summarise(run.records, {AVERAGE: sets})

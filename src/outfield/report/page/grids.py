@@ -9,11 +9,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from outfield.benchmark import commit_in_words
-from outfield.percent import percent
-from outfield.report.page.template import Section, count, is_long
+from outfield.percent import counted, percent
+from outfield.report.page.template import Section, is_long
 from outfield.report.table import Table
-from outfield.version import __version__
 
 PAIR = ["what", "value"]  # header of a table of names and values, which goes without saying and is not shown
 ASCENDING, DESCENDING = "ascending", "descending"
@@ -91,19 +89,9 @@ def provenance_section(about: Mapping[str, Any]) -> Section | None:
         "pairs": [grid_of(table, table.title) for table in tables if table.header == PAIR],
         "others": [grid_of(table, table.title) for table in tables if table.header != PAIR],
         "log": grid_of(_records_table("Every stage", log), "Every stage") if log else None,
-        "stages": f"All {count(len(log), 'stage')}",
+        "stages": f"All {counted(len(log), 'stage')}",
     }
     return Section("provenance", "Provenance", "provenance.html", content)
-
-
-def origin(about: Mapping[str, Any]) -> str:
-    """One line: version, commit, time."""
-    words = [f"Made with Outfield {about.get('versions', {}).get('outfield', __version__)}"]
-    if about.get("commit"):
-        words.append(commit_in_words(about))
-    if about.get("started"):
-        words.append(str(about["started"]).replace("T", " ").replace("+00:00", " UTC"))
-    return ", ".join(words) + "."
 
 
 def provenance_tables(about: Mapping[str, Any]) -> list[Table]:

@@ -76,15 +76,6 @@ def syllables(name: str) -> list[str]:
     return re.split(r"(?<=[a-z])(?=[A-Z])|(?<=[-_/.,])(?=\w)", name)
 
 
-def count(number: int, noun: str) -> str:
-    """A number and what it counts.
-
-    >>> count(1, "set"), count(2, "set")
-    ('1 set', '2 sets')
-    """
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
 def _printed(value: Any) -> Any:
     """Text as it is printed: nothing that no reader sees, and a number on one line with its sign of percent."""
     if not isinstance(value, str) or hasattr(value, "__html__"):
