@@ -76,11 +76,10 @@ def toy(
     check_places([], [Output("--out", path, makes_folder=True) for path in files])
 
     from outfield.files import make_folder, write_bytes
-    from outfield.report import cross_figure, grid_figure, toy_json, toy_table
+    from outfield.report import toy_figure, toy_json, toy_table
     from outfield.studies import ToyRun, run_toys
 
     make_folder(output)
-    draw = {"cross": cross_figure, "grid": grid_figure}
     runs: list[ToyRun] = []
     with bar("training toys", total=seeds * len(names), unit="runs") as advance:
         for name in names:
@@ -88,7 +87,7 @@ def toy(
             for run in run_toys(name, seeds, jobs=jobs):
                 mine.append(run)
                 advance(len(runs) + len(mine))
-            draw[name](mine[0], output / f"{name}.png")
+            toy_figure(mine[0], output / f"{name}.png")
             runs += mine
     for name in names:
         print_table(toy_table([run for run in runs if run.data.name == name]))
