@@ -66,10 +66,7 @@ class FieldsGraph(nn.Module):
 
 
 class ImagesGraph(nn.Module):
-    """From bytes (N, h, w, C) or floats (N, C, h, w) to score, p-value, verdict and class, (N,) each.
-
-    Without ``verdicts``, to the fields that a :class:`FieldsGraph` takes, (N, D) each, and the class.
-    """
+    """From bytes (N, h, w, C) or floats (N, C, h, w) to score, p-value, verdict and class, or to fields and class."""
 
     def __init__(self, guard: Guard, verdicts: bool) -> None:
         super().__init__()
@@ -181,10 +178,7 @@ def exportable() -> tuple[str, ...]:
 
 
 def kth_distance(bank: Tensor, k: int) -> Callable[[Tensor], Tensor]:
-    """‖z − b_(k)‖ (n,), float64, of rows z (n, D) to the k-th nearest row of a bank (M, D).
-
-    The nearest rows have the largest z·b − ½ ‖b‖², taken in float64; the distance itself is that of the difference.
-    """
+    """‖z − b_(k)‖ (n,), float64, of rows (n, D) to the k-th nearest row of a bank (M, D), by the largest z·b − ½ ‖b‖²."""
     half_squares = bank.double().square().sum(1) / 2
 
     def distance(z: Tensor) -> Tensor:

@@ -116,10 +116,7 @@ class Cache:
         return found
 
     def summary(self) -> list[dict[str, Any]]:
-        """The log with one line for all sets that a detector scored: their number, and their seconds together.
-
-        Curves are left out: they come with the fit.
-        """
+        """The log with one line for all sets that a detector scored, and without curves, which come with the fit."""
         lines: dict[str, dict[str, Any]] = {}
         for number, line in enumerate(self.log):
             if line["what"] == "scores":

@@ -52,11 +52,7 @@ class BackboneFits:
     def fill(
         self, detectors: Mapping[str, Detector], seeds: list[int], given: Mapping[Key, Detector], layout: bool
     ) -> None:
-        """Everything on this backbone: all detectors, then accuracy and layout.
-
-        A detector that cannot be fitted or scored here is dropped from the run, with a warning; where no other is left, its error
-        is raised.
-        """
+        """All detectors, accuracy and layout; a detector that fails is dropped with a warning, unless no other is left."""
         left_out = self.run.provenance.get("left_out", {})
         for name in [name for name in detectors if name not in left_out]:
             ready = {key.seed: one for key, one in given.items() if (key.backbone, key.detector) == (self.name, name)}
@@ -80,10 +76,7 @@ class BackboneFits:
     def add(
         self, name: str, detector: Detector, seeds: Iterable[int], given: Mapping[int | None, Detector] | None = None
     ) -> None:
-        """Fit a detector, from every seed where it is random, score every set, and put scores and records into the run.
-
-        Fitted ones that are given, by seed, are scored instead.
-        """
+        """Fit a detector from every seed, where it is not given, score every set, and put scores and records into the run."""
         wanted: list[int | None] = [*given] if given else [*seeds] if detector.trained else [None]
         fits = {seed: self._entry(name, detector, seed) for seed in wanted}
         # Where scores and curves are found from an earlier run, the detector is not needed, nor the features.
@@ -255,10 +248,7 @@ def _means(records: Sequence[Result], fraction: float) -> list[LowData]:
 
 
 def lay_out(backbone: str, sets: Mapping[str, FeatureSource], seed: int = 0) -> Layout:
-    """Some rows of each set, the ID test set first, by t-SNE of their normalised features, begun from the principal components.
-
-    The first set gets up to 600 of 2,000 points, and its labels are kept; the others get equal shares of the rest, at random.
-    """
+    """Some rows of each set by t-SNE of their features, begun from the principal components; labels of the first set alone."""
     chosen = choose_rows(sets, seed)
     z = [normalise(sets[name].rows(rows, ["features"])["features"]).numpy() for name, rows in chosen.items()]
     names = tuple(name for name, rows in chosen.items() for _ in rows)

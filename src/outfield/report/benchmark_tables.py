@@ -43,10 +43,7 @@ class Block:
 
 
 def blocks(run: BenchmarkRun) -> list[Block]:
-    """The paper's tables: Table 1, the detailed one, and the ablation where the run has two of its rows.
-
-    Each detector of the run is in the detailed table, and in Table 1 or the ablation.
-    """
+    """The paper's tables: Table 1, that of each set, and the ablation where the run has two of its rows."""
     records, protocol, theirs = run.records, run.protocol, beside(run.protocol)
     found = list(dict.fromkeys(record.detector for record in records))
     levels, sets = benchmark.level_columns(records, protocol), benchmark.set_columns(records, protocol)
@@ -242,10 +239,7 @@ def claims_table(run: BenchmarkRun) -> Table | None:
 
 
 def comparison_table(run: BenchmarkRun, resamples: int = RESAMPLES) -> Table | None:
-    """Differences of the row with the lowest mean FPR95 from every other, by level and on average, in points.
-
-    None where fewer than two detectors have scores of the same rows.
-    """
+    """How the row with the lowest mean FPR95 differs from the others, in points; None without two of scores on the same rows."""
     best = best_row(run)
     if best is None or not (others := _others(run, best)):
         return None
@@ -304,10 +298,7 @@ def _points(share: float) -> str:
 
 
 def fraction_table(run: BenchmarkRun) -> Table | None:
-    """FPR95 and AUROC of every detector by the fraction of training rows that it was fitted on; None where there are none.
-
-    A dash stands for a detector that could not be fitted on so few rows, and a note says why.
-    """
+    """FPR95 and AUROC by the fraction of training rows; None where there are none. A dash: not fitted, and a note says why."""
     if not (cells := benchmark.fraction_cells(run)):
         return None
     fractions = sorted({fraction for mine in cells.values() for fraction in mine})

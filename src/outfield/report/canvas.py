@@ -117,11 +117,7 @@ def svg_text(figure: Any, prefix: str = "figure") -> str:
 
 
 def inline_svg(figure: Any, label: str, prefix: str, colours: Mapping[str, str]) -> str:
-    """A figure as an ``svg`` element of a page, with a label for those who do not see it; without one, it is hidden from them.
-
-    Its ids begin with ``prefix``, which no other SVG of the page has; ``colours`` stand for the figure's on the page, such as
-    "var(--id)" for "#2f6fde".
-    """
+    """A figure as an ``svg`` element of a page in its ``colours``, its ids after ``prefix``; without a label it is decoration."""
     root = ElementTree.fromstring(re.sub(r"<!DOCTYPE[^>]*>", "", svg_text(figure, prefix)))
     for node in root.iter():
         node.tag, node.text, node.tail = node.tag.partition("}")[2], (node.text or "").strip() or None, None

@@ -42,10 +42,7 @@ def charts(run: BenchmarkRun, paper: PrintedTable | None = None) -> dict[str, li
 
 
 def write_figures(run: BenchmarkRun, folder: PathLike, paper: PrintedTable | None = None) -> list[Path]:
-    """Write each chart that the run has data for as a PNG into ``folder``, atomically; made if need be.
-
-    Histograms and features are of the first backbone. A file of an earlier run that this one has no data for is removed.
-    """
+    """Write each chart that the run has data for as a PNG into ``folder``, and remove the others, of earlier runs."""
     folder = as_path(folder, "folder")
     make_folder(folder)
     written = []
@@ -144,10 +141,7 @@ def _name_classes(axes: Any, points: np.ndarray, labels: np.ndarray, names: Sequ
 
 
 def overview_chart(run: BenchmarkRun) -> Chart:
-    """The first backbone's features with the OOD sets of each level, above scores of three detectors.
-
-    Beside the scores stands how much OOD data every detector of the run accepts, with the default one marked.
-    """
+    """The first backbone's features with the OOD sets, above scores of three detectors and what every detector accepts."""
     if not run.layouts:
         raise InputError("the run has no features laid out in two dimensions; benchmark it with layout=True")
     layout, of_id = run.layouts[0], set_title(run.protocol.id)

@@ -80,7 +80,10 @@ def assemble(chart: Chart) -> Any:
     axes = subplots(figure, rows, columns).ravel(order="F" if chart.down else "C")
     for panel, place in zip(chart.panels, axes, strict=False):
         panel.draw(place)
-        _caption(place, panel, chart.width)
+        title, note = short(panel.title, int(11 * chart.width)), short(panel.note, int(16 * chart.width))
+        colour = LEVEL_INKS.get(panel.level, INK)
+        place.set_title(title, fontsize=10, fontweight="bold", color=colour, pad=16 if note else 6)
+        place.text(0.5, 1.02, note, transform=place.transAxes, ha="center", fontsize=8, color=MUTED)
     for place in axes[len(chart.panels) :]:
         place.set_axis_off()
     if chart.marks:
@@ -89,15 +92,6 @@ def assemble(chart: Chart) -> Any:
         figure.legend(handles=handles, loc="outside lower center", ncols=entries, **look)
     figure.get_layout_engine().set(w_pad=0.08, h_pad=0.08, hspace=0.04, wspace=0.03)
     return figure
-
-
-def _caption(axes: Any, panel: Panel, width: float) -> None:
-    """A panel's title and note, above it."""
-    title, colour = short(panel.title, int(11 * width)), LEVEL_INKS.get(panel.level, INK)
-    axes.set_title(title, fontsize=10, fontweight="bold", color=colour, pad=16 if panel.note else 6)
-    if panel.note:
-        note = short(panel.note, int(16 * width))
-        axes.text(0.5, 1.02, note, transform=axes.transAxes, ha="center", fontsize=8, color=MUTED)
 
 
 def single(chart: Chart, panel: Panel) -> Any:

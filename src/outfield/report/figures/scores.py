@@ -201,10 +201,7 @@ def _set_panel(run: BenchmarkRun, ood: str, paper: PrintedTable, limit: float) -
 
 
 def level_panel(run: BenchmarkRun, marked: str) -> Panel | None:
-    """FPR95 of every detector: a bar for the mean over all OOD sets, the lowest on top, and a dot for each level's.
-
-    One detector stands out. None where no detector was evaluated on every set.
-    """
+    """FPR95 of every detector, a bar for the mean and a dot for each level; None where no detector was evaluated on every set."""
     columns = level_columns(run.records, run.protocol)
     levels = [column for column in columns if column != AVERAGE]
     cells = {name: row for name, row in summarise(run.records, columns).items() if len(row) == len(columns)}

@@ -54,11 +54,7 @@ def page(
     claims: Sequence[Claim] = (),
     drawn: Mapping[str, Sequence[tuple[str, str]]] | None = None,
 ) -> str:
-    """The page as text; parts that the run has no data for are left out.
-
-    An empty line in ``intro`` begins a paragraph, ``notes`` go below the first table, the verdicts on ``claims`` stand on top,
-    and charts that are ``drawn`` already, titles and HTML by kind, are shown instead of those that the run has data for.
-    """
+    """The page as text, without parts that there is no data for; ``drawn`` are titles and HTML of charts, by kind."""
     of_id = set_title(run.protocol.id)
     found = [
         results_section(run, paper or {}, notes),
@@ -132,15 +128,20 @@ def results_section(run: BenchmarkRun, paper: PrintedTable, notes: Sequence[str]
     columns = level_columns(run.records, run.protocol)
     cells = summarise(run.records, columns)
     printed = {name: row for name, row in published(paper, columns, run.protocol).items() if name in cells}
-    levels = [f"{level}-OOD: {', '.join(map(set_title, sets))}" for level, sets in columns.items() if level != AVERAGE]
+    titles = {column: ", ".join(map(set_title, sets)) for column, sets in columns.items()}
+    groups = [(f"{level}-OOD", level, sets) for level, sets in titles.items() if level != AVERAGE]
     table = {
         "of_id": set_title(run.protocol.id),
         "over": _over(cells),
         "printed": beside(run.protocol).words if any(printed.values()) else "",
-        "groups": [_group(column, sets) for column, sets in columns.items()],
+        "groups": [*groups, ("Average", "", titles[AVERAGE])],
         "columns": [(metric, words, first) for metric, (words, _, first) in METRICS.items()] * len(columns),
         "rows": [(name, _row(name, cells, columns, printed)) for name in cells],
-        "notes": [f"{'; '.join(levels)}.", *notes_on_sets(run, any(printed.values())), *notes],
+        "notes": [
+            f"{'; '.join(f'{level}: {sets}' for level, _, sets in groups)}.",
+            *notes_on_sets(run, any(printed.values())),
+            *notes,
+        ],
         "method": METHOD,
     }
     return Section("results", "Results at a glance", "results.html", table)
@@ -152,11 +153,6 @@ def _over(cells: Summary) -> str:
     if any(spread.over_backbones is not None for spread in spreads):
         return "backbones"
     return "seeds" if any(spread.over_seeds is not None for spread in spreads) else ""
-
-
-def _group(column: str, sets: Sequence[str]) -> tuple[str, str, str]:
-    titles = ", ".join(map(set_title, sets))
-    return ("Average", "", titles) if column == AVERAGE else (f"{column}-OOD", column, titles)
 
 
 def _row(name: str, cells: Summary, columns: Columns, printed: PrintedTable) -> list[dict[str, Any]]:

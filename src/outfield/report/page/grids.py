@@ -102,7 +102,8 @@ def provenance_tables(about: Mapping[str, Any]) -> list[Table]:
         if name == "stages" and isinstance(value, list):
             tables += [_time_table(value)] if value else []
         elif _nested(value):
-            tables += _nested_tables(_title(name), value)
+            title = _words(name)
+            tables += _nested_tables(title[:1].upper() + title[1:], value)
     return tables
 
 
@@ -118,7 +119,7 @@ def _nested_tables(title: str, value: Any) -> list[Table]:
         return [_pair_table(title, value)]
     if any(_nested(part) for item in inner for part in item.values()):
         if all("settings" in item for item in inner):
-            return [_settings_table(title, value)]
+            return [_pair_table(title, value)]
         return [table for name, item in value.items() for table in _nested_tables(f"{title}: {name}", item)]
     return [_records_table(title, [{"name": name} | dict(item) for name, item in value.items()])] if value else []
 
@@ -128,12 +129,16 @@ def _pair_table(title: str, values: Mapping[str, Any]) -> Table:
     if isinstance(values.get("notes"), Mapping):
         every = {**values, **values["notes"], **values}
         values = {name: value for name, value in every.items() if name not in ("notes", "curve")}
-    settings = {name for name, value in values.items() if isinstance(value, Mapping) and "type" in value}
-    rows = [
-        [_words(name), "\n".join(_lines(value, name)) if name in settings else _plain(value, name)]
-        for name, value in values.items()
-    ]
-    return Table(title, PAIR, rows, 2)
+    return Table(title, PAIR, [[_words(name), _told(value, str(name))] for name, value in values.items()], 2)
+
+
+def _told(value: Any, name: str) -> str:
+    """A value in words; settings on lines of their own, those of each object below them on one more."""
+    if isinstance(value, Mapping) and "settings" in value:
+        others = {key: other for key, other in value.items() if key != "settings" and other not in ([], None)}
+        lines = [*_lines(value["settings"], name), *(f"{_words(key)}: {_plain(one)}" for key, one in others.items())]
+        return "\n".join(lines) or "–"
+    return "\n".join(_lines(value, name)) if isinstance(value, Mapping) and "type" in value else _plain(value, name)
 
 
 def _records_table(title: str, records: Sequence[Any]) -> Table:
@@ -142,16 +147,6 @@ def _records_table(title: str, records: Sequence[Any]) -> Table:
     columns = list(dict.fromkeys(column for row in rows for column in row))
     text = [[_plain(row[column], column) if column in row else "–" for column in columns] for row in rows]
     return Table(title, [_words(column) for column in columns], text, len(columns))
-
-
-def _settings_table(title: str, detectors: Mapping[str, Mapping[str, Any]]) -> Table:
-    """Settings of each detector: its own on the first line, those of each object below it on one more."""
-    rows = []
-    for name, about in detectors.items():
-        others = {key: value for key, value in about.items() if key != "settings" and value not in ([], None)}
-        lines = _lines(about["settings"], name) + [f"{_words(key)}: {_plain(value)}" for key, value in others.items()]
-        rows.append([name, "\n".join(lines) or "–"])
-    return Table(title, ["name", "settings"], rows, 2)
 
 
 def _lines(settings: Mapping[str, Any], name: str) -> list[str]:
@@ -179,11 +174,6 @@ def _words(name: object) -> str:
     return LABELS.get(str(name), str(name).replace("_", " "))
 
 
-def _title(name: object) -> str:
-    words = _words(name)
-    return words[:1].upper() + words[1:]
-
-
 def _plain(value: Any, name: object = "") -> str:
     """A value in words: accuracies in percent, numbers short, lists joined."""
     if value is None and name == "dirty":
@@ -199,11 +189,7 @@ def _plain(value: Any, name: object = "") -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{_words(key)} {_plain(item)}" for key, item in value.items()) or "none"
     if isinstance(value, list | tuple):
-        joint = " " if name == "command" else " → " if _falls(value) else ", "
+        falls = len(value) == 2 and all(isinstance(item, float) for item in value) and value[0] > value[1]  # a schedule
+        joint = " " if name == "command" else " → " if falls else ", "
         return joint.join(_plain(item) for item in value) or "none"
     return str(value)
-
-
-def _falls(value: Sequence[Any]) -> bool:
-    """Whether it is a schedule, which is a pair of numbers that fall."""
-    return len(value) == 2 and all(isinstance(item, float) for item in value) and value[0] > value[1]
