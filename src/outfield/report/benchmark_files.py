@@ -152,12 +152,10 @@ def read_run(source: PathLike) -> BenchmarkRun:
     try:
         body = json.loads(path.read_text(encoding="utf-8"))
         if body["format"] != FORMAT:
-            raise FileFormatError(f"{path} is of format {body['format']!r}; this version of Outfield reads {FORMAT}")
+            raise ValueError(f"it is of format {body['format']!r}; this version of Outfield reads {FORMAT}")
         records = [Result(**record) for record in body["records"]]
         found = {"accuracies": body["accuracies"], "provenance": body["provenance"]}
         low_data = [LowData(**one) for one in body.get("low_data", ())]
         return BenchmarkRun(Protocol(**body["protocol"]), records, **found, low_data=low_data)
-    except FileFormatError:
-        raise
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise FileFormatError(f"{path} does not hold the results of a benchmark ({error!r})") from error
