@@ -119,7 +119,7 @@ def _nested_tables(title: str, value: Any) -> list[Table]:
         return [_pair_table(title, value)]
     if any(_nested(part) for item in inner for part in item.values()):
         if all("settings" in item for item in inner):
-            return [_pair_table(title, value)]
+            return [Table(title, PAIR, [[name, _told(item, name)] for name, item in value.items()], 2)]
         return [table for name, item in value.items() for table in _nested_tables(f"{title}: {name}", item)]
     return [_records_table(title, [{"name": name} | dict(item) for name, item in value.items()])] if value else []
 
