@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import replace
 from itertools import pairwise
@@ -12,7 +11,6 @@ from tests.helpers.benchmark_samples import PAPER, PROTOCOL, make_run
 from tests.helpers.html_tree import parse, rows_of
 from tests.helpers.records import C10, as_the_paper
 
-import outfield as of
 from outfield.benchmark import BenchmarkRun, check_claims, level_columns, summarise
 from outfield.report import Table
 from outfield.report.benchmark_tables import all_tables
@@ -304,20 +302,6 @@ def test_the_file_is_small_and_the_same_each_time(run, text, tmp_path):
     write_page(run, TABLES, path, intro="First lines.\n\nSecond lines.", paper=PAPER, notes=["a remark"])
     assert path.read_text(encoding="utf-8") == text
     assert path.stat().st_size < 1_500_000
-
-
-def test_the_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
-    path = tmp_path / "page.html"
-    path.write_text("before")
-
-    def refuse(*args: object) -> None:
-        raise OSError("disk full")
-
-    monkeypatch.setattr(os, "replace", refuse)
-    with pytest.raises(of.StorageError, match="disk full"):
-        write_page(BenchmarkRun(PROTOCOL), [], path)
-    assert path.read_text() == "before"
-    assert os.listdir(tmp_path) == ["page.html"]
 
 
 def test_provenance_is_readable():

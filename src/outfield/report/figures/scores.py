@@ -11,16 +11,7 @@ import numpy as np
 from outfield.benchmark import AVERAGE, BenchmarkRun, Key, PrintedTable, level_columns, present, summarise
 from outfield.images import title as set_title
 from outfield.report.canvas import ID, INK, MUTED, RULE, SIZE, MaxNLocator, faint_grid
-from outfield.report.figures.chart import (
-    LEVEL_COLOURS,
-    ROUND_STEPS,
-    Chart,
-    Mark,
-    Panel,
-    detectors,
-    looks,
-    short,
-)
+from outfield.report.figures.chart import LEVEL_COLOURS, ROUND_STEPS, Chart, Mark, Panel, detectors, looks, short
 from outfield.scores import rank
 
 
