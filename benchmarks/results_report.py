@@ -17,7 +17,7 @@ from outfield.benchmark import check_claims, published_beside
 from outfield.report import read_run
 from outfield.report.benchmark_tables import all_tables
 from outfield.report.page import write_page
-from outfield.report.page.template import SHAPES, Drawings, draw
+from outfield.report.page.template import draw
 
 
 def main() -> None:
@@ -44,42 +44,16 @@ def remake(folder: Path) -> None:
     )
 
 
-def figures_of(page: str) -> dict[str, list[Drawings]]:
-    """The charts of a page, by section."""
+def figures_of(page: str) -> dict[str, list[tuple[str, str]]]:
+    """Title and HTML of the charts of a page, by section."""
     found = {}
     for name, section in re.findall(r'<section id="(\w+)">(.*?)</section>', page, re.DOTALL):
         titles = re.findall(r"<(?:h3|summary)>(.*?)</(?:h3|summary)>", section, re.DOTALL)
-        charts = section.split('<div class="chart">')[1:]
-        names = titles if len(titles) >= len(charts) else [""] * len(charts)
+        charts = re.findall(r'<div class="chart">.*?</div>\s*</div>', section, re.DOTALL)
+        names = map(html.unescape, titles if len(titles) >= len(charts) else [""] * len(charts))
         if charts:
-            found[name] = [_chart(title, text) for title, text in zip(names, charts, strict=False)]
+            found[name] = list(zip(names, charts, strict=False))
     return found
-
-
-def _chart(title: str, text: str) -> Drawings:
-    entries = re.findall(r"<li><svg[^>]*>(.*?)</svg>(.*?)</li>", text, re.DOTALL)
-    panels = re.findall(r'<figure class="panel ?(\w*)">(.*?)</figure>', text, re.DOTALL)
-    where = re.search(r'<div class="panels ?(\w*)" style="--columns:(\d+)', text)
-    assert where is not None, "a chart without panels"
-    legend = [_entry(shape, html.unescape(label)) for shape, label in entries]
-    return Drawings(html.unescape(title), legend, [_panel(*panel) for panel in panels], where[1], int(where[2]))
-
-
-def _entry(shape: str, label: str) -> tuple[str, str, str]:
-    path, style = re.search(r' d="([^"]+)"', shape), re.search(r'style="([^"]+)"', shape)
-    assert style is not None, f"{label} has no style"
-    return SHAPES["area"] if path is None else path[1], style[1], label
-
-
-def _panel(level: str, text: str) -> tuple[str, str, str, str]:
-    title, note = (
-        re.search(r"<b>(.*?)</b>", text, re.DOTALL),
-        re.search(r"<span>(.*?)</span></figcaption>", text, re.DOTALL),
-    )
-    svg = re.search(r"<svg.*</svg>", text, re.DOTALL)
-    assert title is not None, "a panel without a title"
-    assert svg is not None, "a panel without a drawing"
-    return html.unescape(title[1]), "" if note is None else html.unescape(note[1]), level, svg[0]
 
 
 if __name__ == "__main__":

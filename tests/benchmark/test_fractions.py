@@ -167,15 +167,6 @@ class TestImages:
         ]
         assert again.records == first.records
 
-    def test_kept_fits_are_of_other_rows(self, tmp_path, monkeypatch):
-        run_images(tmp_path, detectors=detectors("SSD"), fractions=[0.5])
-        monkeypatch.setattr("outfield.benchmark.sets.SEED", 1)
-        fits = []
-        original = of.SSD.fit
-        monkeypatch.setattr(of.SSD, "fit", lambda self, data: fits.append(len(data)) or original(self, data))
-        run_images(tmp_path, detectors=detectors("SSD"), fractions=[0.5])
-        assert fits == [30]
-
 
 def test_they_are_saved_and_come_back(run, tmp_path):
     save_run(run, tmp_path / "run.safetensors")

@@ -128,19 +128,6 @@ def test_points_are_shared_out(sets, share):
     assert (few["a"].tolist(), few["b"].tolist()) == (list(range(7)), list(range(5)))
 
 
-@pytest.mark.parametrize(("rows", "perplexity"), [(4, 1.0), (10, 3.0), (91, 30.0), (200, 30.0)])
-def test_neighbours_in_proportion_to_the_rows(rows, perplexity, monkeypatch):
-    import sklearn.manifold
-
-    class Recorded(sklearn.manifold.TSNE):
-        def fit_transform(self, components):
-            assert (self.perplexity, self.init, self.random_state) == (pytest.approx(perplexity), "pca", 5)
-            return components[:, :2]
-
-    monkeypatch.setattr(sklearn.manifold, "TSNE", Recorded)
-    assert embed(np.random.default_rng(0).random((rows, 3)), seed=5).shape == (rows, 2)
-
-
 def test_its_library_is_missed_before_any_work(monkeypatch, count):
     monkeypatch.setitem(sys.modules, "sklearn", None)
     settings = {"detectors": detectors("SSD"), "seeds": 1}

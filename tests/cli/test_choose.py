@@ -132,8 +132,6 @@ class TestFitAuto:
             (("KNN", "--near", "{f}/turned.npz"), "KNN chooses nothing"),
             (("auto", "--near", "{f}/x.npz"), "no such file"),
             (("auto", "--near", "{f}/turned.npz", "--threshold-out", "{f}/turned.npz"), "--threshold-out"),
-            (("SSD", "--held-out", "{f}/val.npz"), "--held-out and --threshold-out go together"),
-            (("SSD", "--threshold-out", "{f}/t9.safetensors"), "--held-out and --threshold-out go together"),
         ],
     )
     def test_what_it_refuses(self, files, words, said):

@@ -61,26 +61,6 @@ def test_it_fits_a_terminal(columns):
     assert not [line for line in lines if re.match(r" +(\d{4}|al\.)", line)]  # years stay with their names
 
 
-@pytest.mark.parametrize(
-    ("needs", "names"),
-    [
-        ("logits", {"MSP", "EnergyLogits", "MaxLogit", "Entropy", "GEN", "KLMatching"}),
-        ("logits, labels to fit", {"TempScale", "OpenMax"}),
-        ("logits at the perturbed input", {"ODIN"}),
-        ("features", {"KNN", "EBM", "KDE", "PCA"}),
-        (
-            "features, labels to fit",
-            {"SSD", "GaussianMixture", "EnergyCorrected", "RMDS", "CosineMean", "PerClassGaussian"},
-        ),
-        ("features, the classifier's last layer to fit", {"ViM", "Residual", "GradNorm"}),
-        ("logits and features", {"NNGuide", "Relation"}),
-        ("logits and features, labels to fit", {"SHE"}),
-    ],
-)
-def test_what_they_need(needs, names):
-    assert names <= {one.name for one in describe.detector_groups()[needs]}
-
-
 def test_those_that_need_least_come_first():
     order = list(describe.detector_groups())
     assert order[:3] == ["logits", "logits, labels to fit", "logits at the perturbed input"]

@@ -209,10 +209,8 @@ def test_a_kept_run_comes_back_whole(data, networks, tmp_path):
     [
         (["train", "cifar10", "--data", "{data}", "-o", "n.safetensors", "--seeds", "2"], 2, "put {seed} into its name"),
         (["train", "cifar10", "--data", "{data}", "-o", "n.safetensors", "--set", "epochs=0"], 2, "epochs is 0"),
-        (["train", "cifar10", "--data", "{data}", "-o", "n.safetensors", "--set", "epoch=3"], 2, "no setting epoch"),
         (["train", "cifar10", "--data", "{data}", "-o", "n.safetensors", "--set", "augmentation=none"], 2, "augmentation is"),
         (["train", "cifar10", "--data", "{data}", "-o", "n.safetensors", "--hold-out", "1"], 2, "hold_out is 1"),
-        (["train", "cifar10", "--data", "{data}", "-o", "n.safetensors", "--hold-out", "0"], 2, "hold_out is 0"),
         (["train", "cifar10", "--data", "{data}", "-o", "n.safetensors", "--hold-out", "0.99"], 2, "none would be left"),
         (["train", "cifar10", "--data", "{data}", "-o", "n.safetensors", "--loss", "hinge"], 2,
          "--loss hinge: there is cross-entropy, smoothing, logitnorm, simclr"),
@@ -229,7 +227,6 @@ def test_a_kept_run_comes_back_whole(data, networks, tmp_path):
         (["benchmark", "mnist", "--data", "{data}", "--backbone", "x"], 2, "there are cifar10, cifar100"),
         (["benchmark", "cifar10", "--data", "{data}", "--backbone", "x", "--ood", "noise"], 2, "LEVEL=NAME"),
         (["benchmark", "cifar10", "--data", "{data}", "--backbone", "x", "--set", "k=9"], 2, "DETECTOR.NAME=VALUE"),
-        (["benchmark", "cifar10", "--data", "{data}", "--backbone", "x", "--set", "KNN.q=9"], 2, "no setting q"),
         (["benchmark", "cifar100", "--data", "{data}", "--backbone", "{data}/net-0.safetensors"], 2, "missing"),
         (["report", "{data}/net-0.safetensors"], 3, "holds a classifier, not a benchmark run"),
     ],

@@ -109,16 +109,10 @@ NEAR = ("--near", "others=others")
     [
         (("photos", *IMAGES), "there is no OOD set; name at least one, such as --near NAME=FOLDER"),
         (("photos", *IMAGES, *NEAR, "--far", "others=noise.npz"), "names others more than once"),
-        (("photos", *IMAGES, *NEAR, "--far", "photos=noise.npz"), "names photos more than once"),
         (("photos", *IMAGES, "--near", "test=others"), "an OOD set of photos is called test"),
-        (("photos", *IMAGES, "--near", "train=others"), "an OOD set of photos is called train"),
         (("photos", *IMAGES, "--mid", "average=others"), "--mid average=others: average is a column of the tables"),
-        (
-            ("photos", *IMAGES, "--near", "others"),
-            "cats=photos/cats; a set that is known by name needs --data",
-        ),
+        (("photos", *IMAGES, "--near", "others"), "cats=photos/cats; a set that is known by name needs --data"),
         (("photos", *IMAGES, "--near", "=others"), "--near =others: write NAME=FOLDER"),
-        (("photos", *IMAGES, "--far", "others="), "--far others=: write NAME=FOLDER"),
         (("cifar10", *IMAGES, *NEAR), "cifar10 is a published protocol"),
         (("a/b", *IMAGES, *NEAR), "no slash"),
         (("", *IMAGES, *NEAR), "the protocol is called ''"),
@@ -127,7 +121,6 @@ NEAR = ("--near", "others=others")
             ("photos", "--id-train", "train", *NEAR),
             "--id-test missing: --near, --mid, --far and --features are for sets of",
         ),
-        (("photos", "--id-test", "test"), "--id-train missing: "),
         (("cifar10", *NEAR), "--id-train and --id-test missing: "),
         (("cifar10", "--features"), "need both --id-train and --id-test; to a published protocol, --ood"),
         (("photos", "--backbone", "net.safetensors"), "there is no protocol 'photos'; there are cifar10"),
@@ -142,20 +135,12 @@ NEAR = ("--near", "others=others")
         ),
         (("photos", *IMAGES, *NEAR, "--fraction", ""), "--fraction : write numbers"),
         (("photos", *IMAGES, *NEAR, "--fraction", "0,1"), "(fraction is 0.0"),
-        (("photos", *IMAGES, *NEAR, "--fraction", "0.5,0.5"), "different numbers"),
     ],
 )
 def test_what_is_wrong_is_told_before_any_work(words, said, place, tmp_path):
     done = outfield("benchmark", *words, "--out", tmp_path / "out", "--detector", "MSP", cwd=place, code=2)
     assert said in done.said
     assert not list(tmp_path.rglob("*.safetensors"))
-
-
-def test_a_folder_that_is_not_there(place, tmp_path):
-    done = outfield(
-        "benchmark", "photos", *IMAGES, "--near", "x=nowhere", "--out", tmp_path, "--detector", "MSP", cwd=place, code=3
-    )
-    assert "nowhere" in done.said
 
 
 def test_no_output_takes_the_place_of_a_set(place, tmp_path):

@@ -14,19 +14,11 @@ from tests.helpers.records import C10, SMALL, as_the_paper, small_run
 
 import outfield as of
 from outfield.benchmark import HOLDS, PARTLY, BenchmarkRun, check_claims, level_columns, summarise
-from outfield.report import Table
 from outfield.report.benchmark_files import read_run, records_csv, run_json, tables_latex, tables_markdown, write_tables
 from outfield.report.benchmark_tables import all_tables
-from outfield.report.table import tex
 
 
 class TestLatex:
-    def test_signs_that_latex_would_take_for_commands(self):
-        assert tex(r"\a_b^c~{d} 5% #1 $x$ & <y>") == (
-            r"\textbackslash{}a\_b\textasciicircum{}c\textasciitilde{}\{d\} 5\% \#1 \$x\$ \& $<$y$>$"
-        )
-        assert tex("± ↓ – [x]*") == r"$\pm$ $\downarrow$ -- {[}x{]}{*}"
-
     def test_every_row_has_every_column_and_braces_match(self):
         run = small_run()
         run.records = [replace(r, backbone=r.backbone.replace("one", r"o_n&e{%\[")) for r in run.records]
@@ -44,10 +36,6 @@ class TestLatex:
     def test_wide_tables_are_shrunk(self):
         text = tables_latex(BenchmarkRun(C10, as_the_paper(C10)))
         assert text.count(r"\resizebox{\linewidth}") == 1
-
-    def test_markdown_is_escaped_too(self):
-        text = Table("t", ["a|b"], [["x*y|<z>"]]).markdown()
-        assert text.splitlines() == [r"| a\|b |", "| --- |", r"| x\*y\|\<z> |"]
 
 
 class TestFiles:

@@ -107,6 +107,11 @@ def test_markdown_and_latex_of_one_name():
     assert markdown("<b> [a](b) __x__ a_b 2 < 3") == r"\<b> \[a\](b) \_\_x\_\_ a_b 2 \< 3"
     assert tex("100 % of\n\n#1") == r"100\,\% of \#1"
     assert tex("5% \x00") == r"5\% ?"
+    assert tex(r"\a_b^c~{d} 5% #1 $x$ & <y>") == (
+        r"\textbackslash{}a\_b\textasciicircum{}c\textasciitilde{}\{d\} 5\% \#1 \$x\$ \& $<$y$>$"
+    )
+    assert tex("± ↓ – [x]*") == r"$\pm$ $\downarrow$ -- {[}x{]}{*}"
+    assert Table("t", ["a|b"], [["x*y|<z>"]]).markdown().splitlines() == [r"| a\|b |", "| --- |", r"| x\*y\|\<z> |"]
 
 
 def test_names_of_one_beginning_stay_apart():

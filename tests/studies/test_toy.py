@@ -10,7 +10,7 @@ import torch
 
 import outfield as of
 from outfield.errors import UnknownNameError
-from outfield.report import cross_figure, grid_figure, toy_json, toy_table
+from outfield.report import toy_figure, toy_json, toy_table
 from outfield.studies import toy
 
 
@@ -111,8 +111,8 @@ def test_the_corrected_energy_is_the_sum(grid):
 
 
 def test_figures_and_numbers_are_written(grid, tmp_path):
-    grid_figure(grid, tmp_path / "grid.png")
-    cross_figure(toy.run_toy("cross", 0, batches=3), tmp_path / "cross.png")
+    toy_figure(grid, tmp_path / "grid.png")
+    toy_figure(toy.run_toy("cross", 0, batches=3), tmp_path / "cross.png")
     for name in ("grid.png", "cross.png"):
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
         assert (tmp_path / name).stat().st_size > 30_000

@@ -17,27 +17,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from outfield import detectors
 from outfield.backbone import evaluation_mode as undisturbed
-from outfield.detectors import (
-    DETECTORS,
-    GROOD,
-    KDE,
-    KNN,
-    LARGEST,
-    LEAST_SQUARE,
-    ODIN,
-    SIRC,
-    Batch,
-    Calibration,
-    CombinedDetector,
-    CombOOD,
-    ComposedDetector,
-    Detector,
-    NNGuide,
-    Relation,
-    Summed,
-    directions,
-)
+from outfield.detectors import Batch, Calibration, CombinedDetector, Detector
 from outfield.errors import InputError, StorageError
 from outfield.features import normalise
 from outfield.files import PathLike, as_path, make_folder, reason
@@ -84,10 +66,7 @@ class FieldsGraph(nn.Module):
 
 
 class ImagesGraph(nn.Module):
-    """From bytes (N, h, w, C) or floats (N, C, h, w) to score, p-value, verdict and class, (N,) each.
-
-    Without ``verdicts``, to the fields that a :class:`FieldsGraph` takes, (N, D) each, and the class.
-    """
+    """From bytes (N, h, w, C) or floats (N, C, h, w) to score, p-value, verdict and class, or to fields and class."""
 
     def __init__(self, guard: Guard, verdicts: bool) -> None:
         super().__init__()
@@ -118,7 +97,9 @@ class Traced:
 def traced(guard: Guard, takes: str = "pixels", gives: str = "verdicts") -> Traced:
     """Trace a guard; see :func:`outfield.adapters.onnx.to_onnx` for what it takes and gives."""
     _check(guard, takes)
-    pixels = _noise(guard)
+    size, channels = guard.backbone.preprocessing.size, len(guard.backbone.preprocessing.mean)
+    noise = torch.Generator().manual_seed(1)
+    pixels = torch.randint(0, 256, (EXAMPLES, *size, channels), generator=noise, dtype=torch.uint8)
     with torch.no_grad(), undisturbed(guard.backbone.network):
         if takes == "features":
             graph: FieldsGraph | ImagesGraph = FieldsGraph(guard)
@@ -162,12 +143,6 @@ def _check(guard: Guard, takes: str) -> None:
         )
 
 
-def _noise(guard: Guard) -> Tensor:
-    height, width = guard.backbone.preprocessing.size
-    shape = (EXAMPLES, height, width, len(guard.backbone.preprocessing.mean))
-    return torch.randint(0, 256, shape, generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
-
-
 def open_rows(examples: tuple[Tensor, ...]) -> tuple[dict[int, Any], ...]:
     """What ``torch.export.export`` takes to leave the number of rows, the same of all examples, open."""
     rows = torch.export.Dim("N", min=1, max=2**30)
@@ -180,7 +155,7 @@ Score = Callable[[Batch], Tensor]
 
 def scorer(detector: Detector) -> Score:
     """What gives a fitted detector's scores (n,), float32, of the fields that it needs."""
-    if isinstance(detector, ODIN):
+    if isinstance(detector, detectors.ODIN):
         raise InputError(
             f"{type(detector).__name__} cannot be exported: what it scores takes a gradient through the network; these can: "
             f"{', '.join(exportable())}, and Fused, Auto and HEAT of them"
@@ -190,21 +165,20 @@ def scorer(detector: Detector) -> Score:
 
     def score(fields: Batch) -> Tensor:
         own = {"features" if name == detector.field else name: fields[name] for name in detector.needs_to_score}
-        return inside(own).clamp(-LARGEST, LARGEST).float()
+        return inside(own).clamp(-detectors.LARGEST, detectors.LARGEST).float()
 
     return score
 
 
 def exportable() -> tuple[str, ...]:
     """Names of the detectors that are exported by themselves."""
-    return tuple(name for name, cls in DETECTORS.items() if not issubclass(cls, ODIN | CombinedDetector))
+    return tuple(
+        name for name, cls in detectors.DETECTORS.items() if not issubclass(cls, detectors.ODIN | CombinedDetector)
+    )
 
 
 def kth_distance(bank: Tensor, k: int) -> Callable[[Tensor], Tensor]:
-    """‖z − b_(k)‖ (n,), float64, of rows z (n, D) to the k-th nearest row of a bank (M, D).
-
-    The nearest rows have the largest z·b − ½ ‖b‖², taken in float64; the distance itself is that of the difference.
-    """
+    """‖z − b_(k)‖ (n,), float64, of rows (n, D) to the k-th nearest row of a bank (M, D), by the largest z·b − ½ ‖b‖²."""
     half_squares = bank.double().square().sum(1) / 2
 
     def distance(z: Tensor) -> Tensor:
@@ -219,27 +193,27 @@ def kth_distance(bank: Tensor, k: int) -> Callable[[Tensor], Tensor]:
 def cosines_to(bank: Tensor) -> Callable[[Tensor], Tensor]:
     """Cosines (n, M), float64, of features (n, D) to the rows of a bank (M, D)."""
     lengths = bank.double().square().sum(1).sqrt().clamp_min(torch.finfo(torch.float64).tiny)
-    return lambda features: directions(normalise(features)) @ bank.double().T / lengths
+    return lambda features: detectors.directions(normalise(features)) @ bank.double().T / lengths
 
 
-def _knn(detector: KNN) -> Score:
+def _knn(detector: detectors.KNN) -> Score:
     distance = kth_distance(detector.bank_, int(detector.k))
     return lambda batch: distance(normalise(batch["features"]))
 
 
-def _grood(detector: GROOD) -> Score:
+def _grood(detector: detectors.GROOD) -> Score:
     distance = kth_distance(detector.bank_, 1)
     return lambda batch: distance(detector._gradients(batch["features"]))
 
 
-def _sirc(detector: SIRC) -> Score:
+def _sirc(detector: detectors.SIRC) -> Score:
     if detector.second_ is None:
         return detector._score
     inside = scorer(detector.second_)
     return lambda batch: detector.combined_score(batch["logits"], -inside(batch).double())
 
 
-def _combood(detector: CombOOD) -> Score:
+def _combood(detector: detectors.CombOOD) -> Score:
     distance = kth_distance(detector.bank_, int(detector.k))
 
     def score(batch: Batch) -> Tensor:
@@ -247,17 +221,17 @@ def _combood(detector: CombOOD) -> Score:
         squares = distance(z).float().double().square()
         x = detector._transformed((z.double() - detector.centre_) / detector.scale_) - detector.mean_
         mahalanobis_sq = (x @ detector.whitening_.T).square().sum(1)
-        return math.sqrt(z.shape[1]) * squares.clamp_min(LEAST_SQUARE).log() + mahalanobis_sq
+        return math.sqrt(z.shape[1]) * squares.clamp_min(detectors.LEAST_SQUARE).log() + mahalanobis_sq
 
     return score
 
 
-def _kde(detector: KDE) -> Score:
+def _kde(detector: detectors.KDE) -> Score:
     cosines, kappa, rows = cosines_to(detector.bank_), float(detector.kappa), len(detector.bank_)
     return lambda batch: math.log(rows) - (kappa * (cosines(batch["features"]) - 1)).logsumexp(1)
 
 
-def _nnguide(detector: NNGuide) -> Score:
+def _nnguide(detector: detectors.NNGuide) -> Score:
     cosines, energies, k = cosines_to(detector.bank_), detector.energies_, int(detector.k)
 
     def score(batch: Batch) -> Tensor:
@@ -267,7 +241,7 @@ def _nnguide(detector: NNGuide) -> Score:
     return score
 
 
-def _relation(detector: Relation) -> Score:
+def _relation(detector: detectors.Relation) -> Score:
     cosines, least = cosines_to(detector.bank_), float(detector.threshold)
 
     def score(batch: Batch) -> Tensor:
@@ -284,7 +258,7 @@ def _columns(detector: CombinedDetector) -> Score:
     return lambda batch: torch.stack([member(batch).double() for member in members], dim=1)
 
 
-def _summed(detector: Summed) -> Score:
+def _summed(detector: detectors.Summed) -> Score:
     columns = _columns(detector)
     terms = [one.standard if detector.rule == "z" else surprise(one) for one in detector.calibrations_]
     weights = detector._weights() or [1.0] * len(terms)
@@ -296,7 +270,7 @@ def _summed(detector: Summed) -> Score:
     return score
 
 
-def _composed(detector: ComposedDetector) -> Score:
+def _composed(detector: detectors.ComposedDetector) -> Score:
     columns = _columns(detector)
     return lambda batch: detector._combine((columns(batch) - detector.means_) / detector.scales_)
 
@@ -317,15 +291,15 @@ def surprise(calibration: Calibration) -> Callable[[Tensor], Tensor]:
 
 
 FORMULAS: dict[Any, Callable[[Any], Score]] = {
-    KNN._score: _knn,
-    GROOD._score: _grood,
-    SIRC._score: _sirc,
-    CombOOD._score: _combood,
-    KDE._score: _kde,
-    NNGuide._score: _nnguide,
-    Relation._score: _relation,
-    Summed._score: _summed,
-    ComposedDetector._score: _composed,
+    detectors.KNN._score: _knn,
+    detectors.GROOD._score: _grood,
+    detectors.SIRC._score: _sirc,
+    detectors.CombOOD._score: _combood,
+    detectors.KDE._score: _kde,
+    detectors.NNGuide._score: _nnguide,
+    detectors.Relation._score: _relation,
+    detectors.Summed._score: _summed,
+    detectors.ComposedDetector._score: _composed,
 }
 """By the method in whose place it stands, so that a detector which inherits that has it, too, and one with its own has not."""
 

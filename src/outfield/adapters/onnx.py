@@ -191,12 +191,17 @@ def exact(program: Any, examples: tuple[Tensor, ...]) -> Any:
 
     0.1 would be 1e-8 off, and the smallest float64, which keeps a row of zeros from being divided by 0, would be 0.
     """
-    module = _module(program)
+    try:
+        module: fx.GraphModule = program.module(check_guards=False)
+    except TypeError:  # PyTorch before 2.9 checks nothing
+        module = program.module()
     constants: dict[float, fx.Node] = {}
     first = next(iter(module.graph.nodes))
     for node in list(module.graph.nodes):
         numbers: list[float] = [float(one) for one in node.args if _is_number(node, one)]
-        if node.op != "call_function" or not any(map(_is_rounded, numbers)) or not _is_wide(node):
+        rounded = any(one == one and float(torch.tensor(one, dtype=torch.float32)) != one for one in numbers)
+        wide = any(getattr(one.meta.get("val"), "dtype", None) == torch.float64 for one in node.all_input_nodes)
+        if node.op != "call_function" or not rounded or not wide:
             continue
         for number in numbers:
             if number not in constants:
@@ -210,26 +215,9 @@ def exact(program: Any, examples: tuple[Tensor, ...]) -> Any:
     return torch.export.export(module, examples, dynamic_shapes=open_rows(examples), strict=False)
 
 
-def _module(program: Any) -> fx.GraphModule:
-    try:
-        module: fx.GraphModule = program.module(check_guards=False)
-    except TypeError:  # PyTorch before 2.9 checks nothing
-        module = program.module()
-    return module
-
-
 def _is_number(node: fx.Node, one: Any) -> bool:
     """Whether an argument becomes a constant; whole numbers only where both limits must be tensors."""
     return isinstance(one, float) or (node.target in LIMITS and isinstance(one, int))
-
-
-def _is_rounded(number: float) -> bool:
-    return number == number and float(torch.tensor(number, dtype=torch.float32)) != number
-
-
-def _is_wide(node: fx.Node) -> bool:
-    given = [one.meta.get("val") for one in node.all_input_nodes]
-    return any(isinstance(value, Tensor) and value.dtype == torch.float64 for value in given)
 
 
 def _replace(node: fx.Node, constants: dict[float, fx.Node]) -> None:

@@ -22,10 +22,7 @@ def unfitted(detector: Detector | str, smallest: int = 0) -> Detector:
 
 
 def fit_on_rows(detector: Detector | str, rows: FeatureSet, classes: Any = None, device: str = "auto") -> Detector:
-    """A detector fitted on features and, where they are known, classes (N,).
-
-    Without classes all rows are one class, which is what SSD and the mixture then fit.
-    """
+    """A detector fitted on features and, where they are known, classes (N,); without them all rows are one class."""
     labels = np.zeros(len(rows), np.int64) if classes is None else np.asarray(classes)
     made = unfitted(detector, int(np.unique(labels, return_counts=True)[1].min())).to(device)
     name = type(made).__name__

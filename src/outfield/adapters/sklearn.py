@@ -127,9 +127,8 @@ class OutfieldDetector(PlainRows, base.OutlierMixin, base.BaseEstimator):  # typ
 
     def set_params(self, **params: Any) -> Self:
         """As scikit-learn has it; ``detector__NAME`` changes a setting of the detector, of which a new one is made."""
-        inside = {
-            name.removeprefix("detector__"): params.pop(name) for name in list(params) if name.startswith("detector__")
-        }
+        named = [name for name in params if name.startswith("detector__")]
+        inside = {name.removeprefix("detector__"): params.pop(name) for name in named}
         super().set_params(**params)
         if inside:
             require(isinstance(self.detector, Detector), "detector", self.detector, "an object, to have settings")

@@ -95,13 +95,6 @@ class Cache:
         measured = {name: note.get(name) for name in MEASURED}
         self.log.append({"what": entry.what, **entry.about, "found": True, **measured})
 
-    def make(self, entry: Entry, work: Callable[[], T], save: Callable[[T, Path], None], *, timed: bool = True) -> T:
-        """Do the work and keep its result; without seconds of its own unless timed."""
-        begin = time.perf_counter()
-        result = work()
-        self.keep(entry, result, save, time.perf_counter() - begin if timed else 0.0)
-        return result
-
     def keep(self, entry: Entry, result: T, save: Callable[[T, Path], None], seconds: float | None) -> None:
         """Put a result into the folder, if there is one, and note beside it what it depends on and how long it took."""
         known = {"seconds": None if seconds is None else round(seconds, 3), "device": self.device, **self._made_by}
@@ -113,22 +106,17 @@ class Cache:
         self.log.append({"what": entry.what, **entry.about, "found": False, **known})
 
     def record(self, entry: Entry, work: Callable[[], Record], *, timed: bool = True) -> Record:
-        """A result that is a record: found, or else made and kept."""
+        """A result that is a record: found, or else made and kept; without seconds of its own unless timed."""
         found = self.find(entry, lambda path: read_record(path, entry.what))
-        if found is not None:
-            return found
-        return self.make(entry, work, lambda record, path: write_record(path, entry.what, record), timed=timed)
-
-    def drop(self, path: Path | None) -> None:
-        """Remove a result that is no longer needed."""
-        if path is not None:
-            path.unlink(missing_ok=True)
+        if found is None:
+            begin = time.perf_counter()
+            found = work()
+            seconds = time.perf_counter() - begin if timed else 0.0
+            self.keep(entry, found, lambda record, path: write_record(path, entry.what, record), seconds)
+        return found
 
     def summary(self) -> list[dict[str, Any]]:
-        """The log with one line for all sets that a detector scored: their number, and their seconds together.
-
-        Curves are left out: they come with the fit.
-        """
+        """The log with one line for all sets that a detector scored, and without curves, which come with the fit."""
         lines: dict[str, dict[str, Any]] = {}
         for number, line in enumerate(self.log):
             if line["what"] == "scores":

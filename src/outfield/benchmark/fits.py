@@ -52,11 +52,7 @@ class BackboneFits:
     def fill(
         self, detectors: Mapping[str, Detector], seeds: list[int], given: Mapping[Key, Detector], layout: bool
     ) -> None:
-        """Everything on this backbone: all detectors, then accuracy and layout.
-
-        A detector that cannot be fitted or scored here is dropped from the run, with a warning; where no other is left, its error
-        is raised.
-        """
+        """All detectors, accuracy and layout; a detector that fails is dropped with a warning, unless no other is left."""
         left_out = self.run.provenance.get("left_out", {})
         for name in [name for name in detectors if name not in left_out]:
             ready = {key.seed: one for key, one in given.items() if (key.backbone, key.detector) == (self.name, name)}
@@ -80,10 +76,7 @@ class BackboneFits:
     def add(
         self, name: str, detector: Detector, seeds: Iterable[int], given: Mapping[int | None, Detector] | None = None
     ) -> None:
-        """Fit a detector, from every seed where it is random, score every set, and put scores and records into the run.
-
-        Fitted ones that are given, by seed, are scored instead.
-        """
+        """Fit a detector from every seed, where it is not given, score every set, and put scores and records into the run."""
         wanted: list[int | None] = [*given] if given else [*seeds] if detector.trained else [None]
         fits = {seed: self._entry(name, detector, seed) for seed in wanted}
         # Where scores and curves are found from an earlier run, the detector is not needed, nor the features.
@@ -173,12 +166,14 @@ class BackboneFits:
             return self._fit_seeds(fresh, {seed: fit for seed, fit in fits.items() if seed is not None})
         found = self.cache.find(fits[None], self._load)
         if found is None:
-            train, beside = self.sets[TRAIN], self._beside(fresh)
+            train, beside = self.sets[TRAIN], self._beside(fresh)  # not a part of the fit, nor of its seconds
             given: dict[str, Any] = {"held_out": self.sets[HELD_OUT]} if beside else {}
             if len(beside) > 1:
                 given["stand_ins"] = self.sets.stand_ins()
             self.say(f"{self.name}: fitting {type(fresh).__name__}")
-            found = self.cache.make(fits[None], lambda: fresh.fit(train, **given), _save)
+            begin = time.perf_counter()
+            found = fresh.fit(train, **given)
+            self.cache.keep(fits[None], found, type(found).save, time.perf_counter() - begin)
         return {None: found}
 
     def _fit_seeds(self, fresh: Any, fits: Mapping[int, Entry]) -> dict[int | None, Detector]:
@@ -192,8 +187,9 @@ class BackboneFits:
             trained, seconds = self._train(fresh, group, checkpoint)
             found |= dict(zip(group, trained, strict=True))
             for seed in missing:
-                self.cache.keep(fits[seed], found[seed], _save, seconds)
-            self.cache.drop(checkpoint)
+                self.cache.keep(fits[seed], found[seed], type(fresh).save, seconds)
+            if checkpoint is not None:
+                checkpoint.unlink(missing_ok=True)
         return {seed: found[seed] for seed in fits}
 
     def _train(self, fresh: Any, seeds: list[int], checkpoint: Path | None) -> tuple[list[Detector], float | None]:
@@ -204,7 +200,7 @@ class BackboneFits:
                 return fresh.fit_seeds(train, seeds, checkpoint=checkpoint), None
             except (FileFormatError, InputError) as error:
                 warnings.warn(f"a fit begins anew: {error}", OutfieldWarning, stacklevel=2)
-                self.cache.drop(checkpoint)
+                checkpoint.unlink()
         begin = time.perf_counter()
         trained = fresh.fit_seeds(train, seeds, checkpoint=checkpoint)
         return trained, (time.perf_counter() - begin) / len(seeds)
@@ -251,15 +247,8 @@ def _means(records: Sequence[Result], fraction: float) -> list[LowData]:
     return found
 
 
-def _save(detector: Detector, path: Path) -> None:
-    detector.save(path)
-
-
 def lay_out(backbone: str, sets: Mapping[str, FeatureSource], seed: int = 0) -> Layout:
-    """Some rows of each set, the ID test set first, by t-SNE of their normalised features, begun from the principal components.
-
-    The first set gets up to 600 of 2,000 points, and its labels are kept; the others get equal shares of the rest, at random.
-    """
+    """Some rows of each set by t-SNE of their features, begun from the principal components; labels of the first set alone."""
     chosen = choose_rows(sets, seed)
     z = [normalise(sets[name].rows(rows, ["features"])["features"]).numpy() for name, rows in chosen.items()]
     names = tuple(name for name, rows in chosen.items() for _ in rows)

@@ -141,10 +141,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class _Test:
-    """The gain of a detector over another in a column must lie between two limits, on average or on each backbone and seed.
-
-    Without another detector, it is compared with the best of the paper's rows.
-    """
+    """Least and most gain over another detector, or the paper's best, on average or on each backbone and seed."""
 
     column: str
     metric: str

@@ -84,10 +84,7 @@ def checked_fractions(fractions: Iterable[float]) -> list[float]:
 
 
 def held_out_count(wanted: int | None, detectors: Iterable[Detector], test: int) -> int:
-    """Number of samples of a test set to hold out.
-
-    Unless a number is wanted: a tenth, at most 1,000, where a detector calibrates itself, and none else.
-    """
+    """Number of test samples to hold out; if not said, a tenth, at most 1,000, where a detector calibrates itself."""
     if wanted is None:
         tenth = min(1000, round(0.1 * test))
         return tenth if tenth >= 2 * LEAST and any(one.uses_held_out for one in detectors) else 0

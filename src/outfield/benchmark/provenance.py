@@ -39,10 +39,7 @@ def about_this_run(device: str = "auto") -> dict[str, Any]:
 
 
 def commit() -> dict[str, Any]:
-    """``commit`` of the checkout that this package lies in and whether files of the package differ from it (``dirty``).
-
-    Both are None where the package is not in a checkout of its own; the version then says what ran.
-    """
+    """``commit`` of the checkout that this package lies in, and whether its files differ from it; None where it is in none."""
     folder = Path(__file__).parent.parent
     # A package installed below somebody else's repository must not be given that repository's commit.
     if _git(folder, "ls-files", "--error-unmatch", "__init__.py") is None:

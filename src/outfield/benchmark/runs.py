@@ -10,24 +10,9 @@ from typing import Any
 import torch
 
 from outfield.backbone import Backbone, Views
+from outfield.benchmark import plan
 from outfield.benchmark.cache import Cache, Entry
 from outfield.benchmark.fits import BackboneFits, log
-from outfield.benchmark.plan import (
-    SEED,
-    check_images,
-    check_logits,
-    checked_detectors,
-    checked_fractions,
-    checked_seeds,
-    empty_run,
-    fields_needed,
-    find_images,
-    held_out_count,
-    left_out_sets,
-    notes_of,
-    open_backbones,
-    perturbation,
-)
 from outfield.benchmark.protocol import HELD_OUT, TEST, TRAIN, Protocol
 from outfield.benchmark.provenance import machine
 from outfield.benchmark.result import BenchmarkRun, Key
@@ -95,20 +80,21 @@ def run_benchmark(
         StorageError: ``out`` cannot be written.
     """
     layout = _layout(layout, view)
-    chosen, numbers, shares = checked_detectors(protocol, detectors), checked_seeds(seeds), checked_fractions(fractions)
-    odin, averaged = perturbation(chosen), None if views == AUTO else Views.of(views)
-    images, problems = find_images(protocol, data, download)
-    missing = left_out_sets(protocol, problems, allow_missing)
-    check_images(images)
-    count = held_out_count(held_out, chosen.values(), len(images[TEST]))
+    chosen, numbers = plan.checked_detectors(protocol, detectors), plan.checked_seeds(seeds)
+    shares = plan.checked_fractions(fractions)
+    odin, averaged = plan.perturbation(chosen), None if views == AUTO else Views.of(views)
+    images, problems = plan.find_images(protocol, data, download)
+    missing = plan.left_out_sets(protocol, problems, allow_missing)
+    plan.check_images(images)
+    count = plan.held_out_count(held_out, chosen.values(), len(images[TEST]))
     if averaged is None and not (count and any(one.uses_stand_ins for one in chosen.values())):
         raise InputError(f"views are chosen by stand-ins of held-out images: run Auto, or name {', '.join(CHOICES)}")
-    opened = open_backbones(backbones, device)
+    opened = plan.open_backbones(backbones, device)
     seen = {kind for backbone in opened.values() for kind in getattr(backbone, "outliers", ())}
     images, levels = split_images(images, count, chosen.values(), seen)
-    check_logits(opened, chosen)
+    plan.check_logits(opened, chosen)
     cache = Cache(as_path(out, "out") / CACHE, machine(device)["device"])
-    run = empty_run(protocol, chosen, numbers, shares, device, layout)
+    run = plan.empty_run(protocol, chosen, numbers, shares, device, layout)
     say(f"reading {counted(len(images), 'set')} of images")
     checksums = {name: source.fingerprint() for name, source in images.items()}
     about = {name: {"images": len(source), "sha256": checksums[name]} for name, source in images.items()}
@@ -117,7 +103,7 @@ def run_benchmark(
     if averaged is None or len(averaged) > 1:
         run.provenance["views"] = {} if averaged is None else str(averaged)
     run.classes = images[TEST].classes or images[TRAIN].classes or ()
-    fields = fields_needed(chosen.values())
+    fields = plan.fields_needed(chosen.values())
     for (name, backbone), given in zip(opened.items(), backbones, strict=True):
         views_now = averaged or Views.of(None)
         sets = ExtractedSets(name, backbone, images, checksums, levels, cache, say, odin, fields, views_now)
@@ -126,7 +112,7 @@ def run_benchmark(
             say(f"{name}: views {found}")
             run.provenance["views"][name] = str(found)
             sets = replace(sets, views=Views.of(found.views))
-        run.provenance["backbones"][name] = {"sha256": backbone.fingerprint(), **notes_of(given)}
+        run.provenance["backbones"][name] = {"sha256": backbone.fingerprint(), **plan.notes_of(given)}
         fits = BackboneFits(name, sets, run, cache, device, say)
         fits.fill(chosen, numbers, {}, layout)
         fits.add_fractions(chosen, numbers, shares)
@@ -137,15 +123,14 @@ def run_benchmark(
 def _tell_held_out(run: BenchmarkRun, count: int, what: str, say: Say) -> None:
     """Say that some of the ID test set are not judged, and note it where tables are made."""
     if count:
-        run.provenance["held_out"] = {what: count, "seed": SEED}
+        run.provenance["held_out"] = {what: count, "seed": plan.SEED}
         say(f"{count:,} {what} of the ID test set only calibrate; no detector is judged on them")
 
 
 def _layout(layout: bool, view: bool | None) -> bool:
-    if view is None:
-        return layout
-    warnings.warn("view is called layout now", DeprecationWarning, stacklevel=3)
-    return view
+    if view is not None:
+        warnings.warn("view is called layout now", DeprecationWarning, stacklevel=3)
+    return layout if view is None else view
 
 
 def _chosen_views(sets: ExtractedSets, device: str) -> ViewsChoice:
@@ -211,7 +196,7 @@ def benchmark_features(
         MissingFieldError: a set lacks what a detector needs; found before any is fitted.
     """
     layout = _layout(layout, view)
-    chosen, given = checked_detectors(protocol, detectors), dict(fitted or {})
+    chosen, given = plan.checked_detectors(protocol, detectors), dict(fitted or {})
     if not sets_by_backbone:
         raise InputError("there is no backbone; give the features of at least one")
     for key, detector in given.items():
@@ -226,16 +211,16 @@ def benchmark_features(
             if name not in sets:
                 lacks.setdefault(name, []).append(backbone)
     problems = {name: f"{name} of {', '.join(those)}" for name, those in lacks.items()}
-    missing = left_out_sets(protocol, problems, allow_missing)
+    missing = plan.left_out_sets(protocol, problems, allow_missing)
     present = tuple(ood for ood in protocol.ood if ood not in missing)
     used: dict[str, dict[str, FeatureSource]] = {}
     for backbone, sets in sets_by_backbone.items():
         there = {part: sets[part] for part in (TRAIN, TEST, HELD_OUT, *present) if part in sets}
-        count = held_out_count(held_out, [chosen[name] for name in to_fit[backbone]], len(sets[TEST]))
+        count = plan.held_out_count(held_out, [chosen[name] for name in to_fit[backbone]], len(sets[TEST]))
         used[backbone] = split_features(there, count)
         _check_fields(backbone, used[backbone], chosen, to_fit[backbone])
-    numbers, shares = checked_seeds(seeds), checked_fractions(fractions)
-    run = empty_run(protocol, chosen, numbers, shares, device, layout, given)
+    numbers, shares = plan.checked_seeds(seeds), plan.checked_fractions(fractions)
+    run = plan.empty_run(protocol, chosen, numbers, shares, device, layout, given)
     cache = Cache(None, machine(device)["device"])
     run.provenance |= {"missing": missing, "data": {}}
     held = max(len(sets[TEST]) - len(used[name][TEST]) for name, sets in sets_by_backbone.items())

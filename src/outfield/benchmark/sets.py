@@ -39,10 +39,7 @@ ROWS_AT_ONCE = 8192
 
 
 class Sets:
-    """Features of every set of one backbone, by name: "train" and "test" of the ID set, and the OOD sets.
-
-    These are given by a user, and nothing made from them is kept. ``levels`` is "near" or "far" for each set of stand-ins.
-    """
+    """Features of every set of one backbone by name, as given by a user; ``levels`` are those of stand-ins."""
 
     def __init__(self, sets: Mapping[str, FeatureSource], ood: tuple[str, ...]) -> None:
         self._sets, self.ood, self.has_held_out = sets, ood, HELD_OUT in sets
@@ -87,10 +84,7 @@ class FractionOfSets(Sets):
 
 
 def rows_of(labels: Tensor, fraction: float) -> Tensor:
-    """Which rows (N,) belong to a fraction: of every class with n rows the first ⌈f · n⌉ in a random order.
-
-    So every class stays, and the rows of a smaller fraction are among those of a larger one.
-    """
+    """Which rows (N,) belong to a fraction: of each class the first ⌈f · n⌉ in an order that is the same for every fraction."""
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(SEED))
     mask = torch.zeros(len(labels), dtype=torch.bool)
     for label in labels.unique():

@@ -110,10 +110,7 @@ def paper_columns(protocol: Protocol) -> dict[str, tuple[str, ...]]:
 
 
 def published(rows: PrintedTable, columns: Columns, protocol: Protocol) -> dict[str, dict[str, Printed]]:
-    """Published figures of each detector for columns, over the very sets that a column is over, where there are any.
-
-    A figure is as printed if it is over the same sets, else the mean of those printed of each set, if all are.
-    """
+    """Published figures for columns: as printed if over the same sets, else the mean of those printed of each set, if all are."""
     theirs = paper_columns(protocol)
     found: dict[str, dict[str, Printed]] = {name: {} for name in rows}
     for name, cells in rows.items():
@@ -201,6 +198,11 @@ class Difference:
     def widest(self) -> Interval:
         """The interval over backbones where there is one, else that over samples."""
         return self.over_samples if self.over_backbones is None else self.over_backbones
+
+    @property
+    def clear(self) -> bool:
+        """Whether zero lies outside of the widest interval."""
+        return not self.widest[0] <= 0 <= self.widest[1]
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The command line. It reads files, calls the library and prints; it computes nothing itself.
 
-A command is a function in ``commands/``, one file each. Nothing here is imported from the library before a command runs, so that
-``outfield --help`` answers at once.
+A command is a function in ``commands/``. Nothing here is imported from the library before a command runs, so that ``outfield
+--help`` answers at once.
 """
 
 from outfield.cli import commands  # noqa: F401  # they add themselves to the application

@@ -348,10 +348,7 @@ def print_grid(
 
 
 def print_groups(title: str, groups: Mapping[str, Sequence[tuple[str, str]]]) -> None:
-    """Print groups of names and what each is, side by side; words wrap on a terminal, and only there.
-
-    A no-break space in what is said of a name is printed as a space at which no line is broken.
-    """
+    """Print groups of names and what each is, side by side; words wrap on a terminal alone, and never at a no-break space."""
     from rich.console import Console
     from rich.text import Text
 

@@ -70,10 +70,7 @@ class Input(NamedTuple):
 
 
 class Output(NamedTuple):
-    """A file that will be written: the option that names it, its path (may hold {seed}), and the endings it may have.
-
-    There is none without a path. Without endings it is text. The folder it lies in must be there unless the command makes it.
-    """
+    """A file that will be written: its option, path (may hold {seed}), endings (none: text), whether its folder is made."""
 
     option: str
     path: Path | None

@@ -11,6 +11,6 @@ __getattr__, __dir__, __all__ = door(
         "choice_table": ("choice_figure", "in_words", "trials_csv", "trials_table"),
         "figures": ("write_evaluation", "write_overview"),
         "table": ("Table",),
-        "toys": ("cross_figure", "grid_figure", "toy_json", "toy_table"),
+        "toys": ("toy_figure", "toy_json", "toy_table"),
     },
 )

@@ -17,18 +17,15 @@ from outfield.report.choice_table import trials_table as trials_table
 from outfield.report.figures import write_evaluation as write_evaluation
 from outfield.report.figures import write_overview as write_overview
 from outfield.report.table import Table as Table
-from outfield.report.toys import cross_figure as cross_figure
-from outfield.report.toys import grid_figure as grid_figure
+from outfield.report.toys import toy_figure as toy_figure
 from outfield.report.toys import toy_json as toy_json
 from outfield.report.toys import toy_table as toy_table
 
 __all__ = [
     "Table",
     "choice_figure",
-    "cross_figure",
     "fraction_table",
     "full_table",
-    "grid_figure",
     "in_words",
     "read_run",
     "results_csv",
@@ -36,6 +33,7 @@ __all__ = [
     "results_table",
     "save_figure",
     "tables",
+    "toy_figure",
     "toy_json",
     "toy_table",
     "trials_csv",

@@ -9,14 +9,13 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from outfield.benchmark import BenchmarkRun, LowData, Protocol, Result, check_claims, commit_in_words, summarise
+from outfield.benchmark import BenchmarkRun, LowData, Protocol, Result, check_claims, summarise
 from outfield.benchmark import published_beside as beside
 from outfield.errors import FileFormatError, InputError
 from outfield.files import PathLike, as_path, check_readable, make_folder, write_bytes
 from outfield.images import title
-from outfield.report.benchmark_tables import Block, all_tables, blocks, comparison_table, fraction_table, tables
+from outfield.report.benchmark_tables import Block, all_tables, blocks, comparison_table, fraction_table, origin, tables
 from outfield.report.table import Table, csv_text, markdown, tex
-from outfield.version import __version__
 
 FORMAT = 1
 RESULTS = "results.json"
@@ -74,7 +73,8 @@ def tables_markdown(run: BenchmarkRun, *, claims: bool = True, more: Sequence[Ta
     for table in (*all_tables(run, claims=claims).values(), *more):
         notes = map(markdown, table.notes)
         parts += [f"**{markdown(table.title)}**", table.markdown(), *(note for note in notes if note not in parts)]
-    return "\n\n".join([*parts, _origin(run)]) + "\n"
+    parts.append(f"{origin(run.provenance)}. Everything else that it came from is in `{RESULTS}`.")
+    return "\n\n".join(parts) + "\n"
 
 
 def tables_latex(run: BenchmarkRun) -> str:
@@ -90,18 +90,6 @@ def _float(table: Table) -> str:
     notes = [rf"\par\smallskip {{\footnotesize {tex(note)}}}" for note in table.notes]
     caption = rf"\caption{{{tex(table.title)}}}"
     return "\n".join([r"\begin{table}[ht]", r"\centering\small", caption, body, *notes, r"\end{table}"])
-
-
-def _origin(run: BenchmarkRun) -> str:
-    """One line: version, commit, machine, time."""
-    about = run.provenance
-    versions, machine = about.get("versions", {}), about.get("machine", {})
-    words = [f"Outfield {versions.get('outfield', __version__)}"]
-    words += [commit_in_words(about)] if about.get("commit") else []
-    words += [f"{name} {versions[name]}" for name in ("torch", "torchvision", "timm") if versions.get(name)]
-    words += [str(machine.get("gpu") or f"{machine.get('cpus')} CPU cores")] if machine else []
-    words += [str(about["started"])] if about.get("started") else []
-    return ", ".join(words) + f". Everything else that it came from is in `{RESULTS}`."
 
 
 def records_csv(run: BenchmarkRun) -> str:
@@ -164,12 +152,10 @@ def read_run(source: PathLike) -> BenchmarkRun:
     try:
         body = json.loads(path.read_text(encoding="utf-8"))
         if body["format"] != FORMAT:
-            raise FileFormatError(f"{path} is of format {body['format']!r}; this version of Outfield reads {FORMAT}")
+            raise ValueError(f"it is of format {body['format']!r}; this version of Outfield reads {FORMAT}")
         records = [Result(**record) for record in body["records"]]
         found = {"accuracies": body["accuracies"], "provenance": body["provenance"]}
         low_data = [LowData(**one) for one in body.get("low_data", ())]
         return BenchmarkRun(Protocol(**body["protocol"]), records, **found, low_data=low_data)
-    except FileFormatError:
-        raise
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise FileFormatError(f"{path} does not hold the results of a benchmark ({error!r})") from error

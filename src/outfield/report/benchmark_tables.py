@@ -10,42 +10,20 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from outfield.benchmark import (
-    AVERAGE,
-    COMPARED,
-    LEVELS,
-    MARGIN,
-    ROWS,
-    UNTESTED,
-    BenchmarkRun,
-    Cell,
-    Columns,
-    Comparison,
-    Difference,
-    LowData,
-    Printed,
-    PrintedTable,
-    Result,
-    check_claims,
-    compare,
-    fraction_cells,
-    level_columns,
-    paper_columns,
-    present,
-    published,
-    set_columns,
-    summarise,
-)
+from outfield import benchmark
+from outfield.benchmark import AVERAGE, LEVELS, BenchmarkRun, Cell, Columns, Difference, PrintedTable, Result
 from outfield.benchmark import published_beside as beside
 from outfield.images import title
 from outfield.percent import counted, in_percent, percent
 from outfield.report.table import Table
+from outfield.version import __version__
 
 Best = frozenset[tuple[int, int, int]]
 DEFAULT, OURS = "Auto", "EnergyCorrected"
 ABLATION = ("GaussianMixture", "EBM", OURS)
-TABLE_1 = tuple(name for name in ROWS if name not in ABLATION or name == OURS)
+TABLE_1 = tuple(name for name in benchmark.ROWS if name not in ABLATION or name == OURS)
 METRICS = "FPR95 ↓ / AUROC ↑ in percent"
 THIS_RUN, OVER_SEEDS, OVER_BACKBONES, PAPER = "this run", "± seeds", "± backbones", "paper"
 RESAMPLES = 400  # enough for the one digit that is shown
@@ -65,32 +43,29 @@ class Block:
 
 
 def blocks(run: BenchmarkRun) -> list[Block]:
-    """The paper's tables: Table 1, the detailed one, and the ablation where the run has two of its rows.
-
-    Each detector of the run is in the detailed table, and in Table 1 or the ablation.
-    """
+    """The paper's tables: Table 1, that of each set, and the ablation where the run has two of its rows."""
     records, protocol, theirs = run.records, run.protocol, beside(run.protocol)
     found = list(dict.fromkeys(record.detector for record in records))
-    levels, sets = level_columns(records, protocol), set_columns(records, protocol)
+    levels, sets = benchmark.level_columns(records, protocol), benchmark.set_columns(records, protocol)
     ours = {OURS: f"{OURS} (ours)", DEFAULT: f"{DEFAULT} (the default)"}
     parts = ours | {"GaussianMixture": "GaussianMixture (ours w/o energy)", "EBM": "EBM (ours w/o MoG)"}
     ablation = [name for name in ABLATION if name in found]
     apart = ablation if len(ablation) > 1 else []
 
     def block(name: str, words: str, rows: Sequence[str], columns: Columns, labels: Mapping[str, str] = ours) -> Block:
-        printed = published(theirs.rows, columns, protocol)
+        printed = benchmark.published(theirs.rows, columns, protocol)
         return Block(name, f"{title(protocol.id)} {words}", tuple(rows), columns, printed, labels, theirs.label)
 
     def with_others(rows: Sequence[str], elsewhere: Sequence[str] = ()) -> list[str]:
         """The default, the paper's rows, then detectors that have none: those it knows, then one's own."""
-        others = [name for name in dict.fromkeys([*ROWS, *found]) if name not in (DEFAULT, *rows, *elsewhere)]
+        others = [name for name in dict.fromkeys([*benchmark.ROWS, *found]) if name not in (DEFAULT, *rows, *elsewhere)]
         return [name for name in (DEFAULT, *rows, *others) if name in found]
 
     *first, last = [column for column in levels if column != AVERAGE]
     listed = f"{', '.join(first)} and {last}" if first else last
     made = [
         block("levels", f"against {listed} OOD", with_others(TABLE_1, apart), levels),
-        block("detailed", "against each OOD set", with_others(COMPARED), sets),
+        block("detailed", "against each OOD set", with_others(benchmark.COMPARED), sets),
         block("ablation", "without parts of the method", apart, levels, parts),
     ]
     return [one for one in made if one.detectors]
@@ -113,7 +88,7 @@ def all_tables(run: BenchmarkRun, *, claims: bool = True) -> dict[str, Table]:
 
 def table(block: Block, run: BenchmarkRun) -> Table:
     """A table of the paper, from this run, with the paper's figures beside."""
-    rows, best = _rows(block, summarise(run.records, block.columns))
+    rows, best = _rows(block, benchmark.summarise(run.records, block.columns))
     where = f"{block.title}: {METRICS}, {_what_was_run(run, block.detectors)}"
     notes = _notes(run, block, any(row[1] == block.whose for row in rows))
     return Table(where, ["detector", "", *map(_heading, block.columns)], rows, 2, best, notes)
@@ -123,9 +98,9 @@ def backbone_table(run: BenchmarkRun, backbone: str) -> Table:
     """All detectors on one backbone's features; its accuracy in the title."""
     records = [record for record in run.records if record.backbone == backbone]
     names = tuple(dict.fromkeys(record.detector for record in records))
-    columns = level_columns(records, run.protocol)
+    columns = benchmark.level_columns(records, run.protocol)
     block = Block(backbone, "", names, columns, {}, {OURS: f"{OURS} (ours)"})
-    rows, best = _rows(block, summarise(records, columns))
+    rows, best = _rows(block, benchmark.summarise(records, columns))
     accuracy = f" (accuracy {percent(run.accuracies[backbone])})" if backbone in run.accuracies else ""
     where = f"{title(run.protocol.id)}, backbone {backbone}{accuracy}: {METRICS}"
     return Table(where, ["detector", "", *map(_heading, columns)], rows, 2, best, notes_on_sets(run))
@@ -176,7 +151,7 @@ def _spreads(cell: Cell | None, over: str) -> str:
     return " / ".join(f"{100 * value:.2f}" for value in pair if value is not None)
 
 
-def _printed(cell: Printed | None) -> str:
+def _printed(cell: benchmark.Printed | None) -> str:
     if cell is None:
         return ""
     return f"{'–' if cell.fpr95 is None else f'{cell.fpr95:.1f}'} / {cell.auroc:.1f}"
@@ -214,7 +189,8 @@ def _notes(run: BenchmarkRun, block: Block, printed: bool) -> tuple[str, ...]:
 
 def notes_on_sets(run: BenchmarkRun, printed: bool = False) -> tuple[str, ...]:
     """Which sets are missing, which the paper does not have, and what that does to means and to figures printed beside them."""
-    found, theirs, who = present(run.records, run.protocol), paper_columns(run.protocol), beside(run.protocol).words
+    found, theirs = benchmark.present(run.records, run.protocol), benchmark.paper_columns(run.protocol)
+    who = beside(run.protocol).words
     absent = [title(name) for name in dict.fromkeys((*run.protocol.ood, *theirs[AVERAGE])) if name not in found]
     added = [title(name) for name in found if name not in theirs[AVERAGE]]
     notes = []
@@ -231,20 +207,31 @@ def notes_on_sets(run: BenchmarkRun, printed: bool = False) -> tuple[str, ...]:
     return tuple(notes)
 
 
+def origin(about: Mapping[str, Any]) -> str:
+    """Where numbers come from in one line: version, commit, libraries, machine, time."""
+    versions, machine = about.get("versions", {}), about.get("machine", {})
+    words = [f"Outfield {versions.get('outfield', __version__)}"]
+    words += [benchmark.commit_in_words(about)] if about.get("commit") else []
+    words += [f"{name} {versions[name]}" for name in ("torch", "torchvision", "timm") if versions.get(name)]
+    words += [str(machine.get("gpu") or f"{machine.get('cpus')} CPU cores")] if machine else []
+    return ", ".join([*words, *([str(about["started"])] if about.get("started") else [])])
+
+
 def claims_table(run: BenchmarkRun) -> Table | None:
     """What the paper claims, what was compared, and whether it came out so; None where there is no claim to test."""
     rows = []
-    for claim in check_claims(run.records, run.protocol):
+    for claim in benchmark.check_claims(run.records, run.protocol):
         head = f"({claim.name}) {claim.statement}: {claim.verdict}"
-        lines = [[f"the run lacks {', '.join(claim.lacks)}", "", "", ""]] if claim.verdict == UNTESTED else []
+        lines = [[f"the run lacks {', '.join(claim.lacks)}", "", "", ""]] if claim.verdict == benchmark.UNTESTED else []
         for check in claim.checks:
             outcome = f"{check.passed} of {check.of}" if check.of > 1 else "yes" if check.passed else "no"
             lines.append([check.what, in_percent(check.found), in_percent(check.against), outcome])
         rows += [[head if index == 0 else "", *line] for index, line in enumerate(lines)]
     header = ["claim", "what was compared", THIS_RUN, "against", "as claimed"]
     name = f"What the paper says of {title(run.protocol.id)}, and what this run finds (in percent)"
+    points = {metric: 100 * margin for metric, margin in benchmark.MARGIN.items()}
     rules = (
-        f"On par: worse by at most {MARGIN['fpr95'] * 100:g} point of FPR95 and {MARGIN['auroc'] * 100:g} of AUROC. "
+        f"On par: worse by at most {points['fpr95']:g} point of FPR95 and {points['auroc']:g} of AUROC. "
         "Judged on means over backbones and seeds, however they spread, except where every backbone and seed is named."
     )
     sets = "Judged on the paper's sets only; a claim about a set that is missing is not tested."
@@ -252,30 +239,33 @@ def claims_table(run: BenchmarkRun) -> Table | None:
 
 
 def comparison_table(run: BenchmarkRun, resamples: int = RESAMPLES) -> Table | None:
-    """Differences of the row with the lowest mean FPR95 from every other, by level and on average, in points.
-
-    None where fewer than two detectors have scores of the same rows.
-    """
+    """How the row with the lowest mean FPR95 differs from the others, in points; None without two of scores on the same rows."""
     best = best_row(run)
     if best is None or not (others := _others(run, best)):
         return None
-    found = compare(run, best, others, resamples=resamples)
+    found = benchmark.compare(run, best, others, resamples=resamples)
     columns = [column for column in (*LEVELS, AVERAGE) if any(column in one.fpr95 for one in found)]
     rows: list[list[str]] = []
     clear: set[tuple[int, int, int]] = set()
     for one in found:
         for words, by_column in (("FPR95 ↓", one.fpr95), ("AUROC ↑", one.auroc)):
             differences = [by_column.get(column) for column in columns]
-            clear |= {(len(rows), place, 0) for place, each in enumerate(differences, 2) if _is_clear(each)}
+            clear |= {(len(rows), place, 0) for place, each in enumerate(differences, 2) if each and each.clear}
             rows.append(["" if by_column is one.auroc else one.second, words, *map(_interval, differences)])
     name = f"{title(run.protocol.id)}, {best} against the others: {best} less the other, in points of percent"
-    header = ["detector", "", *map(_heading, columns)]
-    return Table(name, header, rows, 2, frozenset(clear), _notes_on_intervals(best, found, resamples))
+    several = max(len(one.backbones) for one in found)
+    over = f"samples and over the {several} backbones (few make it too narrow)" if several > 1 else "samples"
+    notes = (
+        f"In brackets the 95 % interval of a paired bootstrap ({resamples} resamples, the same rows for both detectors) over "
+        f"{over}; in bold where zero lies outside of it.",
+        f"{best} has the lowest mean FPR95 on these very sets: that choice is not in the intervals.",
+    )
+    return Table(name, ["detector", "", *map(_heading, columns)], rows, 2, frozenset(clear), notes)
 
 
 def best_row(run: BenchmarkRun) -> str | None:
     """The detector with scores whose mean FPR95 over all sets is lowest; the first of those, None where there is none."""
-    cells = summarise(run.records, {AVERAGE: present(run.records, run.protocol)})
+    cells = benchmark.summarise(run.records, {AVERAGE: benchmark.present(run.records, run.protocol)})
     scored = {key.detector for key in run.scores}
     means = {name: mine[AVERAGE].fpr95.mean for name, mine in cells.items() if AVERAGE in mine and name in scored}
     return min(means, key=lambda name: means[name]) if means else None
@@ -288,11 +278,6 @@ def _others(run: BenchmarkRun, best: str) -> list[str]:
     names = [key.detector for key, found in sizes.items() if key.detector != best and found == mine.get(key.backbone)]
     odd = {key.detector for key, found in sizes.items() if found != mine.get(key.backbone, found)}
     return [name for name in dict.fromkeys(names) if name not in odd]
-
-
-def _is_clear(difference: Difference | None) -> bool:
-    """Whether zero lies outside of the interval."""
-    return difference is not None and not difference.widest[0] <= 0 <= difference.widest[1]
 
 
 def _interval(difference: Difference | None) -> str:
@@ -312,22 +297,9 @@ def _points(share: float) -> str:
     return "0.0" if text[1:] == "0.0" else text.replace("-", "−")
 
 
-def _notes_on_intervals(best: str, found: list[Comparison], resamples: int) -> tuple[str, ...]:
-    several = max(len(one.backbones) for one in found)
-    over = f"samples and over the {several} backbones (few make it too narrow)" if several > 1 else "samples"
-    return (
-        f"In brackets the 95 % interval of a paired bootstrap ({resamples} resamples, the same rows for both detectors) over "
-        f"{over}; in bold where zero lies outside of it.",
-        f"{best} has the lowest mean FPR95 on these very sets: that choice is not in the intervals.",
-    )
-
-
 def fraction_table(run: BenchmarkRun) -> Table | None:
-    """FPR95 and AUROC of every detector by the fraction of training rows that it was fitted on; None where there are none.
-
-    A dash stands for a detector that could not be fitted on so few rows, and a note says why.
-    """
-    if not (cells := fraction_cells(run)):
+    """FPR95 and AUROC by the fraction of training rows; None where there are none. A dash: not fitted, and a note says why."""
+    if not (cells := benchmark.fraction_cells(run)):
         return None
     fractions = sorted({fraction for mine in cells.values() for fraction in mine})
     rows = [[name, *(_fraction(mine.get(fraction)) for fraction in fractions)] for name, mine in cells.items()]
@@ -342,7 +314,7 @@ def fraction_table(run: BenchmarkRun) -> Table | None:
     return Table(name, header, rows, 1, _best(rows, range(len(rows)), 1), tuple(notes))
 
 
-def _fraction(cell: LowData | None) -> str:
+def _fraction(cell: benchmark.LowData | None) -> str:
     if cell is None:
         return ""
     return "–" if cell.fpr95 is None or cell.auroc is None else _pair(cell.fpr95, cell.auroc)

@@ -86,7 +86,15 @@ def save_figure(figure: Any, path: PathLike, dpi: int = 150) -> None:
 
 
 class _Letters(RendererSVG):  # type: ignore[misc]
-    """SVG whose letters are letters, not outlines, whatever ``svg.fonttype`` says."""
+    """SVG with letters instead of outlines, and ids that are numbers after a prefix, whatever Matplotlib's settings say."""
+
+    def __init__(self, *given: Any, prefix: str, **more: Any) -> None:
+        self._ids: dict[tuple[str, str], str] = {}
+        self._prefix = prefix
+        super().__init__(*given, **more)
+
+    def _make_id(self, type: str, content: object) -> str:
+        return self._ids.setdefault((type, str(content)), f"{self._prefix}-{len(self._ids)}")
 
     def draw_text(
         self, gc: Any, x: float, y: float, s: str, prop: Any, angle: float, ismath: bool = False, mtext: Any = None
@@ -94,65 +102,48 @@ class _Letters(RendererSVG):  # type: ignore[misc]
         self._draw_text_as_text(gc, x, y, s, prop, angle, ismath, mtext)
 
 
-def svg_text(figure: Any) -> str:
-    """A figure as SVG without a background; its ids are random."""
+def svg_text(figure: Any, prefix: str = "figure") -> str:
+    """A figure as SVG without a background; its ids begin with ``prefix``."""
     figure = finish(figure)
     figure.set_dpi(72)
     for patch in (figure.patch, *(axes.patch for axes in figure.axes)):
         patch.set_visible(False)
     buffer = io.StringIO()
-    width, height = figure.get_size_inches() * 72
-    renderer = _Letters(width, height, buffer, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+    size, about = figure.get_size_inches() * 72, dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    renderer = _Letters(*size, buffer, metadata=about, prefix=prefix)
     figure.draw(renderer)
     renderer.finalize()
     return buffer.getvalue()
 
 
 def inline_svg(figure: Any, label: str, prefix: str, colours: Mapping[str, str]) -> str:
-    """A figure as an ``svg`` element of a page, with a label for those who do not see it.
-
-    Its ids begin with ``prefix``, which no other SVG of the page has; ``colours`` stand for the figure's on the page, such as
-    "var(--id)" for "#2f6fde".
-    """
-    root = ElementTree.fromstring(re.sub(r"<!DOCTYPE[^>]*>", "", svg_text(figure)))
+    """A figure as an ``svg`` element of a page in its ``colours``, its ids after ``prefix``; without a label it is decoration."""
+    root = ElementTree.fromstring(re.sub(r"<!DOCTYPE[^>]*>", "", svg_text(figure, prefix)))
     for node in root.iter():
-        node.tag = node.tag.partition("}")[2]
-        node.attrib = {key.partition("}")[2] or key: value for key, value in node.attrib.items()}
+        node.tag, node.text, node.tail = node.tag.partition("}")[2], (node.text or "").strip() or None, None
+        named = {key.partition("}")[2] or key: value for key, value in node.attrib.items()}
+        shown = {key: _tidy(key, value, prefix, colours) for key, value in named.items()}
+        node.attrib = {key: value for key, value in shown.items() if value}
     for parent in root.iter("defs"):
         for child in parent.findall("style"):  # its rules would hold for the whole page
             parent.remove(child)
-    used = [node.attrib["id"] for node in root.iter() if "id" in node.attrib and node.tag != "g"]
-    ids = {name: f"{prefix}-{number}" for number, name in enumerate(dict.fromkeys(used))}
-    for node in root.iter():
-        _tidy(node, ids, colours)
-    root.attrib = {"viewBox": root.attrib["viewBox"], "role": "img", "aria-label": visible(label)}
+    told = {"role": "img", "aria-label": visible(label)} if label else {"aria-hidden": "true"}
+    root.attrib = {"viewBox": root.attrib["viewBox"], **told}
     return ElementTree.tostring(root, encoding="unicode", short_empty_elements=False)
 
 
-def _tidy(node: ElementTree.Element, ids: Mapping[str, str], colours: Mapping[str, str]) -> None:
-    """One node: short coordinates, ids of its own, colours and font of the page."""
-    node.text = (node.text or "").strip() or None
-    node.tail = None
-    if node.tag == "g":
-        node.attrib.pop("id", None)
-    for key, value in list(node.attrib.items()):
-        if key == "d":
-            value = _short_path(value)
-        elif key in ("x", "y", "width", "height"):
-            value = _rounded(value)
-        elif key == "transform":
-            value = "" if value.startswith("rotate(-0 ") else _rounded(value)
-        elif key == "id":
-            value = ids[value]
-        elif key in ("href", "clip-path"):
-            value = re.sub(r"#([\w.-]+)", lambda match: f"#{ids[match[1]]}", value)
-        elif key == "style":
-            value = re.sub(r"font-family:[^;]*;?\s*", "", value)
-            value = re.sub(r"#[0-9a-f]{6}\b", lambda match: colours.get(match[0], match[0]), value)
-        if value:
-            node.attrib[key] = value
-        else:
-            del node.attrib[key]
+def _tidy(key: str, value: str, prefix: str, colours: Mapping[str, str]) -> str:
+    """An attribute with short coordinates, ids of its own, and colours and font of the page; empty where it says nothing."""
+    if key == "d":
+        return _short_path(value)
+    if key in ("x", "y", "width", "height", "transform"):
+        return "" if value.startswith("rotate(-0 ") else _rounded(value)
+    if key == "id":
+        return value if prefix in value else ""
+    if key == "style":
+        value = re.sub(r"font-family:[^;]*;?\s*", "", value)
+        return re.sub(r"#[0-9a-f]{6}\b", lambda match: colours.get(match[0], match[0]), value)
+    return value
 
 
 def _rounded(text: str) -> str:

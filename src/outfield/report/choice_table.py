@@ -54,24 +54,22 @@ def trials_csv(choice: Choice) -> str:
 
 def choice_figure(choice: Choice) -> Any:
     """Mean FPR95 on the stand-ins against that on real sets: each candidate as a dot, sums by their number of members."""
-    from outfield.report.canvas import FAR, ID, INK, MUTED, SIZE, new_figure, subplots
-
-    figure = new_figure(5.6, 4.6)
-    axes = subplots(figure, left=0.12, right=0.97, bottom=0.12, top=0.9)[0, 0]
+    from outfield.report.canvas import FAR, ID, INK, MUTED, SIZE
+    from outfield.report.figures.chart import Chart, Mark, Panel, assemble
 
     def points(trials: Any) -> tuple[list[float], list[float]]:
         return [100 * trial.mean for trial in trials], [100 * real_mean(trial) for trial in trials]
 
-    sums = [trial for trial in choice.trials if len(trial.members) > 1]
-    axes.scatter(*points(choice.singles), s=22, color=FAR, linewidths=0, alpha=0.9, label="one detector")
-    axes.plot(*points(sums), "o-", color=ID, markersize=4, linewidth=1, label="sums, by number of members")
-    small = {"textcoords": "offset points", "fontsize": SIZE - 2, "color": MUTED}
-    for trial, x, y in zip(sums, *points(sums), strict=True):
-        axes.annotate(str(len(trial.members)), (x, y), (4, 4), **small)
-    ring = {"s": 90, "facecolors": "none", "edgecolors": INK, "linewidths": 1.4}
-    axes.scatter(*points([choice.chosen]), **ring, label="chosen", zorder=3)
-    axes.set_xlabel("mean FPR95 on stand-ins (%)")
-    axes.set_ylabel("mean FPR95 on real OOD sets (%)")
-    axes.set_title("Real sets were looked at after the choice", fontsize=SIZE, color=MUTED, loc="left")
-    axes.legend(frameon=False, fontsize=SIZE, loc="best", labelcolor=INK)
-    return figure
+    def draw(axes: Any) -> None:
+        sums = [trial for trial in choice.trials if len(trial.members) > 1]
+        axes.plot(*points(choice.singles), "o", color=FAR, markersize=5, markeredgewidth=0, alpha=0.9)
+        axes.plot(*points(sums), "o-", color=ID, markersize=4, linewidth=1)
+        for trial, x, y in zip(sums, *points(sums), strict=True):
+            small = {"textcoords": "offset points", "fontsize": SIZE - 2, "color": MUTED}
+            axes.annotate(str(len(trial.members)), (x, y), (4, 4), **small)
+        axes.plot(*points([choice.chosen]), "o", markersize=9, markerfacecolor="none", markeredgecolor=INK, zorder=3)
+        axes.set(xlabel="mean FPR95 on stand-ins (%)", ylabel="mean FPR95 on real OOD sets (%)")
+
+    marks = (Mark("one detector", FAR, "dot", "o"), Mark("sums, by number of members", ID), Mark("chosen", INK, "ring"))
+    panel = Panel("", "", draw, "real sets were looked at after the choice")
+    return assemble(Chart("Stand-ins against real sets", [panel], marks, 1, 4.0, width=5.6))

@@ -74,7 +74,11 @@ class Part:
         if self.names:
             return [readable(self.prefix + name) for name in self.names]
         with _parquet(place := self.place()) as file:
-            column = _name_column(file.schema_arrow)
+            column, image = _column(file.schema_arrow, NAMES), _column(file.schema_arrow, IMAGES)
+            if column is None and image is not None:
+                kind = file.schema_arrow.field(image).type
+                if arrow().types.is_struct(kind) and "path" in [field.name for field in kind]:
+                    column = f"{image}.path"
             cells = [None] * self.rows if column is None else self._table(file, [column]).column(0).to_pylist()
         cells = [cell["path"] if isinstance(cell, dict) else cell for cell in cells]
         return [
@@ -164,14 +168,6 @@ def _column(schema: Any, wanted: Sequence[str]) -> str | None:
     return next((name for name in wanted if name in schema.names), None)
 
 
-def _name_column(schema: Any) -> str | None:
-    own, image = _column(schema, NAMES), _column(schema, IMAGES)
-    if own is None and image is not None:
-        kind = schema.field(image).type
-        return f"{image}.path" if arrow().types.is_struct(kind) and "path" in [field.name for field in kind] else None
-    return own
-
-
 def _fields(place: Place, schema: Any) -> dict[str, list[str]]:
     """The columns of each field of features."""
     with located(place.shown):
@@ -185,10 +181,7 @@ def _path(place: Place) -> Path:
 
 @dataclass(frozen=True)
 class Catalog:
-    """All rows of a source: one part for all image files, or one for each Parquet file (``tables``).
-
-    The digest is of names, sizes and times of change: another one where the source was changed.
-    """
+    """All rows of a source, one part or one for each Parquet file; the digest is of names, sizes and times of change."""
 
     wholes: tuple[Part, ...]
     digest: str
@@ -256,10 +249,7 @@ def _folder(place: Place) -> Catalog:
 
 
 def _stamps_here(place: Place) -> dict[str, str]:
-    """Stamps of images, through links too but never round in circles, and of Parquet files.
-
-    What is named like an image and cannot be opened is an error in its row, later.
-    """
+    """Stamps of images, through links but never round in circles, and of Parquet files; empty for what cannot be opened."""
     refused: list[Skipped] = []
     found = [*image_names(place.path, refused), *(one.name for one in refused)]
     for folder, _, names in os.walk(place.path):

@@ -280,10 +280,7 @@ SAYS = {
 
 @dataclass(frozen=True)
 class Manifest:
-    """What results in a folder are of: a run that goes on with them must agree in all of it.
-
-    ``guard`` is the SHA-256 of its file, ``source`` the digest of the names, sizes and times of change of what is scored.
-    """
+    """What results in a folder are of (SHA-256 of the guard, digest of the source, …): who goes on must agree in all of it."""
 
     guard: str
     source: str
@@ -300,10 +297,7 @@ class Manifest:
 
 
 class Results:
-    """A folder of results that is begun, or was begun for the same ones, perhaps by another process at this moment.
-
-    ``digests`` are the SHA-256 of parts by name, of those whose writer told it.
-    """
+    """A folder of results that is begun, or was begun for the same ones; ``digests`` are the SHA-256 of parts by name."""
 
     def __init__(self, out: Place, manifest: Manifest) -> None:
         self.out, self.mark = out, manifest.mark
@@ -355,11 +349,7 @@ class Results:
         self._cost = self._saved - began
 
     def check(self, parts: Sequence[Part]) -> list[int]:
-        """Read parts back, several at a time: each must be what was written, with every row once and in its place.
-
-        Gives the numbers of rows, of those OOD, and of those that could not be read.
-        A part without a digest, of Outfield 0.1.0 or of a writer that was killed, is compared with the source alone.
-        """
+        """Read parts back, several at a time, as they were written; gives the numbers of rows, of OOD and of failed ones."""
         with ThreadPoolExecutor(8) as pool:
             found = [*pool.map(self._looked_at, parts)]
         wrong = [(part.file, one) for part, one in zip(parts, found, strict=True) if isinstance(one, FileFormatError)]

@@ -36,11 +36,7 @@ FITTED = ("EnergyCorrected",)  # detectors that the pack has fitted
 
 @dataclass(frozen=True)
 class DemoRun:
-    """What the demo made: a run, the pack's features, fitted detectors, and thresholds that keep 95 % of the held-out set.
-
-    ``live`` names the detectors that were fitted while one waited, ``left_out`` those that the pack lacks; ``about`` is the pack
-    in words.
-    """
+    """A run, the pack's features, fitted detectors, thresholds; the detectors fitted live and left out; the pack in words."""
 
     run: BenchmarkRun
     sets: dict[str, FeatureSet]

@@ -31,10 +31,7 @@ BATCHES = 1000
 
 @dataclass(frozen=True)
 class ToyData:
-    """A 2-D data set whose modes are known: points to learn from (N, 2), the mode of each (N,), held-out points (M, 2).
-
-    The centres of the modes are (K, 2); densities are normalised on the box [−h, h]² of that half width.
-    """
+    """Points to learn from (N, 2), modes (N,), held-out points (M, 2), centres (K, 2); densities are on the box [−h, h]²."""
 
     name: str
     train: Tensor

@@ -1,7 +1,8 @@
-"""outfield benchmark, of a published protocol or of one's own folders and files."""
+"""outfield benchmark, of a published protocol or of one's own folders and files, and outfield report."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -182,3 +183,18 @@ def _published(name: str, ood: Sequence[str]) -> Protocol:
             raise InputError(f"--ood {item}: write LEVEL=NAME, such as far=noise")
         plan = plan.with_ood(level, added)
     return plan
+
+
+@command("outfield report benchmark-cifar10/run.safetensors --out elsewhere")
+def report(
+    run: Annotated[Path, Argument(help="A benchmark's folder, or its run.safetensors.")],
+    output: Annotated[File, Option("--out", "-o", help="Folder of the report. Default: the file's own.")] = None,
+) -> None:
+    """Tables, figures and the page of a benchmark once more, from the results it kept."""
+    run = run / opt.RUN if os.path.isdir(run) else run
+    folder = run.parent if output is None else output
+    opt.check_report([opt.Input("the run", run)], folder)
+
+    from outfield.benchmark import load_run
+
+    write_results(load_run(run), folder)

@@ -22,7 +22,7 @@ from outfield.images import title as set_title
 from outfield.percent import counted
 from outfield.report.canvas import ID, INK, MUTED, RULE, MaxNLocator, PathPatch, faint_grid, frame, save_figure
 from outfield.report.canvas import Path as Outline
-from outfield.report.figures.chart import LEVEL_COLOURS, ROUND_STEPS, Chart, Mark, Panel, assemble, looks, short, unique
+from outfield.report.figures.chart import LEVEL_COLOURS, ROUND_STEPS, Chart, Mark, Panel, assemble, looks, short
 from outfield.report.figures.scores import evaluation_chart, histogram_chart, level_panel, roc_chart, set_chart
 
 DPI = 200
@@ -33,7 +33,7 @@ def charts(run: BenchmarkRun, paper: PrintedTable | None = None) -> dict[str, li
     found = {
         "sets": [set_chart(run, paper)],
         "roc": [roc_chart(run)],
-        "histograms": [histogram_chart(run, name) for name in unique(key.backbone for key in run.scores)],
+        "histograms": [histogram_chart(run, name) for name in dict.fromkeys(key.backbone for key in run.scores)],
         "features": [layout_chart(run, layout) for layout in run.layouts],
         "training": [training_chart(run)],
         "fractions": [fraction_chart(run)],
@@ -42,10 +42,7 @@ def charts(run: BenchmarkRun, paper: PrintedTable | None = None) -> dict[str, li
 
 
 def write_figures(run: BenchmarkRun, folder: PathLike, paper: PrintedTable | None = None) -> list[Path]:
-    """Write each chart that the run has data for as a PNG into ``folder``, atomically; made if need be.
-
-    Histograms and features are of the first backbone. A file of an earlier run that this one has no data for is removed.
-    """
+    """Write each chart that the run has data for as a PNG into ``folder``, and remove the others, of earlier runs."""
     folder = as_path(folder, "folder")
     make_folder(folder)
     written = []
@@ -144,10 +141,7 @@ def _name_classes(axes: Any, points: np.ndarray, labels: np.ndarray, names: Sequ
 
 
 def overview_chart(run: BenchmarkRun) -> Chart:
-    """The first backbone's features with the OOD sets of each level, above scores of three detectors.
-
-    Beside the scores stands how much OOD data every detector of the run accepts, with the default one marked.
-    """
+    """The first backbone's features with the OOD sets, above scores of three detectors and what every detector accepts."""
     if not run.layouts:
         raise InputError("the run has no features laid out in two dimensions; benchmark it with layout=True")
     layout, of_id = run.layouts[0], set_title(run.protocol.id)
@@ -225,33 +219,30 @@ def _epochs(axes: Any, series: Sequence[Sequence[float]], colour: str, dashes: s
 def fraction_chart(run: BenchmarkRun) -> Chart:
     """FPR95 and AUROC by the fraction of training rows: one panel each, a line for each detector; no dot where it failed."""
     cells, style = fraction_cells(run), looks(run)
-    panels = [_fraction_panel(run, metric) for metric in ("FPR95 ↓", "AUROC ↑") if cells]
+    shares = [100 * fraction for fraction in sorted({fraction for mine in cells.values() for fraction in mine})]
+
+    def panel(title: str) -> Panel:
+        metric = title.split()[0]
+        found = {
+            name: [(100 * f, 100 * x) for f, cell in mine.items() if (x := getattr(cell, metric.lower())) is not None]
+            for name, mine in cells.items()
+        }
+        lines = {name: points for name, points in found.items() if points}
+
+        def draw(axes: Any) -> None:
+            for name, points in lines.items():
+                look = {"color": style[name][0], "linestyle": style[name][1], "marker": "o", "markersize": 3.2}
+                axes.plot(*zip(*points, strict=True), linewidth=1.6, **look)
+            axes.set_xscale("log")
+            axes.set_xticks(shares, [f"{share:g}" for share in shares])
+            axes.set_xticks([], minor=True)
+            axes.set(xlabel="training rows (%)", ylabel=f"{title} (%)")
+            axes.yaxis.set_major_locator(MaxNLocator(5, steps=ROUND_STEPS))
+            faint_grid(axes)
+
+        ends = ", ".join(f"{name} {points[0][1]:.1f} to {points[-1][1]:.1f}" for name, points in lines.items())
+        return Panel(title, f"Mean {metric} in percent from the fewest training rows to all of them: {ends}.", draw)
+
+    panels = [panel(title) for title in ("FPR95 ↓", "AUROC ↑") if cells]
     marks = [Mark(name, style[name][0], "line", style[name][1]) for name in cells]
     return Chart("Detectors on fewer training rows", panels, marks, 2, 3.2)
-
-
-def _fraction_panel(run: BenchmarkRun, title: str) -> Panel:
-    cells, style, metric = fraction_cells(run), looks(run), title.split()[0]
-    shares = [100 * fraction for fraction in sorted({fraction for mine in cells.values() for fraction in mine})]
-    figures = {
-        name: [
-            (100 * f, 100 * found) for f, cell in mine.items() if (found := getattr(cell, metric.lower())) is not None
-        ]
-        for name, mine in cells.items()
-    }
-    lines = {name: points for name, points in figures.items() if points}
-
-    def draw(axes: Any) -> None:
-        for name, points in lines.items():
-            look = {"color": style[name][0], "linestyle": style[name][1], "marker": "o", "markersize": 3.2}
-            axes.plot(*zip(*points, strict=True), linewidth=1.6, **look)
-        axes.set_xscale("log")
-        axes.set_xticks(shares, [f"{share:g}" for share in shares])
-        axes.set_xticks([], minor=True)
-        axes.set(xlabel="training rows (%)", ylabel=f"{title} (%)")
-        axes.yaxis.set_major_locator(MaxNLocator(5, steps=ROUND_STEPS))
-        faint_grid(axes)
-
-    ends = ", ".join(f"{name} {points[0][1]:.1f} to {points[-1][1]:.1f}" for name, points in lines.items())
-    alt = f"Mean {metric} in percent from the fewest training rows to all of them: {ends}."
-    return Panel(title, alt, draw)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,7 +80,10 @@ def assemble(chart: Chart) -> Any:
     axes = subplots(figure, rows, columns).ravel(order="F" if chart.down else "C")
     for panel, place in zip(chart.panels, axes, strict=False):
         panel.draw(place)
-        _caption(place, panel, chart.width)
+        title, note = short(panel.title, int(11 * chart.width)), short(panel.note, int(16 * chart.width))
+        colour = LEVEL_INKS.get(panel.level, INK)
+        place.set_title(title, fontsize=10, fontweight="bold", color=colour, pad=16 if note else 6)
+        place.text(0.5, 1.02, note, transform=place.transAxes, ha="center", fontsize=8, color=MUTED)
     for place in axes[len(chart.panels) :]:
         place.set_axis_off()
     if chart.marks:
@@ -89,15 +92,6 @@ def assemble(chart: Chart) -> Any:
         figure.legend(handles=handles, loc="outside lower center", ncols=entries, **look)
     figure.get_layout_engine().set(w_pad=0.08, h_pad=0.08, hspace=0.04, wspace=0.03)
     return figure
-
-
-def _caption(axes: Any, panel: Panel, width: float) -> None:
-    """A panel's title and note, above it."""
-    title, colour = short(panel.title, int(11 * width)), LEVEL_INKS.get(panel.level, INK)
-    axes.set_title(title, fontsize=10, fontweight="bold", color=colour, pad=16 if panel.note else 6)
-    if panel.note:
-        note = short(panel.note, int(16 * width))
-        axes.text(0.5, 1.02, note, transform=axes.transAxes, ha="center", fontsize=8, color=MUTED)
 
 
 def single(chart: Chart, panel: Panel) -> Any:
@@ -112,26 +106,26 @@ def _handle(mark: Mark) -> Any:
     label = short(mark.label, 40)
     if mark.kind == "area":
         return Patch(facecolor=mark.colour, alpha=0.6, label=label)
+    if mark.kind in ("ring", "dot"):
+        form, size = ("o", 8) if mark.kind == "ring" else (mark.form, 9 if mark.form == "|" else 6)
+        look = {"marker": form, "markersize": size, "markeredgecolor": mark.colour, "linestyle": "none"}
+        return Line2D([], [], label=label, markerfacecolor="none" if mark.kind == "ring" else mark.colour, **look)
     width = 0.8 if mark.kind == "thin" else 1.8
-    look: dict[str, Any] = {"color": mark.colour, "linestyle": mark.form, "linewidth": width}
-    if mark.kind == "ring":
-        hollow = {"markerfacecolor": "none", "markeredgecolor": mark.colour}
-        look = {"linestyle": "none", "marker": "o", "markersize": 8, **hollow}
-    elif mark.kind == "dot":
-        size = 9 if mark.form == "|" else 6
-        look = {"linestyle": "none", "marker": mark.form, "color": mark.colour, "markersize": size}
-    return Line2D([], [], label=label, **look)
+    return Line2D([], [], label=label, color=mark.colour, linestyle=mark.form, linewidth=width)
 
 
-def unique(names: Iterable[str]) -> list[str]:
-    """Each name once, in order."""
-    return list(dict.fromkeys(names))
+def legend_entry(mark: Mark) -> Any:
+    """The sign of a legend's entry alone, as a small figure."""
+    figure = new_figure(0.3, 0.17)
+    close = {"borderpad": 0, "handletextpad": 0, "handlelength": 2.2, "labelspacing": 0}
+    figure.legend([_handle(mark)], [""], loc="center", frameon=False, fontsize=SIZE, **close)
+    return figure
 
 
 def detectors(run: BenchmarkRun) -> list[str]:
     """Names of the detectors, in the order in which they were recorded."""
     named: list[Any] = [*run.records, *run.scores, *run.histories, *run.low_data]
-    return unique(one.detector for one in named)
+    return list(dict.fromkeys(one.detector for one in named))
 
 
 def looks(run: BenchmarkRun) -> dict[str, tuple[str, str]]:

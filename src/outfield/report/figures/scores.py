@@ -11,17 +11,7 @@ import numpy as np
 from outfield.benchmark import AVERAGE, BenchmarkRun, Key, PrintedTable, level_columns, present, summarise
 from outfield.images import title as set_title
 from outfield.report.canvas import ID, INK, MUTED, RULE, SIZE, MaxNLocator, faint_grid
-from outfield.report.figures.chart import (
-    LEVEL_COLOURS,
-    ROUND_STEPS,
-    Chart,
-    Mark,
-    Panel,
-    detectors,
-    looks,
-    short,
-    unique,
-)
+from outfield.report.figures.chart import LEVEL_COLOURS, ROUND_STEPS, Chart, Mark, Panel, detectors, looks, short
 from outfield.scores import rank
 
 
@@ -140,7 +130,7 @@ def set_chart(run: BenchmarkRun, paper: PrintedTable | None = None) -> Chart:
     printed = [cells[name][0] for cells in paper.values() for name in names if name in cells]
     limit = min(100.0, 1.06 * max([*values, *(value for value in printed if value is not None)], default=1.0) + 1)
     panels = [_set_panel(run, name, paper, limit) for name in names]
-    found = unique(record.backbone for record in run.records)
+    found = list(dict.fromkeys(record.backbone for record in run.records))
     several = [Mark(name, MUTED, "dot", _marker(found, name)) for name in found] if len(found) > 1 else []
     marks = several or [Mark("one fit", MUTED, "dot", "o")]
     if several_fits(run):
@@ -165,7 +155,7 @@ def _marker(found: Sequence[str], name: str) -> str:
 
 def _set_panel(run: BenchmarkRun, ood: str, paper: PrintedTable, limit: float) -> Panel:
     records = [record for record in run.records if record.ood == ood]
-    found = unique(record.backbone for record in run.records)
+    found = list(dict.fromkeys(record.backbone for record in run.records))
     style, level = looks(run), run.protocol.level_of(ood)
     rows = {name: mine for name in detectors(run) if (mine := [r for r in records if r.detector == name])}
     means = {name: 100 * cells[ood].fpr95.mean for name, cells in summarise(records, {ood: (ood,)}).items()}
@@ -202,10 +192,7 @@ def _set_panel(run: BenchmarkRun, ood: str, paper: PrintedTable, limit: float) -
 
 
 def level_panel(run: BenchmarkRun, marked: str) -> Panel | None:
-    """FPR95 of every detector: a bar for the mean over all OOD sets, the lowest on top, and a dot for each level's.
-
-    One detector stands out. None where no detector was evaluated on every set.
-    """
+    """FPR95 of every detector, a bar for the mean and a dot for each level; None where no detector was evaluated on every set."""
     columns = level_columns(run.records, run.protocol)
     levels = [column for column in columns if column != AVERAGE]
     cells = {name: row for name, row in summarise(run.records, columns).items() if len(row) == len(columns)}

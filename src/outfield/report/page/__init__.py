@@ -30,11 +30,11 @@ from outfield.benchmark import (
 from outfield.benchmark import published_beside as beside
 from outfield.files import PathLike, write_bytes
 from outfield.images import title as set_title
-from outfield.percent import in_percent, percent
-from outfield.report.benchmark_tables import notes_on_sets
-from outfield.report.figures.chart import detectors, unique
-from outfield.report.page.grids import ASCENDING, DESCENDING, origin, provenance_section, tables_section
-from outfield.report.page.template import Drawings, Section, asset, colours, count, draw, figure_sections, render
+from outfield.percent import counted, in_percent, percent
+from outfield.report.benchmark_tables import notes_on_sets, origin
+from outfield.report.figures.chart import detectors
+from outfield.report.page.grids import ASCENDING, DESCENDING, provenance_section, tables_section
+from outfield.report.page.template import Section, asset, colours, draw, figure_sections, render
 from outfield.report.table import Table
 from outfield.version import __version__
 
@@ -52,13 +52,9 @@ def page(
     paper: PrintedTable | None = None,
     notes: Sequence[str] = (),
     claims: Sequence[Claim] = (),
-    drawn: Mapping[str, Sequence[Drawings]] | None = None,
+    drawn: Mapping[str, Sequence[tuple[str, str]]] | None = None,
 ) -> str:
-    """The page as text; parts that the run has no data for are left out.
-
-    An empty line in ``intro`` begins a paragraph, ``notes`` go below the first table, the verdicts on ``claims`` stand on top,
-    and figures that are ``drawn`` already are shown instead of those that the run has data for.
-    """
+    """The page as text, without parts that there is no data for; ``drawn`` are titles and HTML of charts, by kind."""
     of_id = set_title(run.protocol.id)
     found = [
         results_section(run, paper or {}, notes),
@@ -87,12 +83,12 @@ def _lead(run: BenchmarkRun) -> str:
     """How much was run; nothing for a run without records."""
     if not run.records:
         return ""
-    found = unique([*(record.backbone for record in run.records), *run.accuracies])
+    found = {*(record.backbone for record in run.records), *run.accuracies}
     sizes = {"detector": detectors(run), "backbone": found, "OOD set": present(run.records, run.protocol)}
-    counts = [count(len(those), noun) for noun, those in sizes.items()]
+    counts = [counted(len(those), noun) for noun, those in sizes.items()]
     seeds = {record.seed for record in run.records if record.seed is not None}
     if seeds:
-        counts.append(f"{count(len(seeds), 'seed')} of each learned detector")
+        counts.append(f"{counted(len(seeds), 'seed')} of each learned detector")
     return f"{', '.join(counts)}."
 
 
@@ -107,7 +103,7 @@ def facts(run: BenchmarkRun, paper: PrintedTable) -> list[tuple[str, str, str]]:
     if run.accuracies:
         values = sorted(run.accuracies.values())
         least, most = in_percent(values[0]), percent(values[-1])
-        who = next(iter(run.accuracies)) if len(values) == 1 else count(len(values), "backbone")
+        who = next(iter(run.accuracies)) if len(values) == 1 else counted(len(values), "backbone")
         found.append(("Accuracy on ID test data", most if most.startswith(least) else f"{least}–{most}", who))
     sets = present(run.records, run.protocol)
     means = summarise(run.records, {AVERAGE: sets})
@@ -132,15 +128,20 @@ def results_section(run: BenchmarkRun, paper: PrintedTable, notes: Sequence[str]
     columns = level_columns(run.records, run.protocol)
     cells = summarise(run.records, columns)
     printed = {name: row for name, row in published(paper, columns, run.protocol).items() if name in cells}
-    levels = [f"{level}-OOD: {', '.join(map(set_title, sets))}" for level, sets in columns.items() if level != AVERAGE]
+    titles = {column: ", ".join(map(set_title, sets)) for column, sets in columns.items()}
+    groups = [(f"{level}-OOD", level, sets) for level, sets in titles.items() if level != AVERAGE]
     table = {
         "of_id": set_title(run.protocol.id),
         "over": _over(cells),
         "printed": beside(run.protocol).words if any(printed.values()) else "",
-        "groups": [_group(column, sets) for column, sets in columns.items()],
+        "groups": [*groups, ("Average", "", titles[AVERAGE])],
         "columns": [(metric, words, first) for metric, (words, _, first) in METRICS.items()] * len(columns),
         "rows": [(name, _row(name, cells, columns, printed)) for name in cells],
-        "notes": [f"{'; '.join(levels)}.", *notes_on_sets(run, any(printed.values())), *notes],
+        "notes": [
+            f"{'; '.join(f'{level}: {sets}' for level, _, sets in groups)}.",
+            *notes_on_sets(run, any(printed.values())),
+            *notes,
+        ],
         "method": METHOD,
     }
     return Section("results", "Results at a glance", "results.html", table)
@@ -152,11 +153,6 @@ def _over(cells: Summary) -> str:
     if any(spread.over_backbones is not None for spread in spreads):
         return "backbones"
     return "seeds" if any(spread.over_seeds is not None for spread in spreads) else ""
-
-
-def _group(column: str, sets: Sequence[str]) -> tuple[str, str, str]:
-    titles = ", ".join(map(set_title, sets))
-    return ("Average", "", titles) if column == AVERAGE else (f"{column}-OOD", column, titles)
 
 
 def _row(name: str, cells: Summary, columns: Columns, printed: PrintedTable) -> list[dict[str, Any]]:

@@ -9,11 +9,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from outfield.benchmark import commit_in_words
-from outfield.percent import percent
-from outfield.report.page.template import Section, count, is_long
+from outfield.percent import counted, percent
+from outfield.report.page.template import Section, is_long
 from outfield.report.table import Table
-from outfield.version import __version__
 
 PAIR = ["what", "value"]  # header of a table of names and values, which goes without saying and is not shown
 ASCENDING, DESCENDING = "ascending", "descending"
@@ -91,19 +89,9 @@ def provenance_section(about: Mapping[str, Any]) -> Section | None:
         "pairs": [grid_of(table, table.title) for table in tables if table.header == PAIR],
         "others": [grid_of(table, table.title) for table in tables if table.header != PAIR],
         "log": grid_of(_records_table("Every stage", log), "Every stage") if log else None,
-        "stages": f"All {count(len(log), 'stage')}",
+        "stages": f"All {counted(len(log), 'stage')}",
     }
     return Section("provenance", "Provenance", "provenance.html", content)
-
-
-def origin(about: Mapping[str, Any]) -> str:
-    """One line: version, commit, time."""
-    words = [f"Made with Outfield {about.get('versions', {}).get('outfield', __version__)}"]
-    if about.get("commit"):
-        words.append(commit_in_words(about))
-    if about.get("started"):
-        words.append(str(about["started"]).replace("T", " ").replace("+00:00", " UTC"))
-    return ", ".join(words) + "."
 
 
 def provenance_tables(about: Mapping[str, Any]) -> list[Table]:
@@ -114,7 +102,8 @@ def provenance_tables(about: Mapping[str, Any]) -> list[Table]:
         if name == "stages" and isinstance(value, list):
             tables += [_time_table(value)] if value else []
         elif _nested(value):
-            tables += _nested_tables(_title(name), value)
+            title = _words(name)
+            tables += _nested_tables(title[:1].upper() + title[1:], value)
     return tables
 
 
@@ -130,7 +119,7 @@ def _nested_tables(title: str, value: Any) -> list[Table]:
         return [_pair_table(title, value)]
     if any(_nested(part) for item in inner for part in item.values()):
         if all("settings" in item for item in inner):
-            return [_settings_table(title, value)]
+            return [Table(title, PAIR, [[name, _told(item, name)] for name, item in value.items()], 2)]
         return [table for name, item in value.items() for table in _nested_tables(f"{title}: {name}", item)]
     return [_records_table(title, [{"name": name} | dict(item) for name, item in value.items()])] if value else []
 
@@ -140,12 +129,16 @@ def _pair_table(title: str, values: Mapping[str, Any]) -> Table:
     if isinstance(values.get("notes"), Mapping):
         every = {**values, **values["notes"], **values}
         values = {name: value for name, value in every.items() if name not in ("notes", "curve")}
-    settings = {name for name, value in values.items() if isinstance(value, Mapping) and "type" in value}
-    rows = [
-        [_words(name), "\n".join(_lines(value, name)) if name in settings else _plain(value, name)]
-        for name, value in values.items()
-    ]
-    return Table(title, PAIR, rows, 2)
+    return Table(title, PAIR, [[_words(name), _told(value, str(name))] for name, value in values.items()], 2)
+
+
+def _told(value: Any, name: str) -> str:
+    """A value in words; settings on lines of their own, those of each object below them on one more."""
+    if isinstance(value, Mapping) and "settings" in value:
+        others = {key: other for key, other in value.items() if key != "settings" and other not in ([], None)}
+        lines = [*_lines(value["settings"], name), *(f"{_words(key)}: {_plain(one)}" for key, one in others.items())]
+        return "\n".join(lines) or "–"
+    return "\n".join(_lines(value, name)) if isinstance(value, Mapping) and "type" in value else _plain(value, name)
 
 
 def _records_table(title: str, records: Sequence[Any]) -> Table:
@@ -154,16 +147,6 @@ def _records_table(title: str, records: Sequence[Any]) -> Table:
     columns = list(dict.fromkeys(column for row in rows for column in row))
     text = [[_plain(row[column], column) if column in row else "–" for column in columns] for row in rows]
     return Table(title, [_words(column) for column in columns], text, len(columns))
-
-
-def _settings_table(title: str, detectors: Mapping[str, Mapping[str, Any]]) -> Table:
-    """Settings of each detector: its own on the first line, those of each object below it on one more."""
-    rows = []
-    for name, about in detectors.items():
-        others = {key: value for key, value in about.items() if key != "settings" and value not in ([], None)}
-        lines = _lines(about["settings"], name) + [f"{_words(key)}: {_plain(value)}" for key, value in others.items()]
-        rows.append([name, "\n".join(lines) or "–"])
-    return Table(title, ["name", "settings"], rows, 2)
 
 
 def _lines(settings: Mapping[str, Any], name: str) -> list[str]:
@@ -191,11 +174,6 @@ def _words(name: object) -> str:
     return LABELS.get(str(name), str(name).replace("_", " "))
 
 
-def _title(name: object) -> str:
-    words = _words(name)
-    return words[:1].upper() + words[1:]
-
-
 def _plain(value: Any, name: object = "") -> str:
     """A value in words: accuracies in percent, numbers short, lists joined."""
     if value is None and name == "dirty":
@@ -211,11 +189,7 @@ def _plain(value: Any, name: object = "") -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{_words(key)} {_plain(item)}" for key, item in value.items()) or "none"
     if isinstance(value, list | tuple):
-        joint = " " if name == "command" else " → " if _falls(value) else ", "
+        falls = len(value) == 2 and all(isinstance(item, float) for item in value) and value[0] > value[1]  # a schedule
+        joint = " " if name == "command" else " → " if falls else ", "
         return joint.join(_plain(item) for item in value) or "none"
     return str(value)
-
-
-def _falls(value: Sequence[Any]) -> bool:
-    """Whether it is a schedule, which is a pair of numbers that fall."""
-    return len(value) == 2 and all(isinstance(item, float) for item in value) and value[0] > value[1]
