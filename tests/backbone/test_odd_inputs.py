@@ -153,8 +153,8 @@ class Failing(Lookup):
         (np.zeros((8, 8, 4), np.uint8), of.InputError, "shape"),
         (np.zeros((0, 8, 3), np.uint8), of.InputError, "shape"),
         (OSError(5, "Input/output error"), of.StorageError, "cannot read image 1 of lookup: .*Input/output error"),
-        (KeyError("k"), of.InputError, "image 1 of lookup cannot be had: KeyError: 'k'"),
-        (MemoryError(), of.InputError, "image 1 of lookup cannot be had: MemoryError"),
+        (KeyError("k"), of.InputError, "image 1 of lookup cannot be read: KeyError: 'k'"),
+        (MemoryError(), of.InputError, "image 1 of lookup cannot be read: MemoryError"),
     ],
 )
 @pytest.mark.parametrize("workers", [0, 1])

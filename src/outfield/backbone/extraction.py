@@ -143,7 +143,7 @@ class _Batches(Dataset[Any]):
         except OSError as error:
             raise StorageError(f"cannot read {what}: {error}") from error
         except Exception as error:  # a source may be anybody's
-            raise InputError(f"{what} cannot be had: {type(error).__name__}: {error}") from error
+            raise InputError(f"{what} cannot be read: {type(error).__name__}: {error}") from error
         check_image(image, what)
         try:
             return torch.from_numpy(self.way.pixels(image))

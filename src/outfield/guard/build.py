@@ -159,7 +159,7 @@ class Plan:
         """The fitted detector, threshold and decision on rows that it has not seen, and notes on these."""
         model = self.unfitted(rows.train).fit(rows.train, held_out=rows.held_out, stand_ins=rows.stand_ins)
         if rows.stand_ins is not None:
-            log.info("took %s, weighted by stand-ins", " + ".join(model.names))  # type: ignore[attr-defined]
+            log.info("chose %s, with weights fitted on the stand-ins", " + ".join(model.names))  # type: ignore[attr-defined]
         model = self._kept(model, float16)
         limits, tests = calibrate, None
         if self.accuracy is not None:
@@ -347,7 +347,7 @@ class ImagePlan(Plan):
         each = (time.monotonic() - began) / len(some)
         counts = [0 if part is None else len(part) for part in parts]
         made = len(STAND_IN_KINDS) * (min(STAND_INS, counts[1]) + min(JUDGED, counts[2]))
-        uses = ("fit the detector", "choose its members", "set its threshold", "are made up to stand for OOD images")
+        uses = ("fit the detector", "choose its members", "set its threshold", "are stand-ins for OOD images")
         told = [f"{count:,} {use}" for count, use in zip((*counts, made), uses, strict=True) if count]
         log.info(
             "of all images %s; the network needs about %s",

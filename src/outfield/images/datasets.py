@@ -257,7 +257,7 @@ def _check_digest(path: Path, kind: str, expected: str) -> None:
         found = hashlib.file_digest(file, kind).hexdigest()
     if found != expected:
         both = f"its {kind} is {found}, that of the published file {expected}"
-        raise FileFormatError(f"{path} is truncated or changed: {both}; get it again")
+        raise FileFormatError(f"{path} is truncated or changed: {both}; download it again")
 
 
 # The sets
@@ -537,7 +537,7 @@ def _nowhere(name: str, split: str, folder: Path, places: list[_Place]) -> Input
         known = ", ".join(DATASETS)
         return UnknownNameError(f"unknown set {name!r}; known: {known}. A set of your own ({split}) may lie at{looked}")
     row = DATASETS[name]
-    hint = "download=True gets it" if split in row.downloads else "it has to be got by hand"
+    hint = "download=True gets it" if split in row.downloads else "it has to be downloaded by hand"
     return StorageError(f"{row.title} ({split}) is not in {folder}; looked for{looked}\n{hint}; its home is {row.home}")
 
 
@@ -547,4 +547,4 @@ def _download(name: str, split: str, folder: Path) -> None:
         for part in row.downloads[split]:
             part.fetch(folder)
     except (StorageError, FileFormatError) as error:
-        raise type(error)(f"cannot get {row.title}: {error}; its home is {row.home}") from error
+        raise type(error)(f"cannot download {row.title}: {error}; its home is {row.home}") from error
