@@ -128,9 +128,14 @@ class Plan:
         if int(chosen.sum()) < count and copies is not None:
             return self.held_out(labels, total, least, unit)
         if 2 * count > total or int(chosen.sum()) < count:
+            fewer = (
+                f", or one detector, such as SSD, for which {2 * self.to_decide} are enough"
+                if least > self.to_decide
+                else ""
+            )
             raise TooFewSamplesError(
                 f"found {counted(total, unit[:-1])}, and {count} would have to be held out to calibrate the guard; pass at least "
-                f"{2 * count} {unit}, or held-out ones: --held-out, in Python held_out=…"
+                f"{2 * count} {unit}, or held-out ones (--held-out, in Python held_out=…){fewer}"
             )
         return chosen
 
