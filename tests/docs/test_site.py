@@ -113,6 +113,7 @@ def test_every_command_and_option_is_on_the_page_of_commands():
                 re.findall(r"--[a-z][a-z-]*", part + text.split("## Of every")[1])
             ) | {"--help"}
     assert "`--alpha`: Probability of ever raising a false alarm. Default: 0.01." in sections["outfield drift"]
+    assert "\n\n```sh\noutfield guard show my.guard\n```" in sections["outfield guard show"]  # no part of the list
 
 
 def test_the_page_for_a_package_index_is_made_of_the_readme():
