@@ -159,7 +159,7 @@ def commands() -> str:
         blocks += [f"## {name}", (one.help or "").strip()]
         blocks += ["\n".join(f"- {usage}: {text}" for usage, text in own.items() if usage not in common)]
         examples = [line for line in (one.epilog or "").split("\n\n") if line.startswith("outfield")]
-        blocks += ["\n".join(f"    {line}" for line in examples)]
+        blocks += ["\n".join(["```sh", *examples, "```"])]
     blocks += ["## Of every command", "\n".join(f"- {usage}: {text}" for usage, text in shared.items())]
     return "\n\n".join(filter(None, blocks)) + "\n"
 

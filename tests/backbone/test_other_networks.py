@@ -135,6 +135,8 @@ class TestHuggingFace:
             ({"model_type": 3}, "no image classifier"),
             ({"use_pretrained_backbone": True}, "would download weights"),
             ({"hidden_size": 64}, "do not fit|no network that"),
+            ({"num_hidden_layers": 10**8}, "far larger than its weights"),
+            ({"num_labels": 20_000_000}, "there are 20000000 labels, but no weight has so many rows"),
         ],
     )
     def test_other_configurations_are_refused(self, folder, change, words):

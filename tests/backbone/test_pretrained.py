@@ -171,7 +171,7 @@ def test_of_timm_a_pickle_in_the_cache_is_never_read(hugging_face, tmp_path):
     marker = tmp_path / "ran"
     folder = hugging_face / "snapshots" / ("0" * 40)
     torch.save({"fc.weight": Trap(marker)}, folder / "pytorch_model.bin")
-    with pytest.raises(of.StorageError, match=r"timm/test_resnet\.r160_in1k/model\.safetensors cannot be had"):
+    with pytest.raises(of.StorageError, match=r"timm/test_resnet\.r160_in1k/model\.safetensors cannot be downloaded"):
         Backbone.open("timm:test_resnet", "cpu")
     absent = hugging_face / ".no_exist" / ("0" * 40) / "model.safetensors"  # as the hub's library notes it
     absent.parent.mkdir(parents=True)

@@ -38,7 +38,7 @@ def test_quiet_data(folder):
     assert lines[1].split()[:4] == ["p", "up", "to", "0.05"]
     assert len(lines) == 22
     assert lines[-1].startswith("no drift found: evidence ")
-    assert lines[-1].endswith(" to 1, an alarm needs 100 to 1 (false alarms, ever: with probability 0.01 at most)")
+    assert lines[-1].endswith(" to 1, an alarm needs 100 to 1 (a false alarm, ever, has probability 0.01 at most)")
 
 
 def test_drift_is_found_and_told_by_the_exit_code(folder):

@@ -11,9 +11,13 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote
 
+import numpy as np
+import pandas
 import pytest
+import torch
 import yaml
 from tests.helpers.program import outfield
+from tests.helpers.samples import make_set
 
 import docs_site
 import docs_strings
@@ -88,6 +92,52 @@ def test_the_reference_shows_what_docstrings_say(site):
     assert "split conformal prediction" in text
 
 
+def image_array(seed, high=255):
+    pixels = np.random.default_rng(seed).integers(0, high, (60, 16, 16, 3), dtype=np.uint8)
+    return of.ImageArray(pixels, np.arange(60) % 3)
+
+
+@pytest.fixture(scope="module")
+def prepared():
+    """What the examples of the reference use."""
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 3, 2),
+        torch.nn.ReLU(),
+        torch.nn.AdaptiveAvgPool2d(1),
+        torch.nn.Flatten(),
+        torch.nn.Linear(8, 3),
+    )
+    train, held_out, test, ood = (
+        make_set(n, seed=seed, shift=3.0 * (seed == 3)) for seed, n in enumerate((120, 160, 90, 80))
+    )
+    rng = np.random.default_rng(0)
+    return {
+        "of": of, "np": np, "train": train, "held_out": held_out, "test": test, "ood": ood, "detector": of.SSD().fit(train),
+        "images": image_array(0), "new_images": image_array(1), "noise": image_array(2, 90), "network": network.eval(),
+        "backbone": of.Backbone(network.eval(), size=16, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5)),
+        "frame": pandas.DataFrame({"age": rng.normal(40, 9, 300), "height": rng.normal(170, 9, 300)}),
+        "protocol": of.Protocol("mine", near=("noise",), mid=(), far=()),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(docs_strings.EXAMPLES))
+def test_examples_of_the_reference_run(name, prepared, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    exec(docs_strings.EXAMPLES[name], dict(prepared))
+
+
+def test_every_class_and_function_of_the_reference_has_an_example():
+    known = {name: getattr(of, name) for name in {*of.__all__, *of.DETECTORS}}
+    shown = {name: one for name, one in known.items() if callable(one)}
+    told = {
+        name: " ".join(str(one.__doc__) for one in (one, *vars(one).values()))
+        for name, one in shown.items()
+        if not (isinstance(one, type) and issubclass(one, Exception))
+    }
+    assert {name for name, text in told.items() if ">>>" not in text} - docs_strings.EXAMPLES.keys() == set()
+
+
 @pytest.mark.parametrize("module", [docs_site, docs_strings])
 def test_examples(module):
     assert doctest.testmod(module).failed == 0
@@ -113,6 +163,7 @@ def test_every_command_and_option_is_on_the_page_of_commands():
                 re.findall(r"--[a-z][a-z-]*", part + text.split("## Of every")[1])
             ) | {"--help"}
     assert "`--alpha`: Probability of ever raising a false alarm. Default: 0.01." in sections["outfield drift"]
+    assert "\n\n```sh\noutfield guard show my.guard\n```" in sections["outfield guard show"]  # no part of the list
 
 
 def test_the_page_for_a_package_index_is_made_of_the_readme():

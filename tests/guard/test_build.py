@@ -185,7 +185,7 @@ class TestQuality:
         guard = small_guard(network, detector="SSD")
         guard.provenance["caught"] = {"near": near, "far": far}
         guard.save(tmp_path / "my.guard")
-        expected = f"{word}: it catches {100 * near:.0f} % of near and {100 * far:.0f} % of far OOD images"
+        expected = f"{word}: it catches {100 * near:.0f} % of near and {100 * far:.0f} % of far stand-ins"
         assert describe_guard(tmp_path / "my.guard")["quality"].startswith(expected)
 
     def test_files_that_do_not_say_it(self, network, tmp_path):

@@ -148,12 +148,12 @@ def test_a_download_mends_a_damaged_published_set_but_not_ones_own_file(tmp_path
 def test_a_download_that_fails_says_where_to_get_the_set(tmp_path, server):
     home = r"its home is https://www\.robots"
     server.files["/dtd.tar.gz"] = server.files["/dtd.tar.gz"][:-1] + b"x"
-    with pytest.raises(of.FileFormatError, match=rf"cannot get Textures: .* sent another file: .*; {home}"):
+    with pytest.raises(of.FileFormatError, match=rf"cannot download Textures: .* sent another file: .*; {home}"):
         find("textures", "test", tmp_path, download=True)
     server.files.clear()
-    with pytest.raises(of.StorageError, match=rf"cannot get Textures: cannot download .* 404.*; {home}"):
+    with pytest.raises(of.StorageError, match=rf"cannot download Textures: cannot download .* 404.*; {home}"):
         find("textures", "test", tmp_path, download=True)
-    with pytest.raises(of.StorageError, match=r"has to be got by hand; its home is http://cs231n"):
+    with pytest.raises(of.StorageError, match=r"has to be downloaded by hand; its home is http://cs231n"):
         find("tinyimagenet", "test", tmp_path, download=True)
 
 

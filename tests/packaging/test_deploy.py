@@ -90,10 +90,11 @@ def options_of_serve():
 def test_the_image_copies_what_is_there_runs_as_a_user_and_starts_with_options_that_exist():
     lines = re.sub(r"\\\n\s*", "", (DEPLOY / "Dockerfile").read_text()).splitlines()
     steps = [line.split(maxsplit=1) for line in lines if line and not line.startswith("#")]
+    let_in = {line[1:] for line in (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines() if line[0] == "!"}
     for kind, words in steps:
         if kind == "COPY":
             *sources, _ = shlex.split(words)
-            assert all((ROOT / source).exists() for source in sources)
+            assert all((ROOT / source).exists() and source in let_in for source in sources)
     assert steps[0][0] == "FROM"
     assert ["USER", "outfield"] in steps
     started = json.loads(dict(map(tuple, steps))["CMD"])

@@ -274,7 +274,7 @@ def test_in_words():
     assert told.startswith("Drift(20 samples, 25.0 % OOD (95 % interval ")
     assert "5.0 expected), 25.0 % of the last 20;" in told
     assert ("DRIFT since about sample" in told) is drift.alarm
-    assert told.endswith("an alarm needs 20 to 1 (false alarms, ever: with probability 0.05 at most))")
+    assert told.endswith("an alarm needs 20 to 1 (a false alarm, ever, has probability 0.05 at most))")
 
 
 @pytest.mark.parametrize("confidence", [0, 1, "x"])

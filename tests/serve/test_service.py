@@ -293,6 +293,7 @@ class TestLimits:
         image = png(np.zeros((20, 20, 3), np.uint8))
         with running(files["ssd"], limits=Limits(pixels=400)) as service:
             assert service.check(png(np.zeros((1, 401, 3), np.uint8)), *[image] * 4).status_code == 200
+            service.service.model(None).guard.prepare = None  # refused before any image is decoded
             refused = service.check(*[image] * 5)
             assert refused.status_code == 413
             assert "may have 1,600 pixels in all; send fewer" in refused.json()["error"]

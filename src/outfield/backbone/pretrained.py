@@ -76,7 +76,7 @@ def _from_hub(config: Any) -> State:
     except (OSError, ValueError, RuntimeError) as error:
         # Of the hub's "not found" one kind says that the network failed, and is also one of the other.
         if not isinstance(error, errors.EntryNotFoundError) or isinstance(error, errors.LocalEntryNotFoundError):
-            raise StorageError(f"the weights {repository}/{file} cannot be had: {first_line(error)}") from error
+            raise StorageError(f"the weights {repository}/{file} cannot be downloaded: {first_line(error)}") from error
         path = None
     if isinstance(path, str):
         return read_tensors(path)[1]

@@ -191,7 +191,7 @@ class TablePreprocessing:
             if unseen:
                 warnings.warn(
                     f"column {column.name!r} has {counted(len(unseen), 'cell')} that no training row had, such as "
-                    f"{unseen[0]!r:.60}; without a level",
+                    f"{unseen[0]!r:.60}; they count as an unknown text",
                     OutfieldWarning,
                     stacklevel=3,
                 )

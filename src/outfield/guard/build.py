@@ -128,9 +128,14 @@ class Plan:
         if int(chosen.sum()) < count and copies is not None:
             return self.held_out(labels, total, least, unit)
         if 2 * count > total or int(chosen.sum()) < count:
+            fewer = (
+                f", or one detector, such as SSD, for which {2 * self.to_decide} are enough"
+                if least > self.to_decide
+                else ""
+            )
             raise TooFewSamplesError(
                 f"found {counted(total, unit[:-1])}, and {count} would have to be held out to calibrate the guard; pass at least "
-                f"{2 * count} {unit}, or held-out ones: --held-out, in Python held_out=…"
+                f"{2 * count} {unit}, or held-out ones (--held-out, in Python held_out=…){fewer}"
             )
         return chosen
 
@@ -159,7 +164,7 @@ class Plan:
         """The fitted detector, threshold and decision on rows that it has not seen, and notes on these."""
         model = self.unfitted(rows.train).fit(rows.train, held_out=rows.held_out, stand_ins=rows.stand_ins)
         if rows.stand_ins is not None:
-            log.info("took %s, weighted by stand-ins", " + ".join(model.names))  # type: ignore[attr-defined]
+            log.info("chose %s, with weights fitted on the stand-ins", " + ".join(model.names))  # type: ignore[attr-defined]
         model = self._kept(model, float16)
         limits, tests = calibrate, None
         if self.accuracy is not None:
@@ -347,7 +352,7 @@ class ImagePlan(Plan):
         each = (time.monotonic() - began) / len(some)
         counts = [0 if part is None else len(part) for part in parts]
         made = len(STAND_IN_KINDS) * (min(STAND_INS, counts[1]) + min(JUDGED, counts[2]))
-        uses = ("fit the detector", "choose its members", "set its threshold", "are made up to stand for OOD images")
+        uses = ("fit the detector", "choose its members", "set its threshold", "are stand-ins for OOD images")
         told = [f"{count:,} {use}" for count, use in zip((*counts, made), uses, strict=True) if count]
         log.info(
             "of all images %s; the network needs about %s",

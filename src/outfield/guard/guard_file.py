@@ -80,8 +80,8 @@ def _quality(said: Mapping[str, Any]) -> dict[str, str]:
         return {}
     near, far = (float(said["caught"][level]) for level in LEVELS)
     word = next(word for word, *least in QUALITY if near >= least[0] and far >= least[1])
-    made = "made up from images that only set the threshold"
-    return {"quality": f"{word}: it catches {percent(near, 0)} of near and {percent(far, 0)} of far OOD images {made}"}
+    caught = f"{percent(near, 0)} of near and {percent(far, 0)} of far stand-ins for OOD images"
+    return {"quality": f"{word}: it catches {caught}"}
 
 
 def _network(said: Mapping[str, Any]) -> str:

@@ -259,7 +259,7 @@ def _published(path: Path, kind: str, expected: str) -> bytes:
     found = hashlib.new(kind, content).hexdigest()
     if found != expected:
         both = f"its {kind} is {found}, that of the published file {expected}"
-        raise FileFormatError(f"{path} is truncated or changed: {both}; get it again")
+        raise FileFormatError(f"{path} is truncated or changed: {both}; download it again")
     return content
 
 
@@ -519,7 +519,7 @@ def _nowhere(name: str, split: str, folder: Path, places: list[_Place]) -> Input
         known = ", ".join(DATASETS)
         return UnknownNameError(f"unknown set {name!r}; known: {known}. A set of your own ({split}) may lie at{looked}")
     row = DATASETS[name]
-    hint = "download=True gets it" if split in row.downloads else "it has to be got by hand"
+    hint = "download=True gets it" if split in row.downloads else "it has to be downloaded by hand"
     return StorageError(f"{row.title} ({split}) is not in {folder}; looked for{looked}\n{hint}; its home is {row.home}")
 
 
@@ -529,4 +529,4 @@ def _download(name: str, split: str, folder: Path) -> None:
         for part in row.downloads[split]:
             part.fetch(folder)
     except (StorageError, FileFormatError) as error:
-        raise type(error)(f"cannot get {row.title}: {error}; its home is {row.home}") from error
+        raise type(error)(f"cannot download {row.title}: {error}; its home is {row.home}") from error

@@ -327,7 +327,7 @@ def in_words(told: Mapping[str, Any], unit: str = "sample") -> str:
     evidence = f"{math.exp(most):,.0f} to 1" if most < math.log(1e6) else "over a million to 1"
     return (
         f"{found}: evidence {evidence}, an alarm needs {math.exp(told['limit']):,.0f} to 1 "
-        f"(false alarms, ever: with probability {told['alpha']:g} at most)"
+        f"(a false alarm, ever, has probability {told['alpha']:g} at most)"
     )
 
 

@@ -52,20 +52,19 @@ class Work:
 
     async def images(self, model: Model, images: Sequence[tuple[str | None, Image]], deadline: float) -> list[Verdict]:
         """A verdict on each image, by the name of its file where there is one, or why it could not be read."""
-        guard, prepared, left = model.guard, [], self.limits.pixels_in_all
+        guard, prepared, loop = model.guard, [], asyncio.get_running_loop()
         if guard.takes != "images":
             message = f"the guard {model.name} looks at rows, not at images; send them as text/csv or application/json"
             raise Refused(400, f"{message}, with {', '.join(one['name'] for one in inputs_of(guard)):.200}")
         with self._room(model, len(images)):
             model.batcher.announce(len(images))
             try:
+                contents = [image for _, image in images]
+                await self.in_time(loop.run_in_executor(self._decoders, self._bound, contents), deadline)
                 for number, (name, image) in enumerate(images):  # one by one: other requests have their turn
                     where = name or f"image {number}"
-                    loop = asyncio.get_running_loop()
-                    work = loop.run_in_executor(self._decoders, self._prepare, guard, image, where, left)
-                    one, size = await self.in_time(work, deadline)
-                    prepared.append(one)
-                    left -= size
+                    work = loop.run_in_executor(self._decoders, self._prepare, guard, image, where)
+                    prepared.append(await self.in_time(work, deadline))
                 good = [one for one in prepared if isinstance(one, Tensor)]
                 answers = [model.batcher.submit(Job(guard, torch.stack(good), deadline))] if good else []
             finally:
@@ -120,21 +119,29 @@ class Work:
         except TimeoutError as error:
             raise Refused(504, f"there was no answer within {self.limits.timeout:g} s") from error
 
-    def _prepare(self, guard: Guard, image: Image, where: str, left: int) -> tuple[Tensor | OutfieldError, int]:
-        """An image as the guard takes it, or why it cannot be used, and how many pixels it had; ``left`` may still come."""
+    def _bound(self, images: Sequence[Image]) -> None:
+        """Refuse too many pixels in all before any image is decoded; those that nobody will decode do not count."""
+        left = most = self.limits.pixels_in_all
+        for image in images:
+            with contextlib.suppress(OutfieldError):
+                left -= size if (size := math.prod(_shape(image, ""))) <= self.limits.pixels else 0
+        if left < 0:
+            raise Refused(413, f"the images of a request may have {most:,} pixels in all; send fewer, or smaller ones")
+
+    def _prepare(self, guard: Guard, image: Image, where: str) -> Tensor | OutfieldError:
+        """An image as the guard takes it, or why it cannot be used."""
         try:
-            size = size_of(io.BytesIO(image), where) if isinstance(image, bytes) else image.shape[:2]
-            if (pixels := math.prod(size)) > (most := self.limits.pixels):
+            size = _shape(image, where)
+            if math.prod(size) > (most := self.limits.pixels):
                 shown = " × ".join(map(str, size))
                 raise InputError(f"{where} is too large: it has {shown} pixels; at most {most:,} are taken")
-            if pixels > left:
-                most = self.limits.pixels_in_all
-                raise Refused(
-                    413, f"the images of a request may have {most:,} pixels in all; send fewer, or smaller ones"
-                )
-            return guard.prepare(image), pixels
+            return guard.prepare(image)
         except OutfieldError as error:
-            return type(error)(str(error).replace("the image", where)), 0
+            return type(error)(str(error).replace("the image", where))
+
+
+def _shape(image: Image, where: str) -> tuple[int, ...]:
+    return size_of(io.BytesIO(image), where) if isinstance(image, bytes) else image.shape[:2]
 
 
 class Service:

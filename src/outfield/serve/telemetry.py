@@ -57,7 +57,7 @@ class Counts:
         self.evidence = Gauge("outfield_drift_log_wealth", "Evidence of drift.", GUARD, registry=own)
         self.scores = Scores()
         own.register(self.scores)
-        self.p_values = self._histogram("outfield_p_value", "P-values; of ID images uniform.", P_VALUES)
+        self.p_values = self._histogram("outfield_p_value", "P-values; uniform for ID images.", P_VALUES)
         self.batches = self._histogram("outfield_batch_images", "Images given to the network at once.", IMAGES)
         self.seconds = self._histogram("request_predict_seconds", "Seconds from request to answer.", SECONDS)
 

@@ -32,7 +32,7 @@ def choose(
     plot: Annotated[File, Option(help="Picture of stand-ins against real sets (.png); needs --real.")] = None,
     device: Device = "auto",
 ) -> None:
-    """Choose the members of a fused detector by stand-ins for OOD data, and fit it; real OOD data decides nothing."""
+    """Choose the members of a fused detector by stand-ins, made-up OOD data, and fit it; real OOD data decides nothing."""
     given = {"--near": near, "--far": far, "--real": real}
     sets = {option: opt.named_sets(option, sources) for option, sources in given.items()}
     if not sets["--near"] and not sets["--far"]:

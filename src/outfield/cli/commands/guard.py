@@ -181,12 +181,12 @@ def _tell(made: Guard, output: Path, began: float) -> None:
     low, high = made.threshold.kept_interval()
     unit, some = made.reader.unit, "PHOTO.jpg" if made.takes == "images" else "NEW.csv"
     log.info("%s", made)
-    log.info("90 %% interval of the share of new ID %s that it accepts: %.3f to %.3f", unit, low, high)
+    log.info("it accepts %s to %s of new ID %s (90 %% interval)", percent(low, 1), percent(high, 1), unit)
     told = describe_guard(output)
     for line in (
         told.get("per class"),
         f"accepts {told['accepts']}" if "accepts" in told else None,
-        told.get("quality"),
+        f"how good it is: {told['quality']}" if "quality" in told else None,
     ):
         if line:
             log.info("%s", line)

@@ -57,7 +57,7 @@ def score(
     on_error: opt.OnError = "skip",
     device: Device = "auto",
 ) -> None:
-    """Score samples: one row each, in the order of the input; with a column file where the features know their images'.
+    """Score samples: one row each, in the order of the input, with the names of files where the features keep them.
 
     With a guard, verdicts are written as Parquet files into a folder; run again, the command does what is missing there. Of a
     guard of rows they are one file, or printed as CSV.

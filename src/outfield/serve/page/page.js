@@ -66,7 +66,7 @@ function knows({ inputs, classes }) {
   const some = (names) => names.slice(0, 12).join(", ") + (names.length > 12 ? ", …" : "");
   if (inputs && rows.isTable(inputs)) return `This guard knows rows of a table: ${some(inputs.map((one) => one.name))}.`;
   if (inputs) return `This guard knows rows of ${inputs.reduce((sum, one) => sum + one.shape[1], 0).toLocaleString("en")} numbers, features of a network.`;
-  return classes.length ? `This guard knows images of ${classes.length > 12 ? `${classes.length.toLocaleString("en")} classes: ` : ""}${some(classes)}.` : "This guard knows images like those that it was built with.";
+  return classes.length ? `This guard knows images of ${classes.length.toLocaleString("en")} kinds: ${some(classes)}.` : "This guard knows images like those that it was built with.";
 }
 
 // Images for a guard of images, CSV for a guard of rows.
