@@ -74,7 +74,7 @@ class ReviewFolder:
         """Keep an input; the bytes that were written."""
         now = time.time_ns()
         own = f"{'s' if sample else 'r'}{now:016x}{secrets.token_hex(8)}"
-        told = {"id": own, "time": time_of(own).isoformat(timespec="milliseconds"), "sample": sample, **about}
+        told = {"id": own, "time": time_of(own).isoformat(), "sample": sample, **about}
         if image is not None:
             ending = next((end for start, end in FORMATS.items() if image.startswith(start)), "image")
             told["image"] = f"{own}.{ending}"

@@ -29,8 +29,8 @@ from outfield.scores import Threshold
 
 BIASED = (
     "others were chosen, by what the guard said of them or by people, and p-values would not hold for what arrives. Keep a "
-    "random sample of all inputs and review all of it (outfield serve --keep FOLDER --keep-sample 0.01), or name known inputs of which "
-    "none was chosen: --sample, in Python sample=…"
+    "random sample of all inputs and review all of it (outfield serve --keep FOLDER --keep-sample 0.01), or name known inputs "
+    "of which none was chosen: --sample, in Python sample=…"
 )
 
 
@@ -208,9 +208,10 @@ def _joined(guard: Guard, parts: Sequence[Any]) -> Any:
     names = [name for name in fields[0] if all(name in own for own in fields)]
     if guard.table is None:
         return FeatureSet.join([FeatureSet(**{name: own[name] for name in names}) for own in fields])
-    return {
-        name: np.array([cell for own in fields for cell in np.asarray(own[name], object)], object) for name in names
-    }
+    found = {name: [cell for own in fields for cell in np.asarray(own[name], object)] for name in names}
+    if (label := guard.table.label) in found:  # classes are texts, also where they are written as numbers
+        found[label] = [cell if isinstance(cell, str) or cell != cell else str(int(cell)) for cell in found[label]]
+    return {name: np.array(cells, object) for name, cells in found.items()}
 
 
 class _Several(ImageSource):
