@@ -87,7 +87,7 @@ class TestKeeping:
     def test_the_random_sample_does_not_look_at_verdicts(self, files, images, tmp_path):
         keep = Keep(tmp_path, share=0.0, sample=0.5)
         with running(files["ssd"], keep=keep) as service:
-            verdicts = [one for _ in range(8) for one in service.check(*images * 8).json()]
+            verdicts = [one for _ in range(5) for one in service.check(*images * 8).json()]
             items = kept(service)
         for refused in (True, False):
             all_of = sum(one["is_ood"] == refused for one in verdicts)
@@ -233,29 +233,26 @@ class TestReviewing:
         assert {**after, "review": None} == item
         assert after["review"] == {"known": False, "class": None, "time": after["review"]["time"]}
 
-    @pytest.mark.parametrize(
-        "said",
-        [
-            b"",
-            b"{",
-            b"[]",
-            b"[" * 4000,
-            b'{"id": 7, "known": true}',
-            b'{"id": "ID"}',
-            b'{"id": "ID", "known": 1}',
-            b'{"id": "ID", "known": true}',
-            b'{"id": "ID", "known": true, "class": "cat"}',
-            b'{"id": "ID", "known": true, "class": 4}',
-            b'{"id": "ID", "known": true, "class": true}',
-            b'{"id": "ID", "known": false, "class": "down"}',
-            b'{"id": "ID", "known": false, "more": 1}',
-        ],
-    )
-    def test_what_is_no_feedback(self, service, images, said):
+    def test_what_is_no_feedback(self, service, images):
         service.check(images[4])
         (own,) = kept(service)
-        answer = service.client.post("/v1/feedback", content=said.replace(b"ID", own.encode()))
-        assert answer.status_code == 400, answer.text
+        for said in (
+            "",
+            "{",
+            "[]",
+            "[" * 4000,
+            '{"id": 7, "known": true}',
+            '{"id": "ID"}',
+            '{"id": "ID", "known": 1}',
+            '{"id": "ID", "known": true}',
+            '{"id": "ID", "known": true, "class": "cat"}',
+            '{"id": "ID", "known": true, "class": 4}',
+            '{"id": "ID", "known": true, "class": true}',
+            '{"id": "ID", "known": false, "class": "down"}',
+            '{"id": "ID", "known": false, "more": 1}',
+        ):
+            answer = service.client.post("/v1/feedback", content=said.replace("ID", own))
+            assert answer.status_code == 400, (said, answer.text)
         assert kept(service)[own]["review"] is None
 
     def test_attackers(self, service, images, tmp_path):

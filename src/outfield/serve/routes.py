@@ -51,6 +51,7 @@ PAGE = {
     "/": "text/html",
     "/page.css": "text/css",
     "/page.js": "text/javascript",
+    "/review.js": "text/javascript",
     "/rows.js": "text/javascript",
     "/icon.svg": "image/svg+xml",
 }
