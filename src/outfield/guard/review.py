@@ -7,7 +7,6 @@ sample of all inputs, drawn whatever the verdict, and with r where it was kept b
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import json
 import os
@@ -15,7 +14,7 @@ import re
 import secrets
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from outfield.errors import FileFormatError, InputError, StorageError
 from outfield.files import PathLike, as_path, make_folder, new_file, open_to_read, reason
@@ -23,29 +22,11 @@ from outfield.files import PathLike, as_path, make_folder, new_file, open_to_rea
 if TYPE_CHECKING:
     from outfield.guard.guard import Guard
 
-ID = re.compile(r"[rs][0-9a-f]{32}")
-FILE = re.compile(rf"({ID.pattern})\.(?:(review)\.)?(json|[a-z]{{3,5}})")
-FORMATS = {
-    b"\x89PNG": "png",
-    b"\xff\xd8": "jpg",
-    b"RIFF": "webp",
-    b"GIF8": "gif",
-    b"II*\0": "tif",
-    b"MM\0*": "tif",
-    b"BM": "bmp",
-}
-"""How the files of images begin, and the endings of their names."""
+FILE = re.compile(r"([rs][0-9a-f]{32})\.(json|review\.json|[a-z]{3,5})")
+FORMATS = {b"\x89PNG": "png", b"\xff\xd8": "jpg", b"RIFF": "webp", b"GIF8": "gif", b"II*\0": "tif", b"MM\0*": "tif"}
+"""How images begin, and the endings of their files; others end with "image"."""
 SCRATCH = ".new"
-"""Folder of files that are being written: the others are many, and it is looked through for what killed writers left."""
-
-
-class Counts(NamedTuple):
-    """How many items there are, how many of them were reviewed, and the same of the random sample."""
-
-    items: int
-    reviewed: int
-    sample: int
-    sample_reviewed: int
+"""Folder of files that are being written: the others are many, and this one is looked through for what killed writers left."""
 
 
 class ReviewFolder:
@@ -54,37 +35,34 @@ class ReviewFolder:
     def __init__(self, path: PathLike) -> None:
         self.path = as_path(path)
 
-    def ids(self) -> dict[str, bool]:
-        """Every item, the oldest first, and whether it was reviewed."""
-        found: dict[str, set[str]] = {}
+    def _files(self) -> dict[str, dict[str, os.DirEntry[str]]]:
+        """Files of each item by their endings, of the oldest first; links are none."""
+        found: dict[str, dict[str, os.DirEntry[str]]] = {}
         try:
             with os.scandir(self.path) as entries:
                 for entry in entries:
-                    if (
-                        (name := FILE.fullmatch(entry.name))
-                        and name[3] == "json"
-                        and entry.is_file(follow_symlinks=False)
-                    ):
-                        found.setdefault(name[1], set()).add(name[2] or "")
+                    if (name := FILE.fullmatch(entry.name)) and entry.is_file(follow_symlinks=False):
+                        found.setdefault(name[1], {})[name[2]] = entry
         except OSError as error:
             raise StorageError(f"cannot read {self.path}: {reason(error)}") from error
-        return {one: "review" in found[one] for one in sorted(found, key=by_time) if "" in found[one]}
+        return {own: found[own] for own in sorted(found, key=lambda own: own[1:])}
 
-    def add(self, about: Mapping[str, Any], image: bytes | None, sample: bool) -> int:
-        """Keep an input; the bytes that were written."""
-        now = time.time_ns()
-        own = f"{'s' if sample else 'r'}{now:016x}{secrets.token_hex(8)}"
+    def ids(self) -> dict[str, bool]:
+        """Every item, the oldest first, and whether it was reviewed."""
+        return {own: "review.json" in files for own, files in self._files().items() if "json" in files}
+
+    def __contains__(self, own: str) -> bool:
+        return FILE.fullmatch(f"{own}.json") is not None and os.path.lexists(self.path / f"{own}.json")
+
+    def add(self, about: Mapping[str, Any], image: bytes | None, sample: bool) -> None:
+        """Keep an input."""
+        own = f"{'s' if sample else 'r'}{time.time_ns():016x}{secrets.token_hex(8)}"
         told = {"id": own, "time": time_of(own).isoformat(), "sample": sample, **about}
         if image is not None:
             ending = next((end for start, end in FORMATS.items() if image.startswith(start)), "image")
             told["image"] = f"{own}.{ending}"
             self._write(told["image"], image)
-        content = json.dumps(told).encode()
-        self._write(f"{own}.json", content)  # last: now there is an item
-        return len(content) + len(image or b"")
-
-    def __contains__(self, own: str) -> bool:
-        return ID.fullmatch(own) is not None and os.path.lexists(self.path / f"{own}.json")
+        self._write(f"{own}.json", json.dumps(told).encode())  # last: now there is an item
 
     def item(self, own: str) -> dict[str, Any]:
         """What is known of an item, with the ``review`` or None.
@@ -96,48 +74,36 @@ class ReviewFolder:
         if own not in self:
             raise InputError(f"there is no item {own[:100]!r}; it may have been removed to make room")
         found, review = self._json(f"{own}.json"), f"{own}.review.json"
-        name = FILE.fullmatch(str(found.get("image", f"{own}.image")))
-        own_image = name is not None and name[1] == own and name[3] != "json"
-        if not own_image or found.get("id") != own or not isinstance(found.get("verdict"), dict):
+        images = {None, *(f"{own}.{ending}" for ending in (*FORMATS.values(), "image"))}
+        if found.get("id") != own or found.get("image") not in images or not isinstance(found.get("verdict"), dict):
             raise FileFormatError(f"{self.path / own}.json is damaged; remove it")
         return {**found, "review": self._json(review) if os.path.lexists(self.path / review) else None}
 
     def image(self, own: str) -> bytes:
         """The image of an item, as it came."""
-        name = self.item(own).get("image")
-        if name is None:
+        if (name := self.item(own).get("image")) is None:
             raise InputError(f"the item {own} is a row and has no image")
         return self._read(str(name))
 
     def review(self, own: str, known: bool, name: str | None) -> dict[str, Any]:
         """Keep what a person said of an item: known, of a class where there are classes, or unknown."""
         self.item(own)
-        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
-        told = {"known": known, "class": name, "time": now}
+        told = {"known": known, "class": name, "time": datetime.datetime.now(datetime.UTC).isoformat()}
         self._write(f"{own}.review.json", json.dumps(told).encode())
         return told
 
-    def make_room(self, limit: int) -> tuple[int, int]:
-        """Remove the oldest items until all files together have no more bytes; bytes that are left, and items removed."""
-        sizes: dict[str, dict[str, int]] = {}
-        with os.scandir(self.path) as entries:
-            for entry in entries:
-                if match := FILE.fullmatch(entry.name):
-                    with contextlib.suppress(FileNotFoundError):  # another process makes room, too
-                        sizes.setdefault(match[1], {})[entry.name] = entry.stat(follow_symlinks=False).st_size
-        total, removed = sum(sum(own.values()) for own in sizes.values()), 0
-        for own in sorted(sizes, key=by_time):
+    def make_room(self, limit: int) -> int:
+        """Remove the oldest items until all files together have no more bytes; how many were removed."""
+        files, removed = self._files(), 0
+        sizes = {own: sum(entry.stat().st_size for entry in entries.values()) for own, entries in files.items()}
+        total = sum(sizes.values())
+        for own, entries in files.items():
             if total <= limit:
                 break
-            for name in sorted(sizes[own], key=lambda name: name != f"{own}.json"):  # then there is no item any more
-                (self.path / name).unlink(missing_ok=True)
-            total -= sum(sizes[own].values())
-            removed += 1
-        return total, removed
-
-    def counts(self, ids: Mapping[str, bool]) -> Counts:
-        sample = [seen for own, seen in ids.items() if own[0] == "s"]
-        return Counts(len(ids), sum(ids.values()), len(sample), sum(sample))
+            for ending in sorted(entries, key="json".__ne__):  # first that without which there is no item
+                (self.path / entries[ending].name).unlink(missing_ok=True)
+            total, removed = total - sizes[own], removed + 1
+        return removed
 
     def _write(self, name: str, content: bytes) -> None:
         try:
@@ -149,10 +115,9 @@ class ReviewFolder:
             raise StorageError(f"cannot write {self.path / name}: {reason(error)}") from error
 
     def _read(self, name: str) -> bytes:
-        path = self.path / name
-        if path.is_symlink():
-            raise StorageError(f"{path} is a link, which Outfield does not put there; remove it")
-        with open_to_read(path) as file:
+        if (self.path / name).is_symlink():
+            raise StorageError(f"{self.path / name} is a link, which Outfield does not put there; remove it")
+        with open_to_read(self.path / name) as file:
             return file.read()
 
     def _json(self, name: str) -> dict[str, Any]:
@@ -165,11 +130,6 @@ class ReviewFolder:
         return found
 
 
-def by_time(own: str) -> str:
-    """What IDs are sorted by."""
-    return own[1:]
-
-
 def time_of(own: str) -> datetime.datetime:
     """When an item was kept."""
     return datetime.datetime.fromtimestamp(int(own[1:17], 16) / 1e9, datetime.UTC)
@@ -177,6 +137,6 @@ def time_of(own: str) -> datetime.datetime:
 
 def classes_of(guard: Guard) -> tuple[str, ...]:
     """The names of the classes that an input may have, numbers where there are no names; none where there are no classes."""
-    if guard.names or guard.table is not None:
-        return guard.names or guard.table.classes  # type: ignore[union-attr]
-    return tuple(map(str, range(guard.widths.get("logits", 0))))
+    if guard.table is not None:
+        return guard.table.classes
+    return guard.names or tuple(map(str, range(guard.widths.get("logits", 0))))

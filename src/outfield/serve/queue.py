@@ -7,9 +7,9 @@ import logging
 import math
 import random
 import threading
-from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 
@@ -26,7 +26,7 @@ PENDING = 64 * 2**20
 ABOUT = 4096
 """Bytes that an item needs beside its content, at most."""
 PAUSE = 10.0
-"""Seconds without writing after a failure; what comes meanwhile waits, and is then dropped whatever its size."""
+"""Seconds without writing after a failure; what comes meanwhile waits, or is dropped whatever its size."""
 SLACK = 10
 """The folder is looked through after each such part of its limit, and may then be full but for one."""
 PAGE_SIZE = 20
@@ -34,28 +34,18 @@ SHOWN = ("open", "sample", "all")
 """What is listed: what nobody looked at, that of the random sample, or everything."""
 
 
-class Item(NamedTuple):
-    """An input that waits to be written: what is known of it, and the image, as it came or as pixels."""
-
-    about: dict[str, Any]
-    image: bytes | np.ndarray | None
-    sample: bool
-    size: int
-
-
 class ReviewQueue:
     """Keeps inputs of one guard in a folder, up to a limit of bytes; requests never wait for the disk."""
 
     def __init__(self, name: str, keep: Keep, counts: Counts) -> None:
         self.name, self.keep, self.folder = name, keep, ReviewFolder(keep.folder / name)
+        self.told = {"share": keep.share, "sample": keep.sample, "limit": keep.limit}
         make_folder(self.folder.path)
         self._results = {one: counts.kept.labels(name, one) for one in ("kept", "dropped", "failed", "removed")}
-        self._chance = random.SystemRandom()
-        self._waiting: deque[Item] = deque()
-        self._bytes, self._left = 0, 0.0  # that wait, and that may be written before the folder is looked through
-        self._changed, self._stopping = threading.Condition(), False
-        self._thread = threading.Thread(target=self._run, name=f"outfield review {name}", daemon=True)
-        self._thread.start()
+        self._chance, self._ended = random.SystemRandom(), threading.Event()
+        self._writer = ThreadPoolExecutor(1, f"outfield review {name}")
+        self._taken = self._done = 0  # bytes, each counted by one thread
+        self._left = 0.0  # bytes that may be written before the folder is looked through
 
     def offer(
         self,
@@ -68,24 +58,49 @@ class ReviewQueue:
             return  # of these there is no image to look at
         for place, verdict in enumerate(verdicts):
             sample = self._chance.random() < self.keep.sample  # whatever the verdict
-            if verdict.error is None and (sample or (verdict.refused and self._chance.random() < self.keep.share)):
-                about = {"guard": self.name, "fingerprint": guard.fingerprint, "verdict": plain(verdict)}
-                if isinstance(inputs, Sequence):
-                    image = inputs[place]
-                    size = image.nbytes if isinstance(image, np.ndarray) else len(image)
-                    own = image.copy() if isinstance(image, np.ndarray) else image  # without the rest of the request
-                    self._put(Item(about, own, sample, size + ABOUT))
-                else:
-                    row = _row(guard, inputs, place)
-                    self._put(Item({**about, "row": row}, None, sample, len(json.dumps(row)) + ABOUT))
+            if verdict.error is not None or not (
+                sample or (verdict.refused and self._chance.random() < self.keep.share)
+            ):
+                continue
+            about = {"guard": self.name, "fingerprint": guard.fingerprint, "verdict": plain(verdict)}
+            image: bytes | np.ndarray | None = None
+            if isinstance(inputs, Sequence):
+                image = inputs[place].copy() if isinstance(inputs[place], np.ndarray) else inputs[place]  # type: ignore[union-attr]
+                size = image.nbytes if isinstance(image, np.ndarray) else len(image)
+            else:
+                about["row"] = _row(guard, inputs, place)
+                size = len(json.dumps(about["row"]))
+            if self._taken - self._done >= (PENDING if sample else PENDING // 2):
+                self._results["dropped"].inc()
+            else:
+                self._taken += size + ABOUT
+                self._writer.submit(self._write, about, image, sample, size + ABOUT)
+
+    def _write(self, about: dict[str, Any], image: bytes | np.ndarray | None, sample: bool, size: int) -> None:
+        try:
+            content = as_png(image) if isinstance(image, np.ndarray) else image
+            needed = size if content is None else len(content) + ABOUT
+            if needed > self.keep.limit // SLACK:
+                self._results["dropped"].inc()
+                return
+            if self._left < needed:
+                self._results["removed"].inc(self.folder.make_room(self.keep.limit - self.keep.limit // SLACK))
+                self._left = self.keep.limit / SLACK
+            self.folder.add(about, content, sample)
+            self._left -= needed
+            self._results["kept"].inc()
+        except Exception as error:  # whatever it is, requests go on
+            self._results["failed"].inc()
+            tell(logging.WARNING, "not kept for review", guard=self.name, error=str(error))
+            self._ended.wait(PAUSE)
+        finally:
+            self._done += size
 
     def page(self, after: str = "", show: str = SHOWN[0]) -> dict[str, Any]:
         """Some items, the oldest first, those behind ``after``, and where to go on."""
         ids = self.folder.ids()
-        wanted = [
-            own for own, seen in ids.items()
-            if own[1:] > after[1:] and (show == "all" or not seen) and (show != "sample" or own[0] == "s")
-        ]  # fmt: skip
+        open_or_all = [own for own, seen in ids.items() if own[1:] > after[1:] and (show == "all" or not seen)]
+        wanted = [own for own in open_or_all if show != "sample" or own[0] == "s"]
         found = []
         for own in wanted[:PAGE_SIZE]:
             try:
@@ -93,57 +108,19 @@ class ReviewQueue:
             except OutfieldError as error:
                 found.append({"id": own, "error": str(error)})
         following = wanted[PAGE_SIZE - 1] if len(wanted) > PAGE_SIZE else None
-        return {"guard": self.name, "counts": self.folder.counts(ids)._asdict(), "items": found, "next": following}
-
-    def about(self) -> dict[str, Any]:
-        """What is kept, for people."""
-        return {"share": self.keep.share, "sample": self.keep.sample, "limit": self.keep.limit}
+        sample = [seen for own, seen in ids.items() if own[0] == "s"]
+        counts = {
+            "items": len(ids),
+            "reviewed": sum(ids.values()),
+            "sample": len(sample),
+            "sample_reviewed": sum(sample),
+        }
+        return {"guard": self.name, "counts": counts, "items": found, "next": following}
 
     def stop(self) -> None:
         """Write what waits, then end the thread."""
-        with self._changed:
-            self._stopping = True
-            self._changed.notify()
-        self._thread.join()
-
-    def _put(self, item: Item) -> None:
-        with self._changed:
-            if self._bytes >= (PENDING if item.sample else PENDING // 2):
-                self._results["dropped"].inc()
-                return
-            self._waiting.append(item)
-            self._bytes += item.size
-            self._changed.notify()
-
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._stopping)
-                if not self._waiting:
-                    return
-                item = self._waiting[0]
-            try:
-                self._results[self._write(item)].inc()
-            except (OutfieldError, OSError) as error:
-                self._results["failed"].inc()
-                tell(logging.WARNING, "not kept for review", guard=self.name, error=str(error))
-                with self._changed:
-                    self._changed.wait_for(lambda: self._stopping, PAUSE)
-            with self._changed:
-                self._waiting.popleft()
-                self._bytes -= item.size
-
-    def _write(self, item: Item) -> str:
-        image = as_png(item.image) if isinstance(item.image, np.ndarray) else item.image
-        size = item.size if image is None else len(image) + ABOUT
-        if size > self.keep.limit // SLACK:
-            return "dropped"
-        if self._left < size:
-            room = self.keep.limit - self.keep.limit // SLACK
-            self._results["removed"].inc(self.folder.make_room(room)[1])
-            self._left = self.keep.limit / SLACK
-        self._left -= self.folder.add(item.about, image, item.sample)
-        return "kept"
+        self._ended.set()
+        self._writer.shutdown()
 
 
 def plain(one: Verdict) -> dict[str, Any]:

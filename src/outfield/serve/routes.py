@@ -9,7 +9,7 @@ import ipaddress
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, MutableMapping, Sequence
+from collections.abc import AsyncIterator, Collection, MutableMapping, Sequence
 from importlib import resources
 from typing import Any
 from urllib.parse import urlsplit
@@ -231,15 +231,8 @@ def _add_verdicts(app: FastAPI, service: Service) -> None:
         return Response(service.counts.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-FEEDBACK = {
-    "type": "object",
-    "properties": {
-        "id": {"type": "string"},
-        "known": {"type": "boolean"},
-        "class": {"type": ["string", "integer", "null"]},
-    },
-    "required": ["id", "known"],
-}
+FEEDBACK = {"type": "object", "required": ["id", "known"], "properties": {
+    "id": {"type": "string"}, "known": {"type": "boolean"}, "class": {"type": "string"}}}  # fmt: skip
 MOST_FEEDBACK = 4096
 """Bytes of what a person says of an item."""
 
@@ -252,12 +245,11 @@ def _add_reviews(app: FastAPI, service: Service) -> None:
             raise Refused(404, "nothing is kept for review; outfield serve --keep FOLDER does it")
         return found
 
-    async def found(item: str, read: Callable[[ReviewFolder], Any]) -> tuple[Model, Any]:
-        """What is read of an item, and the guard whose item it is."""
-        queue_of(None)
-        for model in service.models.values():
-            if model.queue is not None and item in (ids := model.queue.folder):
-                return model, await asyncio.to_thread(read, ids)
+    def found(item: str) -> tuple[Model, ReviewFolder]:
+        """The guard whose item it is, and the folder that it is in."""
+        for name, model in service.models.items():
+            if item in (folder := queue_of(name).folder):
+                return model, folder
         raise Refused(404, f"there is no item {item[:100]!r}; it may have been removed to make room")
 
     @app.get("/v1/queue", tags=["Review"])
@@ -269,12 +261,12 @@ def _add_reviews(app: FastAPI, service: Service) -> None:
     @app.get("/v1/queue/{item}", tags=["Review"])
     async def kept(item: str) -> Response:
         """An item: verdict, time, the row of a guard of rows, and what a person said."""
-        return _json((await found(item, lambda folder: folder.item(item)))[1])
+        return _json(await asyncio.to_thread(found(item)[1].item, item))
 
     @app.get("/v1/queue/{item}/image", tags=["Review"])
     async def image(item: str) -> Response:
         """The image of an item, as it came."""
-        content = (await found(item, lambda folder: folder.image(item)))[1]
+        content = await asyncio.to_thread(found(item)[1].image, item)
         return Response(content, headers={"Content-Disposition": "attachment"}, media_type="application/octet-stream")
 
     @app.post("/v1/feedback", tags=["Review"], openapi_extra=_body({"application/json": FEEDBACK}))
@@ -283,39 +275,26 @@ def _add_reviews(app: FastAPI, service: Service) -> None:
         async with service.bodies.read(request, _deadline(request, service)) as body:
             if len(body) > MOST_FEEDBACK:
                 raise Refused(413, f"feedback has at most {MOST_FEEDBACK:,} bytes: id, known and class of one item")
-            said = _feedback(bytes(body))
-        model, _ = await found(said["id"], lambda folder: None)
-        said["class"] = _class_of(said, classes_of(model.guard))
-        told = await found(said["id"], lambda folder: folder.review(said["id"], said["known"], said["class"]))
-        return _json({"id": said["id"], **told[1]})
+            item, known, name = _feedback(bytes(body))
+        model, folder = found(item)
+        classes = classes_of(model.guard) if known else ()
+        if name not in (classes or (None,)):
+            right = f"one of {', '.join(classes[:12])}{', …' * (len(classes) > 12)}" if classes else "left out"
+            raise Refused(400, f"class is {name!r:.100}; it must be {right}")
+        return _json(await asyncio.to_thread(folder.review, item, known, name))
 
 
-def _feedback(content: bytes) -> dict[str, Any]:
+def _feedback(content: bytes) -> tuple[str, bool, str | None]:
+    """The item, whether it is known, and the class."""
     try:
         said = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise Refused(400, f"this is no JSON: {error!s:.200}") from error
-    named = isinstance(said, dict) and {"id", "known"} <= {*said} <= {"id", "known", "class"}
-    if not named or type(said["id"]) is not str or type(said["known"]) is not bool:
-        raise Refused(400, 'feedback is {"id": …, "known": true, "class": …} or {"id": …, "known": false}')
-    return {"class": None, **said}
-
-
-def _class_of(said: Mapping[str, Any], classes: Sequence[str]) -> str | None:
-    """The class that was named, or counted; None where the input is unknown, or there are no classes."""
-    one = said["class"]
-    if type(one) is int and said["known"] and 0 <= one < len(classes):
-        return classes[one]
-    if one is None and not (said["known"] and classes):
-        return None
-    if type(one) is not str or one not in classes or not said["known"]:
-        right = (
-            f"one of {', '.join(classes[:12])}{', …' * (len(classes) > 12)}"
-            if classes and said["known"]
-            else "left out"
-        )
-        raise Refused(400, f"class is {one!r:.100}; it must be {right}")
-    return one
+    if isinstance(said, dict) and {*said} <= {"id", "known", "class"}:
+        item, known, name = (said.get(key) for key in ("id", "known", "class"))
+        if isinstance(item, str) and isinstance(known, bool) and isinstance(name, str | None):
+            return item, known, name
+    raise Refused(400, 'feedback is {"id": …, "known": true, "class": …} or {"id": …, "known": false}')
 
 
 def _add_page(app: FastAPI, path: str, kind: str) -> None:
@@ -351,7 +330,7 @@ def _about(model: Model) -> dict[str, Any]:
         "network": guard.backbone.name if guard.takes == "images" else repr(guard),
         "inputs": None if guard.takes == "images" else protocol.inputs_of(guard),
         "fingerprint": guard.fingerprint[:16],
-        "review": None if model.queue is None else {**model.queue.about(), "classes": classes_of(guard)},
+        "review": None if model.queue is None else {**model.queue.told, "classes": classes_of(guard)},
         "classes": [*guard.names],
         "members": [*guard.members],
         "threshold": guard.threshold.value,

@@ -39,10 +39,11 @@ function shown(item) {
   const name = verdict.class_name ?? (verdict.class_index === null ? "" : `class ${verdict.class_index}`);
   const said = element("span", { class: "said", role: "status" }, words(item.review));
   const classes = guard.review.classes;
-  const choice = element("select", { "aria-label": "Class" }, ...classes.map((one, i) => element("option", { value: i }, one)));
-  choice.value = Math.max(0, classes.indexOf(item.review?.class ?? verdict.class_name ?? String(verdict.class_index)));
+  const choice = element("select", { "aria-label": "Class" }, ...classes.map((one) => element("option", { value: one }, one)));
+  const likely = item.review?.class ?? verdict.class_name ?? String(verdict.class_index);
+  if (classes.includes(likely)) choice.value = likely;
   const tell = async (known) => {
-    const body = JSON.stringify({ id: item.id, known, ...(known && classes.length ? { class: Number(choice.value) } : {}) });
+    const body = JSON.stringify({ id: item.id, known, ...(known && classes.length ? { class: choice.value } : {}) });
     try {
       said.textContent = words(await tools.ask("v1/feedback", { method: "POST", body, headers: { "Content-Type": "application/json" } }));
       made.classList.add("done");
