@@ -181,6 +181,7 @@ def test_decisions_are_made_anew():
     verdicts = new(later)
     right = (later.logits.argmax(1) == later.labels).numpy()
     accepted = np.array([one.accept for one in verdicts])
+    assert [one.refused for one in verdicts] == (~accepted).tolist()
     assert right.mean() < 0.91
     assert right[accepted].mean() > 0.945
     classes = later.logits.argmax(1).numpy()

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from tests.guard.test_rows import odd, people
 from tests.helpers.guards import labelled, noise
+from tests.helpers.program import outfield
 from tests.helpers.samples import make_set
 from tests.helpers.service import parsed_metrics, png, running
 
@@ -159,6 +160,16 @@ class TestKeeping:
                 service.check(images[4])
             assert time.monotonic() - began < 1.2  # six writes take longer
             assert results(service)["dropped"] >= 1
+
+    def test_the_options_of_the_command(self, files, tmp_path, monkeypatch):
+        def stopped(_, settings):
+            raise of.InputError(f"{settings.keep}")
+
+        monkeypatch.setattr("outfield.serve.Service", stopped)
+        serve = ("serve", files["ssd"], "--port", "0", "--device", "cpu", "--keep-sample", "0.25")
+        assert "name a folder for it" in outfield(*serve, code=2).said
+        said = outfield(*serve, "--keep", tmp_path, "--keep-share", "0.5", "--keep-limit", "999", code=2).said
+        assert str(Keep(tmp_path, 0.5, 0.25, 999)) in said
 
     def test_settings_are_checked(self, tmp_path):
         for wrong in ({"share": 1.1}, {"sample": -0.1}, {"limit": 0}):

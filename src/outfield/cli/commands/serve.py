@@ -61,6 +61,8 @@ def serve(
 
     token = read_token(token_file, os.environ.get("OUTFIELD_TOKEN"))
     limits = Limits(max_body, max_pixels, max_images, timeout, queue, batch)
+    if keep is None and (keep_sample > 0 or keep_share < 1):
+        raise InputError("--keep-sample and --keep-share say how much is kept; name a folder for it: --keep FOLDER")
     kept = None if keep is None else Keep(keep, keep_share, keep_sample, keep_limit)
     settings = Settings(limits, token, drift_state, kept, device=device, drain=drain)
     resolve_device(device)
