@@ -15,7 +15,7 @@ from tests.helpers.samples import make_set
 from tests.helpers.service import png, running
 
 import outfield as of
-from outfield.serve import Limits
+from outfield.serve import Keep, Limits
 
 CHROMIUM = "/usr/bin/chromium"
 CAMERA = ("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream")
@@ -29,14 +29,17 @@ def service(files):
 
 
 def test_nothing_comes_from_elsewhere_and_no_script_is_in_the_page():
-    texts = {name: (PAGE / name).read_text("utf-8") for name in ("page.html", "page.css", "page.js", "rows.js")}
+    texts = {
+        name: (PAGE / name).read_text("utf-8") for name in ("page.html", "page.css", "page.js", "review.js", "rows.js")
+    }
     for name, text in texts.items():
         addresses = set(re.findall(r"(?:https?:)?//[\w.]+\.\w+", text)) - {"http://www.w3.org"}
         assert not addresses, name
     html = texts["page.html"]
     assert not re.search(r"\son\w+=|\sstyle=|<style|<script(?![^>]*src=)", html)
-    assert "innerHTML" not in texts["page.js"]
-    assert "eval(" not in texts["page.js"]
+    for name in ("page.js", "review.js", "rows.js"):
+        assert "innerHTML" not in texts[name]
+        assert "eval(" not in texts[name]
 
 
 def test_every_part_is_served_with_its_type(service):
@@ -90,6 +93,8 @@ def upload(page, images):
 
 class TestInABrowser:
     def test_verdicts_are_the_guards_own(self, page, files):
+        assert not page.locator("#review, #keeps").nth(0).is_visible()
+        assert not page.locator("#review, #keeps").nth(1).is_visible()
         images = [*labelled(3, 5).images, *noise(2)]
         expected = of.Guard.load(files["fused"], device="cpu")(images)
         upload(page, images)
@@ -292,4 +297,43 @@ def test_a_guard_of_rows_is_asked_for_rows(browser, files, tmp_path):
         found.click("#check-rows")
         found.get_by_text("it has 2 numbers; this guard takes").wait_for()
         found.close()
+    assert wrong == []
+
+
+def test_what_is_kept_is_said_and_reviewed(browser, files, tmp_path):
+    with running(files["ssd"], keep=Keep(tmp_path, sample=1.0), token="secret") as service:
+        service.check(*map(png, [*labelled(2, 5).images, *noise(1)]))
+        context = browser.new_context(viewport={"width": 360, "height": 740})
+        page, wrong = context.new_page(), []
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.goto(service.address)
+        page.fill("#token", "secret")
+        page.keyboard.press("Enter")
+        page.get_by_text(
+            "This service keeps what this guard refuses and a random 100.0 % of all that is sent"
+        ).wait_for()
+        page.wait_for_function(
+            "[...document.querySelectorAll('#queue img')].filter((one) => one.naturalWidth === 16).length === 3"
+        )
+        items = page.locator("#queue > li")
+        assert items.locator(".verdict > :last-child").all_inner_texts() == ["ID", "ID", "OOD"]
+        items.nth(0).locator("select").select_option(label="down")
+        items.nth(0).get_by_role("button", name="Known", exact=True).press("Enter")
+        items.nth(0).get_by_text("Reviewed: known, down").wait_for()
+        items.nth(2).get_by_role("button", name="Unknown").press("Enter")
+        items.nth(2).get_by_text("Reviewed: unknown").wait_for()
+        folder = service.service.models["ssd"].queue.folder
+        found = [folder.item(own)["review"] for own in folder.ids()]
+        assert [None if one is None else (one["known"], one["class"]) for one in found] == [
+            (True, "down"),
+            None,
+            (False, None),
+        ]
+        page.locator("#review-again").press("Enter")
+        page.get_by_text("3 kept, 2 reviewed; of the random sample 2 of 3").wait_for()
+        assert items.count() == 1
+        page.select_option("#review-show", "all")
+        page.get_by_text("Reviewed: known, down").wait_for()
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360
+        context.close()
     assert wrong == []

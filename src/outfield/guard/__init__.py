@@ -10,6 +10,7 @@ __getattr__, __dir__, __all__ = door(
         "guard": ("Guard", "RowGuard", "open_guard"),
         "guard_file": ("describe_guard",),
         "readers": ("ImageReader", "Reader", "TableReader"),
+        "review": ("ReviewFolder", "classes_of"),
         "verdict": (
             "COLUMNS", "VERDICT_ENDINGS", "Verdict", "Verdicts", "as_json", "as_json_lines", "write_verdicts",
         ),

@@ -13,6 +13,8 @@ from outfield.guard.guard_file import describe_guard as describe_guard
 from outfield.guard.readers import ImageReader as ImageReader
 from outfield.guard.readers import Reader as Reader
 from outfield.guard.readers import TableReader as TableReader
+from outfield.guard.review import ReviewFolder as ReviewFolder
+from outfield.guard.review import classes_of as classes_of
 from outfield.guard.verdict import COLUMNS as COLUMNS
 from outfield.guard.verdict import VERDICT_ENDINGS as VERDICT_ENDINGS
 from outfield.guard.verdict import Verdict as Verdict
@@ -31,6 +33,7 @@ __all__ = [
     "ImageReader",
     "PER_CLASS",
     "Reader",
+    "ReviewFolder",
     "RowGuard",
     "RowWhy",
     "TableReader",
@@ -39,6 +42,7 @@ __all__ = [
     "Verdicts",
     "as_json",
     "as_json_lines",
+    "classes_of",
     "describe_guard",
     "open_guard",
     "write_verdicts",

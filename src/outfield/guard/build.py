@@ -42,7 +42,7 @@ from outfield.features import (
 )
 from outfield.features import TABLE_ENDINGS as ENDINGS
 from outfield.files import PathLike, Record, as_path
-from outfield.guard.decision import GLOBAL, PER_CLASS, Decision, acceptance_of, predicted, thresholds_per_class
+from outfield.guard.decision import GLOBAL, PER_CLASS, Decision, acceptance_of, divided, predicted, thresholds_per_class
 from outfield.guard.guard import Guard
 from outfield.guard.readers import ImageReader, Reader, TableReader, looked_into
 from outfield.images import KINDS as STAND_IN_KINDS
@@ -166,11 +166,7 @@ class Plan:
         if rows.stand_ins is not None:
             log.info("chose %s, with weights fitted on the stand-ins", " + ".join(model.names))  # type: ignore[attr-defined]
         model = self._kept(model, float16)
-        limits, tests = calibrate, None
-        if self.accuracy is not None:
-            count = max(fewest(self.keep), len(calibrate) // 3)
-            chosen = stratified_rows(len(calibrate), count, seed=self.seed + 3, labels=calibrate.labels)
-            limits, tests = calibrate[chosen], calibrate[~chosen]
+        limits, tests = divided(calibrate, self.keep, self.accuracy, self.seed + 3)
         scores = model.score(limits)
         threshold = Threshold.fit(scores, keep=self.keep, source=model.fingerprint())
         decision, train = Decision(), rows.train.in_memory()
@@ -535,7 +531,7 @@ class RowPlan(Plan):
 
     def build(self, rows: Any, held_out: Any = None) -> Guard:
         """See :meth:`outfield.Guard.build_rows`."""
-        features, table, least = _features(rows), None, self.least(self.unfitted())
+        features, table, least = as_features(rows), None, self.least(self.unfitted())
         if features is None or not self._of_network(features):
             table, train, held = self._of_table(rows, features, held_out, least)
         else:
@@ -576,9 +572,9 @@ class RowPlan(Plan):
         if features is None:
             train = found = read_columns(rows, dict.fromkeys(self.categories, TEXT))
         else:
-            train = found = _as_columns(features)
+            train = found = as_columns(features)
             label = LABEL if label is None and LABEL in found else label
-            held_out = held_out if (own := _features(held_out)) is None else _as_columns(own)
+            held_out = held_out if (own := as_features(held_out)) is None else as_columns(own)
         if held_out is None:
             texts = {name: np.asarray(column).astype(str) for name, column in found.items()}
             first: dict[Any, int] = {}  # a number for each row, the same for equal rows
@@ -600,19 +596,19 @@ class RowPlan(Plan):
         if held_out is None:
             out = self.held_out(features.labels, len(features), least, "rows", copies_of(features))
             return features[~out], features[out]
-        held = _features(held_out)
+        held = as_features(held_out)
         if held is None:
             raise InputError("the rows are features, so held_out must be features, too")
         return features, held
 
 
-def _as_columns(features: FeatureSet) -> dict[str, Any]:
+def as_columns(features: FeatureSet) -> dict[str, Any]:
     """Rows that no network gave as columns, with their classes."""
     labels = {} if features.labels is None else {LABEL: features.labels.numpy()}
     return {**read_columns(features), **labels}
 
 
-def _features(rows: Any) -> FeatureSet | None:
+def as_features(rows: Any) -> FeatureSet | None:
     """Rows that are features; None where they are a table."""
     if isinstance(rows, FeatureSource):
         return rows.in_memory()

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from outfield.detectors import DETECTORS, Detector
 from outfield.errors import InputError, OutfieldError
-from outfield.features import FeatureSet
+from outfield.features import FeatureSet, stratified_rows
 from outfield.files import Record
 from outfield.guard.verdict import UNKNOWN, UNSURE
 from outfield.percent import percent
-from outfield.scores import Acceptance, ClassThresholds, Threshold, aurc
+from outfield.scores import Acceptance, ClassThresholds, Threshold, aurc, fewest
 
 log = logging.getLogger(__name__)
 GLOBAL, PER_CLASS = "global", "per class"
@@ -79,6 +79,23 @@ class Decision:
             ):
                 one |= {"accept": accept, "p_right": chance, "why_not": None if accept else UNKNOWN if ood else UNSURE}
         return found
+
+    def recalibrated(
+        self, model: Detector, threshold: Threshold, limits: FeatureSet, tests: FeatureSet | None
+    ) -> Decision:
+        """The same decision on other held-out rows: pools of classes and the ranking of answers stay, since others chose them."""
+        made = Decision()
+        if (own := self.per_class) is not None:
+            # How many rows come in each pool is told by those that set the limits until now, and not by these.
+            pools = own.pool_of.numpy()[_classes(limits)]
+            inner = ClassThresholds.fit(model.score(limits), pools, [len(one) for one in own.references], own.keep)
+            made = Decision(ClassThresholds(own.keep, inner.pool_of[own.pool_of], inner.references))
+        if self.ranker is None or self.acceptance is None or tests is None:
+            return made
+        first, second = (
+            (part, made.known(model.score(part), predicted(part), threshold)[1]) for part in (limits, tests)
+        )
+        return Decision(made.per_class, self.ranker, tested(self.ranker, first, second, self.acceptance.accuracy))
 
     def record(self) -> Record:
         """What a file holds of it."""
@@ -148,14 +165,36 @@ def acceptance_of(
         raise InputError("accuracy needs the logits of the rows, and there are none")
     area, _, ranker = min(ranked)
     log.info("%r ranks answers best: area under risk and coverage %.4f", ranker, area)
+    return ranker, tested(ranker, first, second, accuracy)
+
+
+def divided(rows: FeatureSet, keep: float, accuracy: float | None, seed: int) -> tuple[FeatureSet, FeatureSet | None]:
+    """Held-out rows that set thresholds, and those that test an accuracy, if there is one."""
+    if accuracy is None:
+        return rows, None
+    count = max(fewest(keep), len(rows) // 3)
+    chosen = stratified_rows(len(rows), count, seed=seed, labels=rows.labels)
+    return rows[chosen], rows[~chosen]
+
+
+def tested(
+    ranker: Detector, first: tuple[FeatureSet, Tensor], second: tuple[FeatureSet, Tensor], accuracy: float
+) -> Acceptance:
+    """The limit on a ranking of answers: the first rows order the limits, the second test them."""
     scores = [np.where(ood, np.inf, ranker.score(rows).double()) for rows, ood in (first, second)]
     given = scores[1], _wrong(second[0]), scores[0], _wrong(first[0])
-    return ranker, Acceptance.fit(*given, accuracy, source=ranker.fingerprint())
+    return Acceptance.fit(*given, accuracy, source=ranker.fingerprint())
 
 
 def predicted(rows: FeatureSet) -> Tensor | None:
     """The class that the network puts each row in; None where there are no logits."""
     return None if rows.logits is None else rows.logits.argmax(1)
+
+
+def _classes(rows: FeatureSet) -> np.ndarray:
+    if (found := predicted(rows)) is None:
+        raise InputError("thresholds for each class need the logits of the rows")
+    return found.numpy()
 
 
 def _wrong(rows: FeatureSet) -> Tensor:

@@ -418,6 +418,47 @@ class Guard:
             self._judged(rows, [None] * len(rows))
         return time.monotonic() - began
 
+    def updated(
+        self,
+        reviewed: PathLike | None = None,
+        *,
+        sample: Any = None,
+        train: Any = None,
+        until: str | None = None,
+        workers: int | None = None,
+    ) -> Guard:
+        """A new version of this guard, which stays as it is.
+
+        Its threshold, p-values and decision are chosen anew on inputs that nobody chose: the random sample in a folder of kept
+        inputs, all of which people have reviewed, or ``sample``. Where the traffic stays as it was in that sample,
+        P(p ≤ α) ≤ α for known inputs. Others, such as refused inputs that people know, may only train.
+
+        Args:
+            reviewed: folder of kept inputs (``outfield serve --keep``) that people reviewed, or known images or rows.
+            sample: an unselected sample of known inputs: images (a source or a folder), a table or features.
+            train: training inputs, with which and with the reviewed ones the guard is fitted again, with the same settings. What
+                is in the sample, too, is left out. If None, the detector stays.
+            until: time up to which kept inputs count, such as "2026-03-01T18:00" (UTC).
+            workers: processes that decode image files.
+
+        Returns:
+            The guard; ``provenance["updated"]`` tells of each update what it was made with, and what it changes: rows of a name,
+            how many inputs, accepted before and after, those refused now, and those accepted now.
+
+        Raises:
+            InputError: there is no unselected sample, or people have not reviewed all of it.
+            TooFewSamplesError: too few of it are known.
+
+        >>> rng = np.random.default_rng(0)
+        >>> guard = Guard.build_rows(rng.normal(size=(300, 4)), detector="SSD", device="cpu")
+        >>> new = guard.updated(sample=1.5 * rng.normal(size=(300, 4)))
+        >>> new.threshold.value > guard.threshold.value, new.provenance["updated"][0]["changes"][0][:2]
+        (True, ['sample, known', 300])
+        """
+        from outfield.guard.update import updated
+
+        return updated(self, reviewed, sample, train, until, workers)
+
     def save(self, path: PathLike) -> None:
         """Write all of it to one file (``.guard``), atomically: nothing in it is executable.
 

@@ -47,6 +47,7 @@ def describe_guard(path: PathLike) -> dict[str, str]:
         "threshold": f"{limit['value']:.6g}, keeps {limit['keep']:.4g} of ID images, chosen on {chosen:,} held-out images",
         **_decision(path, said),
         "built": _built(said["provenance"]),
+        **_updated(said["provenance"]),
         **_quality(said["provenance"]),
     }
 
@@ -62,6 +63,7 @@ def _described_rows(path: PathLike) -> dict[str, str]:
         "detector": f"{type(guard.detector).__name__}{f' of {members}' if members else ''}",
         "threshold": f"{limit.value:.6g}, keeps {limit.keep:.4g} of ID rows, chosen on {len(limit.reference):,}",
         "built": f"fitted on {counted(known.get('train', 0), 'row')}, members calibrated on {known.get('choose', 0):,}",
+        **_updated(known),
         **({} if guard.decision is None else guard.decision.lines("rows", guard.names)),
     }
 
@@ -72,6 +74,16 @@ def _decision(path: PathLike, said: Mapping[str, Any]) -> dict[str, str]:
         return {}
     decision = Decision.from_record(read_record(path, ImageReader.kind).part("decision"), "cpu")
     return decision.lines("images", said["network"]["names"])
+
+
+def _updated(said: Mapping[str, Any]) -> dict[str, str]:
+    """How it was made of another guard, if it was."""
+    told = []
+    for one in said.get("updated", []):
+        when = f" of {one['window'][0]} to {one['window'][1]}" if one["window"] else ""
+        of = f"a random sample{when}" if one["random"] else "a sample that somebody named"
+        told.append(f"{'fitted again and ' * one['refitted']}calibrated on {one['calibrate']:,} of {of}")
+    return {"updated": "; then ".join(told)} if told else {}
 
 
 def _quality(said: Mapping[str, Any]) -> dict[str, str]:

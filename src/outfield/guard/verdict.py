@@ -70,6 +70,11 @@ class Verdict:
         return self.triggered_by
 
     @property
+    def refused(self) -> bool:
+        """Whether it is OOD, or its answer is not accepted."""
+        return bool(self.is_ood) or self.accept is False
+
+    @property
     def word(self) -> str:
         """ "OOD", "unsure", "ok" or "error"."""
         return "error" if self.error is not None else "OOD" if self.is_ood else self.why_not or "ok"

@@ -22,6 +22,7 @@ from outfield.images.image_source import image_copies as image_copies
 from outfield.images.image_source import part_of as part_of
 from outfield.images.stand_in_sets import KINDS as KINDS
 from outfield.images.stand_in_sets import SHEET as SHEET
+from outfield.images.stand_in_sets import as_png as as_png
 from outfield.images.stand_in_sets import check_free as check_free
 from outfield.images.stand_in_sets import stand_ins as stand_ins
 from outfield.images.stand_in_sets import write_stand_ins as write_stand_ins
@@ -37,6 +38,7 @@ __all__ = [
     "ON_ERROR",
     "SHEET",
     "Skipped",
+    "as_png",
     "check_free",
     "check_image",
     "check_source",

@@ -297,7 +297,7 @@ def _fill(folder: Path, made: StandIns[StandInImages]) -> None:
             inside = folder / made.levels[name] / name
             inside.mkdir(parents=True)
             for index, number in enumerate(images.chosen):
-                (inside / f"{number:06d}.png").write_bytes(_png(images[index]))
+                (inside / f"{number:06d}.png").write_bytes(as_png(images[index]))
                 done += 1
                 advance(done)
     first = next(iter(made.values()))
@@ -333,10 +333,10 @@ def sheet(rows: Mapping[str, Sequence[np.ndarray]], notes: Mapping[str, str]) ->
             pen.text((MARGIN, top + CELL // 2 + below), text, colour, font=fonts.load_default(size))
         for column, image in enumerate(images):
             page.paste(_fitted(image), (MARGIN + NAMES + column * (CELL + GAP), top))
-    return _png(page)
+    return as_png(page)
 
 
-def _png(image: Any) -> bytes:
+def as_png(image: Any) -> bytes:
     """A PNG of pixels uint8 (H, W, 3), or of an image of Pillow's."""
     file = io.BytesIO()
     if isinstance(image, np.ndarray):

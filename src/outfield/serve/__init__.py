@@ -8,6 +8,6 @@ __getattr__, __dir__, __all__ = door(
         "telemetry": ("json_lines",),
         "server": ("check_tls", "listen", "make_server"),
         "service": ("Service",),
-        "limits": ("Limits", "Settings", "read_token"),
+        "limits": ("Keep", "Limits", "Settings", "read_token"),
     },
 )

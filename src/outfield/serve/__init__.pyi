@@ -1,5 +1,6 @@
 """Made by tools/stubs.py from __init__.py: what type checkers and editors see."""
 
+from outfield.serve.limits import Keep as Keep
 from outfield.serve.limits import Limits as Limits
 from outfield.serve.limits import Settings as Settings
 from outfield.serve.limits import read_token as read_token
@@ -10,6 +11,7 @@ from outfield.serve.service import Service as Service
 from outfield.serve.telemetry import json_lines as json_lines
 
 __all__ = [
+    "Keep",
     "Limits",
     "Service",
     "Settings",

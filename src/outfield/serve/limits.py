@@ -42,12 +42,28 @@ class Limits:
 
 
 @dataclass(frozen=True)
+class Keep:
+    """What is kept for people to look at."""
+
+    folder: Path  # in it a folder for each guard
+    share: float = 1.0  # of the inputs that are refused
+    sample: float = 0.0  # of all inputs, whatever the verdict
+    limit: int = 2**30  # bytes for each guard; beyond it the oldest are removed
+
+    def __post_init__(self) -> None:
+        for name in ("share", "sample"):
+            require_number(name, getattr(self, name), least=0, most=1)
+        require_number("limit", self.limit, least=1, whole=True)
+
+
+@dataclass(frozen=True)
 class Settings:
     """How a service is reached and what it keeps."""
 
     limits: Limits = Limits()
     token: str | None = None  # which clients must send
     drift_state: Path | None = None  # file that keeps what was seen
+    keep: Keep | None = None  # inputs that are kept for review
     save_every: float = 5.0  # seconds between two times that it is written
     look_every: float = 1.0  # seconds between two looks at whether the file of a guard has changed
     device: str = "auto"  # where the networks run

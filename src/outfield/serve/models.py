@@ -15,6 +15,7 @@ from outfield.guard import Guard, Verdict
 from outfield.scores import Drift, same
 from outfield.serve.batcher import Batcher
 from outfield.serve.limits import Settings
+from outfield.serve.queue import ReviewQueue
 from outfield.serve.telemetry import Counts, tell
 
 
@@ -30,6 +31,7 @@ class Model:
         self._saved, self._stamp = self.drift.summary()["samples"], stamp(path)
         self._reloading = threading.Lock()
         counts.add_guard(self)
+        self.queue = None if settings.keep is None else ReviewQueue(name, settings.keep, counts)
         self.batcher = Batcher(name, settings.limits.batch, settings.limits.wait, self._seen)
 
     def _seen(self, guard: Guard, verdicts: Sequence[Verdict]) -> None:
@@ -86,6 +88,8 @@ class Model:
     def stop(self) -> None:
         """Finish what was accepted, and write what was seen."""
         self.batcher.stop()
+        if self.queue is not None:
+            self.queue.stop()
         self.save()
 
 

@@ -8,7 +8,6 @@ import hmac
 import ipaddress
 import json
 import logging
-import math
 import time
 from collections.abc import AsyncIterator, Collection, MutableMapping, Sequence
 from importlib import resources
@@ -22,13 +21,16 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from outfield.config import require_choice
 from outfield.errors import InputError
 from outfield.features import FIELDS
-from outfield.guard import ExplainedVerdict, Verdict
+from outfield.guard import ExplainedVerdict, ReviewFolder, Verdict, classes_of
 from outfield.serve import inference_protocol as protocol
 from outfield.serve.body import uploads_of
 from outfield.serve.limits import Refused
 from outfield.serve.models import Model
+from outfield.serve.queue import SHOWN, ReviewQueue
+from outfield.serve.queue import plain as _plain
 from outfield.serve.service import Service
 from outfield.serve.telemetry import log, tell
 from outfield.version import __version__
@@ -49,6 +51,7 @@ PAGE = {
     "/": "text/html",
     "/page.css": "text/css",
     "/page.js": "text/javascript",
+    "/review.js": "text/javascript",
     "/rows.js": "text/javascript",
     "/icon.svg": "image/svg+xml",
 }
@@ -70,6 +73,7 @@ def make_app(service: Service) -> FastAPI:
         app.add_exception_handler(kind, _refuse)
     _add_protocol(app, service)
     _add_verdicts(app, service)
+    _add_reviews(app, service)
     for path, media_type in PAGE.items():
         _add_page(app, path, media_type)
     words |= {part for route in app.routes for part in getattr(route, "path", "").split("/")}
@@ -227,20 +231,78 @@ def _add_verdicts(app: FastAPI, service: Service) -> None:
         return Response(service.counts.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
+FEEDBACK = {"type": "object", "required": ["id", "known"], "properties": {
+    "id": {"type": "string"}, "known": {"type": "boolean"}, "class": {"type": "string"}}}  # fmt: skip
+MOST_FEEDBACK = 4096
+"""Bytes of what a person says of an item."""
+
+
+def _add_reviews(app: FastAPI, service: Service) -> None:
+    """What was kept, and what people say of it."""
+
+    def queue_of(name: str | None) -> ReviewQueue:
+        if (found := service.model(name).queue) is None:
+            raise Refused(404, "nothing is kept for review; outfield serve --keep FOLDER does it")
+        return found
+
+    def found(item: str) -> tuple[Model, ReviewFolder]:
+        """The guard whose item it is, and the folder that it is in."""
+        for name, model in service.models.items():
+            if item in (folder := queue_of(name).folder):
+                return model, folder
+        raise Refused(404, f"there is no item {item[:100]!r}; it may have been removed to make room")
+
+    @app.get("/v1/queue", tags=["Review"])
+    async def queue(guard: str | None = None, after: str = "", show: str = SHOWN[0]) -> Response:
+        """Kept inputs, the oldest first, some at a time: ``show`` is open, sample (those of it that are open) or all."""
+        require_choice("show", show, SHOWN)
+        return _json(await asyncio.to_thread(queue_of(guard).page, after, show))
+
+    @app.get("/v1/queue/{item}", tags=["Review"])
+    async def kept(item: str) -> Response:
+        """An item: verdict, time, the row of a guard of rows, and what a person said."""
+        return _json(await asyncio.to_thread(found(item)[1].item, item))
+
+    @app.get("/v1/queue/{item}/image", tags=["Review"])
+    async def image(item: str) -> Response:
+        """The image of an item, as it came."""
+        content = await asyncio.to_thread(found(item)[1].image, item)
+        return Response(content, headers={"Content-Disposition": "attachment"}, media_type="application/octet-stream")
+
+    @app.post("/v1/feedback", tags=["Review"], openapi_extra=_body({"application/json": FEEDBACK}))
+    async def feedback(request: Request) -> Response:
+        """What a person says of an item: known, of a class where the guard has classes, or unknown. It is kept, no more."""
+        async with service.bodies.read(request, _deadline(request, service)) as body:
+            if len(body) > MOST_FEEDBACK:
+                raise Refused(413, f"feedback has at most {MOST_FEEDBACK:,} bytes: id, known and class of one item")
+            item, known, name = _feedback(bytes(body))
+        model, folder = found(item)
+        classes = classes_of(model.guard) if known else ()
+        if name not in (classes or (None,)):
+            right = f"one of {', '.join(classes[:12])}{', …' * (len(classes) > 12)}" if classes else "left out"
+            raise Refused(400, f"class is {name!r:.100}; it must be {right}")
+        return _json(await asyncio.to_thread(folder.review, item, known, name))
+
+
+def _feedback(content: bytes) -> tuple[str, bool, str | None]:
+    """The item, whether it is known, and the class."""
+    try:
+        said = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise Refused(400, f"this is no JSON: {error!s:.200}") from error
+    if isinstance(said, dict) and {*said} <= {"id", "known", "class"}:
+        item, known, name = (said.get(key) for key in ("id", "known", "class"))
+        if isinstance(item, str) and isinstance(known, bool) and isinstance(name, str | None):
+            return item, known, name
+    raise Refused(400, 'feedback is {"id": …, "known": true, "class": …} or {"id": …, "known": false}')
+
+
 def _add_page(app: FastAPI, path: str, kind: str) -> None:
     content = (resources.files("outfield.serve") / "page" / (path[1:] or "page.html")).read_bytes()
 
     @app.api_route(path, methods=["GET", "HEAD"], include_in_schema=False)
     async def page() -> Response:
         return Response(content, media_type=kind)
-
-
-def _plain(one: Verdict) -> dict[str, Any]:
-    """A verdict ready for JSON, which knows no infinite numbers: null stands for those."""
-    told = one.to_dict()
-    if isinstance(told["score"], float) and not math.isfinite(told["score"]):
-        told["score"] = None
-    return told
 
 
 def _metadata(model: Model) -> dict[str, Any]:
@@ -268,6 +330,7 @@ def _about(model: Model) -> dict[str, Any]:
         "network": guard.backbone.name if guard.takes == "images" else repr(guard),
         "inputs": None if guard.takes == "images" else protocol.inputs_of(guard),
         "fingerprint": guard.fingerprint[:16],
+        "review": None if model.queue is None else {**model.queue.told, "classes": classes_of(guard)},
         "classes": [*guard.names],
         "members": [*guard.members],
         "threshold": guard.threshold.value,

@@ -70,10 +70,13 @@ class Work:
             finally:
                 model.batcher.announce(-len(images))
             found = iter([one for some in answers for one in await self.in_time(asyncio.wrap_future(some), deadline)])
-        return [
+        verdicts = [
             replace(next(found), file=name) if isinstance(one, Tensor) else Verdict.failed(name, str(one))
             for (name, _), one in zip(images, prepared, strict=True)
         ]
+        if model.queue is not None:
+            model.queue.offer(guard, [image for _, image in images], verdicts)
+        return verdicts
 
     async def rows(
         self, model: Model, rows: FeatureSet | Mapping[str, np.ndarray], deadline: float, why: bool = False
@@ -81,8 +84,12 @@ class Work:
         """Verdicts on rows of features or of a table; of a table also why a row cannot be used."""
         count = len(rows) if isinstance(rows, FeatureSet) else max(map(len, rows.values()), default=0)
         with self._room(model, count):
-            answer = model.batcher.submit(Job(model.guard, rows, deadline, why))
-            return await self.in_time(asyncio.wrap_future(answer), deadline)
+            guard = model.guard
+            answer = model.batcher.submit(Job(guard, rows, deadline, why))
+            verdicts = await self.in_time(asyncio.wrap_future(answer), deadline)
+        if model.queue is not None:
+            model.queue.offer(guard, rows, verdicts)
+        return verdicts
 
     async def upload(self, model: Model, upload: Upload, deadline: float, why: bool) -> list[Verdict]:
         """Verdicts on the rows of a file; a file that has none to be read is an error of its own."""

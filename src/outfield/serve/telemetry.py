@@ -55,6 +55,7 @@ class Counts:
         self.waiting = Gauge("outfield_queue_images", "Images accepted and not answered yet.", GUARD, registry=own)
         self.alarm = Gauge("outfield_drift_alarm", "1 once drift was found.", GUARD, registry=own)
         self.evidence = Gauge("outfield_drift_log_wealth", "Evidence of drift.", GUARD, registry=own)
+        self.kept = Counter("outfield_kept", "Inputs kept for review.", (*GUARD, "result"), registry=own)
         self.scores = Scores()
         own.register(self.scores)
         self.p_values = self._histogram("outfield_p_value", "P-values; uniform for ID images.", P_VALUES)

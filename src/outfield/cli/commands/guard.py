@@ -1,4 +1,4 @@
-"""outfield guard build, rows, check, evaluate and show."""
+"""outfield guard build, rows, check, evaluate, update and show."""
 
 from __future__ import annotations
 
@@ -344,6 +344,61 @@ def guard_evaluate(
 def _with_interval(share: float, ends: tuple[float, float]) -> str:
     low, high = map(in_percent, ends)
     return f"{in_percent(share)} ({low} – {high})"
+
+
+@command(
+    "outfield guard update my.guard --accept kept/my -o new.guard",
+    "outfield guard update my.guard --sample photos/june -o new.guard",
+    "outfield guard update my.guard --accept kept/my --refit photos/train -o new.guard",
+    of=guards,
+    name="update",
+)
+def guard_update(
+    guard: Annotated[Path, Argument(help="A guard; it stays as it is.")],
+    output: Out,
+    accept: Annotated[
+        File, Option("--accept", help="Folder of outfield serve --keep that people reviewed, or known images or rows.")
+    ] = None,
+    sample: Annotated[
+        Text, Option(help="Known images or rows of which none was chosen: they set the threshold.")
+    ] = None,
+    refit: Annotated[Text, Option(help="Training images or rows: fit again on these and the reviewed ones.")] = None,
+    until: Annotated[Text, Option(help="Time up to which kept inputs count (UTC).", metavar="2026-03-01T18:00")] = None,
+    workers: opt.Decoders = None,
+    device: Device = "auto",
+) -> None:
+    """Make a new version of a guard from what people said of its inputs, and tell what that changes."""
+    places = [("--accept", None if accept is None else str(accept)), ("--sample", sample), ("--refit", refit)]
+    inputs = [opt.Input("the guard", guard), *(one for what, path in places for one in opt.image_files(what, path))]
+    opt.check_places(inputs, [opt.Output("--out", output, GUARDS)])
+
+    from outfield.guard import Guard
+    from outfield.report import Table
+
+    old = Guard.load(guard, device)
+    with bar("updating the guard"):
+        new = old.updated(accept, sample=sample, train=refit, until=until, workers=workers)
+        new.save(output)
+    change, unit = new.provenance["updated"][-1], new.reader.unit
+    shares = [
+        [name, f"{n:,}", *(f"{count:,} ({percent(count / n)})" for count in (before, after)), f"{lost:,}", f"{won:,}"]
+        for name, n, before, after, lost, won in change["changes"]
+    ]
+    header = [unit, "", "accepted before", "accepted after", "refused now", "accepted now"]
+    print_table(Table(f"{guard.name} → {output.name}", header, shares))
+    for model, name in ((old, "before"), (new, "after")):
+        count = len(model.threshold.reference)
+        log.info("threshold %s: %.6g, chosen on %s %s", name, model.threshold.value, f"{count:,}", unit)
+    low, high = new.threshold.kept_interval()
+    log.info("90 %% interval of the share of such ID %s that it accepts: %.3f to %.3f", unit, low, high)
+    if refit is None:
+        n, before, after = change["held_out"]
+        log.info("of the held-out %s before it accepts %s; it was %s", unit, percent(after / n), percent(before / n))
+    else:
+        copies = f", without {change['copies']:,} that are in the sample, too" if change["copies"] else ""
+        log.info("fitted again on %s %s%s; scores are others than before", f"{change['trained']:,}", unit, copies)
+        log.info("on the old held-out %s: outfield guard evaluate %s --id HELD_OUT --ood OTHERS", unit, output)
+    log.info("→ %s; %s is as it was, and nothing else changes until you deploy the new one", output, guard)
 
 
 @command("outfield guard show my.guard", of=guards, name="show")

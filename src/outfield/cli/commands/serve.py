@@ -38,6 +38,12 @@ def serve(
     queue: Annotated[int, Option(min=1, help="Most images that wait; more are told to come back.")] = 256,
     batch: Annotated[int, Option(min=1, help="Most images that the network is given at once.")] = 32,
     drift_state: Annotated[File, Option(help="File that keeps what was seen over a restart (.safetensors).")] = None,
+    keep: Annotated[
+        File, Option(help="Folder that keeps refused inputs for people to look at. Default: none is kept.")
+    ] = None,
+    keep_share: Annotated[float, Option(help="Share of refused inputs to keep.")] = 1.0,
+    keep_sample: Annotated[float, Option(help="Share of all inputs to keep, drawn whatever the verdict.")] = 0.0,
+    keep_limit: Annotated[int, Option(min=1, help="Bytes to keep for each guard; the oldest are removed.")] = 2**30,
     drain: Annotated[float, Option(min=0, help="Seconds to answer after SIGTERM, no longer ready.")] = 5.0,
     device: Device = "auto",
 ) -> None:
@@ -51,11 +57,14 @@ def serve(
 
     from outfield.files import check_readable
     from outfield.modes import resolve_device
-    from outfield.serve import Limits, Service, Settings, check_tls, json_lines, listen, make_server, read_token
+    from outfield.serve import Keep, Limits, Service, Settings, check_tls, json_lines, listen, make_server, read_token
 
     token = read_token(token_file, os.environ.get("OUTFIELD_TOKEN"))
     limits = Limits(max_body, max_pixels, max_images, timeout, queue, batch)
-    settings = Settings(limits, token, drift_state, device=device, drain=drain)
+    if keep is None and (keep_sample > 0 or keep_share < 1):
+        raise InputError("--keep-sample and --keep-share say how much is kept; name a folder for it: --keep FOLDER")
+    kept = None if keep is None else Keep(keep, keep_share, keep_sample, keep_limit)
+    settings = Settings(limits, token, drift_state, kept, device=device, drain=drain)
     resolve_device(device)
     check_tls(tls_cert, tls_key)
     for path in paths:  # before any is loaded, which takes seconds

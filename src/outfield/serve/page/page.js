@@ -1,4 +1,5 @@
 // The page of the service. Everything comes from this server; nothing is kept but a token, for as long as the tab is open.
+import * as review from "./review.js";
 import * as rows from "./rows.js";
 
 const $ = (id) => document.getElementById(id);
@@ -7,7 +8,7 @@ const SEVERAL = 8; // images or rows of one request
 const MOST = 1000; // rows of a file that are shown
 const state = { guards: [], guard: null, images: [], cut: 0, token: sessionStorage.getItem("token") };
 
-async function ask(path, options = {}) {
+async function get(path, options = {}) {
   const headers = state.token ? { Authorization: `Bearer ${state.token}` } : {};
   const answer = await fetch(path, { ...options, headers: { ...headers, ...options.headers } });
   if (answer.status === 401) {
@@ -16,10 +17,10 @@ async function ask(path, options = {}) {
     if (state.token) $("token").select();
     throw new Error("a token is needed");
   }
-  const said = await answer.json();
-  if (!answer.ok) throw Object.assign(new Error(said.error || answer.statusText), { status: answer.status, answer });
-  return said;
+  if (!answer.ok) throw Object.assign(new Error((await answer.json()).error || answer.statusText), { status: answer.status, answer });
+  return answer;
 }
+const ask = async (path, options) => (await get(path, options)).json();
 
 // Elements without markup: text from files and servers is only ever text.
 function element(name, attributes = {}, ...children) {
@@ -57,6 +58,7 @@ async function choose(name) {
   drawScores();
   drawImages();
   traffic();
+  review.choose(guard, { ask, get, element, number, percent }).catch((error) => say(error.message));
   const files = state.images.map((one) => one.file);
   if (files.length) { clear(); await check(files); }
 }
