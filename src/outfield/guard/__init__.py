@@ -5,13 +5,16 @@ from outfield.extras import door
 __getattr__, __dir__, __all__ = door(
     __name__,
     {
+        "annotations": ("overlaps",),
+        "boxes": ("Boxes",),
         "build": ("ImagePlan",),
         "decision": ("Decision", "PER_CLASS"),
         "guard": ("Guard", "RowGuard", "open_guard"),
         "guard_file": ("describe_guard",),
         "readers": ("ImageReader", "Reader", "TableReader"),
         "verdict": (
-            "COLUMNS", "VERDICT_ENDINGS", "Verdict", "Verdicts", "as_json", "as_json_lines", "write_verdicts",
+            "BoxVerdict", "COLUMNS", "ImageVerdict", "VERDICT_ENDINGS", "Verdict", "Verdicts", "as_json",
+            "as_json_lines", "write_verdicts",
         ),
         "explanation": ("ColumnWhy", "ExplainedVerdict", "RowWhy"),
     },

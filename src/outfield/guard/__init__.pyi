@@ -1,5 +1,7 @@
 """Made by tools/stubs.py from __init__.py: what type checkers and editors see."""
 
+from outfield.guard.annotations import overlaps as overlaps
+from outfield.guard.boxes import Boxes as Boxes
 from outfield.guard.build import ImagePlan as ImagePlan
 from outfield.guard.decision import Decision as Decision
 from outfield.guard.decision import PER_CLASS as PER_CLASS
@@ -13,7 +15,9 @@ from outfield.guard.guard_file import describe_guard as describe_guard
 from outfield.guard.readers import ImageReader as ImageReader
 from outfield.guard.readers import Reader as Reader
 from outfield.guard.readers import TableReader as TableReader
+from outfield.guard.verdict import BoxVerdict as BoxVerdict
 from outfield.guard.verdict import COLUMNS as COLUMNS
+from outfield.guard.verdict import ImageVerdict as ImageVerdict
 from outfield.guard.verdict import VERDICT_ENDINGS as VERDICT_ENDINGS
 from outfield.guard.verdict import Verdict as Verdict
 from outfield.guard.verdict import Verdicts as Verdicts
@@ -22,6 +26,8 @@ from outfield.guard.verdict import as_json_lines as as_json_lines
 from outfield.guard.verdict import write_verdicts as write_verdicts
 
 __all__ = [
+    "BoxVerdict",
+    "Boxes",
     "COLUMNS",
     "ColumnWhy",
     "Decision",
@@ -29,6 +35,7 @@ __all__ = [
     "Guard",
     "ImagePlan",
     "ImageReader",
+    "ImageVerdict",
     "PER_CLASS",
     "Reader",
     "RowGuard",
@@ -41,5 +48,6 @@ __all__ = [
     "as_json_lines",
     "describe_guard",
     "open_guard",
+    "overlaps",
     "write_verdicts",
 ]
