@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 import os
@@ -15,12 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from outfield.config import require_choice
 from outfield.detectors import Rows
-from outfield.errors import FileFormatError, InputError, OutfieldError, StorageError, TooFewSamplesError
+from outfield.errors import FileFormatError, InputError, StorageError, TooFewSamplesError
 from outfield.features import FeatureSet, stratified_rows
 from outfield.files import PathLike, as_path, open_to_read
-from outfield.guard.boxes import Boxes, Found, floats, joined
+from outfield.guard.boxes import Boxes, floats
 from outfield.guard.build import TO_CHOOSE, ImagePlan
 from outfield.guard.guard import Guard
 from outfield.guard.inputs import as_given
@@ -124,40 +124,36 @@ class BoxPlan(ImagePlan):
         choose: Any = held[first] if first.any() else None
         rows = Rows(train if taken.all() else train[taken], choose, None)  # type: ignore[arg-type]
         model, threshold, decision, notes = self.fit(rows, held[~first])
-        boxes.widths = {name: train.shapes[name][1] for name in model.needs_to_score}
-        notes |= {"split_off": held_out is None, "widths": boxes.widths}
-        return Guard(boxes, model, threshold, provenance=notes, decision=decision)
+        reader = copy.copy(boxes)
+        reader.widths = {name: train.shapes[name][1] for name in model.needs_to_score}
+        return Guard(reader, model, threshold, provenance={**notes, "split_off": held_out is None}, decision=decision)
 
     def rows(self, boxes: Boxes, images: PathLike | Iterable[Annotated]) -> tuple[FeatureSet, np.ndarray]:
         """The rows of the boxes that match annotated ones of their class, and the number of the image of each."""
-        require_choice("on_error", self.on_error, ("skip", "fail"))
-        parts: list[Found] = []
+        parts: list[FeatureSet] = []
         numbers: list[int] = []
-        total = missed = wanted = 0
+        total = wanted = 0
         for number, (image, corners, labels) in enumerate(annotated_images(images)):
             try:
-                found = boxes.find([floats(as_given(image).images[0])])[0]
-            except OutfieldError as error:
-                if self.on_error == "fail" or not isinstance(error, StorageError | FileFormatError):
+                found = boxes.find(floats(as_given(image).images[0]))
+            except (StorageError, FileFormatError) as error:
+                if self.on_error == "fail":
                     raise
                 log.warning("left out: %s", error)
-                missed += 1
                 continue
             annotated, classes = _known(boxes, corners, labels)
-            right = matched(found, annotated, classes)
+            right = ((overlaps(found.boxes, annotated) >= MATCHED) & (found.classes[:, None] == classes)).any(1)
             total, wanted = total + len(right), wanted + len(classes)
             if found.rows is not None and right.any():
-                parts.append(found._replace(rows=found.rows[right]))
-                numbers += [number] * int(right.sum())
-        rows = joined(parts)
-        if rows is None:
+                parts.append(found.rows[right])
+                numbers += [number] * len(parts[-1])
+        if not parts:
             raise TooFewSamplesError(
                 f"of {counted(total, 'box')} that the object detector finds none matches one of {wanted:,} annotated boxes of "
                 f"its classes, {', '.join(boxes.names) or 'which have no names'}; are names in the order of its labels?"
             )
-        of = f"in {counted(1 + numbers[-1] - missed, 'image')}" if numbers else ""
-        log.info("%s of %s found %s match annotated ones", f"{len(rows):,}", counted(total, "box"), of)
-        return rows, np.array(numbers)
+        log.info("of %s %s match annotated ones, in %s images", counted(total, "box"), f"{len(numbers):,}", len(parts))
+        return FeatureSet.join(parts), np.array(numbers)
 
 
 def _known(boxes: Boxes, corners: Any, labels: Any) -> tuple[Tensor, Tensor]:
@@ -175,20 +171,13 @@ def _known(boxes: Boxes, corners: Any, labels: Any) -> tuple[Tensor, Tensor]:
     return found[classes >= 0], classes[classes >= 0]
 
 
-def matched(found: Found, boxes: Tensor, classes: Tensor, overlap: float = MATCHED) -> Tensor:
-    """Which of the boxes found (n,) overlap so much with an annotated box (m, 4) of their class."""
-    return ((overlaps(found.boxes, boxes) >= overlap) & (found.classes[:, None] == classes)).any(1)
-
-
 def overlaps(boxes: Tensor, others: Tensor) -> Tensor:
     """Intersection over union of boxes (n, 4) with others (m, 4), as (n, m).
 
     >>> overlaps(torch.tensor([[0.0, 0.0, 2.0, 2.0]]), torch.tensor([[1.0, 0.0, 3.0, 2.0], [2.0, 2.0, 4.0, 4.0]])).tolist()
     [[0.3333333432674408, 0.0]]
     """
-    sides = (torch.minimum(boxes[:, None, 2:], others[:, 2:]) - torch.maximum(boxes[:, None, :2], others[:, :2])).clamp(
-        min=0
-    )
-    both = sides.prod(2)
+    ends, starts = torch.minimum(boxes[:, None, 2:], others[:, 2:]), torch.maximum(boxes[:, None, :2], others[:, :2])
+    both = (ends - starts).clamp(min=0).prod(2)
     areas = [(one[:, 2:] - one[:, :2]).prod(1) for one in (boxes, others)]
     return both / (areas[0][:, None] + areas[1] - both).clamp(min=1e-9)

@@ -20,9 +20,9 @@ from outfield.errors import FileFormatError, InputError, OutfieldError, UnknownN
 from outfield.extras import library
 from outfield.features import NETWORK, FeatureSet, network_text
 from outfield.files import PathLike, Record, fingerprint, read_tensors
-from outfield.guard.inputs import as_given, gives_images, portions
+from outfield.guard.inputs import Given, as_given, gives_images, portions
 from outfield.guard.readers import Batch, Reader
-from outfield.guard.verdict import BoxVerdict, ImageVerdict, Verdict
+from outfield.guard.verdict import BOX, BoxVerdict, ImageVerdict, Verdict
 from outfield.images import ON_ERROR
 from outfield.modes import building
 from outfield.percent import counted
@@ -55,7 +55,6 @@ class Boxes(Reader):
             named, too; those of a callable count from 0.
         score: boxes of less confidence are left out.
         most: boxes of an image, at most: those of most confidence.
-        batch_size: images that the network is given at once.
         device: where a network that is named by a text runs.
         settings: what torchvision's function takes beside the weights, such as ``min_size``; of a network named by a text.
 
@@ -65,7 +64,7 @@ class Boxes(Reader):
     >>> def blobs(images):
     ...     one = {"boxes": [[1.0, 1.0, 5.0, 5.0]], "labels": [0], "scores": [0.9]}
     ...     return [{**one, "features": image[:, 1:5, 1:5].mean((1, 2))[None]} for image in images]
-    >>> Boxes(blobs, ["blob"]).find([torch.ones(3, 8, 8)])[0].boxes.tolist()
+    >>> Boxes(blobs, ["blob"]).find(torch.ones(3, 8, 8)).boxes.tolist()
     [[1.0, 1.0, 5.0, 5.0]]
     """
 
@@ -81,13 +80,11 @@ class Boxes(Reader):
         *,
         score: float = 0.05,
         most: int = 300,
-        batch_size: int = 1,
         device: str | torch.device = "cpu",
         **settings: Any,
     ) -> None:
         require_number("score", score, least=0, most=1)
         require_number("most", most, least=1, whole=True)
-        require_number("batch_size", batch_size, least=1, whole=True)
         self.origin: dict[str, Any] | None = None
         self.name = getattr(network, "__name__", type(network).__name__)
         if isinstance(network, str):
@@ -99,8 +96,7 @@ class Boxes(Reader):
             network = _built(self.origin, read_tensors(file)[1], file).to(device)
         elif settings:
             raise InputError(f"{', '.join(settings)} cannot be given: the network is built already")
-        self.network, self.score, self.most, self.batch_size = network, float(score), int(most), int(batch_size)
-        self.detect: Detect = network
+        self.network, self.score, self.most, self.detect = network, float(score), int(most), network
         classes, self.first = None, 0
         if isinstance(network, nn.Module) and hasattr(network, "rpn"):
             pooled = _Pooled(network)
@@ -121,21 +117,14 @@ class Boxes(Reader):
         first = next(iter(network.parameters()), None) if isinstance(network, nn.Module) else None
         self.device = torch.device("cpu") if first is None else first.device
 
-    def find(self, images: Sequence[Tensor]) -> list[Found]:
-        """The boxes of each image (3, H, W) of floats in [0, 1], those of most confidence first."""
-        given = [one.to(self.device) for one in images]
-        if isinstance(self.network, nn.Module):
-            with evaluation_mode(self.network, gradients=False):
-                found = self.detect(given)
-        else:
-            with torch.no_grad():
-                found = self.detect(given)
-        if len(found) != len(given):
-            raise InputError(f"the object detector was given {len(given)} images and gives boxes of {len(found)}")
-        return [self._cleaned(one, image.shape[1:]) for one, image in zip(found, given, strict=True)]
+    def find(self, image: Tensor) -> Found:
+        """The boxes of an image (3, H, W) of floats in [0, 1], within it, those of most confidence first.
 
-    def _cleaned(self, one: Mapping[str, Any], size: Sequence[int]) -> Found:
-        """What a detector gives for an image, within it, in order and not too much."""
+        Images are looked at one by one, so that no verdict depends on others.
+        """
+        network, (height, width) = self.network, image.shape[1:]
+        with evaluation_mode(network, gradients=False) if isinstance(network, nn.Module) else torch.no_grad():
+            [one] = self.detect([image.to(self.device)])
         if not isinstance(one, Mapping) or not {*GIVEN} <= {*one}:
             given = ", ".join(map(str, one)) if isinstance(one, Mapping) else type(one).__name__
             raise InputError(f"the object detector gives {given} for an image; it must give {', '.join(GIVEN)}")
@@ -146,7 +135,6 @@ class Boxes(Reader):
             shapes = {name: tuple(value.shape) for name, value in fields.items()}
             raise InputError(f"the object detector gives {shapes} for an image; n boxes are (n, 4), with n of all else")
         boxes, scores = fields["boxes"].float().reshape(-1, 4), fields["scores"].float()
-        height, width = size
         boxes = boxes.clamp(min=0).minimum(torch.tensor([width, height, width, height]))
         good = (boxes[:, 2:] > boxes[:, :2]).all(1) & (scores >= self.score)  # false where a number is none
         order = scores.masked_fill(~good, -1).argsort(descending=True, stable=True)[: min(int(good.sum()), self.most)]
@@ -172,8 +160,11 @@ class Boxes(Reader):
                 "a guard of boxes looks at images of any size, which its network resizes; pass them as they are"
             )
         if gives_images(x):
-            return False, (batch for part in portions(x, self.batch_size) for batch in self._batches(part, on_error))
-        return as_given(x, on_error=on_error).single, self._batches(x, on_error)
+            return False, (
+                batch for part in portions(x, 1) for batch in self._batches(as_given(part, False, on_error), on_error)
+            )
+        given = as_given(x, False, on_error)
+        return given.single, self._batches(given, on_error)
 
     def read_files(self, x: Any, on_error: str = "fail", workers: int | None = None) -> Iterator[Batch]:
         return self.read(x, on_error)[1]
@@ -185,57 +176,41 @@ class Boxes(Reader):
             raise InputError("prepare takes one image; give several to the guard itself")
         return torch.from_numpy(np.ascontiguousarray(given.images[0])).permute(2, 0, 1)[None]
 
-    def _batches(self, x: Any, on_error: str) -> Iterator[Batch]:
-        given = as_given(x, on_error=on_error)
-        for start in range(0, len(given.images), self.batch_size):
-            images, errors = [], {}
-            for place in range(start, min(start + self.batch_size, len(given.images))):
-                try:
-                    images.append(floats(given.images[place]))
-                except OutfieldError as error:
-                    if on_error == "fail":
-                        raise
-                    errors[place - start] = str(error)
-            found = self.find(images) if images else []
-            names = given.files[start : start + self.batch_size]
-            yield Batch(joined(found), names, errors, found=found)
+    def _batches(self, given: Given, on_error: str) -> Iterator[Batch]:
+        for place, name in enumerate(given.files):
+            try:
+                image = floats(given.images[place])
+            except OutfieldError as error:
+                if on_error == "fail":
+                    raise
+                yield Batch(None, [name], {0: str(error)})
+            else:
+                found = self.find(image)
+                yield Batch(found.rows, [name], found=found)
 
     def verdicts(
         self, batch: Batch, judged: Callable[[FeatureSet, Sequence[str | None]], list[Verdict]]
     ) -> list[Verdict]:
-        good = [name for place, name in enumerate(batch.names) if place not in batch.errors]
-        files = [name for name, one in zip(good, batch.found, strict=True) for _ in one.classes]
-        rows, left = iter(() if batch.features is None else judged(batch.features, files)), iter(batch.found)
-
-        def of_image(name: str | None, found: Found) -> ImageVerdict:
-            each = zip(found.boxes.tolist(), found.classes.tolist(), found.confidences.tolist(), strict=True)
-            boxes = []
-            for corners, index, confidence in each:
-                own = {
-                    **vars(next(rows)),
-                    "class_index": index,
-                    "class_name": self.names[index] if self.names else None,
-                }
-                boxes.append(
-                    BoxVerdict(
-                        **own,
-                        **dict(zip(("left", "top", "right", "bottom"), corners, strict=True)),
-                        confidence=confidence,
-                    )
-                )
-            return ImageVerdict(name, None, None, None, None, any(one.is_ood for one in boxes), boxes=tuple(boxes))
-
-        return [
-            ImageVerdict.failed(name, batch.errors[place]) if place in batch.errors else of_image(name, next(left))
-            for place, name in enumerate(batch.names)
-        ]
+        [name], found = batch.names, batch.found
+        if batch.errors:
+            return [ImageVerdict.failed(name, batch.errors[0])]
+        rows = [] if found.rows is None else judged(found.rows, [name] * len(found.rows))
+        where = torch.cat([found.boxes, found.confidences[:, None]], 1).tolist()
+        boxes = tuple(
+            BoxVerdict(
+                **{**vars(row), "class_index": index, "class_name": self.names[index] if self.names else None},
+                **dict(zip(BOX, corners, strict=True)),
+            )
+            for row, index, corners in zip(rows, found.classes.tolist(), where, strict=True)
+        )
+        return [ImageVerdict(name, None, None, None, None, any(one.is_ood for one in boxes), boxes=boxes)]
 
     def example(self, count: int) -> Iterator[FeatureSet]:
-        self.find([torch.zeros(3, 64, 64)])
+        self.find(torch.zeros(3, 64, 64))
         yield from super().example(count)
 
     def record(self) -> Record:
-        settings = {"names": list(self.names), "score": self.score, "most": self.most, "batch_size": self.batch_size}
+        settings = {"names": list(self.names), "score": self.score, "most": self.most}
         said = {"name": self.name, "origin": self.origin, "fingerprint": self.fingerprint, "widths": self.widths}
         state = {} if self.origin is None else self.network.state_dict()  # type: ignore[union-attr]
         return Record.of(settings, network=Record(said, state))
@@ -251,9 +226,7 @@ class Boxes(Reader):
                 "it: Guard.load(path, network=…). A file holds those that are named, torchvision:NAME@WEIGHTS.safetensors"
             )
         found = _built(said["origin"], state, str(path)).to(device) if network is None else network
-        made = cls(
-            found, record.header["names"], **{name: record.header[name] for name in ("score", "most", "batch_size")}
-        )
+        made = cls(found, record.header["names"], **{name: record.header[name] for name in ("score", "most")})
         if made.fingerprint != said["fingerprint"]:
             if network is not None:
                 raise InputError(
@@ -342,12 +315,3 @@ def _fingerprint(network: Any) -> str | None:
 def floats(image: Any) -> Tensor:
     """An image (H, W, 3) of bytes as floats (3, H, W) in [0, 1]."""
     return torch.from_numpy(np.ascontiguousarray(image)).permute(2, 0, 1).float() / 255
-
-
-def joined(found: Sequence[Found]) -> FeatureSet | None:
-    """The rows of the boxes of several images."""
-    rows = [one.rows for one in found if one.rows is not None]
-    if len(rows) < 2:
-        return rows[0] if rows else None
-    fields = [one.tensors() for one in rows]
-    return FeatureSet(**{name: torch.cat([one[name] for one in fields]) for name in fields[0]}, about=rows[0].about)

@@ -46,14 +46,14 @@ class Batch(NamedTuple):
         names: of all of them, each a file or None.
         errors: why others could not be read, by their place in ``names``.
         cells: of a table, what the features were made of.
-        found: of a guard of boxes, the boxes of each image that could be read; the features are theirs, one after the other.
+        found: of a guard of boxes, those of the one image whose rows these are.
     """
 
     features: FeatureSet | None
     names: Sequence[str | None]
     errors: Mapping[int, str] = {}
     cells: Mapping[str, Cells] | None = None
-    found: Sequence[Any] = ()
+    found: Any = None
 
 
 class Reader:
