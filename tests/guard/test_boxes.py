@@ -295,3 +295,17 @@ class TestTorchvision:
         assert len(rows) > 3
         done = outfield("guard", "show", "my.guard", cwd=folder, code=0)
         assert f"{NETWORK}, 75,9" in " ".join(done.stdout.split())
+        done = outfield(
+            "guard",
+            "evaluate",
+            "my.guard",
+            "--id",
+            "voc/JPEGImages",
+            "--device",
+            "cpu",
+            "--ood",
+            "voc/JPEGImages/i0.png",
+            cwd=folder,
+        )
+        assert done.returncode == 0, done.stderr
+        assert "boxes" in done.stdout.splitlines()[1]

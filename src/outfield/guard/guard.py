@@ -443,13 +443,14 @@ class Guard:
         write_record(path, kind, Record(whole.header, whole.tensors | own.tensors), endings=GUARD_ENDINGS, once=True)
 
     @classmethod
-    def load(cls, path: PathLike, device: str | torch.device = "auto", network: nn.Module | None = None) -> Guard:
+    def load(cls, path: PathLike, device: str | torch.device = "auto", network: Any = None) -> Guard:
         """Read a guard that :meth:`save` wrote: equal verdicts to the bit, nothing refitted, nothing unpickled.
 
         Args:
             path: the file.
             device: where to run; "auto" for a GPU where there is one.
-            network: the network, where the guard was built of an ``nn.Module``; it runs where it is.
+            network: the network, where the guard was built of an ``nn.Module``, or the callable of :class:`outfield.Boxes`; it
+                runs where it is.
 
         Raises:
             StorageError: there is no such file.

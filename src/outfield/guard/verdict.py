@@ -223,7 +223,7 @@ class Verdicts(Sequence[Verdict]):
         images that set the threshold and do not depend on each other: such p-values depend on each other only by sharing these
         images, which keeps the rule valid (Bates et al. 2023). What could not be read is no discovery.
         """
-        if any(isinstance(one, ImageVerdict) for one in self):
+        if any(isinstance(one, ImageVerdict) and one.boxes for one in self):
             raise InputError("images have no p-value of their own, their boxes have: take verdicts.boxes")
         p_values = self.p_values
         known = np.isfinite(p_values)

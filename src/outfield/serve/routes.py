@@ -272,9 +272,9 @@ def _about(model: Model) -> dict[str, Any]:
     places = np.unique(np.linspace(0, len(scores) - 1, SCORES).round().astype(int))
     return {
         "name": model.name,
-        "network": repr(guard)
-        if guard.reader.scored == "rows"
-        else getattr(guard.reader, "name", "") or guard.backbone.name,
+        "network": guard.backbone.name
+        if guard.reader.scored == "images"
+        else getattr(guard.reader, "name", repr(guard)),
         "judges": guard.reader.scored,
         "inputs": None if guard.takes == "images" else protocol.inputs_of(guard),
         "fingerprint": guard.fingerprint[:16],

@@ -298,7 +298,8 @@ def guard_check(
                     lost = error
     verdicts = Verdicts(found, what)
     if fdr is not None:
-        verdicts = (verdicts.boxes if model.reader.scored == "boxes" else verdicts).with_discoveries(fdr)
+        rows = [row for one in verdicts for row in one.rows]
+        verdicts = Verdicts(rows, model.reader.scored).with_discoveries(fdr)
     if output is not None:
         write_verdicts(output, verdicts)
     if json_out:
@@ -364,7 +365,7 @@ def guard_evaluate(
         both = zip((fpr95, auroc), intervals(test, scores) if rows else (), strict=False)
         rows.append([*told, *([_with_interval(one(test, scores), ends) for one, ends in both] or ["", ""])])
     title = f"{guard.name}, {100 * model.threshold.keep:.4g} % of ID to be kept; 95 % intervals"
-    print_table(Table(title, ["set", unit, "at its threshold (%)", "FPR95 ↓ (%)", "AUROC ↑ (%)"], rows))
+    print_table(Table(title, ["set", model.reader.scored, "at its threshold (%)", "FPR95 ↓ (%)", "AUROC ↑ (%)"], rows))
     if output is not None:
         from outfield.report import write_evaluation
 
