@@ -18,7 +18,7 @@ ROOMS = {
     "onnx": ("backbone", "adapters"),
     "onnxruntime": ("backbone", "adapters"),
     "huggingface_hub": ("backbone",),
-    "torchvision": ("images", "backbone", "classifier"),
+    "torchvision": ("images", "backbone", "classifier", "guard.boxes"),
     "PIL": ("images", "backbone", "classifier"),
     "scipy": ("images",),
     "lmdb": ("images",),

@@ -43,7 +43,10 @@ _load, _, _names = door(
         "features": (
             "FeatureSet", "FeatureStream", "TablePreprocessing", "clustered", "feature_stand_ins", "open_features",
         ),
-        "guard": ("ColumnWhy", "Guard", "RowGuard", "RowWhy", "Verdict", "Verdicts", "open_guard"),
+        "guard": (
+            "BoxVerdict", "Boxes", "ColumnWhy", "Guard", "ImageVerdict", "RowGuard", "RowWhy", "Verdict", "Verdicts",
+            "open_guard",
+        ),
         "images": ("ImageArray", "ImageSource", "find", "open_images", "stand_ins"),
         "progress": ("show_progress",),
         "scores": (

@@ -95,8 +95,11 @@ from outfield.features import TablePreprocessing as TablePreprocessing
 from outfield.features import clustered as clustered
 from outfield.features import feature_stand_ins as feature_stand_ins
 from outfield.features import open_features as open_features
+from outfield.guard import BoxVerdict as BoxVerdict
+from outfield.guard import Boxes as Boxes
 from outfield.guard import ColumnWhy as ColumnWhy
 from outfield.guard import Guard as Guard
+from outfield.guard import ImageVerdict as ImageVerdict
 from outfield.guard import RowGuard as RowGuard
 from outfield.guard import RowWhy as RowWhy
 from outfield.guard import Verdict as Verdict
@@ -132,6 +135,8 @@ __all__ = [
     "Auto",
     "Backbone",
     "BenchmarkRun",
+    "BoxVerdict",
+    "Boxes",
     "Checkpoint",
     "Choice",
     "ClassStatistics",
@@ -164,6 +169,7 @@ __all__ = [
     "History",
     "ImageArray",
     "ImageSource",
+    "ImageVerdict",
     "InputError",
     "KDE",
     "KLMatching",

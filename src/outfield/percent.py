@@ -17,5 +17,5 @@ def counted(count: int, what: str) -> str:
     >>> counted(1, "cell"), counted(1200, "cell"), counted(2, "class")
     ('1 cell', '1,200 cells', '2 classes')
     """
-    plural = "" if count == 1 else "es" if what.endswith("ss") else "s"
+    plural = "" if count == 1 else "es" if what.endswith(("ss", "x")) else "s"
     return f"{count:,} {what}{plural}"

@@ -3,6 +3,7 @@
 from outfield.backbone.architectures import Classifier as Classifier
 from outfield.backbone.architectures import for_small_images as for_small_images
 from outfield.backbone.architectures import load_classifier as load_classifier
+from outfield.backbone.architectures import load_weights as load_weights
 from outfield.backbone.architectures import save_classifier as save_classifier
 from outfield.backbone.architectures import split_name as split_name
 from outfield.backbone.backbone import Backbone as Backbone
@@ -35,6 +36,7 @@ __all__ = [
     "evaluation_mode",
     "for_small_images",
     "load_classifier",
+    "load_weights",
     "match_labels",
     "read",
     "read_all",

@@ -5,6 +5,8 @@ from outfield.extras import door
 __getattr__, __dir__, __all__ = door(
     __name__,
     {
+        "annotations": ("overlaps",),
+        "boxes": ("Boxes",),
         "build": ("ImagePlan",),
         "decision": ("Decision", "PER_CLASS"),
         "guard": ("Guard", "RowGuard", "open_guard"),
@@ -12,7 +14,8 @@ __getattr__, __dir__, __all__ = door(
         "readers": ("ImageReader", "Reader", "TableReader"),
         "review": ("ReviewFolder", "classes_of"),
         "verdict": (
-            "COLUMNS", "VERDICT_ENDINGS", "Verdict", "Verdicts", "as_json", "as_json_lines", "write_verdicts",
+            "BoxVerdict", "COLUMNS", "ImageVerdict", "VERDICT_ENDINGS", "Verdict", "Verdicts", "as_json",
+            "as_json_lines", "write_verdicts",
         ),
         "explanation": ("ColumnWhy", "ExplainedVerdict", "RowWhy"),
     },

@@ -1,5 +1,7 @@
 """Made by tools/stubs.py from __init__.py: what type checkers and editors see."""
 
+from outfield.guard.annotations import overlaps as overlaps
+from outfield.guard.boxes import Boxes as Boxes
 from outfield.guard.build import ImagePlan as ImagePlan
 from outfield.guard.decision import Decision as Decision
 from outfield.guard.decision import PER_CLASS as PER_CLASS
@@ -15,7 +17,9 @@ from outfield.guard.readers import Reader as Reader
 from outfield.guard.readers import TableReader as TableReader
 from outfield.guard.review import ReviewFolder as ReviewFolder
 from outfield.guard.review import classes_of as classes_of
+from outfield.guard.verdict import BoxVerdict as BoxVerdict
 from outfield.guard.verdict import COLUMNS as COLUMNS
+from outfield.guard.verdict import ImageVerdict as ImageVerdict
 from outfield.guard.verdict import VERDICT_ENDINGS as VERDICT_ENDINGS
 from outfield.guard.verdict import Verdict as Verdict
 from outfield.guard.verdict import Verdicts as Verdicts
@@ -24,6 +28,8 @@ from outfield.guard.verdict import as_json_lines as as_json_lines
 from outfield.guard.verdict import write_verdicts as write_verdicts
 
 __all__ = [
+    "BoxVerdict",
+    "Boxes",
     "COLUMNS",
     "ColumnWhy",
     "Decision",
@@ -31,6 +37,7 @@ __all__ = [
     "Guard",
     "ImagePlan",
     "ImageReader",
+    "ImageVerdict",
     "PER_CLASS",
     "Reader",
     "ReviewFolder",
@@ -45,5 +52,6 @@ __all__ = [
     "classes_of",
     "describe_guard",
     "open_guard",
+    "overlaps",
     "write_verdicts",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,8 +18,9 @@ from outfield.detectors import Detector, names_of
 from outfield.errors import FileFormatError, InputError
 from outfield.features import FeatureSet, TablePreprocessing
 from outfield.files import PathLike, Record, kind_of, read_record, write_record
+from outfield.guard.boxes import Boxes
 from outfield.guard.decision import Decision, predicted
-from outfield.guard.readers import READERS, Batch, ImageReader, Reader, TableReader
+from outfield.guard.readers import Batch, ImageReader, Reader, TableReader
 from outfield.guard.verdict import Verdict, Verdicts
 from outfield.images import ON_ERROR, ImageSource
 from outfield.modes import resolve_device
@@ -32,7 +33,9 @@ if TYPE_CHECKING:
 GUARD_ENDINGS = (".guard", ".safetensors")
 VERSION, PLAIN = 2, 1
 """Of what a file's header says; a file of a later one is refused. Guards without a decision are of the version ``PLAIN``."""
-VERSION_ENTRY = {ImageReader.kind: "guard", Reader.kind: "version"}
+READERS: dict[str, type[Reader]] = {one.kind: one for one in (ImageReader, Reader, Boxes)}
+"""By the kind of their files."""
+VERSION_ENTRY = {ImageReader.kind: "guard", Reader.kind: "version", Boxes.kind: "version"}
 """Under which the header of each kind of file says its version."""
 RENAMED = {"most": "max_train", "half": "float16"}
 """Settings of version 0.1 by what they are called now."""
@@ -77,7 +80,7 @@ class Guard:
         self.decision = decision
         self.reader = reader.giving((*detector.needs_to_score, *(() if decision is None else decision.needs)))
         self.takes, self.names, self.widths = reader.takes, reader.names, self.reader.widths
-        self.fingerprint: str = getattr(reader, "fingerprint", known)
+        self.fingerprint: str = getattr(reader, "fingerprint", None) or known
         self._explain = getattr(detector, "explain", None)  # of detectors that are sums of others
         self.members: tuple[str, ...] = names_of([detector]) if self._explain is None else detector.names  # type: ignore[attr-defined]
         if self.reader.probe is not None:
@@ -86,9 +89,9 @@ class Guard:
     @classmethod
     def build(
         cls,
-        backbone: Backbone | str,
-        images: ImageSource | PathLike,
-        held_out: ImageSource | PathLike | None = None,
+        backbone: Backbone | Boxes | str,
+        images: ImageSource | PathLike | Iterable[tuple[Any, Any, Any]],
+        held_out: ImageSource | PathLike | Iterable[tuple[Any, Any, Any]] | None = None,
         *,
         detector: Detector | str | None = None,
         keep: float = 0.95,
@@ -105,14 +108,17 @@ class Guard:
         on_error: str = "skip",
         **old: Any,
     ) -> Guard:
-        """A guard of a network and a folder of ID images.
+        """A guard of a network and a folder of ID images, or of the boxes of an object detector in annotated images.
 
         Held-out images calibrate the members of the detector (Auto, Fused), where it has members. Others, which nothing else has
         seen, choose the threshold: p-values of new ID images are therefore valid.
 
         Args:
-            backbone: the network, or what :meth:`outfield.Backbone.open` takes.
+            backbone: the network, or what :meth:`outfield.Backbone.open` takes. Of boxes :class:`outfield.Boxes`; the images are
+                then annotated, settings of a network's images cannot be given, and "images" below are boxes.
             images: ID images, best those that the network was trained on: a source or a folder. Sub-folders are classes.
+                Annotated: triples of an image, its boxes (n, 4) and their labels or names; a folder or list of images of Pascal
+                VOC; or a JSON file of COCO. A box that is found counts if it overlaps by half with one of its class.
             held_out: ID images that the network has not seen. If None, a fifth of ``images``, of each class in proportion: up to
                 a third where a fifth is fewer than 240, and no more than 5,000.
             detector: a detector that is not fitted, or the name of one; :class:`outfield.Auto` if None, which stand-ins made of
@@ -142,11 +148,15 @@ class Guard:
         """
         from outfield.guard.build import ImagePlan  # who only checks images needs no candidates to choose from
 
-        settings = {
+        settings: dict[str, Any] = {
             "detector": detector, "keep": keep, "threshold": threshold, "accuracy": accuracy,
             "seed": seed, "max_train": max_train, "device": device, "views": views,
             "precision": precision, "float16": float16, "batch_size": batch_size, "workers": workers, "on_error": on_error,
         }  # fmt: skip
+        if isinstance(backbone, Boxes):
+            from outfield.guard.annotations import BoxPlan
+
+            return BoxPlan(**{**settings, **_new_names(old)}).build(backbone, images, held_out)
         return ImagePlan(**{**settings, **_new_names(old)}).build(backbone, images, held_out)
 
     @classmethod
@@ -222,7 +232,8 @@ class Guard:
     def image_reader(self) -> ImageReader:
         """The reader of a guard of images; an error of any other guard."""
         if not isinstance(self.reader, ImageReader):
-            raise InputError(f"this guard looks at {self.takes}, not at images")
+            what = "boxes of images" if isinstance(self.reader, Boxes) else self.takes
+            raise InputError(f"this guard looks at {what}, not at images")
         return self.reader
 
     @property
@@ -238,7 +249,7 @@ class Guard:
     @property
     def device(self) -> torch.device:
         """Where the network runs; where there is none, the detector."""
-        return self.backbone.device if self.takes == "images" else self.detector.device
+        return self.backbone.device if isinstance(self.reader, ImageReader) else self.detector.device
 
     def __call__(
         self, x: Any, *, normalised: bool = False, on_error: str = "fail", workers: int | None = None
@@ -295,7 +306,7 @@ class Guard:
 
     def prepare(self, x: Any) -> Tensor:
         """One image as bytes (h, w, C) that only have to be normalised: what :meth:`judge_pixels` takes a batch of."""
-        return self.image_reader.prepare(x)[0]
+        return (self.reader if isinstance(self.reader, Boxes) else self.image_reader).prepare(x)[0]
 
     def judge_pixels(self, pixels: Tensor, files: Sequence[str | None] | None = None) -> Verdicts:
         """Verdicts on images that :meth:`prepare` gave, stacked (N, h, w, C).
@@ -322,12 +333,7 @@ class Guard:
 
     def _verdicts(self, batch: Batch) -> list[Verdict]:
         """A verdict on each input of a batch, whether it could be read or not."""
-        good = [name for place, name in enumerate(batch.names) if place not in batch.errors]
-        found = iter(() if batch.features is None else self._judged(batch.features, good))
-        return [
-            Verdict.failed(name, batch.errors[place]) if place in batch.errors else next(found)
-            for place, name in enumerate(batch.names)
-        ]
+        return self.reader.verdicts(batch, self._judged)
 
     def _judged(self, features: FeatureSet, files: Sequence[str | None]) -> list[Verdict]:
         """A verdict on each row: its score, its p-value, and the member that adds most where it is OOD."""
@@ -478,13 +484,14 @@ class Guard:
         write_record(path, kind, Record(whole.header, whole.tensors | own.tensors), endings=GUARD_ENDINGS, once=True)
 
     @classmethod
-    def load(cls, path: PathLike, device: str | torch.device = "auto", network: nn.Module | None = None) -> Guard:
+    def load(cls, path: PathLike, device: str | torch.device = "auto", network: Any = None) -> Guard:
         """Read a guard that :meth:`save` wrote: equal verdicts to the bit, nothing refitted, nothing unpickled.
 
         Args:
             path: the file.
             device: where to run; "auto" for a GPU where there is one.
-            network: the network, where the guard was built of an ``nn.Module``; it runs where it is.
+            network: the network, where the guard was built of an ``nn.Module``, or the callable of :class:`outfield.Boxes`; it
+                runs where it is.
 
         Raises:
             StorageError: there is no such file.
@@ -509,7 +516,7 @@ class Guard:
     def __repr__(self) -> str:
         return (
             f"Guard({self.reader}: {' + '.join(self.members)}; keeps {self.threshold.keep:.4g} of ID, chosen on "
-            f"{len(self.threshold.reference):,} held-out {self.reader.unit})"
+            f"{len(self.threshold.reference):,} held-out {self.reader.scored})"
         )
 
 

@@ -11,10 +11,12 @@ from outfield.backbone import Preprocessing
 from outfield.config import from_plain
 from outfield.errors import FileFormatError
 from outfield.files import PathLike, find_record, kind_of, read_record
+from outfield.guard.boxes import Boxes
 from outfield.guard.decision import Decision
 from outfield.guard.guard import Guard, check_version
 from outfield.guard.readers import ImageReader, Reader
 from outfield.percent import counted, percent
+from outfield.scores import Threshold
 from outfield.stand_in import LEVELS
 
 QUALITY = (("good", 0.75, 0.9), ("fair", 0.5, 0.75), ("weak", -math.inf, -math.inf))
@@ -27,6 +29,8 @@ def describe_guard(path: PathLike) -> dict[str, str]:
     """What a guard's file holds, in words, by the name of each thing; no network is built."""
     if kind_of(path) == Reader.kind:
         return _described_rows(path)
+    if kind_of(path) == Boxes.kind:
+        return _described_boxes(path)
     said, arrays = find_record(path, ImageReader.kind)
     if said is None:
         raise FileFormatError(f"{path} is not a file that Outfield wrote: it has no Outfield header")
@@ -65,6 +69,24 @@ def _described_rows(path: PathLike) -> dict[str, str]:
         "built": f"fitted on {counted(known.get('train', 0), 'row')}, members calibrated on {known.get('choose', 0):,}",
         **_updated(known),
         **({} if guard.decision is None else guard.decision.lines("rows", guard.names)),
+    }
+
+
+def _described_boxes(path: PathLike) -> dict[str, str]:
+    record = read_record(path, Boxes.kind)
+    check_version(path, Boxes.kind, record.header)
+    header, known = record.header, record.header["provenance"]
+    (said, state), limit = record.part("network"), Threshold.from_record(record.part("threshold"))
+    held = f"{sum(one.nbytes for one in state.values()):,} bytes" if said["origin"] else "not in the file"
+    names = ", ".join(header["names"][:SHOWN]) + ", …" * (len(header["names"]) > SHOWN)
+    return {
+        "file": f"{path}, {os.path.getsize(path):,} bytes, version {header['version']}, by Outfield {header['outfield']}",
+        "network": f"{said['name']}, {held}",
+        "boxes": f"of a confidence of {header['score']:g} and above, {header['most']:,} of an image at most",
+        "classes": names or "without names",
+        "detector": _detector(header["detector"]),
+        "threshold": f"{limit.value:.6g}, keeps {limit.keep:.4g} of ID boxes, chosen on {counted(len(limit.reference), 'box')}",
+        "built": f"fitted on {counted(known['train'], 'box')}, members calibrated on {known['choose']:,}",
     }
 
 

@@ -2,7 +2,7 @@
 
 A guard is a reader, a detector and a threshold. :class:`ImageReader` reads images through a network, :class:`TableReader` the
 rows of tables, :class:`Reader` itself features. Another one, say of audio clips, is a subclass with ``read_one``, ``record`` and
-``from_record``, and an entry of :data:`READERS`.
+``from_record``, and an entry of ``READERS``: :class:`outfield.Boxes` is one.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import copy
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -24,6 +24,7 @@ from outfield.errors import FileFormatError, InputError, OutfieldError
 from outfield.features import NETWORK, Cells, FeatureSet, FeatureSource, TablePreprocessing, network_text
 from outfield.files import PathLike, Record
 from outfield.guard.inputs import Given, as_given, gives_images, pixels, portions
+from outfield.guard.verdict import Verdict
 from outfield.images import ON_ERROR
 from outfield.percent import counted
 
@@ -45,12 +46,14 @@ class Batch(NamedTuple):
         names: of all of them, each a file or None.
         errors: why others could not be read, by their place in ``names``.
         cells: of a table, what the features were made of.
+        found: of a guard of boxes, those of the one image whose rows these are.
     """
 
     features: FeatureSet | None
     names: Sequence[str | None]
     errors: Mapping[int, str] = {}
     cells: Mapping[str, Cells] | None = None
+    found: Any = None
 
 
 class Reader:
@@ -59,6 +62,7 @@ class Reader:
     Attributes:
         takes: what it reads: "images", "table" or "features".
         unit: what verdicts are on, in words.
+        scored: what has a score, in words: the same, or the boxes of images.
         kind: of the guard's file.
         names: of the classes that logits count, or none.
         widths: the fields that the detector scores, and how many numbers each has.
@@ -68,6 +72,7 @@ class Reader:
 
     takes: ClassVar[str] = "features"
     unit: ClassVar[str] = "rows"
+    scored: ClassVar[str] = "rows"
     kind: ClassVar[str] = "guard of rows"
     float16: bool = False
     probe: FeatureSet | None = None
@@ -98,6 +103,17 @@ class Reader:
                 found = Batch(None, [str(path)], {0: str(error)})
             numbered = [name or f"{path} row {i}" for i, name in enumerate(found.names, 1)]
             yield found._replace(names=numbered)
+
+    def verdicts(
+        self, batch: Batch, judged: Callable[[FeatureSet, Sequence[str | None]], list[Verdict]]
+    ) -> list[Verdict]:
+        """A verdict on each input of a batch, whether it could be read or not; ``judged`` gives one for each row."""
+        good = [name for place, name in enumerate(batch.names) if place not in batch.errors]
+        found = iter(() if batch.features is None else judged(batch.features, good))
+        return [
+            Verdict.failed(name, batch.errors[place]) if place in batch.errors else next(found)
+            for place, name in enumerate(batch.names)
+        ]
 
     def read_one(self, x: Any, on_error: str = "fail") -> Batch:
         """The rows of one table, array or file."""
@@ -180,7 +196,7 @@ class ImageReader(Reader):
     :meth:`giving`, ``extraction`` is the way through the network and ``rows`` how many images it is given at once.
     """
 
-    takes, unit, kind = "images", "images", "guard"
+    takes, unit, scored, kind = "images", "images", "images", "guard"
     extraction: Extraction
     rows: int
 
@@ -336,10 +352,6 @@ class ImageReader(Reader):
     def __str__(self) -> str:
         classes = "" if self.backbone.classes is None else f", {counted(self.backbone.classes, 'class')}"
         return f"{self.backbone.name}{classes}"
-
-
-READERS: dict[str, type[Reader]] = {one.kind: one for one in (ImageReader, Reader)}
-"""By the kind of their files."""
 
 
 def looked_into(

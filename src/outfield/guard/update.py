@@ -85,6 +85,8 @@ def updated(
     guard: Guard, reviewed: PathLike | None, sample: Any, train: Any, until: str | None, workers: int | None
 ) -> Guard:
     """See :meth:`outfield.Guard.updated`."""
+    if guard.reader.scored == "boxes":
+        raise InputError("a guard of boxes is built anew, of images whose new boxes are annotated")
     found = Reviews() if reviewed is None else read_reviews(guard, reviewed, until, sample is None)
     chosen = found.sample if sample is None else _inputs(guard, sample)
     if chosen is None:

@@ -90,6 +90,11 @@ class Verdict:
         names = (*(("group",) if self.group is not None else ()), *(DECIDED if self.accept is not None else ()))
         return {name: getattr(self, name) for name in names}
 
+    @property
+    def rows(self) -> tuple[Verdict, ...]:
+        """What a table of verdicts has a row for: itself, or each of its boxes."""
+        return (self,)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data, ready for JSON."""
         own = {name: value for name, value in vars(self).items() if name not in OPTIONAL}
@@ -104,6 +109,61 @@ class Verdict:
         return f"Verdict({where}{self.word}, {label}score {self.score:.4g}, p-value {self.p_value:.3g}{by})"
 
 
+@dataclass(frozen=True, repr=False)
+class BoxVerdict(Verdict):
+    """What a guard says of one box: its class is the object detector's.
+
+    Attributes:
+        left, top, right, bottom: where it is, in pixels of the image.
+        confidence: the object detector's own.
+    """
+
+    left: float = 0.0
+    top: float = 0.0
+    right: float = 0.0
+    bottom: float = 0.0
+    confidence: float = 0.0
+
+    @property
+    def more(self) -> dict[str, Any]:
+        return {**super().more, **{name: getattr(self, name) for name in BOX}}
+
+    def __repr__(self) -> str:
+        corners = ", ".join(f"{getattr(self, name):.0f}" for name in BOX[:4])
+        return super().__repr__().replace("Verdict(", f"BoxVerdict([{corners}] {self.confidence:.2f}, ", 1)
+
+
+@dataclass(frozen=True, repr=False)
+class ImageVerdict(Verdict):
+    """What a guard of boxes says of one image: a verdict on each box, none where the object detector finds none.
+
+    The image has no score of its own; it is OOD where one of its boxes is.
+
+    Attributes:
+        boxes: those of which the object detector is surest come first.
+    """
+
+    boxes: tuple[BoxVerdict, ...] = ()
+
+    @property
+    def more(self) -> dict[str, Any]:
+        return dict.fromkeys(BOX)
+
+    @property
+    def rows(self) -> tuple[Verdict, ...]:
+        return self.boxes or (self,)
+
+    def to_dict(self) -> dict[str, Any]:
+        boxes = [{name: value for name, value in one.to_dict().items() if name != "file"} for one in self.boxes]
+        return {"file": self.file, "is_ood": self.is_ood, "boxes": boxes, "error": self.error}
+
+    def __repr__(self) -> str:
+        where, boxes = "" if self.file is None else f"{self.file}: ", counted(len(self.boxes), "box")
+        return f"ImageVerdict({where}{self.error or f'{boxes}, {sum(bool(one.is_ood) for one in self.boxes)} OOD'})"
+
+
+BOX = ("left", "top", "right", "bottom", "confidence")
+"""Columns of a table of boxes, beside the others."""
 DECIDED = ("accept", "p_known", "p_right", "why_not")
 UNKNOWN, UNSURE = "unknown", "unsure"
 """Why an answer is not accepted: its input is OOD, or the class is probably wrong."""
@@ -125,6 +185,11 @@ class Verdicts(Sequence[Verdict]):
 
     def __init__(self, verdicts: Sequence[Verdict], what: str = "images") -> None:
         self._verdicts, self.what = tuple(verdicts), what
+
+    @property
+    def boxes(self) -> Verdicts:
+        """Those of all boxes of all images, in one list."""
+        return Verdicts([row for one in self for row in one.rows if isinstance(row, BoxVerdict)], "boxes")
 
     def __len__(self) -> int:
         return len(self._verdicts)
@@ -163,6 +228,8 @@ class Verdicts(Sequence[Verdict]):
         images that set the threshold and do not depend on each other: such p-values depend on each other only by sharing these
         images, which keeps the rule valid (Bates et al. 2023). What could not be read is no discovery.
         """
+        if any(isinstance(one, ImageVerdict) and one.boxes for one in self):
+            raise InputError("images have no p-value of their own, their boxes have: take verdicts.boxes")
         p_values = self.p_values
         known = np.isfinite(p_values)
         limit = discovery_limit(p_values[known], rate) if known.any() else 0.0
@@ -180,12 +247,16 @@ class Verdicts(Sequence[Verdict]):
         return Verdicts([one for one in self if one.error is not None], self.what)
 
     def table(self) -> dict[str, list[Any]]:
-        """Columns by name, of equal length: :data:`COLUMNS` and the p-value of each member; None where there is nothing."""
-        columns: dict[str, list[Any]] = {name: [getattr(one, name) for one in self] for name in COLUMNS}
-        for member in dict.fromkeys(name for one in self for name in one.members):
-            columns[f"p_value {member}"] = [one.members.get(member) for one in self]
-        for name in dict.fromkeys(name for one in self for name in one.more):
-            columns[name] = [one.more.get(name) for one in self]
+        """Columns by name, of equal length: :data:`COLUMNS` and the p-value of each member; None where there is nothing.
+
+        Each box has a row of its own, and so has an image without a box.
+        """
+        rows = [row for one in self for row in one.rows]
+        columns: dict[str, list[Any]] = {name: [getattr(one, name) for one in rows] for name in COLUMNS}
+        for member in dict.fromkeys(name for one in rows for name in one.members):
+            columns[f"p_value {member}"] = [one.members.get(member) for one in rows]
+        for name in dict.fromkeys(name for one in rows for name in one.more):
+            columns[name] = [one.more.get(name) for one in rows]
         return columns
 
     def to_frame(self) -> Any:

@@ -26,12 +26,14 @@ COLUMNS_TOLD = 3
 class Job:
     """One request: prepared images (N, h, w, C), rows of the network or columns of a table, and the guard that judges them.
 
+    Images of a guard of boxes have sizes of their own: a list of (3, H, W), which is judged by itself.
+
     After the deadline, by the monotonic clock, no client waits for the answer any more. With ``why`` the verdicts on rows of a
     table name columns.
     """
 
     guard: Guard
-    rows: Tensor | FeatureSet | Mapping[str, np.ndarray]
+    rows: Tensor | list[Tensor] | FeatureSet | Mapping[str, np.ndarray]
     deadline: float
     why: bool = False
     answer: Future[list[Verdict]] = field(default_factory=Future)

@@ -35,7 +35,7 @@ class Model:
         self.batcher = Batcher(name, settings.limits.batch, settings.limits.wait, self._seen)
 
     def _seen(self, guard: Guard, verdicts: Sequence[Verdict]) -> None:
-        verdicts = [one for one in verdicts if one.error is None]
+        verdicts = [row for one in verdicts for row in one.rows if row.score is not None]
         self.counts.see(self.name, verdicts)
         drift = self.drift
         if not verdicts or guard.threshold is not drift.threshold:

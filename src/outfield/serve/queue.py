@@ -126,8 +126,9 @@ class ReviewQueue:
 def plain(one: Verdict) -> dict[str, Any]:
     """A verdict ready for JSON, which knows no infinite numbers: null stands for those."""
     told = one.to_dict()
-    if isinstance(told["score"], float) and not math.isfinite(told["score"]):
-        told["score"] = None
+    for own in told.get("boxes", [told]):
+        if isinstance(own["score"], float) and not math.isfinite(own["score"]):
+            own["score"] = None
     return told
 
 

@@ -24,7 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from outfield.config import require_choice
 from outfield.errors import InputError
 from outfield.features import FIELDS
-from outfield.guard import ExplainedVerdict, ReviewFolder, Verdict, classes_of
+from outfield.guard import ExplainedVerdict, ImageVerdict, ReviewFolder, Verdict, classes_of
 from outfield.serve import inference_protocol as protocol
 from outfield.serve.body import uploads_of
 from outfield.serve.limits import Refused
@@ -53,6 +53,7 @@ PAGE = {
     "/page.js": "text/javascript",
     "/review.js": "text/javascript",
     "/rows.js": "text/javascript",
+    "/boxes.js": "text/javascript",
     "/icon.svg": "image/svg+xml",
 }
 
@@ -155,6 +156,10 @@ def _add_protocol(app: FastAPI, service: Service) -> None:
     async def infer(request: Request, name: str, version: str = "1") -> Response:
         """Scores, p-values, verdicts and labels of encoded images (BYTES), pixels (UINT8), features (FP32) or columns."""
         model, deadline = model_of(name, version), _deadline(request, service)
+        if model.guard.reader.scored == "boxes":
+            raise Refused(
+                400, f"{model.name} judges the boxes of an image, which this protocol has no place for: POST /v1/check"
+            )
         async with service.bodies.read(request, deadline) as body:
             given = body, request.headers.get(protocol.HEADER_LENGTH), model.guard.table is not None
             asked = await service.work.aside(protocol.parse, len(body), deadline, *given)
@@ -185,7 +190,7 @@ def _count(service: Service, request: Request, guard: str, found: Sequence[Verdi
 
 
 def _add_verdicts(app: FastAPI, service: Service) -> None:
-    verdicts: dict[int | str, dict[str, Any]] = {200: {"model": list[ExplainedVerdict]}}
+    verdicts: dict[int | str, dict[str, Any]] = {200: {"model": list[ExplainedVerdict | ImageVerdict]}}
 
     @app.post("/v1/check", tags=["Verdicts"], openapi_extra=_body(_UPLOADS), responses=verdicts)
     async def check(request: Request, guard: str | None = None, why: bool = False) -> Response:
@@ -313,7 +318,9 @@ def _metadata(model: Model) -> dict[str, Any]:
     ]
     if model.guard.takes != "images":
         inputs = protocol.inputs_of(model.guard)
-    elif all(FIELDS[name].per_row and len(FIELDS[name].axes) == 2 for name in model.guard.widths):
+    elif model.guard.reader.scored == "images" and all(
+        FIELDS[name].per_row and len(FIELDS[name].axes) == 2 for name in model.guard.widths
+    ):
         inputs += protocol.inputs_of(model.guard)
     outputs = [{"name": name, "datatype": datatype, "shape": [-1]} for name, datatype in protocol.OUTPUTS.items()]
     return {"name": model.name, "versions": ["1"], "platform": "outfield_guard", "inputs": inputs, "outputs": outputs}
@@ -327,7 +334,10 @@ def _about(model: Model) -> dict[str, Any]:
     places = np.unique(np.linspace(0, len(scores) - 1, SCORES).round().astype(int))
     return {
         "name": model.name,
-        "network": guard.backbone.name if guard.takes == "images" else repr(guard),
+        "network": guard.backbone.name
+        if guard.reader.scored == "images"
+        else getattr(guard.reader, "name", repr(guard)),
+        "judges": guard.reader.scored,
         "inputs": None if guard.takes == "images" else protocol.inputs_of(guard),
         "fingerprint": guard.fingerprint[:16],
         "review": None if model.queue is None else {**model.queue.told, "classes": classes_of(guard)},

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from outfield.errors import InputError, OutfieldError
 from outfield.features import FeatureSet
-from outfield.guard import Guard, Verdict
+from outfield.guard import Guard, ImageVerdict, Verdict
 from outfield.images import size_of
 from outfield.serve.batcher import Job
 from outfield.serve.body import AT_ONCE, Bodies, Upload, rows_of, together
@@ -66,12 +66,14 @@ class Work:
                     work = loop.run_in_executor(self._decoders, self._prepare, guard, image, where)
                     prepared.append(await self.in_time(work, deadline))
                 good = [one for one in prepared if isinstance(one, Tensor)]
-                answers = [model.batcher.submit(Job(guard, torch.stack(good), deadline))] if good else []
+                rows = good if guard.reader.scored == "boxes" else torch.stack(good) if good else None
+                answers = [model.batcher.submit(Job(guard, rows, deadline))] if rows is not None and good else []
             finally:
                 model.batcher.announce(-len(images))
             found = iter([one for some in answers for one in await self.in_time(asyncio.wrap_future(some), deadline)])
+        kind = ImageVerdict if guard.reader.scored == "boxes" else Verdict
         verdicts = [
-            replace(next(found), file=name) if isinstance(one, Tensor) else Verdict.failed(name, str(one))
+            replace(next(found), file=name) if isinstance(one, Tensor) else kind.failed(name, str(one))
             for (name, _), one in zip(images, prepared, strict=True)
         ]
         if model.queue is not None:

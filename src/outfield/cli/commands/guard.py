@@ -7,7 +7,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument, Option
@@ -42,12 +42,20 @@ Seed = Annotated[int, Option(min=0, help="Seed of the choice of held-out samples
 @command(
     "outfield guard build cifar10.safetensors --images photos/train --held-out photos/val -o my.guard",
     "outfield guard build timm:resnet18@weights.safetensors --images photos/train -o my.guard --keep 0.99 --views flip",
+    "outfield guard build torchvision:fasterrcnn_resnet50_fpn@cells.safetensors --images VOC --names red,white -o my.guard",
     of=guards,
     name="build",
 )
 def guard_build(
     network: opt.Network,
-    images: Annotated[str, Option("--images", help="ID images, a folder (sub-folders are classes) or .npz.")],
+    images: Annotated[
+        str,
+        Option(
+            "--images",
+            help="ID images, a folder (sub-folders are classes) or .npz. Of an object detector annotated: a folder or list of "
+            "Pascal VOC, or COCO's .json.",
+        ),
+    ],
     output: Out,
     held_out: Annotated[Text, Option(help="ID images new to the network. Default: a fifth of --images.")] = None,
     keep: opt.Keep = 0.95,
@@ -56,6 +64,9 @@ def guard_build(
     views: opt.AutoViews = None,
     detector: DetectorName = None,
     setting: opt.Settings = None,
+    names: Annotated[
+        Text, Option("--names", help="Of an object detector: names of labels 1, 2, …, with commas between.")
+    ] = None,
     size: opt.Size = None,
     crop: opt.Crop = None,
     mean: opt.Mean = None,
@@ -78,20 +89,20 @@ def guard_build(
     from outfield.guard import ImagePlan
 
     settings = opt.preprocessing_settings(size, crop, mean, std, interpolation)
-    plan = ImagePlan(
-        detector=_detector(detector, setting),
-        keep=keep,
-        threshold="per class" if per_class else "global",
-        accuracy=accuracy,
-        views=views,
-        float16=float16,
-        max_train=max_train,
-        seed=seed,
-        device=device,
-        workers=workers,
-        on_error=on_error,
-    )  # which checks them before the network is loaded
+    chosen: dict[str, Any] = {
+        "detector": _detector(detector, setting), "keep": keep, "threshold": "per class" if per_class else "global",
+        "accuracy": accuracy, "views": views, "float16": float16, "max_train": max_train, "seed": seed, "device": device,
+        "workers": workers, "on_error": on_error,
+    }  # fmt: skip
     began = time.monotonic()
+    if network.startswith("torchvision:") and "rcnn" in network.partition("@")[0]:
+        made = _guard_of_boxes(network, images, held_out, names, settings, chosen)
+        made.save(output)
+        _tell(made, output, began)
+        return
+    if names is not None:
+        raise InputError("--names is for object detectors; the folders of --images name the classes of other networks")
+    plan = ImagePlan(**chosen)  # which checks them before the network is loaded
     source = plan.images(images)
     held = None if held_out is None else plan.images(held_out)
     with bar("opening the network"):
@@ -101,6 +112,25 @@ def guard_build(
     with bar("writing the guard"):
         made.save(output)
     _tell(made, output, began)
+
+
+def _guard_of_boxes(
+    network: str, images: str, held_out: str | None, names: str | None, given: dict[str, Any], chosen: dict[str, Any]
+) -> Guard:
+    """A guard of an object detector; ``given`` is what was said of preprocessing, under the names of a network's."""
+    from outfield.guard import Boxes, Guard
+    from outfield.modes import resolve_device
+
+    settings = {{"mean": "image_mean", "std": "image_std"}.get(name, name): value for name, value in given.items()}
+    if (size := settings.pop("size", None)) is not None:
+        sides = (size,) if isinstance(size, int) else size
+        settings |= {"min_size": min(sides), "max_size": max(sides)}
+    if names is None:
+        raise InputError("say what the labels 1, 2, … of the object detector are: --names red,white")
+    with bar("opening the network"):
+        boxes = Boxes(network, names.split(","), device=resolve_device(chosen["device"]), **settings)
+    with bar("looking for boxes"):
+        return Guard.build(boxes, images, held_out, **chosen)
 
 
 @command(
@@ -179,7 +209,7 @@ def _tell(made: Guard, output: Path, began: float) -> None:
     from outfield.guard import describe_guard
 
     low, high = made.threshold.kept_interval()
-    unit, some = made.reader.unit, "PHOTO.jpg" if made.takes == "images" else "NEW.csv"
+    unit, some = made.reader.scored, "PHOTO.jpg" if made.takes == "images" else "NEW.csv"
     log.info("%s", made)
     log.info("it accepts %s to %s of new ID %s (90 %% interval)", percent(low, 1), percent(high, 1), unit)
     told = describe_guard(output)
@@ -266,7 +296,10 @@ def guard_check(
                     if output is None:
                         raise
                     lost = error
-    verdicts = Verdicts(found, what) if fdr is None else Verdicts(found, what).with_discoveries(fdr)
+    verdicts = Verdicts(found, what)
+    if fdr is not None:
+        rows = [row for one in verdicts for row in one.rows]
+        verdicts = Verdicts(rows, model.reader.scored).with_discoveries(fdr)
     if output is not None:
         write_verdicts(output, verdicts)
     if json_out:
@@ -322,7 +355,7 @@ def guard_evaluate(
             log.warning("%s of %s %s of %s could not be read", f"{failed:,}", f"{len(verdicts):,}", unit, path)
         if failed == len(verdicts):
             raise StorageError(f"no {unit[:-1]} of {path} could be read: {verdicts[0].error}")
-        found.append(Verdicts([one for one in verdicts if one.error is None], unit).scores)
+        found.append(Verdicts([row for one in verdicts for row in one.rows if row.score is not None], unit).scores)
     test = found[0]
     rows: list[list[str]] = []
     for name, scores in zip(["ID", *sets], found, strict=True):
@@ -332,7 +365,7 @@ def guard_evaluate(
         both = zip((fpr95, auroc), intervals(test, scores) if rows else (), strict=False)
         rows.append([*told, *([_with_interval(one(test, scores), ends) for one, ends in both] or ["", ""])])
     title = f"{guard.name}, {100 * model.threshold.keep:.4g} % of ID to be kept; 95 % intervals"
-    print_table(Table(title, ["set", unit, "at its threshold (%)", "FPR95 ↓ (%)", "AUROC ↑ (%)"], rows))
+    print_table(Table(title, ["set", model.reader.scored, "at its threshold (%)", "FPR95 ↓ (%)", "AUROC ↑ (%)"], rows))
     if output is not None:
         from outfield.report import write_evaluation
 
@@ -421,12 +454,15 @@ def _check_images(images: list[str], on_error: str) -> None:
 
 
 def _print(verdicts: Verdicts) -> None:
-    told = {"group": "threshold of", "p_right": "p right", "why": "why"}
-    more = [name for name in told if any(name in one.more for one in verdicts)]
+    told = {"group": "threshold of", "p_right": "p right", "why": "why", "confidence": "confidence"}
+    told |= {name: name for name in ("left", "top", "right", "bottom")}
+    judged = [row for one in verdicts for row in one.rows]
+    more = [name for name in told if any(name in one.more for one in judged)]
     rows: list[list[str | tuple[str, str]]] = []
-    for one in verdicts:
-        if one.error is not None:
-            rows.append([one.file or "", "", "", "", ("error", "red"), one.error])
+    for one in judged:
+        if one.error is not None or one.score is None:
+            what = ("error", "red") if one.error else ("no box", "")
+            rows.append([one.file or "", "", "", "", what, one.error or ""])
             continue
         verdict = (one.word, "bold red" if one.is_ood else "yellow" if one.why_not else "green")
         others = [one.more.get(name) for name in more]

@@ -1,5 +1,6 @@
 // The page of the service. Everything comes from this server; nothing is kept but a token, for as long as the tab is open.
 import * as review from "./review.js";
+import * as boxes from "./boxes.js";
 import * as rows from "./rows.js";
 
 const $ = (id) => document.getElementById(id);
@@ -24,7 +25,7 @@ const ask = async (path, options) => (await get(path, options)).json();
 
 // Elements without markup: text from files and servers is only ever text.
 function element(name, attributes = {}, ...children) {
-  const svg = ["svg", "rect", "line", "title"].includes(name);
+  const svg = ["svg", "rect", "line", "text", "title"].includes(name);
   const made = svg ? document.createElementNS("http://www.w3.org/2000/svg", name) : document.createElement(name);
   for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
   made.append(...children);
@@ -54,7 +55,7 @@ async function choose(name) {
   state.cut = guard.threshold;
   $("about").textContent = `${knows(guard)} What is like them is marked ID (in distribution), what is not is marked OOD (out of distribution).`;
   $("members").replaceChildren(...guard.members.map((one) => element("li", {}, one)));
-  $("made").textContent = `${guard.inputs ? "" : `Network: ${guard.network}. `}The threshold keeps ${percent(guard.keep, 0)} of ID ${what()}, as measured on ${guard.calibration.toLocaleString("en")} that were held out. The detector sums up:`;
+  $("made").textContent = `${guard.inputs ? "" : `Network: ${guard.network}. `}The threshold keeps ${percent(guard.keep, 0)} of ID ${scored()}, as measured on ${guard.calibration.toLocaleString("en")} that were held out. The detector sums up:`;
   drawScores();
   drawImages();
   traffic();
@@ -73,6 +74,7 @@ function knows({ inputs, classes }) {
 
 // Images for a guard of images, CSV for a guard of rows.
 const what = () => (state.guard?.inputs ? "rows" : "images");
+const scored = () => state.guard?.judges ?? what(); // of a guard of boxes images have several scores
 function takes(guard) {
   const { inputs } = guard;
   if (inputs && $("video").srcObject) closeCamera();
@@ -80,7 +82,8 @@ function takes(guard) {
   $("table").hidden = !inputs;
   $("h-images").textContent = inputs ? "Rows" : "Images";
   $("files").accept = inputs ? ".csv,.tsv,.txt,text/*" : "image/*";
-  document.querySelectorAll(".what").forEach((one) => { one.textContent = what(); });
+  document.querySelectorAll(".what").forEach((one) => { one.textContent = scored(); });
+  $("images").classList.toggle("boxed", guard.judges === "boxes");
   if (!inputs) return;
   const named = rows.isTable(inputs);
   const width = inputs.map((one) => `${one.shape[1]} ${one.name}`).join(", then ");
@@ -92,7 +95,7 @@ function takes(guard) {
 
 function range() {
   const { edges } = state.guard.histogram;
-  const seen = state.images.map((one) => one.verdict?.score).filter((score) => Number.isFinite(score));
+  const seen = judged().map(({ verdict }) => verdict.score).filter((score) => Number.isFinite(score));
   const width = edges.at(-1) - edges[0] || 1;
   // Far scores would press the histogram flat; they are drawn at the edge instead.
   const low = Math.max(edges[0] - 1.5 * width, Math.min(edges[0], ...seen));
@@ -105,7 +108,10 @@ const kept = (cut) => {
   while (low < high) { const middle = (low + high) >> 1; if (scores[middle] <= cut) low = middle + 1; else high = middle; }
   return low / scores.length;
 };
-const isOod = (verdict, cut) => verdict.score === null || verdict.score > cut;
+const all = (verdict) => verdict.boxes ?? [verdict];
+const isOod = (verdict, cut) => (verdict.boxes ? verdict.boxes.some((box) => isOod(box, cut)) : verdict.score === null || verdict.score > cut);
+const judged = () => state.images.filter((one) => one.verdict && !one.verdict.error)
+  .flatMap((one) => all(one.verdict).map((verdict) => ({ verdict, name: one.file.name })));
 
 function drawScores() {
   const { counts, edges } = state.guard.histogram;
@@ -117,10 +123,10 @@ function drawScores() {
     const beyond = (edges[i] + edges[i + 1]) / 2 > state.cut ? "bar beyond" : "bar";
     return element("rect", { class: beyond, x: place(edges[i]), y: 100 - height, width: Math.max(1, place(edges[i + 1]) - place(edges[i]) - 1), height });
   });
-  const marks = state.images.filter((one) => one.verdict && !one.verdict.error).map((one) => {
-    const at = place(one.verdict.score ?? high);
-    const mark = element("line", { class: `mark ${isOod(one.verdict, state.cut) ? "ood" : ""}`, x1: at, x2: at, y1: 76, y2: 100 });
-    mark.append(element("title", {}, one.file.name));
+  const marks = judged().map(({ verdict, name }) => {
+    const at = place(verdict.score ?? high);
+    const mark = element("line", { class: `mark ${isOod(verdict, state.cut) ? "ood" : ""}`, x1: at, x2: at, y1: 76, y2: 100 });
+    mark.append(element("title", {}, name));
     return mark;
   });
   const at = place(state.cut);
@@ -130,18 +136,19 @@ function drawScores() {
   $("most").textContent = number(high);
   const slider = $("threshold");
   slider.value = Math.round(at);
-  slider.setAttribute("aria-valuetext", `${number(state.cut, 4)}, keeps ${percent(kept(state.cut))} of ID ${what()}`);
+  slider.setAttribute("aria-valuetext", `${number(state.cut, 4)}, keeps ${percent(kept(state.cut))} of ID ${scored()}`);
   $("threshold-says").textContent = number(state.cut, 4);
   const moved = state.cut !== state.guard.threshold;
   $("reset").disabled = !moved;
-  const flips = state.images.filter(flipped).length;
-  const judged = state.images.filter((one) => one.verdict && !one.verdict.error);
-  const ood = judged.filter((one) => isOod(one.verdict, state.cut)).length;
-  const shown = judged.length ? ` Of the ${judged.length} ${what()} shown, ${ood} ${ood === 1 ? "is" : "are"} OOD${moved ? `; ${flips} would change` : ""}.` : "";
-  $("scores-say").textContent = `${percent(kept(state.cut))} of held-out ID ${what()} lie at or below it.${shown}`;
+  const found = judged();
+  const flips = found.filter(({ verdict }) => turned(verdict)).length;
+  const ood = found.filter(({ verdict }) => isOod(verdict, state.cut)).length;
+  const shown = found.length ? ` Of the ${found.length} ${scored()} shown, ${ood} ${ood === 1 ? "is" : "are"} OOD${moved ? `; ${flips} would change` : ""}.` : "";
+  $("scores-say").textContent = `${percent(kept(state.cut))} of held-out ID ${scored()} lie at or below it.${shown}`;
 }
 
-const flipped = (one) => one.verdict && !one.verdict.error && isOod(one.verdict, state.cut) !== one.verdict.is_ood;
+const turned = (verdict) => isOod(verdict, state.cut) !== verdict.is_ood;
+const flipped = (one) => one.verdict && !one.verdict.error && all(one.verdict).some(turned);
 
 $("threshold").addEventListener("input", (event) => {
   if (!state.guard) return;
@@ -271,6 +278,12 @@ function item(one) {
   }
   const ood = isOod(verdict, state.cut);
   one.item.className = `${ood ? "ood" : "ok"}${flipped(one) ? " flipped" : ""}`;
+  if (verdict.boxes) {
+    const beyond = (box) => isOod(box, state.cut);
+    boxes.draw(element, one.item.firstChild, verdict.boxes, beyond);
+    text.replaceChildren(title(one.file.name, boxes.words(verdict.boxes, beyond)), boxes.list(element, verdict.boxes, beyond));
+    return one.item;
+  }
   one.members ??= members(verdict);
   const label = verdict.class_name ?? (one.row ? one.file.name : `class ${verdict.class_index}`);
   text.replaceChildren(
@@ -295,8 +308,8 @@ function members(verdict) {
 function picture(one) {
   const made = element("img", { src: one.url, alt: one.file.name });
   made.addEventListener("error", () => made.remove());
-  made.addEventListener("load", () => made.classList.toggle("small", made.naturalWidth <= 64));
-  return made;
+  made.addEventListener("load", () => { made.classList.toggle("small", made.naturalWidth <= 64); drawImages(); });
+  return element("span", { class: "frame" }, made);
 }
 
 function clear() {
@@ -431,9 +444,9 @@ async function traffic() {
 function drawTraffic(told) {
   const entry = (name, value, more) => element("div", {}, element("dt", {}, name), element("dd", {}, value, element("small", {}, more)));
   $("alarm").className = told.alarm ? "rings" : "";
-  $("alarm").textContent = told.alarm ? `⚠ Drift, found after ${told.alarm_at.toLocaleString("en")} ${what()}` : told.samples ? "No drift found" : "Nothing was checked yet";
+  $("alarm").textContent = told.alarm ? `⚠ Drift, found after ${told.alarm_at.toLocaleString("en")} ${scored()}` : told.samples ? "No drift found" : "Nothing was checked yet";
   $("numbers").replaceChildren(
-    entry(what(), told.samples.toLocaleString("en"), `${told.ood.toLocaleString("en")} OOD`),
+    entry(scored(), told.samples.toLocaleString("en"), `${told.ood.toLocaleString("en")} OOD`),
     entry("share OOD", percent(told.share_ood), told.samples ? `${percent(told.share_low)} to ${percent(told.share_high)}` : ""),
     entry("recent share", percent(told.recent_share), `${percent(told.expected)} expected of ID`));
   const tallest = Math.max(...told.histogram, 1);
@@ -448,7 +461,7 @@ function drawTraffic(told) {
   $("p-values").replaceChildren(...bars, ...line);
   const odds = (log) => `${log > 14 ? "over a million" : Math.exp(log).toLocaleString("en", { maximumSignificantDigits: 2 })} to 1`;
   const evidence = `So far the evidence of drift is ${odds(told.largest_log_wealth)}. The alarm comes at ${odds(told.limit)}; a false one comes with probability ${told.alpha} at most, however long this runs.`;
-  $("p-says").textContent = `P-values of ID ${what()} are uniform: the dashed line. ${told.samples ? evidence : ""}`;
+  $("p-says").textContent = `P-values of ID ${scored()} are uniform: the dashed line. ${told.samples ? evidence : ""}`;
 }
 
 setInterval(traffic, POLL);

@@ -1,0 +1,183 @@
+"""Annotated boxes: those of Pascal VOC and COCO, and the guard that is built on the boxes that match them."""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from outfield.detectors import Rows
+from outfield.errors import FileFormatError, InputError, StorageError, TooFewSamplesError
+from outfield.features import FeatureSet, stratified_rows
+from outfield.files import PathLike, as_path, open_to_read
+from outfield.guard.boxes import Boxes, floats
+from outfield.guard.build import TO_CHOOSE, ImagePlan
+from outfield.guard.guard import Guard
+from outfield.guard.inputs import as_given
+from outfield.percent import counted
+
+log = logging.getLogger(__name__)
+Annotated = tuple[Any, Any, Any]
+"""An image, boxes (n, 4) in it, and the label or name of each."""
+MATCHED = 0.5
+"""Overlap (intersection over union) with an annotated box of its class from which on a box counts as found."""
+ENDS = ("xmin", "ymin", "xmax", "ymax")
+
+
+def annotated_images(given: PathLike | Iterable[Annotated]) -> Iterator[Annotated]:
+    """Images with their boxes: triples as they are, or of a file or folder of Pascal VOC or COCO."""
+    if not isinstance(given, str | os.PathLike):
+        yield from given
+        return
+    path = as_path(given, "annotated images")
+    if not path.exists():
+        raise StorageError(f"cannot read {path}: there is no such file or folder")
+    yield from (_coco if path.suffix == ".json" else _voc)(path)
+
+
+def _voc(path: Path) -> Iterator[Annotated]:
+    """A folder with Annotations/ and JPEGImages/, or a list of names in its ImageSets/Main/."""
+    root = path if path.is_dir() else path.parent.parent.parent
+    names = [one.stem for one in sorted((root / "Annotations").glob("*.xml"))]
+    if not path.is_dir():
+        names = [line.split()[0] for line in path.read_text("utf-8").splitlines() if line.strip()]
+    if not names:
+        raise StorageError(
+            f"{path} has no annotated images: Annotations/*.xml of Pascal VOC, or give a JSON file of COCO"
+        )
+    images = {one.stem: one for one in sorted((root / "JPEGImages").glob("*"))}
+    for name in names:
+        file = root / "Annotations" / f"{name}.xml"
+        try:
+            with open_to_read(file) as opened:
+                objects = [*ElementTree.parse(opened).iter("object")]
+            boxes = [[float(one.findtext(f"bndbox/{end}", "")) for end in ENDS] for one in objects]
+        except (ElementTree.ParseError, ValueError) as error:
+            raise FileFormatError(f"{file} is no annotation of Pascal VOC: {error}") from error
+        yield (
+            images.get(name, root / "JPEGImages" / f"{name}.jpg"),
+            boxes,
+            [one.findtext("name", "") for one in objects],
+        )
+
+
+def _coco(path: Path) -> Iterator[Annotated]:
+    """A JSON file of COCO; images lie beside it or in images/."""
+    try:
+        with open_to_read(path) as opened:
+            said = json.loads(opened.read())
+        names = {one["id"]: one["name"] for one in said["categories"]}
+        of: dict[Any, list[tuple[list[float], str]]] = {one["id"]: [] for one in said["images"]}
+        for one in said["annotations"]:
+            left, top, width, height = map(float, one["bbox"])
+            if not one.get("iscrowd"):
+                of[one["image_id"]].append(([left, top, left + width, top + height], names[one["category_id"]]))
+        files = {one["id"]: Path(one["file_name"]) for one in said["images"]}
+    except (ValueError, KeyError, TypeError) as error:
+        raise FileFormatError(f"{path} is no file of COCO's annotations: {error!r:.100}") from error
+    for number, file in files.items():
+        beside = path.parent / file
+        found = beside if beside.exists() else path.parent / "images" / file
+        yield found, [box for box, _ in of[number]], [name for _, name in of[number]]
+
+
+@dataclass(frozen=True)
+class BoxPlan(ImagePlan):
+    """Settings of a guard of boxes, see :meth:`outfield.Guard.build`; of those of images only ``on_error``."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        plain = ImagePlan()
+        for name in ("threshold", "accuracy", "views", "precision", "float16"):
+            if getattr(self, name) != getattr(plain, name):
+                raise InputError(f"{name} is {getattr(self, name)!r}, which a guard of boxes cannot have; leave it out")
+
+    def build(self, backbone: Any, images: Any, held_out: Any = None) -> Guard:
+        """A guard on the boxes that match annotated ones; those of one image stay on one side of every split."""
+        boxes, least = backbone, self.least(self.unfitted())
+        train, image = self.rows(boxes, images)
+        if held_out is None:
+            out = self.held_out(train.labels, len(train), least, "boxes", image)
+            train, held, image = train[~out], train[out], image[out]
+        else:
+            held, image = self.rows(boxes, held_out)
+        first = np.zeros(len(held), bool)
+        if least > self.to_decide:
+            count = TO_CHOOSE + max(0, len(held) - least) // 2
+            first = stratified_rows(len(held), count, seed=self.seed + 1, copies=image).numpy()
+        if len(held) - int(first.sum()) < self.to_decide or 0 < int(first.sum()) < TO_CHOOSE:
+            found = counted(len(held), "held-out box")
+            raise TooFewSamplesError(
+                f"found {found} that match annotated ones; at least {least} are needed, of several images"
+            )
+        taken = self.to_train(train.labels, len(train), "boxes")
+        choose: Any = held[first] if first.any() else None
+        rows = Rows(train if taken.all() else train[taken], choose, None)  # type: ignore[arg-type]
+        model, threshold, decision, notes = self.fit(rows, held[~first])
+        reader = copy.copy(boxes)
+        reader.widths = {name: train.shapes[name][1] for name in model.needs_to_score}
+        return Guard(reader, model, threshold, provenance={**notes, "split_off": held_out is None}, decision=decision)
+
+    def rows(self, boxes: Boxes, images: PathLike | Iterable[Annotated]) -> tuple[FeatureSet, np.ndarray]:
+        """The rows of the boxes that match annotated ones of their class, and the number of the image of each."""
+        parts: list[FeatureSet] = []
+        numbers: list[int] = []
+        total = wanted = 0
+        for number, (image, corners, labels) in enumerate(annotated_images(images)):
+            try:
+                found = boxes.find(floats(as_given(image).images[0]))
+            except (StorageError, FileFormatError) as error:
+                if self.on_error == "fail":
+                    raise
+                log.warning("left out: %s", error)
+                continue
+            annotated, classes = _known(boxes, corners, labels)
+            right = ((overlaps(found.boxes, annotated) >= MATCHED) & (found.classes[:, None] == classes)).any(1)
+            total, wanted = total + len(right), wanted + len(classes)
+            if found.rows is not None and right.any():
+                parts.append(found.rows[right])
+                numbers += [number] * len(parts[-1])
+        if not parts:
+            raise TooFewSamplesError(
+                f"of {counted(total, 'box')} that the object detector finds none matches one of {wanted:,} annotated boxes of "
+                f"its classes, {', '.join(boxes.names) or 'which have no names'}; are names in the order of its labels?"
+            )
+        log.info("of %s %s match annotated ones, in %s images", counted(total, "box"), f"{len(numbers):,}", len(parts))
+        return FeatureSet.join(parts), np.array(numbers)
+
+
+def _known(boxes: Boxes, corners: Any, labels: Any) -> tuple[Tensor, Tensor]:
+    """Annotated boxes of the detector's classes, and the class of each; those of other names are left out."""
+    found = torch.as_tensor(np.asarray(corners, np.float32)).reshape(-1, 4)
+    given = labels.tolist() if isinstance(labels, Tensor | np.ndarray) else [*labels]
+    if len(given) != len(found):
+        raise InputError(f"an annotated image has {counted(len(found), 'box')} and {counted(len(given), 'label')}")
+    if not boxes.names and any(isinstance(one, str) for one in given):
+        raise InputError(
+            f"annotated boxes have names such as {given[0]!r:.60}; say what the labels are: Boxes(…, names=…)"
+        )
+    place = {name: index for index, name in enumerate(boxes.names)}
+    classes = torch.tensor([place.get(one, -1) if isinstance(one, str) else int(one) - boxes.first for one in given])
+    return found[classes >= 0], classes[classes >= 0]
+
+
+def overlaps(boxes: Tensor, others: Tensor) -> Tensor:
+    """Intersection over union of boxes (n, 4) with others (m, 4), as (n, m).
+
+    >>> overlaps(torch.tensor([[0.0, 0.0, 2.0, 2.0]]), torch.tensor([[1.0, 0.0, 3.0, 2.0], [2.0, 2.0, 4.0, 4.0]])).tolist()
+    [[0.3333333432674408, 0.0]]
+    """
+    ends, starts = torch.minimum(boxes[:, None, 2:], others[:, 2:]), torch.maximum(boxes[:, None, :2], others[:, :2])
+    both = (ends - starts).clamp(min=0).prod(2)
+    areas = [(one[:, 2:] - one[:, :2]).prod(1) for one in (boxes, others)]
+    return both / (areas[0][:, None] + areas[1] - both).clamp(min=1e-9)

@@ -1,0 +1,317 @@
+"""Boxes: an object detector's boxes, one by one, as rows of what its own head pools of each."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from outfield.backbone import evaluation_mode, load_weights
+from outfield.config import require_choice, require_number
+from outfield.errors import FileFormatError, InputError, OutfieldError, UnknownNameError
+from outfield.extras import library
+from outfield.features import NETWORK, FeatureSet, network_text
+from outfield.files import PathLike, Record, fingerprint, read_tensors
+from outfield.guard.inputs import Given, as_given, gives_images, portions
+from outfield.guard.readers import Batch, Reader
+from outfield.guard.verdict import BOX, BoxVerdict, ImageVerdict, Verdict
+from outfield.images import ON_ERROR
+from outfield.modes import building
+from outfield.percent import counted
+
+Detect = Callable[[list[Tensor]], Sequence[Mapping[str, Any]]]
+GIVEN = ("boxes", "labels", "scores", "features")
+"""What an object detector gives for an image, and ``logits`` if it has them."""
+ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+PLAIN = (bool, int, float, str, tuple, list)
+
+
+class Found(NamedTuple):
+    """The boxes of an image that are judged: corners (n, 4) in pixels, classes, confidences (n,), and rows or None."""
+
+    boxes: Tensor
+    classes: Tensor
+    confidences: Tensor
+    rows: FeatureSet | None
+
+
+class Boxes(Reader):
+    """An object detector as the reader of a guard: every box that it finds is a row.
+
+    Args:
+        network: a detection model of torchvision with pooled features (Faster R-CNN, and those made of it), or any callable that
+            takes images, a list of tensors (3, H, W) of floats in [0, 1], and gives for each a mapping: ``boxes`` (n, 4), left,
+            top, right and bottom in pixels, ``labels`` (n,), ``scores`` (n,), ``features`` (n, D) and, where it has them,
+            ``logits`` (n, classes). Or a text, ``torchvision:NAME@WEIGHTS.safetensors``.
+        names: of the classes. Labels of torchvision's models count them from 1, since 0 is the background, which may be
+            named, too; those of a callable count from 0.
+        score: boxes of less confidence are left out.
+        most: boxes of an image, at most: those of most confidence.
+        device: where a network that is named by a text runs.
+        settings: what torchvision's function takes beside the weights, such as ``min_size``; of a network named by a text.
+
+    Raises:
+        InputError: a setting that cannot be, or a network that pools no features of boxes.
+
+    >>> def blobs(images):
+    ...     one = {"boxes": [[1.0, 1.0, 5.0, 5.0]], "labels": [0], "scores": [0.9]}
+    ...     return [{**one, "features": image[:, 1:5, 1:5].mean((1, 2))[None]} for image in images]
+    >>> Boxes(blobs, ["blob"]).find(torch.ones(3, 8, 8)).boxes.tolist()
+    [[1.0, 1.0, 5.0, 5.0]]
+    """
+
+    takes: ClassVar[str] = "images"
+    unit: ClassVar[str] = "images"
+    scored: ClassVar[str] = "boxes"
+    kind: ClassVar[str] = "guard of boxes"
+
+    def __init__(
+        self,
+        network: nn.Module | Detect | str,
+        names: Sequence[str] = (),
+        *,
+        score: float = 0.05,
+        most: int = 300,
+        device: str | torch.device = "cpu",
+        **settings: Any,
+    ) -> None:
+        require_number("score", score, least=0, most=1)
+        require_number("most", most, least=1, whole=True)
+        self.origin: dict[str, Any] | None = None
+        self.name = getattr(network, "__name__", type(network).__name__)
+        if isinstance(network, str):
+            self.name, _, file = network.partition("@")
+            if not file:
+                raise InputError(f"{network!r} names no weights; write torchvision:NAME@WEIGHTS.safetensors")
+            plain = json.loads(json.dumps(settings))  # as a file gives them back
+            self.origin = {"architecture": self.name.removeprefix("torchvision:"), "settings": plain}
+            network = _built(self.origin, read_tensors(file)[1], file).to(device)
+        elif settings:
+            raise InputError(f"{', '.join(settings)} cannot be given: the network is built already")
+        self.network, self.score, self.most, self.detect = network, float(score), int(most), network
+        classes, self.first = None, 0
+        if isinstance(network, nn.Module) and hasattr(network, "rpn"):
+            pooled = _Pooled(network)
+            self.detect, self.first, classes = pooled, 1, pooled.classes
+        elif not callable(network) or type(network).__module__.startswith("torchvision.models.detection"):
+            raise InputError(
+                f"a {type(network).__name__} pools no features of boxes; pass a Faster R-CNN of torchvision, or a callable that "
+                f"gives {', '.join(GIVEN)} for each image"
+            )
+        names = tuple(names)
+        names = names[1:] if classes is not None and len(names) == classes + 1 else names
+        if classes is not None and names and len(names) != classes:
+            raise InputError(
+                f"there are {counted(len(names), 'name')}, but the network has {counted(classes, 'class')}"
+            )
+        super().__init__(names)
+        self.fingerprint = _fingerprint(network)
+        first = next(iter(network.parameters()), None) if isinstance(network, nn.Module) else None
+        self.device = torch.device("cpu") if first is None else first.device
+
+    def find(self, image: Tensor) -> Found:
+        """The boxes of an image (3, H, W) of floats in [0, 1], within it, those of most confidence first.
+
+        Images are looked at one by one, so that no verdict depends on others.
+        """
+        network, (height, width) = self.network, image.shape[1:]
+        with evaluation_mode(network, gradients=False) if isinstance(network, nn.Module) else torch.no_grad():
+            [one] = self.detect([image.to(self.device)])
+        if not isinstance(one, Mapping) or not {*GIVEN} <= {*one}:
+            given = ", ".join(map(str, one)) if isinstance(one, Mapping) else type(one).__name__
+            raise InputError(f"the object detector gives {given} for an image; it must give {', '.join(GIVEN)}")
+        fields = {name: torch.as_tensor(one[name]).detach().cpu() for name in (*GIVEN, "logits") if name in one}
+        count = len(fields["boxes"])
+        wrong = {name: tuple(value.shape) for name, value in fields.items() if len(value) != count}
+        if wrong or (count and fields["boxes"].shape != (count, 4)):
+            shapes = {name: tuple(value.shape) for name, value in fields.items()}
+            raise InputError(f"the object detector gives {shapes} for an image; n boxes are (n, 4), with n of all else")
+        boxes, scores = fields["boxes"].float().reshape(-1, 4), fields["scores"].float()
+        boxes = boxes.clamp(min=0).minimum(torch.tensor([width, height, width, height]))
+        good = (boxes[:, 2:] > boxes[:, :2]).all(1) & (scores >= self.score)  # false where a number is none
+        order = scores.masked_fill(~good, -1).argsort(descending=True, stable=True)[: min(int(good.sum()), self.most)]
+        boxes, classes, scores = boxes[order], fields["labels"].long()[order] - self.first, scores[order]
+        if len(order) and self.names and not 0 <= int(classes.min()) <= int(classes.max()) < len(self.names):
+            raise InputError(
+                f"the object detector gives the label {int(classes.max()) + self.first}; names are {self.names}"
+            )
+        about = {NETWORK: network_text(self.name, self.fingerprint or "")}
+        rows: dict[str, Tensor] = {
+            name: fields[name][order].float() for name in fields if name in ("features", "logits")
+        }
+        return Found(boxes, classes, scores, FeatureSet(**rows, labels=classes, about=about) if len(order) else None)
+
+    # A guard's reader
+
+    def read(
+        self, x: Any, on_error: str = "fail", normalised: bool = False, workers: int | None = None
+    ) -> tuple[bool, Iterator[Batch]]:
+        require_choice("on_error", on_error, ON_ERROR)
+        if normalised or isinstance(x, DataLoader):
+            raise InputError(
+                "a guard of boxes looks at images of any size, which its network resizes; pass them as they are"
+            )
+        if gives_images(x):
+            return False, (
+                batch for part in portions(x, 1) for batch in self._batches(as_given(part, False, on_error), on_error)
+            )
+        given = as_given(x, False, on_error)
+        return given.single, self._batches(given, on_error)
+
+    def read_files(self, x: Any, on_error: str = "fail", workers: int | None = None) -> Iterator[Batch]:
+        return self.read(x, on_error)[1]
+
+    def prepare(self, x: Any) -> Tensor:
+        """One image as bytes (1, 3, H, W)."""
+        given = as_given(x)
+        if not given.single:
+            raise InputError("prepare takes one image; give several to the guard itself")
+        return torch.from_numpy(np.ascontiguousarray(given.images[0])).permute(2, 0, 1)[None]
+
+    def _batches(self, given: Given, on_error: str) -> Iterator[Batch]:
+        for place, name in enumerate(given.files):
+            try:
+                image = floats(given.images[place])
+            except OutfieldError as error:
+                if on_error == "fail":
+                    raise
+                yield Batch(None, [name], {0: str(error)})
+            else:
+                found = self.find(image)
+                yield Batch(found.rows, [name], found=found)
+
+    def verdicts(
+        self, batch: Batch, judged: Callable[[FeatureSet, Sequence[str | None]], list[Verdict]]
+    ) -> list[Verdict]:
+        [name], found = batch.names, batch.found
+        if batch.errors:
+            return [ImageVerdict.failed(name, batch.errors[0])]
+        rows = [] if found.rows is None else judged(found.rows, [name] * len(found.rows))
+        where = torch.cat([found.boxes, found.confidences[:, None]], 1).tolist()
+        boxes = tuple(
+            BoxVerdict(
+                **{**vars(row), "class_index": index, "class_name": self.names[index] if self.names else None},
+                **dict(zip(BOX, corners, strict=True)),
+            )
+            for row, index, corners in zip(rows, found.classes.tolist(), where, strict=True)
+        )
+        return [ImageVerdict(name, None, None, None, None, any(one.is_ood for one in boxes), boxes=boxes)]
+
+    def example(self, count: int) -> Iterator[FeatureSet]:
+        self.find(torch.zeros(3, 64, 64))
+        yield from super().example(count)
+
+    def record(self) -> Record:
+        settings = {"names": list(self.names), "score": self.score, "most": self.most}
+        said = {"name": self.name, "origin": self.origin, "fingerprint": self.fingerprint, "widths": self.widths}
+        state = {} if self.origin is None else self.network.state_dict()  # type: ignore[union-attr]
+        return Record.of(settings, network=Record(said, state))
+
+    @classmethod
+    def from_record(
+        cls, path: PathLike, record: Record, device: torch.device, network: nn.Module | None = None
+    ) -> Boxes:
+        said, state = record.part("network")
+        if network is None and said["origin"] is None:
+            raise InputError(
+                f"{path} is the guard of an object detector that was given in Python, {said['name']}, and does not hold it; pass "
+                "it: Guard.load(path, network=…). A file holds those that are named, torchvision:NAME@WEIGHTS.safetensors"
+            )
+        found = _built(said["origin"], state, str(path)).to(device) if network is None else network
+        made = cls(found, record.header["names"], **{name: record.header[name] for name in ("score", "most")})
+        if made.fingerprint != said["fingerprint"]:
+            if network is not None:
+                raise InputError(
+                    f"this object detector is not the one that {path} was built with; its weights or settings differ"
+                )
+            raise FileFormatError(f"{path} holds a network that its library builds otherwise here: update that library")
+        made.widths, made.name = said["widths"], said["name"]
+        made.origin = said["origin"] if network is None else None
+        return made
+
+    def __str__(self) -> str:
+        classes = f", {counted(len(self.names), 'class')}" if self.names else ""
+        return f"boxes of {self.name}{classes}"
+
+
+class _Pooled:
+    """A detection model of torchvision that also gives what its head pools of each box that it finds."""
+
+    def __init__(self, network: Any) -> None:
+        self.network = network
+        self.classes: int = network.roi_heads.box_predictor.cls_score.out_features - 1
+
+    def __call__(self, given: list[Tensor]) -> list[dict[str, Tensor]]:
+        network = self.network
+        heads, sizes = network.roi_heads, [tuple(one.shape[-2:]) for one in given]
+        images, _ = network.transform(given)
+        maps = network.backbone(images.tensors)
+        maps = {"0": maps} if isinstance(maps, Tensor) else maps
+        found, _ = heads(maps, network.rpn(images, maps)[0], images.image_sizes)
+        rows = heads.box_head(heads.box_roi_pool(maps, [one["boxes"] for one in found], images.image_sizes))
+        counts = [len(one["boxes"]) for one in found]
+        logits = heads.box_predictor(rows)[0]
+        logits = (logits[:, 1:] - logits[:, :1]).split(counts)  # log-odds of each class against the background
+        corners = network.transform.postprocess([{"boxes": one["boxes"]} for one in found], images.image_sizes, sizes)
+        return [
+            {"boxes": box["boxes"], "labels": one["labels"], "scores": one["scores"], "features": row, "logits": logit}
+            for box, one, row, logit in zip(corners, found, rows.split(counts), logits, strict=True)
+        ]
+
+
+def _built(origin: Any, state: Mapping[str, Tensor], source: str) -> nn.Module:
+    """A detection model of torchvision with these tensors, on the CPU; nothing is downloaded."""
+    detection = library("torchvision.models.detection", extra="images")
+    models = library("torchvision.models", extra="images")
+    name, settings = origin["architecture"], origin["settings"]
+    known = [one for one in models.list_models(module=detection) if "rcnn" in one]
+    if name not in known:
+        raise UnknownNameError(
+            f"torchvision has no detection model {name!r:.80} with pooled features; it has {', '.join(known)}"
+        )
+    head = state.get("roi_heads.box_predictor.cls_score.bias")
+    if head is None:
+        raise FileFormatError(
+            f"{source} holds no weights of a {name}: there is no roi_heads.box_predictor.cls_score.bias"
+        )
+    accepted = inspect.signature(detection.FasterRCNN).parameters  # the functions take any others, and say nothing
+    if unknown := [one for one in settings if one not in accepted]:
+        raise InputError(f"{name} has no setting {', '.join(unknown)}; it has {', '.join([*accepted][2:-1])}")
+    try:
+        with building():
+            network: nn.Module = models.get_model(
+                name, weights=None, weights_backbone=None, num_classes=len(head), **settings
+            )
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name} cannot be built with {settings}: {error}") from error
+    load_weights(network, state, source)
+    return network.eval()
+
+
+def _fingerprint(network: Any) -> str | None:
+    """Of weights, layers and their plain settings; None of a callable that is no network."""
+    if not isinstance(network, nn.Module):
+        return None
+    told = [
+        (
+            name,
+            type(one).__name__,
+            sorted((k, v) for k, v in vars(one).items() if isinstance(v, PLAIN) and k != "training"),
+        )
+        for name, one in network.named_modules()
+    ]
+    state = {name: value.cpu() for name, value in network.state_dict().items()}
+    return hashlib.sha256(f"{ADDRESS.sub('', repr(told))}|{fingerprint(state)}".encode()).hexdigest()
+
+
+def floats(image: Any) -> Tensor:
+    """An image (H, W, 3) of bytes as floats (3, H, W) in [0, 1]."""
+    return torch.from_numpy(np.ascontiguousarray(image)).permute(2, 0, 1).float() / 255

@@ -1,0 +1,83 @@
+"""Guards of boxes over HTTP: verdicts on each box of an image, and the page that draws them."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+from tests.helpers.boxes import scene, scenes, squares
+from tests.helpers.service import parsed_metrics, png, running
+from tests.serve.test_page import browser  # noqa: F401
+
+import outfield as of
+
+
+@pytest.fixture(scope="module")
+def guard():
+    return of.Guard.build(of.Boxes(squares, ["red", "green"]), scenes(120), device="cpu")
+
+
+@pytest.fixture(scope="module")
+def service(guard, tmp_path_factory):
+    path = tmp_path_factory.mktemp("boxes") / "cells.guard"
+    guard.save(path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(of.Guard, "load", functools.partial(of.Guard.load, network=squares))
+        with running(path) as found:
+            yield found
+
+
+def test_a_list_for_each_image(service, guard):
+    images = [scene(1, "red", "blue")[0], scene(2)[0], scene(3, "green", "red", "red", "red")[0]]
+    found = service.check(*map(png, images), b"no image").json()
+    assert [len(one["boxes"]) for one in found] == [2, 0, 4, 0]
+    assert "not an image" in found[3]["error"]
+    for one, expected in zip(found, guard(images), strict=False):
+        assert one["is_ood"] == expected.is_ood
+        assert [box["score"] for box in one["boxes"]] == [box.score for box in expected.boxes]
+        assert [box["left"] for box in one["boxes"]] == [box.left for box in expected.boxes]
+
+
+def test_boxes_are_counted(service):
+    before = service.client.get("/v1/traffic").json()
+    service.check(png(scene(1, "red", "blue")[0]), png(scene(2)[0]))
+    after = service.client.get("/v1/traffic").json()
+    assert after["samples"] - before["samples"] == 2
+    assert after["ood"] - before["ood"] == 1
+    metrics = parsed_metrics(service.client.get("/metrics").text)
+    assert metrics["outfield_samples_total", ("decision", "ood"), ("model_name", "cells")] == after["ood"]
+
+
+def test_the_inference_protocol_is_refused_with_the_reason(service):
+    answer = service.client.post("/v2/models/cells/infer", json={})
+    assert answer.status_code == 400
+    assert "POST /v1/check" in answer.json()["error"]
+    assert [one["name"] for one in service.client.get("/v2/models/cells").json()["inputs"]] == ["image", "pixels"]
+
+
+def test_the_page_draws_them(browser, service, guard):  # noqa: F811
+    images = [scene(1, "red", "blue", "green")[0], scene(2)[0]]
+    page = browser.new_page()
+    wrong = []
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
+    page.goto(service.address)
+    page.locator("#guard option").first.wait_for(state="attached")
+    given = [{"name": f"{i}.png", "mimeType": "image/png", "buffer": png(one)} for i, one in enumerate(images)]
+    page.set_input_files("#files", given)
+    page.get_by_text("2 images checked, 1 OOD").wait_for()
+    first, second = page.locator("#images > li").nth(0), page.locator("#images > li").nth(1)
+    assert first.locator("rect").count() == 3
+    assert first.locator("rect.ood").count() == 1
+    assert float(first.locator("rect.ood").get_attribute("x")) == 18
+    assert first.locator("text.ood").text_content() == f"OOD {guard(images[0]).boxes[1].class_name}"
+    assert "1 of 3 OOD" in first.inner_text()
+    assert [one.split()[0] for one in first.locator(".found li").all_inner_texts()] == ["ID", "OOD", "ID"]
+    assert "no boxes" in second.inner_text()
+    assert page.locator("#scores .mark").count() == 3
+    page.locator("#threshold").focus()
+    page.keyboard.press("Home")
+    assert first.locator("rect.ood").count() == 3
+    assert "3 are OOD; 2 would change" in page.locator("#scores-say").inner_text()
+    page.close()
+    assert wrong == []
