@@ -1,7 +1,5 @@
 """Fixtures that tests share."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """What public classes and functions do when nothing is said: a table of its own, so that no default moves unseen."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import inspect
 import subprocess

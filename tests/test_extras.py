@@ -1,7 +1,5 @@
 """A library that is not there: one error, which names the extra that installs it."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

@@ -1,7 +1,5 @@
 """Progress on a real terminal: drawn while the work is silent, gone at the end, and never in the way."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

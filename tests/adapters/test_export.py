@@ -1,7 +1,5 @@
 """A whole guard as ONNX, by torch.export, as a model and an ensemble of Triton: the same verdicts, and what they say."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import sys

@@ -1,7 +1,5 @@
 """Every detector's score in ONNX Runtime and in torch.export's program against its own, on fresh rows and far out in the tail."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """One pass over images: the network runs once for each and is left as it was; memory, precision and files are taken care of."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import os

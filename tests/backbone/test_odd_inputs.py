@@ -1,7 +1,5 @@
 """What is no backbone, no setting, no image and no network: an error of ours that names it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Networks of a Hugging Face folder and of an ONNX file: features, logits and pixels are those of the network itself."""
 
-from __future__ import annotations
-
 import copy
 import json
 import pickle

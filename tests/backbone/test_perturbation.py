@@ -1,7 +1,5 @@
 """Perturb against a naive loop of autograd over single images, in float64; ODIN's step against its closed form."""
 
-from __future__ import annotations
-
 import inspect
 
 import pytest

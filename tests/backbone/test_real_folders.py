@@ -1,7 +1,5 @@
 """Folders as they are: broken images are left out and told, labels that mean other classes too, and the rest is right."""
 
-from __future__ import annotations
-
 import io
 import os
 import warnings

@@ -1,7 +1,5 @@
 """Stages: what a network's own blocks give, pooled, in the same pass; and the last layer, which comes with the features."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Several threads at once: none sees another's modes, hooks or settings, and the process is left as it was."""
 
-from __future__ import annotations
-
 import threading
 
 import torch

@@ -1,7 +1,5 @@
 """Views: the mean over changed copies of an image is the mean of what those copies give when they are extracted themselves."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

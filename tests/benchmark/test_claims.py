@@ -1,7 +1,5 @@
 """What the paper claims, judged on records."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Held-out ID samples in a benchmark: how many, which, who is given them, and views that are chosen by stand-ins of them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

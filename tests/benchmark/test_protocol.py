@@ -1,7 +1,5 @@
 """Protocols: the ID and OOD sets of a benchmark, by level."""
 
-from __future__ import annotations
-
 import pytest
 
 import outfield as of

@@ -1,7 +1,5 @@
 """What a benchmark keeps, and what a second run or one that was cut off computes again."""
 
-from __future__ import annotations
-
 import functools
 import json
 

@@ -1,7 +1,5 @@
 """Benchmarks from features and from images: what is fitted, what is scored, what is recorded."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

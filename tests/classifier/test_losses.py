@@ -1,7 +1,5 @@
 """Losses against their formulas, and trainings that use them."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

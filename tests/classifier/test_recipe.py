@@ -1,7 +1,5 @@
 """The learning rate over the epochs, and large batches that imitate small ones."""
 
-from __future__ import annotations
-
 import copy
 import math
 

@@ -1,7 +1,5 @@
 """Training is SGD as it is written: against a loop by hand, with the rate, momentum, decay and normalisation spelled out."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 

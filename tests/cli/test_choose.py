@@ -1,7 +1,5 @@
 """outfield stand-ins, outfield choose and outfield fit auto: what they write and say, and what they refuse."""
 
-from __future__ import annotations
-
 import csv
 import os
 

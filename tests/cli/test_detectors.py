@@ -1,7 +1,5 @@
 """outfield detectors: every detector once, below what it needs, at any width."""
 
-from __future__ import annotations
-
 import re
 import sys
 

@@ -1,7 +1,5 @@
 """outfield drift: reads what outfield score writes, goes on from its state, and exits with 10 on an alarm if asked to."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

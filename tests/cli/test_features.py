@@ -1,7 +1,5 @@
 """The commands on features, on real files: what they compute, write and say."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

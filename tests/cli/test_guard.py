@@ -1,7 +1,5 @@
 """outfield guard: from a network and a folder to verdicts, as tables and files, with exit codes."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

@@ -1,7 +1,5 @@
 """The whole way on generated images: train, extract, benchmark, report."""
 
-from __future__ import annotations
-
 import functools
 import json
 import signal

@@ -1,7 +1,5 @@
 """What every command has: -h, completion in the shell, --quiet and --verbose; which stand first, and outfield doctor."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 import re

@@ -1,7 +1,5 @@
 """Standard output that is full, closed or ASCII, names that look like markup or are no text, Ctrl-C, and progress."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import re

@@ -1,7 +1,5 @@
 """Auto: the sum that stand-ins choose, as one detector."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from tests.helpers.samples import make_set, refused

@@ -1,7 +1,5 @@
 """Choosing a fused detector by stand-ins: weights are fitted on half of the held-out rows, and nothing else decides."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

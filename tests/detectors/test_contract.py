@@ -1,7 +1,5 @@
 """What every detector must do. It walks DETECTORS, so that a new detector is tested by existing."""
 
-from __future__ import annotations
-
 import copy
 import threading
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Means by class, whatever the pieces; and CosineMean, which is made of them, against a loop."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

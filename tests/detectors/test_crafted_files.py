@@ -1,7 +1,5 @@
 """A detector's file with right digests and wrong content is refused, by one kind of error, whatever is wrong in it."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 

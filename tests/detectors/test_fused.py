@@ -1,7 +1,5 @@
 """Several detectors as one: the sum is what a naive computation gives, p-values are valid, and mistakes are named."""
 
-from __future__ import annotations
-
 import gc
 import math
 import weakref

@@ -1,7 +1,5 @@
 """HEAT: its score is the composition of its members' standardised scores, by a formula written out here."""
 
-from __future__ import annotations
-
 import inspect
 import math
 

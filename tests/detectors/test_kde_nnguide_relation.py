@@ -1,7 +1,5 @@
 """KDE against sums over all pairs, piece by piece, and scipy's von Mises–Fisher density."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """KNN is exact: what all differences in float64 give, to the last bit of a float32, with faiss and without."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 import sys

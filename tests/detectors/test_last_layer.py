@@ -1,7 +1,5 @@
 """Detectors that look at features with the classifier's last layer: fDBD, NCI and GradNorm, against plain loops."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """What is particular to one detector: its formula, its corner cases."""
 
-from __future__ import annotations
-
 import math
 import subprocess
 import sys

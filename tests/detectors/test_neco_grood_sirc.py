@@ -1,7 +1,5 @@
 """NECO, GROOD and SIRC against plain computations with NumPy, and what each must do."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

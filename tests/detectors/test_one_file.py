@@ -1,7 +1,5 @@
 """A detector is one file: that of CONTRIBUTING.md, put into a copy of the package, is found and tested and disturbs nobody."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

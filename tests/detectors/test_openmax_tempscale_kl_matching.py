@@ -1,7 +1,5 @@
 """OpenMax against a loop in numpy with scipy's Weibull fit."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Which detectors there are, how they are found, and what may not be registered."""
 
-from __future__ import annotations
-
 import importlib
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Settings are stored by constructors and checked at one moment, when fit begins, for every setting of every detector."""
 
-from __future__ import annotations
-
 import dataclasses
 import decimal
 import fractions

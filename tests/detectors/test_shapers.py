@@ -1,7 +1,5 @@
 """Feature shapers against plain numpy, row by row, and the detector of logits behind them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

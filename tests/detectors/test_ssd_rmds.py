@@ -1,7 +1,5 @@
 """SSD and GaussianMixture against their formulas: classes of unequal size, features with an offset, batch after batch."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Pages of the documentation run as they are written, on small data: blocks of Python, lines of a shell, the README's guard."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

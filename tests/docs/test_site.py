@@ -1,7 +1,5 @@
 """The documentation site: built without a warning, nothing loaded from elsewhere, every public name in it, no dead link."""
 
-from __future__ import annotations
-
 import doctest
 import os
 import re

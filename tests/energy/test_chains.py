@@ -1,7 +1,5 @@
 """Chains in exact cases: no noise, known stationary moments, a skewed target, and nothing global touched."""
 
-from __future__ import annotations
-
 import math
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """Checkpoints: a fit that was cut off goes on and ends with the same bits; when they are written, and what is refused."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import os

@@ -1,7 +1,5 @@
 """The fused engine takes the eager step's path: in PyTorch on a CPU, in Triton's interpreter, and on a GPU where there is one."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import importlib.util

@@ -1,7 +1,5 @@
 """The mixture against torch.distributions, against integrals, in pieces, and where the covariance is singular."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """Training: its settings, its history, averaged weights, divergence, and priors that are not the mixture."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 

@@ -1,7 +1,5 @@
 """Clusters as labels: they find groups that are there, and repeat."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch.nn import functional

@@ -1,7 +1,5 @@
 """Tables: the numbers in the cells, or an error of ours that says which cell, column or file is wrong."""
 
-from __future__ import annotations
-
 import json
 import os
 from decimal import Decimal

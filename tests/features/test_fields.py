@@ -1,7 +1,5 @@
 """A field is declared once: a new one goes through sets, files, streams and tables with nothing else changed."""
 
-from __future__ import annotations
-
 import csv
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """FeatureSet: the one door. What it takes, what it refuses, and that files come back as they were."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 import pickle

@@ -1,7 +1,5 @@
 """Sources of rows: names of rows, what is said of where they come from, and some rows of a source."""
 
-from __future__ import annotations
-
 import numpy as np
 import pyarrow
 import pyarrow.parquet

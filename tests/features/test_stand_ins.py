@@ -1,7 +1,5 @@
 """Stand-ins made of features: mixes of two classes and swapped coordinates, with everything that goes with them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

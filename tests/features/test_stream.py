@@ -1,7 +1,5 @@
 """Features on disk: the same numbers as in memory, each format, each mistake, and memory that stays fixed."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

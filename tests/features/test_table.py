@@ -1,7 +1,5 @@
 """Tables as features: what is learned on training rows, kept, and applied to later ones."""
 
-from __future__ import annotations
-
 import decimal
 import warnings
 from datetime import date

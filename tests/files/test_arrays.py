@@ -1,7 +1,5 @@
 """Arrays in files: what the libraries write is read, what is read is compared with what was written, changes are errors."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Writers that are killed, hindered or many: the old file or the new one, whole, and nothing left behind."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

@@ -1,7 +1,5 @@
 """The door for arrays: exactly the numbers that were given, or an error that names the argument. Never another."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import warnings

@@ -1,7 +1,5 @@
 """Downloads: only the file that is meant arrives, and what stood there stays until it does."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import socket

@@ -1,7 +1,5 @@
 """Files with bytes changed, added and taken away at random: an error of ours, or a right result."""
 
-from __future__ import annotations
-
 import pytest
 from tests.fuzz.cases import run_case
 

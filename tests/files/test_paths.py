@@ -1,7 +1,5 @@
 """One door for paths: whatever is given for one, an error of ours that names it, and no waiting."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Files that are truncated, changed, foreign or cannot be written: a clear error, and nothing half-written."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

@@ -1,7 +1,5 @@
 """A case: one surface, one seed, an empty folder; what it may leave behind and how long it may take."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

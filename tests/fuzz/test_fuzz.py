@@ -1,7 +1,5 @@
 """The fixed part of the fuzzer: the same inputs in every run. ``make fuzz`` tries others, by the thousand."""
 
-from __future__ import annotations
-
 import pytest
 from tests.fuzz.cases import SURFACES, run_case
 

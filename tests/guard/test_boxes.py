@@ -1,7 +1,5 @@
 """Guards of an object detector: verdicts on each box, whatever the detector gives."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Building a guard: labels, detectors of all kinds, networks without stages, and what is said on the way."""
 
-from __future__ import annotations
-
 import logging
 import re
 

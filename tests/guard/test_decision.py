@@ -1,7 +1,5 @@
 """Decisions: answers that are accepted with an accuracy, thresholds for each class, discoveries of a batch."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

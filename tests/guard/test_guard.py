@@ -1,7 +1,5 @@
 """A guard of a small trained network: every kind of input, files, and what its p-values promise."""
 
-from __future__ import annotations
-
 import io
 import os
 

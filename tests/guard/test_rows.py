@@ -1,7 +1,5 @@
 """Guards of rows: of tables and of features, without a network."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

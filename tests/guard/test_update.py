@@ -1,7 +1,5 @@
 """New versions of a guard: recalibrated on unselected samples, fitted again; p-values stay valid, biased ways are refused."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.stats import binom

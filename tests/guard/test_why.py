@@ -1,7 +1,5 @@
 """Which columns make a row of a table OOD: closed forms of a Gaussian, brute force through whole tables, and words."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """A guard of a small network that has learned nothing, which is enough to compare engines, and what folders of results hold."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable

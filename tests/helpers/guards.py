@@ -1,7 +1,5 @@
 """A small classifier that has learned striped pictures, and guards of it."""
 
-from __future__ import annotations
-
 import functools
 import tempfile
 from pathlib import Path

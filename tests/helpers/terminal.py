@@ -1,7 +1,5 @@
 """A program on a terminal: what it draws, and when."""
 
-from __future__ import annotations
-
 import fcntl
 import itertools
 import os

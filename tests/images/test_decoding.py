@@ -1,7 +1,5 @@
 """Encoded images: what they become, that only raster formats are touched, and that every failure is ours and names the file."""
 
-from __future__ import annotations
-
 import io
 import os
 import struct

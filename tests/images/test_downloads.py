@@ -1,7 +1,5 @@
 """Published archives: got once, checked, and unpacked without leaving their folder."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import tarfile

@@ -1,7 +1,5 @@
 """Images in memory, in an .npz and in files: what comes out is what was put in, and what is wrong is said."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import shutil

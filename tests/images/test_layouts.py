@@ -1,7 +1,5 @@
 """Published sets on disk: every layout is read as it was written, and a broken file is named."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import pickle

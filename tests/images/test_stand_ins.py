@@ -1,7 +1,5 @@
 """Stand-ins made of images: each kind does what it says, at any size, the same for the same seed and image."""
 
-from __future__ import annotations
-
 import io
 import os
 import pickle

@@ -1,7 +1,5 @@
 """The files of deploy/: valid, about things that exist, and built where a Docker engine runs."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """What is installed: a small wheel that holds every file of the package, and five libraries."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Records to tables: the paper's figures beside ours, the best row against the others, and fewer training rows."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Figures of a benchmark: what is written, and that panels show the numbers they should."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import os

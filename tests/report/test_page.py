@@ -1,7 +1,5 @@
 """The page: complete, balanced, and on its own; it shows every number and says what was run and where that came from."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from itertools import pairwise

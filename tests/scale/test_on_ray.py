@@ -1,7 +1,5 @@
 """The same on a local Ray cluster: equal bits, and no row lost or doubled when a worker or the driver is killed."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os

@@ -1,7 +1,5 @@
 """Guards over folders, lists and tables by this process: the rows of ``guard check``, parts, resuming, and what is refused."""
 
-from __future__ import annotations
-
 import importlib.util
 import io
 import json

@@ -1,7 +1,5 @@
 """Jobs of several requests in one batch: in their order, each with its own verdicts, none left behind."""
 
-from __future__ import annotations
-
 import itertools
 import threading
 import time

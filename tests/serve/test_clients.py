@@ -1,7 +1,5 @@
 """Clients that were written by others: tritonclient's over HTTP with binary tensors, and curl."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

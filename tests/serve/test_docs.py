@@ -1,7 +1,5 @@
 """docs/serve.md: its commands and its code run as they are written, against a service at another port."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

@@ -1,7 +1,5 @@
 """``outfield serve`` as a program: how it starts, stops, and what is left after ``kill -9``."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

@@ -1,7 +1,5 @@
 """Inputs that are kept for review: what is kept, how it is listed and reviewed, and what goes wrong."""
 
-from __future__ import annotations
-
 import json
 import time
 

@@ -1,7 +1,5 @@
 """Guards of rows behind the Open Inference Protocol."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

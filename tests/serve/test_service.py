@@ -1,7 +1,5 @@
 """The service over HTTP: verdicts are the guard's own, and whatever else comes is refused in the right way."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json

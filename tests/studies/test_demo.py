@@ -1,7 +1,5 @@
 """The demo on the features that ship with the package."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from importlib import resources

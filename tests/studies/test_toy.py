@@ -1,7 +1,5 @@
 """The 2-D experiments: exact quadrature, and the paper's claims on a short run."""
 
-from __future__ import annotations
-
 import json
 import math
 

@@ -1,7 +1,5 @@
 """`make mutants`: which changes are made, which are left alone, and the whole loop on a small package."""
 
-from __future__ import annotations
-
 import ast
 import json
 import os
