@@ -215,8 +215,7 @@ def models(guard, folder):
     """The folders of a repository by name."""
     home = folder / "repository"
     (home / "other").mkdir(parents=True)
-    done = outfield("export", "my.guard", "--format", "triton-ensemble", "-o", "repository", cwd=folder)
-    assert done.returncode == 0, done.stderr
+    outfield("export", "my.guard", "--format", "triton-ensemble", "-o", "repository", cwd=folder, code=0)
     assert {one.name for one in home.iterdir()} == {"my", "my_network", "my_detector", "other"}
     return {one.name: one for one in home.iterdir() if one.name != "other"}
 
@@ -324,8 +323,7 @@ def test_a_network_that_is_an_onnx_file(guard, monkeypatch):
 
 def test_the_command(light, folder, tmp_path):
     light.save(tmp_path / "light.guard")
-    done = outfield("export", tmp_path / "light.guard", "-o", tmp_path / "d.onnx", "--features-only")
-    assert done.returncode == 0, done.stderr
+    done = outfield("export", tmp_path / "light.guard", "-o", tmp_path / "d.onnx", "--features-only", code=0)
     assert "opset" in done.said
     assert "logits float32 [N, 4]" in done.said
     assert (tmp_path / "d.onnx").is_file()
@@ -345,14 +343,12 @@ def test_the_command(light, folder, tmp_path):
     ],
 )
 def test_commands_that_cannot_be(guard, folder, arguments, code, why):
-    done = outfield("export", *arguments, cwd=folder)
-    assert done.returncode == code
+    done = outfield("export", *arguments, cwd=folder, code=code)
     assert why in done.said
 
 
 def test_a_library_that_is_missing_is_told_before_any_work(guard, folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "onnxscript" else object())
-    done = outfield("export", "my.guard", "-o", "x.onnx", cwd=folder)
-    assert done.returncode == 2
+    done = outfield("export", "my.guard", "-o", "x.onnx", cwd=folder, code=2)
     assert "outfield[onnx]" in done.said

@@ -105,8 +105,7 @@ def test_parquet_may_hold_lists(files, tmp_path):
     for kind in (pyarrow.list_(number), pyarrow.large_list(number), pyarrow.list_(number, data.features.shape[1])):
         table = pyarrow.table({"features": pyarrow.array(data.features.numpy().tolist(), kind)})
         pyarrow.parquet.write_table(table, tmp_path / "lists.parquet")
-        done = outfield("score", files / "ssd.safetensors", tmp_path / "lists.parquet", "-o", tmp_path / "s.npz")
-        assert done.returncode == 0, done.stderr
+        outfield("score", files / "ssd.safetensors", tmp_path / "lists.parquet", "-o", tmp_path / "s.npz", code=0)
         expected = of.load(files / "ssd.safetensors").score(data)
         assert torch.equal(torch.from_numpy(np.load(tmp_path / "s.npz")["score"]), expected)
 
@@ -196,8 +195,7 @@ def test_the_version_is_printed():
     ],
 )  # fmt: skip
 def test_mistakes_get_one_clear_line_and_an_exit_code(files, tmp_path, arguments, code, words):
-    done = outfield(*(a.format(f=files, t=tmp_path, seed="{seed}") for a in arguments))
-    assert done.returncode == code, done.stderr
+    done = outfield(*(a.format(f=files, t=tmp_path, seed="{seed}") for a in arguments), code=code)
     assert words in done.said
     assert "Traceback" not in done.stderr
     assert not list(tmp_path.iterdir())
@@ -253,8 +251,7 @@ def test_several_seeds_at_once_give_a_file_each(files, tmp_path):
 
 def test_features_too_large_for_memory_give_the_same_detector(files, tmp_path, monkeypatch):
     def fitted(name):
-        done = outfield("fit", "EBM", files / "train.safetensors", "-o", tmp_path / name, *QUICK, "--device", "cpu")
-        assert done.returncode == 0, done.stderr
+        outfield("fit", "EBM", files / "train.safetensors", "-o", tmp_path / name, *QUICK, "--device", "cpu", code=0)
         return (tmp_path / name).read_bytes()
 
     in_memory = fitted("a.safetensors")

@@ -110,8 +110,7 @@ class TestEvaluate:
         ],
     )
     def test_wrong_usage(self, folder, arguments, code, said):
-        done = outfield("guard", "evaluate", "my.guard", *arguments, "--device", "cpu", cwd=folder)
-        assert done.returncode == code, done.stderr
+        done = outfield("guard", "evaluate", "my.guard", *arguments, "--device", "cpu", cwd=folder, code=code)
         assert said in done.said
 
     def test_a_guard_of_rows(self, tmp_path):
@@ -196,8 +195,7 @@ def test_show_tells_what_is_inside(folder):
     ],
 )  # fmt: skip
 def test_wrong_usage_is_told(folder, command, code, said):
-    done = outfield("guard", *command, "--quiet", cwd=folder)
-    assert done.returncode == code, done.stderr
+    done = outfield("guard", *command, "--quiet", cwd=folder, code=code)
     assert said in done.said
     assert not (folder / "x.guard").exists()
 
@@ -249,8 +247,7 @@ def test_the_help_of_build_names_every_kind_of_network():
 def test_bad_arguments_of_build_are_told_before_the_network_is_loaded(folder, monkeypatch, arguments, code, said):
     monkeypatch.setattr(Backbone, "open", lambda *_, **__: pytest.fail("the network was loaded"))
     given = arguments if "--device" in arguments else [*arguments, "--device", "cpu"]
-    done = outfield("guard", "build", "net.safetensors", "-o", "x.guard", *given, cwd=folder)
-    assert done.returncode == code, done.stderr
+    done = outfield("guard", "build", "net.safetensors", "-o", "x.guard", *given, cwd=folder, code=code)
     assert said in done.said
     assert "--data" not in done.said
 
@@ -265,6 +262,5 @@ def test_bad_arguments_of_build_are_told_before_the_network_is_loaded(folder, mo
 )
 def test_bad_arguments_of_check_are_told_before_the_guard_is_loaded(folder, monkeypatch, arguments, code, said):
     monkeypatch.setattr(of.Guard, "load", lambda *_, **__: pytest.fail("the guard was loaded"))
-    done = outfield("guard", "check", "my.guard", *arguments, cwd=folder)
-    assert done.returncode == code, done.stderr
+    done = outfield("guard", "check", "my.guard", *arguments, cwd=folder, code=code)
     assert said in done.said

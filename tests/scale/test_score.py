@@ -361,16 +361,14 @@ def test_ctrl_c_says_how_to_go_on(here, tmp_path, monkeypatch):
 
 
 def test_a_folder_that_cannot_be_written(here, tmp_path):
-    done = outfield("score", "my.guard", "photos", "--out", "/proc/results")
-    assert done.returncode == 3
+    done = outfield("score", "my.guard", "photos", "--out", "/proc/results", code=3)
     assert "cannot make the folder /proc/results" in done.said
 
 
 def test_without_ray(here, tmp_path, monkeypatch):
     real = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == "ray" else real(name, *more))
-    done = outfield("score", "my.guard", "photos", "--out", tmp_path / "out", "--engine", "ray")
-    assert done.returncode == 2
+    done = outfield("score", "my.guard", "photos", "--out", tmp_path / "out", "--engine", "ray", code=2)
     assert "this needs ray, which is not installed: pip install 'outfield[ray]'" in done.said
     assert not (tmp_path / "out").exists()
 
@@ -554,6 +552,5 @@ def test_the_command_line(here, tmp_path):
         (["ssd.safetensors", "f.npz", "--engine", "spark"], "--engine is 'spark'; it must be local or ray"),
         (["ssd.safetensors", "f.npz", "--part-rows", "4"], "--part-rows is for guards"),
     ):
-        refused = outfield("score", *arguments)
-        assert refused.returncode == 2
+        refused = outfield("score", *arguments, code=2)
         assert said in refused.said

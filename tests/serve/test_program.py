@@ -171,8 +171,7 @@ class TestUsage:
     def test_what_cannot_be(self, files, tmp_path, arguments, code, said):
         (tmp_path / "words.pem").write_text("no key")
         (tmp_path / "ssd.guard").symlink_to(files["ssd"])
-        done = outfield("serve", *arguments, cwd=tmp_path)
-        assert done.returncode == code
+        done = outfield("serve", *arguments, cwd=tmp_path, code=code)
         assert said in done.said
 
     @pytest.mark.parametrize("content", [b"", b" \n", b"two words", b"\xff\xfe"])
@@ -210,6 +209,5 @@ class TestDemo:
 
     def test_without_its_data_it_says_what_installs_it(self, monkeypatch):
         monkeypatch.setitem(sys.modules, "outfield_demo", None)
-        done = outfield("serve", "--demo")
-        assert done.returncode == 2
+        done = outfield("serve", "--demo", code=2)
         assert "pip install outfield-demo" in done.said
