@@ -324,9 +324,7 @@ class TestImages:
 
     def test_images_that_are_none(self):
         network = backbone(seeded(Plain))
-        with pytest.raises(
-            of.InputError, match=r"images is a ndarray; wrap an array, .* in outfield.ImageArray\(array\)"
-        ):
+        with pytest.raises(of.InputError, match=r"images is a ndarray; wrap an array, .* in outfield.ImageArray"):
             network.extract(make_pictures().images)
         with pytest.raises(of.InputError, match="no image in lookup"):
             network.extract(Lookup([]))

@@ -218,9 +218,7 @@ def test_the_paper_s_settings():
 
 def test_fitted_detectors_are_taken_as_they_are(count):
     other = quick("SSD").fit(make_set(seed=77))
-    trained = {
-        Key("a", "EnergyCorrected", seed): quick("EnergyCorrected", seed=seed).fit(make_set()) for seed in (4, 5)
-    }
+    trained = {Key("a", "EnergyCorrected", s): quick("EnergyCorrected", seed=s).fit(make_set()) for s in (4, 5)}
     given = {Key("a", "SSD"): other, **trained}
     count.clear()
     sets = {"a": feature_sets(), "b": feature_sets(1)}
@@ -233,9 +231,7 @@ def test_fitted_detectors_are_taken_as_they_are(count):
     assert (about["SSD"]["given"], about["EnergyCorrected"]["given"]) == (["a"], ["a"])
     held = {name: data for name, data in feature_sets().items() if name != "train"}
     alone = of.benchmark_features(PROTOCOL, {"a": held}, detectors={}, fitted=given, layout=False)
-    assert {key: alone.scores[key]["aunts"].sum() for key in given} == {
-        key: run.scores[key]["aunts"].sum() for key in given
-    }
+    assert {k: alone.scores[k]["aunts"].sum() for k in given} == {k: run.scores[k]["aunts"].sum() for k in given}
     with pytest.raises(of.InputError, match="these sets are missing: train of a"):
         of.benchmark_features(PROTOCOL, {"a": held}, detectors=detectors("MSP"), fitted=given)
     with pytest.raises(of.InputError, match="fitted has a detector for 'c'"):

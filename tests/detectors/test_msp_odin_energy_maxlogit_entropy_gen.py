@@ -89,9 +89,7 @@ def test_loading_needs_no_training_data(train_set, test_set, tmp_path):
 
 def test_a_device_that_is_named_is_the_one(monkeypatch):
     real = base.resolve_device
-    monkeypatch.setattr(
-        base, "resolve_device", lambda device: torch.device("meta") if device == "auto" else real(device)
-    )
+    monkeypatch.setattr(base, "resolve_device", lambda d: torch.device("meta") if d == "auto" else real(d))
     assert of.MSP().device.type == "meta"
     assert of.MSP().to("cpu").device.type == "cpu"
     assert of.MSP().to("cpu").to("auto").device.type == "meta"

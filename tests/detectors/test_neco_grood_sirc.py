@@ -101,9 +101,7 @@ class TestGROOD:
         assert len(detector.bank_) == 130
         assert not scores[20:].any()
         assert scores[:20].all()
-        assert (
-            len(of.GROOD().fit(changed(TRAIN, labels=(predicted + 1) % 3)).bank_) == 150
-        )  # none is right: all are kept
+        assert len(of.GROOD().fit(changed(TRAIN, labels=(predicted + 1) % 3)).bank_) == 150  # none right: all kept
 
     def test_a_shift_of_all_features_does_not_matter(self):
         """The last layer's bias takes it back."""

@@ -144,9 +144,7 @@ def unit(data):
 def test_the_temperature_is_scipy_s(scale, right, monkeypatch):
     monkeypatch.setattr(of.TempScale, "rows_at_once", 150)
     data, plain = tempscale_made(scale=scale, right=right), tempscale_made(scale=1.0, right=right)
-    best = minimize_scalar(
-        lambda x: likelihood(plain, x), bounds=(1e-3, 100), method="bounded", options={"xatol": 1e-9}
-    )
+    best = minimize_scalar(lambda x: likelihood(plain, x), bounds=(1e-3, 100), options={"xatol": 1e-9})
     assert of.TempScale().fit(data).temperature_ == pytest.approx(scale / best.x, rel=1e-5)
 
 
@@ -156,9 +154,7 @@ def test_the_score_is_one_minus_the_largest_probability():
     expected = 1 - softmax(test.logits.numpy() / detector.temperature_, axis=1).max(1)
     np.testing.assert_allclose(detector.score(test).numpy(), expected, rtol=1e-5)
     assert detector.temperature_ > 1.5
-    sure = of.FeatureSet(
-        np.ones((2, 1)), logits=detector.temperature_ * np.array([[60.0, 0, 0, 0, 0], [50.0, 0, 0, 0, 0]])
-    )
+    sure = of.FeatureSet(np.ones((2, 1)), logits=detector.temperature_ * np.array([[60, 0, 0, 0, 0], [50, 0, 0, 0, 0]]))
     np.testing.assert_allclose(detector.score(sure).numpy(), [4 * np.exp(-60), 4 * np.exp(-50)], rtol=1e-4)
 
 

@@ -106,9 +106,7 @@ def prepared():
         torch.nn.Flatten(),
         torch.nn.Linear(8, 3),
     )
-    train, held_out, test, ood = (
-        make_set(n, seed=seed, shift=3.0 * (seed == 3)) for seed, n in enumerate((120, 160, 90, 80))
-    )
+    train, held_out, test, ood = (make_set(n, seed=s, shift=3.0 * (s == 3)) for s, n in enumerate((120, 160, 90, 80)))
     rng = np.random.default_rng(0)
     return {
         "of": of, "np": np, "train": train, "held_out": held_out, "test": test, "ood": ood, "detector": of.SSD().fit(train),

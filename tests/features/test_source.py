@@ -102,9 +102,7 @@ class TestNetworks:
         assert len(network_text("x" * 5000, "1" * 64)) < 1000
 
     def test_a_detector_refuses_rows_of_another_network(self, tmp_path):
-        mine, renamed, others = (
-            a_set(n=30, names=None, about={"network": text}) for text in ("a 1111", "b 1111", "a 2222")
-        )
+        mine, renamed, others = (a_set(n=30, names=None, about={"network": t}) for t in ("a 1111", "b 1111", "a 2222"))
         detector = of.KNN(k=1).fit(mine)
         detector.save(tmp_path / "d.safetensors")
         for one in (detector, of.load(tmp_path / "d.safetensors")):

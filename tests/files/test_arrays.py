@@ -479,9 +479,7 @@ def test_a_single_number_out_of_a_longer_row():
     row = torch.arange(6.0)
     assert fingerprint({"a": row[1:2:3]}) == fingerprint({"a": torch.tensor([1.0])})
     assert fingerprint({"a": torch.arange(6.0).reshape(3, 2)[:1, 1]}) == fingerprint({"a": torch.tensor([1.0])})
-    assert fingerprint({"a": torch.arange(6.0).reshape(3, 2)[:, 1]}) == fingerprint(
-        {"a": torch.tensor([1.0, 3.0, 5.0])}
-    )
+    assert fingerprint({"a": torch.arange(6.0).reshape(3, 2)[:, 1]}) == fingerprint({"a": torch.tensor([1.0, 3, 5])})
 
 
 @pytest.mark.parametrize("piece", [1, 7, 64, 2**26])

@@ -278,9 +278,7 @@ def test_what_numbers_would_be_right():
     with pytest.raises(of.InputError, match=r"features is a sparse csr_matrix; pass features.toarray\(\)"):
         of.FeatureSet(scipy.sparse.csr_matrix(np.eye(3)))
     for texts in (["cat", "dog"], np.array(["cat", "dog"], dtype=object)):
-        with pytest.raises(
-            of.InputError, match=r"labels must be .* texts; np.unique\(labels, return_inverse=True\)\[1\]"
-        ):
+        with pytest.raises(of.InputError, match=r"labels must be .* texts; np.unique\(labels, return_inverse=True\)"):
             of.FeatureSet(np.eye(2), labels=texts)
     with pytest.raises(of.InputError, match=r"features must be an array of numbers; got list that holds texts$"):
         of.FeatureSet(["a text", "another"])

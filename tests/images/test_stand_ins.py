@@ -113,9 +113,7 @@ class TestKinds:
                 assert np.abs(found[block][0, 0] - image[block].reshape(-1, 3).mean(0)).max() <= 0.5
 
     def test_scrambled_phases_keep_amplitudes_and_the_mean(self):
-        image = (128 + 20 * np.random.default_rng(0).standard_normal((32, 33, 3))).astype(
-            np.uint8
-        )  # nothing is cut off
+        image = (128 + 20 * np.random.default_rng(0).standard_normal((32, 33, 3))).astype(np.uint8)  # nothing cut off
         found = change("phase", image)
         before, after = (np.abs(np.fft.rfft2(x.astype(float), axes=(0, 1))) for x in (image, found))
         assert np.allclose(before, after, rtol=0.05, atol=40)  # rounding to bytes alone gives 10 or so

@@ -257,9 +257,7 @@ def test_cells_are_differences_in_points_with_intervals(run):
 
 def test_one_backbone_and_two_levels():
     run = make_run(backbones=("one",), detectors=("SSD", "MSP"))
-    run.scores = {
-        key: {n: s for n, s in scores.items() if n not in ("elks", "fish")} for key, scores in run.scores.items()
-    }
+    run.scores = {k: {n: s for n, s in scores.items() if n not in ("elks", "fish")} for k, scores in run.scores.items()}
     table = comparison_table(run, resamples=5)
     assert table.header == ["detector", "", "near OOD", "mid OOD", "average"]
     assert "over samples;" in table.notes[0]

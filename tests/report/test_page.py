@@ -218,9 +218,7 @@ def test_tables_keep_their_groups_and_bold_figures(tree):
     assert [node.text for node in first.all("strong")] == ["47.5", "91.0"]
     assert [note.text for note in first.one("ul", class_="notes").all("li")] == ["a note below"]
     assert "Against each set" in [a.text for a in tree.one("nav").all("a")]  # linked without the ID set's name
-    assert "Net timm:resnet18" in [
-        a.text for a in tree.one("nav").all("a")
-    ]  # whole, though names of networks have colons
+    assert "Net timm:resnet18" in [a.text for a in tree.one("nav").all("a")]  # whole, though it has a colon
     assert "a remark" in tree.one("section", id="results").text
 
 

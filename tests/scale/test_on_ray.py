@@ -206,9 +206,7 @@ def test_a_part_that_kills_workers_is_given_up(here, tmp_path, monkeypatch):
             os._exit(1)
 
     monkeypatch.setattr(scoring, "ScoringActor", Dying)
-    with pytest.raises(
-        StorageError, match=r"workers died .* first part that is missing is part-0000000.parquet, 41 rows"
-    ):
+    with pytest.raises(StorageError, match=r"workers died .* first part that is missing is part-0000000.parquet"):
         score("my.guard", "photos", str(tmp_path / "out"), engine="ray", workers=1)
 
 

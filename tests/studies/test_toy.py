@@ -25,9 +25,7 @@ def test_the_true_density_integrates_to_one_and_fits_its_data(name):
     assert density.log_z == pytest.approx(0, abs=5e-3)
     assert density.masses(data.centres).sub(1 / len(data.centres)).abs().max() < 5e-3
     other = toy.make_data(name, seed=5)
-    gaps = [
-        toy.nll(lambda z: -toy.true_log_density(data, z), density, points) for points in (data.train, other.held_out)
-    ]
+    gaps = [toy.nll(lambda z: -toy.true_log_density(data, z), density, z) for z in (data.train, other.held_out)]
     assert gaps[0] == pytest.approx(gaps[1], abs=0.05)
 
 
