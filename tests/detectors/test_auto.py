@@ -39,12 +39,6 @@ def test_it_is_the_sum_that_choose_picks(train, held_out, stand_ins):
     assert torch.equal(auto.p_values(test), choice.detector.p_values(test))
 
 
-def test_most_members_and_seed_reach_the_choice(train, held_out, stand_ins):
-    assert len(of.Auto(most_members=1).fit(train, held_out=held_out, stand_ins=stand_ins).names) == 1
-    first, second = (of.Auto(1, seed=seed).fit(train, held_out=held_out, stand_ins=stand_ins) for seed in (0, 1))
-    assert not torch.equal(first.sum_.scores, second.sum_.scores)
-
-
 def test_without_held_out_rows_a_share_of_the_training_rows_is_kept(train):
     auto = of.Auto(most_members=1, held_out=0.3, seed=1).fit(train)
     rest, kept = apart(train, None, 0.3, 1)

@@ -164,11 +164,6 @@ def test_real_sets_decide_nothing(choice):
     assert other.trials[0].real != choice.trials[0].real
 
 
-def test_the_seed_splits_the_held_out_rows(choice):
-    other = of.choose(TRAIN, HELD_OUT, STAND_INS, CANDIDATES, most_members=3, seed=8)
-    assert {t.members: t.mean for t in other.singles} != {t.members: t.mean for t in choice.singles}
-
-
 def test_candidates_that_lack_a_field_are_left_out_and_named():
     choice = of.choose(TRAIN, HELD_OUT, STAND_INS, [of.KNN(k=5), of.SSD(field="stage2")])
     assert choice.chosen.members == ("KNN",)

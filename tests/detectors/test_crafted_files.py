@@ -146,7 +146,8 @@ def test_eigenvalues_are_above_0(name, factor, refused):
 
 
 @pytest.mark.parametrize(
-    ("name", "tensor"), [("HEAT", "scales"), ("CombOOD", "scale"), ("OpenMax", "scales"), ("OpenMax", "shapes")]
+    ("name", "tensor"),
+    [("HEAT", "scales"), ("NECO", "scale"), ("CombOOD", "scale"), ("OpenMax", "scales"), ("OpenMax", "shapes")],
 )
 def test_scales_are_above_0(name, tensor, refused):
     for factor in (0, -1):

@@ -157,17 +157,6 @@ def test_every_class_keeps_a_row():
         assert len(others) == 50
 
 
-def test_saved_and_loaded(tmp_path):
-    fused = of.Fused([*MEMBERS, of.Fused([of.MSP()])], rule="z").fit(TRAIN, held_out=HELD_OUT)
-    fused.save(tmp_path / "d.safetensors")
-    loaded = of.load(tmp_path / "d.safetensors")
-    assert torch.equal(loaded.score(TEST), fused.score(TEST))
-    assert torch.equal(loaded.p_values(TEST), fused.p_values(TEST))
-    assert torch.equal(loaded.explain(TEST).terms, fused.explain(TEST).terms)
-    assert repr(loaded) == repr(of.Fused((*MEMBERS, of.Fused((of.MSP(),))), rule="z"))
-    assert loaded.fingerprint() == fused.fingerprint()
-
-
 def test_no_member_gets_more_rows_at_once_than_it_takes(monkeypatch):
     fused = of.Fused(MEMBERS).fit(TRAIN, held_out=HELD_OUT)
     expected, sizes, score = fused.score(TEST), [], of.SSD._score

@@ -99,9 +99,10 @@ def test_rows():
 @pytest.mark.parametrize(
     "rows",
     [
-        slice(1.5), slice("a", None), slice(None, None, 0), slice(None, None, "a"), None, "abc", b"a", 1.5, {1, 2}, {}, object(),
-        [500], [-11], [[1, 2]], [[True]], [True, False], [0.0], [None], [1, "a"], [], np.ma.masked_equal([1, 2], 1), (1, [2]),
-        torch.ones(2), torch.zeros(3, dtype=torch.bool), torch.ones(2, device="meta"), 2**70, [2**70], slice(4, 2), 3, True,
+        slice(1.5), slice("a", None), slice(None, None, 0), slice(None, None, "a"), None, "abc", b"a", 1.5, 1j, {1, 2}, {},
+        object(), [500], [1j], [-11], [[1, 2]], [[True]], [True, False], [0.0], [None], [1, "a"], [], (1, [2]),
+        np.ma.masked_equal([1, 2], 1), torch.ones(2), torch.zeros(3, dtype=torch.bool), torch.ones(2, device="meta"), 2**70,
+        [2**70], slice(4, 2), 3, True,
     ],
     ids=lambda rows: type(rows).__name__,
 )  # fmt: skip
@@ -262,19 +263,6 @@ def test_an_archive_that_is_no_set_tells_what_it_holds(tmp_path):
     np.savez(tmp_path / "none.npz")
     with pytest.raises(of.FileFormatError, match="it holds nothing; expected"):
         of.FeatureSet.load(tmp_path / "none.npz")
-
-
-def test_one_set_is_joined_to_itself():
-    data = of.FeatureSet(np.eye(3), labels=[0, 1, 1], head_weight=np.ones((2, 3)), about={"views": "flip"})
-    joined = of.FeatureSet.join([data])
-    assert all(torch.equal(value, data.tensors()[name]) for name, value in joined.tensors().items())
-    assert joined.tensors().keys() == data.tensors().keys()
-    assert joined.about == {"views": "flip"}
-
-
-def test_rows_by_their_numbers():
-    data = make_set(4)
-    assert torch.equal(data.rows([3, 0, 3], ["features"])["features"], data.features[[3, 0, 3]])
 
 
 def test_its_signature_names_the_fields():

@@ -488,12 +488,6 @@ def test_durations_are_no_numbers():
     assert "which is no number" in errors[0]
 
 
-def test_rows_are_not_chosen_by_complex_numbers():
-    for wrong in (1j, [1j], slice(1j, None)):
-        with pytest.raises(of.InputError, match="rows"):
-            of.FeatureSet(np.eye(3))[wrong]
-
-
 def test_no_cell_of_a_csv_is_a_formula():
     assert csv_text({"file": ["=HYPERLINK(1)", "a.png", None], "score": [-1.5, 2.0, None]}) == (
         "file,score\n'=HYPERLINK(1),-1.5\na.png,2.0\n,\n"

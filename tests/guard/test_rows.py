@@ -95,14 +95,6 @@ def test_a_file_holds_all_of_it(guard, tmp_path):
     assert told["detector"] == "Auto of KNN + SSD"
 
 
-def test_files_of_a_later_version_are_refused(guard, tmp_path, monkeypatch):
-    monkeypatch.setattr("outfield.guard.guard.PLAIN", 3)
-    guard.save(tmp_path / "later.guard")
-    monkeypatch.undo()
-    with pytest.raises(of.FileFormatError, match=r"version 3.*install a newer one"):
-        of.Guard.load(tmp_path / "later.guard")
-
-
 def test_a_threshold_that_does_not_follow_from_its_scores_is_refused(tmp_path):
     made = of.Guard.build_rows(people(400, 0), label="group", detector="SSD")
     made.threshold = replace(made.threshold, value=float(made.threshold.reference[0]))
