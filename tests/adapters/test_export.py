@@ -329,19 +329,16 @@ def test_the_command(light, folder, tmp_path):
     assert (tmp_path / "d.onnx").is_file()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "why"),
-    [
-        (("my.guard", "-o", "x.zip"), 2, "whose ending says no format"),
-        (("my.guard", "-o", "x.onnx", "--format", "coreml"), 2, "--format is 'coreml'"),
-        (("my.guard", "-o", "x.onnx", "--features-only", "--float-input"), 2, "give one of them"),
-        (("my.guard", "-o", "x", "--format", "mlflow", "--float-input"), 2, "leave out --features-only"),
-        (("my.guard", "-o", "x.onnx", "--format", "pt2"), 2, ".pt2"),
-        (("my.guard", "-o", "none/x.onnx"), 3, "none"),
-        (("my.guard", "--format", "triton-ensemble", "--features-only", "-o", "x"), 2, "--format triton"),
-        (("no.guard", "-o", "x.onnx"), 3, "no.guard"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "code", "why"), [
+    (("my.guard", "-o", "x.zip"), 2, "whose ending says no format"),
+    (("my.guard", "-o", "x.onnx", "--format", "coreml"), 2, "--format is 'coreml'"),
+    (("my.guard", "-o", "x.onnx", "--features-only", "--float-input"), 2, "give one of them"),
+    (("my.guard", "-o", "x", "--format", "mlflow", "--float-input"), 2, "leave out --features-only"),
+    (("my.guard", "-o", "x.onnx", "--format", "pt2"), 2, ".pt2"),
+    (("my.guard", "-o", "none/x.onnx"), 3, "none"),
+    (("my.guard", "--format", "triton-ensemble", "--features-only", "-o", "x"), 2, "--format triton"),
+    (("no.guard", "-o", "x.onnx"), 3, "no.guard"),
+])  # fmt: skip
 def test_commands_that_cannot_be(guard, folder, arguments, code, why):
     done = outfield("export", *arguments, cwd=folder, code=code)
     assert why in done.said

@@ -100,15 +100,11 @@ def test_the_program_of_torch_export_scores_as_the_detector_does(fitted, exporte
         close(scores.numpy(), detector, rows, (what, name))
 
 
-@pytest.mark.parametrize(
-    "detector",
-    [
-        of.Fused((of.SSD(), of.KNN(k=3, field="spread")), rule="z", weights=[1, 0.3]),
-        quick("Auto"),
-        of.KNN(k=2, field="spread"),
-    ],
-    ids=["sum of standard deviations", "what Auto chooses", "another field"],
-)
+@pytest.mark.parametrize("detector", [
+    of.Fused((of.SSD(), of.KNN(k=3, field="spread")), rule="z", weights=[1, 0.3]),
+    quick("Auto"),
+    of.KNN(k=2, field="spread"),
+], ids=["sum of standard deviations", "what Auto chooses", "another field"])  # fmt: skip
 def test_scores_of_settings_of_their_own(detector):
     rows = make_set(30, seed=4, shift=0.5)
     detector = detector.fit(TRAIN, **({"held_out": make_set(80, seed=3)} if isinstance(detector, of.Fused) else {}))

@@ -294,15 +294,12 @@ class TestSettings:
                 of.benchmark_features(PROTOCOL, {"a": feature_sets()}, detectors={"SSD": of.SSD(), "X": wrong})
         assert not count
 
-    @pytest.mark.parametrize(
-        ("names", "settings", "said"),
-        [
-            (["KNM"], {}, "there is no detector 'KNM'; there are"),
-            (None, {"KNM": {"k": "1"}}, "there is no detector 'KNM'; there are"),
-            (["SSD"], {"KNN": {"k": "1"}}, "settings of KNN, but only SSD"),
-            (None, {"KNN": {"q": "1"}}, "KNN has no setting q; it has k"),
-        ],
-    )
+    @pytest.mark.parametrize(("names", "settings", "said"), [
+        (["KNM"], {}, "there is no detector 'KNM'; there are"),
+        (None, {"KNM": {"k": "1"}}, "there is no detector 'KNM'; there are"),
+        (["SSD"], {"KNN": {"k": "1"}}, "settings of KNN, but only SSD"),
+        (None, {"KNN": {"q": "1"}}, "KNN has no setting q; it has k"),
+    ])  # fmt: skip
     def test_wrong_ones(self, names, settings, said):
         with pytest.raises(of.InputError, match=said):
             detectors_from_text(of.PROTOCOLS["cifar10"], names, settings)
@@ -321,15 +318,12 @@ class TestBackbones:
             with pytest.raises(of.InputError, match="must be a list of at least one"):
                 of.run_benchmark(PROTOCOL, image_sets(), none, tmp_path, **settings)
 
-    @pytest.mark.parametrize(
-        ("given", "names"),
-        [
-            (["/data/x/net.safetensors"], ["net"]),
-            (["/data/x/net.safetensors", "/data/y/net.safetensors"], ["x/net", "y/net"]),
-            (["timm:resnet50.a1_in1k", "torchvision:vgg11"], ["resnet50.a1_in1k", "vgg11"]),
-            (["timm:resnet50@runs/7/w.safetensors", "w.safetensors"], ["7/w", "w"]),
-        ],
-    )
+    @pytest.mark.parametrize(("given", "names"), [
+        (["/data/x/net.safetensors"], ["net"]),
+        (["/data/x/net.safetensors", "/data/y/net.safetensors"], ["x/net", "y/net"]),
+        (["timm:resnet50.a1_in1k", "torchvision:vgg11"], ["resnet50.a1_in1k", "vgg11"]),
+        (["timm:resnet50@runs/7/w.safetensors", "w.safetensors"], ["7/w", "w"]),
+    ])  # fmt: skip
     def test_names(self, given, names):
         assert backbone_names(given) == names
         with pytest.raises(of.InputError, match="each must be given once"):
@@ -358,20 +352,17 @@ class TestProvenance:
         assert str(Path.home()) not in text
         assert not re.search(r'"/', text)
 
-    @pytest.mark.parametrize(
-        ("text", "clean"),
-        [
-            ("/home/someone/x.npz", "x.npz"),
-            ("~/x.npz", "x.npz"),
-            ("--out=/home/Some One/x y", "--out=x y"),
-            ("timm:resnet18@/mnt/w.safetensors", "timm:resnet18@w.safetensors"),
-            (r"C:\Users\someone\x.npz", "x.npz"),
-            ("file:///home/someone/x", "x"),
-            ("read from '/home/someone/x', then /srv/y", "read from 'x', then y"),
-            ("FPR95 / AUROC, 1/2, a/b, ../x, https://host/page", "FPR95 / AUROC, 1/2, a/b, ../x, https://host/page"),
-            (str(Path.home()), "~"),
-        ],
-    )
+    @pytest.mark.parametrize(("text", "clean"), [
+        ("/home/someone/x.npz", "x.npz"),
+        ("~/x.npz", "x.npz"),
+        ("--out=/home/Some One/x y", "--out=x y"),
+        ("timm:resnet18@/mnt/w.safetensors", "timm:resnet18@w.safetensors"),
+        (r"C:\Users\someone\x.npz", "x.npz"),
+        ("file:///home/someone/x", "x"),
+        ("read from '/home/someone/x', then /srv/y", "read from 'x', then y"),
+        ("FPR95 / AUROC, 1/2, a/b, ../x, https://host/page", "FPR95 / AUROC, 1/2, a/b, ../x, https://host/page"),
+        (str(Path.home()), "~"),
+    ])  # fmt: skip
     def test_paths_are_cut_down(self, text, clean):
         assert provenance.without_paths({text: [text, 1, None]}) == {clean: [clean, 1, None]}
 

@@ -167,19 +167,16 @@ def test_no_member_gets_more_rows_at_once_than_it_takes(monkeypatch):
     assert set(sizes) == {7, 4}
 
 
-@pytest.mark.parametrize(
-    ("notes", "width", "change", "said"),
-    [
-        ({}, 5, {}, "width is 5, but 6 in its first member"),
-        ({"members": [{}, 3]}, 6, {}, "cannot build"),
-        ({"members": [{}]}, 6, {}, "cannot build"),
-        ({"held_out": 100}, 6, {}, "different numbers of rows"),
-        ({"held_out": 102}, 6, {"sum": lambda one: torch.cat([one, one[-1:]])}, "different numbers of rows"),
-        ({}, 6, {"1.calibration": lambda one: torch.cat([one, one[-1:]])}, "different numbers of rows"),
-        ({}, 6, {"0.calibration": lambda one: one.flip(0)}, "0.calibration is not in ascending order"),
-        ({}, 6, {"sum": lambda one: one[[1, 0, *range(2, len(one))]]}, "sum is not in ascending order"),
-    ],
-)
+@pytest.mark.parametrize(("notes", "width", "change", "said"), [
+    ({}, 5, {}, "width is 5, but 6 in its first member"),
+    ({"members": [{}, 3]}, 6, {}, "cannot build"),
+    ({"members": [{}]}, 6, {}, "cannot build"),
+    ({"held_out": 100}, 6, {}, "different numbers of rows"),
+    ({"held_out": 102}, 6, {"sum": lambda one: torch.cat([one, one[-1:]])}, "different numbers of rows"),
+    ({}, 6, {"1.calibration": lambda one: torch.cat([one, one[-1:]])}, "different numbers of rows"),
+    ({}, 6, {"0.calibration": lambda one: one.flip(0)}, "0.calibration is not in ascending order"),
+    ({}, 6, {"sum": lambda one: one[[1, 0, *range(2, len(one))]]}, "sum is not in ascending order"),
+])  # fmt: skip
 def test_files_that_no_fit_leaves(notes, width, change, said, tmp_path):
     of.Fused([of.SSD(), of.KNN(k=2)]).fit(TRAIN, held_out=HELD_OUT).save(tmp_path / "d.safetensors")
     header, tensors = read_record(tmp_path / "d.safetensors", "detector")
@@ -322,15 +319,12 @@ def test_scores_beyond_float32_are_cut_off():
 class TestMembersAreAsked:
     """Rows that one member cannot score are refused, also after others were taken."""
 
-    @pytest.mark.parametrize(
-        ("changed", "error", "said"),
-        [
-            ({"features": torch.rand(4, 7)}, of.InputError, "features has 7 columns but this SSD was fitted on 6"),
-            ({"logits": torch.rand(4, 5)}, of.InputError, "logits has 5 columns but this NNGuide was fitted on 3"),
-            ({"logits": None}, of.MissingFieldError, "needs logits"),
-            ({"about": {"views": "flip"}}, of.InputError, "views is 'flip' here"),
-        ],
-    )
+    @pytest.mark.parametrize(("changed", "error", "said"), [
+        ({"features": torch.rand(4, 7)}, of.InputError, "features has 7 columns but this SSD was fitted on 6"),
+        ({"logits": torch.rand(4, 5)}, of.InputError, "logits has 5 columns but this NNGuide was fitted on 3"),
+        ({"logits": None}, of.MissingFieldError, "needs logits"),
+        ({"about": {"views": "flip"}}, of.InputError, "views is 'flip' here"),
+    ])  # fmt: skip
     def test_others_are_refused(self, changed, error, said):
         def rows(**more):
             plain = {"features": torch.rand(4, 6), "logits": torch.rand(4, 3), "about": {"views": "one"}}

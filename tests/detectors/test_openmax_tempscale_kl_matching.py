@@ -179,15 +179,12 @@ def test_huge_logits_have_a_finite_temperature():
     assert of.TempScale().fit(data).temperature_ == 1e300
 
 
-@pytest.mark.parametrize(
-    ("wrong", "said"),
-    [
-        ({"temperature": torch.tensor([0.0], dtype=torch.float64)}, "temperature is 0; it must be above 0"),
-        ({"temperature": torch.tensor([-1.0], dtype=torch.float64)}, "temperature is -1"),
-        ({"temperature": torch.tensor([1e301], dtype=torch.float64)}, "temperature is 1e"),
-        ({"classes": torch.tensor([4])}, "classes is 4, but width is 5"),
-    ],
-)
+@pytest.mark.parametrize(("wrong", "said"), [
+    ({"temperature": torch.tensor([0.0], dtype=torch.float64)}, "temperature is 0; it must be above 0"),
+    ({"temperature": torch.tensor([-1.0], dtype=torch.float64)}, "temperature is -1"),
+    ({"temperature": torch.tensor([1e301], dtype=torch.float64)}, "temperature is 1e"),
+    ({"classes": torch.tensor([4])}, "classes is 4, but width is 5"),
+])  # fmt: skip
 def test_tempscale_a_file_that_no_fit_gives(wrong, said, tmp_path):
     header, tensors = of.TempScale().fit(tempscale_made()).record()
     refused(tmp_path / "d.safetensors", header, {**tensors, **wrong}, said)

@@ -260,21 +260,18 @@ def test_a_killed_process_goes_on(tmp_path, train_set, test_set):
     }
 
 
-@pytest.mark.parametrize(
-    ("name", "changed", "said"),
-    [
-        ("EBM", {"temperature": 0.02}, "temperature is 0.01 there and 0.02 here"),
-        ("EnergyCorrected", {"prior_temperature": 6.0}, "prior_temperature is 5.0 there and 6.0 here"),
-        ("EnergyCorrected", {"prior": of.MixturePrior(floor=1e-5)}, "prior.floor is 1e-06 there and 1e-05 here"),
-        ("EBM", {"sampler": of.Langevin(steps=2)}, "sampler.steps is 3 there and 2 here"),
-        ("EBM", {"projection": "sphere"}, "projection is 'relu_sphere' there and 'sphere' here"),
-        ("EBM", {"seed": 3}, r"seeds is \[0\] there and \[3\] here"),
-        ("EBM", {"training": of.Training(epochs=4)}, r"training.epochs is 2 there and 4 here"),
-        ("EBM", {"network": of.MLP(hidden=16, depth=1, slope=0.9)}, "network.slope is 0.2 there and 0.9 here"),
-        ("EBM", {"network": SineMLP()}, "other settings"),
-        ("EBM", {"sampler": of.MetropolisLangevin(steps=3)}, "other settings"),
-    ],
-)
+@pytest.mark.parametrize(("name", "changed", "said"), [
+    ("EBM", {"temperature": 0.02}, "temperature is 0.01 there and 0.02 here"),
+    ("EnergyCorrected", {"prior_temperature": 6.0}, "prior_temperature is 5.0 there and 6.0 here"),
+    ("EnergyCorrected", {"prior": of.MixturePrior(floor=1e-5)}, "prior.floor is 1e-06 there and 1e-05 here"),
+    ("EBM", {"sampler": of.Langevin(steps=2)}, "sampler.steps is 3 there and 2 here"),
+    ("EBM", {"projection": "sphere"}, "projection is 'relu_sphere' there and 'sphere' here"),
+    ("EBM", {"seed": 3}, r"seeds is \[0\] there and \[3\] here"),
+    ("EBM", {"training": of.Training(epochs=4)}, r"training.epochs is 2 there and 4 here"),
+    ("EBM", {"network": of.MLP(hidden=16, depth=1, slope=0.9)}, "network.slope is 0.2 there and 0.9 here"),
+    ("EBM", {"network": SineMLP()}, "other settings"),
+    ("EBM", {"sampler": of.MetropolisLangevin(steps=3)}, "other settings"),
+])  # fmt: skip
 def test_a_checkpoint_of_other_settings_is_refused_and_they_are_named(name, changed, said, tmp_path):
     data = make_set(60)
     quick(name).fit(data, checkpoint=tmp_path / "c.safetensors")

@@ -248,22 +248,19 @@ class TestLearningAgain:
 class TestRefusals:
     good = torch.rand(4, 3), torch.tensor([0, 0, 1, 1])
 
-    @pytest.mark.parametrize(
-        "z",
-        [
-            torch.rand(4),
-            torch.rand(0, 3),
-            torch.rand(4, 0),
-            torch.rand(2, 2, 3),
-            torch.ones(4, 3, dtype=torch.int64),
-            torch.ones(4, 3, dtype=torch.complex64),
-            torch.full((4, 3), torch.nan),
-            torch.full((4, 3), torch.inf),
-            torch.full((4, 3), 1e200, dtype=torch.float64) * torch.arange(4)[:, None],
-            [[1.0, 2.0]],
-            None,
-        ],
-    )
+    @pytest.mark.parametrize("z", [
+        torch.rand(4),
+        torch.rand(0, 3),
+        torch.rand(4, 0),
+        torch.rand(2, 2, 3),
+        torch.ones(4, 3, dtype=torch.int64),
+        torch.ones(4, 3, dtype=torch.complex64),
+        torch.full((4, 3), torch.nan),
+        torch.full((4, 3), torch.inf),
+        torch.full((4, 3), 1e200, dtype=torch.float64) * torch.arange(4)[:, None],
+        [[1.0, 2.0]],
+        None,
+    ])  # fmt: skip
     def test_rows(self, z):
         with pytest.raises(of.InputError, match="rows"):
             of.MixturePrior().fit(z, self.good[1])

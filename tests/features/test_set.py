@@ -48,30 +48,27 @@ def test_a_source_of_one_s_own():
         assert torch.equal(quick(name).fit(source).score(source), quick(name).fit(held).score(held))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"features": None}, "features"),
-        ({"features": np.ones(4)}, "two dimensions"),
-        ({"features": np.ones((2, 2, 2))}, "two dimensions"),
-        ({"features": np.ones((0, 3))}, "empty"),
-        ({"features": np.ones((3, 0))}, "empty"),
-        ({"features": np.array([[1.0, np.nan]])}, r"features\[0, 1\] is nan"),
-        ({"features": np.array([[1.0], [np.inf]])}, r"features\[1, 0\] is inf"),
-        ({"features": good, "labels": [0, 1, 2]}, "labels has 3 rows but features has 4"),
-        ({"features": good, "labels": [0, 1, 2, -1]}, "out of range"),
-        ({"features": good, "labels": [0.0, 1.0, 2.0, 1.5]}, "integers"),
-        ({"features": good, "labels": [[0], [1], [2], [1]]}, "one dimension"),
-        (
-            {"features": good, "labels": [0, 1, 2, 9], "logits": good},
-            "labels go up to 9, out of range for logits of 3 classes",
-        ),
-        ({"features": good, "logits": good[:2]}, "logits has 2 rows"),
-        ({"features": good, "logits": np.full((4, 3), np.nan)}, "logits"),
-        ({"features": good, "logits": good, "odin_logits": np.ones((4, 5))}, "odin_logits has shape"),
-        ({"features": good, "spread": np.ones(4)}, "spread"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "words"), [
+    ({"features": None}, "features"),
+    ({"features": np.ones(4)}, "two dimensions"),
+    ({"features": np.ones((2, 2, 2))}, "two dimensions"),
+    ({"features": np.ones((0, 3))}, "empty"),
+    ({"features": np.ones((3, 0))}, "empty"),
+    ({"features": np.array([[1.0, np.nan]])}, r"features\[0, 1\] is nan"),
+    ({"features": np.array([[1.0], [np.inf]])}, r"features\[1, 0\] is inf"),
+    ({"features": good, "labels": [0, 1, 2]}, "labels has 3 rows but features has 4"),
+    ({"features": good, "labels": [0, 1, 2, -1]}, "out of range"),
+    ({"features": good, "labels": [0.0, 1.0, 2.0, 1.5]}, "integers"),
+    ({"features": good, "labels": [[0], [1], [2], [1]]}, "one dimension"),
+    (
+        {"features": good, "labels": [0, 1, 2, 9], "logits": good},
+        "labels go up to 9, out of range for logits of 3 classes",
+    ),
+    ({"features": good, "logits": good[:2]}, "logits has 2 rows"),
+    ({"features": good, "logits": np.full((4, 3), np.nan)}, "logits"),
+    ({"features": good, "logits": good, "odin_logits": np.ones((4, 5))}, "odin_logits has shape"),
+    ({"features": good, "spread": np.ones(4)}, "spread"),
+])  # fmt: skip
 def test_bad_input_is_named(arguments, words):
     with pytest.raises(of.InputError, match=words) as caught:
         of.FeatureSet(**arguments)
@@ -96,16 +93,12 @@ def test_rows():
         of.FeatureSet.join([])
 
 
-@pytest.mark.parametrize(
-    "rows",
-    [
-        slice(1.5), slice("a", None), slice(None, None, 0), slice(None, None, "a"), None, "abc", b"a", 1.5, 1j, {1, 2}, {},
-        object(), [500], [1j], [-11], [[1, 2]], [[True]], [True, False], [0.0], [None], [1, "a"], [], (1, [2]),
-        np.ma.masked_equal([1, 2], 1), torch.ones(2), torch.zeros(3, dtype=torch.bool), torch.ones(2, device="meta"), 2**70,
-        [2**70], slice(4, 2), 3, True,
-    ],
-    ids=lambda rows: type(rows).__name__,
-)  # fmt: skip
+@pytest.mark.parametrize("rows", [
+    slice(1.5), slice("a", None), slice(None, None, 0), slice(None, None, "a"), None, "abc", b"a", 1.5, 1j, {1, 2}, {},
+    object(), [500], [1j], [-11], [[1, 2]], [[True]], [True, False], [0.0], [None], [1, "a"], [], (1, [2]),
+    np.ma.masked_equal([1, 2], 1), torch.ones(2), torch.zeros(3, dtype=torch.bool), torch.ones(2, device="meta"), 2**70,
+    [2**70], slice(4, 2), 3, True,
+], ids=lambda rows: type(rows).__name__)  # fmt: skip
 def test_rows_that_cannot_be_taken(rows):
     with pytest.raises(of.InputError):
         make_set(n=10)[rows]

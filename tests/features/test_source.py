@@ -53,19 +53,16 @@ class TestNames:
         assert of.FeatureSet.join([data, a_set()]).names is None
         assert of.FeatureSet.join([a_set(), data]).names is None
 
-    @pytest.mark.parametrize(
-        ("names", "words"),
-        [
-            ("abcde", "names is 'abcde'"),
-            (7, "names is 7"),
-            ([], "0 names for 5 rows"),
-            ([1, 2, 3, 4, 5], r"names is \[1, 2"),
-            (["a", None, "b", "c", "d"], r"names is \['a', None"),
-            (["a"] * 4, "4 names for 5 rows"),
-            (["a"] * 6, "6 names for 5 rows"),
-            (["a"] * 4 + ["\ud800"], "names is .*a text for each row"),
-        ],
-    )
+    @pytest.mark.parametrize(("names", "words"), [
+        ("abcde", "names is 'abcde'"),
+        (7, "names is 7"),
+        ([], "0 names for 5 rows"),
+        ([1, 2, 3, 4, 5], r"names is \[1, 2"),
+        (["a", None, "b", "c", "d"], r"names is \['a', None"),
+        (["a"] * 4, "4 names for 5 rows"),
+        (["a"] * 6, "6 names for 5 rows"),
+        (["a"] * 4 + ["\ud800"], "names is .*a text for each row"),
+    ])  # fmt: skip
     def test_what_are_no_names(self, names, words):
         with pytest.raises(of.InputError, match=words):
             a_set(names=names)

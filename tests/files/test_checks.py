@@ -220,23 +220,20 @@ def test_integers_of_a_piece_are_not_promoted(tmp_path):
         assert whole.features[3, 1] == BIG
 
 
-@pytest.mark.parametrize(
-    ("labels", "words"),
-    [
-        (np.array([0.0, 1.0]), "integers"),
-        ([0, 1.0], "integers"),
-        (np.array([True, False]), "integers"),
-        (np.array([0, 2**63], np.uint64), rf"labels go up to {2**63}"),
-        (torch.tensor([0, -1]).to(torch.uint64), rf"labels go up to {2**64 - 1}"),
-        (np.array([0, -1]), r"down to -1.*\(row 1\)"),
-        ([0, 2**64], "labels"),
-        (["0", "1"], "labels"),
-        (np.ma.masked_equal([0, 1], 1), "masked"),
-        (np.array(["2020-01-01", "2020-01-02"], "datetime64[D]"), "labels"),
-        (0, "one dimension"),
-        (iter([0, 1]), "labels"),
-    ],
-)
+@pytest.mark.parametrize(("labels", "words"), [
+    (np.array([0.0, 1.0]), "integers"),
+    ([0, 1.0], "integers"),
+    (np.array([True, False]), "integers"),
+    (np.array([0, 2**63], np.uint64), rf"labels go up to {2**63}"),
+    (torch.tensor([0, -1]).to(torch.uint64), rf"labels go up to {2**64 - 1}"),
+    (np.array([0, -1]), r"down to -1.*\(row 1\)"),
+    ([0, 2**64], "labels"),
+    (["0", "1"], "labels"),
+    (np.ma.masked_equal([0, 1], 1), "masked"),
+    (np.array(["2020-01-01", "2020-01-02"], "datetime64[D]"), "labels"),
+    (0, "one dimension"),
+    (iter([0, 1]), "labels"),
+])  # fmt: skip
 def test_labels_that_are_none(labels, words):
     with pytest.raises(of.InputError, match=words):
         of.FeatureSet(np.eye(2), labels=labels)

@@ -229,20 +229,17 @@ class TestStandIns:
         assert len(prints) == 5
         assert of.stand_ins(images, "mixed")["mixed"].fingerprint() in prints
 
-    @pytest.mark.parametrize(
-        ("arguments", "error", "message"),
-        [
-            ({"kinds": "blurred"}, of.UnknownNameError, "no stand-ins of the kind 'blurred'; there are turned90, "),
-            ({"kinds": ["mixed", 3]}, of.UnknownNameError, "of the kind 3"),
-            ({"kinds": [["mixed"]]}, of.UnknownNameError, r"of the kind \['mixed'\]; there are"),
-            ({"kinds": []}, of.InputError, r"kinds is \[\]; it must be names of stand-ins"),
-            ({"kinds": 7}, of.InputError, "kinds is 7; it must be names"),
-            ({"seed": -1}, of.InputError, "seed is -1"),
-            ({"seed": 0.5}, of.InputError, "seed is 0.5"),
-            ({"count": 0}, of.InputError, "count is 0"),
-            ({"count": 7}, of.InputError, "count is 7"),
-        ],
-    )
+    @pytest.mark.parametrize(("arguments", "error", "message"), [
+        ({"kinds": "blurred"}, of.UnknownNameError, "no stand-ins of the kind 'blurred'; there are turned90, "),
+        ({"kinds": ["mixed", 3]}, of.UnknownNameError, "of the kind 3"),
+        ({"kinds": [["mixed"]]}, of.UnknownNameError, r"of the kind \['mixed'\]; there are"),
+        ({"kinds": []}, of.InputError, r"kinds is \[\]; it must be names of stand-ins"),
+        ({"kinds": 7}, of.InputError, "kinds is 7; it must be names"),
+        ({"seed": -1}, of.InputError, "seed is -1"),
+        ({"seed": 0.5}, of.InputError, "seed is 0.5"),
+        ({"count": 0}, of.InputError, "count is 0"),
+        ({"count": 7}, of.InputError, "count is 7"),
+    ])  # fmt: skip
     def test_what_is_refused(self, arguments, error, message):
         with pytest.raises(error, match=message):
             of.stand_ins(make_pictures(n=6), **arguments)

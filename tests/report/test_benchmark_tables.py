@@ -126,15 +126,12 @@ class TestTables:
         assert list(made) == ["levels", "detailed", "backbone levels", "backbone detailed"]
         assert "against near, mid and far" in made["levels"].title
 
-    @pytest.mark.parametrize(
-        ("found", "levels", "detailed"),
-        [
-            (("KNN", "GaussianMixture"), ["KNN", "GaussianMixture"], ["KNN", "GaussianMixture"]),
-            (("EBM", "Mine", "MSP"), ["MSP", "EBM", "Mine"], ["MSP", "EBM", "Mine"]),
-            (("GaussianMixture",), ["GaussianMixture"], ["GaussianMixture"]),
-            (("EBM", "GaussianMixture"), None, ["EBM", "GaussianMixture"]),  # which are the ablation's
-        ],
-    )
+    @pytest.mark.parametrize(("found", "levels", "detailed"), [
+        (("KNN", "GaussianMixture"), ["KNN", "GaussianMixture"], ["KNN", "GaussianMixture"]),
+        (("EBM", "Mine", "MSP"), ["MSP", "EBM", "Mine"], ["MSP", "EBM", "Mine"]),
+        (("GaussianMixture",), ["GaussianMixture"], ["GaussianMixture"]),
+        (("EBM", "GaussianMixture"), None, ["EBM", "GaussianMixture"]),  # which are the ablation's
+    ])  # fmt: skip
     def test_no_detector_is_without_a_row(self, found, levels, detailed):
         figures = dict.fromkeys(C10.ood, (30.0, 90.0))
         made = tables(BenchmarkRun(C10, [r for name in found for r in records_of(C10, name, figures)]))
@@ -202,14 +199,11 @@ class TestOtherSets:
         assert set(verdicts(C10, near).values()) == {UNTESTED}
 
 
-@pytest.mark.parametrize(
-    ("levels", "words"),
-    [
-        ({"near": ("a",), "mid": ("b",), "far": ("c",)}, "near, mid and far"),
-        ({"near": ("a",), "mid": (), "far": ("c",)}, "near and far"),
-        ({"near": (), "mid": ("b",), "far": ()}, "mid"),
-    ],
-)
+@pytest.mark.parametrize(("levels", "words"), [
+    ({"near": ("a",), "mid": ("b",), "far": ("c",)}, "near, mid and far"),
+    ({"near": ("a",), "mid": (), "far": ("c",)}, "near and far"),
+    ({"near": (), "mid": ("b",), "far": ()}, "mid"),
+])  # fmt: skip
 def test_the_first_table_names_the_levels_that_there_are(levels, words):
     protocol = Protocol("shapes", **levels)
     run = BenchmarkRun(protocol, [record(protocol, "SSD", ood, 0.5, 0.5) for ood in protocol.ood])

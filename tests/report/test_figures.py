@@ -53,15 +53,12 @@ def test_every_figure_is_written_in_full_size(run, tmp_path):
         assert not inked[:, -1].any(), "something is cut off at the right"
 
 
-@pytest.mark.parametrize(
-    ("lacking", "left"),
-    [
-        ({"records": []}, {"roc", "histograms", "features", "training"}),
-        ({"scores": {}}, {"sets", "features", "training"}),
-        ({"layouts": []}, NAMES - {"features"}),
-        ({"histories": {}}, NAMES - {"training"}),
-    ],
-)
+@pytest.mark.parametrize(("lacking", "left"), [
+    ({"records": []}, {"roc", "histograms", "features", "training"}),
+    ({"scores": {}}, {"sets", "features", "training"}),
+    ({"layouts": []}, NAMES - {"features"}),
+    ({"histories": {}}, NAMES - {"training"}),
+])  # fmt: skip
 def test_a_chart_without_data_is_left_out(run, lacking, left):
     assert {kind for kind, found in figures.charts(dataclasses.replace(run, **lacking)).items() if found} == left
 
@@ -187,14 +184,11 @@ def test_views_have_a_panel_for_each_set(run):
     assert texts(axes_of(chart_.panels[1])) == []
 
 
-@pytest.mark.parametrize(
-    ("names", "shown"),
-    [
-        (("ant", "bee", "cow"), ["ant", "bee", "cow"]),
-        ((), ["class 0", "class 1", "class 2"]),
-        (("ant",), ["ant", "class 1", "class 2"]),
-    ],
-)
+@pytest.mark.parametrize(("names", "shown"), [
+    (("ant", "bee", "cow"), ["ant", "bee", "cow"]),
+    ((), ["class 0", "class 1", "class 2"]),
+    (("ant",), ["ant", "class 1", "class 2"]),
+])  # fmt: skip
 @pytest.mark.parametrize("of_id", ["known", "cifar10"])
 def test_classes_go_by_the_names_that_the_data_gives_them(names, shown, of_id):
     """Also where somebody's own data is called as a published set is."""

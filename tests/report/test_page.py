@@ -243,17 +243,14 @@ def test_a_run_without_anything():
     assert tree.one("h1").text == "known: out-of-distribution detection"
 
 
-@pytest.mark.parametrize(
-    ("lacking", "gone"),
-    [
-        ({"records": []}, {"results", "sets"}),
-        ({"scores": {}}, {"roc", "histograms"}),
-        ({"histories": {}}, {"training"}),
-        ({"layouts": []}, {"features"}),
-        ({"provenance": {}}, {"provenance"}),
-        ({"accuracies": {}}, set()),
-    ],
-)
+@pytest.mark.parametrize(("lacking", "gone"), [
+    ({"records": []}, {"results", "sets"}),
+    ({"scores": {}}, {"roc", "histograms"}),
+    ({"histories": {}}, {"training"}),
+    ({"layouts": []}, {"features"}),
+    ({"provenance": {}}, {"provenance"}),
+    ({"accuracies": {}}, set()),
+])  # fmt: skip
 def test_parts_without_data_are_left_out(lacking, gone):
     run = replace(make_run(backbones=("one",), seeds=(3,), detectors=("EBM",), n=12), **lacking)
     tree = parse(page(run))
@@ -310,14 +307,11 @@ def test_provenance_is_readable():
     assert "commit 0123456789ab, 2025-01-02T03:04:05+00:00." in tree.one("footer").text
 
 
-@pytest.mark.parametrize(
-    ("dirty", "row", "footer"),
-    [
-        (False, "no", "commit 0123456789ab."),
-        (True, "yes", "commit 0123456789ab with changes."),
-        (None, "unknown", "commit 0123456789ab, changes unknown."),
-    ],
-)
+@pytest.mark.parametrize(("dirty", "row", "footer"), [
+    (False, "no", "commit 0123456789ab."),
+    (True, "yes", "commit 0123456789ab with changes."),
+    (None, "unknown", "commit 0123456789ab, changes unknown."),
+])  # fmt: skip
 def test_whether_the_code_was_changed_is_said_or_said_to_be_unknown(dirty, row, footer):
     about = {"commit": "0123456789abcdef", "dirty": dirty}
     (table,) = provenance_tables(about)

@@ -119,15 +119,12 @@ def test_an_error_keeps_what_is_done(here, tmp_path):
         score("my.guard", "photos", str(out), part_rows=4)
 
 
-@pytest.mark.parametrize(
-    ("changed", "said"),
-    [
-        ({"part_rows": 6}, "another number of parts"),
-        ({"part_rows": 5, "threads": 2}, "1 threads a worker"),
-        ({"part_rows": 5, "source": "photos/down"}, "another source"),
-        ({"part_rows": 5, "guard": "other.guard"}, "another guard"),
-    ],
-)
+@pytest.mark.parametrize(("changed", "said"), [
+    ({"part_rows": 6}, "another number of parts"),
+    ({"part_rows": 5, "threads": 2}, "1 threads a worker"),
+    ({"part_rows": 5, "source": "photos/down"}, "another source"),
+    ({"part_rows": 5, "guard": "other.guard"}, "another guard"),
+])  # fmt: skip
 def test_results_of_something_else_are_refused(here, tmp_path, changed, said):
     given = {"guard": "my.guard", "source": "photos", "part_rows": 5}
     if not os.path.exists("other.guard"):
@@ -488,22 +485,19 @@ def test_parquet_of_features(here, tmp_path):
         score("my.guard", str(tmp_path / "g.parquet"), str(tmp_path / "nan"))
 
 
-@pytest.mark.parametrize(
-    ("source", "error", "said"),
-    [
-        ("none", StorageError, "cannot read none: there is no such file or folder"),
-        ("my.guard", InputError, "nothing that can be scored"),
-        ("empty", InputError, "there is nothing in empty"),
-        ("both", InputError, "holds images, such as"),
-        ("nothing-*.parquet", InputError, "there is no Parquet file"),
-        ("empty.txt", InputError, "there is no image in the list"),
-        ("binary.txt", InputError, "not text"),
-        ("norows.parquet", InputError, "have no rows"),
-        ("damaged.parquet", FileFormatError, "damaged.parquet cannot be read as Parquet"),
-        ("nosuch://bucket", InputError, "no address that fsspec can open"),
-        ("", InputError, "address is ''"),
-    ],
-)
+@pytest.mark.parametrize(("source", "error", "said"), [
+    ("none", StorageError, "cannot read none: there is no such file or folder"),
+    ("my.guard", InputError, "nothing that can be scored"),
+    ("empty", InputError, "there is nothing in empty"),
+    ("both", InputError, "holds images, such as"),
+    ("nothing-*.parquet", InputError, "there is no Parquet file"),
+    ("empty.txt", InputError, "there is no image in the list"),
+    ("binary.txt", InputError, "not text"),
+    ("norows.parquet", InputError, "have no rows"),
+    ("damaged.parquet", FileFormatError, "damaged.parquet cannot be read as Parquet"),
+    ("nosuch://bucket", InputError, "no address that fsspec can open"),
+    ("", InputError, "address is ''"),
+])  # fmt: skip
 def test_nothing_to_score(here, tmp_path, source, error, said):
     (here / "empty").mkdir(exist_ok=True)
     (here / "both").mkdir(exist_ok=True)

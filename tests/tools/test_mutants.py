@@ -26,58 +26,52 @@ def changed(source: str) -> set[tuple[str, str]]:
     return {(mutant.kind, mutant.after) for mutant in mutants_of("a.py", source.encode())}
 
 
-@pytest.mark.parametrize(
-    ("source", "expected"),
-    [
-        ("a < b", {("compare", "a <= b"), ("compare", "a >= b")}),
-        ("a is not b", {("compare", "a is b")}),
-        ("(a) not in (b)", {("compare", "(a) in (b)")}),
-        ("a == b != c", {("compare", "a != b != c"), ("compare", "a == b == c")}),
-        ("a + (b)", {("arithmetic", "a - (b)")}),
-        ("a ** -b", {("arithmetic", "a * -b"), ("arithmetic", "a ** b")}),
-        ("a + 'text'", {("string", 'a + "textX"')}),
-        (
-            "a and not (b or c)",
-            {("boolean", f"a {line}") for line in ("or not (b or c)", "and  (b or c)", "and not (b and c)")},
-        ),
-        ("f(7)", {("constant", "f(8)")}),
-        ("f(0.5)", {("constant", "f(1.0)")}),
-        ("f(0.0)", {("constant", "f(1.0)")}),
-        ("f(True)", {("constant", "f(False)")}),
-        ("f('key')", {("string", 'f("keyX")')}),
-        ("f('words for people')", set()),
-        ("f(a, key=b)", {("keyword", "f(a, )")}),
-        ("f(key=(b), other=c)", {("keyword", "f( other=c)"), ("keyword", "f(key=(b), )")}),
-        ("(a - b).abs()", {("arithmetic", "(a + b).abs()"), ("call", "(a - b)")}),
-        ("a.detach()", {("call", "a")}),
-        ("torch.abs(a)", {("call", "(a)")}),
-        ("a.min()", {("swap", "a.max()")}),
-        ("max(a, b)", {("swap", "min(a, b)")}),
-        ("a.clamp(min=b)", {("swap", "a.clamp(max=b)"), ("keyword", "a.clamp()")}),
-        ("a[:n]", {("slice", "a[:]")}),
-        ("a[i]", set()),
-    ],
-)
+@pytest.mark.parametrize(("source", "expected"), [
+    ("a < b", {("compare", "a <= b"), ("compare", "a >= b")}),
+    ("a is not b", {("compare", "a is b")}),
+    ("(a) not in (b)", {("compare", "(a) in (b)")}),
+    ("a == b != c", {("compare", "a != b != c"), ("compare", "a == b == c")}),
+    ("a + (b)", {("arithmetic", "a - (b)")}),
+    ("a ** -b", {("arithmetic", "a * -b"), ("arithmetic", "a ** b")}),
+    ("a + 'text'", {("string", 'a + "textX"')}),
+    (
+        "a and not (b or c)",
+        {("boolean", f"a {line}") for line in ("or not (b or c)", "and  (b or c)", "and not (b and c)")},
+    ),
+    ("f(7)", {("constant", "f(8)")}),
+    ("f(0.5)", {("constant", "f(1.0)")}),
+    ("f(0.0)", {("constant", "f(1.0)")}),
+    ("f(True)", {("constant", "f(False)")}),
+    ("f('key')", {("string", 'f("keyX")')}),
+    ("f('words for people')", set()),
+    ("f(a, key=b)", {("keyword", "f(a, )")}),
+    ("f(key=(b), other=c)", {("keyword", "f( other=c)"), ("keyword", "f(key=(b), )")}),
+    ("(a - b).abs()", {("arithmetic", "(a + b).abs()"), ("call", "(a - b)")}),
+    ("a.detach()", {("call", "a")}),
+    ("torch.abs(a)", {("call", "(a)")}),
+    ("a.min()", {("swap", "a.max()")}),
+    ("max(a, b)", {("swap", "min(a, b)")}),
+    ("a.clamp(min=b)", {("swap", "a.clamp(max=b)"), ("keyword", "a.clamp()")}),
+    ("a[:n]", {("slice", "a[:]")}),
+    ("a[i]", set()),
+])  # fmt: skip
 def test_expressions(source, expected):
     assert changed(f"x = {source}") == {(kind, f"x = {after}") for kind, after in expected}
 
 
-@pytest.mark.parametrize(
-    ("source", "expected"),
-    [
-        ("f()", {("statement", "pass")}),
-        ("a += b", {("statement", "pass"), ("arithmetic", "a -= b")}),
-        ("self.a = b", {("statement", "pass")}),
-        ("if a:\n    b = c", {("condition", "if not (a):")}),
-        ("if a:\n    raise b", {("condition", "if not (a):"), ("condition", "if False:")}),
-        (
-            "def f(a: int = 1) -> int:\n    return a",
-            {("default", "def f(a: int = 2) -> int:"), ("return", "return None")},
-        ),
-        ("for a in b:\n    continue", {("statement", "break")}),
-        ("x = [a for a in b if a]", {("condition", "x = [a for a in b if not (a)]")}),
-    ],
-)
+@pytest.mark.parametrize(("source", "expected"), [
+    ("f()", {("statement", "pass")}),
+    ("a += b", {("statement", "pass"), ("arithmetic", "a -= b")}),
+    ("self.a = b", {("statement", "pass")}),
+    ("if a:\n    b = c", {("condition", "if not (a):")}),
+    ("if a:\n    raise b", {("condition", "if not (a):"), ("condition", "if False:")}),
+    (
+        "def f(a: int = 1) -> int:\n    return a",
+        {("default", "def f(a: int = 2) -> int:"), ("return", "return None")},
+    ),
+    ("for a in b:\n    continue", {("statement", "break")}),
+    ("x = [a for a in b if a]", {("condition", "x = [a for a in b if not (a)]")}),
+])  # fmt: skip
 def test_statements(source, expected):
     assert changed(source) == expected
 
