@@ -10,6 +10,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -115,24 +116,37 @@ def commands() -> list[str]:
 
 
 def test_three_commands_lead_to_a_verdict(tmp_path):
-    found = commands()
-    assert len(found) == 3
+    build, serve, ask = commands()
     with socket.socket() as probe:
         if probe.connect_ex(("127.0.0.1", 8000)) == 0:
             pytest.skip("something else listens on port 8000 of this machine")
     shutil.copy(trained(tmp_path / "trained.safetensors"), tmp_path / "network.safetensors")
-    write_folder(tmp_path / "photos" / "train", labelled(400, 5), size=32)
+    write_folder(tmp_path / "photos" / "train", labelled(240, 5), size=32)
     shutil.copy(next((tmp_path / "photos" / "train" / NAMES[2]).iterdir()), tmp_path / "photo.jpg")
     (tmp_path / "bin").mkdir()
     program = tmp_path / "bin" / "outfield"
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m outfield "$@"\n')
     program.chmod(0o755)
-    script = "\n".join(["set -e", *found, "kill -TERM %1", "wait %1"])
     environment = {**os.environ, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "OUTFIELD_PROGRESS": "0"}
-    told = {"capture_output": True, "text": True, "timeout": 240}
-    done = subprocess.run(["bash", "-m", "-c", script], cwd=tmp_path, env=environment, check=False, **told)
-    assert done.returncode == 0, done.stderr
-    (verdict,), _ = json.JSONDecoder().raw_decode(done.stdout[done.stdout.index("[{") :])
+
+    def begun(command, **streams):
+        return subprocess.Popen(["bash", "-c", f"exec {command}"], cwd=tmp_path, env=environment, **streams)
+
+    assert begun(build).wait() == 0
+    with (tmp_path / "said").open("w") as said:
+        server = begun(serve.removesuffix(" &"), stderr=said)
+    client = begun(ask, stdout=subprocess.PIPE, text=True)
+    try:
+        while client.poll() is None:  # a client would ask a server that has died again and again
+            assert server.poll() is None, (tmp_path / "said").read_text()
+            time.sleep(0.1)
+        server.terminate()
+        assert (client.returncode, server.wait()) == (0, 0)
+    finally:
+        for one in (client, server):
+            one.kill()
+            one.wait()
+    (verdict,) = json.loads(client.stdout.read())
     assert (verdict["file"], verdict["class_name"]) == ("photo.jpg", NAMES[2])
     assert not verdict["is_ood"]
     assert 0 < verdict["p_value"] <= 1
