@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 from pyarrow import parquet
 from tests.helpers.guards import NAMES, labelled, noise, trained, write_folder
-from tests.helpers.program import outfield, program
+from tests.helpers.program import outfield
 
 import outfield as of
 from outfield.backbone import Backbone
@@ -213,14 +213,6 @@ def test_the_file_is_written_though_nobody_reads_the_lines(folder, tmp_path):
     assert next(csv.DictReader((tmp_path / "y.csv").open()))["file"] == "noise.png"
     assert len((tmp_path / "y.csv").read_text().splitlines()) == 6
     assert "Traceback" not in done.stderr
-
-
-def test_lines_that_nobody_reads_end_it_where_no_file_is_to_be_written(folder):
-    with open("/dev/full", "w") as full:
-        streams = {"capture_output": False, "stdout": full, "stderr": subprocess.PIPE}
-        done = program("guard", "check", "my.guard", "noise.png", "--jsonl", "--device", "cpu", cwd=folder, **streams)
-    assert done.returncode == 3
-    assert "standard output" in done.stderr
 
 
 def test_the_help_of_build_names_every_kind_of_network():

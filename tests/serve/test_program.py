@@ -78,14 +78,6 @@ def test_before_the_end_it_is_not_ready_and_new_connections_are_served(files, im
     assert codes.count(200) == len(codes) > 3
 
 
-def test_warnings_are_json_too(files, image, tmp_path):
-    with Program(tmp_path, files["ssd"], "--host", "0.0.0.0") as program:
-        assert "--token-file asks clients for a token" in program.lines()[0]["event"]
-        program.process.send_signal(signal.SIGTERM)
-        program.process.send_signal(signal.SIGTERM)
-        assert program.process.wait(30) == 0
-
-
 def test_after_kill_9_the_state_is_whole_and_goes_on(files, image, tmp_path):
     state = tmp_path / "drift.safetensors"
     with Program(tmp_path, files["ssd"], "--drift-state", state) as program:
@@ -101,10 +93,11 @@ def test_after_kill_9_the_state_is_whole_and_goes_on(files, image, tmp_path):
         assert seen == of.Drift.load(state).summary()["samples"] > 0
 
 
-def test_a_state_of_another_guard_is_moved_aside_and_ctrl_c_stops(files, tmp_path):
+def test_warnings_are_json_a_state_of_another_guard_is_moved_aside_and_ctrl_c_stops(files, tmp_path):
     state = tmp_path / "drift.safetensors"
     of.Drift(of.Guard.load(files["fused"], device="cpu").threshold).save(state)
-    with Program(tmp_path, files["ssd"], "--drift-state", state) as program:
+    with Program(tmp_path, files["ssd"], "--drift-state", state, "--host", "0.0.0.0") as program:
+        assert "--token-file asks clients for a token" in program.lines()[0]["event"]
         assert "another threshold" in program.wait_for("drift begins anew")["error"]
         assert (tmp_path / "drift.before.safetensors").exists()
         os.kill(program.process.pid, signal.SIGINT)
@@ -147,6 +140,9 @@ def test_over_tls_logs_hold_no_token_and_sighup_reads_guards_again(files, image,
         line = next(line for line in program.lines() if line.get("path") == "/v1/check")
         assert (line["status"], line["guard"], line["images"]) == (200, "ssd", 1)
         assert "/v2/models/…/infer" in [line.get("path") for line in program.lines()]
+        program.process.send_signal(signal.SIGTERM)
+        program.process.send_signal(signal.SIGTERM)
+        assert program.process.wait(30) == 0
 
 
 class TestUsage:

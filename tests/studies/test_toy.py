@@ -2,6 +2,7 @@
 
 import json
 import math
+from multiprocessing import get_context
 
 import pytest
 import torch
@@ -10,6 +11,12 @@ import outfield as of
 from outfield.errors import UnknownNameError
 from outfield.report import toy_figure, toy_json, toy_table
 from outfield.studies import toy
+
+
+@pytest.fixture
+def coarse(monkeypatch):
+    """Quadrature on few cells."""
+    monkeypatch.setattr(toy.GridDensity.of.__func__, "__defaults__", (90,))
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +70,7 @@ def test_data_is_its_seed_and_held_out_points_are_others():
         assert float((one.train[one.labels == k] - centre).abs().max()) < 1.6
 
 
-def test_chains_of_both_models_are_proper_langevin_and_the_ebm_starts_from_noise(monkeypatch):
+def test_chains_of_both_models_are_proper_langevin_and_the_ebm_starts_from_noise(coarse, monkeypatch):
     calls = []
 
     def record(model, z, training, sampler, project, seed):
@@ -106,7 +113,7 @@ def test_the_corrected_energy_is_the_sum(grid):
     torch.testing.assert_close(grid.corrected.density.energy, total, rtol=1e-4, atol=1e-3)
 
 
-def test_figures_and_numbers_are_written(grid, tmp_path):
+def test_figures_and_numbers_are_written(grid, coarse, tmp_path):
     toy_figure(grid, tmp_path / "grid.png")
     toy_figure(toy.run_toy("cross", 0, batches=3), tmp_path / "cross.png")
     for name in ("grid.png", "cross.png"):
@@ -118,7 +125,8 @@ def test_figures_and_numbers_are_written(grid, tmp_path):
     assert [row[0] for row in table.rows] == ["true density", "mixture", "EBM alone", "correction"]
 
 
-def test_seeds_differ_and_repeat():
+def test_seeds_differ_and_repeat(coarse, monkeypatch):
+    monkeypatch.setattr(toy, "get_context", lambda _: get_context("fork"))  # which has imported torch
     runs = list(toy.run_toys("cross", 2, batches=2, jobs=2))
     assert [run.seed for run in runs] == [0, 1]
     assert runs[0].corrected.nll != runs[1].corrected.nll
