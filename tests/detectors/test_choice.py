@@ -128,7 +128,7 @@ def test_rows_that_calibrate_the_sum_choose_nothing(choice):
     assert not torch.equal(other.detector.sum_.scores, choice.detector.sum_.scores)
 
 
-@pytest.mark.parametrize(("rows", "repetitions"), [(40, 40), (80, 30), (200, 20), (1000, 8)])
+@pytest.mark.parametrize(("rows", "repetitions"), [(40, 40), (200, 20), (1000, 8)])
 @pytest.mark.parametrize("made_of_them", [False, True])
 def test_p_values_are_valid_after_the_choice(rows, repetitions, made_of_them):
     """Of fresh ID rows a tenth has a p-value of at most 0.1, also where stand-ins are made of the held-out rows."""
