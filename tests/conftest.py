@@ -78,6 +78,7 @@ def ood_set() -> of.FeatureSet:
 
 
 torch.set_num_threads(1)  # for fixtures that are made before any test
+os.fsync = lambda file: None  # no file of a test has to outlive the machine, and disks are slow
 
 
 @pytest.fixture(autouse=True)

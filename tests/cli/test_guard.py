@@ -206,7 +206,7 @@ def test_the_file_is_written_though_nobody_reads_the_lines(folder, tmp_path):
     command = [sys.executable, "-m", "outfield", "guard", "check", "my.guard", "noise.png", "new", "--device", "cpu"]
     done = subprocess.run(
         [*command, "--jsonl", "--out", str(tmp_path / "y.csv")],
-        stdout=writer, stderr=subprocess.PIPE, cwd=folder, timeout=120, text=True, check=False,
+        stdout=writer, stderr=subprocess.PIPE, cwd=folder, timeout=300, text=True, check=False,
     )  # fmt: skip
     os.close(writer)
     assert done.returncode == 141, done.stderr

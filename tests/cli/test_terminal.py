@@ -1,6 +1,5 @@
 """Standard output that is full, closed or ASCII, names that look like markup or are no text, Ctrl-C, and progress."""
 
-import itertools
 import os
 import re
 import subprocess
@@ -159,7 +158,7 @@ def test_ctrl_c_promises_only_what_is_kept(files, tmp_path, arguments, module, p
 
         np.savez(tmp_path / "train.npz", images=np.zeros((3, 8, 8, 3), np.uint8))
     code = INTERRUPTED.format(module=module, patch=patch, arguments=arguments)
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 130, done.stderr
     assert done.stderr.endswith("interrupted\n")
     assert ("goes on from c.safetensors" in done.stderr) == goes_on
@@ -186,9 +185,8 @@ def test_a_command_is_never_silent_on_a_terminal_and_its_output_is_whole(files, 
     with target.open("wb") as file:
         session = on_terminal([sys.executable, "-c", SLOW.format(seconds=3, more=[])], stdout=file.fileno())
     assert session.code == 0
-    times = [when for when, piece in session.pieces]
-    assert times[-1] - times[0] > 2
-    assert max(b - a for a, b in itertools.pairwise(times)) < 2
+    assert session.pieces[-1][0] - session.pieces[0][0] > 2
+    assert session.usual_silence() < 2
     assert "outfield score" in session.text
     assert session.left() == []
     assert len(target.read_text().splitlines()) == 81

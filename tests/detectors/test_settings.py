@@ -246,7 +246,7 @@ def test_a_detector_that_was_not_imported_yet():
         "assert 'outfield.detectors.distance.knn' not in sys.modules; "
         "assert from_plain({'type': 'KNN', 'k': 3}).k == 3"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
 
 
 def test_a_text_that_names_a_detector():

@@ -266,7 +266,7 @@ def test_an_array_that_must_not_be_written_is_taken_without_a_copy_or_a_warning(
         "import numpy as np; from outfield.files import as_tensor; fixed = np.ones((3, 2)); fixed.flags.writeable = False; "
         "assert as_tensor('features', fixed).data_ptr() == fixed.ctypes.data"
     )
-    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, timeout=120)
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, timeout=300)
     mine = np.ones((3, 2))
     assert of.FeatureSet(mine).features.data_ptr() == mine.ctypes.data
 

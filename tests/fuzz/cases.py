@@ -22,7 +22,7 @@ SURFACES = {
     **surfaces_columns.SURFACES,
     **surfaces_commands.SURFACES,
 }
-SECONDS = 30
+SECONDS = 120
 """Time after which a case counts as hanging; most take milliseconds."""
 
 

@@ -56,7 +56,7 @@ def _is_scoring(process: psutil.Process) -> bool:
         return False
 
 
-def wait_for(condition: Callable[[], Any], seconds: float = 90.0) -> Any:
+def wait_for(condition: Callable[[], Any], seconds: float = 300.0) -> Any:
     """What ``condition`` gives as soon as that is true."""
     end = time.monotonic() + seconds
     while not (found := condition()):

@@ -140,7 +140,7 @@ def killed_driver(out, *more, workers, **settings):
     driver.send_signal(signal.SIGKILL)
     driver.wait()
     assert len(scoring) == workers
-    wait_for(lambda: not any(map(names_of, scoring)), 30)  # nobody goes on without it
+    wait_for(lambda: not any(map(names_of, scoring)), 120)  # nobody goes on without it
     assert 3 <= written(out) < PARTS
     assert not (out / "_summary.json").exists()
     return started
@@ -173,7 +173,7 @@ def test_a_cluster_ends_with_the_driver_that_started_it(here, alone, tmp_path):
         assert len(started) >= 5
         try:  # Ray's agents wait a minute for a cluster that is gone
             agents = {"ray::DashboardAgent", "ray::RuntimeEnvAgent"}
-            wait_for(lambda: {name for one in started for name in names_of(one)} <= agents, 30)
+            wait_for(lambda: {name for one in started for name in names_of(one)} <= agents, 120)
         finally:
             for one in started:
                 with contextlib.suppress(psutil.NoSuchProcess):
