@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
-from tests.helpers.guards import NAMES, labelled, noise, same, small_guard, trained, write_folder
+from tests.helpers.guards import NAMES, labelled, noise, same, small_guard, ssd_guard, trained, write_folder
 from tests.helpers.networks import NORMALISED, Plain, seeded
 from torch import nn
 
@@ -55,7 +55,7 @@ class TestLabels:
         assert guard.provenance["accuracy"] is None
         assert guard.provenance["labels"] == "predicted"
         assert guard(noise(20)).is_ood.all()
-        with_labels = small_guard(network, detector="SSD")  # on these pictures the network is always right
+        with_labels = ssd_guard()  # on these pictures the network is always right
         assert same(guard(noise(1)[0]), with_labels(noise(1)[0]))
 
     @pytest.mark.parametrize("named", [False, True])
@@ -125,7 +125,7 @@ class TestLabels:
         turned = of.ImageArray(pictures.images, 3 - pictures.labels, "turned", NAMES[::-1])
         guard = of.Guard.build(str(network), turned, labelled(160, 2), detector="SSD", device="cpu")
         assert guard.provenance["accuracy"] == 1.0
-        assert same(guard(noise(1)[0]), small_guard(network, detector="SSD")(noise(1)[0]))
+        assert same(guard(noise(1)[0]), ssd_guard()(noise(1)[0]))
         assert turned.classes == NAMES[::-1]
 
 
@@ -180,14 +180,14 @@ class TestQuality:
         ],
     )
     def test_in_words(self, network, tmp_path, near, far, word):
-        guard = small_guard(network, detector="SSD")
+        guard = ssd_guard()
         guard.provenance["caught"] = {"near": near, "far": far}
         guard.save(tmp_path / "my.guard")
         expected = f"{word}: it catches {100 * near:.0f} % of near and {100 * far:.0f} % of far stand-ins"
         assert describe_guard(tmp_path / "my.guard")["quality"].startswith(expected)
 
     def test_files_that_do_not_say_it(self, network, tmp_path):
-        guard = small_guard(network, detector="SSD")
+        guard = ssd_guard()
         del guard.provenance["caught"]
         guard.save(tmp_path / "old.guard")
         assert "quality" not in describe_guard(tmp_path / "old.guard")
@@ -211,7 +211,7 @@ class TestDetectors:
             given.score(None)
 
     def test_views_are_the_same_when_images_are_judged(self, network, tmp_path):
-        guard, plain = small_guard(network, detector="SSD", views="flip"), small_guard(network, detector="SSD")
+        guard, plain = small_guard(network, detector="SSD", views="flip"), ssd_guard()
         image = labelled(1, 6).images[0]
         assert guard(image).score != plain(image).score
         np.testing.assert_allclose(guard(image).score, guard(image[:, ::-1].copy()).score, rtol=1e-4)
@@ -241,7 +241,7 @@ def test_a_network_without_stages():
 
 
 def test_rows_of_the_guards_own_network_are_judged(network):
-    guard = small_guard(network, detector="SSD")
+    guard = ssd_guard()
     images = labelled(12, 4)
     rows = guard.backbone.extract(images, precision="float32")
     assert all(same(a, b) for a, b in zip(guard.judge(rows), guard(images), strict=True))
@@ -253,7 +253,7 @@ def test_rows_of_the_guards_own_network_are_judged(network):
 
 
 def test_pixels_are_prepared_one_by_one_and_judged_together(network):
-    guard = small_guard(network, detector="SSD")
+    guard = ssd_guard()
     images = [*labelled(3, 4).images, noise(1, size=40)[0]]
     ready = torch.stack([guard.prepare(image) for image in images])
     assert ready.shape == (4, 16, 16, 3)

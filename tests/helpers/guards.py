@@ -1,5 +1,6 @@
 """A small classifier that has learned striped pictures, and guards of it."""
 
+import copy
 import functools
 import tempfile
 from pathlib import Path
@@ -55,6 +56,17 @@ def small_guard(network: Path | of.Backbone, held: of.ImageArray | None = None, 
     backbone = network if isinstance(network, of.Backbone) else str(network)
     given = {"detector": None, "device": "cpu", **settings}
     return Guard.build(backbone, labelled(200, 1), held or labelled(160, 2), **given)  # type: ignore[arg-type]
+
+
+@functools.cache
+def _ssd() -> Guard:
+    with tempfile.TemporaryDirectory() as folder:
+        return small_guard(trained(Path(folder) / "net.safetensors"), detector="SSD")
+
+
+def ssd_guard() -> Guard:
+    """Such a guard of SSD: built once by a process, each time another copy."""
+    return copy.deepcopy(_ssd())
 
 
 def same(one: object, other: object) -> bool:

@@ -19,7 +19,7 @@ import httpx
 import numpy as np
 from PIL import Image
 from prometheus_client.parser import text_string_to_metric_families
-from tests.helpers.guards import small_guard, trained
+from tests.helpers.guards import small_guard, ssd_guard, trained
 
 from outfield.serve import Service, Settings, make_server
 
@@ -40,7 +40,7 @@ def _guards() -> tuple[bytes, bytes]:
         network, path = trained(Path(folder) / "net.safetensors"), Path(folder) / "made.guard"
         small_guard(network).save(path)
         fused = path.read_bytes()
-        small_guard(network, detector="SSD").save(path)
+        ssd_guard().save(path)
         return fused, path.read_bytes()
 
 
