@@ -375,7 +375,7 @@ print(json.dumps(highest() - before))
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="the highest resident size is read from /proc")
 @pytest.mark.parametrize("ending", ["safetensors", "parquet"])
 def test_memory_does_not_grow_with_the_file(tmp_path, ending):
-    path, rows, width = tmp_path / f"big.{ending}", 600_000, 64
+    path, rows, width = tmp_path / f"big.{ending}", 400_000, 64
     size = 8 * rows * width
     piece = np.random.default_rng(0).random((20_000, width))
     if ending == "safetensors":

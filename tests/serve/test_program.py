@@ -13,7 +13,7 @@ import httpx
 import pytest
 from tests.helpers.guards import labelled
 from tests.helpers.program import outfield
-from tests.helpers.service import Program, png
+from tests.helpers.service import Program, png, running
 
 import outfield as of
 
@@ -88,8 +88,8 @@ def test_after_kill_9_the_state_is_whole_and_goes_on(files, image, tmp_path):
                 assert time.monotonic() < until
         program.process.kill()
         program.process.wait(120)
-    with Program(tmp_path, files["ssd"], "--drift-state", state) as program:
-        seen = httpx.get(f"{program.address}v1/traffic").json()["samples"]
+    with running(files["ssd"], drift_state=state) as service:
+        seen = service.client.get("/v1/traffic").json()["samples"]
         assert seen == of.Drift.load(state).summary()["samples"] > 0
 
 
