@@ -43,14 +43,10 @@ def zeros():
 
 def sets_of_rows():
     return {
-        "fresh": make_set(64, seed=6),
-        "one": make_set(1, seed=4),
-        "far": make_set(50, seed=7, shift=1.0),
-        "very far": make_set(20, seed=8, shift=30.0),
-        "training rows": TRAIN,
-        "confident": confident(),
+        "fresh": make_set(64, seed=6), "one": make_set(1, seed=4), "far": make_set(50, seed=7, shift=1.0),
+        "very far": make_set(20, seed=8, shift=30.0), "training rows": TRAIN, "confident": confident(),
         "zeros": zeros(),
-    }
+    }  # fmt: skip
 
 
 @pytest.fixture(scope="module")

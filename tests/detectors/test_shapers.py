@@ -88,12 +88,8 @@ def ash(kind, k):
 
 
 @pytest.mark.parametrize(("settings", "kind", "k"), [
-    ({}, "B", 2),
-    ({"kind": "S"}, "S", 2),
-    ({"kind": "P"}, "P", 2),
-    ({"percentile": 100}, "B", 1),
-    ({"kind": "S", "percentile": 42.0}, "S", 12),
-    ({"kind": "P", "percentile": 1.0}, "P", 20),
+    ({}, "B", 2), ({"kind": "S"}, "S", 2), ({"kind": "P"}, "P", 2), ({"percentile": 100}, "B", 1),
+    ({"kind": "S", "percentile": 42.0}, "S", 12), ({"kind": "P", "percentile": 1.0}, "P", 20),
 ])  # fmt: skip
 def test_ash(settings, kind, k, train, test):
     check(of.ASH(**settings), train, test, shape=ash(kind, k))

@@ -61,14 +61,9 @@ WRITE = {
     "save_classifier": lambda path: of.save_classifier(path, of.Classifier("test_resnet", 3), {}),
 }
 DOORS = {
-    "make_folder": make_folder,
-    "TrainingCheckpoint": of.TrainingCheckpoint,
-    "open_images": of.open_images,
-    "load_run": load_run,
-    "read_run": read_run,
-    "find_npy": find_npy,
-    "read_npz": read_npz,
-}
+    "make_folder": make_folder, "TrainingCheckpoint": of.TrainingCheckpoint, "open_images": of.open_images,
+    "load_run": load_run, "read_run": read_run, "find_npy": find_npy, "read_npz": read_npz,
+}  # fmt: skip
 
 
 def by_name(functions):

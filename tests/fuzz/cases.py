@@ -22,7 +22,7 @@ SURFACES = {
     **surfaces_columns.SURFACES,
     **surfaces_commands.SURFACES,
 }
-SECONDS = 120
+SECONDS = 60
 """Time after which a case counts as hanging; most take milliseconds."""
 
 
