@@ -21,7 +21,7 @@ if not torch.cuda.is_available():
 
 QUICK = os.environ.get("OUTFIELD_TEST_QUICK") == "1"
 LONG = (
-    "scale/test_on_ray", "serve/test_program", "adapters/", "studies/", "cli/", "docs/", "packaging/", "energy/",
+    "scale/test_on_ray", "serve/test_program", "adapters/", "guard/", "studies/", "cli/", "docs/", "packaging/", "energy/",
     "serve/",
 )  # fmt: skip
 """Files that take long, the longest first: begun early, they leave no process alone with them at the end."""
