@@ -622,7 +622,8 @@ class TextPlan(ImagePlan):
     def build(self, backbone: Any, images: Any, held_out: Any = None) -> Guard:
         """A guard of what the classifier gives for texts, which are given as :meth:`outfield.Texts.open` takes them."""
         reader: Texts = backbone.rounded() if self.float16 else copy.copy(backbone)
-        train, held = reader.open(images), None if held_out is None else reader.open(held_out)
+        train = reader.open(images).usable(self.on_error)
+        held = None if held_out is None else reader.open(held_out).usable(self.on_error)
         if reader.label is not None and any(one is not None and one.labels is None for one in (train, held)):
             raise InputError(f"there is no column {reader.label!r} of classes; leave label out where texts have none")
         reader.names, reader.column = train.names or reader.names, train.column
@@ -634,7 +635,7 @@ class TextPlan(ImagePlan):
             train, held = train.part(~out), train.part(out)
             _tell_held_out(len(held.cells), total, "texts")
         train = train.part(self.to_train(train.labels, len(train.cells), "texts"))
-        rows, calibrate = (reader.rows(one, self.on_error) for one in (train, held))
+        rows, calibrate = map(reader.rows, (train, held))
         right = None if calibrate.labels is None else _accuracy(reader.name, "texts", [calibrate])
         plan = RowPlan(**{one.name: getattr(self, one.name) for one in fields(Plan)}, names=reader.names)
         made = plan.build(rows, calibrate)

@@ -70,6 +70,22 @@ class Opened(NamedTuple):
         labels = None if self.labels is None else self.labels[torch.from_numpy(chosen)]
         return self._replace(cells=[self.cells[place] for place in np.flatnonzero(chosen).tolist()], labels=labels)
 
+    def usable(self, on_error: str) -> Opened:
+        """Those that are texts; others are left out, or, with "fail", an error."""
+        wrong = {place: why for place, cell in enumerate(self.cells, 1) if (why := _problem(cell))}
+        for place, why in wrong.items():
+            if on_error == "fail" or len(wrong) == len(self.cells):
+                raise InputError(f"{self.source} row {place}: {why}")
+            log.warning(
+                "%s of %s texts of %s are left out; row %s: %s", len(wrong), len(self.cells), self.source, place, why
+            )
+            break
+        return (
+            self.part(np.array([place not in wrong for place in range(1, len(self.cells) + 1)], bool))
+            if wrong
+            else self
+        )
+
 
 class Texts(Reader):
     """A text classifier of transformers as the reader of a guard: every text is a row.
@@ -214,20 +230,15 @@ class Texts(Reader):
 
     def rows(self, given: Any, on_error: str = "fail") -> FeatureSet:
         """Features and logits of texts, with labels where they have classes; what is no text is left out, or an error."""
-        found = given if isinstance(given, Opened) else self.open(given)
-        parts, kept = [], []
+        found = (given if isinstance(given, Opened) else self.open(given)).usable(on_error)
+        parts: list[FeatureSet] = []
         with bar("reading texts", len(found.cells), "texts") as advance:
-            for batch in self._batches(found.cells, on_error, f"{found.source} row "):
-                kept += [place not in batch.errors for place in range(len(batch.names))]
-                parts += [] if batch.features is None else [batch.features]
-                advance(len(kept))
-        if (lost := kept.count(False)) == len(kept):
-            raise InputError(f"{found.source} has no text that can be used")
-        if lost:
-            log.warning(
-                "%s of %s texts of %s are empty or no texts: left out", f"{lost:,}", f"{len(kept):,}", found.source
-            )
-        labels = {} if found.labels is None else {"labels": found.labels[torch.tensor(kept)]}
+            for batch in self._batches(found.cells, "fail"):
+                parts.append(cast(FeatureSet, batch.features))
+                advance(PIECE * len(parts))
+        if not parts:
+            raise InputError(f"there is no text in {found.source}, which is empty")
+        labels = {} if found.labels is None else {"labels": found.labels}
         joined = FeatureSet.join(parts)
         return FeatureSet(**{**joined.tensors(), **labels, **self.last_layer}, about=joined.about)
 
@@ -263,7 +274,7 @@ class Texts(Reader):
             errors = {place: why for place, cell in enumerate(part) if (why := _problem(cell))}
             good = [place for place in range(len(part)) if place not in errors]
             encoded = dict(zip(good, self.tokenizer.encode_batch([part[place] for place in good]), strict=True))
-            errors |= {place: "the text has no token" for place, one in encoded.items() if not one.ids}
+            errors |= {place: f"{part[place]!r:.40} has no token" for place, one in encoded.items() if not one.ids}
             if errors and on_error == "fail":
                 place = min(errors)
                 raise InputError(f"{where or 'text '}{start + place + 1}: {errors[place]}")

@@ -76,8 +76,8 @@ def score(
     if kind_of(detector) in (Reader.kind, Texts.kind):
         if threshold is not None or part_rows is not None or on_cluster:
             raise InputError(
-                f"{detector} is a {kind_of(detector)}: it has its own threshold, works in this process and gives one file; leave out "
-                "--threshold, --part-rows, --engine and --workers"
+                f"{detector} is a {kind_of(detector)}: it has its own threshold, works in this process and gives one file; "
+                "leave out --threshold, --part-rows, --engine and --workers"
             )
         _with_row_guard(detector, data, target, on_error, device)
         return
