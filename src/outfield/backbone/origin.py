@@ -279,6 +279,7 @@ def _width(state: State, network: nn.Module) -> int | None:
 # of transformers, and its weights are safetensors.
 
 CONFIG, PROCESSOR = "config.json", "preprocessor_config.json"
+TOKENIZER, TOKENIZER_SETTINGS = "tokenizer.json", "tokenizer_config.json"
 IMAGES, TEXTS = "ImageClassification", "SequenceClassification"
 TASKS = {
     IMAGES: ("image classifier", "it is one of images: --images, in Python Backbone.open"),
@@ -316,9 +317,14 @@ def _building(config: Mapping[str, Any], shapes: Sequence[Sequence[int]], source
         yield
 
 
-def open_text_classifier(folder: Path) -> Trained:
-    """A text classifier of transformers out of its folder, on the CPU; its tokenizer is not read."""
-    return _of_hugging_face(folder, TEXTS)
+def open_text_classifier(folder: Path) -> tuple[Trained, str, Any]:
+    """A text classifier of transformers, its tokenizer as JSON, and how many tokens of a text that gives, if it says so."""
+    trained, tokens, settings = _of_hugging_face(folder, TEXTS), folder / TOKENIZER, folder / TOKENIZER_SETTINGS
+    if not tokens.is_file():
+        what = "AutoTokenizer.from_pretrained(…).save_pretrained(folder) writes it"
+        raise StorageError(f"there is no {TOKENIZER} in {folder}; {what}")
+    limit = _read_json(settings).get("model_max_length") if settings.is_file() else None
+    return trained, json.dumps(_read_json(tokens), ensure_ascii=False), limit
 
 
 def _of_hugging_face(folder: Path, task: str = IMAGES) -> Trained:

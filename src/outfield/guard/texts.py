@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import json
 import logging
 import os
 from collections.abc import Iterator, Sequence
@@ -22,7 +21,7 @@ from torch import Tensor, nn
 
 from outfield.backbone import Observer, Origin, evaluation_mode, match_labels, open_text_classifier
 from outfield.config import require_choice
-from outfield.errors import FileFormatError, InputError, OutfieldError, StorageError
+from outfield.errors import FileFormatError, InputError, OutfieldError
 from outfield.extras import library
 from outfield.features import (
     HEAD_FIELDS,
@@ -38,7 +37,7 @@ from outfield.features import (
     network_text,
     read_columns,
 )
-from outfield.files import PathLike, Record, as_path, open_to_read
+from outfield.files import PathLike, Record, as_path
 from outfield.guard.boxes import network_fingerprint
 from outfield.guard.readers import Batch, Reader
 from outfield.images import ON_ERROR
@@ -47,7 +46,6 @@ from outfield.percent import counted
 from outfield.progress import bar
 
 log = logging.getLogger(__name__)
-TOKENIZER, TOKENIZER_SETTINGS = "tokenizer.json", "tokenizer_config.json"
 LABEL = "label"
 PIECE, AT_ONCE = 512, 32
 """Texts that are tokenized together, and that go through the network together, at most."""
@@ -116,22 +114,12 @@ class Texts(Reader):
         if not isinstance(network, str) or not network.startswith("hf:"):
             raise InputError(f"{network!r:.100} is no text classifier; write hf:FOLDER, a folder of save_pretrained")
         folder = as_path(network.removeprefix("hf:"), "the folder behind hf:")
-        trained = open_text_classifier(folder)
-        if not (folder / TOKENIZER).is_file():
-            raise StorageError(
-                f"there is no {TOKENIZER} in {folder}; AutoTokenizer.from_pretrained(…).save_pretrained(folder) writes it"
-            )
-        settings = folder / TOKENIZER_SETTINGS
-        tokens, said = (_text(folder / TOKENIZER), _text(settings) if settings.is_file() else "{}")
-        try:
-            limit = json.loads(said).get("model_max_length")
-        except (ValueError, AttributeError) as error:
-            raise FileFormatError(f"{settings} holds no JSON object: {error}") from error
+        trained, tokens, limit = open_text_classifier(folder)
         super().__init__(trained.names)
         self.name, self.origin, self.column, self.label = trained.name, cast(Origin, trained.origin), column, label
         self._ready(trained.network.to(resolve_device(device)), tokens, limit, str(folder))
 
-    def _ready(self, network: nn.Module, tokens: str, limit: Any, source: str) -> None:
+    def _ready(self, network: Any, tokens: str, limit: Any, source: str) -> None:
         """Take network and tokenizer, and find where to look by a first text."""
         self.network, self.tokens, self._told = network, tokens, False
         self.longest = _longest(network, limit)
@@ -145,17 +133,13 @@ class Texts(Reader):
             probe = self.tokenizer.encode(PROBE)
         except Exception as error:  # of tokenizers, whose errors have no type of their own
             raise FileFormatError(f"{source} holds no tokenizer that tokenizers can read: {error!s:.300}") from error
-        known, embedded = self.tokenizer.get_vocab_size(), network.get_input_embeddings().num_embeddings  # type: ignore[operator]
+        known, embedded = self.tokenizer.get_vocab_size(), network.get_input_embeddings().num_embeddings
         if known > embedded:
             raise FileFormatError(
-                f"{source}: the tokenizer has {known:,} tokens, but the network {embedded:,}; it is another's"
+                f"{source}: its tokenizer has {known:,} tokens, its network {embedded:,}; it is another's"
             )
-        if any(probe.type_ids):
-            raise FileFormatError(
-                f"{source}: the tokenizer tells segments of a text apart (type ids), which guards do not"
-            )
-        whole = hashlib.sha256(f"{network_fingerprint(network)}|{self.longest}|{tokens}".encode())
-        self.fingerprint = whole.hexdigest()
+        whole = f"{network_fingerprint(network)}|{self.longest}|{tokens}"
+        self.fingerprint = hashlib.sha256(whole.encode()).hexdigest()
         self._about = {NETWORK: network_text(self.name, self.fingerprint)}
         score = getattr(network, "score", None)
         self._observer = Observer(_LastToken(network) if isinstance(score, nn.Linear) else network)
@@ -168,7 +152,8 @@ class Texts(Reader):
     @property
     def device(self) -> torch.device:
         """Where the network runs."""
-        return next(self.network.parameters()).device
+        found: torch.device = next(self.network.parameters()).device
+        return found
 
     @property
     def last_layer(self) -> dict[str, Tensor]:
@@ -203,9 +188,8 @@ class Texts(Reader):
             column = texts[0] if len(texts) == 1 else column
         if column not in found:
             listed = ", ".join([*found][:SHOWN]) + ", …" * (len(found) > SHOWN)
-            raise InputError(
-                f"{source} has no column {column!r} of texts; it has {listed}: name one, --column, in Python column=…"
-            )
+            what = f"{source} has no column {column!r} of texts; it has {listed}"
+            raise InputError(f"{what}: name one, --column, in Python column=…")
         labels = self._labels(label, found[label], source) if classes and label in found else ()
         return Opened(array_of(found[column]).tolist(), source, column, *labels)
 
@@ -220,10 +204,9 @@ class Texts(Reader):
         names = numbers if numbered else self.names
         found, why = match_labels(SimpleNamespace(labels=labels, classes=classes), names, self.classes)  # type: ignore[arg-type]
         if found is None:
-            listed = ", ".join(self.names[:SHOWN]) + ", …" * (len(self.names) > SHOWN)
-            raise InputError(
-                f"{source}: column {name!r} cannot be used: {why}; its classes are {listed or len(numbers)}"
-            )
+            listed = ", ".join((self.names or numbers)[:SHOWN]) + ", …" * (self.classes > SHOWN)
+            what = f"{source}: column {name!r} cannot be used: {why}; its classes are {listed}"
+            raise InputError(f"{what}: name another column, --label, in Python label=…, or leave it out of the table")
         return torch.from_numpy(found), self.names if self.names or numbered else classes
 
     # Rows
@@ -280,9 +263,7 @@ class Texts(Reader):
                 raise InputError(f"{where or 'text '}{start + place + 1}: {errors[place]}")
             if not self._told and any(one.overflowing for one in encoded.values()):
                 self._told = True
-                log.warning(
-                    "%s reads %s tokens of a text at most; longer ones are cut there", self.name, f"{self.longest:,}"
-                )
+                log.warning("%s reads %s tokens of a text at most; longer ones are cut there", self.name, self.longest)
             kept = [one for one in encoded.values() if one.ids]
             names = [f"{where}{start + place + 1}" if where else None for place in range(len(part))]
             yield Batch(self._rows(kept) if kept else None, names, errors)
@@ -308,12 +289,8 @@ class Texts(Reader):
     # Its part of the guard's file
 
     def record(self) -> Record:
-        said = {
-            "name": self.name,
-            "origin": self.origin.to_json(),
-            "fingerprint": self.fingerprint,
-            "limit": self.longest,
-        }
+        said: dict[str, Any] = {"name": self.name, "origin": self.origin.to_json(), "fingerprint": self.fingerprint}
+        said["limit"] = self.longest
         settings = {"names": list(self.names), "column": self.column, "label": self.label, "half": self.float16}
         text = torch.frombuffer(bytearray(self.tokens.encode()), dtype=torch.uint8)
         state = self.origin.state(self.network)
@@ -356,9 +333,7 @@ class _LastToken(nn.Module):
 def _longest(network: Any, limit: Any) -> int | None:
     """How many tokens a network reads: as its tokenizer says, and as it has positions; None where neither says it."""
     tables = [one for name, one in network.named_modules() if name.endswith("position_embeddings")]
-    padded = [
-        one.num_embeddings - one.padding_idx - 1 for one in tables if getattr(one, "padding_idx", None) is not None
-    ]
+    padded = [one.num_embeddings - 1 - at for one in tables if (at := getattr(one, "padding_idx", None)) is not None]
     said = [limit, getattr(network.config, "max_position_embeddings", None), *padded]
     return min((one for one in said if isinstance(one, int) and 0 < one < 10**9), default=None)
 
@@ -374,11 +349,3 @@ def _problem(cell: Any) -> str | None:
     except UnicodeEncodeError:
         return "the text holds half a character, which UTF-8 does not have"
     return None
-
-
-def _text(path: Path) -> str:
-    with open_to_read(path) as file:
-        try:
-            return file.read().decode()
-        except UnicodeDecodeError as error:
-            raise FileFormatError(f"{path} is not UTF-8 text ({error.reason} at byte {error.start})") from error

@@ -30,7 +30,7 @@ export function read(inputs, text, lined = false) {
   if (lined) {
     const found = text.split("\n").map((one) => one.trim()).filter(Boolean);
     if (!found.length) throw new Error("There is no text.");
-    return { head: [inputs[0].name], rows: found.map((one) => ({ cells: [one], text: one })) };
+    return { head: [inputs[0].name], rows: found.map((one) => ({ cells: [one], text: one.length > 200 ? `${one.slice(0, 200)} …` : one })) };
   }
   const lines = records(text.replace(/^\ufeff/, ""));
   const head = isTable(inputs) || lines[0]?.[0] === "feature_0" ? lines.shift() ?? [] : [];
