@@ -271,7 +271,7 @@ class TestFolder:
         for content, words in (
             (b"{}", "no tokenizer that tokenizers can read"),
             (b"\xff", r"tokenizer\.json cannot be read as JSON"),
-            (json.dumps(tokens).encode(), "its tokenizer has 64 tokens, its network 44; it is another's"),
+            (json.dumps(tokens).encode(), "its tokenizer has 68 tokens, its network 48; it is another's"),
         ):
             (folder / "tokenizer.json").write_bytes(content)
             with pytest.raises(of.FileFormatError, match=words):
