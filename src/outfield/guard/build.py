@@ -45,7 +45,7 @@ from outfield.files import PathLike, Record, as_path
 from outfield.guard.decision import GLOBAL, PER_CLASS, Decision, acceptance_of, divided, predicted, thresholds_per_class
 from outfield.guard.guard import Guard
 from outfield.guard.readers import ImageReader, Reader, TableReader, looked_into
-from outfield.guard.texts import Texts
+from outfield.guard.texts import LABEL, Texts
 from outfield.images import KINDS as STAND_IN_KINDS
 from outfield.images import ON_ERROR, ImageSource, image_copies, open_images, part_of, stand_ins
 from outfield.modes import resolve_device
@@ -68,8 +68,6 @@ LOOKED_AT, GOOD, FAR_BELOW, SIZES = 256, 0.9, 0.1, (32, 64, 128, 224)
 are tried, and one that is so much better is told."""
 GIVEN, FOLDERS, PREDICTED = "given", "folders", "predicted"
 """Labels of images: classes of the network, other classes of the folders, or predictions of the network."""
-LABEL = "label"
-"""Column of the classes of features, as their CSV files call it."""
 OF_LOGITS = ("logits", "odin_logits", *HEAD_FIELDS)
 """Fields that follow from a network's classes."""
 

@@ -47,6 +47,7 @@ from outfield.progress import bar
 
 log = logging.getLogger(__name__)
 LABEL = "label"
+"""Column of the classes of texts, and of features as their CSV files call it."""
 PIECE, AT_ONCE = 512, 32
 """Texts that are tokenized together, and that go through the network together, at most."""
 PROBE = "a"
