@@ -34,13 +34,12 @@ from typing import Any
 import numpy as np
 
 import outfield as of
-from outfield.backbone import accuracy
 from outfield.features import csv_text
 from outfield.files import write_bytes
 
 PROTOCOLS = {"clinc150": (), "eight-domains": ("banking", "credit_cards")}
 """By name the domains that are no ID data, but the OOD set ``bank``: a bank's, and nothing that the other eight are about."""
-LEVELS = {"out_of_scope": "near", "bank": "near", "other_domains": "near", "wikipedia": "far", "films": "far"}
+LEVELS = {"out_of_scope": "near", "bank": "near", "wikipedia": "far", "films": "far"}
 MOST = 5000
 """Texts of an OOD set, at most, drawn by seed 0."""
 REGULARISED = (1.0, 10.0, 100.0)
@@ -191,19 +190,8 @@ def tune(found: Mapping[str, Any], wheel: Path, out: Path) -> None:
         print(f"epoch {epoch + 1}: loss {float(loss):.3f}", flush=True)
     network.save_pretrained(out / "minilm")
     tokenizer.save_pretrained(out / "minilm")
-    write_rows(out, [*sets])
-
-
-def write_rows(out: Path, parts: Sequence[str]) -> None:
-    """What the classifier gives for the tables of texts, as :func:`write_features` writes it."""
-    reader = of.Texts(f"hf:{out / 'minilm'}")
-    rows = {part: reader.rows(out / f"{part}.csv") for part in parts}
-    for part, own in rows.items():
-        own.save(out / f"minilm-{part}.safetensors")
-    sizes = {part: len(own) for part, own in rows.items()}
-    said = {"accuracy": accuracy(rows["test"]), "classes": reader.classes, "sizes": sizes}
-    write_bytes(out / "minilm.json", json.dumps(said).encode())
-    print(f"minilm: {said}")
+    told = ", ".join(f"{part} {len(own):,}" for part, (own, _) in sets.items())
+    print(f"{len(classes)} classes; texts: {told}")
 
 
 def detectors() -> dict[str, of.Detector]:
@@ -213,15 +201,10 @@ def detectors() -> dict[str, of.Detector]:
     return {"Auto": found.pop("Auto"), "KNN k=5": of.KNN(k=5), "KNN k=50": found.pop("KNN"), **found}
 
 
-def known_in(folder: Path) -> list[str]:
-    """The protocols of which a folder has features."""
-    return [name for name in (*PROTOCOLS, "minilm") if (folder / f"{name}.json").exists()]
-
-
 def run(folder: Path, minutes: float) -> None:
     """Measure every detector that is not in the results yet, until the time is over."""
     until = time.monotonic() + 60 * minutes
-    for name in known_in(folder):
+    for name in PROTOCOLS:
         out = folder / f"{name}-results.json"
         known: dict[str, Any] = json.loads(out.read_text()) if out.exists() else {}
         parts = [part for part in ("train", "val", "test", *LEVELS) if (folder / f"{name}-{part}.safetensors").exists()]
@@ -271,7 +254,7 @@ def table(result: Mapping[str, Any]) -> str:
 
 def page(folder: Path, text: str) -> str:
     """A page's text with a table for each protocol: it stands between ``<!-- NAME -->`` and ``<!-- end -->``."""
-    for name in known_in(folder):
+    for name in PROTOCOLS:
         result = json.loads((folder / f"{name}-results.json").read_text())
         said = json.loads((folder / f"{name}.json").read_text())
         sizes = ", ".join(f"{part} {count:,}" for part, count in said["sizes"].items())

@@ -20,11 +20,11 @@ from outfield.backbone import match_labels
 from outfield.errors import InputError
 from outfield.features import TEXT, FeatureSet, copies_of, read_columns, rows_of
 from outfield.files import PathLike, as_path
-from outfield.guard.build import LABEL, ImagePlan, RowPlan, as_columns, as_features
+from outfield.guard.build import ImagePlan, RowPlan, as_columns, as_features
 from outfield.guard.decision import GLOBAL, PER_CLASS, divided
 from outfield.guard.guard import Guard
 from outfield.guard.review import ReviewFolder, classes_of, time_of
-from outfield.guard.texts import Texts
+from outfield.guard.texts import LABEL, Texts
 from outfield.images import ImageFiles, ImageSource, image_copies, open_images, part_of
 from outfield.scores import Threshold
 
