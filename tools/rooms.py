@@ -15,6 +15,7 @@ CORE = {*sys.stdlib_module_names, "torch", "numpy", "safetensors", "outfield"}
 ROOMS = {
     "timm": ("backbone", "classifier"),
     "transformers": ("backbone",),
+    "tokenizers": ("guard.texts",),
     "onnx": ("backbone", "adapters"),
     "onnxruntime": ("backbone", "adapters"),
     "huggingface_hub": ("backbone",),

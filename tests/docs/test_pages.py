@@ -13,10 +13,13 @@ import sys
 import time
 from pathlib import Path
 
+import pandas
 import pytest
 from tests.helpers.guards import NAMES, labelled, noise, trained, write_folder
 from tests.helpers.program import outfield
 from tests.helpers.samples import make_set
+from tests.helpers.texts import folder_of_topics
+from tests.helpers.texts import labelled as labelled_texts
 
 import outfield as of
 
@@ -50,7 +53,14 @@ def left_by_the_demo(folder):
     features(folder / "demo", "safetensors")
 
 
+def texts(folder):
+    shutil.copytree(folder_of_topics(), folder / "topics")
+    for seed, name in enumerate(("train", "val", "new")):
+        pandas.DataFrame(labelled_texts(100, seed)).to_csv(folder / f"{name}.csv", index=False)
+
+
 MADE = {
+    "tutorials/text": texts,
     "../README": left_by_the_demo,
     "start": left_by_the_demo,
     "choosing": left_by_the_demo,

@@ -16,6 +16,7 @@ import torch
 import yaml
 from tests.helpers.program import outfield
 from tests.helpers.samples import make_set
+from tests.helpers.texts import folder_of_topics, labelled
 
 import docs_site
 import docs_strings
@@ -113,6 +114,7 @@ def prepared():
         "images": image_array(0), "new_images": image_array(1), "noise": image_array(2, 90), "network": network.eval(),
         "backbone": of.Backbone(network.eval(), size=16, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5)),
         "frame": pandas.DataFrame({"age": rng.normal(40, 9, 300), "height": rng.normal(170, 9, 300)}),
+        "topics": folder_of_topics(), "texts": labelled(100),
         "protocol": of.Protocol("mine", near=("noise",), mid=(), far=()),
     }  # fmt: skip
 

@@ -113,7 +113,7 @@ class Boxes(Reader):
                 f"there are {counted(len(names), 'name')}, but the network has {counted(classes, 'class')}"
             )
         super().__init__(names)
-        self.fingerprint = _fingerprint(network)
+        self.fingerprint = network_fingerprint(network)
         first = next(iter(network.parameters()), None) if isinstance(network, nn.Module) else None
         self.device = torch.device("cpu") if first is None else first.device
 
@@ -296,7 +296,7 @@ def _built(origin: Any, state: Mapping[str, Tensor], source: str) -> nn.Module:
     return network.eval()
 
 
-def _fingerprint(network: Any) -> str | None:
+def network_fingerprint(network: Any) -> str | None:
     """Of weights, layers and their plain settings; None of a callable that is no network."""
     if not isinstance(network, nn.Module):
         return None

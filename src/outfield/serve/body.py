@@ -150,12 +150,15 @@ def rows_of(upload: Upload, guard: Guard) -> list[Any]:
     try:
         text = upload.content.decode("utf-8-sig")
         listed = json.loads(text) if upload.is_json else _lines(text)
+        listed = [listed] if guard.takes == "texts" and isinstance(listed, str | dict) else listed
     except (ValueError, RecursionError, csv.Error) as error:
         raise InputError(f"this is no {kind} in UTF-8: {error!s:.200}") from error
     if not isinstance(listed, list):
-        raise InputError("rows in JSON are a list: of objects, or of lists of numbers for a guard of features")
-    width = sum(guard.widths.values())
-    if guard.table is None:
+        raise InputError("rows in JSON are a list: of objects, of lists of numbers (a guard of features), or of texts")
+    width, columns = sum(guard.widths.values()), guard.reader.columns
+    if upload.is_json and guard.takes == "texts":
+        listed = [{columns[0].name: row} if isinstance(row, str) else row for row in listed]
+    if not columns:
         listed = listed[1:] if listed and listed[0][:1] == ["feature_0"] else listed
         found = [_or_error(_numbers, row, width) for row in listed]
     elif upload.is_json:
@@ -164,7 +167,7 @@ def rows_of(upload: Upload, guard: Guard) -> list[Any]:
         names = [name.strip() for name in listed[0]] if listed else []
         if len({*names}) < len(names):
             raise InputError(f"the first line names {max(names, key=names.count)!r:.60} twice")
-        kinds = {column.name: column.kind for column in guard.table.columns}
+        kinds = {column.name: column.kind for column in columns}
         found = [_or_error(_cells, line, names, kinds) for line in listed[1:]]
     if not found:
         raise InputError("there are no rows; in a CSV the first line names the columns of a table, the others are rows")
@@ -173,7 +176,7 @@ def rows_of(upload: Upload, guard: Guard) -> list[Any]:
 
 def together(rows: list[Any], guard: Guard) -> FeatureSet | dict[str, np.ndarray]:
     """Rows as features, or as the columns of a table."""
-    if guard.table is not None:
+    if guard.reader.columns:
         names = dict.fromkeys(chain.from_iterable(rows))
         return {name: np.fromiter((row.get(name) for row in rows), object, len(rows)) for name in names}
     parts = np.split(np.stack(rows), np.cumsum([*guard.widths.values()])[:-1], axis=1)

@@ -206,9 +206,9 @@ COLUMN_TYPES = ("BYTES", "FP64", "FP32", "INT64", "INT32", "UINT8", "BOOL")
 
 def inputs_of(guard: Guard) -> list[dict[str, Any]]:
     """The columns or features that a guard takes, as the protocol describes inputs."""
-    if guard.table is None:
+    if not guard.reader.columns:
         return [{"name": name, "datatype": "FP32", "shape": [-1, width]} for name, width in guard.widths.items()]
-    return [{"name": one.name, "datatype": DATATYPES[one.kind], "shape": [-1]} for one in guard.table.columns]
+    return [{"name": one.name, "datatype": DATATYPES[one.kind], "shape": [-1]} for one in guard.reader.columns]
 
 
 def images_of(asked: Asked) -> list[Any] | None:
@@ -225,7 +225,7 @@ def images_of(asked: Asked) -> list[Any] | None:
 
 def rows_of(asked: Asked, guard: Guard) -> FeatureSet | dict[str, np.ndarray]:
     """The rows of a request: features, or the columns of a table."""
-    if guard.table is not None:
+    if guard.reader.columns:
         return {name: _column(name, value) for name, value in asked.inputs.items()}
     widths, given = guard.widths, asked.inputs
     if not set(widths) - {"logits"} <= set(given) <= {*widths, "features", "logits"}:

@@ -40,7 +40,8 @@ SCORES = 1001  # calibration scores that are told, at most: evenly spaced, with 
 
 _FILE = {"type": "string", "format": "binary"}
 _FILES = {"type": "object", "properties": {"file": {"type": "array", "items": _FILE}}}
-_ROWS = {"type": "array", "items": {"anyOf": [{"type": "object"}, {"type": "array", "items": {"type": "number"}}]}}
+_ROW = [{"type": "object"}, {"type": "string"}, {"type": "array", "items": {"type": "number"}}]
+_ROWS = {"type": "array", "items": {"anyOf": _ROW}}
 _TENSORS = {"application/json": {"type": "object"}, "application/octet-stream": _FILE}
 _UPLOADS = {"multipart/form-data": _FILES, "image/*": _FILE, "text/csv": {"type": "string"}, "application/json": _ROWS}
 ERROR = {"type": "object", "properties": {"error": {"type": "string"}}, "required": ["error"]}
@@ -161,9 +162,9 @@ def _add_protocol(app: FastAPI, service: Service) -> None:
                 400, f"{model.name} judges the boxes of an image, which this protocol has no place for: POST /v1/check"
             )
         async with service.bodies.read(request, deadline) as body:
-            given = body, request.headers.get(protocol.HEADER_LENGTH), model.guard.table is not None
+            given = body, request.headers.get(protocol.HEADER_LENGTH), bool(model.guard.reader.columns)
             asked = await service.work.aside(protocol.parse, len(body), deadline, *given)
-            images = protocol.images_of(asked) if model.guard.table is None else None
+            images = None if model.guard.reader.columns else protocol.images_of(asked)
             if images is not None:
                 verdicts = await service.work.images(model, [(None, one) for one in images], deadline)
             else:
@@ -194,7 +195,7 @@ def _add_verdicts(app: FastAPI, service: Service) -> None:
 
     @app.post("/v1/check", tags=["Verdicts"], openapi_extra=_body(_UPLOADS), responses=verdicts)
     async def check(request: Request, guard: str | None = None, why: bool = False) -> Response:
-        """A verdict on each image of a form or body, or on each row of CSV or JSON, as ``outfield guard check --json`` prints it.
+        """Verdicts on images of a form or body, or on rows or texts in CSV or JSON, as ``outfield guard check --json`` has them.
 
         What cannot be read has an error instead. With ``why`` the columns that make a row of a table OOD are named.
         """

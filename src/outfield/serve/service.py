@@ -54,8 +54,9 @@ class Work:
         """A verdict on each image, by the name of its file where there is one, or why it could not be read."""
         guard, prepared, loop = model.guard, [], asyncio.get_running_loop()
         if guard.takes != "images":
-            message = f"the guard {model.name} looks at rows, not at images; send them as text/csv or application/json"
-            raise Refused(400, f"{message}, with {', '.join(one['name'] for one in inputs_of(guard)):.200}")
+            what, names = f"the guard {model.name} looks at {guard.reader.unit}, not at images", inputs_of(guard)
+            given = f"send them as text/csv or application/json, with {', '.join(one['name'] for one in names):.200}"
+            raise Refused(400, f"{what}; {given}")
         with self._room(model, len(images)):
             model.batcher.announce(len(images))
             try:

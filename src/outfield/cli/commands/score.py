@@ -71,13 +71,13 @@ def score(
         return
 
     from outfield.files import kind_of
-    from outfield.guard import Reader
+    from outfield.guard import Reader, Texts
 
-    if kind_of(detector) == Reader.kind:
+    if kind_of(detector) in (Reader.kind, Texts.kind):
         if threshold is not None or part_rows is not None or on_cluster:
             raise InputError(
-                f"{detector} is a guard of rows: it has its own threshold, works in this process and gives one file; leave out "
-                "--threshold, --part-rows, --engine and --workers"
+                f"{detector} is a {kind_of(detector)}: it has its own threshold, works in this process and gives one file; "
+                "leave out --threshold, --part-rows, --engine and --workers"
             )
         _with_row_guard(detector, data, target, on_error, device)
         return
