@@ -41,6 +41,7 @@ ROOMS = {
     "uvicorn": ("serve",),
     "python_multipart": ("serve",),
     "prometheus_client": ("serve",),
+    "opentelemetry": ("serve",),
     "typer": ("cli",),
     "rich": ("cli", "progress"),
 }

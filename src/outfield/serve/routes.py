@@ -444,6 +444,8 @@ class Gate:
         path = "/".join(part if part in self._words else "…" for part in scope["path"].split("/"))
         told = {"method": scope["method"], "path": path, "status": status, "ms": round(1000 * seconds, 2)}
         tell(level, "request", **told, **about)
+        if self.service.otlp is not None:
+            self.service.otlp.request(Headers(scope=scope), scope["method"], route, status, seconds, about)
 
 
 def check_head(scope: Scope, token: str | None) -> None:
