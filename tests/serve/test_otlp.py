@@ -168,23 +168,24 @@ def nowhere():
 def test_a_collector_that_is_away_slows_nothing_and_is_told_once(files, monkeypatch, caplog):
     monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "50")
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "50")
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "0.2")
-    image = png(noise(1)[0])
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")  # for so long sending tries again and again
+    image, waited, until = png(noise(1)[0]), [], time.monotonic() + 20
     with caplog.at_level(logging.INFO), running(files["ssd"], otlp=nowhere()) as service:
-        until = time.monotonic() + 2
-        waited = []
-        while time.monotonic() < until:
-            began = time.monotonic()
-            assert service.check(image).status_code == 200
-            waited.append(time.monotonic() - began)
         began = time.monotonic()
-    assert time.monotonic() - began < 10  # the server ends; two seconds of it are for the collector
-    assert sorted(waited)[len(waited) // 2] < 0.2
-    told = [one for one in caplog.records if one.name != "outfield.serve" or "telemetry" in one.message]
-    told = [one for one in told if one.name.startswith(("outfield", "opentelemetry", "urllib3"))]
-    assert [one.message for one in told] == ["telemetry lost"] * 2
-    assert {one.about["what"] for one in told} == {"spans", "metrics"}
-    assert told[0].about["collector"] == "127.0.0.1"
+        while time.monotonic() < min(until, began + 5) or (len(told(caplog)) < 2 and time.monotonic() < until):
+            start = time.monotonic()
+            assert service.check(image).status_code == 200
+            waited.append(time.monotonic() - start)
+    assert sorted(waited)[len(waited) // 2] < 0.5
+    assert {one.about["what"] for one in told(caplog)} == {"spans", "metrics"}
+    assert [(one.message, one.about["collector"]) for one in told(caplog)] == [("telemetry lost", "127.0.0.1")] * 2
+
+
+def told(caplog):
+    """What was logged, but for requests and the like."""
+    names = ("outfield", "opentelemetry", "urllib3", "requests")
+    found = [one for one in caplog.records if one.name.startswith(names) and one.levelno >= logging.INFO]
+    return [one for one in found if one.name != "outfield.serve" or "telemetry" in one.message]
 
 
 def test_a_collector_that_hangs_does_not_keep_the_service_from_its_end(files):
