@@ -42,6 +42,7 @@ ROOMS = {
     "uvicorn": ("serve",),
     "python_multipart": ("serve",),
     "prometheus_client": ("serve",),
+    "opentelemetry": ("serve",),
     "typer": ("cli",),
     "rich": ("cli", "progress"),
 }

@@ -80,7 +80,7 @@ def test_every_library_that_is_imported_belongs_to_an_extra():
     installed_by = {"timm": "images", "huggingface_hub": "images", "torchvision": "images", "PIL": "images", "scipy": "images",
                     "transformers": "hf", "onnx": "onnx", "onnxruntime": "onnx", "mlflow": "mlflow",
                     "lmdb": "lsun", "pyarrow": "tables", "pandas": "tables", "faiss": "faiss", "ray": "ray", "fsspec": "ray",
-                    "threadpoolctl": "report", "matplotlib": "report", "jinja2": "report"}  # fmt: skip
+                    "threadpoolctl": "report", "matplotlib": "report", "jinja2": "report", "opentelemetry": "otel"}  # fmt: skip
     asked = {}
     for file in PACKAGE.rglob("*.py"):
         for name, extra in re.findall(r'library\(\s*"([\w.]+)",\s*(?:extra=)?"([\w-]+)"', file.read_text()):

@@ -27,7 +27,7 @@ from outfield.serve.body import AT_ONCE, Bodies, Upload, rows_of, together
 from outfield.serve.inference_protocol import inputs_of
 from outfield.serve.limits import Limits, Refused, Settings, busy
 from outfield.serve.models import Model, load_models
-from outfield.serve.telemetry import Counts
+from outfield.serve.telemetry import Counts, Otlp
 
 Image = bytes | np.ndarray
 T = TypeVar("T")
@@ -159,6 +159,7 @@ class Service:
 
     def __init__(self, paths: Sequence[Path], settings: Settings = Settings()) -> None:
         self.settings, self.counts = settings, Counts()
+        self.otlp = None if settings.otlp is None else Otlp(settings.otlp, self.counts.registry)
         self.models = load_models(paths, settings, self.counts)
         self.bodies, self.work = Bodies(settings.limits), Work(settings.limits)
         self.ready = True
@@ -185,6 +186,8 @@ class Service:
         self.work.stop()
         for model in self.models.values():
             model.stop()
+        if self.otlp is not None:
+            self.otlp.stop()
 
     def _keep(self) -> None:
         """Look for files that have changed, and write what was seen."""
