@@ -6,19 +6,24 @@ import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from outfield.backbone import match_labels
 from outfield.detectors import DETECTORS, Detector
 from outfield.errors import InputError, OutfieldError, TooFewSamplesError
 from outfield.features import FeatureSet, stratified_rows
 from outfield.files import Record
-from outfield.guard.verdict import UNKNOWN, UNSURE
+from outfield.guard.verdict import DECIDED, UNKNOWN, UNSURE
+from outfield.images import open_images
 from outfield.percent import percent
 from outfield.scores import Acceptance, ClassThresholds, Threshold, aurc, fewest
+
+if TYPE_CHECKING:
+    from outfield.guard.guard import Guard
 
 log = logging.getLogger(__name__)
 GLOBAL, PER_CLASS = "global", "per class"
@@ -65,6 +70,11 @@ class Decision:
     def needs(self) -> tuple[str, ...]:
         """Fields of rows that it looks at."""
         return () if self.ranker is None else self.ranker.needs_to_score
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """What verdicts have besides those of guards without a decision."""
+        return (*(("group",) if self.per_class is not None else ()), *(DECIDED if self.ranker is not None else ()))
 
     def known(self, scores: Tensor, classes: Tensor | None, threshold: Threshold) -> tuple[Tensor, Tensor]:
         """p-values and which rows are OOD, by the class of each or by one threshold."""
@@ -219,6 +229,17 @@ def tested(ranker: Detector, by_p_value: bool, first: Judged, second: Judged, ac
     ]
     given = scores[1], _wrong(second[0]), scores[0], _wrong(first[0])
     return Acceptance.fit(*given, accuracy, source=ranker.fingerprint())
+
+
+def true_classes(guard: Guard, path: str, count: int) -> Sequence[int | None]:
+    """The class of each of so many images or rows of features of a path; None of each where that is not known."""
+    labels: Any = None
+    with contextlib.suppress(OutfieldError):
+        if guard.takes == "images":
+            labels = match_labels(open_images(path), guard.names, guard.widths.get("logits", 0))[0]
+        elif guard.table is None:
+            labels = guard.features(path).labels
+    return [None] * count if labels is None or len(labels) != count else labels.tolist()
 
 
 def predicted(rows: FeatureSet) -> Tensor | None:
