@@ -125,6 +125,19 @@ def test_discoveries_are_false_no_more_often_than_asked(share):
     assert share == 0 or np.mean(rates) > 0.05  # it finds as many as it may
 
 
+@pytest.mark.parametrize("ties", [False, True])
+def test_discoveries_by_class_are_false_no_more_often_than_asked(ties):
+    rng, rates = np.random.default_rng(0), []
+    for _ in range(DRAWS):
+        rule = of.ClassThresholds.fit(*draw(rng, 600, ties), COUNTS)
+        (scores, classes), is_ood = draw(rng, 100, ties), rng.uniform(size=100) < 0.2
+        p = rule.p_value(scores + 60 * is_ood, classes).numpy()
+        found = p <= discovery_limit(p, 0.2)
+        rates.append(float((found & ~is_ood).sum() / max(1, found.sum())))
+    assert np.mean(rates) <= 0.2 * 0.8 + 3 * np.std(rates) / np.sqrt(DRAWS)
+    assert np.mean(rates) > 0.04
+
+
 def test_discoveries_are_those_of_benjamini_and_hochberg():
     from scipy.stats import false_discovery_control
 

@@ -332,7 +332,7 @@ def guard_evaluate(
 ) -> None:
     """Tell how good a guard is: the share of ID images kept and of OOD images caught, FPR95 and AUROC, with 95 % intervals.
 
-    Of a guard with an accuracy also the share of answers accepted, and how many of these are right, where the ID data is labelled.
+    Of a guard with an accuracy also the share of answers accepted, and of these, where ID data is labelled, the share right.
     """
     sets = opt.named_sets("--ood", ood)
     places = [("the ID data", id_data), *((f"the OOD set {name}", path) for name, path in sets.items())]
