@@ -274,7 +274,9 @@ def main() -> None:
     parser.add_argument("--detector", default="SSD")
     parser.add_argument("--splits", type=int, default=200)
     parser.add_argument("--simulate", type=int, default=0, help="draws of each simulation")
-    parser.add_argument("--out", type=Path, help="folder for decisions.json and a picture of the first pack")
+    parser.add_argument(
+        "--out", type=Path, help="folder for decisions.json, simulated.json and a picture of the first pack"
+    )
     args = parser.parse_args()
     torch.set_num_threads(1)
     if args.out is not None:
@@ -316,10 +318,13 @@ def main() -> None:
         if args.out is not None and path == args.packs[0]:
             write_risks(curves, args.out / "risk.png")
     if args.simulate:
-        record["simulated"] = simulate(args.simulate)
-        print(Table("", ["promise", "draws", "broken (%)", "at most (%)"], record["simulated"], 1).markdown())
+        simulated = simulate(args.simulate)
+        print(Table("", ["promise", "promised", "broken (%)", "at most (%)"], simulated, 1).markdown())
     if args.out is not None:
-        (args.out / "decisions.json").write_text(json.dumps(record, indent=1) + "\n")
+        parts = {"decisions": record} if args.packs else {}
+        parts |= {"simulated": {"draws": args.simulate, "rows": simulated}} if args.simulate else {}
+        for name, part in parts.items():
+            (args.out / f"{name}.json").write_text(json.dumps(part, indent=1) + "\n")
 
 
 if __name__ == "__main__":

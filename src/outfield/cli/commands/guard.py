@@ -489,7 +489,7 @@ def _print(verdicts: Verdicts) -> None:
             rows.append([one.file or "", "", "", "", what, one.error or ""])
             continue
         verdict = (one.word, "bold red" if one.is_ood else "yellow" if one.why_not else "green")
-        others = [one.more.get(name) for name in more]
+        others = [None if one.is_ood and name == "p_right" else one.more.get(name) for name in more]
         said = [f"{text:.3f}" if isinstance(text, float) else text or "" for text in (one.triggered_by, *others)]
         rows.append([one.file or "", one.label, f"{one.score:.4g}", f"{one.p_value:.4f}", verdict, *said])
     print_grid(
