@@ -87,11 +87,7 @@ class Decision:
         return self.per_class.p_value(scores, numbers), self.per_class.is_ood(scores, numbers)
 
     def more(
-        self,
-        features: FeatureSet,
-        classes: Sequence[int | None],
-        known: tuple[Tensor, Tensor],
-        names: Sequence[str],
+        self, rows: FeatureSet, classes: Sequence[int | None], known: tuple[Tensor, Tensor], names: Sequence[str]
     ) -> list[dict[str, Any]]:
         """What verdicts on rows have beside what :meth:`known` gave."""
         found: list[dict[str, Any]] = [{} for _ in classes]
@@ -101,7 +97,7 @@ class Decision:
                 one["group"] = groups[index]
         if self.ranker is not None and self.acceptance is not None:
             p_values, is_ood = known
-            scores = ranks(self.ranker, features, p_values if self.by_p_value else None)
+            scores = ranks(self.ranker, rows, p_values if self.by_p_value else None)
             accepted, chances = self.acceptance.accepts(scores) & ~is_ood, self.acceptance.p_right(scores)
             for one, accept, chance, ood in zip(
                 found, accepted.tolist(), chances.tolist(), is_ood.tolist(), strict=True
@@ -128,9 +124,8 @@ class Decision:
     def record(self) -> Record:
         """What a file holds of it."""
         parts = {"per_class": self.per_class, "ranker": self.ranker, "acceptance": self.acceptance}
-        return Record.of(
-            {BY_P_VALUE: self.by_p_value}, **{name: one.record() for name, one in parts.items() if one is not None}
-        )
+        inner = {name: one.record() for name, one in parts.items() if one is not None}
+        return Record.of({BY_P_VALUE: self.by_p_value}, **inner)
 
     @classmethod
     def from_record(cls, record: Record, device: str) -> Decision:
@@ -139,16 +134,15 @@ class Decision:
         found = {name: kinds[name].from_record(record.part(name)) for name in record.header if name != BY_P_VALUE}
         if "ranker" in found:
             found["ranker"].to(device)
-        return cls(**found, by_p_value=record.header[BY_P_VALUE])
+        return cls(**found, by_p_value=record.header.get(BY_P_VALUE, False))
 
     def lines(self, unit: str, names: Sequence[str] = ()) -> dict[str, str]:
         """What ``outfield guard show`` says of it."""
         told = {}
         if (own := self.per_class) is not None:
             counts = own.pool_of.bincount()
-            shared = [
-                own.group(int((own.pool_of == pool).int().argmax()), names) for pool in torch.where(counts > 1)[0]
-            ]
+            firsts = [int((own.pool_of == pool).int().argmax()) for pool in torch.where(counts > 1)[0]]
+            shared = [own.group(first, names) for first in firsts]
             rest = f"; share one: {'; '.join(shared[:SHOWN])}{'; …' * (len(shared) > SHOWN)}" if shared else ""
             told["per class"] = f"{int((counts == 1).sum()):,} classes have thresholds of their own{rest}"
         if (rule := self.acceptance) is not None:
@@ -181,16 +175,7 @@ def acceptance_of(
     kept: Callable[[Detector], Detector],
     device: str | torch.device,
 ) -> tuple[Detector, Acceptance, bool]:
-    """The detector that ranks answers best, the limit on its scores, and whether p-values take part.
-
-    Args:
-        train: rows that detectors are fitted on.
-        first: labelled rows that choose the detector and order the limits.
-        second: labelled rows that nothing else saw, which test the limits.
-        accuracy: share of right answers among accepted ones.
-        kept: a detector as a file will have it.
-        device: where it runs.
-    """
+    """The detector that ranks answers best by the first rows, the limit that the second test, and whether p-values take part."""
     ranked: list[tuple[np.ndarray, Detector, bool]] = []
     rows, p_values, is_ood = first
     if not len(known := rows[~is_ood]):
@@ -237,11 +222,9 @@ def divided(rows: FeatureSet, keep: float, accuracy: float | None, seed: int) ->
 
 def tested(ranker: Detector, by_p_value: bool, first: Judged, second: Judged, accuracy: float) -> Acceptance:
     """The limit on a ranking of answers: the first rows order the limits, the second test them."""
-    scores = [
-        np.where(is_ood, np.inf, ranks(ranker, rows, p_values if by_p_value else None))
-        for rows, p_values, is_ood in (first, second)
-    ]
-    given = scores[1], _wrong(second[0]), scores[0], _wrong(first[0])
+    given: list[Any] = []
+    for rows, p_values, is_ood in (second, first):
+        given += np.where(is_ood, np.inf, ranks(ranker, rows, p_values if by_p_value else None)), _wrong(rows)
     return Acceptance.fit(*given, accuracy, source=ranker.fingerprint())
 
 

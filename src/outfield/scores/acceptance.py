@@ -114,11 +114,6 @@ class Acceptance:
         """The chance that each answer is right (N,): what was seen at such scores, made to fall with the score (isotonic)."""
         return self.chances[np.searchsorted(self.edges.numpy(), as_scores("scores", scores), side="right")]
 
-    @property
-    def coverage(self) -> float:
-        """Share of the rows that tested it that it accepts."""
-        return self.tested[1] / self.tested[0]
-
     def record(self) -> Record:
         """What a file holds of it."""
         header = {name: getattr(self, name) for name in SAID} | {"tested": list(self.tested)}

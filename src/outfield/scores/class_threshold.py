@@ -144,13 +144,13 @@ def _pools(expected: np.ndarray, least: int, levels: np.ndarray | None) -> np.nd
     shared = int(np.count_nonzero(expected < least))
     while 0 < shared < len(order) and expected[order[:shared]].sum() < least:
         shared += 1
-    alone, rare = np.sort(order[shared:]), np.sort(order[:shared])
+    alone = np.sort(order[shared:])
     pool_of = np.full(len(expected), len(alone), dtype=np.int64)
     pool_of[alone] = np.arange(len(alone))
-    if levels is not None and shared:
-        rare = rare[np.argsort(levels[rare], kind="stable")]
+    if levels is not None:
+        rare = sorted(order[:shared].tolist(), key=lambda index: (levels[index], index))
         pool, inside, left = len(alone), 0.0, float(expected[rare].sum())
-        for index in rare.tolist():
+        for index in rare:
             pool_of[index] = pool
             inside, left = inside + expected[index], left - expected[index]
             if inside >= least and left >= least:

@@ -44,9 +44,8 @@ def evaluate(
     inputs += [place for name, source in sources.items() for place in feature_file(f"the OOD set {name}", source)]
     options = {"--json": json_out, "--csv": csv_out}
     targets = {option: Path(path) for option, path in options.items() if path is not None and path != "-"}
-    check_places(
-        inputs, [Output(option, path) for option, path in targets.items()] + [Output("--out", output, (".png",))]
-    )
+    places = [Output(option, path) for option, path in targets.items()]
+    check_places(inputs, [*places, Output("--out", output, (".png",))])
     if output is not None:
         check_installed("report", "matplotlib")
 
@@ -59,7 +58,7 @@ def evaluate(
     test = open_or_read(id_data)
     if output is not None and (lacks := {"labels", "logits"} - test.shapes.keys()):
         raise InputError(
-            f"--out draws how often answers are wrong, which needs the {' and '.join(sorted(lacks))} of {id_data}"
+            f"--out draws how often answers are wrong, which needs the {' and '.join(sorted(lacks))} of ID data"
         )
     risks: dict[str, RiskCurves] = {}
     results = run_evaluation(_loaded(detector, device), test, opened(sources), risks)

@@ -383,18 +383,12 @@ def _tell_accepted(model: Guard, id_data: str, judged: dict[str, Verdicts]) -> N
     from outfield.guard import true_classes
     from outfield.scores import share_interval
 
-    accepted = {name: [one for one in verdicts if one.accept] for name, verdicts in judged.items()}
-    shares = (f"{name} {percent(len(accepted[name]) / len(verdicts))}" for name, verdicts in judged.items())
-    log.info("accepted answers: %s", ", ".join(shares))
+    shares = {name: sum(bool(one.accept) for one in those) / len(those) for name, those in judged.items()}
+    log.info("accepted answers: %s", ", ".join(f"{name} {percent(share)}" for name, share in shares.items()))
     truths = true_classes(model, id_data, len(judged["ID"]))
-    known = [
-        one.class_index == truth
-        for one, truth in zip(judged["ID"], truths, strict=True)
-        if one.accept and truth is not None
-    ]
-    if known:
-        right = sum(known)
-        interval = _with_interval(right / len(known), share_interval(right, len(known)))
+    pairs = [(one.class_index, true) for one, true in zip(judged["ID"], truths, strict=True) if one.accept]
+    if known := [index == true for index, true in pairs if true is not None]:
+        interval = _with_interval(sum(known) / len(known), share_interval(sum(known), len(known)))
         log.info("of %s accepted answers on ID data %s %% are right", f"{len(known):,}", interval)
 
 

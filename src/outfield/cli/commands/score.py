@@ -69,9 +69,7 @@ def score(
         if part_rows is not None:
             raise InputError("--part-rows is for guards (.guard); the scores of a detector are one file")
         if fdr is not None and threshold is None:
-            raise InputError(
-                "--fdr looks at p-values, which need a threshold: --threshold FILE, as outfield fit writes it"
-            )
+            raise InputError("--fdr looks at p-values, which need the detector's --threshold")
         _with_detector(detector, data, target, threshold, fdr, device, (workers, address) if on_cluster else None)
         return
 
@@ -87,9 +85,7 @@ def score(
         _with_row_guard(detector, data, target, fdr, on_error, device)
         return
     if fdr is not None:
-        raise InputError(
-            "--fdr decides when all verdicts are there, and these are written in parts: outfield guard check --fdr"
-        )
+        raise InputError("--fdr needs all verdicts at once, and these are written in parts: outfield guard check --fdr")
     if output is None or threshold is not None:
         raise InputError("a guard has its own threshold, and its verdicts go to a folder: name that with --out")
     check_installed("ray", "fsspec", "pyarrow")
