@@ -222,10 +222,11 @@ def divided(rows: FeatureSet, keep: float, accuracy: float | None, seed: int) ->
 
 def tested(ranker: Detector, by_p_value: bool, first: Judged, second: Judged, accuracy: float) -> Acceptance:
     """The limit on a ranking of answers: the first rows order the limits, the second test them."""
-    given: list[Any] = []
-    for rows, p_values, is_ood in (second, first):
-        given += np.where(is_ood, np.inf, ranks(ranker, rows, p_values if by_p_value else None)), _wrong(rows)
-    return Acceptance.fit(*given, accuracy, source=ranker.fingerprint())
+    (known, bad), (others, others_bad) = (
+        (np.where(is_ood, np.inf, ranks(ranker, rows, p_values if by_p_value else None)), _wrong(rows))
+        for rows, p_values, is_ood in (second, first)
+    )
+    return Acceptance.fit(known, bad, others, others_bad, accuracy, source=ranker.fingerprint())
 
 
 def true_classes(guard: Guard, path: str, count: int) -> Sequence[int | None]:
