@@ -13,6 +13,7 @@ from tests.helpers.program import outfield, settings
 from tests.helpers.samples import make_set
 
 import outfield as of
+from outfield.scores import discovery_limit
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +116,37 @@ def test_evaluate_prints_a_table_and_writes_json_and_csv(files, tmp_path):
     assert float(from_csv[0]["aupr_out"]) == of.aupr_out(*scores)
     printed = outfield(*arguments, "--json", "-")
     assert json.loads(printed.stdout) == rows
+
+
+def test_evaluate_tells_risk_and_coverage_and_draws_them(files, tmp_path):
+    arguments = (
+        "evaluate",
+        files / "ssd.safetensors",
+        "--ood",
+        files / "noise.npz",
+        "-o",
+        tmp_path / "risk.png",
+        "--id",
+    )
+    done = outfield(*arguments, files / "test.npz", code=0)
+    assert "Risk and coverage" in done.stdout
+    test = of.FeatureSet.load(files / "test.npz")
+    area = of.aurc(of.load(files / "ssd.safetensors").score(test), test.logits.argmax(1) != test.labels)
+    assert f"{100 * area:.1f}" in done.stdout
+    assert (tmp_path / "risk.png").read_bytes()[:4] == b"\x89PNG"
+    of.FeatureSet(test.features).save(tmp_path / "plain.npz")
+    assert "needs the labels and logits" in outfield(*arguments, tmp_path / "plain.npz", code=2).said
+
+
+def test_discoveries_of_a_detector_need_its_threshold(files):
+    score = ("score", files / "ssd.safetensors", files / "noise.npz", "--fdr", "0.5")
+    assert "--threshold" in outfield(*score, code=2).said
+    done = outfield(*score, "--threshold", files / "t.safetensors", code=0)
+    rows = list(csv.DictReader(io.StringIO(done.stdout)))
+    limit = discovery_limit([float(row["p_value"]) for row in rows], 0.5)
+    assert limit > 0
+    assert [row["is_ood"] == "True" for row in rows] == [float(row["p_value"]) <= limit for row in rows]
+    assert "at most 50.0 % of those called OOD are ID" in done.said
 
 
 def test_a_pack_is_named_with_a_hash(files, tmp_path):

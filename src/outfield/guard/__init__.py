@@ -8,7 +8,7 @@ __getattr__, __dir__, __all__ = door(
         "annotations": ("overlaps",),
         "boxes": ("Boxes",),
         "build": ("ImagePlan",),
-        "decision": ("Decision", "PER_CLASS"),
+        "decision": ("Decision", "PER_CLASS", "true_classes"),
         "guard": ("Guard", "RowGuard", "open_guard"),
         "guard_file": ("describe_guard",),
         "readers": ("ImageReader", "Reader", "TableReader"),

@@ -5,6 +5,7 @@ from outfield.guard.boxes import Boxes as Boxes
 from outfield.guard.build import ImagePlan as ImagePlan
 from outfield.guard.decision import Decision as Decision
 from outfield.guard.decision import PER_CLASS as PER_CLASS
+from outfield.guard.decision import true_classes as true_classes
 from outfield.guard.explanation import ColumnWhy as ColumnWhy
 from outfield.guard.explanation import ExplainedVerdict as ExplainedVerdict
 from outfield.guard.explanation import RowWhy as RowWhy
@@ -55,5 +56,6 @@ __all__ = [
     "describe_guard",
     "open_guard",
     "overlaps",
+    "true_classes",
     "write_verdicts",
 ]

@@ -170,13 +170,13 @@ class Plan:
         threshold = Threshold.fit(scores, keep=self.keep, source=model.fingerprint())
         decision, train = Decision(), rows.train.in_memory()
         if self.threshold == PER_CLASS:
-            decision = Decision(thresholds_per_class(train, limits, scores, self.keep))
+            decision = Decision(thresholds_per_class(model, train, limits, scores, self.keep))
         if self.accuracy is not None and tests is not None:
             first, second = (
-                (part, decision.known(model.score(part), predicted(part), threshold)[1]) for part in (limits, tests)
+                (part, *decision.known(model.score(part), predicted(part), threshold)) for part in (limits, tests)
             )
-            ranker, rule = acceptance_of(train, first, second, self.accuracy, self._kept, self.device)
-            decision = Decision(decision.per_class, ranker, rule)
+            ranker, rule, by_p_value = acceptance_of(train, first, second, self.accuracy, self._kept, self.device)
+            decision = Decision(decision.per_class, ranker, rule, by_p_value)
             log.info("%s", rule)
         counts = {"train": len(rows.train), "choose": len(rows.held_out or ()), "calibrate": len(limits)}
         notes = {**counts, "seed": int(self.seed)}

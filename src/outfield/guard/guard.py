@@ -353,7 +353,7 @@ class Guard:
             p_values, is_ood = self.threshold.p_value(scores), scores.double() > self.threshold.value
         else:
             p_values, is_ood = rule.known(scores, found, self.threshold)
-        more = itertools.repeat({}) if rule is None else rule.more(features, classes, is_ood, names)
+        more = itertools.repeat({}) if rule is None else rule.more(features, classes, (p_values, is_ood), names)
         members = p_values[:, None].tolist() if own is None else own.tolist()
         return [
             Verdict(

@@ -112,7 +112,13 @@ const kept = (cut) => {
   return low / scores.length;
 };
 const all = (verdict) => verdict.boxes ?? [verdict];
-const isOod = (verdict, cut) => (verdict.boxes ? verdict.boxes.some((box) => isOod(box, cut)) : verdict.score === null || verdict.score > cut);
+// Where the threshold was not moved, the guard's own verdict: some have a threshold for each class.
+const isOod = (verdict, cut) => {
+  if (verdict.boxes) return verdict.boxes.some((box) => isOod(box, cut));
+  return verdict.score === null || (cut === state.guard.threshold ? verdict.is_ood : verdict.score > cut);
+};
+// Of a guard with an accuracy: known, but the class is probably wrong.
+const isUnsure = (verdict) => verdict.accept === false && !isOod(verdict, state.cut);
 const judged = () => state.images.filter((one) => one.verdict && !one.verdict.error)
   .flatMap((one) => all(one.verdict).map((verdict) => ({ verdict, name: one.file.name })));
 
@@ -280,7 +286,7 @@ function item(one) {
     return one.item;
   }
   const ood = isOod(verdict, state.cut);
-  one.item.className = `${ood ? "ood" : "ok"}${flipped(one) ? " flipped" : ""}`;
+  one.item.className = `${ood ? "ood" : isUnsure(verdict) ? "unsure" : "ok"}${flipped(one) ? " flipped" : ""}`;
   if (verdict.boxes) {
     const beyond = (box) => isOod(box, state.cut);
     boxes.draw(element, one.item.firstChild, verdict.boxes, beyond);
@@ -290,8 +296,8 @@ function item(one) {
   one.members ??= members(verdict);
   const label = verdict.class_name ?? (one.row ? one.file.name : `class ${verdict.class_index}`);
   text.replaceChildren(
-    title(label, ood ? "OOD" : "ID"),
-    element("span", {}, `p = ${verdict.p_value.toFixed(4)}`, element("br")),
+    title(label, ood ? "OOD" : isUnsure(verdict) ? "unsure" : "ID"),
+    element("span", {}, `p = ${verdict.p_value.toFixed(4)}${"p_right" in verdict && !ood ? `; right with a chance of ${percent(verdict.p_right, 0)}` : ""}`, element("br")),
     element("span", { class: "more" }, `score ${number(verdict.score, 4)}${verdict.triggered_by ? `; triggered by ${verdict.triggered_by}` : ""}`));
   if (flipped(one)) text.append(element("br"), element("span", { class: "flip" }, `was ${verdict.is_ood ? "OOD" : "ID"}`));
   if (verdict.why) text.append(element("span", { class: "why" }, rows.reason(verdict.why)));
