@@ -51,7 +51,7 @@ class Boxes(Reader):
         network: a detection model of torchvision with pooled features (Faster R-CNN, and those made of it), or any callable that
             takes images, a list of tensors (3, H, W) of floats in [0, 1], and gives for each a mapping: ``boxes`` (n, 4), left,
             top, right and bottom in pixels, ``labels`` (n,), ``scores`` (n,), ``features`` (n, D) and, where it has them,
-            ``logits`` (n, classes) and an earlier layer's, ``stage2`` (n, D2). Or a text, ``torchvision:NAME@WEIGHTS.safetensors``.
+            ``logits`` (n, classes) and an earlier layer's ``stage2`` (n, D2). Or a text, ``torchvision:NAME@FILE.safetensors``.
         names: of the classes. Labels of torchvision's models count them from 1, since 0 is the background, which may be
             named, too; those of a callable count from 0.
         score: boxes of less confidence are left out.
