@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer import Argument, Option
@@ -15,12 +15,6 @@ from outfield.cli.options import File, Number, Text
 from outfield.errors import InputError
 from outfield.extras import check_installed
 from outfield.percent import counted
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from outfield.detectors import Detector
-    from outfield.features import FeatureSource
 
 
 @command(
@@ -65,9 +59,11 @@ def score(
     on_cluster = opt.on_ray(engine, workers)
     target = None if output is None else Path(output)
     if detector.suffix != ".guard":
-        if part_rows is not None:
-            raise InputError("--part-rows is for guards (.guard); the scores of a detector are one file")
-        _with_detector(detector, data, target, threshold, device, (workers, address) if on_cluster else None)
+        if part_rows is not None or on_cluster:
+            raise InputError(
+                "--part-rows and --engine ray are for guards (.guard): a detector is scored by this process into one file"
+            )
+        _with_detector(detector, data, target, threshold, device)
         return
 
     from outfield.files import kind_of
@@ -120,14 +116,7 @@ def _with_row_guard(guard: Path, data: str, target: Path | None, on_error: str, 
         raise typer.Exit(UNREAD)
 
 
-def _with_detector(
-    detector: Path,
-    data: str,
-    output: Path | None,
-    threshold: Path | None,
-    device: str,
-    cluster: tuple[int | None, str] | None,
-) -> None:
+def _with_detector(detector: Path, data: str, output: Path | None, threshold: Path | None, device: str) -> None:
     inputs = [opt.Input("the detector", detector), opt.Input("the threshold", threshold)]
     inputs += opt.feature_file("the data", data)
     opt.check_places(inputs, [opt.Output("--out", output, (".csv", ".parquet", ".npz"))])
@@ -141,7 +130,7 @@ def _with_detector(
     if rule is not None and rule.source not in (None, model.fingerprint()):
         raise InputError(f"{threshold} was chosen for {rule.source}, but {detector} is {model.fingerprint()}")
     rows = open_or_read(data)
-    scores = model.score(rows) if cluster is None else _score_in_shares(model, rows, *cluster)
+    scores = model.score(rows)
     columns = {**named_columns(rows.names), "score": scores.numpy()}
     if rule is not None:
         columns |= {"is_ood": rule.is_ood(scores).numpy(), "p_value": rule.p_value(scores).numpy()}
@@ -151,13 +140,3 @@ def _with_detector(
     write_columns(output, columns)
     refused = f", {int(columns['is_ood'].sum()):,} of them OOD" if "is_ood" in columns else ""
     log.info("scored %s%s → %s", counted(len(scores), "sample"), refused, output)
-
-
-def _score_in_shares(model: Detector, rows: FeatureSource, workers: int | None, address: str) -> Tensor:
-    from outfield.detectors import KNN
-    from outfield.scale import ShardedBank, connected
-
-    if not isinstance(model, KNN):
-        raise InputError(f"--engine ray shares out the bank of KNN; {type(model).__name__} is scored by this process")
-    with connected(address, workers) as ray:
-        return ShardedBank.of_detector(ray, model, workers).score(rows)
