@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from outfield import detectors
 from outfield.backbone import evaluation_mode as undisturbed
 from outfield.detectors import Batch, Calibration, CombinedDetector, Detector
-from outfield.errors import InputError, StorageError
+from outfield.errors import InputError, StorageError, as_ours
 from outfield.features import normalise
-from outfield.files import PathLike, as_path, make_folder, reason
+from outfield.files import PathLike, as_path, make_folder
 from outfield.guard import Guard
 from outfield.version import __version__
 
@@ -329,14 +329,12 @@ def new_folder(path: PathLike) -> Iterator[Path]:
     if target.exists() or target.is_symlink():
         raise InputError(f"{target} is there already; remove it, or name another folder")
     make_folder(target.parent)
-    try:
-        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".outfield-") as scratch:
-            made = Path(scratch) / "made"
-            made.mkdir()
-            yield made
-            made.rename(target)
-    except OSError as error:
-        raise StorageError(f"cannot write {target}: {reason(error)}") from error
+    wrong = as_ours(f"cannot write {target}", StorageError, OSError)
+    with wrong, tempfile.TemporaryDirectory(dir=target.parent, prefix=".outfield-") as scratch:
+        made = Path(scratch) / "made"
+        made.mkdir()
+        yield made
+        made.rename(target)
 
 
 def size_of(folder: Path) -> int:

@@ -15,7 +15,7 @@ from outfield.benchmark.protocol import Protocol
 from outfield.config import require
 from outfield.detectors import Detector
 from outfield.energy import History
-from outfield.errors import FileFormatError
+from outfield.errors import MALFORMED, FileFormatError, as_ours
 from outfield.extras import library
 from outfield.features import FeatureSource
 from outfield.files import PathLike, read_record, write_record
@@ -250,7 +250,7 @@ def load_run(path: PathLike) -> BenchmarkRun:
     """
     found = read_record(path, "benchmark run", {"accuracies": dict, "provenance": dict})
     header = found.header
-    try:
+    with as_ours(f"{path} holds a run that this version of Outfield cannot read", FileFormatError, *MALFORMED):
         run = BenchmarkRun(Protocol(**header["protocol"]), [Result(**record) for record in header["records"]])
         for number, key in enumerate(header["scores"]):
             tensors = found.part(f"scores.{number}").tensors
@@ -261,5 +261,3 @@ def load_run(path: PathLike) -> BenchmarkRun:
         run.accuracies, run.provenance = header["accuracies"], header["provenance"]
         run.classes, run.low_data = tuple(header["classes"]), [LowData(**one) for one in header["low_data"]]
         return run
-    except (KeyError, TypeError, ValueError) as error:
-        raise FileFormatError(f"{path} holds a run that this version of Outfield cannot read: {error!r}") from error

@@ -20,7 +20,7 @@ from outfield.classifier.learner import Learner
 from outfield.classifier.pixels import Pixels, split_off
 from outfield.classifier.recipe import Recipe
 from outfield.config import require, require_number, to_plain
-from outfield.errors import DivergenceError, FileFormatError, InputError
+from outfield.errors import DivergenceError, FileFormatError, InputError, as_ours
 from outfield.files import RECORD_ENDINGS, PathLike, Record, as_path, check_output, read_record, write_record
 from outfield.images import ImageSource, check_source
 from outfield.modes import resolve_device
@@ -279,11 +279,9 @@ def _restore(learner: Learner, checkpoint: TrainingCheckpoint, identity: dict[st
     if other:
         what = f"{checkpoint.path} belongs to another training (not the same: {', '.join(other)})"
         raise InputError(f"{what}; remove it or name another checkpoint")
-    try:
+    with as_ours(f"{checkpoint.path} cannot be continued", FileFormatError, KeyError, RuntimeError):
         learner.load_state(tensors)
         return Curve(*(header["curve"][name] for name in vars(Curve())))
-    except (KeyError, RuntimeError) as error:
-        raise FileFormatError(f"{checkpoint.path} cannot be continued: {error}") from error
 
 
 def _difference(name: str, theirs: Any, mine: Any) -> str:

@@ -34,6 +34,7 @@ from outfield.errors import (
     NotFittedError,
     OutfieldError,
     OutfieldWarning,
+    as_ours,
 )
 from outfield.features import (
     FIELDS,
@@ -395,11 +396,9 @@ class Detector(ABC):
             float16 = half
         record = self.record()
         if float16:
-            try:
+            with as_ours(f"this {type(self).__name__} cannot be saved in half precision", InputError, OutfieldError):
                 record = record.narrowed()
                 self.from_record(record)
-            except OutfieldError as error:
-                raise InputError(f"this {type(self).__name__} cannot be saved in half precision: {error}") from error
         header = {**record.header, "outfield": __version__}
         write_record(path, "detector", Record(header, record.tensors), once=True)
 
@@ -480,10 +479,8 @@ def load(path: PathLike) -> Detector:
     """
     with own_modes(torch.device("cpu")):
         record = read_record(path, "detector", ENTRIES)
-        try:
+        with as_ours(f"{path} holds a detector that Outfield cannot build", FileFormatError, Exception, OutfieldError):
             return Detector.from_record(record)
-        except Exception as error:  # whatever somebody's own class makes of such a file, it is the file that is wrong
-            raise FileFormatError(f"{path} holds a detector that Outfield cannot build: {error}") from error
 
 
 def accept(detector: str, data: Any, needs: tuple[str, ...], what: str) -> None:

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from outfield.errors import FileFormatError, InputError
+from outfield.errors import FileFormatError, InputError, as_ours
 from outfield.features.fields import FIELDS, Field, agreed_sizes
 from outfield.features.source import NAME_CODING, checked_about
 from outfield.features.table_files import arrow, csv_header, opened, whole_csv
@@ -103,10 +103,8 @@ def find(path: Path, part: str | None, file: io.FileIO | None = None) -> tuple[P
     for name in fields:
         arrays[name].check_objects()
     names = {name: arrays[name] for name in ARRAYS if name in arrays and part is None}
-    try:
+    with as_ours(str(path), FileFormatError, InputError):
         about = checked_about(None if header is None else header.get("about"))
-    except InputError as error:
-        raise FileFormatError(f"{path}: {error}") from error
     return {field: arrays[name] for name, field in fields.items()}, about, names
 
 

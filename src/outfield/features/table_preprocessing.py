@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from outfield.config import require, require_choice
-from outfield.errors import FileFormatError, InputError, OutfieldError, OutfieldWarning
+from outfield.errors import MALFORMED, FileFormatError, InputError, OutfieldError, OutfieldWarning, as_ours
 from outfield.features.columns import (
     SHOWN,
     TEXT,
@@ -241,11 +241,9 @@ class TablePreprocessing:
         Raises:
             FileFormatError: It is something else.
         """
-        try:
+        with as_ours("this is no preprocessing of a table", FileFormatError, *MALFORMED):
             columns = tuple(Column(**{**own, "levels": tuple(own["levels"])}) for own in said["columns"])
             return cls(columns, said["label"], tuple(said["classes"]), said["others"], said["missing"])
-        except (KeyError, TypeError) as error:
-            raise FileFormatError(f"this is no preprocessing of a table: {error!r:.200}") from error
 
     def save(self, path: PathLike) -> None:
         """Write to a ``.safetensors`` file, atomically.

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from outfield.errors import FileFormatError, InputError
+from outfield.errors import MALFORMED, FileFormatError, InputError, as_ours
 from outfield.files.arrays import (
     DTYPES,
     HEADER_MEMBER,
@@ -212,11 +212,9 @@ def _begun(array: StoredArray) -> Fingerprint:
 
 def _parsed(path: PathLike, text: str) -> dict[str, Any]:
     """The header of a file, proved."""
-    try:
+    with as_ours(f"{path} has a broken Outfield header", FileFormatError, *MALFORMED):
         body = json.loads(text)
         written, version = body.pop("sha256"), body["format"]
-    except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
-        raise FileFormatError(f"{path} has a broken Outfield header ({error!r:.100})") from error
     if version != FORMAT:
         raise FileFormatError(f"{path} is of file format {version!r}; this version of Outfield reads format {FORMAT}")
     check_digest(path, written, _digest(body), "its header")

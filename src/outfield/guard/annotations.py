@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from outfield.detectors import Rows
-from outfield.errors import FileFormatError, InputError, StorageError, TooFewSamplesError
+from outfield.errors import FileFormatError, InputError, StorageError, TooFewSamplesError, as_ours
 from outfield.features import FeatureSet, stratified_rows
 from outfield.files import PathLike, as_path, open_to_read
 from outfield.guard.boxes import Boxes, floats
@@ -58,12 +58,10 @@ def _voc(path: Path) -> Iterator[Annotated]:
     images = {one.stem: one for one in sorted((root / "JPEGImages").glob("*"))}
     for name in names:
         file = root / "Annotations" / f"{name}.xml"
-        try:
+        with as_ours(f"{file} is no annotation of Pascal VOC", FileFormatError, ElementTree.ParseError, ValueError):
             with open_to_read(file) as opened:
                 objects = [*ElementTree.parse(opened).iter("object")]
             boxes = [[float(one.findtext(f"bndbox/{end}", "")) for end in ENDS] for one in objects]
-        except (ElementTree.ParseError, ValueError) as error:
-            raise FileFormatError(f"{file} is no annotation of Pascal VOC: {error}") from error
         yield (
             images.get(name, root / "JPEGImages" / f"{name}.jpg"),
             boxes,
@@ -73,7 +71,7 @@ def _voc(path: Path) -> Iterator[Annotated]:
 
 def _coco(path: Path) -> Iterator[Annotated]:
     """A JSON file of COCO; images lie beside it or in images/."""
-    try:
+    with as_ours(f"{path} is no file of COCO's annotations", FileFormatError, ValueError, KeyError, TypeError):
         with open_to_read(path) as opened:
             said = json.loads(opened.read())
         names = {one["id"]: one["name"] for one in said["categories"]}
@@ -83,8 +81,6 @@ def _coco(path: Path) -> Iterator[Annotated]:
             if not one.get("iscrowd"):
                 of[one["image_id"]].append(([left, top, left + width, top + height], names[one["category_id"]]))
         files = {one["id"]: Path(one["file_name"]) for one in said["images"]}
-    except (ValueError, KeyError, TypeError) as error:
-        raise FileFormatError(f"{path} is no file of COCO's annotations: {error!r:.100}") from error
     for number, file in files.items():
         beside = path.parent / file
         found = beside if beside.exists() else path.parent / "images" / file

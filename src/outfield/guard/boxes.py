@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 
 from outfield.backbone import evaluation_mode, load_weights
 from outfield.config import require_choice, require_number
-from outfield.errors import FileFormatError, InputError, OutfieldError, UnknownNameError
+from outfield.errors import FileFormatError, InputError, OutfieldError, UnknownNameError, as_ours
 from outfield.extras import library
 from outfield.features import NETWORK, FeatureSet, network_text
 from outfield.files import PathLike, Record, fingerprint, read_tensors
@@ -285,13 +285,10 @@ def _built(origin: Any, state: Mapping[str, Tensor], source: str) -> nn.Module:
     accepted = inspect.signature(detection.FasterRCNN).parameters  # the functions take any others, and say nothing
     if unknown := [one for one in settings if one not in accepted]:
         raise InputError(f"{name} has no setting {', '.join(unknown)}; it has {', '.join([*accepted][2:-1])}")
-    try:
-        with building():
-            network: nn.Module = models.get_model(
-                name, weights=None, weights_backbone=None, num_classes=len(head), **settings
-            )
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{name} cannot be built with {settings}: {error}") from error
+    with as_ours(f"{name} cannot be built with {settings}", InputError, TypeError, ValueError), building():
+        network: nn.Module = models.get_model(
+            name, weights=None, weights_backbone=None, num_classes=len(head), **settings
+        )
     load_weights(network, state, source)
     return network.eval()
 

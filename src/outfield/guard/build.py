@@ -25,6 +25,7 @@ from outfield.errors import (
     OutfieldError,
     StorageError,
     TooFewSamplesError,
+    as_ours,
 )
 from outfield.features import (
     HEAD_FIELDS,
@@ -187,10 +188,8 @@ class Plan:
 
     def _kept(self, model: Detector, float16: bool) -> Detector:
         """The detector as the file will have it."""
-        try:
+        with as_ours(f"float16 is True, but {type(model).__name__} cannot be kept so", InputError, OutfieldError):
             return Detector.from_record(model.record().narrowed()).to(model._device) if float16 else model
-        except OutfieldError as error:
-            raise InputError(f"float16 is True, but {type(model).__name__} cannot be kept so: {error}") from error
 
 
 # Images

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from outfield.errors import InputError, OutfieldError, StorageError
+from outfield.errors import InputError, OutfieldError, StorageError, as_ours
 from outfield.images import ImageArray, ImageFiles, ImageSource, Skipped, decode, open_images, pixels_of
 
 KNOWN = (
@@ -169,10 +169,10 @@ def _item(x: Any) -> tuple[Any, str | None]:
 
 def _of_open_file(x: Any) -> tuple[bytes, str | None]:
     """What is left to read of a file that was opened, and its name."""
-    try:
+    with as_ours(
+        f"cannot read from the {type(x).__name__} that was given", StorageError
+    ):  # it is closed, or is no text
         content = x.read()
-    except (OSError, ValueError) as error:  # ValueError: it is closed, or is no text
-        raise StorageError(f"cannot read from the {type(x).__name__} that was given: {error}") from error
     if not isinstance(content, bytes | bytearray | memoryview) or not content:
         what = "nothing" if not content else f"{type(content).__name__}, not bytes"
         raise InputError(f"the {type(x).__name__} gave {what}; open images with 'rb', and pass them unread")

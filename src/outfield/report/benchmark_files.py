@@ -11,7 +11,7 @@ from typing import Any
 
 from outfield.benchmark import BenchmarkRun, LowData, Protocol, Result, check_claims, summarise
 from outfield.benchmark import published_beside as beside
-from outfield.errors import FileFormatError, InputError
+from outfield.errors import MALFORMED, FileFormatError, InputError, as_ours
 from outfield.files import PathLike, as_path, check_readable, make_folder, write_bytes
 from outfield.images import title
 from outfield.report.benchmark_tables import Block, all_tables, blocks, comparison_table, fraction_table, origin, tables
@@ -149,7 +149,7 @@ def read_run(source: PathLike) -> BenchmarkRun:
     path = as_path(source, "source")
     path = path / RESULTS if os.path.isdir(path) else path
     check_readable(path)
-    try:
+    with as_ours(f"{path} does not hold the results of a benchmark", FileFormatError, *MALFORMED):
         body = json.loads(path.read_text(encoding="utf-8"))
         if body["format"] != FORMAT:
             raise ValueError(f"it is of format {body['format']!r}; this version of Outfield reads {FORMAT}")
@@ -157,5 +157,3 @@ def read_run(source: PathLike) -> BenchmarkRun:
         found = {"accuracies": body["accuracies"], "provenance": body["provenance"]}
         low_data = [LowData(**one) for one in body.get("low_data", ())]
         return BenchmarkRun(Protocol(**body["protocol"]), records, **found, low_data=low_data)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise FileFormatError(f"{path} does not hold the results of a benchmark ({error!r})") from error

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from outfield.config import require_choice, require_number
-from outfield.errors import FileFormatError, InputError, OutfieldError, StorageError
+from outfield.errors import FileFormatError, InputError, OutfieldError, StorageError, as_ours
 from outfield.extras import library
 from outfield.features import arrow, whole_parquet
 from outfield.files import SCRATCH_NAME, PathLike, as_path
@@ -26,7 +26,7 @@ from outfield.guard import COLUMNS, Guard, Verdict
 from outfield.images import BYTES_AT_MOST, ON_ERROR, ImageSource, decode
 from outfield.modes import limited_worker
 from outfield.progress import bar
-from outfield.scale.catalog import Part, catalog, default_part_rows, located
+from outfield.scale.catalog import Part, catalog, default_part_rows
 from outfield.scale.cluster import connected, error_text, mapped, worker_count
 from outfield.scale.storage import Place, digest
 from outfield.version import __version__
@@ -170,7 +170,7 @@ class Scorer:
             found = [*self.guard.stream(PartImages(part, files), on_error=self.on_error, workers=0)]
         else:
             rows = part.features([*self.guard.widths])
-            with located(f"{part.prefix}, rows {part.start:,} to {part.stop:,}"):
+            with as_ours(f"{part.prefix}, rows {part.start:,} to {part.stop:,}", None, OutfieldError):
                 found = [*self.guard.judge(rows, files)]
         if not part.names and part.place().stamp() != part.stamp:
             raise FileFormatError(f"{part.prefix} was changed while it was scored; score it anew, into another folder")
@@ -386,10 +386,8 @@ def _text(plain: dict[str, Any]) -> bytes:
 
 
 def _read(place: Place) -> dict[str, Any]:
-    try:
+    with as_ours(f"{place.shown} is damaged", FileFormatError, ValueError):
         found = json.loads(place.read())
-    except ValueError as error:
-        raise FileFormatError(f"{place.shown} is damaged: {error}") from error
     if not isinstance(found, dict) or found.get("format") != FORMAT or found.get("version") not in (1, VERSION):
         raise FileFormatError(f"{place.shown} is no manifest of {FORMAT}, version 1 or {VERSION}")
     return found

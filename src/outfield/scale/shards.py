@@ -11,7 +11,7 @@ from safetensors.torch import load, save
 
 from outfield.detectors import MixtureDetector
 from outfield.energy import ClassStatistics
-from outfield.errors import InputError, OutfieldError, StorageError
+from outfield.errors import InputError, OutfieldError, StorageError, as_ours
 from outfield.progress import bar
 from outfield.scale.catalog import Part, catalog
 from outfield.scale.cluster import connected, error_text, mapped, worker_count
@@ -51,13 +51,11 @@ def fit_mixture(
     with (
         connected(address, workers) as ray,
         bar(f"fitting {type(detector).__name__}", len(shares), "shares") as advance,
+        as_ours("workers died or failed", StorageError, ray.exceptions.RayError),
     ):
-        try:
-            for row in mapped(ray, Gatherer, (detector,), items, workers=worker_count(ray, workers)):
-                found[int(row["number"])] = ClassStatistics(**load(row["statistics"]))
-                advance(len(found))
-        except ray.exceptions.RayError as error:
-            raise StorageError(f"workers died or failed: {error!s:.500}") from error
+        for row in mapped(ray, Gatherer, (detector,), items, workers=worker_count(ray, workers)):
+            found[int(row["number"])] = ClassStatistics(**load(row["statistics"]))
+            advance(len(found))
     detector.fit_statistics(merged([found[number] for number in range(len(shares))]))
     return len(rows)
 

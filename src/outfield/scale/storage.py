@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from outfield.errors import InputError, MissingExtraError, OutfieldError, StorageError
+from outfield.errors import InputError, MissingExtraError, StorageError, as_ours
 from outfield.extras import library
-from outfield.files import open_to_read, reason, write_bytes, write_new
+from outfield.files import open_to_read, write_bytes, write_new
 
 STAMPS = ("ETag", "etag", "md5Hash", "generation", "mtime", "LastModified", "last_modified", "created")
 """What file systems say of a file that changes with its content; the first that is there is taken."""
@@ -65,17 +65,8 @@ class Place:
     def under(self, name: str) -> Place:
         return Place(self.system, f"{self.path.rstrip('/')}/{name}", f"{self.shown.rstrip('/')}/{name}")
 
-    @contextmanager
-    def _errors(self, what: str) -> Iterator[None]:
-        try:
-            yield
-        except OutfieldError:
-            raise
-        except FileNotFoundError as error:
-            raise StorageError(f"cannot {what} {self.shown}: there is no such file") from error
-        except Exception as error:  # clients of object stores raise nearly anything
-            kind = "" if isinstance(error, OSError) else f"{type(error).__name__}: "
-            raise StorageError(f"cannot {what} {self.shown}: {kind}{reason(error)}") from error
+    def _errors(self, what: str) -> AbstractContextManager[None]:
+        return as_ours(f"cannot {what} {self.shown}", StorageError)
 
     def is_folder(self) -> bool:
         """Whether it is a folder, or a prefix of an object store under which there is something."""

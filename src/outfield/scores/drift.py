@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from outfield.config import require, require_number
-from outfield.errors import FileFormatError, InputError, OutfieldError
+from outfield.errors import FileFormatError, InputError, OutfieldError, as_ours
 from outfield.files import PathLike, Record, read_record, write_record
 from outfield.percent import counted
 from outfield.scores.betting import BETS, anytime_interval, gaps_of, lots, play, uniform
@@ -308,10 +308,8 @@ class Drift:
             InputError: It is of another threshold.
         """
         header, tensors = read_record(path, "Drift")
-        try:
+        with as_ours(f"{path} holds a Drift that cannot be one", FileFormatError, OutfieldError):
             loaded = cls.of_state({**header, **tensors})
-        except OutfieldError as error:
-            raise FileFormatError(f"{path} holds a Drift that cannot be one: {error}") from error
         if threshold is not None and not same(loaded.threshold, threshold):
             raise InputError(f"{path} was kept with another threshold; begin a new file for this one")
         return loaded
