@@ -291,16 +291,11 @@ def surprise(calibration: Calibration) -> Callable[[Tensor], Tensor]:
 
 
 FORMULAS: dict[Any, Callable[[Any], Score]] = {
-    detectors.KNN._score: _knn,
-    detectors.GROOD._score: _grood,
-    detectors.SIRC._score: _sirc,
-    detectors.CombOOD._score: _combood,
-    detectors.KDE._score: _kde,
-    detectors.NNGuide._score: _nnguide,
-    detectors.Relation._score: _relation,
-    detectors.Summed._score: _summed,
+    detectors.KNN._score: _knn, detectors.GROOD._score: _grood, detectors.SIRC._score: _sirc,
+    detectors.CombOOD._score: _combood, detectors.KDE._score: _kde, detectors.NNGuide._score: _nnguide,
+    detectors.Relation._score: _relation, detectors.Summed._score: _summed,
     detectors.ComposedDetector._score: _composed,
-}
+}  # fmt: skip
 """By the method in whose place it stands, so that a detector which inherits that has it, too, and one with its own has not."""
 
 
@@ -346,18 +341,10 @@ def about(guard: Guard, takes: str) -> dict[str, str]:
     """How images are made into what a graph takes, what it was made of, and the threshold."""
     threshold, backbone = guard.threshold, guard.backbone
     said = {
-        "version": __version__,
-        "takes": takes,
-        "preprocessing": json.dumps(backbone.preprocessing.to_json()),
-        "network": backbone.name,
-        "network_fingerprint": guard.fingerprint,
-        "detector": repr(guard.detector),
-        "detector_fingerprint": guard.detector.fingerprint(),
-        "members": json.dumps(guard.members),
-        "class_names": json.dumps(guard.names),
-        "views": str(guard.image_reader.views),
-        "threshold": repr(threshold.value),
-        "keep": repr(threshold.keep),
-        "held_out": str(len(threshold.reference)),
-    }
+        "version": __version__, "takes": takes, "preprocessing": json.dumps(backbone.preprocessing.to_json()),
+        "network": backbone.name, "network_fingerprint": guard.fingerprint, "detector": repr(guard.detector),
+        "detector_fingerprint": guard.detector.fingerprint(), "members": json.dumps(guard.members),
+        "class_names": json.dumps(guard.names), "views": str(guard.image_reader.views),
+        "threshold": repr(threshold.value), "keep": repr(threshold.keep), "held_out": str(len(threshold.reference)),
+    }  # fmt: skip
     return {f"outfield.{name}": text for name, text in said.items()}

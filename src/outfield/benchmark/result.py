@@ -228,16 +228,12 @@ def save_run(run: BenchmarkRun, path: PathLike) -> None:
     for number, layout in enumerate(run.layouts):
         tensors |= {f"view.{number}.{name}": value for name, value in layout.record().tensors.items()}
     header = {
-        "protocol": run.protocol.plain(),
-        "records": [asdict(record) for record in run.records],
+        "protocol": run.protocol.plain(), "records": [asdict(record) for record in run.records],
         "scores": [asdict(key) for key in run.scores],
         "histories": [[asdict(key), asdict(history)] for key, history in run.histories.items()],
-        "views": [layout.record().header for layout in run.layouts],
-        "accuracies": run.accuracies,
-        "provenance": run.provenance,
-        "classes": list(run.classes),
-        "low_data": [asdict(one) for one in run.low_data],
-    }
+        "views": [layout.record().header for layout in run.layouts], "accuracies": run.accuracies,
+        "provenance": run.provenance, "classes": list(run.classes), "low_data": [asdict(one) for one in run.low_data],
+    }  # fmt: skip
     write_record(path, "benchmark run", FileRecord(header, tensors))
 
 

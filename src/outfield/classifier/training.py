@@ -95,14 +95,11 @@ class TrainedClassifier:
         """Write weights, architecture and where they come from to one file, atomically."""
         device = next(self.network.parameters()).device
         notes: dict[str, Any] = {
-            "recipe": to_plain(self.recipe),
-            "seed": self.seed,
+            "recipe": to_plain(self.recipe), "seed": self.seed,
             "images": {"name": images.name, "n": len(images), "sha256": images.fingerprint()},
-            "curve": asdict(self.curve),
-            "seconds": round(sum(self.curve.seconds), 1),
-            "torch": torch.__version__,
+            "curve": asdict(self.curve), "seconds": round(sum(self.curve.seconds), 1), "torch": torch.__version__,
             "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        }
+        }  # fmt: skip
         if self.held_out is not None:
             notes["held_out"] = asdict(self.held_out)
         save_classifier(path, self.classifier, self.network.state_dict(), notes)

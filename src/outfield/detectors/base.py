@@ -63,11 +63,8 @@ LARGEST = torch.finfo(torch.float32).max
 
 # what the header of a detector's file holds
 ENTRIES: dict[str, type | tuple[type, ...]] = {
-    "detector": str,
-    "settings": dict,
-    "width": (int, NoneType),
-    "notes": dict,
-}
+    "detector": str, "settings": dict, "width": (int, NoneType), "notes": dict,
+}  # fmt: skip
 
 Batch = dict[str, Tensor]
 Make = Callable[[Tensor], Tensor]

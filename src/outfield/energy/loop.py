@@ -166,14 +166,12 @@ class Run:
         """What must be equal for a checkpoint to belong to this fit: the rows, and settings, ready for JSON."""
         first = self.models[0]
         settings = {
-            "training": to_plain(self.training),
-            "sampler": to_plain(self.sampler),
+            "training": to_plain(self.training), "sampler": to_plain(self.sampler),
             "projection": getattr(self.project, "__name__", type(self.project).__name__),
             "seeds": [int(seed) for seed in self.seeds],
             "weights": {name: list(value.shape) for name, value in first.network.state_dict().items()},
-            **{name: to_plain(getattr(first, name)) for name in SHARED},
-            "device": self.z.device.type,
-        }
+            **{name: to_plain(getattr(first, name)) for name in SHARED}, "device": self.z.device.type,
+        }  # fmt: skip
         more = dict(checkpoint.identity)
         settings |= more.pop("settings", {})
         return {"features": fingerprint_of_rows(self.z), "settings": settings, **more}

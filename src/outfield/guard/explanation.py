@@ -116,12 +116,10 @@ class RowWhy:
     def to_dict(self) -> dict[str, Any]:
         """Plain data, ready for JSON."""
         return {
-            **vars(self),
-            "alone": [*self.alone],
-            "together": [*self.together],
+            **vars(self), "alone": [*self.alone], "together": [*self.together],
             "columns": [column.to_dict() for column in self.columns],
             "furthest": None if self.furthest is None else self.furthest.to_dict(),
-        }
+        }  # fmt: skip
 
     @property
     def reason(self) -> str:

@@ -351,30 +351,13 @@ class Guard:
             p_values, is_ood = rule.known(scores, found, self.threshold)
         more = itertools.repeat({}) if rule is None else rule.more(features, classes, is_ood, names)
         members = p_values[:, None].tolist() if own is None else own.tolist()
-        return [
-            Verdict(
-                file,
-                index,
-                names[index] if names and index is not None else None,
-                score,
-                p_value,
-                ood,
-                self.members[first] if ood else None,
-                dict(zip(self.members, values, strict=True)),
-                **decided,
-            )
-            for file, index, first, values, p_value, score, ood, decided in zip(
-                files,
-                classes,
-                top,
-                members,
-                p_values.tolist(),
-                scores.tolist(),
-                is_ood.tolist(),
-                more,
-                strict=rule is not None,
-            )
-        ]
+        columns = (files, classes, top, members, p_values.tolist(), scores.tolist(), is_ood.tolist(), more)
+        verdicts = []
+        for file, index, first, each, p_value, score, ood, decided in zip(*columns, strict=rule is not None):
+            label = names[index] if names and index is not None else None
+            by, each_p = self.members[first] if ood else None, dict(zip(self.members, each, strict=True))
+            verdicts.append(Verdict(file, index, label, score, p_value, ood, by, each_p, **decided))
+        return verdicts
 
     def why(self, frame: Any, rows: Any = None, *, most: int | None = None, on_error: str = "fail") -> list[RowWhy]:
         """Which columns make rows of a table OOD: each is put to what is usual, and the row is scored again.

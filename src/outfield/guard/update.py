@@ -96,12 +96,9 @@ def updated(
         )
     rows = _rows(guard, chosen, workers)
     told: dict[str, Any] = {
-        "refitted": train is not None,
-        "random": sample is None,
-        "calibrate": len(rows),
-        "before": [guard.threshold.value, len(guard.threshold.reference)],
-        "window": found.window,
-    }
+        "refitted": train is not None, "random": sample is None, "calibrate": len(rows),
+        "before": [guard.threshold.value, len(guard.threshold.reference)], "window": found.window,
+    }  # fmt: skip
     if train is None:
         made = _recalibrated(guard, rows)
     else:

@@ -56,11 +56,9 @@ def write_tables(run: BenchmarkRun, folder: PathLike, *, claims: bool = True, mo
     folder = as_path(folder, "folder")
     make_folder(folder)
     texts = {
-        "tables.md": tables_markdown(run, claims=claims, more=more),
-        "tables.tex": tables_latex(run),
-        "results.csv": records_csv(run),
-        RESULTS: run_json(run, claims=claims),
-    }
+        "tables.md": tables_markdown(run, claims=claims, more=more), "tables.tex": tables_latex(run),
+        "results.csv": records_csv(run), RESULTS: run_json(run, claims=claims),
+    }  # fmt: skip
     for name, text in texts.items():
         # Half a character, as names of files may have it, becomes \udcff, which is what JSON calls it.
         write_bytes(folder / name, text.encode(errors="backslashreplace"))
@@ -112,15 +110,12 @@ def run_json(run: BenchmarkRun, *, claims: bool = True) -> str:
     """Records, aggregated tables with the paper's figures, claims and provenance; fractions."""
     judged = check_claims(run.records, run.protocol) if claims else []
     body: dict[str, Any] = {
-        "format": FORMAT,
-        "protocol": run.protocol.plain(),
-        "accuracies": run.accuracies,
+        "format": FORMAT, "protocol": run.protocol.plain(), "accuracies": run.accuracies,
         "tables": {block.name: _block_json(run, block) for block in blocks(run)},
         "claims": [asdict(claim) | {"verdict": claim.verdict} for claim in judged],
-        "paper": beside(run.protocol).reference,
-        "provenance": run.provenance,
+        "paper": beside(run.protocol).reference, "provenance": run.provenance,
         "records": [asdict(record) for record in run.records],
-    }
+    }  # fmt: skip
     if run.low_data:
         body["low_data"] = [asdict(one) for one in run.low_data]
     return json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False) + "\n"

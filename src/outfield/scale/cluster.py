@@ -99,14 +99,9 @@ def mapped(
     at_a_time = 2 if len(items) >= 4 * count else 1
     with _quiet(data):
         work = data.from_items([*items], override_num_blocks=min(len(items), BLOCKS)).map_batches(
-            worker,
-            batch_size=1,
-            compute=data.ActorPoolStrategy(size=count, max_tasks_in_flight_per_actor=at_a_time),
-            fn_constructor_args=tuple(arguments),
-            num_cpus=cpus,
-            num_gpus=gpus,
-            max_task_retries=RETRIES,
-        )
+            worker, batch_size=1, compute=data.ActorPoolStrategy(size=count, max_tasks_in_flight_per_actor=at_a_time),
+            fn_constructor_args=tuple(arguments), num_cpus=cpus, num_gpus=gpus, max_task_retries=RETRIES,
+        )  # fmt: skip
         for row in work.iter_rows():
             if row["error"]:
                 raise error_of(row["error"])

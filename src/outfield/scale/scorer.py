@@ -268,14 +268,11 @@ PAUSE = 20
 NAMED = 20
 """Damaged files that an error names, at most."""
 SAYS = {
-    "guard": "another guard",
-    "source": "another source, or files of it that were changed since",
-    "rows": "another number of rows",
-    "parts": "another number of parts",
-    "part_rows": "parts of {} rows (--part-rows)",
-    "threads": "{} threads a worker (--threads)",
+    "guard": "another guard", "source": "another source, or files of it that were changed since",
+    "rows": "another number of rows", "parts": "another number of parts",
+    "part_rows": "parts of {} rows (--part-rows)", "threads": "{} threads a worker (--threads)",
     "on_error": "--on-error {}",
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -212,24 +212,14 @@ class Drift:
         with self._lock:
             now, (low, high) = self._now, self.share_interval(confidence)
             return {
-                "samples": now.seen,
-                "ood": now.ood,
-                "share_ood": now.ood / now.seen if now.seen else None,
-                "share_low": low,
-                "share_high": high,
-                "confidence": confidence,
-                "expected": self.p_limit,
+                "samples": now.seen, "ood": now.ood, "share_ood": now.ood / now.seen if now.seen else None,
+                "share_low": low, "share_high": high, "confidence": confidence, "expected": self.p_limit,
                 "recent_samples": len(self._recent),
                 "recent_share": float(self._recent.mean()) if len(self._recent) else None,
-                "histogram": self._histogram.tolist(),
-                "log_wealth": now.log_wealth,
-                "largest_log_wealth": now.largest_log_wealth,
-                "limit": -math.log(self.alpha),
-                "alpha": self.alpha,
-                "alarm": self.alarm,
-                "alarm_at": now.alarm_at,
-                "since": now.since if self.alarm else None,
-            }
+                "histogram": self._histogram.tolist(), "log_wealth": now.log_wealth,
+                "largest_log_wealth": now.largest_log_wealth, "limit": -math.log(self.alpha), "alpha": self.alpha,
+                "alarm": self.alarm, "alarm_at": now.alarm_at, "since": now.since if self.alarm else None,
+            }  # fmt: skip
 
     def __repr__(self) -> str:
         told = self.summary()
@@ -246,13 +236,11 @@ class Drift:
         with self._lock:
             rule = self.threshold
             return {
-                **{name: getattr(self, name) for name in SETTINGS},
-                "value": None if rule is None else rule.value,
-                "source": None if rule is None else rule.source,
-                **asdict(self._now),
+                **{name: getattr(self, name) for name in SETTINGS}, "value": None if rule is None else rule.value,
+                "source": None if rule is None else rule.source, **asdict(self._now),
                 **({} if rule is None else {"reference": rule.reference.clone()}),
                 **{name: torch.from_numpy(getattr(self, f"_{name}").copy()) for name in ARRAYS},
-            }
+            }  # fmt: skip
 
     @classmethod
     def of_state(cls, state: dict[str, Any], threshold: Threshold | None = None) -> Drift:

@@ -110,23 +110,12 @@ def make_server(
     check_tls(tls_cert, tls_key)
     limits = service.settings.limits
     config = uvicorn.Config(
-        make_app(service),
-        host=host,
-        port=port,
-        http=PatientProtocol,
-        ws="none",
-        loop="asyncio",
-        lifespan="on",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        limit_concurrency=limits.connections,
-        timeout_keep_alive=max(1, round(min(limits.timeout, 20))),
-        timeout_graceful_shutdown=round(limits.timeout) + 5,
-        ssl_certfile=None if tls_cert is None else str(tls_cert),
+        make_app(service), host=host, port=port, http=PatientProtocol, ws="none", loop="asyncio", lifespan="on",
+        log_config=None, access_log=False, server_header=False, proxy_headers=False,
+        limit_concurrency=limits.connections, timeout_keep_alive=max(1, round(min(limits.timeout, 20))),
+        timeout_graceful_shutdown=round(limits.timeout) + 5, ssl_certfile=None if tls_cert is None else str(tls_cert),
         ssl_keyfile=None if tls_key is None else str(tls_key),
-    )
+    )  # fmt: skip
     with _tls_errors(tls_cert, tls_key):
         config.load()
 

@@ -236,13 +236,9 @@ def _trial(names: Sequence[str], terms: Terms, weights: Tensor, unseen: float | 
     near, far = by_level(fpr95)
     return Trial(
         {name: weight for name, weight in zip(names, weights.tolist(), strict=True) if weight},
-        {name: value for (level, name), value in fpr95.items() if level in LEVELS},
-        near,
-        far,
-        loss(accepted),
-        unseen,
+        {name: value for (level, name), value in fpr95.items() if level in LEVELS}, near, far, loss(accepted), unseen,
         {name: value for (level, name), value in fpr95.items() if level == "real"},
-    )
+    )  # fmt: skip
 
 
 class Rows(NamedTuple):
