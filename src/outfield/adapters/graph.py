@@ -132,15 +132,11 @@ def _check(guard: Guard, takes: str) -> None:
     if guard.device.type != "cpu":
         raise InputError(f"the guard is on {guard.device}; to export it, load it with Guard.load(path, device='cpu')")
     if guard.image_reader.precision not in ("float32", "auto"):
-        raise InputError(
-            f"the guard's network runs in {guard.image_reader.precision}, but exported graphs run in float32, whose scores "
-            "differ; build it with precision='float32'"
-        )
+        what = f"the guard's network runs in {guard.image_reader.precision}, but exported graphs run in float32"
+        raise InputError(f"{what}, whose scores differ; build it with precision='float32'")
     if takes != "features" and not getattr(guard.backbone.network, "gives_gradients", True):
-        raise InputError(
-            f"{guard.backbone.name} is itself an ONNX file, which is not traced; export the detector alone (--features-only, in "
-            "Python takes='features') and run it behind that file"
-        )
+        what = f"{guard.backbone.name} is itself an ONNX file, which is not traced; export the detector alone (--features-only"
+        raise InputError(f"{what}, in Python takes='features') and run it behind that file")
 
 
 def open_rows(examples: tuple[Tensor, ...]) -> tuple[dict[int, Any], ...]:
@@ -156,10 +152,8 @@ Score = Callable[[Batch], Tensor]
 def scorer(detector: Detector) -> Score:
     """What gives a fitted detector's scores (n,), float32, of the fields that it needs."""
     if isinstance(detector, detectors.ODIN):
-        raise InputError(
-            f"{type(detector).__name__} cannot be exported: what it scores takes a gradient through the network; these can: "
-            f"{', '.join(exportable())}, and Fused, Auto and HEAT of them"
-        )
+        what = f"{type(detector).__name__} cannot be exported: what it scores takes a gradient through the network"
+        raise InputError(f"{what}; these can: {', '.join(exportable())}, and Fused, Auto and HEAT of them")
     formula = FORMULAS.get(type(detector)._score)
     inside: Score = detector._score if formula is None else formula(detector)
 

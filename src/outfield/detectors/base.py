@@ -322,20 +322,16 @@ class Detector(ABC):
     def _check_columns(self, data: FeatureSource, name: str, fitted: int | None) -> None:
         width = data.shapes[name][1]
         if fitted is not None and width != fitted:
-            raise InputError(
-                f"{name} has {width} columns but this {type(self).__name__} was fitted on {fitted}; "
-                "use what the same backbone gave"
-            )
+            what = f"{name} has {width} columns but this {type(self).__name__} was fitted on {fitted}"
+            raise InputError(f"{what}; use what the same backbone gave")
 
     def _check_about(self, data: FeatureSource) -> None:
         """Refuse rows of another network, stage or view, as far as both sides name theirs."""
         for name, text in self._about.items():
             here = data.about.get(name, text)
             if not agree(name, here, text):
-                raise InputError(
-                    f"{name} is {here!r:.200} here, but {text!r:.200} where this {type(self).__name__} was fitted; "
-                    "extract both in the same way, from the same network"
-                )
+                what = f"{name} is {here!r:.200} here, but {text!r:.200} where this {type(self).__name__} was fitted"
+                raise InputError(f"{what}; extract both in the same way, from the same network")
 
     @abstractmethod
     def _fit(self, train: FeatureSet) -> None:
@@ -483,10 +479,8 @@ def load(path: PathLike) -> Detector:
 def accept(detector: str, data: Any, needs: tuple[str, ...], what: str) -> None:
     """Refuse data that the method ``what`` of a detector cannot use, and warn of logits of a single class."""
     if not isinstance(data, FeatureSource):
-        raise InputError(
-            f"{what} takes an outfield.FeatureSet, not {type(data).__name__}; wrap it, FeatureSet(features), "
-            "or open a file, open_features(path)"
-        )
+        what = f"{what} takes an outfield.FeatureSet, not {type(data).__name__}"
+        raise InputError(f"{what}; wrap it, FeatureSet(features), or open a file, open_features(path)")
     missing = lacking(data, needs)
     if missing:
         source, name = "this FeatureSet" if isinstance(data, FeatureSet) else repr(data), missing[0]

@@ -249,18 +249,14 @@ class Keeper:
             return
         header, tensors = read_record(self.path, "Checkpoint")
         if header.get("version") != VERSION:
-            raise FileFormatError(
-                f"the checkpoint {self.path} was written by another version of Outfield and cannot be used; "
-                "delete it or name another file to start afresh"
-            )
+            what = f"the checkpoint {self.path} was written by another version of Outfield and cannot be used"
+            raise FileFormatError(f"{what}; delete it or name another file to start afresh")
         for key, value in self.identity.items():
             there = header["identity"].get(key)
             if there != value:
                 what = ", ".join(differences(there, value)) if isinstance(value, dict) else ""
-                raise InputError(
-                    f"the checkpoint {self.path} belongs to a fit with other {key}{f' ({what})' if what else ''}; "
-                    "delete it or name another file to start afresh"
-                )
+                what = f"the checkpoint {self.path} belongs to a fit with other {key}{f' ({what})' if what else ''}"
+                raise InputError(f"{what}; delete it or name another file to start afresh")
         self.run.take(header, tensors)
 
     def after_step(self, over: bool) -> None:

@@ -119,10 +119,8 @@ def _fields_in(path: Path, part: str | None, names: Sequence[str]) -> dict[str, 
     if set(names) - set(FIELDS) or "features" not in names:
         shown = ", ".join(names[:6]) or "nothing"
         first, *others = FIELDS
-        raise FileFormatError(
-            f"{path} is not a FeatureSet: it holds {shown}{', …' if len(names) > 6 else ''}; expected {first} and any of "
-            f"{', '.join(others)}{hint}"
-        )
+        what = f"{path} is not a FeatureSet: it holds {shown}{', …' if len(names) > 6 else ''}"
+        raise FileFormatError(f"{what}; expected {first} and any of {', '.join(others)}{hint}")
     return {name: name for name in names}
 
 
@@ -190,10 +188,8 @@ def _meant(path: Path, column: str) -> tuple[Field, int | None]:
             return field, None
         if not single and stem == field.column and re.fullmatch(r"0|[1-9][0-9]{0,8}", number):
             return field, int(number)
-    raise FileFormatError(
-        f"{path} has a column {column!r:.60}; expected {_expected()}. A table whose columns have names of their own becomes "
-        "features by FeatureSet.from_frame, and a guard by outfield guard rows"
-    )
+    what = f"{path} has a column {column!r:.60}; expected {_expected()}. A table whose columns have names of their"
+    raise FileFormatError(f"{what} own becomes features by FeatureSet.from_frame, and a guard by outfield guard rows")
 
 
 def _expected() -> str:

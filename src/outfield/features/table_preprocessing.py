@@ -209,10 +209,8 @@ class TablePreprocessing:
         unknown = [name for name in found if name not in (*wanted, self.label)]
         if unknown and not self.others:
             _refuse_nameless(unknown)
-            raise InputError(
-                f"the table has {_listed(unknown)}, which the training rows did not have; drop what is unknown, or ignore it: "
-                "--ignore-extra, in Python ignore_extra=True at the fit"
-            )
+            what = f"the table has {_listed(unknown)}, which the training rows did not have; drop what is unknown"
+            raise InputError(f"{what}, or ignore it: --ignore-extra, in Python ignore_extra=True at the fit")
 
     def _labels(self, found: Mapping[str, Any]) -> Tensor | None:
         if self.label is None:
@@ -304,10 +302,8 @@ def _check_names(setting: str, names: Any) -> None:
 def _refuse_nameless(names: Sequence[str]) -> None:
     """Refuse the numbers of rows, which pandas writes as a column without a name."""
     if any(re.fullmatch(NAMELESS, name) for name in names):
-        raise InputError(
-            "a column has no name: is it the index of a frame? Leave it out (frame.to_csv(path, index=False)), or name the "
-            "columns to take: columns=[…], --columns"
-        )
+        what = "a column has no name: is it the index of a frame? Leave it out (frame.to_csv(path"
+        raise InputError(f"{what}, index=False)), or name the columns to take: columns=[…], --columns")
 
 
 def _refuse_missing(cells: Mapping[str, Cells], missing: str) -> None:

@@ -52,9 +52,8 @@ def _voc(path: Path) -> Iterator[Annotated]:
     if not path.is_dir():
         names = [line.split()[0] for line in path.read_text("utf-8").splitlines() if line.strip()]
     if not names:
-        raise StorageError(
-            f"{path} has no annotated images: Annotations/*.xml of Pascal VOC, or give a JSON file of COCO"
-        )
+        what = f"{path} has no annotated images: Annotations/*.xml of Pascal VOC"
+        raise StorageError(f"{what}, or give a JSON file of COCO")
     images = {one.stem: one for one in sorted((root / "JPEGImages").glob("*"))}
     for name in names:
         file = root / "Annotations" / f"{name}.xml"
@@ -113,9 +112,8 @@ class BoxPlan(ImagePlan):
             first = stratified_rows(len(held), count, seed=self.seed + 1, copies=image).numpy()
         if len(held) - int(first.sum()) < self.to_decide or 0 < int(first.sum()) < TO_CHOOSE:
             found = counted(len(held), "held-out box")
-            raise TooFewSamplesError(
-                f"found {found} that match annotated ones; at least {least} are needed, of several images"
-            )
+            what = f"found {found} that match annotated ones"
+            raise TooFewSamplesError(f"{what}; at least {least} are needed, of several images")
         taken = self.to_train(train.labels, len(train), "boxes")
         choose: Any = held[first] if first.any() else None
         rows = Rows(train if taken.all() else train[taken], choose, None)  # type: ignore[arg-type]
@@ -159,9 +157,8 @@ def _known(boxes: Boxes, corners: Any, labels: Any) -> tuple[Tensor, Tensor]:
     if len(given) != len(found):
         raise InputError(f"an annotated image has {counted(len(found), 'box')} and {counted(len(given), 'label')}")
     if not boxes.names and any(isinstance(one, str) for one in given):
-        raise InputError(
-            f"annotated boxes have names such as {given[0]!r:.60}; say what the labels are: Boxes(…, names=…)"
-        )
+        what = f"annotated boxes have names such as {given[0]!r:.60}"
+        raise InputError(f"{what}; say what the labels are: Boxes(…, names=…)")
     place = {name: index for index, name in enumerate(boxes.names)}
     classes = torch.tensor([place.get(one, -1) if isinstance(one, str) else int(one) - boxes.first for one in given])
     return found[classes >= 0], classes[classes >= 0]

@@ -251,10 +251,8 @@ class ImagePlan(Plan):
         source, labels = _matched(source, network, classes)
         held, held_labels = (None, labels) if held is None else _matched(held, network, classes)
         if self.accuracy is not None and not labels == held_labels == GIVEN:
-            raise InputError(
-                "accuracy needs images whose class is known: put them into folders that are called as the network's classes, the "
-                "held-out ones too"
-            )
+            what = "accuracy needs images whose class is known: put them into folders that are called as the network's classes"
+            raise InputError(f"{what}, the held-out ones too")
         own, held_own = labels != PREDICTED, labels == held_labels != PREDICTED
         needed = {*model.needs_to_fit, *model.needs_to_score}
         alone = (labels == FOLDERS or not whole) and needed.isdisjoint(OF_LOGITS)
@@ -539,9 +537,8 @@ class RowPlan(Plan):
             raise InputError(f"names is {self.names!r:.60}, but the rows have no logits; leave it out")
         Reader(self.names).complete(train)
         if self.accuracy is not None and (held.labels is None or held.logits is None):
-            raise InputError(
-                "accuracy needs rows with logits and labels, which are the network's answers and the right ones"
-            )
+            what = "accuracy needs rows with logits and labels"
+            raise InputError(f"{what}, which are the network's answers and the right ones")
         first = self.to_choose(None, len(held), least, "rows")
         if train.labels is None:
             what = "all rows are one class" if train.logits is None else "predictions take their place"

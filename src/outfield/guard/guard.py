@@ -394,10 +394,8 @@ class Guard:
         from outfield.guard.explanation import UsualValues
 
         if not isinstance(self.reader, TableReader):
-            raise InputError(
-                f"guards of tables tell columns, but this one looks at {self.takes}; build it of a table: "
-                "Guard.build_rows(frame), outfield guard rows TABLE on the command line"
-            )
+            what = f"guards of tables tell columns, but this one looks at {self.takes}; build it of a table"
+            raise InputError(f"{what}: Guard.build_rows(frame), outfield guard rows TABLE on the command line")
         return UsualValues(self.reader, self.detector, self.threshold)
 
     def warm_up(self, count: int) -> float:
@@ -512,10 +510,8 @@ def check_version(path: PathLike, kind: str, header: Mapping[str, Any]) -> None:
     """Refuse a guard's file that a later version of Outfield wrote."""
     version = header[VERSION_ENTRY[kind]]
     if version > VERSION:
-        raise FileFormatError(
-            f"{path} is a guard of version {version}, written by Outfield {header.get('outfield')}; this is Outfield "
-            f"{__version__}, which reads versions up to {VERSION}: install a newer one"
-        )
+        what = f"{path} is a guard of version {version}, written by Outfield {header.get('outfield')}; this is Outfield"
+        raise FileFormatError(f"{what} {__version__}, which reads versions up to {VERSION}: install a newer one")
 
 
 class _OfRows(type):

@@ -162,9 +162,8 @@ def _item(x: Any) -> tuple[Any, str | None]:
     if pillow is not None and isinstance(x, pillow.Image):
         return x, getattr(x, "filename", "") or None
     numbers = "; of numbers in lists make an array first, numpy.array(x, dtype=numpy.uint8)"
-    raise InputError(
-        f"a guard cannot look at this {type(x).__name__}; pass {KNOWN}{numbers if isinstance(x, int | float) else ''}"
-    )
+    what = f"a guard cannot look at this {type(x).__name__}"
+    raise InputError(f"{what}; pass {KNOWN}{numbers if isinstance(x, int | float) else ''}")
 
 
 def _of_open_file(x: Any) -> tuple[bytes, str | None]:

@@ -59,9 +59,8 @@ def read_reviews(guard: Guard, path: PathLike, until: str | None, whole: bool) -
     folder = ReviewFolder(place)
     if not place.is_dir() or not (ids := folder.ids()):
         if guard.takes != "images" and place.is_dir():
-            raise InputError(
-                f"{place} holds no kept inputs; outfield serve --keep FOLDER makes one for each guard in FOLDER"
-            )
+            what = f"{place} holds no kept inputs"
+            raise InputError(f"{what}; outfield serve --keep FOLDER makes one for each guard in FOLDER")
         return Reviews(known=_inputs(guard, place))
     last = None if until is None else _time(until)
     ids = {own: seen for own, seen in ids.items() if last is None or time_of(own) <= last}
@@ -91,9 +90,8 @@ def updated(
     chosen = found.sample if sample is None else _inputs(guard, sample)
     if chosen is None:
         where = "" if reviewed is None else f" in {reviewed}"
-        raise InputError(
-            f"there are no known inputs of a random sample{where}; only such may choose a threshold: {BIASED}"
-        )
+        what = f"there are no known inputs of a random sample{where}"
+        raise InputError(f"{what}; only such may choose a threshold: {BIASED}")
     rows = _rows(guard, chosen, workers)
     told: dict[str, Any] = {
         "refitted": train is not None, "random": sample is None, "calibrate": len(rows),

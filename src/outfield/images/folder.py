@@ -64,9 +64,8 @@ def pixels_of(image: Any, where: str) -> np.ndarray:
 def _of_8_bits(image: Any, where: str) -> Any:
     """Grey of 16 bits in 8: 65535 is white. Pillow reads it as integers of 16 bits, or of 32 out of PNG and PGM."""
     if not (image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM"))):
-        raise FileFormatError(
-            f"{where} has more than 16 bits a channel, or floats ({image.mode}); save it with 8 or 16"
-        )
+        what = f"{where} has more than 16 bits a channel, or floats ({image.mode})"
+        raise FileFormatError(f"{what}; save it with 8 or 16")
     values = np.asarray(image).astype(np.int64)
     made = library("PIL.Image", extra="images").fromarray(((values + 128) // 257).clip(0, 255).astype(np.uint8))
     made.info = image.info

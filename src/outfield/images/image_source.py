@@ -163,10 +163,8 @@ class ImageList(ImageSource):
 def check_source(images: object) -> None:
     """Refuse what is no source of images."""
     if not isinstance(images, ImageSource):
-        raise InputError(
-            f"images is a {type(images).__name__}; wrap an array, uint8 (N, H, W, 3), in outfield.ImageArray(array), or open a "
-            "folder or file, outfield.open_images(path)"
-        )
+        what = f"images is a {type(images).__name__}; wrap an array, uint8 (N, H, W, 3), in outfield.ImageArray(array)"
+        raise InputError(f"{what}, or open a folder or file, outfield.open_images(path)")
 
 
 def check_image(image: Any, what: str) -> None:

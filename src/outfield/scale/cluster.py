@@ -71,9 +71,8 @@ def worker_count(ray: Any, workers: int | None, threads: int = 1) -> int:
     count = most if workers is None else workers
     require_number("workers", count, least=1, whole=True)
     if count * threads > cores:
-        raise InputError(
-            f"workers is {count}, of {threads} threads each, but the cluster has {cores} cores; take {most} workers or fewer"
-        )
+        what = f"workers is {count}, of {threads} threads each, but the cluster has {cores} cores"
+        raise InputError(f"{what}; take {most} workers or fewer")
     return count
 
 

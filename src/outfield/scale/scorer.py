@@ -88,9 +88,8 @@ def score_files(
     if f"{target.address.rstrip('/')}/".startswith(f"{origin.address.rstrip('/')}/"):
         raise InputError(f"--out {out} lies in {source}, which is scored; name a folder outside of it")
     if engine == "ray" and (target.in_own_memory or origin.in_own_memory):
-        raise InputError(
-            "files in the memory of this process cannot be seen by workers; use a folder or an object store"
-        )
+        what = "files in the memory of this process cannot be seen by workers"
+        raise InputError(f"{what}; use a folder or an object store")
     with bar("looking through the source"):
         found = catalog(source)
     size = default_part_rows(len(found)) if part_rows is None else part_rows
@@ -304,9 +303,8 @@ class Results:
         names = [name for name in out.names() if not SCRATCH_NAME.fullmatch(name)] if there else []
         if MANIFEST not in names:
             if names:
-                raise InputError(
-                    f"--out {out.shown} holds {names[0]} and no results of outfield score; name a folder of its own"
-                )
+                what = f"--out {out.shown} holds {names[0]} and no results of outfield score"
+                raise InputError(f"{what}; name a folder of its own")
             out.make_folder()
             head = {"format": FORMAT, "version": VERSION, "outfield": __version__, "torch": str(torch.__version__)}
             out.under(MANIFEST).write_first(_text({**head, **asdict(manifest)}))
@@ -317,17 +315,15 @@ class Results:
         for name, value in asdict(manifest).items():
             if self.head.get(name) != value:
                 said = SAYS[name].format(self.head.get(name))
-                raise InputError(
-                    f"--out {out.shown} holds results of {said}; go on with what they were begun with, or name another folder"
-                )
+                what = f"--out {out.shown} holds results of {said}"
+                raise InputError(f"{what}; go on with what they were begun with, or name another folder")
 
     def missing(self, parts: Sequence[Part]) -> list[Part]:
         there = {name for name in self.out.names() if name.endswith(".parquet")}
         unknown = sorted(there - {part.file for part in parts})
         if unknown:
-            raise InputError(
-                f"{self.out.shown} holds {unknown[0]}, which is none of its {len(parts):,} parts; remove it"
-            )
+            what = f"{self.out.shown} holds {unknown[0]}, which is none of its {len(parts):,} parts"
+            raise InputError(f"{what}; remove it")
         return [part for part in parts if part.file not in there]
 
     def keep(self, parts: Sequence[Part], written: Iterable[tuple[str, str]]) -> None:

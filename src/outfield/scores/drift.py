@@ -157,10 +157,8 @@ class Drift:
         odd |= places < 1
         if odd.any():
             at = int(odd.argmax())
-            raise InputError(
-                f"p_values[{at}] is {vector[at]}, which {self.calibration} calibration scores cannot give; they give multiples "
-                f"of 1 / {slots}"
-            )
+            what = f"p_values[{at}] is {vector[at]}, which {self.calibration} calibration scores cannot give"
+            raise InputError(f"{what}; they give multiples of 1 / {slots}")
         return self._take(places / slots, places.astype(np.int64) - 1)
 
     def _take(self, p_values: np.ndarray, gaps: np.ndarray | None) -> bool:

@@ -102,10 +102,8 @@ class Threshold:
         """Scores (N,), refused where they are known to be another detector's."""
         known = source_of(scores)
         if None not in (known, self.source) and known != self.source:
-            raise InputError(
-                f"these are scores of {known}, but the threshold was chosen on scores of {self.source}; "
-                "choose one for each detector, with Threshold.fit on its own held-out scores"
-            )
+            what = f"these are scores of {known}, but the threshold was chosen on scores of {self.source}"
+            raise InputError(f"{what}; choose one for each detector, with Threshold.fit on its own held-out scores")
         return as_scores("scores", scores)
 
     @property

@@ -60,9 +60,8 @@ def score(
     target = None if output is None else Path(output)
     if detector.suffix != ".guard":
         if part_rows is not None or on_cluster:
-            raise InputError(
-                "--part-rows and --engine ray are for guards (.guard): a detector is scored by this process into one file"
-            )
+            what = "--part-rows and --engine ray are for guards (.guard)"
+            raise InputError(f"{what}: a detector is scored by this process into one file")
         _with_detector(detector, data, target, threshold, device)
         return
 
@@ -71,10 +70,8 @@ def score(
 
     if kind_of(detector) == Reader.kind:
         if threshold is not None or part_rows is not None or on_cluster:
-            raise InputError(
-                f"{detector} is a guard of rows: it has its own threshold, works in this process and gives one file; leave out "
-                "--threshold, --part-rows, --engine and --workers"
-            )
+            what = f"{detector} is a guard of rows: it has its own threshold, works in this process and gives one file"
+            raise InputError(f"{what}; leave out --threshold, --part-rows, --engine and --workers")
         _with_row_guard(detector, data, target, on_error, device)
         return
     if output is None or threshold is not None:
