@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from outfield.errors import InputError, UnknownNameError, as_ours
+from outfield.errors import InputError, UnknownNameError
 
 CONFIGURABLE: dict[str, type] = {}  # every class that may appear as a setting, by name
 
@@ -111,8 +111,10 @@ def construct(cls: type, settings: Mapping[str, Any]) -> Any:
     unknown = [_bare(name) for name in settings if name not in known]
     if unknown:
         raise InputError(f"{cls.__name__} has no setting {', '.join(unknown)}; it has {', '.join(known) or 'none'}")
-    with as_ours(f"{cls.__name__} cannot be built from {shown(settings)}", InputError, TypeError):
+    try:
         return cls(**settings)
+    except TypeError as error:
+        raise InputError(f"{cls.__name__} cannot be built from {shown(settings)}: {error}") from error
 
 
 def construct_from_text(cls: type, settings: Mapping[str, str]) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -35,7 +34,7 @@ class Given(NamedTuple):
 class Items(ImageSource):
     """Images of all kinds, each decoded when it is needed: paths, bytes, PIL images, arrays, or what could not be opened."""
 
-    size, labels, classes, name = None, None, None, "images"
+    labels, classes, name = None, None, "images"
 
     def __init__(self, items: Sequence[Any]) -> None:
         self.items = tuple(items)
@@ -45,10 +44,6 @@ class Items(ImageSource):
 
     def __getitem__(self, index: int) -> np.ndarray:
         return pixels(self.items[index], f"image {index}")
-
-    def fingerprint(self) -> str:
-        images = (self[index] for index in range(len(self)))
-        return hashlib.sha256(b"".join(f"{one.shape}|".encode() + one.tobytes() for one in images)).hexdigest()
 
 
 def pixels(item: Any, where: str) -> np.ndarray:

@@ -8,7 +8,6 @@ selected by its score, and what people picked by people: it may train a detector
 from __future__ import annotations
 
 import datetime
-import hashlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -214,7 +213,7 @@ def _joined(guard: Guard, parts: Sequence[Any]) -> Any:
 class _Several(ImageSource):
     """Images of several sources, one after the other; with labels where all have them."""
 
-    size, name = None, "images"
+    name = "images"
 
     def __init__(self, parts: Sequence[ImageSource]) -> None:
         self._places = [(part, index) for part in parts for index in range(len(part))]
@@ -231,9 +230,6 @@ class _Several(ImageSource):
     def __getitem__(self, index: int) -> np.ndarray:
         part, place = self._places[index]
         return part[place]
-
-    def fingerprint(self) -> str:
-        return self._with_labels(hashlib.sha256(b"".join(self.content(index) for index in range(len(self)))))
 
 
 def _without_copies(guard: Guard, train: Any, sample: Any) -> Any:

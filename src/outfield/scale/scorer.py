@@ -225,13 +225,6 @@ class PartImages(ImageSource):
     def __len__(self) -> int:
         return self.part.rows
 
-    @property
-    def size(self) -> None:
-        return None
-
-    def fingerprint(self) -> str:
-        return hashlib.sha256(self.part.to_text().encode()).hexdigest()
-
     def __getitem__(self, index: int) -> np.ndarray:
         if not self._first <= index < self._first + len(self._window):
             self._first, window = index, slice(index, index + WINDOW)
