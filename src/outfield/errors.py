@@ -72,8 +72,6 @@ MALFORMED = (ValueError, KeyError, TypeError, AttributeError, RecursionError, Ou
 
 def reason(error: BaseException) -> str:
     """What an error says, in one line: of the system without its number, of a key that is missing with its kind."""
-    if isinstance(error, FileNotFoundError):
-        return "there is no such file"
     said = repr(error) if isinstance(error, KeyError) else getattr(error, "strerror", None) or str(error)
     return next(iter(said.strip().splitlines()), type(error).__name__)[:300]
 

@@ -166,9 +166,8 @@ def scorer(detector: Detector) -> Score:
 
 def exportable() -> tuple[str, ...]:
     """Names of the detectors that are exported by themselves."""
-    return tuple(
-        name for name, cls in detectors.DETECTORS.items() if not issubclass(cls, detectors.ODIN | CombinedDetector)
-    )
+    not_alone = detectors.ODIN | CombinedDetector
+    return tuple(name for name, cls in detectors.DETECTORS.items() if not issubclass(cls, not_alone))
 
 
 def kth_distance(bank: Tensor, k: int) -> Callable[[Tensor], Tensor]:

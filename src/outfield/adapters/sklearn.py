@@ -95,7 +95,7 @@ class OutfieldDetector(PlainRows, base.OutlierMixin, base.BaseEstimator):  # typ
         apart = round(self.held_out * count)
         if rank(1 - self.contamination, apart + 1) > apart or apart == count:
             what = (
-                f"held_out={self.held_out} of {count} rows are {apart}, too few for contamination={self.contamination}"
+                f"held_out={self.held_out} of {count} rows is {apart}, too few for contamination={self.contamination}"
             )
             raise InputError(f"{what}; at least {int(np.ceil(1 / self.contamination)) - 1} are needed")
         return np.sort(order[apart:]), np.sort(order[:apart])

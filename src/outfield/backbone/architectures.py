@@ -106,7 +106,7 @@ def patch_settings(architecture: str, small: Sequence[int]) -> dict[str, Any]:
         return {"img_size": tuple(small), "patch_size": 4}
     has_patches = home == "timm.models.convnext" and not name.endswith(
         "_ols"
-    )  # these: two convolutions of fixed stride
+    )  # which have convolutions of fixed stride
     return {"patch_size": 1} if has_patches else {}
 
 

@@ -349,9 +349,8 @@ class Extraction:
         self._rows = (rows + 1) // 2
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
-        self._warn(
-            "memory", f"the memory of {self.device} is too small for {rows} images at once; going on with {self._rows}"
-        )
+        told = f"the memory of {self.device} is too small for {rows} images at once; going on with {self._rows}"
+        self._warn("memory", told)
 
     def _land(self, flight: _Flight, half: torch.dtype | None) -> Iterator[tuple[int, Fields]]:
         """Wait for a batch, and do it again in full precision if half precision was not enough."""

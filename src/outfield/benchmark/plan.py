@@ -218,9 +218,7 @@ def check_logits(backbones: Mapping[str, Backbone], detectors: Mapping[str, Dete
     needing = [name for name, one in detectors.items() if of_logits & {*one.needs_to_fit, *one.needs_to_score}]
     for name, backbone in backbones.items():
         if needing and getattr(backbone, "projects", False):
-            what = (
-                f"{name} was trained without labels: it gives features and no logits, which {', '.join(needing)} need"
-            )
+            what = f"{name} was trained without labels: it gives features, no logits, which {', '.join(needing)} need"
             raise MissingFieldError(f"{what}; name detectors of features alone, such as --detector KNN --detector SSD")
 
 

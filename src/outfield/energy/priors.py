@@ -156,9 +156,8 @@ class ClassStatistics:
         delta = means_b - means_a
         share = counts_b / total
         both = (counts_a * share)[:, None] * delta
-        return ClassStatistics(
-            classes, total, means_a + share[:, None] * delta, self.scatter + other.scatter + both.T @ delta
-        )
+        scatter = self.scatter + other.scatter + both.T @ delta
+        return ClassStatistics(classes, total, means_a + share[:, None] * delta, scatter)
 
     def _on(self, classes: Tensor) -> tuple[Tensor, Tensor]:
         """Counts and means laid out for a superset of this batch's classes (0 where a class is absent)."""

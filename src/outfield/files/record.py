@@ -191,9 +191,8 @@ def find_record(
     odd = ", ".join(sorted(set(arrays) ^ set(digests)))
     if odd:
         raise FileFormatError(f"{path} was changed after it was written: {odd:.200} was added or taken away")
-    proved = {
-        name: replace(array, proof=Proof(digests[name], partial(_begun, array))) for name, array in arrays.items()
-    }
+    proofs = {name: Proof(digests[name], partial(_begun, array)) for name, array in arrays.items()}
+    proved = {name: replace(array, proof=proofs[name]) for name, array in arrays.items()}
     return {name: value for name, value in header.items() if name not in ("format", "kind")}, proved
 
 

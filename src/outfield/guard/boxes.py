@@ -140,9 +140,8 @@ class Boxes(Reader):
             what = f"the object detector gives the label {int(classes.max()) + self.first}"
             raise InputError(f"{what}; names are {self.names}")
         about = {NETWORK: network_text(self.name, self.fingerprint or "")}
-        rows: dict[str, Tensor] = {
-            name: fields[name][order].float() for name in fields if name in ("features", "logits")
-        }
+        own = [name for name in fields if name in ("features", "logits")]
+        rows: dict[str, Tensor] = {name: fields[name][order].float() for name in own}
         return Found(boxes, classes, scores, FeatureSet(**rows, labels=classes, about=about) if len(order) else None)
 
     # A guard's reader
@@ -278,9 +277,8 @@ def _built(origin: Any, state: Mapping[str, Tensor], source: str) -> nn.Module:
     if unknown := [one for one in settings if one not in accepted]:
         raise InputError(f"{name} has no setting {', '.join(unknown)}; it has {', '.join([*accepted][2:-1])}")
     with as_ours(f"{name} cannot be built with {settings}", InputError, TypeError, ValueError), building():
-        network: nn.Module = models.get_model(
-            name, weights=None, weights_backbone=None, num_classes=len(head), **settings
-        )
+        given = {"weights": None, "weights_backbone": None, "num_classes": len(head), **settings}
+        network: nn.Module = models.get_model(name, **given)
     load_weights(network, state, source)
     return network.eval()
 

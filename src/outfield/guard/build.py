@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import logging
 import os
 import time
@@ -177,9 +178,8 @@ class Plan:
             first, second = (
                 (part, decision.known(model.score(part), predicted(part), threshold)[1]) for part in (limits, tests)
             )
-            ranker, rule = acceptance_of(
-                train, first, second, self.accuracy, lambda one: self._kept(one, float16), self.device
-            )
+            kept = functools.partial(self._kept, float16=float16)
+            ranker, rule = acceptance_of(train, first, second, self.accuracy, kept, self.device)
             decision = Decision(decision.per_class, ranker, rule)
             log.info("%s", rule)
         counts = {"train": len(rows.train), "choose": len(rows.held_out or ()), "calibrate": len(limits)}
@@ -259,9 +259,8 @@ class ImagePlan(Plan):
         parts = self.divide(source, held, self.least(model))
         odin = Odin() if "odin_logits" in model.needs_to_score else None
         views = self.named_views()
-        self._first_look(
-            network, source, parts, labels, 9 if views is None else len(views) * (1 if odin is None else 3)
-        )
+        passes = 9 if views is None else len(views) * (1 if odin is None else 3)
+        self._first_look(network, source, parts, labels, passes)
         if alone:
             log.info(
                 "the folders are not the network's %s classes: the detector uses its features, not its logits",

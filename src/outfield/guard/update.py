@@ -127,9 +127,8 @@ def _recalibrated(guard: Guard, rows: FeatureSet) -> Guard:
     decision = None if rule is None else rule.recalibrated(guard.detector, threshold, limits, tests)
     stale = ("caught", "accuracy")  # of the threshold and the images before
     notes = {name: value for name, value in guard.provenance.items() if name not in stale}
-    return Guard(
-        guard.reader, guard.detector, threshold, provenance={**notes, "calibrate": len(limits)}, decision=decision
-    )
+    known = {**notes, "calibrate": len(limits)}
+    return Guard(guard.reader, guard.detector, threshold, provenance=known, decision=decision)
 
 
 def _refitted(guard: Guard, train: Any, sample: Any, workers: int | None) -> Guard:
@@ -217,9 +216,8 @@ class _Several(ImageSource):
 
     def __init__(self, parts: Sequence[ImageSource]) -> None:
         self._places = [(part, index) for part in parts for index in range(len(part))]
-        labelled = [
-            (part.classes, part.labels) for part in parts if part.classes is not None and part.labels is not None
-        ]
+        known = [part for part in parts if part.classes is not None and part.labels is not None]
+        labelled: list[Any] = [(part.classes, part.labels) for part in known]
         classes = tuple(dict.fromkeys(name for own, _ in labelled for name in own))
         labels = [classes.index(own[label]) for own, each in labelled for label in each.tolist()]
         self._set_labels(*((labels, classes) if len(labelled) == len(parts) else (None, None)))

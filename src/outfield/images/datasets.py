@@ -479,9 +479,8 @@ def _places(name: str, split: str, folder: Path) -> Iterator[_Place]:
     for owner in (name, *row.folders):
         yield _Place(folder / owner / split, "a folder of images", ImageFiles.of, _has_images)
         if split == "test":
-            yield _Place(
-                folder / owner, "a folder of images, not divided into splits", ImageFiles.of, _has_undivided_images
-            )
+            what = "a folder of images, not divided into splits"
+            yield _Place(folder / owner, what, ImageFiles.of, _has_undivided_images)
 
 
 def _read_whole(path: Path, layout: Layout, expected: int | None) -> ImageSource:

@@ -195,9 +195,7 @@ class ImageFiles(EncodedImages):
         classes: Sequence[str] | None = None,
     ) -> None:
         self.folder = as_path(folder, "folder")
-        self.refused: tuple[
-            Skipped, ...
-        ] = ()  # what could not even be opened, where :meth:`of` was told to leave it out
+        self.refused: tuple[Skipped, ...] = ()  # what could not be opened, where :meth:`of` was told to leave it out
         for file in names:  # which a list that came with a data set may hold
             if not isinstance(file, str) or not file or "\0" in file or file[0] == "/" or ".." in file.split("/"):
                 raise InputError(f"names holds {file!r}; it must be the name of a file in {self.folder}, without ..")

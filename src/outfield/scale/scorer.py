@@ -359,9 +359,8 @@ class Results:
         if (table.schema.metadata or {}).get(MARK) != self.mark.encode():
             return FileFormatError(f"{place.shown} holds results of another guard, source or setting")
         if found != expected:
-            return FileFormatError(
-                f"{place.shown} has {len(found):,} rows that are not the {len(expected):,} of its part"
-            )
+            told = f"{place.shown} has {len(found):,} rows that are not the {len(expected):,} of its part"
+            return FileFormatError(told)
         self.digests[part.file] = sha256
         ood, failed = table.column("is_ood").to_pylist(), table.column("error")
         return len(found), sum(map(bool, ood)), len(found) - failed.null_count

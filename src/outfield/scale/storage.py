@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -65,8 +65,13 @@ class Place:
     def under(self, name: str) -> Place:
         return Place(self.system, f"{self.path.rstrip('/')}/{name}", f"{self.shown.rstrip('/')}/{name}")
 
-    def _errors(self, what: str) -> AbstractContextManager[None]:
-        return as_ours(f"cannot {what} {self.shown}", StorageError)
+    @contextmanager
+    def _errors(self, what: str) -> Iterator[None]:
+        with as_ours(f"cannot {what} {self.shown}", StorageError):
+            try:
+                yield
+            except FileNotFoundError as error:
+                raise StorageError(f"cannot {what} {self.shown}: there is no such file") from error
 
     def is_folder(self) -> bool:
         """Whether it is a folder, or a prefix of an object store under which there is something."""
