@@ -277,8 +277,8 @@ def _built(origin: Any, state: Mapping[str, Tensor], source: str) -> nn.Module:
     if unknown := [one for one in settings if one not in accepted]:
         raise InputError(f"{name} has no setting {', '.join(unknown)}; it has {', '.join([*accepted][2:-1])}")
     with as_ours(f"{name} cannot be built with {settings}", InputError, TypeError, ValueError), building():
-        given = {"weights": None, "weights_backbone": None, "num_classes": len(head), **settings}
-        network: nn.Module = models.get_model(name, **given)
+        empty = {"weights": None, "weights_backbone": None}
+        network: nn.Module = models.get_model(name, **empty, num_classes=len(head), **settings)
     load_weights(network, state, source)
     return network.eval()
 
