@@ -82,7 +82,12 @@ def as_ours(
 ) -> Iterator[None]:
     """Errors in the block become one of ours, of this kind or their own, which says what went wrong, and why.
 
-    Those of the kinds ``raised``, or whatever there is. Ours pass unless one of theirs is named.
+    Those of the kinds ``raised``, or whatever there is. Ours pass unless one of their kinds is named.
+
+    >>> with as_ours("n is no number", InputError, ValueError):
+    ...     int("x")
+    Traceback (most recent call last):
+    outfield.errors.InputError: n is no number: invalid literal for int() with base 10: 'x'
     """
     try:
         yield
