@@ -107,9 +107,7 @@ class ViM(PrincipalSpace):
             residuals += self._residual(features).sum()
             whole += lengths(features - self.origin_).sum()
         if float(residuals) <= SMALLEST_SHARE * float(whole):
-            what = (
-                "the training features lie in their principal space: ViM has nothing to match the logits with"
-            )
+            what = "the training features lie in their principal space: ViM has nothing to match the logits with"
             raise InputError(f"{what}; lower dimension, or give more training samples")
         self.alpha_ = (logits.abs() / residuals).reshape(1)
 
