@@ -191,22 +191,11 @@ def guard_rows(
     began = time.monotonic()
     with bar("building the guard"):
         made = Guard.build_rows(
-            rows,
-            held_out,
-            label=label,
-            columns=None if columns is None else columns.split(","),
-            missing=missing,
-            categories=() if categories is None else categories.split(","),
-            ignore_extra=ignore_extra,
-            network_features=network_features or None,
-            detector=_detector(detector, setting),
-            keep=keep,
-            threshold="per class" if per_class else "global",
-            accuracy=accuracy,
-            seed=seed,
-            max_train=max_train,
-            device=device,
-        )
+            rows, held_out, label=label, columns=None if columns is None else columns.split(","), missing=missing,
+            categories=() if categories is None else categories.split(","), ignore_extra=ignore_extra,
+            network_features=network_features or None, detector=_detector(detector, setting), keep=keep, accuracy=accuracy,
+            threshold="per class" if per_class else "global", seed=seed, max_train=max_train, device=device,
+        )  # fmt: skip
         made.save(output)
     _tell(made, output, began)
 

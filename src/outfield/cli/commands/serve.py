@@ -98,8 +98,6 @@ def _demo_guard() -> Path:
     except ModuleNotFoundError:
         found = Path(DEMO)
     if not found.is_file():
-        raise InputError(
-            "the guard of the demo comes with its data, which is not installed: pip install outfield-demo, or in the "
-            "repository pip install ./packages/outfield-demo"
-        )
+        what = "the guard of the demo comes with its data, which is not installed: pip install outfield-demo"
+        raise InputError(f"{what}, or in the repository pip install ./packages/outfield-demo")
     return found
