@@ -41,7 +41,7 @@ def both(path):
     ("content", "kind", "words"),
     [
         ("", of.FileFormatError, "is empty"),
-        ("\n", of.FileFormatError, "is empty"),
+        ("\n", of.FileFormatError, "no columns"),
         ("feature_0,feature_1\n", of.InputError, "no rows"),
         ("feature_0,feature_1", of.InputError, "no rows"),
         ("feature_0,feature_1\n\n\n", of.InputError, "csv has no rows; at least one is needed"),
@@ -172,7 +172,7 @@ NULL = pyarrow.array([[1.0, None], [2.0, 3.0]])
         ({"feature_0": [1.0, 2.0], "a.b": [1.0, 2.0]}, of.FileFormatError, "a.b"),
         ({"feature_0": [1.0, 2.0], "\x00": [1.0, 2.0]}, of.FileFormatError, "x00"),
         ({"feature_0": [1.0, 2.0], "features": [[1.0], [2.0]]}, of.FileFormatError, "twice"),
-        ({}, of.FileFormatError, "is empty"),
+        ({}, of.FileFormatError, "no columns"),
     ],
 )  # fmt: skip
 def test_bad_parquet_files(tmp_path, columns, kind, words):
@@ -305,7 +305,7 @@ def test_rows_without_a_score_are_left_out_and_counted(tmp_path):
     ("name", "content", "error", "said"),
     [("a.csv", b"score\nx\n", of.InputError, "'x', which is no number"),
      ("a.csv", b"score\n", of.InputError, "holds no number"),
-     ("a.csv", b"", of.FileFormatError, "is empty"),
+     ("a.csv", b"", of.InputError, "it has none"),
      ("a.csv", b"score,b\n1\n", of.FileFormatError, "line 2: 1 cell, but 2 columns"),
      ("a.csv", b"score\n\xff\n", of.FileFormatError, "UTF-8"),
      ("a.csv", b'score\n"a\n', of.FileFormatError, "as csv"),

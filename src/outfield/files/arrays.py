@@ -96,8 +96,10 @@ def fill(content: IO[bytes] | io.FileIO, view: memoryview, start: int | None, pa
         while done < len(view):
             count = content.readinto(view[done : done + AT_ONCE])  # type: ignore[union-attr]
             if not count:
-                what = "is empty: the file has no content" if start == done == 0 else "is truncated: it ended while being read"
-                raise FileFormatError(f"{path} {what}")
+                what = (
+                    "empty: the file has no content" if start == done == 0 else "truncated: it ended while being read"
+                )
+                raise FileFormatError(f"{path} is {what}")
             done += count
 
 
