@@ -32,7 +32,7 @@ def folder(tmp_path_factory):
     done = outfield(*words, cwd=folder, code=0)
     assert "80 of 240 images are held out" in done.said
     assert "accuracy of net on 80 held-out images: 100.0 %" in done.said
-    assert "chose " in done.said
+    assert "built in " in done.said
     assert "% of near and" in done.said
     assert done.stderr.splitlines()[-3:] == [
         "now check images:    outfield guard check my.guard PHOTO.jpg",

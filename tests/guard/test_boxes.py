@@ -247,7 +247,7 @@ def real(tmp_path_factory):
     words = ("--images", voc, "--names", "red,green", "--detector", "KNN", "--size", "64", "--device", "cpu")
     done = outfield("guard", "build", f"{NETWORK}@net.safetensors", *words, "-o", "my.guard", cwd=folder, code=0)
     assert "match annotated ones, in 6 images" in done.said
-    assert "of new ID boxes that it accepts" in done.said
+    assert "of new ID boxes (90 % interval)" in done.said
     return folder, boxes, images, of.Guard.load(folder / "my.guard", "cpu")
 
 

@@ -134,7 +134,7 @@ class TestKeeping:
             raise OSError(28, "No space left on device")
 
         monkeypatch.setattr("outfield.serve.queue.PAUSE", 0.01)
-        monkeypatch.setattr("outfield.guard.review.new_file", full)
+        monkeypatch.setattr("os.fsync", full)
         assert service.check(*images).status_code == 200
         assert not kept(service)
         assert results(service)["failed"] >= 2

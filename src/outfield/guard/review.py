@@ -107,11 +107,11 @@ class ReviewFolder:
 
     def _write(self, name: str, content: bytes) -> None:
         make_folder(self.path / SCRATCH)
-        with new_file(self.path / name, self.path / SCRATCH) as (file, scratch):
+        with new_file(self.path / name, self.path / SCRATCH) as (file, new):
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-            os.replace(scratch, self.path / name)  # in the place of a link, not where it leads
+            os.replace(new, self.path / name)  # in the place of a link, not where it leads
 
     def _read(self, name: str) -> bytes:
         if (self.path / name).is_symlink():
