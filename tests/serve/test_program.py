@@ -214,4 +214,4 @@ class TestDemo:
         monkeypatch.setitem(sys.modules, "outfield_demo", None)
         done = outfield("serve", "--demo")
         assert done.returncode == 2
-        assert "pip install outfield-demo" in done.said
+        assert "pip install ./packages/outfield-demo" in done.said

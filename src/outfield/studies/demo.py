@@ -55,8 +55,8 @@ def pack_file(name: str) -> Traversable:
         file = None
     if file is None or not file.is_file():
         raise StorageError(
-            f"{name} is not there: the demo's data is the package outfield-demo; install it with "
-            "pip install outfield-demo, or, in a clone of the repository, pip install ./packages/outfield-demo"
+            f"{name} is not there: the demo's data is the package outfield-demo; "
+            "in a clone of the repository: pip install ./packages/outfield-demo"
         )
     return file
 

@@ -94,7 +94,7 @@ def _demo_guard() -> Path:
         found = Path(DEMO)
     if not found.is_file():
         raise InputError(
-            "the guard of the demo comes with its data, which is not installed: pip install outfield-demo, or in the "
-            "repository pip install ./packages/outfield-demo"
+            "the guard of the demo comes with its data, which is not installed; in a clone of the repository: "
+            "pip install ./packages/outfield-demo"
         )
     return found
