@@ -63,6 +63,8 @@ class Stamp:
         """Of the file at ``path``, or of an open one that messages call so."""
         with using(path, file) as opened:
             status = os.fstat(opened.fileno())
+        if not status.st_size:
+            raise FileFormatError(f"{path} is empty: the file has no content")
         return cls(Path(path), status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
     def open(self) -> io.FileIO:
@@ -94,7 +96,10 @@ def fill(content: IO[bytes] | io.FileIO, view: memoryview, start: int | None, pa
         while done < len(view):
             count = content.readinto(view[done : done + AT_ONCE])  # type: ignore[union-attr]
             if not count:
-                raise FileFormatError(f"{path} is truncated: it ended while it was being read")
+                what = (
+                    "empty: the file has no content" if start == done == 0 else "truncated: it ended while being read"
+                )
+                raise FileFormatError(f"{path} is {what}")
             done += count
 
 

@@ -582,7 +582,7 @@ class RowPlan(Plan):
             first: dict[Any, int] = {}  # a number for each row, the same for equal rows
             whole = zip(*(own.tolist() for own in texts.values()), strict=True)
             copies = np.array([first.setdefault(row, len(first)) for row in whole])
-            classes = texts.get(label or "")
+            classes = None if label is None else texts.get(label)
             labels = None if classes is None else np.unique(classes, return_inverse=True)[1]
             out = self.held_out(labels, len(copies), least, "rows", copies)
             train, held_out = rows_of(found, ~out), rows_of(found, out)

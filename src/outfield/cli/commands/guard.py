@@ -509,7 +509,8 @@ def _sum_up(verdicts: Verdicts, output: Path | None) -> None:
     if failed := len(verdicts.failed):
         first = verdicts.failed[0]
         all_of = "" if len(verdicts) == 1 else f"{failed:,} of {len(verdicts):,} {verdicts.what} could not be read; "
-        log.warning("%s%s: %s", all_of, first.file, first.error)
+        named = str(first.error).startswith(str(first.file))
+        log.warning("%s%s%s", all_of, "" if named else f"{first.file}: ", first.error)
     where = "" if output is None else f" → {output}"
     if len(verdicts) > 1 or output is not None:
         checked = counted(len(verdicts) - failed, verdicts.what[:-1])
