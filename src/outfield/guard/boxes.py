@@ -236,32 +236,34 @@ class Boxes(Reader):
 
 
 class _Pooled:
-    """A detection model of torchvision that also gives what its head pools of each box that it finds."""
+    """A detection model of torchvision that also gives what its head made the class of each box of."""
 
     def __init__(self, network: Any) -> None:
         self.network = network
         self.classes: int = network.roi_heads.box_predictor.cls_score.out_features - 1
 
     def __call__(self, given: list[Tensor]) -> list[dict[str, Tensor]]:
-        network = self.network
-        heads, sizes = network.roi_heads, [tuple(one.shape[-2:]) for one in given]
-        images, _ = network.transform(given)
+        return [self._look(one) for one in given]
+
+    def _look(self, image: Tensor) -> dict[str, Tensor]:
+        network, heads = self.network, self.network.roi_heads
+        images, _ = network.transform([image])
         maps = network.backbone(images.tensors)
         maps = {"0": maps} if isinstance(maps, Tensor) else maps
-        found, _ = heads(maps, network.rpn(images, maps)[0], images.image_sizes)
-        pooled = heads.box_roi_pool(maps, [one["boxes"] for one in found], images.image_sizes)
+        places, sizes = network.rpn(images, maps)[0], images.image_sizes
+        pooled = heads.box_roi_pool(maps, places, sizes)
         rows = heads.box_head(pooled)
-        counts = [len(one["boxes"]) for one in found]
-        logits = heads.box_predictor(rows)[0]
-        logits = (logits[:, 1:] - logits[:, :1]).split(counts)  # log-odds of each class against the background
-        corners = network.transform.postprocess([{"boxes": one["boxes"]} for one in found], images.image_sizes, sizes)
-        # What the head has seen of each box says more of other kinds than what it makes of it to tell its own apart.
-        seen = pooled.mean((2, 3)).split(counts)
-        fields = zip(corners, found, rows.split(counts), logits, seen, strict=True)
-        return [
-            {**one, "boxes": box["boxes"], "features": row, "logits": logit, "stage2": own}
-            for box, one, row, logit, own in fields
-        ]
+        logits, moves = heads.box_predictor(rows)
+        [boxes], [scores], [labels] = heads.postprocess_detections(logits, moves, places, sizes)
+        # Of which place each box is: where its class, moved from there, lies.
+        ends = boxes.new_tensor([*sizes[0][::-1]] * 2)
+        moved = heads.box_coder.decode(moves, places)[:, labels].clamp(min=0).minimum(ends)
+        own = (moved - boxes).abs().sum(2).argmin(0)
+        [found] = network.transform.postprocess([{"boxes": boxes}], sizes, [tuple(image.shape[-2:])])
+        odds = logits[:, 1:] - logits[:, :1]  # log-odds of each class against the background
+        # What the head has seen of a box says more of other kinds than what it makes of it to tell its own apart.
+        seen = {"features": rows[own], "logits": odds[own], "stage2": pooled[own].mean((2, 3))}
+        return {"boxes": found["boxes"], "labels": labels, "scores": scores, **seen}
 
 
 def _built(origin: Any, state: Mapping[str, Tensor], source: str) -> nn.Module:
