@@ -1,8 +1,7 @@
-"""The tables of docs/results/imagenette.md, from the figures that benchmarks/photos.py computed."""
+"""The tables of a page, docs/results/imagenette.md among them, from the figures that benchmarks/photos.py computed."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,7 +16,6 @@ from outfield.images import title
 from outfield.report import Table
 
 AUTO = "Auto"
-RESULTS = "results.json"
 Figures = Mapping[str, Sequence[float]]
 """FPR95 and AUROC by set."""
 
@@ -57,12 +55,18 @@ class Part:
 
 
 class Found:
-    """A file of figures."""
+    """The figures of a file, and the tables of a page by their names."""
 
-    def __init__(self, path: Path) -> None:
-        body = json.loads(path.read_text())
+    def __init__(self, body: Mapping[str, Any]) -> None:
         self.protocol = Protocol(**body["protocol"])
         self.parts = {name: Part(name, one, self.protocol) for name, one in body["parts"].items()}
+        self.tables: dict[str, Callable[..., Table]] = {
+            "levels": self.levels,
+            "sets": self.sets,
+            "summary": self.summary,
+            "members": self.members,
+            "images": self.images,
+        }
 
     def levels(self, which: str) -> Table:
         """Every detector on near, mid and far OOD."""
@@ -137,22 +141,14 @@ class Found:
         return Table("", ["set", "images"], rows)
 
 
-def fill(page: Path) -> None:
-    """Write every table of a page anew: each stands between ``<!-- NAME [HEAD VIEWS] -->`` and ``<!-- end -->``."""
-    found = Found(page.with_suffix("") / RESULTS)
-    kinds: dict[str, Callable[..., Table]] = {
-        "levels": found.levels,
-        "sets": found.sets,
-        "summary": found.summary,
-        "members": found.members,
-        "images": found.images,
-    }
+def fill(page: Path, found: Found) -> None:
+    """Write every table of a page anew: each stands between ``<!-- NAME [PART] -->`` and ``<!-- end -->``."""
 
     def table(place: re.Match[str]) -> str:
         kind, _, which = place[1].partition(" ")
-        if kind not in kinds:
-            raise SystemExit(f"{page} has a place for {kind!r}; there are {', '.join(kinds)}")
-        made = kinds[kind](*([which] if which else []))
+        if kind not in found.tables:
+            raise SystemExit(f"{page} has a place for {kind!r}; there are {', '.join(found.tables)}")
+        made = found.tables[kind](*([which] if which else []))
         return f"<!-- {place[1]} -->\n{made.markdown()}\n<!-- end -->"
 
     text = page.read_text()
