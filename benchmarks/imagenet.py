@@ -127,6 +127,9 @@ def main() -> None:
                 out.parent.mkdir(parents=True, exist_ok=True)
                 write_bytes(out, (json.dumps(found) + "\n").encode())
     if options.command == "page":
+        from imagenet_page import Real
+        from photos_page import fill
+
         fill(options.page, Real(options.page.with_suffix("")))
 
 
@@ -139,7 +142,7 @@ def layout(clones: Path, photos: Path) -> None:
         print(f"{name}: {sum(counts[name].values()):,} images of {len(counts[name])} classes", flush=True)
     wrong = {name: count for name, count in counts["id"].items() if count != FOLDS}
     if wrong or set(counts["id"]) != set(map(str, range(1000))):
-        raise SystemExit(f"the ID set must have {FOLDS} images of each of the classes 0 to 999; {wrong or 'some are not there'}")
+        raise SystemExit(f"the ID set must have {FOLDS} images of each of the classes 0 to 999; {wrong or 'some lack'}")
     index = json.loads(content(clones, "id", "imagenet_class_index.json"))
     helper = content(clones, "stylised", "code/helper/human_categories.py")
     body = {"classes": counts, "categories": categories(helper, {wnid: int(i) for i, (wnid, _) in index.items()})}
@@ -151,16 +154,20 @@ def content(clones: Path, name: str, path: str) -> str:
     """A text of a set's repository."""
     clone = clones / SETS[name].repository.split("/")[1]
     folder = clone / ".git" if (clone / ".git").is_dir() else clone
-    return subprocess.run(["git", f"--git-dir={folder}", "show", f"HEAD:{path}"], capture_output=True, check=True).stdout.decode()
+    return subprocess.run(
+        ["git", f"--git-dir={folder}", "show", f"HEAD:{path}"], capture_output=True, check=True
+    ).stdout.decode()
 
 
 def categories(helper: str, numbers: dict[str, int]) -> dict[str, list[int]]:
     """The classes that belong to each of the sixteen categories of objects, from the lists that their authors' code holds."""
-    held = next(one for one in ast.parse(helper).body if isinstance(one, ast.ClassDef) and one.name == "HumanCategories")
-    lists = {one.targets[0].id: ast.literal_eval(one.value) for one in held.body
-             if isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Name) and isinstance(one.value, ast.List)}  # fmt: skip
-    found = {name: sorted(numbers[wnid] for wnid in wnids if wnid in numbers) for name, wnids in lists.items()}
-    return {name: classes for name, classes in found.items() if classes}
+    found = {}
+    for one in ast.walk(ast.parse(helper)):
+        if isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Name) and isinstance(one.value, ast.List):
+            wnids = [item.value for item in one.value.elts if isinstance(item, ast.Constant)]
+            if classes := sorted(numbers[wnid] for wnid in wnids if wnid in numbers):
+                found[one.targets[0].id] = classes
+    return found
 
 
 def corrupt(images: of.ImageSource, to: Path) -> None:
@@ -208,11 +215,14 @@ def studied(folder: Path, count: int, things: Mapping[str, Sequence[int]]) -> di
     """All figures of a network with so many images of a class to fit: of each fold, or of all folds together."""
     sets = photos.load_sets(folder, "thousand", "one")
     whole = sets["id"]
-    if not torch.equal(whole.labels, whole.labels[::FOLDS].repeat_interleave(FOLDS)):  # type: ignore[index]
+    labels = whole.labels
+    if labels is None or not torch.equal(labels, labels[::FOLDS].repeat_interleave(FOLDS)):
         raise SystemExit("the ID set's images must lie class by class")
     real = {name: sets[name] for name in PROTOCOL.ood}
     levels = {kind: KINDS[kind].level for kind in KINDS}
-    comparable, rows, members, shifts, told = of.BenchmarkRun(PROTOCOL), {}, [], {}, []
+    comparable, told = of.BenchmarkRun(PROTOCOL), []
+    rows: dict[str, list[dict[str, list[float]]]] = {}
+    shifts: dict[str, dict[str, list[list[Any]]]] = {}
     for fold in range(FOLDS):
         test, held_out, *fitting = (ranked(whole, (fold + step) % FOLDS) for step in range(2 + count))
         train = of.FeatureSet.join(fitting)
@@ -237,15 +247,20 @@ def studied(folder: Path, count: int, things: Mapping[str, Sequence[int]]) -> di
                 rows.setdefault(name, []).append(photos.figures_of(scores))
                 scores[PROTOCOL.id] = scores.pop("")
                 comparable.scores[Key(f"fold {fold}", name)] = scores
-                limit = fitted.threshold() if name == "Auto" else of.Threshold.fit(fitted.score(held_out))
+                limit = fitted.threshold() if isinstance(fitted, of.Fused) else of.Threshold.fit(fitted.score(held_out))
                 for shift, one in shifted.items():
                     scored = fitted.score(one)
                     found = shifts.setdefault(shift, {}).setdefault(name, [[], [], []])
-                    for into, values in zip(found, (limit.is_ood(scored), limit.p_value(scored), answers[shift]), strict=True):
+                    for into, values in zip(
+                        found, (limit.is_ood(scored), limit.p_value(scored), answers[shift]), strict=True
+                    ):
                         into.extend(np.asarray(values).tolist())
             except OutfieldError as error:
                 print(f"{name} is left out: {error}", flush=True)
-    best = min((name for name in rows if name != "Auto"), key=lambda name: np.mean([[one[s][0] for s in PROTOCOL.ood] for one in rows[name]]))
+    best = min(
+        (name for name in rows if name != "Auto"),
+        key=lambda name: np.mean([[one[s][0] for s in PROTOCOL.ood] for one in rows[name]]),
+    )
     others = [name for name in dict.fromkeys((best, "MSP", "EnergyLogits", "KNN", "SSD")) if name in rows]
     return {
         "accuracy": float(np.mean([one["accuracy"] for one in told])),
@@ -264,14 +279,14 @@ def ranked(rows: of.FeatureSet, rank: int) -> of.FeatureSet:
 
 
 def shifts_of(sets: Mapping[str, of.FeatureSet], fold: int) -> dict[str, of.FeatureSet]:
-    """Images that are shifted: corrupted ones of those which the fold judges, and stylised ones, of another category's texture."""
+    """What is shifted: corrupted images of those which the fold judges, and stylised ones, of another category's texture."""
     found = {}
     for name, one in sets.items():
         if name == "stylised":
-            wanted = [re.findall(r"([a-z]+)\d+-([a-z]+)", Path(image).stem)[0] for image in one.names]
+            wanted = [re.findall(r"([a-z]+)\d+-([a-z]+)", Path(image).stem)[0] for image in one.names or ()]
             kept = [shape != texture for shape, texture in wanted]
         elif name.split()[0] in CORRUPTIONS:
-            kept = [int(Path(image).stem) % FOLDS == fold for image in one.names]
+            kept = [int(Path(image).stem) % FOLDS == fold for image in one.names or ()]
         else:
             continue
         found[name] = Part(one, torch.tensor(kept)).in_memory()
@@ -280,14 +295,17 @@ def shifts_of(sets: Mapping[str, of.FeatureSet], fold: int) -> dict[str, of.Feat
 
 def is_right(rows: of.FeatureSet, things: Mapping[str, Sequence[int]]) -> np.ndarray:
     """Whether the network names the class, or, where only the shape's category is known, a class of it."""
+    assert rows.logits is not None
     answers = rows.logits.argmax(1).tolist()
     if rows.labels is not None:
         return np.equal(answers, rows.labels.tolist())
-    return np.asarray([one in things[Path(image).parent.name] for one, image in zip(answers, rows.names, strict=True)])
+    return np.asarray(
+        [one in things[Path(image).parent.name] for one, image in zip(answers, rows.names or (), strict=True)]
+    )
 
 
 def refusals(refused: Sequence[bool], p_values: Sequence[float], right: Sequence[bool]) -> list[float | None]:
-    """Share refused, share right of all, of those kept and of those refused, and how well p-values tell wrong from right (AUROC)."""
+    """Share refused, share right of all, of those kept and of those refused; AUROC of p-values for wrong against right."""
     out, p, good = np.asarray(refused), np.asarray(p_values), np.asarray(right)
     shares = [float(part.mean()) if len(part) else None for part in (out, good, good[~out], good[out])]
     auroc = of.Separation(-p[good], -p[~good]).auroc() if 0 < good.sum() < len(good) else None

@@ -115,7 +115,9 @@ def load_sets(folder: Path, head: str, views: str) -> dict[str, of.FeatureSet]:
         odin = folder / "odin" / f"{path.stem}.npz"
         if views == "one" and odin.exists():
             fields["odin_logits"] = torch.from_numpy(np.load(odin)[head]).float()
-        found[path.stem] = of.FeatureSet(**fields, head_weight=weight, head_bias=bias, about=kept.about, names=kept.names)
+        found[path.stem] = of.FeatureSet(
+            **fields, head_weight=weight, head_bias=bias, about=kept.about, names=kept.names
+        )
     return found
 
 

@@ -18,6 +18,7 @@ import importlib
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -114,14 +115,20 @@ def lite(number: int = 0, device: str = "auto", classes: tuple[int, ...] = ()) -
         cut.load_state_dict({"weight": network._fc.weight.detach()[chosen], "bias": network._fc.bias.detach()[chosen]})
         network._fc = cut
     target = torch.device("cuda" if device == "auto" and torch.cuda.is_available() else device.replace("auto", "cpu"))
-    side, scale = SIDES[number], {"mean": (127 / 255,) * 3, "std": (128 / 255,) * 3}  # (x − 127) / 128
-    way = of.Preprocessing(resize=side + 32, crop=(side, side), interpolation="bicubic", **scale)
+    side, mean, std = SIDES[number], (127 / 255,) * 3, (128 / 255,) * 3  # (x − 127) / 128
+    way = of.Preprocessing(resize=side + 32, crop=(side, side), interpolation="bicubic", mean=mean, std=std)
     return of.Backbone(network.to(target), preprocessing=way, name=f"efficientnet-lite{number}")
 
 
 def fuse(module: nn.Module) -> None:
-    """Put every batch normalisation into the convolution before it: with channels last twice as fast on a CPU, and the same."""
-    parts = dict(module.named_children())
+    """Batch normalisations into the convolutions before them, even padding into its own: half the time on a CPU."""
+    parts: dict[str, Any] = dict(module.named_children())
+    if isinstance(module, nn.ReLU6):
+        module.inplace = True
+    padding = getattr(parts.get("static_padding"), "padding", ())
+    if padding and len({*padding}) == 1:
+        setattr(module, "padding", padding[:2])  # noqa: B010 (a module's type knows no such thing)
+        module.static_padding = nn.Identity()
     for conv, norm in CONVOLUTIONS.items():
         if conv in parts and norm in parts:
             setattr(module, conv, nn.utils.fusion.fuse_conv_bn_eval(parts[conv], parts[norm]))

@@ -120,7 +120,14 @@ def lay_out(source: Path, inner: str, to: Path, removed: set[str]) -> dict[str, 
 def from_git(repository: Path, inner: str, to: Path, removed: set[str]) -> None:
     """A folder of the newest commit of a repository."""
     folder = repository / ".git" if (repository / ".git").is_dir() else repository
-    command = ["git", f"--git-dir={folder}", "archive", f"HEAD:{inner}", ".", *(f":(exclude){name}" for name in removed)]
+    command = [
+        "git",
+        f"--git-dir={folder}",
+        "archive",
+        f"HEAD:{inner}",
+        ".",
+        *(f":(exclude){name}" for name in removed),
+    ]
     done = subprocess.run(command, capture_output=True, check=False)
     if done.returncode:
         raise SystemExit(f"{repository} is neither a folder with {inner}/ nor a git repository that has it")

@@ -84,16 +84,11 @@ class Found:
         """Auto, then others; the best figures of each column in bold."""
         shown = [AUTO, *(part.ranked if names is None else names)]
         rows = [[name, *(part.pair(name, sets) for sets in columns.values())] for name in shown]
-        best = set()
-        for column in range(1, len(columns) + 1):
-            for place, choose in enumerate((min, max)):
-                values = [float(row[column].split(" / ")[place]) for row in rows]
-                best |= {(at, column, place) for at, value in enumerate(values) if value == choose(values)}
         spreads = {name: part.spread(name) for name in shown}
         labels = {name: f"{name} (± {spread:.1f})" for name, spread in spreads.items() if spread}
         labelled = [[labels.get(row[0], row[0]), *row[1:]] for row in rows]
         labelled[0][0] = f"{AUTO} (the default)"
-        return Table("", ["detector", *columns], labelled, best=frozenset(best))
+        return Table("", ["detector", *columns], labelled, best=best_of(rows))
 
     def summary(self) -> Table:
         """One row for each head and views: the default beside the best other, and how well stand-ins chose."""
@@ -157,6 +152,16 @@ def fill(page: Path, found: Found) -> None:
         raise SystemExit(f"{page}: every <!-- NAME --> needs an <!-- end --> before the next")
     write_bytes(page, done.encode())
     print(page)
+
+
+def best_of(rows: Sequence[Sequence[str]]) -> frozenset[tuple[int, int, int]]:
+    """Which of the cells "FPR95 / AUROC" after the first column have the lowest and the highest figure of their column."""
+    best = set()
+    for column in range(1, len(rows[0])):
+        for place, choose in enumerate((min, max)):
+            values = [float(row[column].split(" / ")[place]) for row in rows]
+            best |= {(at, column, place) for at, value in enumerate(values) if value == choose(values)}
+    return frozenset(best)
 
 
 def spearman(a: Sequence[float], b: Sequence[float]) -> float:

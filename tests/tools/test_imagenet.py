@@ -74,7 +74,9 @@ def test_every_image_judges_once_and_no_fold_fits_on_what_it_judges(script, feat
         assert len(held_out) == CLASSES
         assert torch.equal(parts.sort(0)[0], rows.sort(0)[0])
     assert len(seen) == script.FOLDS
-    assert {name: len(folds) for name, folds in found["rows"].items()} == dict.fromkeys(("Auto", "MSP", "SSD", "KNN"), 5)
+    assert {name: len(folds) for name, folds in found["rows"].items()} == dict.fromkeys(
+        ("Auto", "MSP", "SSD", "KNN"), 5
+    )
     assert all(one["fruits"][0] < 0.1 for one in found["rows"]["KNN"])
     clean, shifted = found["shifts"]["as they are"]["KNN"], found["shifts"]["snow 5"]["KNN"]
     assert clean[1] > 0.9 > shifted[1]
