@@ -23,6 +23,7 @@ import re
 import subprocess
 import time
 import zlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -228,6 +229,7 @@ def studied(folder: Path, count: int, things: Mapping[str, Sequence[int]]) -> di
     comparable, told = of.BenchmarkRun(PROTOCOL), []
     rows: dict[str, list[dict[str, list[float]]]] = {}
     shifts: dict[str, dict[str, list[list[Any]]]] = {}
+    speakers: dict[str, Counter[str]] = {}
     for fold in range(FOLDS):
         test, held_out, *fitting = (ranked(whole, (fold + step) % FOLDS) for step in range(2 + count))
         train = of.FeatureSet.join(fitting)
@@ -242,6 +244,10 @@ def studied(folder: Path, count: int, things: Mapping[str, Sequence[int]]) -> di
         judged = {"": test, **real, **{f"{STAND_IN}{kind}": one for kind, one in made.items()}}
         shifted = {} if count < FITTED else {"as they are": test, **shifts_of(sets, fold)}
         answers = {name: is_right(one, things) for name, one in shifted.items()}
+        for name, one in (shifted and {**real, **shifted}).items():
+            refused = choice.detector.threshold().is_ood(choice.detector.score(one)).tolist()
+            loudest = choice.detector.explain(one).top_member
+            speakers.setdefault(name, Counter()).update(itertools.compress(loudest, refused))
         options = argparse.Namespace(detectors=FITS if count == FITTED else FEW, seeds=1, device="cpu")
         fits = photos.fits(options, train, learned=False, neighbours=PROTOCOL.neighbours)
         for name, fitted in itertools.chain([("Auto", choice.detector)], fits):
@@ -274,6 +280,7 @@ def studied(folder: Path, count: int, things: Mapping[str, Sequence[int]]) -> di
         "folds": told,
         "rows": rows,
         "less": {one.second: difference(one) for one in compare(comparable, "Auto", others)},
+        "speakers": speakers,
         "shifts": {shift: {name: refusals(*found) for name, found in by.items()} for shift, by in shifts.items()},
     }
 

@@ -8,8 +8,11 @@ from pathlib import Path
 import numpy as np
 
 from imagenet import FEW, FITTED, FOLDS
+from outfield.benchmark.sets import STAND_IN
 from outfield.report import Table
 from photos_page import AUTO, Found, best_of
+
+LOGITS = ("EnergyLogits", "MaxLogit", "GEN")
 
 
 class Real(Found):
@@ -20,7 +23,7 @@ class Real(Found):
         parts = {name: one for body in bodies for name, one in body["parts"].items()}
         super().__init__({"protocol": bodies[0]["protocol"], "parts": parts})
         self.networks = {name: part for name, part in self.parts.items() if "," not in name}
-        self.tables.update(networks=self.beside, few=self.few, shifts=self.shifts)
+        self.tables.update(networks=self.beside, few=self.few, shifts=self.shifts, speakers=self.speakers)
 
     def summary(self) -> Table:
         """One row for each network: Auto beside the best other."""
@@ -104,7 +107,26 @@ class Real(Found):
             rows,
         )
 
+    def speakers(self, which: str) -> Table:
+        """Of what Auto refuses, which member adds most: those of logits, of the last features, or of earlier blocks."""
+        groups = {"logits": LOGITS, "last features": (), "earlier blocks": (" on stage",)}
+        rows = []
+        for name, counts in self.parts[which].found["speakers"].items():
+            sums = dict.fromkeys(groups, 0)
+            for member, count in counts.items():
+                sums[
+                    next(
+                        (one for one, marks in groups.items() if any(mark in member for mark in marks)), "last features"
+                    )
+                ] += count
+            total = sum(sums.values())
+            rows.append(
+                [name.replace("_", " "), *(f"{100 * count / total:.0f}" if total else "–" for count in sums.values())]
+            )
+        return Table("", ["images", *groups], rows)
+
     def images(self) -> Table:
         found = next(iter(self.networks.values())).found["images"]
         names = {"train": "fitted, a fold", "held_out": "held out, a fold", "": "judged, a fold"}
-        return Table("", ["set", "images"], [[names.get(name, name), f"{count:,}"] for name, count in found.items()])
+        kept = [name for name in found if STAND_IN not in name]
+        return Table("", ["set", "images"], [[names.get(name, name), f"{found[name]:,}"] for name in kept])

@@ -83,6 +83,8 @@ def test_every_image_judges_once_and_no_fold_fits_on_what_it_judges(script, feat
     assert clean[0] < 0.3 < shifted[0]
     # both images with another's texture look like class 0, which is a cat: one shape of two is a cat's
     assert found["shifts"]["stylised"]["KNN"][1] == 0.5
+    assert set(found["speakers"]) == {*script.PROTOCOL.ood, "as they are", "snow 1", "snow 5", "stylised"}
+    assert found["speakers"]["fruits"].total() == 30 * script.FOLDS
     low, high = found["less"]["MSP"]["over images"]
     assert low <= found["less"]["MSP"]["value"] <= high
     json.dumps(found)
