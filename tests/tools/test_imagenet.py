@@ -93,3 +93,12 @@ def test_every_image_judges_once_and_no_fold_fits_on_what_it_judges(script, feat
 def test_categories_are_read_from_code_that_does_not_run(script):
     helper = "raise SystemExit\nclass HumanCategories(object):\n    cat = ['n1', 'n9']\n    other = []\n"
     assert script.categories(helper, {"n1": 3, "n2": 4}) == {"cat": [3]}
+
+
+def test_the_published_page_has_the_tables_of_its_figures(script, tmp_path):
+    tables, page = (importlib.import_module(name) for name in ("imagenet_page", "photos_page"))
+    published = BENCHMARKS.parent / "docs" / "results" / "imagenet.md"
+    copied = tmp_path / "imagenet.md"
+    copied.write_text(published.read_text(encoding="utf-8"), encoding="utf-8")
+    page.fill(copied, tables.Real(published.with_suffix("")))
+    assert copied.read_text(encoding="utf-8") == published.read_text(encoding="utf-8")
