@@ -1,7 +1,5 @@
 """What a run hands on: its records as a table, names of classes, layouts in two dimensions, a file; results of one detector."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 
@@ -82,6 +80,25 @@ def sets():
     labels = torch.arange(60) % 3
     train = of.FeatureSet(torch.rand(60, 5) + 4 * torch.eye(5)[labels], labels=labels)
     return train, train, {"other": of.FeatureSet(torch.rand(30, 5))}
+
+
+def test_risk_and_coverage_count_every_ood_answer_as_wrong(tmp_path):
+    sets = feature_sets()
+    test, ood = sets["test"], {name: sets[name] for name in PROTOCOL.ood}
+    risks, detector = {}, of.SSD().fit(sets["train"])
+    of.evaluate(detector, test, ood, risks)
+    known, both = risks["SSD"]
+    wrong = (test.logits.argmax(1) != test.labels).numpy()
+    assert known.aurc() == of.aurc(detector.score(test), wrong)
+    assert both.risk[-1] == pytest.approx((1 + wrong.mean()) / 2)  # half of the inputs are OOD
+    run = benchmark_features(PROTOCOL, {"one": sets}, detectors={"SSD": of.SSD()}, layout=False)
+    save_run(run, tmp_path / "run.safetensors")
+    for one in (run, load_run(tmp_path / "run.safetensors")):
+        assert one.wrong["one"].tolist() == wrong.tolist()
+        assert one.risks()["SSD"][1].aurc() == both.aurc()
+    plain = of.FeatureSet(test.features)
+    of.evaluate(detector, plain, ood, none := {})
+    assert none == {}
 
 
 def test_one_detector_goes_by_its_class(sets):

@@ -1,7 +1,5 @@
 """KNN is exact: what all differences in float64 give, to the last bit of a float32, with faiss and without."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 import sys
@@ -99,15 +97,9 @@ def test_the_fast_way_is_sure_of_features_as_they_come():
 
 @settings(max_examples=50)
 @given(
-    n=st.integers(1, 60),
-    m=st.integers(1, 30),
-    d=st.integers(1, 8),
-    k=st.integers(1, 60),
-    seed=st.integers(0, 99),
-    at_once=st.sampled_from([1, 7, 64]),
-    by=st.sampled_from([0.0, 3.0, 1e5]),
-    digits=st.sampled_from([0, 1, 8]),
-)
+    n=st.integers(1, 60), m=st.integers(1, 30), d=st.integers(1, 8), k=st.integers(1, 60), seed=st.integers(0, 99),
+    at_once=st.sampled_from([1, 7, 64]), by=st.sampled_from([0.0, 3.0, 1e5]), digits=st.sampled_from([0, 1, 8]),
+)  # fmt: skip
 def test_pieces_of_the_bank_do_not_show(n, m, d, k, seed, at_once, by, digits):
     bank, z = (normalise(rows(size, d, seed + size).round(decimals=digits) + by) for size in (n, m))
     with pytest.MonkeyPatch.context() as patch:

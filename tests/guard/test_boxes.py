@@ -1,7 +1,5 @@
 """Guards of an object detector: verdicts on each box, whatever the detector gives."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
@@ -247,7 +245,7 @@ def real(tmp_path_factory):
     words = ("--images", voc, "--names", "red,green", "--detector", "KNN", "--size", "64", "--device", "cpu")
     done = outfield("guard", "build", f"{NETWORK}@net.safetensors", *words, "-o", "my.guard", cwd=folder, code=0)
     assert "match annotated ones, in 6 images" in done.said
-    assert "of new ID boxes that it accepts" in done.said
+    assert "of new ID boxes (90 % interval)" in done.said
     return folder, boxes, images, of.Guard.load(folder / "my.guard", "cpu")
 
 
@@ -264,6 +262,10 @@ class TestTorchvision:
         assert own.rows.features.shape == (len(own.boxes), 1024)
         direct = network.roi_heads.box_predictor.cls_score(own.rows.features)
         assert torch.allclose(own.rows.logits, direct[:, 1:] - direct[:, :1], atol=1e-5)
+        maps = {}
+        with network.roi_heads.box_head.register_forward_pre_hook(lambda _, given: maps.update(seen=given[0])) as _:
+            own = boxes.find(given)
+        assert torch.equal(own.rows.stage2, maps["seen"].mean((2, 3)))
 
     def test_its_file_holds_it(self, real):
         folder, boxes, images, guard = real

@@ -1,7 +1,5 @@
 """Figures of a benchmark: what is written, and that panels show the numbers they should."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import os
@@ -15,9 +13,10 @@ from tests.helpers.benchmark_samples import PAPER, PROTOCOL, make_run
 import outfield as of
 from outfield.benchmark import BenchmarkRun, Layout, Protocol, summarise
 from outfield.energy import History
-from outfield.report import figures
+from outfield.report import figures, risk_table
 from outfield.report.canvas import new_figure, subplots, svg_text
 from outfield.report.figures import chart, scores
+from outfield.report.page import page
 
 FEW = Protocol("known", near=("a",), mid=(), far=())
 NAMES = {"sets", "roc", "histograms", "features", "training"}
@@ -55,15 +54,30 @@ def test_every_figure_is_written_in_full_size(run, tmp_path):
         assert not inked[:, -1].any(), "something is cut off at the right"
 
 
-@pytest.mark.parametrize(
-    ("lacking", "left"),
-    [
-        ({"records": []}, {"roc", "histograms", "features", "training"}),
-        ({"scores": {}}, {"sets", "features", "training"}),
-        ({"layouts": []}, NAMES - {"features"}),
-        ({"histories": {}}, NAMES - {"training"}),
-    ],
-)
+def test_risk_is_drawn_where_wrong_answers_are_known(run, tmp_path):
+    assert not figures.charts(run)["risk"]
+    wrong = np.random.default_rng(0).uniform(size=200) < 0.2
+    known = dataclasses.replace(run, wrong={"one": wrong})
+    (found,) = figures.charts(known)["risk"]
+    assert [panel.title for panel in found.panels] == ["ID inputs alone", "half of the inputs OOD"]
+    curve = known.risks()["SSD"][0]
+    line = axes_of(found.panels[0]).lines[[mark.label for mark in found.marks].index("SSD")]
+    assert line.get_ydata()[-1] == pytest.approx(100 * wrong.mean())
+    assert np.isin(line.get_ydata(), 100 * curve.risk).all()
+    assert f"SSD {100 * curve.aurc():.1f}" in found.panels[0].alt
+    assert (tmp_path / "risk.png") in figures.write_figures(known, tmp_path)
+    table = risk_table(known.risks())
+    assert table.rows[1][:2] == ["SSD", f"{100 * curve.aurc():.1f}"]
+    assert "Risk and coverage" in page(known, drawn={"risk": [("Risk", "<p></p>")]})
+    assert risk_table({}) is None
+
+
+@pytest.mark.parametrize(("lacking", "left"), [
+    ({"records": []}, {"roc", "histograms", "features", "training"}),
+    ({"scores": {}}, {"sets", "features", "training"}),
+    ({"layouts": []}, NAMES - {"features"}),
+    ({"histories": {}}, NAMES - {"training"}),
+])  # fmt: skip
 def test_a_chart_without_data_is_left_out(run, lacking, left):
     assert {kind for kind, found in figures.charts(dataclasses.replace(run, **lacking)).items() if found} == left
 
@@ -189,14 +203,11 @@ def test_views_have_a_panel_for_each_set(run):
     assert texts(axes_of(chart_.panels[1])) == []
 
 
-@pytest.mark.parametrize(
-    ("names", "shown"),
-    [
-        (("ant", "bee", "cow"), ["ant", "bee", "cow"]),
-        ((), ["class 0", "class 1", "class 2"]),
-        (("ant",), ["ant", "class 1", "class 2"]),
-    ],
-)
+@pytest.mark.parametrize(("names", "shown"), [
+    (("ant", "bee", "cow"), ["ant", "bee", "cow"]),
+    ((), ["class 0", "class 1", "class 2"]),
+    (("ant",), ["ant", "class 1", "class 2"]),
+])  # fmt: skip
 @pytest.mark.parametrize("of_id", ["known", "cifar10"])
 def test_classes_go_by_the_names_that_the_data_gives_them(names, shown, of_id):
     """Also where somebody's own data is called as a published set is."""

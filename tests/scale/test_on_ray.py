@@ -1,7 +1,5 @@
 """The same on a local Ray cluster: equal bits, and no row lost or doubled when a worker or the driver is killed."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os
@@ -142,7 +140,7 @@ def killed_driver(out, *more, workers, **settings):
     driver.send_signal(signal.SIGKILL)
     driver.wait()
     assert len(scoring) == workers
-    wait_for(lambda: not any(map(names_of, scoring)), 30)  # nobody goes on without it
+    wait_for(lambda: not any(map(names_of, scoring)), 120)  # nobody goes on without it
     assert 3 <= written(out) < PARTS
     assert not (out / "_summary.json").exists()
     return started
@@ -150,8 +148,7 @@ def killed_driver(out, *more, workers, **settings):
 
 def check_gone_on_with(out, alone, *more):
     parts = written(out)
-    done = outfield(*LINE, "--out", out, *more)
-    assert done.returncode == 0, done.stderr
+    done = outfield(*LINE, "--out", out, *more, code=0)
     assert f"{parts} of {PARTS} parts are there already" in done.said
     assert f"{PARTS - parts} of them made now" in done.said
     check_complete(out, alone)
@@ -176,7 +173,7 @@ def test_a_cluster_ends_with_the_driver_that_started_it(here, alone, tmp_path):
         assert len(started) >= 5
         try:  # Ray's agents wait a minute for a cluster that is gone
             agents = {"ray::DashboardAgent", "ray::RuntimeEnvAgent"}
-            wait_for(lambda: {name for one in started for name in names_of(one)} <= agents, 30)
+            wait_for(lambda: {name for one in started for name in names_of(one)} <= agents, 120)
         finally:
             for one in started:
                 with contextlib.suppress(psutil.NoSuchProcess):
@@ -209,9 +206,7 @@ def test_a_part_that_kills_workers_is_given_up(here, tmp_path, monkeypatch):
             os._exit(1)
 
     monkeypatch.setattr(scoring, "ScoringActor", Dying)
-    with pytest.raises(
-        StorageError, match=r"workers died .* first part that is missing is part-0000000.parquet, 41 rows"
-    ):
+    with pytest.raises(StorageError, match=r"workers died .* first part that is missing is part-0000000.parquet"):
         score("my.guard", "photos", str(tmp_path / "out"), engine="ray", workers=1)
 
 
@@ -254,8 +249,7 @@ def write_features(folder, rows=700, width=12, seed=0):
 def test_the_mixture_is_that_of_one_machine(tmp_path):
     train = write_features(tmp_path / "train")
     line = ["fit", "ssd", tmp_path / "train", "--engine", "ray", "--workers", 2, "-o", tmp_path / "ssd.safetensors"]
-    done = outfield(*line)
-    assert done.returncode == 0, done.stderr
+    done = outfield(*line, code=0)
     assert "fitted SSD on 700 samples" in done.said
     ours, whole = of.load(tmp_path / "ssd.safetensors"), of.SSD().fit(train)
     for name in ("mean", "means", "eigenvalues", "log_weights"):
@@ -334,8 +328,7 @@ def test_a_bank_is_read_in_shares_and_a_detector_is_shared_out(shards_here, tmp_
         assert torch.equal(read.score(test), knn.score(test))
     knn.save(tmp_path / "knn.safetensors")
     line = ["score", tmp_path / "knn.safetensors", tmp_path / "test" / "0.parquet", "--out", tmp_path / "scores.npz"]
-    done = outfield(*line, "--engine", "ray")
-    assert done.returncode == 0, done.stderr
+    outfield(*line, "--engine", "ray", code=0)
     assert np.array_equal(np.load(tmp_path / "scores.npz")["score"], knn.score(test).numpy()[:40])
 
 
@@ -366,6 +359,5 @@ def test_banks_that_cannot_be(shards_here, tmp_path):
     with pytest.raises(of.InputError, match=r"a.txt must be Parquet of features"):
         ShardedBank.of_source(ray, str(tmp_path / "a.txt"), 1)
     of.SSD().fit(make_set()).save(tmp_path / "ssd.safetensors")
-    done = outfield("score", tmp_path / "ssd.safetensors", tmp_path / "train" / "0.parquet", "--engine", "ray")
-    assert done.returncode == 2
+    done = outfield("score", tmp_path / "ssd.safetensors", tmp_path / "train" / "0.parquet", "--engine", "ray", code=2)
     assert "SSD is scored by this process" in done.said

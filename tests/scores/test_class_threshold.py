@@ -1,7 +1,5 @@
 """Each predicted class keeps its share; rare classes share a pool; a batch's discoveries are false no more often than asked."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -80,14 +78,26 @@ def test_words_and_records():
     rule = of.ClassThresholds.fit(*draw(rng, 600), COUNTS)
     assert rule.group(0, ["a", "b", "c", "d", "e", "f"]) == "a"
     assert rule.group(0) == "class 0"
-    assert rule.group(5) == "3 rare classes together"
-    assert "3 of them in one pool" in repr(rule)
+    assert rule.group(5) == "class 3, class 4, class 5"
+    assert "3 of them in 1 pool" in repr(rule)
+    many = of.ClassThresholds.fit(np.arange(60.0), np.arange(60) % 6, [10] * 6, 0.9, levels=[5, 0, 4, 1, 3, 2])
+    assert many.pool_of.tolist() == [2, 0, 2, 0, 1, 1]  # two of low, two of middling and two of high scores
+    assert of.ClassThresholds.fit(np.arange(60.0), np.arange(60) % 6, [10] * 6, 0.9).group(3) == "all 6 classes"
     again, new = of.ClassThresholds.from_record(rule.record()), draw(rng, 50)
     assert torch.equal(again.p_value(*new), rule.p_value(*new))
     header, tensors = rule.record()
     broken = tensors["scores"].flip(0)
     with pytest.raises(of.FileFormatError, match="damaged"):
         of.ClassThresholds.from_record(Record(header, {**tensors, "scores": broken}))
+
+
+@pytest.mark.parametrize(
+    ("counts", "levels", "message"),
+    [([0, 0], None, "counts"), ([3, -1], None, "counts"), ([3, 1], [1.0], "a number for each of the 2 classes")],
+)
+def test_counts_and_levels_that_cannot_be_are_refused(counts, levels, message):
+    with pytest.raises(of.InputError, match=message):
+        of.ClassThresholds.fit(np.arange(40.0), np.zeros(40, int), counts, levels=levels)
 
 
 @pytest.mark.parametrize("classes", [[0, 6], [-1, 0], [0.0, 1.0], [0]])
@@ -111,6 +121,19 @@ def test_discoveries_are_false_no_more_often_than_asked(share):
     spread = np.std(rates) / np.sqrt(DRAWS)
     assert np.mean(rates) <= 0.2 * (1 - share) + 3 * spread
     assert share == 0 or np.mean(rates) > 0.05  # it finds as many as it may
+
+
+@pytest.mark.parametrize("ties", [False, True])
+def test_discoveries_by_class_are_false_no_more_often_than_asked(ties):
+    rng, rates = np.random.default_rng(0), []
+    for _ in range(DRAWS):
+        rule = of.ClassThresholds.fit(*draw(rng, 600, ties), COUNTS)
+        (scores, classes), is_ood = draw(rng, 100, ties), rng.uniform(size=100) < 0.2
+        p = rule.p_value(scores + 60 * is_ood, classes).numpy()
+        found = p <= discovery_limit(p, 0.2)
+        rates.append(float((found & ~is_ood).sum() / max(1, found.sum())))
+    assert np.mean(rates) <= 0.2 * 0.8 + 3 * np.std(rates) / np.sqrt(DRAWS)
+    assert np.mean(rates) > 0.04
 
 
 def test_discoveries_are_those_of_benjamini_and_hochberg():

@@ -54,6 +54,11 @@ class FieldsGraph(nn.Module):
 
     def __init__(self, guard: Guard) -> None:
         super().__init__()
+        if guard.decision is not None:
+            raise InputError(
+                "this guard has thresholds for each class, or accepts answers, and a graph holds one threshold alone; export one "
+                "built without --per-class and --accuracy, its features alone, or serve it: outfield serve"
+            )
         self.names = guard.detector.needs_to_score
         self.decision = Decision(guard.threshold.reference, guard.threshold.value)
         self._score = scorer(guard.detector)

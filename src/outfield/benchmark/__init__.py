@@ -15,7 +15,9 @@ __getattr__, __dir__, __all__ = door(
         "plan": ("ROWS", "checked_fractions", "default_detectors", "detectors_from_text", "paper_detectors"),
         "protocol": ("AVERAGE", "LEVELS", "PROTOCOLS", "Protocol"),
         "provenance": ("commit_in_words", "version_of"),
-        "result": ("BenchmarkRun", "Key", "Layout", "LowData", "Record", "Result", "evaluate", "load_run", "save_run"),
+        "result": (
+            "BenchmarkRun", "Key", "Layout", "LowData", "Record", "Result", "RiskCurves", "evaluate", "load_run", "save_run",
+        ),
         "runs": ("benchmark_features", "run_benchmark"),
         "summary": (
             "Cell", "Columns", "Comparison", "Difference", "Printed", "PrintedTable", "Spread", "Summary", "compare",

@@ -26,6 +26,7 @@ from outfield.benchmark.result import Layout as Layout
 from outfield.benchmark.result import LowData as LowData
 from outfield.benchmark.result import Record as Record
 from outfield.benchmark.result import Result as Result
+from outfield.benchmark.result import RiskCurves as RiskCurves
 from outfield.benchmark.result import evaluate as evaluate
 from outfield.benchmark.result import load_run as load_run
 from outfield.benchmark.result import save_run as save_run
@@ -73,6 +74,7 @@ __all__ = [
     "ROWS",
     "Record",
     "Result",
+    "RiskCurves",
     "Spread",
     "Summary",
     "UNTESTED",

@@ -21,7 +21,7 @@ from outfield.backbone import accuracy
 from outfield.benchmark.cache import Cache, Entry
 from outfield.benchmark.protocol import HELD_OUT, TEST, TRAIN
 from outfield.benchmark.provenance import settings_of
-from outfield.benchmark.result import BenchmarkRun, Key, Layout, LowData, Result
+from outfield.benchmark.result import BenchmarkRun, Key, Layout, LowData, Result, wrong_answers
 from outfield.benchmark.sets import FractionOfSets, Say, Sets
 from outfield.detectors import Detector, load
 from outfield.energy import History
@@ -69,7 +69,7 @@ class BackboneFits:
         right = accuracy(test.in_memory()) if {"labels", "logits"} <= set(test.shapes) else None
         self.run.provenance["backbones"].setdefault(self.name, {})["accuracy"] = right
         if right is not None:
-            self.run.accuracies[self.name] = right
+            self.run.accuracies[self.name], self.run.wrong[self.name] = right, wrong_answers(test)
         if layout:
             self.run.layouts.append(self._layout())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from outfield.features import FeatureSource
 from outfield.files import PathLike, read_record, write_record
 from outfield.files import Record as FileRecord
 from outfield.percent import counted
-from outfield.scores import Separation
+from outfield.scores import RiskCoverage, Separation
 
 if TYPE_CHECKING:
     from outfield.benchmark.summary import Comparison
@@ -73,7 +73,10 @@ Record = Result
 
 
 def evaluate(
-    detectors: Mapping[str, Detector] | Detector, test: FeatureSource, ood: Mapping[str, FeatureSource]
+    detectors: Mapping[str, Detector] | Detector,
+    test: FeatureSource,
+    ood: Mapping[str, FeatureSource],
+    risks: dict[str, RiskCurves] | None = None,
 ) -> list[Result]:
     """Score the ID test set once per detector and every OOD set against it.
 
@@ -81,6 +84,7 @@ def evaluate(
         detectors: fitted detectors by the name to report, or one, which goes by its class's name.
         test: held-out ID data.
         ood: OOD sets by name.
+        risks: filled with risk and coverage by detector, where the test set has labels and logits.
 
     Raises:
         InputError: something else was given.
@@ -94,9 +98,36 @@ def evaluate(
     require(isinstance(test, FeatureSource), "test", type(test).__name__, "a FeatureSource")
     results = []
     for name, detector in detectors.items():
-        scores_id = detector.score(test)
-        results += [Result.of(Key("", name), other, "", scores_id, detector.score(data)) for other, data in ood.items()]
+        scores_id, scores_ood = detector.score(test), {other: detector.score(data) for other, data in ood.items()}
+        results += [Result.of(Key("", name), other, "", scores_id, scores) for other, scores in scores_ood.items()]
+        if risks is not None and {"labels", "logits"} <= test.shapes.keys():
+            risks[name] = risk_curves(scores_id, wrong_answers(test), scores_ood)
     return results
+
+
+def wrong_answers(test: FeatureSource) -> np.ndarray:
+    """Whether the largest logit of each row is that of another class than its label (N,)."""
+    pieces = test.batches(8192, ["logits", "labels"])
+    return torch.cat([torch.ne(one["logits"].argmax(1), one["labels"]) for one in pieces]).numpy()
+
+
+RiskCurves: TypeAlias = tuple[RiskCoverage, RiskCoverage | None]
+"""Of a detector's scores as a ranking of answers: on ID test data, and with OOD data in equal parts."""
+
+
+def risk_curves(scores_id: Any, wrong: np.ndarray, scores_ood: Mapping[str, Any]) -> RiskCurves:
+    """Risk and coverage of the ID test data alone, and where half of all inputs are OOD, for which every answer is wrong.
+
+    The OOD sets weigh the same, however many samples they have.
+    """
+    known = np.asarray(scores_id, np.float64)
+    others = [np.asarray(one, np.float64) for one in scores_ood.values()]
+    if not others:
+        return RiskCoverage(known, wrong), None
+    weights = [np.full(len(known), 1 / len(known)), *(np.full(len(one), 1 / len(one) / len(others)) for one in others)]
+    bad = np.concatenate([wrong, *(np.ones(len(one), bool) for one in others)])
+    both = RiskCoverage(np.concatenate([known, *others]), bad, np.concatenate(weights))
+    return RiskCoverage(known, wrong), both
 
 
 @dataclass(frozen=True)
@@ -155,6 +186,7 @@ class BenchmarkRun:
             of each set), backbones (checksum, architecture, accuracy), seconds of each stage, when it began.
         classes: Names of the ID set's classes by label, as the data has them; none where it has none.
         low_data: Detectors that were fitted on fractions of the training rows; none where that was not asked for.
+        wrong: Whether each backbone's class of each ID test image is wrong (N,), where the test set has labels.
     """
 
     protocol: Protocol
@@ -166,6 +198,7 @@ class BenchmarkRun:
     provenance: dict[str, Any] = field(default_factory=dict)
     classes: tuple[str, ...] = ()
     low_data: list[LowData] = field(default_factory=list)
+    wrong: dict[str, np.ndarray] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         """One line: the ID set, and how many of everything there are."""
@@ -186,6 +219,15 @@ class BenchmarkRun:
         self.scores = {key: found for key, found in self.scores.items() if key.detector != detector}
         self.histories = {key: found for key, found in self.histories.items() if key.detector != detector}
         self.provenance.get("chosen", {}).pop(detector, None)
+
+    def risks(self) -> dict[str, RiskCurves]:
+        """Risk and coverage of each detector's scores as a ranking of answers, on the first backbone and seed that it has."""
+        found: dict[str, RiskCurves] = {}
+        for key, scores in self.scores.items():
+            if key.detector not in found and key.backbone in self.wrong and self.protocol.id in scores:
+                ood = {name: scores[name] for name in self.protocol.ood if name in scores}
+                found[key.detector] = risk_curves(scores[self.protocol.id], self.wrong[key.backbone], ood)
+        return found
 
     def table(self) -> Any:
         """The records as a ``pandas.DataFrame``, one row for each backbone, detector, seed and OOD set; fractions.
@@ -225,6 +267,7 @@ def save_run(run: BenchmarkRun, path: PathLike) -> None:
     tensors: dict[str, Tensor] = {}
     for number, scores in enumerate(run.scores.values()):
         tensors |= {f"scores.{number}.{name}": torch.from_numpy(values) for name, values in scores.items()}
+    tensors |= {f"wrong.{number}": torch.from_numpy(values) for number, values in enumerate(run.wrong.values())}
     for number, layout in enumerate(run.layouts):
         tensors |= {f"view.{number}.{name}": value for name, value in layout.record().tensors.items()}
     header = {
@@ -234,6 +277,7 @@ def save_run(run: BenchmarkRun, path: PathLike) -> None:
         "histories": [[asdict(key), asdict(history)] for key, history in run.histories.items()],
         "views": [layout.record().header for layout in run.layouts],
         "accuracies": run.accuracies,
+        "answers": list(run.wrong),
         "provenance": run.provenance,
         "classes": list(run.classes),
         "low_data": [asdict(one) for one in run.low_data],
@@ -259,6 +303,8 @@ def load_run(path: PathLike) -> BenchmarkRun:
             run.layouts.append(Layout.from_record(FileRecord(view, found.part(f"view.{number}").tensors)))
         run.histories = {Key(**key): History(**history) for key, history in header["histories"]}
         run.accuracies, run.provenance = header["accuracies"], header["provenance"]
+        answers = enumerate(header.get("answers", ()))  # of later runs than files of 0.1 hold
+        run.wrong = {name: found.tensors[f"wrong.{number}"].numpy() for number, name in answers}
         run.classes, run.low_data = tuple(header["classes"]), [LowData(**one) for one in header["low_data"]]
         return run
     except (KeyError, TypeError, ValueError) as error:

@@ -14,6 +14,7 @@ from typer import Argument, Option
 
 from outfield.errors import InputError, StorageError
 from outfield.extras import check_installed
+from outfield.percent import percent
 
 if TYPE_CHECKING:
     from outfield.features import FeatureSource
@@ -45,6 +46,9 @@ AutoViews = Annotated[
 ]
 Split = Annotated[str, Option(help="train or test, of a named set.")]
 Settings = Annotated[Texts, Option("--set", "-s", help="A setting, NAME=VALUE; outfield detectors NAME lists them.")]
+Fdr = Annotated[
+    float | None, Option("--fdr", help="Call so many OOD that at most this share of them is ID, such as 0.1.")
+]
 Keep = Annotated[float, Option(help="Share of ID samples to accept.")]
 Near = Annotated[Texts, Option("--near", help=f"Stand-ins for near OOD, FILE or NAME=FILE ({FEATURES}).")]
 Far = Annotated[Texts, Option("--far", help="Stand-ins for far OOD, FILE or NAME=FILE.")]
@@ -241,3 +245,8 @@ def _numbers(option: str, text: str) -> tuple[float, ...]:
         return tuple(map(float, text.split(",")))
     except ValueError as error:
         raise InputError(f"{option} is {text!r}; it must be a number for each channel, such as 0.5,0.5,0.5") from error
+
+
+def fdr_in_words(rate: float) -> str:
+    """What ``--fdr`` promises."""
+    return f"at most {percent(rate)} of those called OOD are ID, in expectation; the others may be either"

@@ -16,7 +16,7 @@ __getattr__, __dir__, __all__ = door(
         "split": ("copies_of", "split_rows", "stratified_rows"),
         "stand_ins": ("feature_stand_ins",),
         "stream": ("FeatureStream", "open_features", "open_or_read"),
-        "columns": ("NUMBER", "TEXT", "TRUTH", "Cells", "Column", "rows_of"),
+        "columns": ("NUMBER", "TEXT", "TRUTH", "Cells", "Column", "array_of", "as_texts", "cells_of", "is_missing", "rows_of"),
         "table_files": (
             "TABLE_ENDINGS", "arrow", "csv_text", "named_columns", "parquet_file", "read_column", "read_table", "readable",
             "whole_parquet", "write_columns",

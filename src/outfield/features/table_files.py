@@ -91,8 +91,7 @@ def whole_csv(path: Path, file: BinaryIO, names: Sequence[str], types: Mapping[s
     module = arrow().csv
     options = module.ConvertOptions(column_types=types, **convert)
     parse = module.ParseOptions(ignore_empty_lines=len(names) > 1)  # of a single column they are empty cells
-    block = BLOCK
-    _check_quotes(path, file)
+    block, parse.newlines_in_values = BLOCK, _has_quotes(path, file)
     while True:
         file.seek(0)
         read = module.ReadOptions(block_size=block, use_threads=len(names) <= THREADED)
@@ -106,15 +105,16 @@ def whole_csv(path: Path, file: BinaryIO, names: Sequence[str], types: Mapping[s
         block = min(16 * block, LARGEST_BLOCK)
 
 
-def _check_quotes(path: Path, file: BinaryIO) -> None:
-    """Refuse a file that ends within quotes, whose last cell may have been cut off."""
+def _has_quotes(path: Path, file: BinaryIO) -> bool:
+    """Whether cells are quoted; refuses a file that ends within quotes, whose last cell may have been cut off."""
     file.seek(0)
-    if sum(block.count(b'"') for block in iter(lambda: file.read(BLOCK), b"")) % 2:
+    if (count := sum(block.count(b'"') for block in iter(lambda: file.read(BLOCK), b""))) % 2:
         try:
             deque(csv.reader(_lines(path), strict=True), maxlen=0)
         except csv.Error as error:
             if "end of data" in str(error):
                 raise FileFormatError(f"{path} ends within a quoted cell; close the quote") from error
+    return count > 0
 
 
 def _no_number(path: Path, names: Sequence[str], message: str) -> InputError:

@@ -25,6 +25,7 @@ from outfield.files.paths import check_output as check_output
 from outfield.files.paths import check_readable as check_readable
 from outfield.files.paths import csv_cell as csv_cell
 from outfield.files.paths import make_folder as make_folder
+from outfield.files.paths import new_file as new_file
 from outfield.files.paths import open_to_read as open_to_read
 from outfield.files.paths import reason as reason
 from outfield.files.paths import write_atomically as write_atomically
@@ -65,6 +66,7 @@ __all__ = [
     "finite_floats",
     "kind_of",
     "make_folder",
+    "new_file",
     "open_to_read",
     "read_npz",
     "read_record",

@@ -135,7 +135,7 @@ def write_atomically(path: PathLike, write: Callable[[BinaryIO], object]) -> Non
     """Call ``write`` with a new file, open in binary, then put it in the place of ``path``, or leave all as it was."""
     checked = as_path(path)
     target = resolved(checked)
-    with _new_file(checked, target.parent) as (file, name):
+    with new_file(checked, target.parent) as (file, name):
         write(file)
         file.flush()
         os.fsync(file.fileno())
@@ -153,7 +153,7 @@ def write_new(path: PathLike, content: bytes) -> bool:
     Of several that try at once, one succeeds; on a file system without links the later one may win.
     """
     target = as_path(path)
-    with _new_file(target, target.parent) as (file, name):
+    with new_file(target, target.parent) as (file, name):
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
@@ -182,7 +182,7 @@ def write_npz(path: PathLike, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 @contextlib.contextmanager
-def _new_file(path: Path, folder: Path) -> Iterator[tuple[BinaryIO, Path]]:
+def new_file(path: Path, folder: Path) -> Iterator[tuple[BinaryIO, Path]]:
     """A new file in a folder and its name, under which it is gone afterwards; ``path`` is what errors call it."""
     name = folder / f".outfield-{secrets.token_hex(14)}.tmp"
     with contextlib.suppress(OSError):  # another writer may be faster

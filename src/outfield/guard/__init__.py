@@ -8,11 +8,12 @@ __getattr__, __dir__, __all__ = door(
         "annotations": ("overlaps",),
         "boxes": ("Boxes",),
         "build": ("ImagePlan",),
-        "decision": ("Decision", "PER_CLASS"),
+        "decision": ("Decision", "PER_CLASS", "true_classes"),
         "guard": ("Guard", "RowGuard", "open_guard"),
         "guard_file": ("describe_guard",),
         "readers": ("ImageReader", "Reader", "TableReader"),
         "review": ("ReviewFolder", "classes_of"),
+        "texts": ("Texts",),
         "verdict": (
             "BoxVerdict", "COLUMNS", "ImageVerdict", "VERDICT_ENDINGS", "Verdict", "Verdicts", "as_json",
             "as_json_lines", "write_verdicts",

@@ -5,6 +5,7 @@ from outfield.guard.boxes import Boxes as Boxes
 from outfield.guard.build import ImagePlan as ImagePlan
 from outfield.guard.decision import Decision as Decision
 from outfield.guard.decision import PER_CLASS as PER_CLASS
+from outfield.guard.decision import true_classes as true_classes
 from outfield.guard.explanation import ColumnWhy as ColumnWhy
 from outfield.guard.explanation import ExplainedVerdict as ExplainedVerdict
 from outfield.guard.explanation import RowWhy as RowWhy
@@ -17,6 +18,7 @@ from outfield.guard.readers import Reader as Reader
 from outfield.guard.readers import TableReader as TableReader
 from outfield.guard.review import ReviewFolder as ReviewFolder
 from outfield.guard.review import classes_of as classes_of
+from outfield.guard.texts import Texts as Texts
 from outfield.guard.verdict import BoxVerdict as BoxVerdict
 from outfield.guard.verdict import COLUMNS as COLUMNS
 from outfield.guard.verdict import ImageVerdict as ImageVerdict
@@ -44,6 +46,7 @@ __all__ = [
     "RowGuard",
     "RowWhy",
     "TableReader",
+    "Texts",
     "VERDICT_ENDINGS",
     "Verdict",
     "Verdicts",
@@ -53,5 +56,6 @@ __all__ = [
     "describe_guard",
     "open_guard",
     "overlaps",
+    "true_classes",
     "write_verdicts",
 ]

@@ -97,10 +97,7 @@ class BoxPlan(ImagePlan):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        plain = ImagePlan()
-        for name in ("threshold", "accuracy", "views", "precision", "float16"):
-            if getattr(self, name) != getattr(plain, name):
-                raise InputError(f"{name} is {getattr(self, name)!r}, which a guard of boxes cannot have; leave it out")
+        self.refuse(("threshold", "accuracy", "views", "precision", "float16"), "boxes")
 
     def build(self, backbone: Any, images: Any, held_out: Any = None) -> Guard:
         """A guard on the boxes that match annotated ones; those of one image stay on one side of every split."""

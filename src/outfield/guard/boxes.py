@@ -18,7 +18,7 @@ from outfield.backbone import evaluation_mode, load_weights
 from outfield.config import require_choice, require_number
 from outfield.errors import FileFormatError, InputError, OutfieldError, UnknownNameError
 from outfield.extras import library
-from outfield.features import NETWORK, FeatureSet, network_text
+from outfield.features import NETWORK, FeatureSet, network_text, spaces
 from outfield.files import PathLike, Record, fingerprint, read_tensors
 from outfield.guard.inputs import Given, as_given, gives_images, portions
 from outfield.guard.readers import Batch, Reader
@@ -29,7 +29,8 @@ from outfield.percent import counted
 
 Detect = Callable[[list[Tensor]], Sequence[Mapping[str, Any]]]
 GIVEN = ("boxes", "labels", "scores", "features")
-"""What an object detector gives for an image, and ``logits`` if it has them."""
+MORE = ("logits", *spaces()[1:])
+"""What an object detector gives for an image, and what of it may be there besides."""
 ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 PLAIN = (bool, int, float, str, tuple, list)
 
@@ -50,7 +51,7 @@ class Boxes(Reader):
         network: a detection model of torchvision with pooled features (Faster R-CNN, and those made of it), or any callable that
             takes images, a list of tensors (3, H, W) of floats in [0, 1], and gives for each a mapping: ``boxes`` (n, 4), left,
             top, right and bottom in pixels, ``labels`` (n,), ``scores`` (n,), ``features`` (n, D) and, where it has them,
-            ``logits`` (n, classes). Or a text, ``torchvision:NAME@WEIGHTS.safetensors``.
+            ``logits`` (n, classes) and an earlier layer's ``stage2`` (n, D2). Or a text, ``torchvision:NAME@FILE.safetensors``.
         names: of the classes. Labels of torchvision's models count them from 1, since 0 is the background, which may be
             named, too; those of a callable count from 0.
         score: boxes of less confidence are left out.
@@ -113,7 +114,7 @@ class Boxes(Reader):
                 f"there are {counted(len(names), 'name')}, but the network has {counted(classes, 'class')}"
             )
         super().__init__(names)
-        self.fingerprint = _fingerprint(network)
+        self.fingerprint = network_fingerprint(network)
         first = next(iter(network.parameters()), None) if isinstance(network, nn.Module) else None
         self.device = torch.device("cpu") if first is None else first.device
 
@@ -128,7 +129,7 @@ class Boxes(Reader):
         if not isinstance(one, Mapping) or not {*GIVEN} <= {*one}:
             given = ", ".join(map(str, one)) if isinstance(one, Mapping) else type(one).__name__
             raise InputError(f"the object detector gives {given} for an image; it must give {', '.join(GIVEN)}")
-        fields = {name: torch.as_tensor(one[name]).detach().cpu() for name in (*GIVEN, "logits") if name in one}
+        fields = {name: torch.as_tensor(one[name]).detach().cpu() for name in (*GIVEN, *MORE) if name in one}
         count = len(fields["boxes"])
         wrong = {name: tuple(value.shape) for name, value in fields.items() if len(value) != count}
         if wrong or (count and fields["boxes"].shape != (count, 4)):
@@ -144,9 +145,7 @@ class Boxes(Reader):
                 f"the object detector gives the label {int(classes.max()) + self.first}; names are {self.names}"
             )
         about = {NETWORK: network_text(self.name, self.fingerprint or "")}
-        rows: dict[str, Tensor] = {
-            name: fields[name][order].float() for name in fields if name in ("features", "logits")
-        }
+        rows: dict[str, Tensor] = {name: fields[name][order].float() for name in fields if name in ("features", *MORE)}
         return Found(boxes, classes, scores, FeatureSet(**rows, labels=classes, about=about) if len(order) else None)
 
     # A guard's reader
@@ -174,7 +173,7 @@ class Boxes(Reader):
         given = as_given(x)
         if not given.single:
             raise InputError("prepare takes one image; give several to the guard itself")
-        return torch.from_numpy(np.ascontiguousarray(given.images[0])).permute(2, 0, 1)[None]
+        return torch.from_numpy(np.array(given.images[0])).permute(2, 0, 1)[None]
 
     def _batches(self, given: Given, on_error: str) -> Iterator[Batch]:
         for place, name in enumerate(given.files):
@@ -256,14 +255,18 @@ class _Pooled:
         maps = network.backbone(images.tensors)
         maps = {"0": maps} if isinstance(maps, Tensor) else maps
         found, _ = heads(maps, network.rpn(images, maps)[0], images.image_sizes)
-        rows = heads.box_head(heads.box_roi_pool(maps, [one["boxes"] for one in found], images.image_sizes))
+        pooled = heads.box_roi_pool(maps, [one["boxes"] for one in found], images.image_sizes)
+        rows = heads.box_head(pooled)
         counts = [len(one["boxes"]) for one in found]
         logits = heads.box_predictor(rows)[0]
         logits = (logits[:, 1:] - logits[:, :1]).split(counts)  # log-odds of each class against the background
         corners = network.transform.postprocess([{"boxes": one["boxes"]} for one in found], images.image_sizes, sizes)
+        # What the head has seen of each box says more of other kinds than what it makes of it to tell its own apart.
+        seen = pooled.mean((2, 3)).split(counts)
+        fields = zip(corners, found, rows.split(counts), logits, seen, strict=True)
         return [
-            {"boxes": box["boxes"], "labels": one["labels"], "scores": one["scores"], "features": row, "logits": logit}
-            for box, one, row, logit in zip(corners, found, rows.split(counts), logits, strict=True)
+            {**one, "boxes": box["boxes"], "features": row, "logits": logit, "stage2": own}
+            for box, one, row, logit, own in fields
         ]
 
 
@@ -296,7 +299,7 @@ def _built(origin: Any, state: Mapping[str, Tensor], source: str) -> nn.Module:
     return network.eval()
 
 
-def _fingerprint(network: Any) -> str | None:
+def network_fingerprint(network: Any) -> str | None:
     """Of weights, layers and their plain settings; None of a callable that is no network."""
     if not isinstance(network, nn.Module):
         return None
@@ -314,4 +317,4 @@ def _fingerprint(network: Any) -> str | None:
 
 def floats(image: Any) -> Tensor:
     """An image (H, W, 3) of bytes as floats (3, H, W) in [0, 1]."""
-    return torch.from_numpy(np.ascontiguousarray(image)).permute(2, 0, 1).float() / 255
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1).float() / 255

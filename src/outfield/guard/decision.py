@@ -6,27 +6,43 @@ import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from outfield.backbone import match_labels
 from outfield.detectors import DETECTORS, Detector
-from outfield.errors import InputError, OutfieldError
+from outfield.errors import InputError, OutfieldError, TooFewSamplesError
 from outfield.features import FeatureSet, stratified_rows
 from outfield.files import Record
-from outfield.guard.verdict import UNKNOWN, UNSURE
+from outfield.guard.verdict import DECIDED, UNKNOWN, UNSURE
+from outfield.images import open_images
 from outfield.percent import percent
-from outfield.scores import Acceptance, ClassThresholds, Threshold, aurc, fewest
+from outfield.scores import Acceptance, ClassThresholds, RiskCoverage, Threshold, aurc, fewest
+
+if TYPE_CHECKING:
+    from outfield.guard.guard import Guard
 
 log = logging.getLogger(__name__)
 GLOBAL, PER_CLASS = "global", "per class"
 """What a threshold may be."""
-RANKERS: tuple[tuple[str, dict[str, Any]], ...] = (
-    ("MSP", {}), ("MaxLogit", {}), ("GEN", {}), ("SIRC", {"second": "norm1"}), ("SIRC", {"second": "residual"}),
+RANKERS: tuple[tuple[str, dict[str, Any], bool], ...] = (
+    ("MSP", {}, False), ("MaxLogit", {}, False), ("GEN", {}, False),
+    ("SIRC", {"second": "norm1"}, False), ("SIRC", {"second": "residual"}, False), ("RMDS", {}, False),
+    ("SIRC", {"second": "norm1"}, True), ("SIRC", {"second": "residual"}, True),
 )  # fmt: skip
-"""Detectors that may rank answers by how likely they are wrong; all are small in a file."""
+"""Detectors that may rank answers by how likely they are wrong, and whether the chance to be wrong, of which SIRC's score is the
+logarithm, is divided by the p-value; all are small in a file. Those that look at more of a row stand further down."""
+RESAMPLES = 100
+
+
+BY_P_VALUE = "by_p_value"
+SHOWN = 12
+"""Pools of classes that are told."""
+Judged: TypeAlias = tuple[FeatureSet, Tensor, Tensor]
+"""Rows, their p-values, and which are OOD."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +53,13 @@ class Decision:
         per_class: held-out scores by predicted class.
         ranker: a detector whose score is the higher, the more likely the predicted class is wrong.
         acceptance: which of its scores are accepted.
+        by_p_value: whether −log p, p the p-value, is added to that score: what is less known is accepted later.
     """
 
     per_class: ClassThresholds | None = None
     ranker: Detector | None = None
     acceptance: Acceptance | None = None
+    by_p_value: bool = False
 
     def __post_init__(self) -> None:
         if (self.ranker is None) != (self.acceptance is None):
@@ -54,6 +72,11 @@ class Decision:
         """Fields of rows that it looks at."""
         return () if self.ranker is None else self.ranker.needs_to_score
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """What verdicts have besides those of guards without a decision."""
+        return (*(("group",) if self.per_class is not None else ()), *(DECIDED if self.ranker is not None else ()))
+
     def known(self, scores: Tensor, classes: Tensor | None, threshold: Threshold) -> tuple[Tensor, Tensor]:
         """p-values and which rows are OOD, by the class of each or by one threshold."""
         if self.per_class is None:
@@ -64,15 +87,17 @@ class Decision:
         return self.per_class.p_value(scores, numbers), self.per_class.is_ood(scores, numbers)
 
     def more(
-        self, features: FeatureSet, classes: Sequence[int | None], is_ood: Tensor, names: Sequence[str]
+        self, rows: FeatureSet, classes: Sequence[int | None], known: tuple[Tensor, Tensor], names: Sequence[str]
     ) -> list[dict[str, Any]]:
-        """What verdicts on rows have beside that."""
+        """What verdicts on rows have beside what :meth:`known` gave."""
         found: list[dict[str, Any]] = [{} for _ in classes]
         if self.per_class is not None:
+            groups = {index: self.per_class.group(index or 0, names) for index in {*classes}}
             for one, index in zip(found, classes, strict=True):
-                one["group"] = self.per_class.group(index or 0, names)
+                one["group"] = groups[index]
         if self.ranker is not None and self.acceptance is not None:
-            scores = self.ranker.score(features)
+            p_values, is_ood = known
+            scores = ranks(self.ranker, rows, p_values if self.by_p_value else None)
             accepted, chances = self.acceptance.accepts(scores) & ~is_ood, self.acceptance.p_right(scores)
             for one, accept, chance, ood in zip(
                 found, accepted.tolist(), chances.tolist(), is_ood.tolist(), strict=True
@@ -92,98 +117,127 @@ class Decision:
             made = Decision(ClassThresholds(own.keep, inner.pool_of[own.pool_of], inner.references))
         if self.ranker is None or self.acceptance is None or tests is None:
             return made
-        first, second = (
-            (part, made.known(model.score(part), predicted(part), threshold)[1]) for part in (limits, tests)
-        )
-        return Decision(made.per_class, self.ranker, tested(self.ranker, first, second, self.acceptance.accuracy))
+        first, second = ((part, *made.known(model.score(part), predicted(part), threshold)) for part in (limits, tests))
+        rule = tested(self.ranker, self.by_p_value, first, second, self.acceptance.accuracy)
+        return Decision(made.per_class, self.ranker, rule, self.by_p_value)
 
     def record(self) -> Record:
         """What a file holds of it."""
         parts = {"per_class": self.per_class, "ranker": self.ranker, "acceptance": self.acceptance}
-        return Record.of({}, **{name: one.record() for name, one in parts.items() if one is not None})
+        inner = {name: one.record() for name, one in parts.items() if one is not None}
+        return Record.of({BY_P_VALUE: self.by_p_value}, **inner)
 
     @classmethod
     def from_record(cls, record: Record, device: str) -> Decision:
         """What :meth:`record` gave."""
         kinds: dict[str, Any] = {"per_class": ClassThresholds, "ranker": Detector, "acceptance": Acceptance}
-        found = {name: kinds[name].from_record(record.part(name)) for name in record.header}
+        found = {name: kinds[name].from_record(record.part(name)) for name in record.header if name != BY_P_VALUE}
         if "ranker" in found:
             found["ranker"].to(device)
-        return cls(**found)
+        return cls(**found, by_p_value=record.header.get(BY_P_VALUE, False))
 
     def lines(self, unit: str, names: Sequence[str] = ()) -> dict[str, str]:
         """What ``outfield guard show`` says of it."""
         told = {}
         if (own := self.per_class) is not None:
             counts = own.pool_of.bincount()
-            alone = int((counts == 1).sum())
-            shared = [names[i] if names else str(i) for i in range(len(own.pool_of)) if counts[own.pool_of[i]] > 1]
-            rest = f"; share one threshold: {', '.join(shared[:12])}{', …' * (len(shared) > 12)}" if shared else ""
-            told["per class"] = f"{alone:,} classes have thresholds of their own{rest}"
+            firsts = [int((own.pool_of == pool).int().argmax()) for pool in torch.where(counts > 1)[0]]
+            shared = [own.group(first, names) for first in firsts]
+            rest = f"; share one: {'; '.join(shared[:SHOWN])}{'; …' * (len(shared) > SHOWN)}" if shared else ""
+            told["per class"] = f"{int((counts == 1).sum()):,} classes have thresholds of their own{rest}"
         if (rule := self.acceptance) is not None:
             total, accepted, wrong = rule.tested
+            ranking = f"{self.ranker!r}{' and the p-value' * self.by_p_value}"
             told["accepts"] = (
                 f"answers of which at least {100 * rule.accuracy:.4g} % are right, with a confidence of {rule.confidence:g}, "
-                f"ranked by {self.ranker!r}: {percent(accepted / total)} of {total:,} held-out {unit}, {wrong:,} of these wrong"
+                f"ranked by {ranking}: {percent(accepted / total)} of {total:,} held-out {unit}, {wrong:,} of these wrong"
             )
         return told
 
 
-def thresholds_per_class(train: FeatureSet, held_out: FeatureSet, scores: Tensor, keep: float) -> ClassThresholds:
-    """A threshold for each class that the network predicts; training rows say which are rare."""
+def thresholds_per_class(
+    model: Detector, train: FeatureSet, held_out: FeatureSet, scores: Tensor, keep: float
+) -> ClassThresholds:
+    """A threshold for each class that the network predicts; training rows say which are rare, and which of these are alike."""
     if train.logits is None or held_out.logits is None:
         raise InputError("threshold is 'per class', but the rows have no logits, which say the predicted class")
-    counts = train.logits.argmax(1).bincount(minlength=train.logits.shape[1])
-    return ClassThresholds.fit(scores, held_out.logits.argmax(1).numpy(), counts, keep)
+    classes, total = train.logits.argmax(1), train.logits.shape[1]
+    counts = classes.bincount(minlength=total)
+    sums = torch.zeros(total, dtype=torch.float64).index_add_(0, classes, model.score(train).double().cpu())
+    return ClassThresholds.fit(scores, held_out.logits.argmax(1).numpy(), counts, keep, sums / counts.clamp_min(1))
 
 
 def acceptance_of(
     train: FeatureSet,
-    first: tuple[FeatureSet, Tensor],
-    second: tuple[FeatureSet, Tensor],
+    first: Judged,
+    second: Judged,
     accuracy: float,
     kept: Callable[[Detector], Detector],
     device: str | torch.device,
-) -> tuple[Detector, Acceptance]:
-    """The detector that ranks answers best, and the limit on its scores.
-
-    Args:
-        train: rows that detectors are fitted on.
-        first: labelled rows that choose the detector and order the limits, and which of these are OOD.
-        second: labelled rows that nothing else saw, which test the limits, and which of these are OOD.
-        accuracy: share of right answers among accepted ones.
-        kept: a detector as a file will have it.
-        device: where it runs.
-    """
-    ranked: list[tuple[float, int, Detector]] = []
-    for place, (name, settings) in enumerate(RANKERS):
+) -> tuple[Detector, Acceptance, bool]:
+    """The detector that ranks answers best by the first rows, the limit that the second test, and whether p-values take part."""
+    ranked: list[tuple[np.ndarray, Detector, bool]] = []
+    rows, p_values, is_ood = first
+    if not len(known := rows[~is_ood]):
+        raise TooFewSamplesError("all held-out rows are OOD; accuracy needs some that are not")
+    for name, settings, by_p_value in RANKERS:
         with contextlib.suppress(OutfieldError):  # of a network without what this detector needs
             ranker = kept(DETECTORS[name](**settings).to(device).fit(train))
-            rows = first[0][~first[1]]
-            ranked.append((aurc(ranker.score(rows), _wrong(rows)), place, ranker))
+            ranking = ranks(ranker, known, p_values[~is_ood] if by_p_value else None)
+            ranked.append((ranking.numpy(), ranker, by_p_value))
     if not ranked:
         raise InputError("accuracy needs the logits of the rows, and there are none")
-    area, _, ranker = min(ranked)
-    log.info("%r ranks answers best: area under risk and coverage %.4f", ranker, area)
-    return ranker, tested(ranker, first, second, accuracy)
+    scores, ranker, by_p_value = ranked[best_ranking([scores for scores, _, _ in ranked], _wrong(known))]
+    log.info("%r ranks answers: area under risk and coverage %.4f", ranker, aurc(scores, _wrong(known)))
+    return ranker, tested(ranker, by_p_value, first, second, accuracy), by_p_value
+
+
+def best_ranking(rankings: Sequence[np.ndarray], wrong: Tensor) -> int:
+    """The last ranking whose area under risk and coverage is not clearly larger than the smallest, by a standard error.
+
+    ID rows tell how well wrong answers are found, but not OOD inputs: where they tell no difference, what looks at more is taken.
+    The error of a difference is that of a Bayesian bootstrap: rows have exponential weights.
+    """
+    rng = np.random.default_rng(0)
+    weights = [np.ones(len(wrong)), *(rng.exponential(size=len(wrong)) for _ in range(RESAMPLES))]
+    areas = np.array([[RiskCoverage(scores, wrong, one).aurc() for one in weights] for scores in rankings])
+    worse = areas - areas[np.argmin(areas[:, 0])]
+    return int(np.flatnonzero(worse[:, 0] <= worse[:, 1:].std(1))[-1])
+
+
+def ranks(ranker: Detector, rows: FeatureSet, p_values: Tensor | None) -> Tensor:
+    """By how likely the class of each row is wrong (N,), higher = more likely."""
+    scores = ranker.score(rows).double().cpu()
+    return scores if p_values is None else scores - p_values.log()
 
 
 def divided(rows: FeatureSet, keep: float, accuracy: float | None, seed: int) -> tuple[FeatureSet, FeatureSet | None]:
     """Held-out rows that set thresholds, and those that test an accuracy, if there is one."""
     if accuracy is None:
         return rows, None
-    count = max(fewest(keep), len(rows) // 3)
-    chosen = stratified_rows(len(rows), count, seed=seed, labels=rows.labels)
+    count = max(fewest(keep), len(rows) // 3)  # of all classes alike: rare ones must not all lie on one side
+    chosen = stratified_rows(len(rows), count, seed=seed)
     return rows[chosen], rows[~chosen]
 
 
-def tested(
-    ranker: Detector, first: tuple[FeatureSet, Tensor], second: tuple[FeatureSet, Tensor], accuracy: float
-) -> Acceptance:
+def tested(ranker: Detector, by_p_value: bool, first: Judged, second: Judged, accuracy: float) -> Acceptance:
     """The limit on a ranking of answers: the first rows order the limits, the second test them."""
-    scores = [np.where(ood, np.inf, ranker.score(rows).double()) for rows, ood in (first, second)]
-    given = scores[1], _wrong(second[0]), scores[0], _wrong(first[0])
-    return Acceptance.fit(*given, accuracy, source=ranker.fingerprint())
+    (known, bad), (others, others_bad) = (
+        (np.where(is_ood, np.inf, ranks(ranker, rows, p_values if by_p_value else None)), _wrong(rows))
+        for rows, p_values, is_ood in (second, first)
+    )
+    return Acceptance.fit(known, bad, others, others_bad, accuracy, source=ranker.fingerprint())
+
+
+def true_classes(guard: Guard, path: str, count: int) -> Sequence[int | None]:
+    """The class of each of so many images or rows of features of a path; None of each where that is not known."""
+    labels: Any = None
+    with contextlib.suppress(OutfieldError):
+        if guard.takes == "images":
+            labels = match_labels(open_images(path), guard.names, guard.widths.get("logits", 0))[0]
+        elif guard.table is None:
+            labels = guard.features(path).labels
+    return [None] * count if labels is None or len(labels) != count else labels.tolist()
 
 
 def predicted(rows: FeatureSet) -> Tensor | None:

@@ -106,13 +106,12 @@ class ReviewFolder:
         return removed
 
     def _write(self, name: str, content: bytes) -> None:
-        try:
-            make_folder(self.path / SCRATCH)
-            with new_file(self.path / SCRATCH) as new:
-                new.file.write(content)
-                new.move_to(self.path / name)  # in the place of a link, not where it leads
-        except OSError as error:
-            raise StorageError(f"cannot write {self.path / name}: {reason(error)}") from error
+        make_folder(self.path / SCRATCH)
+        with new_file(self.path / name, self.path / SCRATCH) as (file, new):
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+            os.replace(new, self.path / name)  # in the place of a link, not where it leads
 
     def _read(self, name: str) -> bytes:
         if (self.path / name).is_symlink():

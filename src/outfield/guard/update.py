@@ -24,6 +24,7 @@ from outfield.guard.build import ImagePlan, RowPlan, as_columns, as_features
 from outfield.guard.decision import GLOBAL, PER_CLASS, divided
 from outfield.guard.guard import Guard
 from outfield.guard.review import ReviewFolder, classes_of, time_of
+from outfield.guard.texts import LABEL, Texts
 from outfield.images import ImageFiles, ImageSource, image_copies, open_images, part_of
 from outfield.scores import Threshold
 
@@ -155,7 +156,9 @@ def _refitted(guard: Guard, train: Any, sample: Any, workers: int | None) -> Gua
         names = {kind: [one.name for one in table.columns if kind in (one.kind, None)] for kind in (TEXT, None)}
         settings |= {"label": table.label, "columns": names[None], "categories": names[TEXT]}
         settings |= {"missing": table.missing, "ignore_extra": table.others}
-    return RowPlan(**settings).build(train, sample)
+    made = RowPlan(**settings).build(train, sample)
+    own = guard.reader if isinstance(guard.reader, Texts) else made.reader
+    return Guard(own, made.detector, made.threshold, provenance=made.provenance, decision=made.decision)
 
 
 def _accuracy(guard: Guard) -> float | None:
@@ -192,6 +195,9 @@ def _kept(guard: Guard, folder: Path, items: Sequence[dict[str, Any]]) -> Any:
         return ImageFiles(folder, images, labels, classes=None if labels is None else classes)
     rows = [one["row"] for one in items]
     columns = {name: [row.get(name) for row in rows] for name in rows[0]}
+    if isinstance(guard.reader, Texts):
+        told = {} if labels is None else {guard.reader.label or LABEL: named}
+        return guard.features({**columns, **told})
     if guard.table is None:
         return FeatureSet(**{name: np.array(values, np.float32) for name, values in columns.items()}, labels=labels)
     columns |= {} if guard.table.label is None or labels is None else {guard.table.label: named}

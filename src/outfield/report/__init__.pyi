@@ -8,6 +8,7 @@ from outfield.report.benchmark_files import write_tables as write_tables
 from outfield.report.benchmark_tables import fraction_table as fraction_table
 from outfield.report.benchmark_tables import full_table as full_table
 from outfield.report.benchmark_tables import results_table as results_table
+from outfield.report.benchmark_tables import risk_table as risk_table
 from outfield.report.benchmark_tables import tables as tables
 from outfield.report.canvas import save_figure as save_figure
 from outfield.report.choice_table import choice_figure as choice_figure
@@ -16,6 +17,7 @@ from outfield.report.choice_table import trials_csv as trials_csv
 from outfield.report.choice_table import trials_table as trials_table
 from outfield.report.figures import write_evaluation as write_evaluation
 from outfield.report.figures import write_overview as write_overview
+from outfield.report.figures import write_risks as write_risks
 from outfield.report.table import Table as Table
 from outfield.report.toys import toy_figure as toy_figure
 from outfield.report.toys import toy_json as toy_json
@@ -31,6 +33,7 @@ __all__ = [
     "results_csv",
     "results_json",
     "results_table",
+    "risk_table",
     "save_figure",
     "tables",
     "toy_figure",
@@ -41,5 +44,6 @@ __all__ = [
     "write_evaluation",
     "write_overview",
     "write_report",
+    "write_risks",
     "write_tables",
 ]

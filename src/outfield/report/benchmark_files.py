@@ -14,7 +14,16 @@ from outfield.benchmark import published_beside as beside
 from outfield.errors import FileFormatError, InputError
 from outfield.files import PathLike, as_path, check_readable, make_folder, write_bytes
 from outfield.images import title
-from outfield.report.benchmark_tables import Block, all_tables, blocks, comparison_table, fraction_table, origin, tables
+from outfield.report.benchmark_tables import (
+    Block,
+    all_tables,
+    blocks,
+    comparison_table,
+    fraction_table,
+    origin,
+    risk_table,
+    tables,
+)
 from outfield.report.table import Table, csv_text, markdown, tex
 
 FORMAT = 1
@@ -39,7 +48,8 @@ def write_report(
     from outfield.report.page import write_page
 
     folder, theirs = as_path(folder, "folder"), beside(run.protocol, {record.detector for record in run.records})
-    more = [table for table in (comparison_table(run), fraction_table(run)) if table is not None]
+    answers = risk_table(run.risks(), f"{title(run.protocol.id)}, ")
+    more = [table for table in (comparison_table(run), answers, fraction_table(run)) if table is not None]
     written = write_tables(run, folder, claims=claims, more=more)
     written += write_figures(run, folder / "figures", theirs.rows)
     shown = [*all_tables(run, claims=claims).values(), *more]

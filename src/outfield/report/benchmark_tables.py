@@ -13,7 +13,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from outfield import benchmark
-from outfield.benchmark import AVERAGE, LEVELS, BenchmarkRun, Cell, Columns, Difference, PrintedTable, Result
+from outfield.benchmark import (
+    AVERAGE,
+    LEVELS,
+    BenchmarkRun,
+    Cell,
+    Columns,
+    Difference,
+    PrintedTable,
+    Result,
+    RiskCurves,
+)
 from outfield.benchmark import published_beside as beside
 from outfield.images import title
 from outfield.percent import counted, in_percent, percent
@@ -26,6 +36,10 @@ ABLATION = ("GaussianMixture", "EBM", OURS)
 TABLE_1 = tuple(name for name in benchmark.ROWS if name not in ABLATION or name == OURS)
 METRICS = "FPR95 ↓ / AUROC ↑ in percent"
 THIS_RUN, OVER_SEEDS, OVER_BACKBONES, PAPER = "this run", "± seeds", "± backbones", "paper"
+RIGHT = (
+    (0.99, 0.95),
+    (0.9, 0.8),
+)  # of accepted answers, in the table of risk and coverage: ID data alone, and with OOD data
 RESAMPLES = 400  # enough for the one digit that is shown
 
 
@@ -318,6 +332,30 @@ def _fraction(cell: benchmark.LowData | None) -> str:
     if cell is None:
         return ""
     return "–" if cell.fpr95 is None or cell.auroc is None else _pair(cell.fpr95, cell.auroc)
+
+
+def risk_table(risks: Mapping[str, RiskCurves], name: str = "") -> Table | None:
+    """How well detectors rank the classifier's answers, on ID data alone and with OOD data; None where that is not known."""
+    if not risks:
+        return None
+    shown = [[f"{100 * share:g} % right ↑" for share in shares] for shares in RIGHT]
+    header = ["detector", "AURC ↓", "AUGRC ↓", *shown[0], "with OOD: AURC ↓", "AUGRC ↓", *shown[1]]
+    rows = []
+    for detector, curves in risks.items():
+        rows.append([detector])
+        for curve, shares in zip(curves, RIGHT, strict=True):
+            cells = (
+                []
+                if curve is None
+                else [curve.aurc(), curve.augrc(), *(curve.coverage_at(1 - x + 1e-12) for x in shares)]
+            )
+            rows[-1] += map(in_percent, cells) if cells else [""] * (2 + len(shares))
+    notes = (
+        "A detector's score ranks the answers of the classifier; the lowest are accepted first. 99 % right: the share of answers "
+        "that can be accepted so that 99 % of these are right. With OOD: half of the inputs are OOD, of all sets in equal parts, "
+        "and every answer to one is wrong.",
+    )
+    return Table(f"{name}Risk and coverage, in percent", header, rows, 1, notes=notes)
 
 
 def results_table(results: Sequence[Result]) -> Table:

@@ -179,9 +179,10 @@ class Scorer:
     def as_parquet(self, verdicts: Sequence[Verdict]) -> bytes:
         """Verdicts as a Parquet file that bears the mark, with the same columns whatever the verdicts are."""
         pyarrow, columns = arrow(), {}
-        kinds = dict.fromkeys(("file", "class_name", "triggered_by", "error"), pyarrow.string())
-        kinds |= {"class_index": pyarrow.int64(), "is_ood": pyarrow.bool_()}
-        for name in COLUMNS:
+        texts = ("file", "class_name", "triggered_by", "error", "group", "why_not")
+        kinds = dict.fromkeys(texts, pyarrow.string()) | dict.fromkeys(("is_ood", "accept"), pyarrow.bool_())
+        kinds["class_index"] = pyarrow.int64()
+        for name in (*COLUMNS, *(() if self.guard.decision is None else self.guard.decision.columns)):
             cells = [getattr(one, name) for one in verdicts]
             columns[self.columns.get(name, name)] = pyarrow.array(cells, kinds.get(name, pyarrow.float64()))
         for member in self.guard.members:

@@ -10,7 +10,7 @@ probability of at most 1 − confidence, over the draw of the labelled rows, wha
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -114,11 +114,6 @@ class Acceptance:
         """The chance that each answer is right (N,): what was seen at such scores, made to fall with the score (isotonic)."""
         return self.chances[np.searchsorted(self.edges.numpy(), as_scores("scores", scores), side="right")]
 
-    @property
-    def coverage(self) -> float:
-        """Share of the rows that tested it that it accepts."""
-        return self.tested[1] / self.tested[0]
-
     def record(self) -> Record:
         """What a file holds of it."""
         header = {name: getattr(self, name) for name in SAID} | {"tested": list(self.tested)}
@@ -194,18 +189,23 @@ def _refusal(counts: list[list[float]], order: Sequence[int], total: int, accura
 def _falling(scores: np.ndarray, right: np.ndarray) -> tuple[Tensor, Tensor]:
     """Scores at which a falling step function changes, and its steps: least squares to ``right`` (pool adjacent violators).
 
-    Each step counts one right and one wrong answer more than it has, so that none is quite 0 or 1.
+    Each step counts one right and one wrong answer more than it has, so that none is quite 0 or 1; steps that would rise by that
+    are pooled, too.
     """
     order = np.argsort(scores, kind="stable")
     values, starts = np.unique(scores[order], return_index=True)
     sums, sizes = np.add.reduceat(right[order], starts), np.diff(np.r_[starts, len(scores)])
-    blocks: list[list[float]] = []  # first score, right answers, all answers
-    for value, own, size in zip(values.tolist(), sums.tolist(), sizes.tolist(), strict=True):
-        blocks.append([value, own, size])
-        while len(blocks) > 1 and blocks[-1][1] * blocks[-2][2] >= blocks[-2][1] * blocks[-1][2]:
-            _, own, size = blocks.pop()
-            blocks[-1][1] += own
-            blocks[-1][2] += size
-    chances = np.array([(own + 1) / (size + 2) for _, own, size in blocks])
-    edges = torch.tensor([block[0] for block in blocks[1:]], dtype=torch.float64)
-    return edges, torch.from_numpy(np.minimum.accumulate(chances))
+    steps = _pooled(_pooled(zip(values.tolist(), sums.tolist(), sizes.tolist(), strict=True), 0), 1)
+    chances = np.array([(own + 1) / (size + 2) for _, own, size in steps])
+    return torch.tensor([first for first, _, _ in steps[1:]], dtype=torch.float64), torch.from_numpy(chances)
+
+
+def _pooled(steps: Iterable[tuple[float, float, float]], more: int) -> list[tuple[float, float, float]]:
+    """Steps (first score, right answers, all answers) whose share of right ones falls; each counts so many of both kinds more."""
+    kept: list[tuple[float, float, float]] = []
+    for first, own, size in steps:
+        while kept and (own + more) * (kept[-1][2] + 2 * more) >= (kept[-1][1] + more) * (size + 2 * more):
+            first, before, others = kept.pop()
+            own, size = own + before, size + others
+        kept.append((first, own, size))
+    return kept

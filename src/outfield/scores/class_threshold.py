@@ -1,7 +1,8 @@
 """A threshold for each predicted class, so that rare and difficult classes keep what was promised, too (Mondrian conformal).
 
 A p-value compares a score with held-out scores of the same predicted class alone. Classes that are too rare for a threshold of
-their own share a pool. Other rows decide which do, so that p-values stay valid: among new ID samples of a pool, P(p ≤ α) ≤ α.
+their own share one with others whose scores are alike. Other rows decide which do, so that p-values stay valid: among new ID
+samples of a pool, P(p ≤ α) ≤ α.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from outfield.percent import counted
 from outfield.scores.threshold import check_keep, fewest
 from outfield.scores.vectors import as_scores, rank
 
+TOLD = 4  # names of a pool
 AMPLE = 2  # times as many held-out rows of a class are expected as its own threshold needs, at least; few classes then have fewer
 
 
@@ -43,7 +45,7 @@ class ClassThresholds:
     references: tuple[Tensor, ...]
 
     @classmethod
-    def fit(cls, scores: Any, classes: Any, counts: Any, keep: float = 0.95) -> ClassThresholds:
+    def fit(cls, scores: Any, classes: Any, counts: Any, keep: float = 0.95, levels: Any = None) -> ClassThresholds:
         """Sort held-out scores by predicted class.
 
         Args:
@@ -51,12 +53,18 @@ class ClassThresholds:
             classes: the class that the network puts each in (n,).
             counts: how many of other ID samples it puts in each class (K,): who shares a pool follows from these.
             keep: share of ID samples of each class to accept.
+            levels: how high these others score in each class (K,); rare classes of like levels share a pool. All do if None.
         """
         check_keep(keep)
         found, others = as_scores("scores", scores), as_scores("counts", counts)
         if not np.isfinite(found).all():
             raise InputError("scores has infinite ones; a threshold needs finite ones")
-        pool_of = _pools(others / others.sum() * len(found), AMPLE * fewest(keep))
+        if (others < 0).any() or not 0 < others.sum() < np.inf:
+            raise InputError("counts must be how many samples each class has, and not all may be 0")
+        order = None if levels is None else as_scores("levels", levels)
+        if order is not None and len(order) != len(others):
+            raise InputError(f"levels must be a number for each of the {len(others)} classes")
+        pool_of = _pools(others / others.sum() * len(found), AMPLE * fewest(keep), order)
         pools = pool_of[_as_classes(classes, len(found), len(others))]
         references = tuple(torch.from_numpy(np.sort(found[pools == pool])) for pool in range(int(pool_of.max()) + 1))
         return cls(float(keep), torch.from_numpy(pool_of), references)
@@ -84,12 +92,12 @@ class ClassThresholds:
         return torch.from_numpy(p)
 
     def group(self, index: int, names: Sequence[str] = ()) -> str:
-        """The pool of a class in words: the class itself, or how many share it."""
-        members = int((self.pool_of == self.pool_of[index]).sum())
-        own = names[index] if names else f"class {index}"
-        if members == len(self.pool_of) > 1:
-            return f"all {members:,} classes"
-        return own if members == 1 else f"{counted(members, 'rare class')} together"
+        """The pool of a class in words: the class itself, or those that share it."""
+        members = torch.where(self.pool_of == self.pool_of[index])[0].tolist()
+        if len(members) == len(self.pool_of) > 1:
+            return f"all {len(members):,} classes"
+        told = [names[i] if names else f"class {i}" for i in members]
+        return ", ".join(told) if len(told) <= TOLD else f"{', '.join(told[:TOLD])} and {len(told) - TOLD:,} more"
 
     def record(self) -> Record:
         """What a file holds of it."""
@@ -114,8 +122,9 @@ class ClassThresholds:
         return found
 
     def __repr__(self) -> str:
-        shared = int((self.pool_of.bincount() > 1).sum()) and int(self.pool_of.bincount().max())
-        together = f", {shared} of them in one pool" if shared else ""
+        counts = self.pool_of.bincount()
+        shared, pools = int(counts[counts > 1].sum()), int((counts > 1).sum())
+        together = f", {shared} of them in {counted(pools, 'pool')}" if shared else ""
         return f"ClassThresholds(keeps {self.keep:.4g} of each of {counted(len(self.pool_of), 'class')}{together})"
 
 
@@ -126,8 +135,11 @@ def _as_classes(classes: Any, count: int, total: int) -> np.ndarray:
     return found
 
 
-def _pools(expected: np.ndarray, least: int) -> np.ndarray:
-    """The pool of each class: its own where enough rows come; one for all others, and the rarest of the rest if need be."""
+def _pools(expected: np.ndarray, least: int, levels: np.ndarray | None) -> np.ndarray:
+    """The pool of each class: its own where enough rows come, else one with others; the rarest of the rest joins if need be.
+
+    Rare classes in the order of their levels fill pools until enough rows are expected in each; the last one takes what is left.
+    """
     order = np.argsort(expected, kind="stable")
     shared = int(np.count_nonzero(expected < least))
     while 0 < shared < len(order) and expected[order[:shared]].sum() < least:
@@ -135,4 +147,12 @@ def _pools(expected: np.ndarray, least: int) -> np.ndarray:
     alone = np.sort(order[shared:])
     pool_of = np.full(len(expected), len(alone), dtype=np.int64)
     pool_of[alone] = np.arange(len(alone))
+    if levels is not None:
+        rare = sorted(order[:shared].tolist(), key=lambda index: (levels[index], index))
+        pool, inside, left = len(alone), 0.0, float(expected[rare].sum())
+        for index in rare:
+            pool_of[index] = pool
+            inside, left = inside + expected[index], left - expected[index]
+            if inside >= least and left >= least:
+                pool, inside = pool + 1, 0.0
     return pool_of

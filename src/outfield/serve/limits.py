@@ -67,6 +67,7 @@ class Settings:
     save_every: float = 5.0  # seconds between two times that it is written
     look_every: float = 1.0  # seconds between two looks at whether the file of a guard has changed
     device: str = "auto"  # where the networks run
+    otlp: str | None = None  # address of an OpenTelemetry collector
     drain: float = 5.0  # seconds for which a service that was asked to end takes requests and says that it is not ready
 
 

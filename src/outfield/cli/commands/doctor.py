@@ -14,6 +14,7 @@ USES = {
     "report": "figures and the HTML page",
     "tables": "CSV and Parquet",
     "serve": "outfield serve",
+    "otel": "spans and metrics of outfield serve for OpenTelemetry",
     "onnx": "networks in ONNX files, outfield export",
     "hf": "networks of transformers",
     "faiss": "faster KNN on the CPU",

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument, Option
 
 from outfield.cli.app import Device, command, print_table, say
-from outfield.cli.options import FEATURES, Input, Output, Text, check_places, feature_file, named_sets, opened
+from outfield.cli.options import FEATURES, File, Input, Output, Text, check_places, feature_file, named_sets, opened
 from outfield.errors import InputError
+from outfield.extras import check_installed
 
 if TYPE_CHECKING:
     from outfield.detectors import Detector
@@ -27,9 +28,15 @@ def evaluate(
     ood: Annotated[list[str], Option("--ood", help="OOD data, FILE or NAME=FILE; any number of times.")],
     json_out: Annotated[Text, Option("--json", help="File for fractions as JSON, or - for stdout.")] = None,
     csv_out: Annotated[Text, Option("--csv", help="File for fractions as CSV, or - for stdout.")] = None,
+    output: Annotated[
+        File, Option("--out", "-o", help="Figure of risk and coverage (.png); the ID data needs labels and logits.")
+    ] = None,
     device: Device = "auto",
 ) -> None:
-    """FPR95, AUROC and AUPR of fitted detectors: one ID set against any number of OOD sets."""
+    """FPR95, AUROC and AUPR of fitted detectors: one ID set against any number of OOD sets.
+
+    Where the ID data has labels and logits, also how well each ranks the classifier's answers, by risk and coverage.
+    """
     if json_out == csv_out == "-":
         raise InputError("--json - and --csv - would both go to standard output; name a file for one of them")
     sources = named_sets("--ood", ood)
@@ -37,14 +44,28 @@ def evaluate(
     inputs += [place for name, source in sources.items() for place in feature_file(f"the OOD set {name}", source)]
     options = {"--json": json_out, "--csv": csv_out}
     targets = {option: Path(path) for option, path in options.items() if path is not None and path != "-"}
-    check_places(inputs, [Output(option, path) for option, path in targets.items()])
+    places = [Output(option, path) for option, path in targets.items()]
+    check_places(inputs, [*places, Output("--out", output, (".png",))])
+    if output is not None:
+        check_installed("report", "matplotlib")
 
+    from outfield.benchmark import RiskCurves
     from outfield.benchmark import evaluate as run_evaluation
     from outfield.features import open_or_read
     from outfield.files import write_bytes
-    from outfield.report import full_table, results_csv, results_json, results_table
+    from outfield.report import full_table, results_csv, results_json, results_table, risk_table
 
-    results = run_evaluation(_loaded(detector, device), open_or_read(id_data), opened(sources))
+    test = open_or_read(id_data)
+    if output is not None and (lacks := {"labels", "logits"} - test.shapes.keys()):
+        raise InputError(
+            f"--out draws how often answers are wrong, which needs the {' and '.join(sorted(lacks))} of ID data"
+        )
+    risks: dict[str, RiskCurves] = {}
+    results = run_evaluation(_loaded(detector, device), test, opened(sources), risks)
+    if output is not None:
+        from outfield.report import write_risks
+
+        write_risks(risks, output)
     for option, render in (("--json", results_json), ("--csv", results_csv)):
         if options[option] == "-":
             sys.stdout.write(render(results))
@@ -56,6 +77,9 @@ def evaluate(
     if len(sources) > 1:
         say()
         print_table(results_table(results))
+    if (answers := risk_table(risks)) is not None:
+        say()
+        print_table(answers)
 
 
 def _loaded(paths: Sequence[Path], device: str) -> dict[str, Detector]:

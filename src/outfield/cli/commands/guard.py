@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 GUARDS = (".guard", ".safetensors")
 VERDICTS = (".csv", ".parquet", ".json", ".jsonl")
 guards = group(
-    "guard", "Verdicts on images, or on rows of a table: build a guard of what is usual, check what comes later."
+    "guard", "Verdicts on images, texts or rows of a table: build a guard of what is usual, check what comes later."
 )
 
 Out = Annotated[Path, Option("--out", "-o", help="File of the guard (.guard).")]
@@ -43,21 +43,27 @@ Seed = Annotated[int, Option(min=0, help="Seed of the choice of held-out samples
     "outfield guard build cifar10.safetensors --images photos/train --held-out photos/val -o my.guard",
     "outfield guard build timm:resnet18@weights.safetensors --images photos/train -o my.guard --keep 0.99 --views flip",
     "outfield guard build torchvision:fasterrcnn_resnet50_fpn@cells.safetensors --images VOC --names red,white -o my.guard",
+    "outfield guard build hf:topics --texts train.csv --held-out val.csv -o topics.guard",
     of=guards,
     name="build",
 )
 def guard_build(
     network: opt.Network,
+    output: Out,
     images: Annotated[
-        str,
+        Text,
         Option(
             "--images",
             help="ID images, a folder (sub-folders are classes) or .npz. Of an object detector annotated: a folder or list of "
             "Pascal VOC, or COCO's .json.",
         ),
-    ],
-    output: Out,
-    held_out: Annotated[Text, Option(help="ID images new to the network. Default: a fifth of --images.")] = None,
+    ] = None,
+    texts: Annotated[Text, Option(help="ID texts of a text classifier (hf:FOLDER), a table: .csv or .parquet.")] = None,
+    held_out: Annotated[
+        Text, Option(help="ID images or texts new to the network. Default: a fifth of the others.")
+    ] = None,
+    column: Annotated[Text, Option(help="Column of --texts. Default: text, or the only one that holds texts.")] = None,
+    label: Annotated[Text, Option(help="Column of the classes of --texts. Default: label, if it is there.")] = None,
     keep: opt.Keep = 0.95,
     per_class: PerClass = False,
     accuracy: Accuracy = None,
@@ -80,13 +86,13 @@ def guard_build(
     workers: opt.Decoders = None,
     device: Device = "auto",
 ) -> None:
-    """Build a guard: network, preprocessing, detector and threshold in one file."""
-    inputs = [*opt.backbone_file(network), *opt.image_files("the images", images)]
+    """Build a guard of images or texts: network, preprocessing, detector and threshold in one file."""
+    inputs = [*opt.backbone_file(network), *opt.image_files("the images", images), *opt.image_files("the texts", texts)]
     inputs += opt.image_files("the held-out images", held_out)
     opt.check_places(inputs, [opt.Output("--out", output, GUARDS)])
 
     from outfield.backbone import Backbone
-    from outfield.guard import ImagePlan
+    from outfield.guard import Guard, ImagePlan, Texts
 
     settings = opt.preprocessing_settings(size, crop, mean, std, interpolation)
     chosen: dict[str, Any] = {
@@ -95,6 +101,21 @@ def guard_build(
         "workers": workers, "on_error": on_error,
     }  # fmt: skip
     began = time.monotonic()
+    if images is None or texts is not None:
+        if images is not None or texts is None:
+            raise InputError("say what is usual: --images FOLDER, or, of a text classifier, --texts FILE; one of them")
+        if settings or names is not None or trust:
+            raise InputError(
+                "--size, --crop, --mean, --std, --interpolation, --names and --trust are for networks of images"
+            )
+        with bar("opening the network"):
+            classifier = Texts(network, column=column, label=label, device=device)
+        made = Guard.build(classifier, texts, held_out, **chosen)
+        made.save(output)
+        _tell(made, output, began)
+        return
+    if column is not None or label is not None:
+        raise InputError("--column and --label are for --texts; the folders of --images name the classes of images")
     if network.startswith("torchvision:") and "rcnn" in network.partition("@")[0]:
         made = _guard_of_boxes(network, images, held_out, names, settings, chosen)
         made.save(output)
@@ -238,7 +259,9 @@ def _tell(made: Guard, output: Path, began: float) -> None:
 )
 def guard_check(
     guard: Annotated[Path, Argument(help="A guard, as outfield guard build or rows wrote it.")],
-    images: Annotated[list[str], Argument(help="Images, folders or .npz; for a guard of rows tables or features.")],
+    images: Annotated[
+        list[str], Argument(help="Images, folders or .npz; of rows or texts tables; of rows also features.")
+    ],
     json_out: Annotated[bool, Option("--json", help="Print a JSON list instead of a table.")] = False,
     json_lines: Annotated[bool, Option("--jsonl", help="Print a JSON object a line, as they are ready.")] = False,
     output: Annotated[File, Option("--out", "-o", help="File of verdicts: .csv, .parquet, .json or .jsonl.")] = None,
@@ -246,9 +269,7 @@ def guard_check(
         bool, Option("--fail-on-ood", help=f"Exit with {FOUND} if an image is OOD, {UNREAD} if one is unreadable.")
     ] = False,
     why: Annotated[bool, Option("--why", help="Guard of a table: name the columns that make a row OOD.")] = False,
-    fdr: Annotated[
-        float | None, Option("--fdr", help="Call so many OOD that at most this share of them is ID, such as 0.1.")
-    ] = None,
+    fdr: opt.Fdr = None,
     ignore_extra: Annotated[bool, Option("--ignore-extra", help="Guard of a table: ignore unknown columns.")] = False,
     on_error: opt.OnError = "skip",
     workers: opt.Decoders = None,
@@ -308,7 +329,7 @@ def guard_check(
         _print(verdicts)
     _sum_up(verdicts, output)
     if fdr is not None:
-        log.info("at most %s of those called OOD are ID, in expectation; the others may be either", percent(fdr))
+        log.info("%s", opt.fdr_in_words(fdr))
     if lost is not None:
         raise lost
     if fail_on_ood and verdicts.is_ood.any():
@@ -332,7 +353,10 @@ def guard_evaluate(
     workers: opt.Decoders = None,
     device: Device = "auto",
 ) -> None:
-    """Tell how good a guard is: the share of ID images kept and of OOD images caught, FPR95 and AUROC, with 95 % intervals."""
+    """Tell how good a guard is: the share of ID images kept and of OOD images caught, FPR95 and AUROC, with 95 % intervals.
+
+    Of a guard with an accuracy also the share of answers accepted, and of these, where ID data is labelled, the share right.
+    """
     sets = opt.named_sets("--ood", ood)
     places = [("the ID data", id_data), *((f"the OOD set {name}", path) for name, path in sets.items())]
     inputs = [opt.Input("the guard", guard), *(one for what, path in places for one in opt.image_files(what, path))]
@@ -347,7 +371,7 @@ def guard_evaluate(
     from outfield.scores import auroc, fpr95, share_interval
 
     model = Guard.load(guard, device)
-    unit, found = model.reader.unit, []
+    unit, found, judged = model.reader.unit, [], []
     for what, path in places:
         with bar(f"checking {what}", unit=unit):
             verdicts = Verdicts([*model.stream([path], on_error=on_error, workers=workers)], unit)
@@ -355,23 +379,40 @@ def guard_evaluate(
             log.warning("%s of %s %s of %s could not be read", f"{failed:,}", f"{len(verdicts):,}", unit, path)
         if failed == len(verdicts):
             raise StorageError(f"no {unit[:-1]} of {path} could be read: {verdicts[0].error}")
-        found.append(Verdicts([row for one in verdicts for row in one.rows if row.score is not None], unit).scores)
+        judged.append(Verdicts([row for one in verdicts for row in one.rows if row.score is not None], unit))
+        found.append(judged[-1].scores)
     test = found[0]
     rows: list[list[str]] = []
-    for name, scores in zip(["ID", *sets], found, strict=True):
-        right = int(((scores > model.threshold.value) == bool(rows)).sum())
+    for name, verdicts, scores in zip(["ID", *sets], judged, found, strict=True):
+        right = int((verdicts.is_ood == bool(rows)).sum())
         share = _with_interval(right / len(scores), share_interval(right, len(scores)))
         told = [name, f"{len(scores):,}", f"{'caught' if rows else 'kept'} {share}"]
         both = zip((fpr95, auroc), intervals(test, scores) if rows else (), strict=False)
         rows.append([*told, *([_with_interval(one(test, scores), ends) for one, ends in both] or ["", ""])])
     title = f"{guard.name}, {100 * model.threshold.keep:.4g} % of ID to be kept; 95 % intervals"
     print_table(Table(title, ["set", model.reader.scored, "at its threshold (%)", "FPR95 ↓ (%)", "AUROC ↑ (%)"], rows))
+    if model.decision is not None and model.decision.acceptance is not None:
+        _tell_accepted(model, id_data, dict(zip(["ID", *sets], judged, strict=True)))
     if output is not None:
         from outfield.report import write_evaluation
 
         rule, others = model.threshold, dict(zip(sets, found[1:], strict=True))
         write_evaluation(output, f"Scores of {guard.name}", test, others, rule.value, rule.keep)
         log.info("→ %s", output)
+
+
+def _tell_accepted(model: Guard, id_data: str, judged: dict[str, Verdicts]) -> None:
+    """Which share of the answers on each set is accepted, and of those on ID data how many are right, where that is known."""
+    from outfield.guard import true_classes
+    from outfield.scores import share_interval
+
+    shares = {name: sum(bool(one.accept) for one in those) / len(those) for name, those in judged.items()}
+    log.info("accepted answers: %s", ", ".join(f"{name} {percent(share)}" for name, share in shares.items()))
+    truths = true_classes(model, id_data, len(judged["ID"]))
+    pairs = [(one.class_index, true) for one, true in zip(judged["ID"], truths, strict=True) if one.accept]
+    if known := [index == true for index, true in pairs if true is not None]:
+        interval = _with_interval(sum(known) / len(known), share_interval(sum(known), len(known)))
+        log.info("of %s accepted answers on ID data %s %% are right", f"{len(known):,}", interval)
 
 
 def _with_interval(share: float, ends: tuple[float, float]) -> str:
@@ -465,7 +506,7 @@ def _print(verdicts: Verdicts) -> None:
             rows.append([one.file or "", "", "", "", what, one.error or ""])
             continue
         verdict = (one.word, "bold red" if one.is_ood else "yellow" if one.why_not else "green")
-        others = [one.more.get(name) for name in more]
+        others = [None if one.is_ood and name == "p_right" else one.more.get(name) for name in more]
         said = [f"{text:.3f}" if isinstance(text, float) else text or "" for text in (one.triggered_by, *others)]
         rows.append([one.file or "", one.label, f"{one.score:.4g}", f"{one.p_value:.4f}", verdict, *said])
     print_grid(

@@ -49,6 +49,7 @@ def score(
         ),
     ] = None,
     threshold: Annotated[File, Option(help="Threshold of the detector, to add columns is_ood and p_value.")] = None,
+    fdr: opt.Fdr = None,
     engine: opt.Engine = opt.LOCAL,
     workers: opt.Workers = None,
     address: opt.Address = opt.LOCAL,
@@ -67,20 +68,24 @@ def score(
     if detector.suffix != ".guard":
         if part_rows is not None:
             raise InputError("--part-rows is for guards (.guard); the scores of a detector are one file")
-        _with_detector(detector, data, target, threshold, device, (workers, address) if on_cluster else None)
+        if fdr is not None and threshold is None:
+            raise InputError("--fdr looks at p-values, which need the detector's --threshold")
+        _with_detector(detector, data, target, threshold, fdr, device, (workers, address) if on_cluster else None)
         return
 
     from outfield.files import kind_of
-    from outfield.guard import Reader
+    from outfield.guard import Reader, Texts
 
-    if kind_of(detector) == Reader.kind:
+    if kind_of(detector) in (Reader.kind, Texts.kind):
         if threshold is not None or part_rows is not None or on_cluster:
             raise InputError(
-                f"{detector} is a guard of rows: it has its own threshold, works in this process and gives one file; leave out "
-                "--threshold, --part-rows, --engine and --workers"
+                f"{detector} is a {kind_of(detector)}: it has its own threshold, works in this process and gives one file; "
+                "leave out --threshold, --part-rows, --engine and --workers"
             )
-        _with_row_guard(detector, data, target, on_error, device)
+        _with_row_guard(detector, data, target, fdr, on_error, device)
         return
+    if fdr is not None:
+        raise InputError("--fdr needs all verdicts at once, and these are written in parts: outfield guard check --fdr")
     if output is None or threshold is not None:
         raise InputError("a guard has its own threshold, and its verdicts go to a folder: name that with --out")
     check_installed("ray", "fsspec", "pyarrow")
@@ -98,7 +103,7 @@ def score(
         raise typer.Exit(UNREAD)
 
 
-def _with_row_guard(guard: Path, data: str, target: Path | None, on_error: str, device: str) -> None:
+def _with_row_guard(guard: Path, data: str, target: Path | None, fdr: float | None, on_error: str, device: str) -> None:
     """Verdicts on a table, or on a file of features, as ``outfield guard check`` gives them."""
     from outfield.features import csv_text
     from outfield.guard import VERDICT_ENDINGS as ENDINGS
@@ -108,6 +113,9 @@ def _with_row_guard(guard: Path, data: str, target: Path | None, on_error: str, 
     opt.check_places(places, [opt.Output("--out", target, ENDINGS)])
     verdicts = Verdicts([*Guard.load(guard, device).stream([data], on_error=on_error)], "rows")
     failed = verdicts.failed
+    if fdr is not None:
+        verdicts = verdicts.with_discoveries(fdr)
+        log.info("%s", opt.fdr_in_words(fdr))
     if target is None:
         sys.stdout.write(csv_text(verdicts.table()))
     else:
@@ -125,6 +133,7 @@ def _with_detector(
     data: str,
     output: Path | None,
     threshold: Path | None,
+    fdr: float | None,
     device: str,
     cluster: tuple[int | None, str] | None,
 ) -> None:
@@ -134,7 +143,7 @@ def _with_detector(
 
     from outfield.detectors import load
     from outfield.features import csv_text, named_columns, open_or_read, write_columns
-    from outfield.scores import Threshold
+    from outfield.scores import Threshold, discovery_limit
 
     model = load(detector).to(device)
     rule = None if threshold is None else Threshold.load(threshold)
@@ -144,7 +153,11 @@ def _with_detector(
     scores = model.score(rows) if cluster is None else _score_in_shares(model, rows, *cluster)
     columns = {**named_columns(rows.names), "score": scores.numpy()}
     if rule is not None:
-        columns |= {"is_ood": rule.is_ood(scores).numpy(), "p_value": rule.p_value(scores).numpy()}
+        p_values = rule.p_value(scores).numpy()
+        is_ood = rule.is_ood(scores).numpy() if fdr is None else p_values <= discovery_limit(p_values, fdr)
+        columns |= {"is_ood": is_ood, "p_value": p_values}
+        if fdr is not None:
+            log.info("%s", opt.fdr_in_words(fdr))
     if output is None:
         sys.stdout.write(csv_text(columns))
         return

@@ -8,13 +8,13 @@ computes anything but what is drawn. Colours are the same in every chart: one pe
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from outfield.benchmark import BenchmarkRun, Layout, PrintedTable, fraction_cells
+from outfield.benchmark import BenchmarkRun, Layout, PrintedTable, RiskCurves, fraction_cells
 from outfield.energy import History
 from outfield.errors import InputError
 from outfield.files import PathLike, as_path, make_folder
@@ -23,7 +23,14 @@ from outfield.percent import counted
 from outfield.report.canvas import ID, INK, MUTED, RULE, MaxNLocator, PathPatch, faint_grid, frame, save_figure
 from outfield.report.canvas import Path as Outline
 from outfield.report.figures.chart import LEVEL_COLOURS, ROUND_STEPS, Chart, Mark, Panel, assemble, looks, short
-from outfield.report.figures.scores import evaluation_chart, histogram_chart, level_panel, roc_chart, set_chart
+from outfield.report.figures.scores import (
+    evaluation_chart,
+    histogram_chart,
+    level_panel,
+    risk_chart,
+    roc_chart,
+    set_chart,
+)
 
 DPI = 200
 
@@ -33,6 +40,7 @@ def charts(run: BenchmarkRun, paper: PrintedTable | None = None) -> dict[str, li
     found = {
         "sets": [set_chart(run, paper)],
         "roc": [roc_chart(run)],
+        "risk": [risk_chart(run.risks(), looks(run))],
         "histograms": [histogram_chart(run, name) for name in dict.fromkeys(key.backbone for key in run.scores)],
         "features": [layout_chart(run, layout) for layout in run.layouts],
         "training": [training_chart(run)],
@@ -59,6 +67,11 @@ def write_figures(run: BenchmarkRun, folder: PathLike, paper: PrintedTable | Non
 def write_overview(run: BenchmarkRun, path: PathLike) -> None:
     """Write the chart of a whole run to a PNG, atomically."""
     save_figure(assemble(overview_chart(run)), path, dpi=DPI)
+
+
+def write_risks(risks: Mapping[str, RiskCurves], path: PathLike) -> None:
+    """Write the curves of risk and coverage to a PNG, atomically."""
+    save_figure(assemble(risk_chart(risks, looks(risks))), path, dpi=DPI)
 
 
 def write_evaluation(path: PathLike, *shown: Any) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -128,10 +128,10 @@ def detectors(run: BenchmarkRun) -> list[str]:
     return list(dict.fromkeys(one.detector for one in named))
 
 
-def looks(run: BenchmarkRun) -> dict[str, tuple[str, str]]:
+def looks(run: BenchmarkRun | Iterable[str]) -> dict[str, tuple[str, str]]:
     """Colour and line style of each detector: its own, or the next spare one. The first 32 spare ones differ."""
-    found = dict(DETECTOR_LOOKS)
-    for number, name in enumerate(name for name in detectors(run) if name not in DETECTOR_LOOKS):
+    found, names = dict(DETECTOR_LOOKS), detectors(run) if isinstance(run, BenchmarkRun) else run
+    for number, name in enumerate(name for name in names if name not in DETECTOR_LOOKS):
         rounds, colour = divmod(number, len(SPARE_COLOURS))
         found[name] = SPARE_COLOURS[colour], LINES[(colour + rounds) % len(LINES)]
     return found

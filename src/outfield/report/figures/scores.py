@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from outfield.benchmark import AVERAGE, BenchmarkRun, Key, PrintedTable, level_columns, present, summarise
+from outfield.benchmark import AVERAGE, BenchmarkRun, Key, PrintedTable, RiskCurves, level_columns, present, summarise
 from outfield.images import title as set_title
 from outfield.report.canvas import ID, INK, MUTED, RULE, SIZE, MaxNLocator, faint_grid
 from outfield.report.figures.chart import LEVEL_COLOURS, ROUND_STEPS, Chart, Mark, Panel, detectors, looks, short
@@ -290,3 +290,39 @@ def _roc_panel(run: BenchmarkRun, level: str, curves: Mapping[str, np.ndarray], 
     alt = f"ROC curves of every detector on {level}-OOD data ({sets}){', logarithmic' if log else ''}. "
     alt += f"OOD samples detected where 95 % of ID samples are kept: {words}."
     return Panel(f"{level}-OOD{', few ID rejected' if log else ''}", alt, draw, sets, level)
+
+
+MOST_EDGES = 400  # of a curve that is drawn
+RISK_TITLES = ("ID inputs alone", "half of the inputs OOD")
+
+
+def risk_chart(risks: Mapping[str, RiskCurves], style: Mapping[str, tuple[str, str]]) -> Chart:
+    """Share of wrong answers among those accepted, by the share accepted: ID data alone, and mixed with OOD data."""
+    panels = [
+        _risk_panel(name, {one: curves[place] for one, curves in risks.items() if curves[place] is not None}, style)
+        for place, name in enumerate(RISK_TITLES)
+        if any(curves[place] is not None for curves in risks.values())
+    ]
+    marks = [Mark(name, style[name][0], "line", style[name][1]) for name in risks]
+    return Chart("Risk and coverage: answers accepted in the order of each score", panels, marks, 2, 2.8, width=4.6)
+
+
+def _risk_panel(title: str, curves: Mapping[str, Any], style: Mapping[str, tuple[str, str]]) -> Panel:
+    def draw(axes: Any) -> None:
+        for name, curve in curves.items():
+            # Row by row nearly every answer is an edge; the first few of them say nothing yet.
+            edges = np.unique(
+                np.searchsorted(curve.coverage, np.linspace(0.01, 1, MOST_EDGES)).clip(max=len(curve.coverage) - 1)
+            )
+            colour, dashes = style[name]
+            axes.plot(
+                100 * curve.coverage[edges], 100 * curve.risk[edges], color=colour, linestyle=dashes, linewidth=1.5
+            )
+        axes.set(xlim=(0, 100), xlabel="accepted (%)", ylabel="wrong among accepted (%)")
+        axes.set_ylim(bottom=0)
+        axes.yaxis.set_major_locator(MaxNLocator(5, steps=ROUND_STEPS))
+        faint_grid(axes)
+
+    words = ", ".join(f"{name} {100 * curve.aurc():.1f}" for name, curve in curves.items())
+    alt = f"Share of wrong answers among accepted ones by the share accepted, {title}. Area under the curve in percent: {words}."
+    return Panel(title, alt, draw)

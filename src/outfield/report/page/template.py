@@ -85,7 +85,7 @@ def _printed(value: Any) -> Any:
 
 
 HEADINGS = {"sets": "FPR95 on each OOD set", "roc": "ROC curves", "histograms": "Scores", "features": "Features"}
-HEADINGS |= {"training": "Training of the energies", "fractions": "Fewer training rows"}
+HEADINGS |= {"risk": "Risk and coverage", "training": "Training of the energies", "fractions": "Fewer training rows"}
 DARK_LINES = (
     *("#828894", "#e0860f", "#ca3517", "#2c68dc", "#f0abd5", "#835689", "#6fe07d", "#af95ff"),
     *("#3fb5c0", "#e08a52", "#a9bb63", "#ea7fae", "#8b97b3", "#d6b53c", "#8fd468", "#7fb4e6"),

@@ -65,30 +65,33 @@ async function choose(name) {
 }
 
 // What a guard knows, in one sentence.
-function knows({ inputs, classes }) {
+function knows({ inputs, classes, judges }) {
   const some = (names) => names.slice(0, 12).join(", ") + (names.length > 12 ? ", …" : "");
+  if (judges === "texts") return classes.length ? `This guard knows texts of ${classes.length.toLocaleString("en")} kinds: ${some(classes)}.` : "This guard knows texts like those that it was built with.";
   if (inputs && rows.isTable(inputs)) return `This guard knows rows of a table: ${some(inputs.map((one) => one.name))}.`;
   if (inputs) return `This guard knows rows of ${inputs.reduce((sum, one) => sum + one.shape[1], 0).toLocaleString("en")} numbers, features of a network.`;
   return classes.length ? `This guard knows images of ${classes.length.toLocaleString("en")} kinds: ${some(classes)}.` : "This guard knows images like those that it was built with.";
 }
 
-// Images for a guard of images, CSV for a guard of rows.
-const what = () => (state.guard?.inputs ? "rows" : "images");
-const scored = () => state.guard?.judges ?? what(); // of a guard of boxes images have several scores
+// Images for a guard of images, CSV for a guard of rows, lines or CSV for a guard of texts.
+const scored = () => state.guard?.judges ?? "images"; // of a guard of boxes images have several scores
+const what = () => (scored() === "boxes" ? "images" : scored());
+const lines = () => scored() === "texts";
 function takes(guard) {
   const { inputs } = guard;
   if (inputs && $("video").srcObject) closeCamera();
   $("drop").hidden = Boolean(inputs);
   $("table").hidden = !inputs;
-  $("h-images").textContent = inputs ? "Rows" : "Images";
+  $("h-images").textContent = what()[0].toUpperCase() + what().slice(1);
   $("files").accept = inputs ? ".csv,.tsv,.txt,text/*" : "image/*";
   document.querySelectorAll(".what").forEach((one) => { one.textContent = scored(); });
   $("images").classList.toggle("boxed", guard.judges === "boxes");
   if (!inputs) return;
   const named = rows.isTable(inputs);
   const width = inputs.map((one) => `${one.shape[1]} ${one.name}`).join(", then ");
-  $("rows-say").textContent = named ? "Write rows as CSV, or drop a file here. The first line names the columns, in any order:" : `Write rows as CSV, or drop a file here. In each row ${width}:`;
-  $("rows").value = named ? `${inputs.map((one) => one.name).join(",")}\n` : "";
+  $("check-rows").textContent = `Check ${what()}`;
+  $("rows-say").textContent = lines() ? `Write texts, each in a line, or drop a CSV with a column ${inputs[0].name} here:` : named ? "Write rows as CSV, or drop a file here. The first line names the columns, in any order:" : `Write rows as CSV, or drop a file here. In each row ${width}:`;
+  $("rows").value = named && !lines() ? `${inputs.map((one) => one.name).join(",")}\n` : "";
   const place = new URL(`v1/check?guard=${encodeURIComponent(guard.name)}`, location.href);
   $("place").textContent = `POST ${place.pathname}${place.search}`;
 }
@@ -109,7 +112,13 @@ const kept = (cut) => {
   return low / scores.length;
 };
 const all = (verdict) => verdict.boxes ?? [verdict];
-const isOod = (verdict, cut) => (verdict.boxes ? verdict.boxes.some((box) => isOod(box, cut)) : verdict.score === null || verdict.score > cut);
+// Where the threshold was not moved, the guard's own verdict: some have a threshold for each class.
+const isOod = (verdict, cut) => {
+  if (verdict.boxes) return verdict.boxes.some((box) => isOod(box, cut));
+  return verdict.score === null || (cut === state.guard.threshold ? verdict.is_ood : verdict.score > cut);
+};
+// Of a guard with an accuracy: known, but the class is probably wrong.
+const isUnsure = (verdict) => verdict.accept === false && !isOod(verdict, state.cut);
 const judged = () => state.images.filter((one) => one.verdict && !one.verdict.error)
   .flatMap((one) => all(one.verdict).map((verdict) => ({ verdict, name: one.file.name })));
 
@@ -184,7 +193,7 @@ async function checkTables(files) {
   state.images = [];
   for (const file of files) {
     const lost = (error) => state.images.push({ file, row: { text: "" }, verdict: { error } });
-    if (file.type.startsWith("image/")) lost("This file is an image; this guard looks at rows.");
+    if (file.type.startsWith("image/")) lost(`This file is an image; this guard looks at ${what()}.`);
     else await checkRows(await file.text(), `${file.name} `).catch((error) => lost(error.message));
   }
   tell(state.images);
@@ -192,9 +201,9 @@ async function checkTables(files) {
 
 // The rows of a text; an error is thrown where it has none, or other columns than the guard.
 async function checkRows(text, name = "") {
-  const { head, rows: found } = rows.read(state.guard.inputs, text);
+  const { head, rows: found } = rows.read(state.guard.inputs, text, lines() && !name);
   const added = found.slice(0, MOST).map((row, i) => ({ row, file: { name: `${name}row ${i + 1}` }, verdict: null }));
-  const why = rows.isTable(state.guard.inputs) ? "&why=true" : "";
+  const why = rows.isTable(state.guard.inputs) && !lines() ? "&why=true" : "";
   const path = `v1/check?guard=${encodeURIComponent(state.guard.name)}${why}`;
   const own = state.images;
   await judge(added, async (part) => {
@@ -277,7 +286,7 @@ function item(one) {
     return one.item;
   }
   const ood = isOod(verdict, state.cut);
-  one.item.className = `${ood ? "ood" : "ok"}${flipped(one) ? " flipped" : ""}`;
+  one.item.className = `${ood ? "ood" : isUnsure(verdict) ? "unsure" : "ok"}${flipped(one) ? " flipped" : ""}`;
   if (verdict.boxes) {
     const beyond = (box) => isOod(box, state.cut);
     boxes.draw(element, one.item.firstChild, verdict.boxes, beyond);
@@ -287,8 +296,8 @@ function item(one) {
   one.members ??= members(verdict);
   const label = verdict.class_name ?? (one.row ? one.file.name : `class ${verdict.class_index}`);
   text.replaceChildren(
-    title(label, ood ? "OOD" : "ID"),
-    element("span", {}, `p = ${verdict.p_value.toFixed(4)}`, element("br")),
+    title(label, ood ? "OOD" : isUnsure(verdict) ? "unsure" : "ID"),
+    element("span", {}, `p = ${verdict.p_value.toFixed(4)}${"p_right" in verdict && !ood ? `; right with a chance of ${percent(verdict.p_right, 0)}` : ""}`, element("br")),
     element("span", { class: "more" }, `score ${number(verdict.score, 4)}${verdict.triggered_by ? `; triggered by ${verdict.triggered_by}` : ""}`));
   if (flipped(one)) text.append(element("br"), element("span", { class: "flip" }, `was ${verdict.is_ood ? "OOD" : "ID"}`));
   if (verdict.why) text.append(element("span", { class: "why" }, rows.reason(verdict.why)));
