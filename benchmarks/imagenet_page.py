@@ -39,11 +39,19 @@ class Real(Found):
                 name.capitalize(), f"{100 * part.found['accuracy']:.1f}", f"{part.pair(AUTO)} (± {part.spread(AUTO):.1f})",
                 f"{best} {part.pair(best)} (± {part.spread(best):.1f})", f"{100 * less['value']:+.1f}", *ends,
                 *(f"{100 * np.mean([one[way] for one in regrets]):.1f}" for way in ("chosen", "best")),
+                *(f"{part.agreement(level):.2f}" for level in ("near", "far")),
             ])  # fmt: skip
         rows = [[cell.replace("-", "−") for cell in row] for row in rows]
         return Table(
             "",
-            ["network", "% right", "Auto", "best other", "less", "over images", "and folds", "chosen", "best sum"],
+            [
+                *("network", "% right", "Auto", "best other", "less", "over images"),
+                "and folds",
+                "chosen",
+                "best sum",
+                "near, mid",
+                "far",
+            ],
             rows,
         )
 
