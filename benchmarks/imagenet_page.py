@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,6 @@ from imagenet import FEW, FITTED, FOLDS
 from outfield.benchmark.sets import STAND_IN
 from outfield.report import Table
 from photos_page import AUTO, Found, best_of
-
-LOGITS = ("EnergyLogits", "MaxLogit", "GEN")
 
 
 class Real(Found):
@@ -116,22 +115,18 @@ class Real(Found):
         )
 
     def speakers(self, which: str) -> Table:
-        """Of what Auto refuses, which member adds most: those of logits, of the last features, or of earlier blocks."""
-        groups = {"logits": LOGITS, "last features": (), "earlier blocks": (" on stage",)}
-        rows = []
-        for name, counts in self.parts[which].found["speakers"].items():
-            sums = dict.fromkeys(groups, 0)
-            for member, count in counts.items():
-                sums[
-                    next(
-                        (one for one, marks in groups.items() if any(mark in member for mark in marks)), "last features"
-                    )
-                ] += count
-            total = sum(sums.values())
-            rows.append(
-                [name.replace("_", " "), *(f"{100 * count / total:.0f}" if total else "–" for count in sums.values())]
-            )
-        return Table("", ["images", *groups], rows)
+        """Of what Auto refuses, which member adds most to the score."""
+        found = {name: Counter(counts) for name, counts in self.parts[which].found["speakers"].items()}
+        members = [member for member, _ in sum(found.values(), Counter()).most_common()]
+        rows = [
+            [
+                name.replace("_", " "),
+                str(counts.total()),
+                *(f"{100 * counts[one] / counts.total():.0f}" for one in members),
+            ]
+            for name, counts in found.items()
+        ]
+        return Table("", ["images", "refused, all folds", *members], rows)
 
     def images(self) -> Table:
         found = next(iter(self.networks.values())).found["images"]
