@@ -263,6 +263,9 @@ class TestPlainData:
 
     def test_one_line_for_people(self):
         way = of.Preprocessing(256, (224, 224), "bicubic")
+        assert str(of.Preprocessing((8, 8), interpolation="tensor")).startswith(
+            "resize 8 × 8 bilinear by PyTorch, mean"
+        )
         assert str(way) == "resize 256 bicubic, crop 224 × 224, mean (0.485, 0.456, 0.406), std (0.229, 0.224, 0.225)"
         grey = of.Preprocessing((9, 8), fit="cover", crop=(8, 8), mean=(0.5,), std=(0.25,), channels=1)
         assert str(grey) == "grey, resize 9 × 8 (cover) bilinear, crop 8 × 8, mean (0.5), std (0.25)"

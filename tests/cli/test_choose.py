@@ -97,7 +97,7 @@ class TestFitAuto:
         found = of.load(files / "auto.safetensors")
         assert isinstance(found, of.Auto)
         assert torch.equal(found.score(data["svhn"]), expected.detector.score(data["svhn"]))
-        assert f"took {' + '.join(expected.chosen.members)} of {len(expected.singles)} candidates" in done.stderr
+        assert f"chose {' + '.join(expected.chosen.members)} of {len(expected.singles)} candidates" in done.stderr
         threshold = of.Threshold.load(files / "t.safetensors")
         assert torch.allclose(threshold.reference.float(), found.sum_.scores.float())
         assert threshold.keep == 0.9
@@ -110,7 +110,7 @@ class TestFitAuto:
         data = loaded(files)
         expected, svhn = of.Auto().fit(data["train"]), data["svhn"]
         assert torch.equal(of.load(files / "alone.safetensors").score(svhn), expected.score(svhn))
-        assert f"took {' + '.join(expected.names)}\n" in done.stderr
+        assert f"chose {' + '.join(expected.names)}\n" in done.stderr
         assert len(of.Threshold.load(files / "t2.safetensors").reference) == 20
 
     def test_a_fused_detector_calibrates_on_held_out_rows(self, files):

@@ -54,7 +54,7 @@ def test_a_table_by_default(folder):
     assert " OOD " in rows[0]
     assert "not an image" in rows[-1]
     assert all(line == line.rstrip() for line in done.stdout.splitlines())
-    assert "1 of 6 images could not be read" in done.said
+    assert "1 of 6 images could not be read; broken.png is truncated" in done.said
     assert "5 images, 1 OOD" in done.said
 
 

@@ -179,21 +179,6 @@ def test_a_k_above_the_smallest_class_warns():
     of.KNN(41).fit(of.FeatureSet(train.features))
 
 
-@pytest.mark.parametrize("faiss", [False, True])
-@pytest.mark.parametrize("regime", REGIMES)
-def test_the_smallest_squares_of_shares_are_those_of_all_rows(regime, faiss):
-    bank, z = REGIMES[regime]()
-    for k in (1, 7, 60):
-        whole = Neighbours(bank, faiss).kth_distance(z, k)
-        pieces = [Neighbours(piece, faiss).smallest_squares(z, k) for piece in bank.tensor_split([40, 45])]
-        assert [piece.shape[1] for piece in pieces] == [min(k, 40), min(k, 5), min(k, len(bank) - 45)]
-        assert all(bool((piece.diff(dim=1) >= 0).all()) for piece in pieces)
-        joined = torch.cat(pieces, 1).sort(1).values
-        assert torch.equal(joined[:, k - 1].sqrt().float(), whole)
-        all_squares = (z[:, None].double() - bank.double()).square().sum(2).sort(1).values[:, :k]
-        torch.testing.assert_close(joined[:, :k], all_squares, rtol=1e-13, atol=0)
-
-
 kinds = pytest.mark.parametrize("kind", ["ivf", "hnsw"])
 
 

@@ -36,7 +36,7 @@ def both(path):
 
 
 @pytest.mark.parametrize(("content", "kind", "words"), [
-    ("", of.FileFormatError, "no columns"),
+    ("", of.FileFormatError, "is empty"),
     ("\n", of.FileFormatError, "no columns"),
     ("feature_0,feature_1\n", of.InputError, "no rows"),
     ("feature_0,feature_1", of.InputError, "no rows"),

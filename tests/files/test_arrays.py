@@ -295,6 +295,15 @@ def test_headers_that_are_none(tmp_path, content, kind, monkeypatch):
     assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
 
 
+@pytest.mark.parametrize("name", ["a.npy", "a.npz", "a.safetensors", "a.csv", "a.parquet", "a.guard"])
+def test_a_file_without_content_is_called_empty(tmp_path, name):
+    (tmp_path / name).touch()
+    both = (of.open_features, of.FeatureSet.load)
+    for use in {"a.guard": (of.Guard.load,), "a.csv": both[1:]}.get(name, both):
+        with pytest.raises(of.FileFormatError, match=rf"{name} is empty: the file has no content$"):
+            use(tmp_path / name)
+
+
 def zipped(path, contents, kind="stored"):
     how = {"stored": zipfile.ZIP_STORED, "deflated": zipfile.ZIP_DEFLATED}[kind]
     with zipfile.ZipFile(path, "w", how) as archive:

@@ -163,6 +163,12 @@ def test_what_cannot_be_is_told():
         of.Guard(Reader(), ssd.detector, knn.threshold)
 
 
+def test_a_file_with_an_index_is_refused_as_such(tmp_path):
+    people(300, 0).to_csv(tmp_path / "indexed.csv")
+    with pytest.raises(of.InputError, match=r"a column has no name.*index=False"):
+        of.Guard.build_rows(tmp_path / "indexed.csv")
+
+
 def test_names_of_version_0_1(guard, tmp_path):
     guard.save(tmp_path / "people.guard")
     with pytest.warns(DeprecationWarning, match=r"RowGuard\.load is now Guard\.load"):

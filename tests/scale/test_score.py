@@ -544,7 +544,7 @@ def test_the_command_line(here, tmp_path):
         (["my.guard", "photos", "--out", "x", "--threshold", "t.safetensors"], "own threshold"),
         (["ssd.safetensors", "f.npz", "--workers", "2"], "workers are for --engine ray"),
         (["ssd.safetensors", "f.npz", "--engine", "spark"], "--engine is 'spark'; it must be local or ray"),
-        (["ssd.safetensors", "f.npz", "--part-rows", "4"], "--part-rows is for guards"),
+        (["ssd.safetensors", "f.npz", "--part-rows", "4"], "--part-rows and --engine ray are for guards"),
     ):
         refused = outfield("score", *arguments, code=2)
         assert said in refused.said

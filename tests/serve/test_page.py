@@ -252,7 +252,8 @@ def test_a_guard_of_rows_is_asked_for_rows(browser, files, tmp_path):
         assert found.locator("#rows").input_value() == "size,weight,town\n"
         for text, said in (
             ("size,town\n1,x", "the table lacks column 'weight'"),
-            ('size,weight,town\n1,heavy,"a, b"\n1,90,Ulm', "1 row checked, 1 OOD; 1 could not be checked."),
+            ('size,weight,town\n1,heavy,"a, b"\n1,94103,Ulm', "1 row checked, 1 OOD; 1 could not be checked."),
+            ("size,weight,town\n1,94103,Ulm", "weight 94103"),
             ("size,size,weight,town\n1,2,3,x", "the first line names 'size' twice"),
             ('size,weight,town\n1,2,"x', "A quotation mark is not closed"),
         ):

@@ -206,4 +206,4 @@ class TestDemo:
     def test_without_its_data_it_says_what_installs_it(self, monkeypatch):
         monkeypatch.setitem(sys.modules, "outfield_demo", None)
         done = outfield("serve", "--demo", code=2)
-        assert "pip install outfield-demo" in done.said
+        assert "pip install ./packages/outfield-demo" in done.said

@@ -24,7 +24,6 @@ from outfield.backbone.architectures import (
     LIBRARIES,
     PREFIXES,
     SMALL,
-    as_ours,
     create,
     load_classifier,
     load_weights,
@@ -34,7 +33,7 @@ from outfield.backbone.architectures import (
 )
 from outfield.backbone.preprocessing import PARTS, TENSOR, Preprocessing, adapted, as_tuple, check_size
 from outfield.backbone.pretrained import PICKLES, Weights, timm_pretrained, torchvision_pretrained
-from outfield.errors import FileFormatError, InputError, StorageError, UnknownNameError
+from outfield.errors import FileFormatError, InputError, StorageError, UnknownNameError, as_ours
 from outfield.extras import library
 from outfield.files import HEADER_NAME, PathLike, as_path, find_tensors, open_to_read, read_tensors
 from outfield.modes import building

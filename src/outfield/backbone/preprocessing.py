@@ -176,7 +176,8 @@ class Preprocessing:
         if self.resize is not None:
             sides = self.resize if isinstance(self.resize, tuple) else (self.resize,)
             fit = "" if self.fit == "exact" else f" ({self.fit})"
-            steps.append(f"resize {' × '.join(map(str, sides))}{fit} {self.interpolation}")
+            how = "bilinear by PyTorch" if self.interpolation == TENSOR else self.interpolation
+            steps.append(f"resize {' × '.join(map(str, sides))}{fit} {how}")
         if self.crop is not None:
             steps.append(f"crop {self.crop[0]} × {self.crop[1]}")
         return ", ".join([*steps, f"mean {shown_numbers(self.mean)}", f"std {shown_numbers(self.std)}"])

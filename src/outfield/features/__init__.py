@@ -10,9 +10,7 @@ __getattr__, __dir__, __all__ = door(
         "formats": ("columns_by_field", "split_source", "values_of"),
         "head": ("HEAD", "HEAD_FIELDS", "has_head", "head_of"),
         "set": ("FeatureSet",),
-        "source": (
-            "NETWORK", "FeatureSource", "Part", "Wrapped", "agree", "checked_about", "network_text", "normalise",
-        ),
+        "source": ("NETWORK", "FeatureSource", "Part", "Wrapped", "agree", "checked_about", "network_text", "normalise"),
         "split": ("copies_of", "split_rows", "stratified_rows"),
         "stand_ins": ("feature_stand_ins",),
         "stream": ("FeatureStream", "open_features", "open_or_read"),

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from outfield.errors import FileFormatError, InputError, OutfieldError
+from outfield.errors import FileFormatError, InputError, as_ours
 from outfield.extras import library
 from outfield.features.columns import NUMBER, TEXT, array_of, levels_as_texts
 from outfield.files import (
@@ -52,14 +52,9 @@ def arrow() -> Any:
 @contextmanager
 def opened(stamp: Stamp) -> Iterator[BinaryIO]:
     """A table's file, to be read by pyarrow, of which every error becomes one of ours."""
-    with io.BufferedReader(stamp.open()) as file:
-        try:
-            yield file
-        except OutfieldError:
-            raise
-        except Exception as error:  # a damaged file leads to errors of many kinds
-            reason = str(error).strip().partition("\n")[0]
-            raise FileFormatError(f"{stamp.path} cannot be read as {stamp.path.suffix[1:]}: {reason:.300}") from error
+    wrong = f"{stamp.path} cannot be read as {stamp.path.suffix[1:]}"
+    with io.BufferedReader(stamp.open()) as file, as_ours(wrong):
+        yield file
 
 
 def parquet_file(file: Any) -> Any:

@@ -24,8 +24,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from outfield.errors import FileFormatError, InputError, OutfieldError, StorageError
-from outfield.files.paths import PathLike, as_path, open_to_read, reason, using
+from outfield.errors import FileFormatError, InputError, StorageError, as_ours
+from outfield.files.paths import PathLike, as_path, open_to_read, using
 
 DTYPES = {
     "F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float64, "BOOL": torch.bool,
@@ -63,6 +63,8 @@ class Stamp:
         """Of the file at ``path``, or of an open one that messages call so."""
         with using(path, file) as opened:
             status = os.fstat(opened.fileno())
+        if not status.st_size:
+            raise FileFormatError(f"{path} is empty: the file has no content")
         return cls(Path(path), status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
     def open(self) -> io.FileIO:
@@ -94,7 +96,10 @@ def fill(content: IO[bytes] | io.FileIO, view: memoryview, start: int | None, pa
         while done < len(view):
             count = content.readinto(view[done : done + AT_ONCE])  # type: ignore[union-attr]
             if not count:
-                raise FileFormatError(f"{path} is truncated: it ended while it was being read")
+                what = (
+                    "empty: the file has no content" if start == done == 0 else "truncated: it ended while being read"
+                )
+                raise FileFormatError(f"{path} is {what}")
             done += count
 
 
@@ -299,14 +304,8 @@ def _room(size: int) -> np.ndarray:
 @contextlib.contextmanager
 def read_errors(path: PathLike, what: str = "an .npz archive of arrays") -> Iterator[None]:
     """Turn what libraries raise of a broken file into a :class:`FileFormatError`."""
-    try:
+    with as_ours(f"{path} is truncated, or is not {what}"), as_ours(f"cannot read {path}", StorageError, OSError):
         yield
-    except OutfieldError:
-        raise
-    except OSError as error:
-        raise StorageError(f"cannot read {path}: {reason(error)}") from error
-    except Exception as error:
-        raise FileFormatError(f"{path} is truncated, or is not {what} ({error})") from error
 
 
 class ArrayFile(NamedTuple):

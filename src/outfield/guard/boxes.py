@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 
 from outfield.backbone import evaluation_mode, load_weights
 from outfield.config import require_choice, require_number
-from outfield.errors import FileFormatError, InputError, OutfieldError, UnknownNameError
+from outfield.errors import FileFormatError, InputError, OutfieldError, UnknownNameError, as_ours
 from outfield.extras import library
 from outfield.features import NETWORK, FeatureSet, network_text, spaces
 from outfield.files import PathLike, Record, fingerprint, read_tensors
@@ -103,16 +103,13 @@ class Boxes(Reader):
             pooled = _Pooled(network)
             self.detect, self.first, classes = pooled, 1, pooled.classes
         elif not callable(network) or type(network).__module__.startswith("torchvision.models.detection"):
-            raise InputError(
-                f"a {type(network).__name__} pools no features of boxes; pass a Faster R-CNN of torchvision, or a callable that "
-                f"gives {', '.join(GIVEN)} for each image"
-            )
+            what = f"a {type(network).__name__} pools no features of boxes; pass a Faster R-CNN of torchvision"
+            raise InputError(f"{what}, or a callable that gives {', '.join(GIVEN)} for each image")
         names = tuple(names)
         names = names[1:] if classes is not None and len(names) == classes + 1 else names
         if classes is not None and names and len(names) != classes:
-            raise InputError(
-                f"there are {counted(len(names), 'name')}, but the network has {counted(classes, 'class')}"
-            )
+            what = f"there are {counted(len(names), 'name')}"
+            raise InputError(f"{what}, but the network has {counted(classes, 'class')}")
         super().__init__(names)
         self.fingerprint = network_fingerprint(network)
         first = next(iter(network.parameters()), None) if isinstance(network, nn.Module) else None
@@ -141,9 +138,8 @@ class Boxes(Reader):
         order = scores.masked_fill(~good, -1).argsort(descending=True, stable=True)[: min(int(good.sum()), self.most)]
         boxes, classes, scores = boxes[order], fields["labels"].long()[order] - self.first, scores[order]
         if len(order) and self.names and not 0 <= int(classes.min()) <= int(classes.max()) < len(self.names):
-            raise InputError(
-                f"the object detector gives the label {int(classes.max()) + self.first}; names are {self.names}"
-            )
+            what = f"the object detector gives the label {int(classes.max()) + self.first}"
+            raise InputError(f"{what}; names are {self.names}")
         about = {NETWORK: network_text(self.name, self.fingerprint or "")}
         rows: dict[str, Tensor] = {name: fields[name][order].float() for name in fields if name in ("features", *MORE)}
         return Found(boxes, classes, scores, FeatureSet(**rows, labels=classes, about=about) if len(order) else None)
@@ -155,9 +151,8 @@ class Boxes(Reader):
     ) -> tuple[bool, Iterator[Batch]]:
         require_choice("on_error", on_error, ON_ERROR)
         if normalised or isinstance(x, DataLoader):
-            raise InputError(
-                "a guard of boxes looks at images of any size, which its network resizes; pass them as they are"
-            )
+            what = "a guard of boxes looks at images of any size, which its network resizes"
+            raise InputError(f"{what}; pass them as they are")
         if gives_images(x):
             return False, (
                 batch for part in portions(x, 1) for batch in self._batches(as_given(part, False, on_error), on_error)
@@ -228,9 +223,8 @@ class Boxes(Reader):
         made = cls(found, record.header["names"], **{name: record.header[name] for name in ("score", "most")})
         if made.fingerprint != said["fingerprint"]:
             if network is not None:
-                raise InputError(
-                    f"this object detector is not the one that {path} was built with; its weights or settings differ"
-                )
+                what = f"this object detector is not the one that {path} was built with"
+                raise InputError(f"{what}; its weights or settings differ")
             raise FileFormatError(f"{path} holds a network that its library builds otherwise here: update that library")
         made.widths, made.name = said["widths"], said["name"]
         made.origin = said["origin"] if network is None else None
@@ -277,24 +271,18 @@ def _built(origin: Any, state: Mapping[str, Tensor], source: str) -> nn.Module:
     name, settings = origin["architecture"], origin["settings"]
     known = [one for one in models.list_models(module=detection) if "rcnn" in one]
     if name not in known:
-        raise UnknownNameError(
-            f"torchvision has no detection model {name!r:.80} with pooled features; it has {', '.join(known)}"
-        )
+        what = f"torchvision has no detection model {name!r:.80} with pooled features"
+        raise UnknownNameError(f"{what}; it has {', '.join(known)}")
     head = state.get("roi_heads.box_predictor.cls_score.bias")
     if head is None:
-        raise FileFormatError(
-            f"{source} holds no weights of a {name}: there is no roi_heads.box_predictor.cls_score.bias"
-        )
+        what = f"{source} holds no weights of a {name}"
+        raise FileFormatError(f"{what}: there is no roi_heads.box_predictor.cls_score.bias")
     accepted = inspect.signature(detection.FasterRCNN).parameters  # the functions take any others, and say nothing
     if unknown := [one for one in settings if one not in accepted]:
         raise InputError(f"{name} has no setting {', '.join(unknown)}; it has {', '.join([*accepted][2:-1])}")
-    try:
-        with building():
-            network: nn.Module = models.get_model(
-                name, weights=None, weights_backbone=None, num_classes=len(head), **settings
-            )
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{name} cannot be built with {settings}: {error}") from error
+    with as_ours(f"{name} cannot be built with {settings}", InputError, TypeError, ValueError), building():
+        empty = {"weights": None, "weights_backbone": None}
+        network: nn.Module = models.get_model(name, **empty, num_classes=len(head), **settings)
     load_weights(network, state, source)
     return network.eval()
 

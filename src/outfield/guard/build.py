@@ -25,6 +25,7 @@ from outfield.errors import (
     OutfieldError,
     StorageError,
     TooFewSamplesError,
+    as_ours,
 )
 from outfield.features import (
     HEAD_FIELDS,
@@ -184,10 +185,8 @@ class Plan:
 
     def _kept(self, model: Detector) -> Detector:
         """The detector as the file will have it."""
-        try:
+        with as_ours(f"float16 is True, but {type(model).__name__} cannot be kept so", InputError, OutfieldError):
             return Detector.from_record(model.record().narrowed()).to(model._device) if self.float16 else model
-        except OutfieldError as error:
-            raise InputError(f"float16 is True, but {type(model).__name__} cannot be kept so: {error}") from error
 
 
 # Images
@@ -255,19 +254,16 @@ class ImagePlan(Plan):
         source, labels = _matched(source, network, classes)
         held, held_labels = (None, labels) if held is None else _matched(held, network, classes)
         if self.accuracy is not None and not labels == held_labels == GIVEN:
-            raise InputError(
-                "accuracy needs images whose class is known: put them into folders that are called as the network's classes, the "
-                "held-out ones too"
-            )
+            what = "accuracy needs images whose class is known: put them into folders that are called as the network's classes"
+            raise InputError(f"{what}, the held-out ones too")
         own, held_own = labels != PREDICTED, labels == held_labels != PREDICTED
         needed = {*model.needs_to_fit, *model.needs_to_score}
         alone = (labels == FOLDERS or not whole) and needed.isdisjoint(OF_LOGITS)
         parts = self.divide(source, held, self.least(model))
         odin = Odin() if "odin_logits" in model.needs_to_score else None
         views = self.named_views()
-        self._first_look(
-            network, source, parts, labels, 9 if views is None else len(views) * (1 if odin is None else 3)
-        )
+        passes = 9 if views is None else len(views) * (1 if odin is None else 3)
+        self._first_look(network, source, parts, labels, passes)
         if alone:
             log.info(
                 "the folders are not the network's %s classes: the detector uses its features, not its logits",
@@ -547,9 +543,8 @@ class RowPlan(Plan):
             raise InputError(f"names is {self.names!r:.60}, but the rows have no logits; leave it out")
         Reader(self.names).complete(train)
         if self.accuracy is not None and (held.labels is None or held.logits is None):
-            raise InputError(
-                "accuracy needs rows with logits and labels, which are the network's answers and the right ones"
-            )
+            what = "accuracy needs rows with logits and labels"
+            raise InputError(f"{what}, which are the network's answers and the right ones")
         first = self.to_choose(None, len(held), least, "rows")
         if train.labels is None:
             what = "all rows are one class" if train.logits is None else "predictions take their place"
@@ -587,7 +582,7 @@ class RowPlan(Plan):
             first: dict[Any, int] = {}  # a number for each row, the same for equal rows
             whole = zip(*(own.tolist() for own in texts.values()), strict=True)
             copies = np.array([first.setdefault(row, len(first)) for row in whole])
-            classes = texts.get(label or "")
+            classes = None if label is None else texts.get(label)
             labels = None if classes is None else np.unique(classes, return_inverse=True)[1]
             out = self.held_out(labels, len(copies), least, "rows", copies)
             train, held_out = rows_of(found, ~out), rows_of(found, out)

@@ -355,30 +355,13 @@ class Guard:
             p_values, is_ood = rule.known(scores, found, self.threshold)
         more = itertools.repeat({}) if rule is None else rule.more(features, classes, (p_values, is_ood), names)
         members = p_values[:, None].tolist() if own is None else own.tolist()
-        return [
-            Verdict(
-                file,
-                index,
-                names[index] if names and index is not None else None,
-                score,
-                p_value,
-                ood,
-                self.members[first] if ood else None,
-                dict(zip(self.members, values, strict=True)),
-                **decided,
-            )
-            for file, index, first, values, p_value, score, ood, decided in zip(
-                files,
-                classes,
-                top,
-                members,
-                p_values.tolist(),
-                scores.tolist(),
-                is_ood.tolist(),
-                more,
-                strict=rule is not None,
-            )
-        ]
+        columns = (files, classes, top, members, p_values.tolist(), scores.tolist(), is_ood.tolist(), more)
+        verdicts = []
+        for file, index, first, each, p_value, score, ood, decided in zip(*columns, strict=rule is not None):
+            label = names[index] if names and index is not None else None
+            by, each_p = self.members[first] if ood else None, dict(zip(self.members, each, strict=True))
+            verdicts.append(Verdict(file, index, label, score, p_value, ood, by, each_p, **decided))
+        return verdicts
 
     def why(self, frame: Any, rows: Any = None, *, most: int | None = None, on_error: str = "fail") -> list[RowWhy]:
         """Which columns make rows of a table OOD: each is put to what is usual, and the row is scored again.
@@ -415,10 +398,8 @@ class Guard:
         from outfield.guard.explanation import UsualValues
 
         if not isinstance(self.reader, TableReader):
-            raise InputError(
-                f"guards of tables tell columns, but this one looks at {self.takes}; build it of a table: "
-                "Guard.build_rows(frame), outfield guard rows TABLE on the command line"
-            )
+            what = f"guards of tables tell columns, but this one looks at {self.takes}; build it of a table"
+            raise InputError(f"{what}: Guard.build_rows(frame), outfield guard rows TABLE on the command line")
         return UsualValues(self.reader, self.detector, self.threshold)
 
     def warm_up(self, count: int) -> float:
@@ -533,10 +514,8 @@ def check_version(path: PathLike, kind: str, header: Mapping[str, Any]) -> None:
     """Refuse a guard's file that a later version of Outfield wrote."""
     version = header[VERSION_ENTRY[kind]]
     if version > VERSION:
-        raise FileFormatError(
-            f"{path} is a guard of version {version}, written by Outfield {header.get('outfield')}; this is Outfield "
-            f"{__version__}, which reads versions up to {VERSION}: install a newer one"
-        )
+        what = f"{path} is a guard of version {version}, written by Outfield {header.get('outfield')}; this is Outfield"
+        raise FileFormatError(f"{what} {__version__}, which reads versions up to {VERSION}: install a newer one")
 
 
 class _OfRows(type):

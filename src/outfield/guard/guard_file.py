@@ -46,16 +46,13 @@ def describe_guard(path: PathLike) -> dict[str, str]:
     return {
         "file": f"{path}, {os.path.getsize(path):,} bytes, version {said['guard']}, by Outfield {said.get('outfield')}",
         "network": f"{_network(said['network'])}, {sizes['network']:,} bytes",
-        "images": str(Preprocessing.of_json(said["preprocessing"])),
-        "classes": _classes(said["network"]),
+        "images": str(Preprocessing.of_json(said["preprocessing"])), "classes": _classes(said["network"]),
         "views": f"{from_plain(said['views'])}; computed in {said['precision']}{rounded}",
         "detector": f"{_detector(said['detector'])}, {sizes['detector']:,} bytes",
         "threshold": f"{limit['value']:.6g}, keeps {limit['keep']:.4g} of ID images, chosen on {chosen:,} held-out images",
-        **_decision(path, said),
-        "built": _built(said["provenance"]),
-        **_updated(said["provenance"]),
+        **_decision(path, said), "built": _built(said["provenance"]), **_updated(said["provenance"]),
         **_quality(said["provenance"]),
-    }
+    }  # fmt: skip
 
 
 def _described_rows(path: PathLike) -> dict[str, str]:
@@ -63,15 +60,13 @@ def _described_rows(path: PathLike) -> dict[str, str]:
     columns = [] if guard.table is None else [f"{column.name} ({column.kind})" for column in guard.table.columns]
     members, limit, known = " + ".join(getattr(guard.detector, "names", ())), guard.threshold, guard.provenance
     return {
-        "file": f"{path}, {os.path.getsize(path):,} bytes",
-        "rows": str(guard.reader),
+        "file": f"{path}, {os.path.getsize(path):,} bytes", "rows": str(guard.reader),
         **({"columns": ", ".join(columns[:SHOWN]) + ", …" * (len(columns) > SHOWN)} if columns else {}),
         "detector": f"{type(guard.detector).__name__}{f' of {members}' if members else ''}",
         "threshold": f"{limit.value:.6g}, keeps {limit.keep:.4g} of ID rows, chosen on {len(limit.reference):,}",
         "built": f"fitted on {counted(known.get('train', 0), 'row')}, members calibrated on {known.get('choose', 0):,}",
-        **_updated(known),
-        **({} if guard.decision is None else guard.decision.lines("rows", guard.names)),
-    }
+        **_updated(known), **({} if guard.decision is None else guard.decision.lines("rows", guard.names)),
+    }  # fmt: skip
 
 
 def _described_without_network(path: PathLike, kind: str) -> dict[str, str]:

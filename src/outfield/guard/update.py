@@ -8,7 +8,6 @@ selected by its score, and what people picked by people: it may train a detector
 from __future__ import annotations
 
 import datetime
-import hashlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -60,9 +59,8 @@ def read_reviews(guard: Guard, path: PathLike, until: str | None, whole: bool) -
     folder = ReviewFolder(place)
     if not place.is_dir() or not (ids := folder.ids()):
         if guard.takes != "images" and place.is_dir():
-            raise InputError(
-                f"{place} holds no kept inputs; outfield serve --keep FOLDER makes one for each guard in FOLDER"
-            )
+            what = f"{place} holds no kept inputs"
+            raise InputError(f"{what}; outfield serve --keep FOLDER makes one for each guard in FOLDER")
         return Reviews(known=_inputs(guard, place))
     last = None if until is None else _time(until)
     ids = {own: seen for own, seen in ids.items() if last is None or time_of(own) <= last}
@@ -92,17 +90,13 @@ def updated(
     chosen = found.sample if sample is None else _inputs(guard, sample)
     if chosen is None:
         where = "" if reviewed is None else f" in {reviewed}"
-        raise InputError(
-            f"there are no known inputs of a random sample{where}; only such may choose a threshold: {BIASED}"
-        )
+        what = f"there are no known inputs of a random sample{where}"
+        raise InputError(f"{what}; only such may choose a threshold: {BIASED}")
     rows = _rows(guard, chosen, workers)
     told: dict[str, Any] = {
-        "refitted": train is not None,
-        "random": sample is None,
-        "calibrate": len(rows),
-        "before": [guard.threshold.value, len(guard.threshold.reference)],
-        "window": found.window,
-    }
+        "refitted": train is not None, "random": sample is None, "calibrate": len(rows),
+        "before": [guard.threshold.value, len(guard.threshold.reference)], "window": found.window,
+    }  # fmt: skip
     if train is None:
         made = _recalibrated(guard, rows)
     else:
@@ -134,9 +128,8 @@ def _recalibrated(guard: Guard, rows: FeatureSet) -> Guard:
     decision = None if rule is None else rule.recalibrated(guard.detector, threshold, limits, tests)
     stale = ("caught", "accuracy")  # of the threshold and the images before
     notes = {name: value for name, value in guard.provenance.items() if name not in stale}
-    return Guard(
-        guard.reader, guard.detector, threshold, provenance={**notes, "calibrate": len(limits)}, decision=decision
-    )
+    known = {**notes, "calibrate": len(limits)}
+    return Guard(guard.reader, guard.detector, threshold, provenance=known, decision=decision)
 
 
 def _refitted(guard: Guard, train: Any, sample: Any, workers: int | None) -> Guard:
@@ -225,13 +218,12 @@ def _joined(guard: Guard, parts: Sequence[Any]) -> Any:
 class _Several(ImageSource):
     """Images of several sources, one after the other; with labels where all have them."""
 
-    size, name = None, "images"
+    name = "images"
 
     def __init__(self, parts: Sequence[ImageSource]) -> None:
         self._places = [(part, index) for part in parts for index in range(len(part))]
-        labelled = [
-            (part.classes, part.labels) for part in parts if part.classes is not None and part.labels is not None
-        ]
+        known = [part for part in parts if part.classes is not None and part.labels is not None]
+        labelled: list[Any] = [(part.classes, part.labels) for part in known]
         classes = tuple(dict.fromkeys(name for own, _ in labelled for name in own))
         labels = [classes.index(own[label]) for own, each in labelled for label in each.tolist()]
         self._set_labels(*((labels, classes) if len(labelled) == len(parts) else (None, None)))
@@ -242,9 +234,6 @@ class _Several(ImageSource):
     def __getitem__(self, index: int) -> np.ndarray:
         part, place = self._places[index]
         return part[place]
-
-    def fingerprint(self) -> str:
-        return self._with_labels(hashlib.sha256(b"".join(self.content(index) for index in range(len(self)))))
 
 
 def _without_copies(guard: Guard, train: Any, sample: Any) -> Any:

@@ -21,7 +21,7 @@ from starlette.datastructures import Headers, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
-from outfield.errors import InputError
+from outfield.errors import InputError, as_ours
 from outfield.features import NUMBER, TRUTH, FeatureSet
 from outfield.guard import Guard
 from outfield.percent import counted
@@ -219,12 +219,10 @@ TRUTHS = {"true": True, "1": True, "false": False, "0": False}
 def rows_of(upload: Upload, guard: Guard) -> list[Any]:
     """Each row of a text as :func:`together` takes it, or, as an InputError, why it cannot be used."""
     kind = "JSON" if upload.is_json else "CSV"
-    try:
+    with as_ours(f"this is no {kind} in UTF-8", InputError, ValueError, RecursionError, csv.Error):
         text = upload.content.decode("utf-8-sig")
         listed = json.loads(text) if upload.is_json else _lines(text)
         listed = [listed] if guard.takes == "texts" and isinstance(listed, str | dict) else listed
-    except (ValueError, RecursionError, csv.Error) as error:
-        raise InputError(f"this is no {kind} in UTF-8: {error!s:.200}") from error
     if not isinstance(listed, list):
         raise InputError("rows in JSON are a list: of objects, of lists of numbers (a guard of features), or of texts")
     width, columns = sum(guard.widths.values()), guard.reader.columns
@@ -269,11 +267,11 @@ def _or_error(read: Callable[..., Any], *given: Any) -> Any:
 
 
 def _numbers(row: Any, width: int) -> np.ndarray:
-    try:
-        with np.errstate(over="ignore"):
-            found = np.array(row, np.float32)
-    except (ValueError, TypeError, OverflowError) as error:
-        raise InputError(f"it is no list of numbers: {error!s:.100}") from error
+    with (
+        as_ours("it is no list of numbers", InputError, ValueError, TypeError, OverflowError),
+        np.errstate(over="ignore"),
+    ):
+        found = np.array(row, np.float32)
     if found.shape != (width,):
         raise InputError(f"it has {found.size} numbers; this guard takes {width}")
     if not np.isfinite(found).all():

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from outfield.config import require, require_number
-from outfield.errors import InputError, StorageError
+from outfield.errors import InputError, StorageError, as_ours
 
 
 @dataclass(frozen=True)
@@ -75,10 +75,8 @@ def read_token(file: Path | None, environment: str | None) -> str | None:
     """The token of a file, or else of the environment; None where neither gives one."""
     if file is None and environment is None:
         return None
-    try:
+    with as_ours(f"cannot read the token from {file}", StorageError, OSError, UnicodeDecodeError):
         token = (environment or "") if file is None else file.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise StorageError(f"cannot read the token from {file}: {error}") from error
     token = token.strip()
     where = "OUTFIELD_TOKEN" if file is None else str(file)
     if not token or not token.isascii() or not token.isprintable() or " " in token:

@@ -110,11 +110,8 @@ class ReviewQueue:
         following = wanted[PAGE_SIZE - 1] if len(wanted) > PAGE_SIZE else None
         sample = [seen for own, seen in ids.items() if own[0] == "s"]
         counts = {
-            "items": len(ids),
-            "reviewed": sum(ids.values()),
-            "sample": len(sample),
-            "sample_reviewed": sum(sample),
-        }
+            "items": len(ids), "reviewed": sum(ids.values()), "sample": len(sample), "sample_reviewed": sum(sample),
+        }  # fmt: skip
         return {"guard": self.name, "counts": counts, "items": found, "next": following}
 
     def stop(self) -> None:

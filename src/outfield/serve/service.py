@@ -112,7 +112,8 @@ class Work:
     def _room(self, model: Model, count: int) -> Iterator[None]:
         unit = model.guard.reader.unit
         if count > (most := self.limits.images):
-            raise Refused(413, f"there are {count} {unit} in the request; send at most {most} at once")
+            what = f"send at most {most} at once, or serve with a larger --max-images"
+            raise Refused(413, f"there are {count} {unit} in the request; {what}")
         if model.accepted + count > self.limits.queue:
             raise busy(f"{model.accepted} {unit} are waiting for {model.name}")
         model.accepted += count

@@ -133,7 +133,7 @@ def _fitted(
     if model.uses_stand_ins:
         auto: Auto = model  # type: ignore[assignment]
         tried = "" if auto.choice_ is None else f" of {len(auto.choice_.singles)} candidates"
-        log.info("took %s%s", " + ".join(auto.names), tried)
+        log.info("chose %s%s", " + ".join(auto.names), tried)
     return [model]
 
 

@@ -191,22 +191,11 @@ def guard_rows(
     began = time.monotonic()
     with bar("building the guard"):
         made = Guard.build_rows(
-            rows,
-            held_out,
-            label=label,
-            columns=None if columns is None else columns.split(","),
-            missing=missing,
-            categories=() if categories is None else categories.split(","),
-            ignore_extra=ignore_extra,
-            network_features=network_features or None,
-            detector=_detector(detector, setting),
-            keep=keep,
-            threshold="per class" if per_class else "global",
-            accuracy=accuracy,
-            seed=seed,
-            max_train=max_train,
-            device=device,
-        )
+            rows, held_out, label=label, columns=None if columns is None else columns.split(","), missing=missing,
+            categories=() if categories is None else categories.split(","), ignore_extra=ignore_extra,
+            network_features=network_features or None, detector=_detector(detector, setting), keep=keep, accuracy=accuracy,
+            threshold="per class" if per_class else "global", seed=seed, max_train=max_train, device=device,
+        )  # fmt: skip
         made.save(output)
     _tell(made, output, began)
 
@@ -520,7 +509,8 @@ def _sum_up(verdicts: Verdicts, output: Path | None) -> None:
     if failed := len(verdicts.failed):
         first = verdicts.failed[0]
         all_of = "" if len(verdicts) == 1 else f"{failed:,} of {len(verdicts):,} {verdicts.what} could not be read; "
-        log.warning("%s%s: %s", all_of, first.file, first.error)
+        named = str(first.error).startswith(str(first.file))
+        log.warning("%s%s%s", all_of, "" if named else f"{first.file}: ", first.error)
     where = "" if output is None else f" → {output}"
     if len(verdicts) > 1 or output is not None:
         checked = counted(len(verdicts) - failed, verdicts.what[:-1])

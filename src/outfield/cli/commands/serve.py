@@ -33,9 +33,9 @@ def serve(
     tls_key: Annotated[File, Option(help="Key of the certificate (PEM).")] = None,
     max_body: Annotated[int, Option(min=1, help="Most bytes of a request.")] = 33_554_432,
     max_pixels: Annotated[int, Option(min=1, help="Most pixels of an image.")] = 50_000_000,
-    max_images: Annotated[int, Option(min=1, help="Most images of a request.")] = 64,
+    max_images: Annotated[int, Option(min=1, help="Most images or rows of a request.")] = 64,
     timeout: Annotated[float, Option(help="Most seconds for a request.")] = 30.0,
-    queue: Annotated[int, Option(min=1, help="Most images that wait; more are told to come back.")] = 256,
+    queue: Annotated[int, Option(min=1, help="Most images or rows that wait; more are told to come back.")] = 256,
     batch: Annotated[int, Option(min=1, help="Most images that the network is given at once.")] = 32,
     drift_state: Annotated[File, Option(help="File that keeps what was seen over a restart (.safetensors).")] = None,
     keep: Annotated[
@@ -98,8 +98,6 @@ def _demo_guard() -> Path:
     except ModuleNotFoundError:
         found = Path(DEMO)
     if not found.is_file():
-        raise InputError(
-            "the guard of the demo comes with its data, which is not installed: pip install outfield-demo, or in the "
-            "repository pip install ./packages/outfield-demo"
-        )
+        what = "the guard of the demo comes with its data, which is not installed"
+        raise InputError(f"{what}; in a clone of the repository: pip install ./packages/outfield-demo")
     return found

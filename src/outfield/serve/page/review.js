@@ -70,7 +70,7 @@ function shown(item) {
 const words = (review) => (!review ? "" : !review.known ? "Reviewed: unknown" : `Reviewed: known${review.class === null ? "" : `, ${review.class}`}`);
 
 function cells(row) {
-  const names = Object.entries(row).map(([name, cell]) => `${name} ${Array.isArray(cell) ? `${cell.slice(0, 8).map((one) => tools.number(one)).join(", ")}${cell.length > 8 ? ", …" : ""}` : typeof cell === "number" ? Number(cell.toPrecision(4)) : cell ?? "–"}`);
+  const names = Object.entries(row).map(([name, cell]) => `${name} ${Array.isArray(cell) ? `${cell.slice(0, 8).map((one) => tools.number(one)).join(", ")}${cell.length > 8 ? ", …" : ""}` : typeof cell === "number" ? (Number.isInteger(cell) ? cell : Number(cell.toPrecision(4))) : cell ?? "–"}`);
   return `${names.slice(0, 8).join(", ")}${names.length > 8 ? ", …" : ""}`;
 }
 

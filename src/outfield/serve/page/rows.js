@@ -1,7 +1,7 @@
 // Rows for a guard of rows, written as CSV: their cells as they are shown, and the portions that the service is sent.
 
 const SHOWN = 8; // cells of a row that are shown
-const short = (cell) => (cell === null || !String(cell).trim() ? "–" : Number.isFinite(Number(cell)) && typeof cell !== "boolean" ? String(Number(Number(cell).toPrecision(4))) : String(cell));
+const short = (cell) => (cell === null || !String(cell).trim() ? "–" : Number.isFinite(Number(cell)) && typeof cell !== "boolean" ? String(Number.isInteger(Number(cell)) ? Number(cell) : Number(Number(cell).toPrecision(4))) : String(cell));
 
 // Lines of cells; a cell in quotes may hold commas, line breaks and doubled quotes. Cells copied from a sheet are parted by tabs.
 function records(text) {
