@@ -33,7 +33,11 @@ WHOLE = {
     "tinyimagenet": "TinyImageNet, ResNet-34",
 }
 BESIDE = {"architectures": "CIFAR-10, {}", "losses": "CIFAR-10, ResNet-18, {}"}
-HEADS = {"ten one": "Imagenette, ten classes", "thousand one": "Imagenette, a thousand"}
+PHOTOGRAPHS = (
+    ("imagenette/results.json", "ten one", "Imagenette, ten classes"),
+    ("imagenette/results.json", "thousand one", "Imagenette, a thousand"),
+    *((f"imagenet/lite{number}.json", f"lite{number}", f"ImageNet, Lite{number}") for number in range(3)),
+)
 
 
 def rows(folder: Path = RESULTS) -> dict[str, Row]:
@@ -45,9 +49,9 @@ def rows(folder: Path = RESULTS) -> dict[str, Row]:
     for name, title in BESIDE.items():
         whole = json.loads((folder / "architectures" / f"{name}.json").read_text())
         found |= {title.format(key): means(result) for key, result in whole.items()}
-    photos = json.loads((folder / "imagenette" / "results.json").read_text())
-    sets = [name for level in ("near", "mid", "far") for name in photos["protocol"][level]]
-    for part, title in HEADS.items():
+    for place, part, title in PHOTOGRAPHS:
+        photos = json.loads((folder / place).read_text())
+        sets = [name for level in ("near", "mid", "far") for name in photos["protocol"][level]]
         found[title] = {
             name: 100 * float(np.mean([[one[key][0] for key in sets] for one in seeds]))
             for name, seeds in photos["parts"][part]["rows"].items()

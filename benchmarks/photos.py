@@ -69,10 +69,10 @@ def main() -> None:
     page.add_argument("pages", type=Path, nargs="+")
     options = parser.parse_args()
     if options.command == "page":
-        from photos_page import fill
+        from photos_page import Found, fill
 
         for one in options.pages:
-            fill(one)
+            fill(one, Found(json.loads((one.with_suffix("") / "results.json").read_text())))
         return
     if options.command == "join":
         first, second = (json.loads(path.read_text()) for path in options.runs)
@@ -115,7 +115,9 @@ def load_sets(folder: Path, head: str, views: str) -> dict[str, of.FeatureSet]:
         odin = folder / "odin" / f"{path.stem}.npz"
         if views == "one" and odin.exists():
             fields["odin_logits"] = torch.from_numpy(np.load(odin)[head]).float()
-        found[path.stem] = of.FeatureSet(**fields, head_weight=weight, head_bias=bias, about=kept.about)
+        found[path.stem] = of.FeatureSet(
+            **fields, head_weight=weight, head_bias=bias, about=kept.about, names=kept.names
+        )
     return found
 
 
@@ -131,14 +133,14 @@ def studied(options: argparse.Namespace, head: str, views: str) -> dict[str, Any
     choice = of.choose(train, held_out, StandIns(made, levels), real=real, device=options.device)
     seconds = time.perf_counter() - began
     print(f"{head} {views}: chosen in {seconds:.0f} s: {choice.weights}", flush=True)
-    rows = {"Auto": [_figures(_scores(choice.detector, judged))]}
+    rows = {"Auto": [figures_of(scores_of(choice.detector, judged))]}
     left_out = {}
     for name, fitted in fits(options, train, learned=views == "one" and not options.no_learned):
         if isinstance(fitted, OutfieldError):
             left_out[name] = str(fitted)
             continue
         try:
-            figures = _figures(_scores(fitted, judged))
+            figures = figures_of(scores_of(fitted, judged))
             rows.setdefault(name, []).append(figures)
         except OutfieldError as error:
             left_out[name] = str(error)
@@ -159,14 +161,14 @@ def studied(options: argparse.Namespace, head: str, views: str) -> dict[str, Any
 
 
 def fits(
-    options: argparse.Namespace, train: of.FeatureSet, learned: bool
+    options: argparse.Namespace, train: of.FeatureSet, learned: bool, neighbours: int = PROTOCOL.neighbours
 ) -> Iterator[tuple[str, of.Detector | OutfieldError]]:
     """Every detector, fitted, or why it cannot be; one for each seed where it is random."""
     for name in options.detectors or [name for name in of.DETECTORS if name not in APART]:
         cls = of.DETECTORS[name]
         if name in SLOW and not learned:
             continue
-        plain = (of.KNN(k=PROTOCOL.neighbours) if name == "KNN" else cls()).to(options.device)
+        plain = (of.KNN(k=neighbours) if name == "KNN" else cls()).to(options.device)
         try:
             began = time.perf_counter()
             done: Sequence[of.Detector] = (
@@ -178,7 +180,7 @@ def fits(
             yield name, error
 
 
-def _scores(fitted: of.Detector, judged: Mapping[str, of.FeatureSet]) -> dict[str, np.ndarray]:
+def scores_of(fitted: of.Detector, judged: Mapping[str, of.FeatureSet]) -> dict[str, np.ndarray]:
     """Scores of every set; stand-ins, of which no perturbed images were made, are left out where a detector needs these."""
     kept = {
         name: rows
@@ -188,7 +190,7 @@ def _scores(fitted: of.Detector, judged: Mapping[str, of.FeatureSet]) -> dict[st
     return {name: fitted.score(rows).numpy() for name, rows in kept.items()}
 
 
-def _figures(scores: Mapping[str, np.ndarray]) -> dict[str, list[float]]:
+def figures_of(scores: Mapping[str, np.ndarray]) -> dict[str, list[float]]:
     """FPR95 and AUROC of each set against the ID test set."""
     pairs = {name: of.Separation(scores[""], one) for name, one in scores.items() if name}
     return {name: [round(one.fpr95(), 5), round(one.auroc(), 5)] for name, one in pairs.items()}

@@ -104,11 +104,11 @@ def main() -> None:
 
 
 def lay_out(source: Path, inner: str, to: Path, removed: set[str]) -> dict[str, int]:
-    """Copy the images of each class that stays, and count them."""
+    """Copy the images of each class that stays (``removed`` are names, or patterns as "Apple*"), and count them."""
     if to.exists():
         raise SystemExit(f"{to} is there already; remove it, or give another folder")
     if (source / inner).is_dir():
-        shutil.copytree(source / inner, to, ignore=lambda _, names: removed & set(names))
+        shutil.copytree(source / inner, to, ignore=shutil.ignore_patterns(*removed))
     else:
         from_git(source, inner, to, removed)
     for path in sorted(to.rglob("*")):
@@ -120,7 +120,14 @@ def lay_out(source: Path, inner: str, to: Path, removed: set[str]) -> dict[str, 
 def from_git(repository: Path, inner: str, to: Path, removed: set[str]) -> None:
     """A folder of the newest commit of a repository."""
     folder = repository / ".git" if (repository / ".git").is_dir() else repository
-    command = ["git", f"--git-dir={folder}", "archive", f"HEAD:{inner}"]
+    command = [
+        "git",
+        f"--git-dir={folder}",
+        "archive",
+        f"HEAD:{inner}",
+        ".",
+        *(f":(exclude){name}" for name in removed),
+    ]
     done = subprocess.run(command, capture_output=True, check=False)
     if done.returncode:
         raise SystemExit(f"{repository} is neither a folder with {inner}/ nor a git repository that has it")
@@ -128,7 +135,7 @@ def from_git(repository: Path, inner: str, to: Path, removed: set[str]) -> None:
         for member in members:
             place = to / member.name
             file = members.extractfile(member) if member.isfile() else None
-            if file is not None and place.relative_to(to).parts[0] not in removed:
+            if file is not None:
                 place.parent.mkdir(parents=True, exist_ok=True)
                 place.write_bytes(file.read())
 

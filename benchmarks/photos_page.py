@@ -1,8 +1,7 @@
-"""The tables of docs/results/imagenette.md, from the figures that benchmarks/photos.py computed."""
+"""The tables of a page, docs/results/imagenette.md among them, from the figures that benchmarks/photos.py computed."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,7 +16,6 @@ from outfield.images import title
 from outfield.report import Table
 
 AUTO = "Auto"
-RESULTS = "results.json"
 Figures = Mapping[str, Sequence[float]]
 """FPR95 and AUROC by set."""
 
@@ -57,12 +55,18 @@ class Part:
 
 
 class Found:
-    """A file of figures."""
+    """The figures of a file, and the tables of a page by their names."""
 
-    def __init__(self, path: Path) -> None:
-        body = json.loads(path.read_text())
+    def __init__(self, body: Mapping[str, Any]) -> None:
         self.protocol = Protocol(**body["protocol"])
         self.parts = {name: Part(name, one, self.protocol) for name, one in body["parts"].items()}
+        self.tables: dict[str, Callable[..., Table]] = {
+            "levels": self.levels,
+            "sets": self.sets,
+            "summary": self.summary,
+            "members": self.members,
+            "images": self.images,
+        }
 
     def levels(self, which: str) -> Table:
         """Every detector on near, mid and far OOD."""
@@ -80,16 +84,11 @@ class Found:
         """Auto, then others; the best figures of each column in bold."""
         shown = [AUTO, *(part.ranked if names is None else names)]
         rows = [[name, *(part.pair(name, sets) for sets in columns.values())] for name in shown]
-        best = set()
-        for column in range(1, len(columns) + 1):
-            for place, choose in enumerate((min, max)):
-                values = [float(row[column].split(" / ")[place]) for row in rows]
-                best |= {(at, column, place) for at, value in enumerate(values) if value == choose(values)}
         spreads = {name: part.spread(name) for name in shown}
         labels = {name: f"{name} (± {spread:.1f})" for name, spread in spreads.items() if spread}
         labelled = [[labels.get(row[0], row[0]), *row[1:]] for row in rows]
         labelled[0][0] = f"{AUTO} (the default)"
-        return Table("", ["detector", *columns], labelled, best=frozenset(best))
+        return Table("", ["detector", *columns], labelled, best=best_of(rows))
 
     def summary(self) -> Table:
         """One row for each head and views: the default beside the best other, and how well stand-ins chose."""
@@ -137,22 +136,14 @@ class Found:
         return Table("", ["set", "images"], rows)
 
 
-def fill(page: Path) -> None:
-    """Write every table of a page anew: each stands between ``<!-- NAME [HEAD VIEWS] -->`` and ``<!-- end -->``."""
-    found = Found(page.with_suffix("") / RESULTS)
-    kinds: dict[str, Callable[..., Table]] = {
-        "levels": found.levels,
-        "sets": found.sets,
-        "summary": found.summary,
-        "members": found.members,
-        "images": found.images,
-    }
+def fill(page: Path, found: Found) -> None:
+    """Write every table of a page anew: each stands between ``<!-- NAME [PART] -->`` and ``<!-- end -->``."""
 
     def table(place: re.Match[str]) -> str:
         kind, _, which = place[1].partition(" ")
-        if kind not in kinds:
-            raise SystemExit(f"{page} has a place for {kind!r}; there are {', '.join(kinds)}")
-        made = kinds[kind](*([which] if which else []))
+        if kind not in found.tables:
+            raise SystemExit(f"{page} has a place for {kind!r}; there are {', '.join(found.tables)}")
+        made = found.tables[kind](*([which] if which else []))
         return f"<!-- {place[1]} -->\n{made.markdown()}\n<!-- end -->"
 
     text = page.read_text()
@@ -161,6 +152,16 @@ def fill(page: Path) -> None:
         raise SystemExit(f"{page}: every <!-- NAME --> needs an <!-- end --> before the next")
     write_bytes(page, done.encode())
     print(page)
+
+
+def best_of(rows: Sequence[Sequence[str]]) -> frozenset[tuple[int, int, int]]:
+    """Which of the cells "FPR95 / AUROC" after the first column have the lowest and the highest figure of their column."""
+    best = set()
+    for column in range(1, len(rows[0])):
+        for place, choose in enumerate((min, max)):
+            values = [float(row[column].split(" / ")[place]) for row in rows]
+            best |= {(at, column, place) for at, value in enumerate(values) if value == choose(values)}
+    return frozenset(best)
 
 
 def spearman(a: Sequence[float], b: Sequence[float]) -> float:

@@ -142,9 +142,10 @@ class TestCost:
             backbone(failing).extract(make_pictures(n=4))
         assert isinstance(caught.value.__cause__, RuntimeError)
 
-    def test_a_cpu_is_given_few_large_images_at_once(self):
-        """So that progress shows, and memory is spared; a batch of small images stays whole."""
-        for size, most in ((224, 10), (32, 512)):
+    def test_a_cpu_is_given_few_large_images_at_once(self, monkeypatch):
+        """So that progress shows, and memory is spared; a batch of small images stays whole, and one thread needs 17."""
+        for threads, size, most in ((2, 224, 10), (1, 224, 17), (1, 32, 512)):
+            monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
             network = seeded(Plain)
             rows = []
             network.register_forward_pre_hook(lambda module, args, rows=rows: rows.append(len(args[0])))
@@ -173,6 +174,7 @@ class TestProgress:
 
         images = Counting(list(make_pictures(n=25, size=8).images))
         monkeypatch.setattr("outfield.backbone.backbone.bar", bar)
+        monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
         backbone(seeded(Plain), size=224).extract(images)
         assert seen[0] == ("features of lookup", 25, "images", 0)
         assert [done for done, _ in seen[1:]] == [10, 20, 25]

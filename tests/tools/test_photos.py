@@ -118,7 +118,8 @@ def test_the_published_page_has_the_tables_of_its_figures(scripts, tmp_path):
     (tmp_path / "imagenette").symlink_to(published.with_suffix(""))
     copied = tmp_path / "imagenette.md"
     copied.write_text(published.read_text(encoding="utf-8"), encoding="utf-8")
-    scripts.photos_page.fill(copied)
+    found = scripts.photos_page.Found(json.loads((published.with_suffix("") / "results.json").read_text()))
+    scripts.photos_page.fill(copied, found)
     assert copied.read_text(encoding="utf-8") == published.read_text(encoding="utf-8")
     for text, said in (
         ("<!-- nothing -->\n<!-- end -->\n", "'nothing'; there are levels"),
@@ -126,4 +127,4 @@ def test_the_published_page_has_the_tables_of_its_figures(scripts, tmp_path):
     ):
         copied.write_text(text)
         with pytest.raises(SystemExit, match=said):
-            scripts.photos_page.fill(copied)
+            scripts.photos_page.fill(copied, found)
