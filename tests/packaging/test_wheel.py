@@ -78,7 +78,7 @@ def test_all_is_every_extra_that_a_user_may_want():
 def test_every_library_that_is_imported_belongs_to_an_extra():
     """The names that the rooms ask for are those that pyproject.toml installs."""
     installed_by = {"timm": "images", "huggingface_hub": "images", "torchvision": "images", "PIL": "images", "scipy": "images",
-                    "transformers": "hf", "onnx": "onnx", "onnxruntime": "onnx", "mlflow": "mlflow",
+                    "transformers": "hf", "tokenizers": "hf", "onnx": "onnx", "onnxruntime": "onnx", "mlflow": "mlflow",
                     "lmdb": "lsun", "pyarrow": "tables", "pandas": "tables", "faiss": "faiss", "ray": "ray", "fsspec": "ray",
                     "threadpoolctl": "report", "matplotlib": "report", "jinja2": "report", "opentelemetry": "otel"}  # fmt: skip
     asked = {}

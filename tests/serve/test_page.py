@@ -311,10 +311,14 @@ def test_what_is_kept_is_said_and_reviewed(browser, files, tmp_path):
         page.get_by_text(
             "This service keeps what this guard refuses and a random 100.0 % of all that is sent"
         ).wait_for()
-        page.wait_for_function(
-            "[...document.querySelectorAll('#queue img')].filter((one) => one.naturalWidth === 16).length === 3"
-        )
         items = page.locator("#queue > li")
+        items.nth(2).wait_for()
+        for _ in range(300):  # the page runs no text as code, so that it cannot wait by itself
+            widths = items.locator("img").evaluate_all("(all) => all.map((one) => one.naturalWidth)")
+            if widths == [16, 16, 16]:
+                break
+            page.wait_for_timeout(100)
+        assert widths == [16, 16, 16]
         assert items.locator(".verdict > :last-child").all_inner_texts() == ["ID", "ID", "OOD"]
         items.nth(0).locator("select").select_option(label="down")
         items.nth(0).get_by_role("button", name="Known", exact=True).press("Enter")
